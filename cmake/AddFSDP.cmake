@@ -1,0 +1,85 @@
+# Thin wrappers, so that no CMakeLists.txt below can link or warn the wrong way.
+include_guard()
+
+option(FSDP_WARNINGS_AS_ERRORS "Treat warnings as errors" ON)
+set(FSDP_SANITIZE "" CACHE STRING "Sanitizers of the plain targets, e.g. address,undefined or thread")
+
+# What every target outside the LLVM half is built with.
+add_library(fsdp-plain-options INTERFACE)
+target_include_directories(fsdp-plain-options INTERFACE
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+target_compile_options(fsdp-plain-options INTERFACE -Wall -Wextra
+  $<$<BOOL:${FSDP_WARNINGS_AS_ERRORS}>:-Werror>)
+if(FSDP_SANITIZE)
+  target_compile_options(fsdp-plain-options INTERFACE
+    -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(fsdp-plain-options INTERFACE -fsanitize=${FSDP_SANITIZE})
+endif()
+
+# add_fsdp_plain_library(<name> [SHARED] STD <17|20> SOURCES ... [LINK_LIBS ...])
+# A library of the neutral part (C++17) or of the runtime (C++20).
+function(add_fsdp_plain_library name)
+  cmake_parse_arguments(ARG "SHARED" "STD" "SOURCES;LINK_LIBS" ${ARGN})
+  if(ARG_SHARED)
+    add_library(${name} SHARED ${ARG_SOURCES})
+  else()
+    add_library(${name} STATIC ${ARG_SOURCES})
+  endif()
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${name} PUBLIC cxx_std_${ARG_STD})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK_LIBS} PRIVATE fsdp-plain-options)
+  target_include_directories(${name} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+endfunction()
+
+# add_fsdp_plain_executable(<name> SOURCES ... [LINK_LIBS ...]): a C++20 tool of the runtime.
+function(add_fsdp_plain_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK_LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} fsdp-plain-options)
+endfunction()
+
+# add_fsdp_unittest(<name> <sources>... [LINK_LIBS <ours>...]): a GoogleTest
+# program of the neutral part or the runtime, known to CTest.
+function(add_fsdp_unittest name)
+  cmake_parse_arguments(ARG "" "" "LINK_LIBS" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_compile_definitions(${name} PRIVATE
+    FSDP_FIXTURES="${PROJECT_SOURCE_DIR}/test/fixtures")
+  target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} fsdp-plain-options
+    GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
+
+# ---- The compiler half: wrappers over LLVM's own functions --------------------
+
+# add_fsdp_library(<name> <sources>... [DEPENDS <tablegen>...] [LINK_LIBS <ours>...] [MLIR_LIBS <theirs>...])
+function(add_fsdp_library name)
+  cmake_parse_arguments(ARG "" "" "LINK_LIBS;MLIR_LIBS;DEPENDS" ${ARGN})
+  add_mlir_library(${name} ${ARG_UNPARSED_ARGUMENTS}
+    EXCLUDE_FROM_LIBMLIR DISABLE_INSTALL PARTIAL_SOURCES_INTENDED DEPENDS fsdp-tablegen ${ARG_DEPENDS})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK_LIBS})
+  mlir_target_link_libraries(${name} PUBLIC ${ARG_MLIR_LIBS})
+endfunction()
+
+# add_fsdp_tool(<name> <sources>... [LINK_LIBS <ours>...] [MLIR_LIBS <theirs>...])
+function(add_fsdp_tool name)
+  cmake_parse_arguments(ARG "" "" "LINK_LIBS;MLIR_LIBS" ${ARGN})
+  add_llvm_executable(${name} ${ARG_UNPARSED_ARGUMENTS} PARTIAL_SOURCES_INTENDED)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS})
+  mlir_target_link_libraries(${name} PRIVATE ${ARG_MLIR_LIBS})
+  install(TARGETS ${name} RUNTIME COMPONENT fsdp-tools)
+endfunction()
+
+# add_fsdp_compiler_unittest(<name> <sources>... [LINK_LIBS <ours>...] [MLIR_LIBS ...])
+function(add_fsdp_compiler_unittest name)
+  cmake_parse_arguments(ARG "" "" "LINK_LIBS;MLIR_LIBS" ${ARGN})
+  add_llvm_executable(${name} NO_INSTALL_RPATH ${ARG_UNPARSED_ARGUMENTS} PARTIAL_SOURCES_INTENDED)
+  target_compile_definitions(${name} PRIVATE
+    FSDP_FIXTURES="${PROJECT_SOURCE_DIR}/test/fixtures")
+  target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
+  mlir_target_link_libraries(${name} PRIVATE ${ARG_MLIR_LIBS})
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()

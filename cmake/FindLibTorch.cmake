@@ -1,0 +1,37 @@
+# LibTorch out of the torch wheel, as imported targets:
+#   LibTorch::cpu   libtorch_cpu and libc10
+#   LibTorch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime, if the wheel has them
+# The wheel's own TorchConfig.cmake insists on a CUDA toolkit even for CPU builds.
+# FSDP_PYTHON names the interpreter whose torch is used.
+set(FSDP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
+    "Python interpreter whose torch wheel is linked")
+execute_process(
+  COMMAND ${FSDP_PYTHON} -c
+    "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
+  OUTPUT_VARIABLE LibTorch_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+find_path(LibTorch_INCLUDE_DIR ATen/ATen.h PATHS ${LibTorch_ROOT}/include NO_DEFAULT_PATH)
+find_library(LibTorch_CPU torch_cpu PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+find_library(LibTorch_C10 c10 PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_INCLUDE_DIR LibTorch_CPU LibTorch_C10
+  REASON_FAILURE_MESSAGE "run scripts/setup.sh, or name a Python with torch 2.11 in -DFSDP_PYTHON")
+if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
+  add_library(LibTorch::cpu INTERFACE IMPORTED)
+  target_include_directories(LibTorch::cpu SYSTEM INTERFACE
+    ${LibTorch_INCLUDE_DIR} ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+  target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU} ${LibTorch_C10})
+  target_link_options(LibTorch::cpu INTERFACE -Wl,-rpath,${LibTorch_ROOT}/lib)
+  find_library(LibTorch_CUDA torch_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+  find_library(LibTorch_C10_CUDA c10_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+  find_path(LibTorch_CUDA_INCLUDE cuda_runtime_api.h
+            PATHS ${LibTorch_ROOT}/../nvidia/cu13/include NO_DEFAULT_PATH)
+  find_file(LibTorch_CUDART libcudart.so.13
+            PATHS ${LibTorch_ROOT}/../nvidia/cu13/lib NO_DEFAULT_PATH)
+  if(LibTorch_CUDA AND LibTorch_C10_CUDA AND LibTorch_CUDA_INCLUDE AND LibTorch_CUDART)
+    add_library(LibTorch::cuda INTERFACE IMPORTED)
+    target_include_directories(LibTorch::cuda SYSTEM INTERFACE ${LibTorch_CUDA_INCLUDE})
+    target_link_libraries(LibTorch::cuda INTERFACE
+      LibTorch::cpu ${LibTorch_CUDA} ${LibTorch_C10_CUDA} ${LibTorch_CUDART})
+  endif()
+endif()
