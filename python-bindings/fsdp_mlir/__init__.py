@@ -1,0 +1,6 @@
+"""fsdp-mlir: compile a PyTorch training step into a sharded, scheduled, memory-planned program."""
+
+from fsdp_mlir.capture import capture, save
+from fsdp_mlir.errors import CaptureError, CaptureWarning
+
+__all__ = ["CaptureError", "CaptureWarning", "capture", "save"]

@@ -1,0 +1,190 @@
+"""What capture must not let pass: refusals by a sentence that names the module.
+
+torch.export runs the module's own Python once. Whatever it cannot express it either refuses with a message about its own
+insides, or drops without a word. This file turns the first into sentences for people and finds the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
+
+from fsdp_mlir.errors import CaptureError
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+_HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}  # non-re-entrant checkpointing: saves inputs, computes nothing
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+
+
+class Names:
+    """The qualified names of a module's submodules, to say where something happened."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._names = {id(m): name for name, m in module.named_modules()}
+
+    def of(self, name: str) -> str:
+        return f"module `{name}`" if name else "the model itself"
+
+    def innermost(self, frames: Iterable[FrameType]) -> str:
+        """The module whose method is deepest in `frames` (outermost first), as words."""
+        found = ""
+        for frame in frames:
+            name = self._names.get(id(frame.f_locals.get("self")))
+            found = found if name is None else name
+        return self.of(found)
+
+    def current(self) -> str:
+        return self.innermost(reversed([f for f, _ in traceback.walk_stack(sys._getframe(1))]))
+
+
+def check_module(module: torch.nn.Module) -> None:
+    """Raises CaptureError for what is visible before tracing: wrappers, parameter hooks, nothing to train."""
+    names = Names(module)
+    for name, part in module.named_modules():
+        kinds = {k.__name__ for k in type(part).__mro__ if k.__module__.startswith("torch.")}
+        if kinds & _WRAPPERS:
+            raise CaptureError(
+                f"{names.of(name)} is wrapped in {sorted(kinds & _WRAPPERS)[0]}; capture the plain module: sharding is the plan's"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise CaptureError(
+                f"parameter `{name}` has a gradient hook, which capture cannot keep; remove the hook before capture"
+            )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise CaptureError("no parameter requires grad; there is nothing to train")
+
+
+@contextlib.contextmanager
+def watching(module: torch.nn.Module) -> Iterator[None]:
+    """While the module is traced, refuses the calls whose effect on the gradients torch.export drops silently.
+
+    Raises CaptureError from inside the traced call. Patches process-wide entry points of torch.autograd and restores
+    them; do not train in another thread meanwhile.
+    """
+    names = Names(module)
+    apply = vars(torch.autograd.Function)["apply"].__func__
+
+    def function_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        kind, where = f"{cls.__module__}.{cls.__qualname__}", names.current()
+        if kind in _HARMLESS:
+            return apply(cls, *args, **kwargs)
+        if cls.__module__.startswith("torch._higher_order_ops."):
+            raise CaptureError(
+                f"{where} uses a torch operation that holds a graph of its own ({cls.__module__.rpartition('.')[2]}), "
+                "which a plan cannot run; write it with plain operations, such as torch.where"
+            )
+        if kind == "torch.utils.checkpoint.CheckpointFunction":
+            raise CaptureError(
+                f"{where} uses re-entrant activation checkpointing, whose gradients capture would lose; pass use_reentrant=False to checkpoint"
+            )
+        if cls.__name__ == "BackwardHookFunction":
+            raise CaptureError(f"{where} has a backward hook, which capture cannot keep; remove the hook before capture")
+        raise CaptureError(
+            f"`{kind}`, used in {where}, is a custom autograd.Function, whose backward capture cannot keep; "
+            "register it with torch.library.custom_op and register_autograd"
+        )
+
+    def refuse(what: str, advice: str) -> Any:
+        def refused(*args: Any, **kwargs: Any) -> Any:
+            raise CaptureError(f"{names.current()} {what}, which capture cannot keep; {advice}")
+
+        return refused
+
+    differentiates = refuse(
+        "differentiates inside its forward (torch.autograd.grad or backward)",
+        "return the loss and leave its gradients to capture",
+    )
+    patches = [
+        (torch.autograd.Function, "apply", classmethod(function_apply)),
+        (torch.Tensor, "register_hook", refuse("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")),
+        (torch.Tensor, "backward", differentiates),
+        (torch.autograd, "grad", differentiates),
+        (torch.autograd, "backward", differentiates),
+    ]
+    with contextlib.ExitStack() as stack:
+        for owner, attribute, replacement in patches:
+            stack.callback(setattr, owner, attribute, vars(owner)[attribute])
+            setattr(owner, attribute, replacement)
+        yield
+
+
+def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
+    """The CaptureError that says in user terms why torch.export failed: file and line, module, and what to do."""
+    cause: BaseException | None = error
+    while cause is not None:  # dynamo wraps what watching() raised
+        if isinstance(cause, CaptureError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    where = _place([(f.f_code.co_filename, line) for f, line in frames], Names(module).innermost(f for f, _ in frames))
+    text = str(error).strip()
+    first = text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    if isinstance(error, GuardOnDataDependentSymNode):
+        if "Eq(" in str(error.cond):
+            return CaptureError(
+                f"{where}: the branch depends on a tensor's value, and a plan is one fixed graph; "
+                "use torch.where, or move the test out of the step"
+            )
+        return _number(where)
+    if ".numpy() is not supported" in text:
+        return CaptureError(f"{where}: `.numpy()` leaves PyTorch; keep it out of the training step")
+    if "FlexAttention does not support backward on CPU" in text:
+        return CaptureError(
+            f'{where}: flex attention has no backward on CPU; load the model with attn_implementation="sdpa"'
+        )
+    return CaptureError(f"{where}: torch.export cannot trace this: {first}")
+
+
+def check_exported(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Raises CaptureError if a value or a size in the exported forward graph depends on the contents of a tensor."""
+    names = Names(module)
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not free_unbacked_symbols(node.meta.get("val")):
+            continue
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        found = _frames_of(node.meta.get("stack_trace") or "")
+        where = _place(found, names.of(stack[-1][0] if stack else ""))
+        if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+            raise _number(where)
+        raise CaptureError(
+            f"{where}: the size of the result of `{node.target}` depends on a tensor's value, and a plan is for one shape; "
+            "pad to a fixed size and mask"
+        )
+
+
+def _number(where: str) -> CaptureError:
+    return CaptureError(
+        f"{where}: a Python number is taken from a tensor's value (int(), float() or .item()), and a plan is one fixed graph; "
+        "keep it a tensor, or pad to a fixed size and mask"
+    )
+
+
+def _place(frames: list[tuple[str, int]], module: str) -> str:
+    """`file.py:12` (module `block`): the deepest frame outside torch and this package."""
+    own = [(name, line) for name, line in frames if not name.startswith((_TORCH, _HERE)) and name.endswith(".py")]
+    if not own or own[-1][0].startswith("<"):
+        return module
+    return f"`{os.path.basename(own[-1][0])}:{own[-1][1]}` ({module})"
+
+
+def _frames_of(stack_trace: str) -> list[tuple[str, int]]:
+    """(file, line) of each frame of the text that torch.export keeps with a node."""
+    frames = []
+    for text in stack_trace.splitlines():
+        parts = text.strip().split(", ")
+        if len(parts) >= 2 and parts[0].startswith('File "') and parts[1].startswith("line "):
+            frames.append((parts[0][6:-1], int(parts[1][5:])))
+    return frames

@@ -1,0 +1,160 @@
+"""Capture one training step (the loss and every gradient) of a module as an ExportedProgram, and save it.
+
+The graph's metadata says what the graph alone cannot; in the archive it is the JSON text under
+graph_module.metadata["custom"] of the model's JSON (here: ep.graph_module.meta["custom"]), and nowhere else:
+
+    parameters     every name of named_parameters(remove_duplicate=False), in order
+    requires_grad  one boolean for each of them
+    tied           other name of a shared parameter -> its first name; the archive holds only the first
+    unused         parameters that require grad but do not take part in the step: kept as inputs, without gradient
+    loss_index     the place of the loss among the module's flattened outputs
+
+Each node's "custom" metadata holds `phase`, "fw" or "bw", and `seq`, the same number on a forward operation and on its
+backward operations (-1: unknown).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.exported_program import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind
+
+from fsdp_mlir import _joint, _refuse
+from fsdp_mlir.errors import CaptureError, CaptureWarning
+
+_NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+
+
+def capture(
+    module: torch.nn.Module,
+    example_inputs: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    loss_index: int | None = None,
+) -> ExportedProgram:
+    """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
+
+    The module returns the loss: one 0-dim floating-point tensor. If it returns more, the loss is the output named
+    `loss`, or number `loss_index` of the flattened outputs; the other outputs stay outputs and get no gradient.
+    `dynamic_shapes` is that of torch.export.export; without it every size is the example's.
+
+    The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
+    positional ones first); its outputs are the buffer mutations, the module's outputs, and one gradient of the
+    parameter's shape and dtype for each parameter that requires grad and is used, then those of inputs that require
+    grad. `result.module()(*tensors)` runs it and returns the outputs behind the mutations as a list.
+
+    Raises CaptureError, by a sentence that names the place, for whatever cannot be captured without changing what is
+    computed. Warns (CaptureWarning) about eval mode and about parameters that are not used.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
+    if not isinstance(example_inputs, tuple):
+        raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
+    _refuse.check_module(module)
+    if not module.training:
+        warnings.warn(
+            "the model is in eval mode: dropout and batch norm are captured as in inference; call train() first",
+            CaptureWarning,
+            stacklevel=2,
+        )
+    with torch.enable_grad():
+        forward = _export(module, example_inputs, kwargs, dynamic_shapes)
+        _refuse.check_exported(forward, module)
+        loss = _find_loss(forward, loss_index)
+        try:
+            joint = _joint.trace(forward, loss)
+        except Exception as error:
+            raise _refuse.explain(error, module) from error
+    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), loss)
+    unused = program.graph_module.meta["custom"]["unused"]
+    if unused:
+        warnings.warn(
+            f"{len(unused)} of the model's parameters {'is' if len(unused) == 1 else 'are'} not used and will not be trained: "
+            + ", ".join(f"`{name}`" for name in unused),
+            CaptureWarning,
+            stacklevel=2,
+        )
+    return program
+
+
+def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
+    """Writes what capture() returned to `path`, a .pt2 archive, weights included.
+
+    Raises CaptureError if `program` is not a training graph or `path` does not end in .pt2; OSError if the file cannot
+    be written. A file that is there already is replaced only once the new one is whole.
+    """
+    path = Path(path)
+    if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
+        raise CaptureError("the program has no loss output: save takes what fsdp_mlir.capture returned")
+    if path.suffix != ".pt2":
+        raise CaptureError(f"`{path.name}` should end in .pt2, the archive format of torch.export")
+    with tempfile.TemporaryDirectory(prefix=".save-", dir=path.parent) as folder:
+        part = Path(folder) / path.name  # the archive's inner folder is called like the file
+        torch.export.save(program, part)
+        os.replace(part, path)
+
+
+def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any) -> ExportedProgram:
+    """torch.export of the forward, with silent losses refused and errors explained."""
+    try:
+        with _refuse.watching(module), _quiet():
+            return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:
+        raise _refuse.explain(error, module) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch.export's dumps of half-traced graphs and of its own insides from the terminal: the error says what matters."""
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.filterwarnings("ignore", message="Converting a tensor with requires_grad=True to a scalar")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)
+
+
+def _find_loss(program: ExportedProgram, loss_index: int | None) -> int:
+    """The place of the loss among the flattened outputs. Raises CaptureError unless it is one number with a gradient."""
+    outputs = [s.arg for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
+    count = len(outputs)
+    if loss_index is None:
+        if count == 1:
+            loss_index = 0
+        else:
+            whole = torch.utils._pytree.tree_unflatten(list(range(count)), program.call_spec.out_spec)
+            loss_index = whole.get("loss") if isinstance(whole, Mapping) else getattr(whole, "loss", None)
+            if not isinstance(loss_index, int):
+                raise CaptureError(
+                    f"the model returns {count} outputs and none is named `loss`; return the loss alone, "
+                    f"or name it with loss_index=0 to {count - 1}"
+                )
+    if not 0 <= loss_index < count:
+        raise CaptureError(f"loss_index is {loss_index}, but the model returns {count} output{'s' * (count != 1)}")
+    if isinstance(outputs[loss_index], ConstantArgument):
+        raise CaptureError(f"output {loss_index} is not a tensor but {outputs[loss_index].value!r}; the loss must be a tensor")
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
+    loss = values[outputs[loss_index].name]
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(f"output {loss_index} is not a tensor but a number; the loss must be a tensor")
+    if loss.dim() != 0:
+        raise CaptureError(f"the loss has shape {list(loss.shape)}; reduce it to one number, for example with mean()")
+    if not loss.dtype.is_floating_point:
+        raise CaptureError(f"the loss has dtype {str(loss.dtype).removeprefix('torch.')}; it must be a floating-point number")
+    return loss_index

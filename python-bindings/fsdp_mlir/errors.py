@@ -1,0 +1,9 @@
+"""What capture refuses, and what it only warns about."""
+
+
+class CaptureError(ValueError):
+    """The module cannot be captured without changing what it computes; the message says why and what to do."""
+
+
+class CaptureWarning(UserWarning):
+    """The capture is right, but probably not what was meant."""

@@ -1,0 +1,278 @@
+"""What capture must not get wrong in silence: each refusal, its whole sentence."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.checkpoint import checkpoint
+
+import fsdp_mlir
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad
+
+
+class Block(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.inner, self.body = nn.Linear(4, 4), body
+
+    def forward(self, x):
+        return self.body(self, self.inner(x))
+
+
+class Model(nn.Module):
+    """Linear, then whatever `body` does, then linear; `end` makes the outputs."""
+
+    def __init__(self, body=lambda self, y: y, end=lambda y: y.sum()):
+        super().__init__()
+        self.block, self.last, self.end = Block(body), nn.Linear(4, 4), end
+
+    def forward(self, x):
+        return self.end(self.last(self.block(x)))
+
+
+def refusal(model, *, x=None, **options):
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.capture(model, (torch.randn(2, 4) if x is None else x,), **options)
+    return str(caught.value)
+
+
+def line_of(function):
+    """The only line of the function's body, as `file:line`."""
+    return f"`test_capture_refusals.py:{function.__code__.co_firstlineno + 1}`"
+
+
+def branch(block, y):
+    if y.sum() > 0:
+        return y * 2
+    return y
+
+
+def take_int(block, y):
+    return y[: int(y.abs().sum()) + 1]
+
+
+def take_float(block, y):
+    return y * float(y.detach().sum())
+
+
+def to_numpy(block, y):
+    return y + torch.from_numpy(y.detach().numpy()).sum()
+
+
+def flex(block, y):
+    return flex_attention(*[y.reshape(1, 1, 2, 4)] * 3).reshape(2, 4)
+
+
+def wrong_shape(block, y):
+    return y @ torch.ones(3, 3)
+
+
+NUMBER = (
+    "a Python number is taken from a tensor's value (int(), float() or .item()), and a plan is one fixed graph; "
+    "keep it a tensor, or pad to a fixed size and mask"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            branch,
+            "the branch depends on a tensor's value, and a plan is one fixed graph; "
+            "use torch.where, or move the test out of the step",
+        ),
+        (take_int, NUMBER),
+        (take_float, NUMBER),
+        (to_numpy, "`.numpy()` leaves PyTorch; keep it out of the training step"),
+        (flex, 'flex attention has no backward on CPU; load the model with attn_implementation="sdpa"'),
+        (wrong_shape, "torch.export cannot trace this: a and b must have same reduction dim, but got [2, 4] X [3, 3]"),
+    ],
+)
+def test_what_torch_export_refuses_names_line_and_module(body, sentence, capfd):
+    assert refusal(Model(body)) == f"{line_of(body)} (module `block`): {sentence}"
+    assert "def forward" not in capfd.readouterr().err
+
+
+def test_item_and_mask_sizes_are_refused_though_torch_export_takes_them():
+    here = f"`test_capture_refusals.py:{Block.forward.__code__.co_firstlineno + 1}` (module `block`)"
+    assert refusal(Model(lambda block, y: y * y.detach().sum().item())) == f"{here}: {NUMBER}"
+    assert refusal(Model(lambda block, y: y + y[y > 0].sum())) == (
+        f"{here}: the size of the result of `aten.index.Tensor` depends on a tensor's value, and a plan is for one shape; "
+        "pad to a fixed size and mask"
+    )
+
+
+def gradient_penalty(block, y):
+    x = y.detach().requires_grad_()
+    return torch.autograd.grad((block.inner(x) ** 2).sum(), x, create_graph=True)[0] ** 2
+
+
+def tensor_hook(block, y):
+    y.register_hook(lambda grad: grad * 2)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (
+            lambda block, y: Square.apply(y),
+            "`test_capture_refusals.Square`, used in module `block`, is a custom autograd.Function, whose backward capture "
+            "cannot keep; register it with torch.library.custom_op and register_autograd",
+        ),
+        (
+            lambda block, y: checkpoint(block.inner, y, use_reentrant=True),
+            "module `block` uses re-entrant activation checkpointing, whose gradients capture would lose; "
+            "pass use_reentrant=False to checkpoint",
+        ),
+        (
+            gradient_penalty,
+            "module `block` differentiates inside its forward (torch.autograd.grad or backward), which capture cannot keep; "
+            "return the loss and leave its gradients to capture",
+        ),
+        (
+            tensor_hook,
+            "module `block` puts a gradient hook on a tensor (register_hook), which capture cannot keep; "
+            "write its effect into the loss",
+        ),
+        (
+            lambda block, y: torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)),
+            "module `block` uses a torch operation that holds a graph of its own (cond), which a plan cannot run; "
+            "write it with plain operations, such as torch.where",
+        ),
+    ],
+)
+def test_gradients_that_torch_export_would_lose(body, sentence):
+    assert refusal(Model(body)) == sentence
+
+
+def test_the_patches_are_gone_after_a_refusal():
+    before = torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]
+    refusal(Model(lambda block, y: Square.apply(y)))
+    assert (torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]) == before
+    x = torch.ones(1, requires_grad=True)
+    Square.apply(x).backward()
+    assert x.grad.item() == 3
+
+
+def test_hooks_on_modules_and_parameters():
+    model = Model()
+    model.block.register_full_backward_hook(lambda module, grad_in, grad_out: None)
+    assert refusal(model) == "module `block` has a backward hook, which capture cannot keep; remove the hook before capture"
+    model = Model()
+    model.last.weight.register_hook(lambda grad: grad)
+    assert refusal(model) == (
+        "parameter `last.weight` has a gradient hook, which capture cannot keep; remove the hook before capture"
+    )
+    model = Model()
+    model.last.bias.register_post_accumulate_grad_hook(lambda parameter: None)
+    assert refusal(model) == (
+        "parameter `last.bias` has a gradient hook, which capture cannot keep; remove the hook before capture"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "options", "sentence"),
+    [
+        (lambda y: y, {}, "the loss has shape [2, 4]; reduce it to one number, for example with mean()"),
+        (lambda y: y.sum()[None], {}, "the loss has shape [1]; reduce it to one number, for example with mean()"),
+        (
+            lambda y: (y.sum(), y),
+            {},
+            "the model returns 2 outputs and none is named `loss`; return the loss alone, or name it with loss_index=0 to 1",
+        ),
+        (lambda y: (y.sum(), y), {"loss_index": 1}, "the loss has shape [2, 4]; reduce it to one number, for example with mean()"),
+        (lambda y: (y.sum(), y), {"loss_index": 2}, "loss_index is 2, but the model returns 2 outputs"),
+        (lambda y: (y.sum(), 1.5), {"loss_index": 1}, "output 1 is not a tensor but 1.5; the loss must be a tensor"),
+        (lambda y: y.argmax(), {}, "the loss has dtype int64; it must be a floating-point number"),
+        (
+            lambda y: y.sum().detach(),
+            {},
+            "the loss does not depend on any parameter that requires grad; there is nothing to train",
+        ),
+    ],
+)
+def test_losses(end, options, sentence):
+    assert refusal(Model(end=end), **options) == sentence
+
+
+def test_a_used_parameter_without_gradient():
+    assert refusal(Model(lambda block, y: y.detach())) == (
+        "parameter `block.inner.weight` requires grad and is used, but the loss has no gradient for it "
+        "(detach(), torch.no_grad(), or an output other than the loss); call requires_grad_(False) on it to keep it fixed"
+    )
+
+
+def test_writes_to_parameters_and_inputs():
+    def decay(block, y):
+        with torch.no_grad():
+            block.inner.weight.mul_(0.9)
+        return y
+
+    assert refusal(Model(decay)) == (
+        "the model writes to its parameter `block.inner.weight` in its forward; only the optimizer may: "
+        "keep what changes in a buffer"
+    )
+
+    class Writes(Model):
+        def forward(self, x):
+            return super().forward(x.add_(1))
+
+    assert refusal(Writes()) == "the model writes to one of its inputs in its forward; clone the input first"
+
+
+def test_nothing_to_train_and_wrong_arguments():
+    assert refusal(Model().requires_grad_(False)) == "no parameter requires grad; there is nothing to train"
+    assert refusal(lambda x: x) == "capture takes a torch.nn.Module, not a function"
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.capture(Model(), torch.randn(2, 4))
+    assert str(caught.value) == "example_inputs must be a tuple of the positional arguments, not a Tensor"
+    wrapped = nn.Module()
+    wrapped.net = nn.DataParallel(Model())
+    assert refusal(wrapped) == "module `net` is wrapped in DataParallel; capture the plain module: sharding is the plan's"
+
+
+def test_warnings():
+    with pytest.warns(fsdp_mlir.CaptureWarning) as caught:
+        fsdp_mlir.capture(Model().eval(), (torch.randn(2, 4),))
+    assert [str(w.message) for w in caught] == [
+        "the model is in eval mode: dropout and batch norm are captured as in inference; call train() first"
+    ]
+    model = Model()
+    model.spare = nn.Linear(2, 2)
+    with pytest.warns(fsdp_mlir.CaptureWarning) as caught:
+        program = fsdp_mlir.capture(model, (torch.randn(2, 4),))
+    assert [str(w.message) for w in caught] == [
+        "2 of the model's parameters are not used and will not be trained: `spare.weight`, `spare.bias`"
+    ]
+    assert program.graph_module.meta["custom"]["unused"] == ["spare.weight", "spare.bias"]
+
+
+def test_a_plain_capture_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fsdp_mlir.capture(Model(), (torch.randn(2, 4),))
+
+
+def test_save_refuses_what_it_cannot_write(tmp_path):
+    program = fsdp_mlir.capture(Model(), (torch.randn(2, 4),))
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.save(program, tmp_path / "model.bin")
+    assert str(caught.value) == "`model.bin` should end in .pt2, the archive format of torch.export"
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.save(torch.export.export(Model(), (torch.randn(2, 4),)), tmp_path / "model.pt2")
+    assert str(caught.value) == "the program has no loss output: save takes what fsdp_mlir.capture returned"
+    with pytest.raises(OSError):
+        fsdp_mlir.save(program, tmp_path / "missing" / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
