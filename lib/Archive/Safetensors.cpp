@@ -1,0 +1,341 @@
+//===- Safetensors.cpp - The safetensors file format ----------------------===//
+
+#include "fsdp/Archive/Safetensors.h"
+
+#include "JSONCursor.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <tuple>
+#include <unistd.h>
+
+using namespace fsdp::archive;
+
+// The limit of the reference implementation.
+static constexpr uint64_t maxHeaderBytes = 100'000'000;
+
+//===----------------------------------------------------------------------===//
+// Reading
+//===----------------------------------------------------------------------===//
+
+static Expected<SafetensorsMetadata> readMetadata(const JSONCursor &value) {
+  auto members = value.members();
+  if (!members)
+    return members.error();
+  SafetensorsMetadata result;
+  for (const JSONCursor::Member &member : *members) {
+    auto text = member.value.asString();
+    if (!text)
+      return text.error();
+    result.emplace(member.key, *text);
+  }
+  return result;
+}
+
+/// Reads one tensor of the header; `data` is what follows the header.
+static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
+                                      std::string_view data) {
+  const JSONCursor &value = member.value;
+  auto fields = value.members();
+  if (!fields)
+    return fields.error();
+  for (const JSONCursor::Member &field : *fields)
+    if (field.key != "dtype" && field.key != "shape" &&
+        field.key != "data_offsets")
+      return Error{field.value.where() +
+                   ": expected dtype, shape and data_offsets only, found '" +
+                   std::string(field.key) + "'"};
+
+  TensorRef tensor{std::string(member.key), DType::F32, {}, {}};
+  auto dtypeField = value.at("dtype");
+  if (!dtypeField)
+    return dtypeField.error();
+  auto spelling = dtypeField->asString();
+  if (!spelling)
+    return spelling.error();
+  auto dtype = getDTypeFromSafetensorsName(*spelling);
+  if (!dtype)
+    return dtypeField->expected("a known element type");
+  tensor.dtype = *dtype;
+
+  auto shapeField = value.at("shape");
+  if (!shapeField)
+    return shapeField.error();
+  auto sizes = shapeField->elements();
+  if (!sizes)
+    return sizes.error();
+  for (const JSONCursor &sizeField : *sizes) {
+    auto size = sizeField.asInteger();
+    if (!size || *size < 0)
+      return sizeField.expected("a size of at least 0");
+    tensor.shape.push_back(*size);
+  }
+
+  auto offsetsField = value.at("data_offsets");
+  if (!offsetsField)
+    return offsetsField.error();
+  auto offsets = offsetsField->elements();
+  if (!offsets)
+    return offsets.error();
+  if (offsets->size() != 2)
+    return Error{offsetsField->where() + ": expected two offsets, found " +
+                 std::to_string(offsets->size())};
+  int64_t bounds[2] = {0, 0};
+  for (size_t i = 0; i != 2; ++i) {
+    auto bound = (*offsets)[i].asInteger();
+    if (!bound || *bound < 0 || static_cast<uint64_t>(*bound) > data.size())
+      return (*offsets)[i].expected("an offset from 0 to " +
+                                    std::to_string(data.size()));
+    bounds[i] = *bound;
+  }
+  if (bounds[1] < bounds[0])
+    return (*offsets)[1].expected("at least " + std::to_string(bounds[0]));
+
+  auto bytes = getDenseBytes(tensor.shape, tensor.dtype);
+  if (!bytes)
+    return Error{shapeField->where() +
+                 ": expected less than 2^63 bytes, found more"};
+  if (*bytes != bounds[1] - bounds[0])
+    return Error{offsetsField->where() + ": expected " +
+                 std::to_string(*bytes) + " bytes, found " +
+                 std::to_string(bounds[1] - bounds[0])};
+  tensor.bytes = data.substr(bounds[0], *bytes);
+  return tensor;
+}
+
+/// The tensors, put in the order of their bytes, must cover `data` exactly.
+static Expected<size_t> checkCoverage(std::vector<TensorRef> &tensors,
+                                      std::string_view data) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorRef &a, const TensorRef &b) {
+              return std::tuple(a.bytes.data(), a.bytes.size(), a.name) <
+                     std::tuple(b.bytes.data(), b.bytes.size(), b.name);
+            });
+  size_t end = 0;
+  for (const TensorRef &tensor : tensors) {
+    size_t begin = tensor.bytes.data() - data.data();
+    if (begin != end)
+      return Error{"header." + tensor.name + ": expected to begin at byte " +
+                   std::to_string(end) + ", where the one before ends, found " +
+                   std::to_string(begin)};
+    end += tensor.bytes.size();
+  }
+  if (end != data.size())
+    return Error{"data: expected " + std::to_string(end) + " bytes, found " +
+                 std::to_string(data.size())};
+  return end;
+}
+
+Expected<Safetensors> Safetensors::open(const std::string &path) {
+  Expected<MappedFile> mapped = MappedFile::open(path);
+  if (!mapped)
+    return mapped.error();
+  auto refuse = [&](const std::string &why) {
+    return Error{path + ": " + why};
+  };
+
+  std::string_view content = mapped->bytes();
+  if (content.size() < 8)
+    return refuse("header length: expected 8 bytes, found " +
+                  std::to_string(content.size()));
+  uint64_t headerBytes = 0;
+  for (size_t i = 0; i != 8; ++i)
+    headerBytes |= uint64_t(static_cast<unsigned char>(content[i])) << (8 * i);
+  uint64_t limit = std::min<uint64_t>(content.size() - 8, maxHeaderBytes);
+  if (headerBytes > limit)
+    return refuse("header length: expected at most " + std::to_string(limit) +
+                  ", found " + std::to_string(headerBytes));
+  std::string_view data = content.substr(8 + headerBytes);
+
+  simdjson::dom::parser parser;
+  auto header =
+      JSONCursor::parse(parser, content.substr(8, headerBytes), "header");
+  if (!header)
+    return refuse(header.error().message);
+  auto members = header->members();
+  if (!members)
+    return refuse(members.error().message);
+
+  Safetensors result(std::move(*mapped));
+  for (const JSONCursor::Member &member : *members) {
+    if (member.key == "__metadata__") {
+      auto metadata = readMetadata(member.value);
+      if (!metadata)
+        return refuse(metadata.error().message);
+      result.texts = std::move(*metadata);
+      continue;
+    }
+    auto tensor = readTensor(member, data);
+    if (!tensor)
+      return refuse(tensor.error().message);
+    result.table.push_back(std::move(*tensor));
+  }
+  if (auto end = checkCoverage(result.table, data); !end)
+    return refuse(end.error().message);
+  for (size_t i = 0; i != result.table.size(); ++i)
+    result.indices.emplace(result.table[i].name, i);
+  return result;
+}
+
+const TensorRef *Safetensors::find(std::string_view name) const {
+  auto it = indices.find(name);
+  return it == indices.end() ? nullptr : &table[it->second];
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static void appendQuoted(std::string &text, std::string_view value) {
+  static const char digits[] = "0123456789abcdef";
+  text += '"';
+  for (unsigned char c : value) {
+    if (c == '"' || c == '\\') {
+      text += '\\';
+      text += static_cast<char>(c);
+    } else if (c < 0x20) {
+      text += "\\u00";
+      text += digits[c >> 4];
+      text += digits[c & 15];
+    } else {
+      text += static_cast<char>(c);
+    }
+  }
+  text += '"';
+}
+
+/// The length and the header, padded so that the data starts at a multiple of
+/// 8 bytes.
+static Expected<std::string>
+makeHeader(const std::vector<const TensorRef *> &tensors,
+           const SafetensorsMetadata &metadata) {
+  std::string text = "{";
+  auto beginMember = [&](std::string_view key) {
+    if (text.size() > 1)
+      text += ',';
+    appendQuoted(text, key);
+    text += ':';
+  };
+  if (!metadata.empty()) {
+    beginMember("__metadata__");
+    char separator = '{';
+    for (const auto &[key, value] : metadata) {
+      text += separator;
+      appendQuoted(text, key);
+      text += ':';
+      appendQuoted(text, value);
+      separator = ',';
+    }
+    text += '}';
+  }
+
+  uint64_t offset = 0;
+  std::map<std::string_view, const TensorRef *> names;
+  for (const TensorRef *tensor : tensors) {
+    auto refuse = [&](const std::string &why) {
+      return Error{"tensor '" + tensor->name + "': " + why};
+    };
+    std::string_view spelling = getSafetensorsName(tensor->dtype);
+    if (spelling.empty())
+      return refuse("expected an element type that the format has, found " +
+                    std::string(getMLIRName(tensor->dtype)));
+    auto bytes = getDenseBytes(tensor->shape, tensor->dtype);
+    if (!bytes || static_cast<uint64_t>(*bytes) != tensor->bytes.size())
+      return refuse("expected as many bytes as the shape has, found " +
+                    std::to_string(tensor->bytes.size()));
+    if (tensor->name == "__metadata__" ||
+        !names.emplace(tensor->name, tensor).second)
+      return refuse("expected a name of its own, found one that is taken");
+
+    beginMember(tensor->name);
+    text += "{\"dtype\":\"" + std::string(spelling) + "\",\"shape\":[";
+    for (size_t i = 0; i != tensor->shape.size(); ++i)
+      text += (i ? "," : "") + std::to_string(tensor->shape[i]);
+    text += "],\"data_offsets\":[" + std::to_string(offset) + ",";
+    offset += tensor->bytes.size();
+    text += std::to_string(offset) + "]}";
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  if (text.size() > maxHeaderBytes)
+    return Error{"header: expected at most " + std::to_string(maxHeaderBytes) +
+                 " bytes, found " + std::to_string(text.size())};
+
+  std::string length;
+  for (size_t i = 0; i != 8; ++i)
+    length += static_cast<char>(uint64_t(text.size()) >> (8 * i));
+  return length + text;
+}
+
+static bool writeAll(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      return false;
+    bytes.remove_prefix(written);
+  }
+  return true;
+}
+
+/// Makes a rename in the folder of `path` survive a power failure.
+static bool syncFolder(const std::string &path) {
+  size_t slash = path.rfind('/');
+  std::string folder = slash == std::string::npos ? "."
+                       : slash == 0               ? "/"
+                                                  : path.substr(0, slash);
+  int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0)
+    return false;
+  bool synced = ::fsync(file) == 0;
+  ::close(file);
+  return synced;
+}
+
+Expected<uint64_t>
+fsdp::archive::writeSafetensors(const std::string &path,
+                                const std::vector<TensorRef> &tensors,
+                                const SafetensorsMetadata &metadata) {
+  std::vector<const TensorRef *> ordered;
+  for (const TensorRef &tensor : tensors)
+    ordered.push_back(&tensor);
+  std::sort(ordered.begin(), ordered.end(),
+            [](const TensorRef *a, const TensorRef *b) {
+              return std::pair(getItemSize(b->dtype), a) <
+                     std::pair(getItemSize(a->dtype), b);
+            });
+  Expected<std::string> header = makeHeader(ordered, metadata);
+  if (!header)
+    return Error{path + ": " + header.error().message};
+
+  std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
+  int file =
+      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0)
+    return Error{path + ": cannot create: " + std::strerror(errno)};
+  bool written = writeAll(file, *header);
+  uint64_t size = header->size();
+  for (const TensorRef *tensor : ordered) {
+    written = written && writeAll(file, tensor->bytes);
+    size += tensor->bytes.size();
+  }
+  written = written && ::fsync(file) == 0;
+  int cause = errno;
+  if (::close(file) != 0 && written) {
+    written = false;
+    cause = errno;
+  }
+  if (written &&
+      (::rename(temporary.c_str(), path.c_str()) != 0 || !syncFolder(path))) {
+    written = false;
+    cause = errno;
+  }
+  if (!written) {
+    ::unlink(temporary.c_str());
+    return Error{path + ": cannot write: " + std::strerror(cause)};
+  }
+  return size;
+}
