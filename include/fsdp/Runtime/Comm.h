@@ -1,0 +1,91 @@
+//===- Comm.h - Collectives between ranks -----------------------*- C++ -*-===//
+//
+// A `Comm` is one communicator as one rank sees it. Addresses never change in
+// a plan, so all collectives are announced once (`prepare`) and then only run
+// by index; every member of the group announces the same list and runs the
+// same indices in the same order. As in NCCL, once a collective is complete
+// on rank r, r's source may be overwritten; a backend may complete earlier,
+// while peers still read, and then makes up for it in `drain`. Counts are in
+// elements. A collective waits in vain only until `abort`, which may come from
+// any thread and makes all present and later calls throw `fsdp::Error`.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_COMM_H
+#define FSDP_RUNTIME_COMM_H
+
+#include "fsdp/Runtime/Device.h"
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace fsdp {
+
+struct Collective {
+  enum class Kind : std::uint8_t { AllGather, ReduceScatter, AllReduce };
+
+  Kind kind;
+  planfile::Stream stream;
+  planfile::DType sourceType;
+  planfile::DType targetType; ///< AllGather: the same as sourceType.
+  planfile::DType via;        ///< What the sum is rounded to.
+  const std::byte *source;
+  std::byte *target;
+  /// Of one rank's piece: all_gather's source, reduce_scatter's target; the
+  /// whole of an all_reduce.
+  std::size_t count;
+  double pre = 1, post = 1; ///< (sum of source / pre) / post
+  /// All members' sources are as they were when the program began: a gather
+  /// need not wait for its peers to arrive.
+  bool sourceStable = false;
+};
+
+/// The ranks of one communicator that contain one rank.
+struct Group {
+  std::vector<unsigned> members; ///< Ranks, in the order of gathers and sums.
+  unsigned index = 0;            ///< Of the rank in `members`.
+};
+
+class Comm {
+public:
+  virtual ~Comm() = default;
+
+  /// All collectives of all programs. Once, before the first run.
+  virtual void prepare(std::span<const Collective> collectives) = 0;
+
+  /// Enqueues collective `index` on its stream.
+  virtual void run(std::size_t index) = 0;
+
+  /// Returns (or lets the stream go on) when no peer reads the source of the
+  /// latest run of `index` any more. Called before those bytes are written.
+  virtual void drain(std::size_t index) = 0;
+
+  virtual void barrier() = 0;
+
+  virtual void abort() noexcept = 0;
+};
+
+/// A kind of device together with the way its ranks talk.
+class Backend {
+public:
+  virtual ~Backend() = default;
+
+  /// Called from the rank's thread.
+  virtual std::unique_ptr<Device> openDevice(unsigned rank) = 0;
+
+  /// Called from the rank's thread, in the order of the communicators.
+  virtual std::unique_ptr<Comm> openComm(unsigned rank, unsigned communicator,
+                                         const Group &group,
+                                         Device &device) = 0;
+};
+
+/// CPU memory, ranks are threads of this process.
+std::unique_ptr<Backend> makeLocalBackend(unsigned ranks);
+
+/// A backend out of a shared library that exports
+/// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`.
+std::unique_ptr<Backend> loadBackend(const char *library, unsigned ranks);
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_COMM_H

@@ -1,0 +1,84 @@
+//===- Device.h - What the executor needs of a device -----------*- C++ -*-===//
+//
+// A `Device` is one rank's share of a device: its memory, streams and events.
+// It is used by one thread at a time, the rank's. Sizes and offsets are in
+// bytes. All work is ordered by streams: a call returns when the work is
+// enqueued, which on the CPU (one stream, inline) means done. Failures are
+// thrown as `fsdp::Error`. The header needs no symbol of the runtime's
+// library, so that an implementation can live in a library of its own.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_DEVICE_H
+#define FSDP_RUNTIME_DEVICE_H
+
+#include "fsdp/Schema/plan_generated.h"
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fsdp {
+
+/// The allocations of one operator call. Operators without an `out=` kernel
+/// allocate their results; a script recorded at load tells which allocation
+/// becomes which result, and hands out the planned place when it is replayed.
+struct AllocationScript {
+  struct Entry {
+    std::size_t bytes = 0;
+    void *place = nullptr; ///< Recorded address; later the planned one.
+  };
+  std::vector<Entry> entries;
+  std::size_t next = 0;
+  bool recording = false;
+};
+
+/// What the allocator of a device saw on the rank's thread.
+struct AllocationCounts {
+  std::uint64_t planned = 0;   ///< Handed out by a script.
+  std::uint64_t heap = 0;      ///< Everything else.
+  std::uint64_t heapBytes = 0;
+};
+
+class Device {
+public:
+  virtual ~Device() = default;
+
+  /// The device of the tensors in Space::Device.
+  virtual c10::Device torchDevice() const = 0;
+
+  /// Makes the calling thread the rank's for the calls that follow.
+  virtual void enter() = 0;
+
+  /// One zero-filled block aligned to at least 4096 bytes, touched first by
+  /// the calling thread and freed with the device. At most once per space.
+  virtual std::byte *allocate(planfile::Space space, std::size_t bytes) = 0;
+
+  /// Operators launched from now on go to `stream`.
+  virtual void select(planfile::Stream stream) = 0;
+
+  /// Either end may be host memory. Blocking where one end is unpinned.
+  virtual void copy(planfile::Stream stream, void *target, const void *source,
+                    std::size_t bytes) = 0;
+  virtual void fill(planfile::Stream stream, void *target,
+                    unsigned char value, std::size_t bytes) = 0;
+
+  /// Events are numbered per program; `programEvents` announces how many.
+  virtual void programEvents(unsigned program, unsigned count) = 0;
+  virtual void record(planfile::Stream stream, unsigned program,
+                      unsigned event) = 0;
+  virtual void wait(planfile::Stream stream, unsigned program,
+                    unsigned event) = 0;
+
+  /// Returns when all work of this rank is done.
+  virtual void synchronize() = 0;
+
+  /// The thread's allocations on the device follow `script` (null: none).
+  virtual void follow(AllocationScript *script) = 0;
+  virtual AllocationCounts allocationCounts() const = 0;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_DEVICE_H

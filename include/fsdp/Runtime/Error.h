@@ -1,0 +1,36 @@
+//===- Error.h - The one exception of the runtime ---------------*- C++ -*-===//
+//
+// Everything that goes wrong in the runtime is thrown as `fsdp::Error`: one
+// sentence for people, and the exit code of the command line that it belongs
+// to. Exceptions of ATen are caught where they arise and thrown again as this.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_ERROR_H
+#define FSDP_RUNTIME_ERROR_H
+
+#include <stdexcept>
+#include <string>
+
+namespace fsdp {
+
+enum class Failure : int {
+  Refused = 1,     ///< Usage, input or plan; nothing has been trained.
+  CheckFailed = 2, ///< A comparison with a reference, or a digest.
+  RankFailed = 3   ///< A rank stopped after the first step began.
+};
+
+class Error : public std::runtime_error {
+public:
+  explicit Error(const std::string &sentence, Failure kind = Failure::Refused)
+      : std::runtime_error(sentence), failure(kind) {}
+
+  Failure kind() const { return failure; }
+  int exitCode() const { return static_cast<int>(failure); }
+
+private:
+  Failure failure;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_ERROR_H

@@ -1,0 +1,147 @@
+//===- Session.h - A loaded plan, ready to step -----------------*- C++ -*-===//
+//
+// A `Session` holds a plan prepared for all its ranks: rank 0 lives on the
+// thread that calls `run`, the others on threads of their own that sleep
+// between runs. Parameters, gradients and states go in and out as full tensors
+// of host memory, dense and row-major; the session cuts them into the shards
+// of the plan's units and puts them together again. Everything throws
+// `fsdp::Error`; after a rank has failed, the session only rethrows. Not
+// thread-safe: one caller at a time.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_SESSION_H
+#define FSDP_RUNTIME_SESSION_H
+
+#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Runtime/Error.h"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp {
+
+/// Dense row-major values somewhere in host memory.
+struct TensorView {
+  planfile::DType type;
+  std::span<const std::int64_t> sizes;
+  std::span<const std::byte> bytes;
+};
+
+/// The same, with the memory.
+struct HostTensor {
+  planfile::DType type;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::byte> bytes;
+
+  operator TensorView() const { return {type, sizes, bytes}; }
+};
+
+/// PyTorch's defaults of AdamW; SGD reads lr, weightDecay and momentum.
+struct HyperParameters {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weightDecay = 1e-2;
+  double momentum = 0;
+};
+
+/// The commands of a run, by role.
+struct Roles {
+  bool forward = true, backward = true, update = true;
+};
+
+struct SessionOptions {
+  /// The kind of device; null: CPU, local.
+  std::unique_ptr<Backend> backend;
+  /// Fill transient memory with a pattern, so that `highestByte` can tell.
+  bool canary = false;
+  /// Other than 0: random delays before commands. The bits must not change.
+  std::uint64_t chaosSeed = 0;
+};
+
+/// Of the latest run, rank 0 unless said otherwise; seconds and bytes.
+struct Statistics {
+  double forward = 0, backward = 0, update = 0;
+  double collectives = 0;        ///< Of those, inside collectives.
+  AllocationCounts allocations;  ///< Summed over ranks.
+  std::uint64_t hookMisses = 0;  ///< Results that had to be copied; all ranks.
+};
+
+/// What was found at load, per rank.
+struct LoadReport {
+  std::uint64_t arenaBytes = 0;   ///< Planned device memory.
+  std::uint64_t hostBytes = 0;    ///< Planned host memory.
+  std::uint64_t scratchBytes = 0; ///< Probed scratch of hooked operators.
+  std::vector<std::string> hookedOperators; ///< Names, each once.
+  unsigned launches = 0;          ///< Of program `step`.
+};
+
+class Session {
+public:
+  /// Loads a verified plan for `ranks` ranks (the product of its mesh) and
+  /// runs its `init` program. The plan must outlive the session.
+  Session(const planfile::Plan &plan, unsigned ranks,
+          SessionOptions options = {});
+  ~Session();
+  Session(const Session &) = delete;
+  Session &operator=(const Session &) = delete;
+
+  unsigned ranks() const;
+  const LoadReport &report() const;
+
+  /// Primary names, in the plan's order.
+  std::vector<std::string> parameterNames() const;
+  /// Those that have a reduced gradient.
+  std::vector<std::string> gradientNames() const;
+  /// Model buffers that the plan expects from the checkpoint.
+  std::vector<std::string> bufferNames() const;
+
+  /// `name` may be an alias. Converts to the unit's storage dtype; refuses
+  /// other sizes. Pads are 0.
+  void setParameter(std::string_view name, const TensorView &value);
+  HostTensor parameter(std::string_view name) const;
+  HostTensor gradient(std::string_view name) const;
+  /// `state`: exp_avg, exp_avg_sq or momentum.
+  void setOptimizerState(std::string_view name, std::string_view state,
+                         const TensorView &value);
+  HostTensor optimizerState(std::string_view name,
+                            std::string_view state) const;
+
+  /// Model buffers are replicated: every rank gets `value`; rank 0 is read.
+  void setBuffer(std::string_view name, const TensorView &value);
+  HostTensor buffer(std::string_view name) const;
+
+  unsigned inputCount() const;
+  planfile::DType inputType(unsigned index) const;
+  std::vector<std::int64_t> inputSizes(unsigned index) const;
+  /// Same dtype and sizes as the plan's input.
+  void setInput(unsigned rank, unsigned index, const TensorView &value);
+
+  void setHyperParameters(const HyperParameters &values);
+  /// Updates so far: the step of the bias correction.
+  std::uint64_t updates() const;
+  void setUpdates(std::uint64_t count);
+
+  /// Runs the commands of `program` with these roles on all ranks, and
+  /// returns when all are done.
+  void run(std::string_view program = "step", Roles roles = {});
+
+  /// Mean over ranks, of the latest run.
+  double loss() const;
+  HostTensor output(unsigned rank, unsigned index) const;
+
+  const Statistics &statistics() const;
+  /// With the canary on: bytes from the start of the device arena to behind
+  /// the last byte ever written, the most of any rank.
+  std::uint64_t highestByte() const;
+
+private:
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_SESSION_H
