@@ -24,7 +24,10 @@ from fsdp_mlir.errors import CaptureError
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
-_HARMLESS = {"torch.utils.checkpoint._NoopSaveInputs"}  # non-re-entrant checkpointing: saves inputs, computes nothing
+_HARMLESS = (
+    "torch.utils.checkpoint._NoopSaveInputs",  # non-re-entrant checkpointing: saves inputs, computes nothing
+    "torch._library.autograd.GeneratedBackwardFor_",  # register_autograd: the graph keeps the operation itself
+)
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
 
@@ -79,7 +82,7 @@ def watching(module: torch.nn.Module) -> Iterator[None]:
 
     def function_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         kind, where = f"{cls.__module__}.{cls.__qualname__}", names.current()
-        if kind in _HARMLESS:
+        if kind.startswith(_HARMLESS):
             return apply(cls, *args, **kwargs)
         if cls.__module__.startswith("torch._higher_order_ops."):
             raise CaptureError(

@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Make references with a different batch on every rank: what a data-parallel step, or training, must produce.
+
+Without --steps, each graph GRAPH.pt2 gets GRAPH_refRANKS.safetensors beside it, for one forward and backward:
+  in_k         [RANKS, ...]  the inputs, one batch per rank; rank 0 has the graph's example
+  loss         []            the mean over ranks
+  grad.NAME                  the mean over ranks, taken in fp32, in the gradient's dtype
+
+With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW on the mean gradient:
+  in_k         [K * RANKS, ...]  batch t * RANKS + r is rank r's at step t, counted from 0
+  losses       [K] f32           the mean over ranks, before each update
+  param.NAME                     every parameter after the last update; frozen ones as they were
+The file's metadata holds the hyper-parameters. The update is that of torch.optim.AdamW(fused=True). Buffers that a step
+changes are kept per rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python-bindings"))
+
+import torch
+from safetensors.torch import save_file
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from tqdm import tqdm
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Refused(Exception):
+    """The graph has no such reference; the message says why."""
+
+
+def load(path: Path) -> ExportedProgram:
+    """A training graph from a .pt2 file. Raises Refused if the file is none, or if its result is a matter of chance."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.load(path)
+    except Exception as error:
+        raise Refused(
+            f"{path}: not a torch.export archive that this torch can load; "
+            f"if it has custom operations, name the module that registers them with --import ({str(error).splitlines()[0].strip()})"
+        ) from error
+    if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
+        raise Refused(f"{path}: the graph has no loss output; capture it with fsdp_mlir.capture")
+    for node in program.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags and _draws(node):
+            raise Refused(f"{path}: `{node.name}` draws random numbers, so there is no one right result for it")
+    return program
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Attention operations are tagged as random, but draw only if their dropout probability is not 0."""
+    schema = node.target._schema
+    names = [a.name for a in schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return bool(node.args[place] if len(node.args) > place else node.kwargs.get("dropout_p", 0))
+
+
+def examples(program: ExportedProgram) -> list[torch.Tensor]:
+    return [t.detach() for t in program.example_inputs[0]]
+
+
+def batches(first: list[torch.Tensor], count: int, seed: int) -> list[list[torch.Tensor]]:
+    """`count` batches: the given one, then tokens or noise of the same kind and range, no two alike.
+
+    An input that equals an earlier one (labels that are the input ids) equals it in every batch.
+    """
+    generator, result = torch.Generator().manual_seed(seed), [first]
+    for _ in range(count - 1):
+        row: list[torch.Tensor] = []
+        for i, t in enumerate(first):
+            twin = next((j for j in range(i) if first[j].shape == t.shape and torch.equal(first[j], t)), None)
+            if twin is not None:
+                row.append(row[twin].clone())
+            elif t.is_floating_point():
+                row.append(torch.randn(t.shape, generator=generator).to(t.dtype))
+            else:
+                row.append(torch.randint(int(t.min()), int(t.max()) + 1, t.shape, generator=generator).to(t.dtype))
+        result.append(row)
+    return result
+
+
+def run(program: ExportedProgram, batch: list[torch.Tensor], state: Tensors | None = None) -> tuple[torch.Tensor, Tensors, Tensors]:
+    """(loss, gradients by parameter, new values of changed buffers) of the graph on one batch.
+
+    `state` replaces the archive's parameters and buffers by name; what it lacks is the archive's.
+    """
+    values: dict[str, Any] = {**program.constants, **program.state_dict, **(state or {})}
+    inputs = iter(batch)
+    args = [next(inputs) if s.kind == InputKind.USER_INPUT else values[s.target] for s in program.graph_signature.input_specs]
+    with torch.no_grad():
+        results = program.graph_module(*[a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args])
+    loss, grads, buffers = None, {}, {}
+    for value, spec in zip(results, program.graph_signature.output_specs):
+        if spec.kind == OutputKind.LOSS_OUTPUT:
+            loss = value
+        elif spec.kind == OutputKind.GRADIENT_TO_PARAMETER:
+            grads[spec.target] = value
+        elif spec.kind == OutputKind.BUFFER_MUTATION:
+            buffers[spec.target] = value
+    return loss, grads, buffers
+
+
+def mean(values: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([v.float() for v in values]).mean(0)
+
+
+def stacked(rows: list[list[torch.Tensor]]) -> Tensors:
+    return {f"in_{i}": torch.stack([row[i] for row in rows]).contiguous() for i in range(len(rows[0]))}
+
+
+def one_step(program: ExportedProgram, ranks: int, seed: int) -> Tensors:
+    """The tensors of a reference for one forward and backward."""
+    rows = batches(examples(program), ranks, seed)
+    results = [run(program, row) for row in rows]
+    reference = stacked(rows)
+    reference["loss"] = mean([loss for loss, _, _ in results]).to(results[0][0].dtype)
+    for name, grad in results[0][1].items():
+        reference[f"grad.{name}"] = mean([grads[name] for _, grads, _ in results]).to(grad.dtype).contiguous()
+    return reference
+
+
+def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storage: torch.dtype | None, **adamw: Any) -> Tensors:
+    """The tensors of a reference for `steps` optimizer steps; `adamw` goes to torch.optim.AdamW.
+
+    Parameters that train are kept in `storage` where it is given (fp32 masters of a bf16 graph) and cast for each step;
+    the mean gradient is taken in fp32 and cast to the dtype in which the parameter is kept.
+    """
+    kinds = {s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER}
+    names = [s.target for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER]
+    original = {name: program.state_dict[name].detach() for name in names}
+    kept = {n: torch.nn.Parameter(original[n].to(storage or original[n].dtype).clone(memory_format=torch.preserve_format)) for n in names if n in kinds}
+    optimizer = torch.optim.AdamW(kept.values(), fused=True, **adamw)
+    buffers: list[Tensors] = [{} for _ in range(ranks)]
+    rows = batches(examples(program), ranks * steps, seed)
+    losses = []
+    for step in tqdm(range(steps), unit="step", leave=False):
+        weights = {n: p.detach().to(original[n].dtype) for n, p in kept.items()}
+        results = [run(program, rows[step * ranks + r], weights | buffers[r]) for r in range(ranks)]
+        for rank, (_, _, changed) in enumerate(results):
+            buffers[rank] |= changed
+        for name, parameter in kept.items():
+            average = mean([grads[name] for _, grads, _ in results]).to(parameter.dtype)
+            parameter.grad = torch.empty_like(parameter).copy_(average)
+        losses.append(mean([loss for loss, _, _ in results]))
+        optimizer.step()
+    reference = stacked(rows) | {"losses": torch.stack(losses)}
+    for name in names:
+        reference[f"param.{name}"] = kept.get(name, original[name]).detach().contiguous()
+    return reference
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ranks", type=int, metavar="RANKS")
+    parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH.pt2")
+    parser.add_argument("--seed", type=int, default=7, help="of the other batches (default 7)")
+    parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help="import this Python module first")
+    parser.add_argument("--output", type=Path, help="the file to write, for a single graph")
+    train = parser.add_argument_group("training")
+    train.add_argument("--steps", type=int, metavar="K", help="train for K steps")
+    train.add_argument("--lr", type=float, default=1e-3)
+    train.add_argument("--beta1", type=float, default=0.9)
+    train.add_argument("--beta2", type=float, default=0.999)
+    train.add_argument("--eps", type=float, default=1e-8)
+    train.add_argument("--weight-decay", type=float, default=1e-2)
+    train.add_argument("--storage-dtype", choices=["f32"], help="keep trained parameters and their gradients in fp32")
+    options = parser.parse_args()
+    if options.ranks < 1 or (options.steps is not None and options.steps < 1):
+        parser.error("RANKS and --steps must be at least 1")
+    if options.output and len(options.graphs) > 1:
+        parser.error("--output goes with a single graph")
+    logging.disable(logging.WARNING)
+    for module in options.modules:
+        importlib.import_module(module)
+    torch.set_num_threads(1)
+    storage = torch.float32 if options.storage_dtype else None
+    for path in options.graphs:
+        try:
+            program = load(path)
+        except Refused as refusal:
+            print(f"error: {refusal}", file=sys.stderr)
+            return 1
+        name, metadata = f"{path.stem}_ref{options.ranks}.safetensors", {"ranks": str(options.ranks)}
+        if options.steps:
+            name = f"{path.stem}_train{options.ranks}x{options.steps}.safetensors"
+            hyper = {key: getattr(options, key) for key in ("steps", "lr", "beta1", "beta2", "eps", "weight_decay")}
+            metadata |= {key: repr(value) for key, value in hyper.items()}
+            reference = training(
+                program,
+                options.ranks,
+                options.steps,
+                options.seed,
+                storage,
+                lr=options.lr,
+                betas=(options.beta1, options.beta2),
+                eps=options.eps,
+                weight_decay=options.weight_decay,
+            )
+            said = f"losses {reference['losses'][0]:.6f} to {reference['losses'][-1]:.6f}"
+        else:
+            reference = one_step(program, options.ranks, options.seed)
+            said = f"{sum(key.startswith('grad.') for key in reference)} gradients, loss {float(reference['loss']):.6f}"
+        target = options.output or path.with_name(name)
+        save_file(reference, target, metadata=metadata)
+        print(f"{target.name}: {said}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
