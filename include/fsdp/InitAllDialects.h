@@ -1,0 +1,23 @@
+//===- InitAllDialects.h - Every dialect of a program -----------*- C++ -*-===//
+//
+// What a tool registers before it reads a program of any level.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_INITALLDIALECTS_H
+#define FSDP_INITALLDIALECTS_H
+
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace fsdp {
+
+/// Adds the dialects of all levels, and those of MLIR that stand beside them.
+inline void registerAllDialects(mlir::DialectRegistry &registry) {
+  registry.insert<aten::ATenDialect, mlir::func::FuncDialect>();
+}
+
+} // namespace fsdp
+
+#endif // FSDP_INITALLDIALECTS_H

@@ -1,0 +1,248 @@
+//===- ATenDialect.cpp - The ATen dialect ---------------------------------===//
+//
+// Initialisation, and the verification of the roles that arguments and results
+// of a function have in a training step.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/StringSwitch.h"
+
+using namespace mlir;
+using namespace fsdp::aten;
+
+#include "fsdp/Dialect/ATen/IR/ATenDialect.cpp.inc"
+
+void ATenDialect::initialize() {
+  registerAttributes();
+  addOperations<
+#define GET_OP_LIST
+#include "fsdp/Dialect/ATen/IR/ATenOps.cpp.inc"
+      >();
+}
+
+//===----------------------------------------------------------------------===//
+// Kinds of attributes
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// What an attribute must be.
+enum class Kind {
+  Name,
+  Names,
+  Dims,
+  Index,
+  Unit,
+  Elements,
+  Dictionary,
+  Device
+};
+} // namespace
+
+static StringRef describe(Kind kind) {
+  switch (kind) {
+  case Kind::Name:
+    return "a string";
+  case Kind::Names:
+    return "an array of strings";
+  case Kind::Dims:
+    return "an array of strings and integers";
+  case Kind::Index:
+    return "a 64-bit integer that is not negative";
+  case Kind::Unit:
+    return "no value";
+  case Kind::Elements:
+    return "the elements of a tensor";
+  case Kind::Dictionary:
+    return "a dictionary";
+  case Kind::Device:
+    return "a device";
+  }
+  llvm_unreachable("covered switch");
+}
+
+static bool hasKind(Attribute value, Kind kind) {
+  auto array = dyn_cast<ArrayAttr>(value);
+  switch (kind) {
+  case Kind::Name:
+    return isa<StringAttr>(value);
+  case Kind::Names:
+    return array && llvm::all_of(array, llvm::IsaPred<StringAttr>);
+  case Kind::Dims:
+    return array && llvm::all_of(array, llvm::IsaPred<StringAttr, IntegerAttr>);
+  case Kind::Index: {
+    auto index = dyn_cast<IntegerAttr>(value);
+    return index && index.getType().isSignlessInteger(64) &&
+           !index.getValue().isNegative();
+  }
+  case Kind::Unit:
+    return isa<UnitAttr>(value);
+  case Kind::Elements:
+    return isa<ElementsAttr>(value);
+  case Kind::Dictionary:
+    return isa<DictionaryAttr>(value);
+  case Kind::Device:
+    return isa<DeviceAttr>(value);
+  }
+  llvm_unreachable("covered switch");
+}
+
+/// Checks A1 and A2 for an attribute that should have `kind`; nothing if it may
+/// not stand on `place`.
+static LogicalResult verifyKind(Operation *op, NamedAttribute attr,
+                                std::optional<Kind> kind, StringRef place) {
+  if (!kind)
+    return op->emitError() << "A1: attribute " << attr.getName()
+                           << " is unknown on " << place;
+  if (!hasKind(attr.getValue(), *kind))
+    return op->emitError() << "A2: expected " << attr.getName() << " to have "
+                           << describe(*kind) << ", found " << attr.getValue();
+  return success();
+}
+
+LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
+                                                    NamedAttribute attr) {
+  auto kind = llvm::StringSwitch<std::optional<Kind>>(attr.getName())
+                  .Case(getDeviceAttrName(), Kind::Device)
+                  .Case(getParameterOrderAttrName(), Kind::Name)
+                  .Cases({getSourceAttrName(), getClassesAttrName(),
+                          getSymbolsAttrName()},
+                         Kind::Dictionary)
+                  .Default(std::nullopt);
+  return verifyKind(op, attr, kind, "an operation");
+}
+
+//===----------------------------------------------------------------------===//
+// Roles
+//===----------------------------------------------------------------------===//
+
+/// The attributes that give an argument, or a result, its role.
+static ArrayRef<StringRef> getArgRoles() {
+  static const StringRef roles[] = {
+      ATenDialect::getParamAttrName(), ATenDialect::getBufferAttrName(),
+      ATenDialect::getConstantAttrName(), ATenDialect::getInputAttrName()};
+  return roles;
+}
+static ArrayRef<StringRef> getResultRoles() {
+  static const StringRef roles[] = {ATenDialect::getLossAttrName(),
+                                    ATenDialect::getGradOfAttrName(),
+                                    ATenDialect::getGradOfInputAttrName(),
+                                    ATenDialect::getBufferMutationAttrName(),
+                                    ATenDialect::getOutputAttrName()};
+  return roles;
+}
+
+static bool hasOneRole(DictionaryAttr attrs, ArrayRef<StringRef> roles) {
+  return llvm::count_if(
+             roles, [&](StringRef role) { return attrs.contains(role); }) <= 1;
+}
+
+/// Checks A6 for all arguments of a function.
+static LogicalResult verifyNames(FunctionOpInterface function) {
+  static const std::pair<StringRef, StringRef> names[] = {
+      {ATenDialect::getParamAttrName(), "parameter"},
+      {ATenDialect::getAliasesAttrName(), "parameter"},
+      {ATenDialect::getBufferAttrName(), "buffer"},
+      {ATenDialect::getConstantAttrName(), "constant"},
+      {ATenDialect::getInputAttrName(), "input"}};
+  llvm::DenseSet<std::pair<StringRef, Attribute>> seen;
+  for (unsigned i = 0, e = function.getNumArguments(); i != e; ++i) {
+    DictionaryAttr attrs = function.getArgAttrDict(i);
+    for (auto [attrName, role] : names) {
+      Attribute value = attrs ? attrs.get(attrName) : Attribute();
+      auto aliases = dyn_cast_or_null<ArrayAttr>(value);
+      for (Attribute name : aliases ? aliases.getValue() : ArrayRef(value))
+        if (name && !seen.insert({role, name}).second)
+          return function.emitError()
+                 << "A6: two arguments are " << role << ' ' << name;
+    }
+  }
+  return success();
+}
+
+LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
+                                                    unsigned regionIndex,
+                                                    unsigned argIndex,
+                                                    NamedAttribute attr) {
+  StringRef name = attr.getName();
+  auto kind = llvm::StringSwitch<std::optional<Kind>>(name)
+                  .Cases({getParamAttrName(), getBufferAttrName(),
+                          getConstantAttrName()},
+                         Kind::Name)
+                  .Case(getAliasesAttrName(), Kind::Names)
+                  .Case(getPersistentAttrName(), Kind::Unit)
+                  .Case(getValueAttrName(), Kind::Elements)
+                  .Case(getInputAttrName(), Kind::Index)
+                  .Case(getDimsAttrName(), Kind::Dims)
+                  .Default(std::nullopt);
+  if (failed(verifyKind(op, attr, kind, "an argument")))
+    return failure();
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function)
+    return success();
+
+  DictionaryAttr attrs = function.getArgAttrDict(argIndex);
+  if (!hasOneRole(attrs, getArgRoles()))
+    return op->emitError() << "A3: argument " << argIndex
+                           << " has more than one role";
+  auto needs = [&](StringRef modifier, bool holds,
+                   StringRef what) -> LogicalResult {
+    if (name != modifier || holds)
+      return success();
+    return op->emitError() << "A4: argument " << argIndex << " has '" << name
+                           << "', which belongs to " << what;
+  };
+  bool isBuffer = attrs.contains(getBufferAttrName());
+  if (failed(needs(getAliasesAttrName(), attrs.contains(getParamAttrName()),
+                   "a parameter")) ||
+      failed(needs(getPersistentAttrName(), isBuffer, "a buffer")) ||
+      failed(needs(getDimsAttrName(), attrs.contains(getInputAttrName()),
+                   "an input")) ||
+      failed(needs(getValueAttrName(),
+                   attrs.contains(getConstantAttrName()) ||
+                       (isBuffer && !attrs.contains(getPersistentAttrName())),
+                   "a constant or a buffer that is not persistent")))
+    return failure();
+
+  if (name == getValueAttrName()) {
+    auto value = cast<ElementsAttr>(attr.getValue()).getShapedType();
+    Type type = function.getArgumentTypes()[argIndex];
+    auto tensor = dyn_cast<RankedTensorType>(type);
+    if (!tensor || tensor.getShape() != value.getShape() ||
+        tensor.getElementType() != value.getElementType())
+      return op->emitError() << "A5: argument " << argIndex << " is of type "
+                             << type << ", but its value of type " << value;
+  }
+
+  // Names are compared once per function: with the first argument that has a
+  // role, or one could not afford it.
+  for (unsigned i = 0; i != argIndex; ++i)
+    if (llvm::any_of(getArgRoles(), [&](StringRef role) {
+          return static_cast<bool>(function.getArgAttr(i, role));
+        }))
+      return success();
+  return llvm::is_contained(getArgRoles(), name) ? verifyNames(function)
+                                                 : success();
+}
+
+LogicalResult ATenDialect::verifyRegionResultAttribute(Operation *op,
+                                                       unsigned regionIndex,
+                                                       unsigned resultIndex,
+                                                       NamedAttribute attr) {
+  auto kind =
+      llvm::StringSwitch<std::optional<Kind>>(attr.getName())
+          .Case(getLossAttrName(), Kind::Unit)
+          .Cases({getGradOfAttrName(), getBufferMutationAttrName()}, Kind::Name)
+          .Cases({getGradOfInputAttrName(), getOutputAttrName()}, Kind::Index)
+          .Default(std::nullopt);
+  if (failed(verifyKind(op, attr, kind, "a result")))
+    return failure();
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (function &&
+      !hasOneRole(function.getResultAttrDict(resultIndex), getResultRoles()))
+    return op->emitError() << "A3: result " << resultIndex
+                           << " has more than one role";
+  return success();
+}

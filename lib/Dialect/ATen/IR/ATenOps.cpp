@@ -1,0 +1,120 @@
+//===- ATenOps.cpp - The operation of the ATen dialect --------------------===//
+//
+// Syntax, verification, effects and accessors of `aten.call`.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ArgsSyntax.h"
+#include "OpFactsShim.h"
+
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+using namespace fsdp;
+using namespace fsdp::aten;
+
+//===----------------------------------------------------------------------===//
+// Syntax
+//===----------------------------------------------------------------------===//
+
+static ParseResult parseCallee(OpAsmParser &parser, OpNameAttr &callee) {
+  std::string name;
+  auto loc = parser.getCurrentLocation();
+  if (parser.parseString(&name))
+    return failure();
+  auto emitError = [&] { return parser.emitError(loc); };
+  callee = OpNameAttr::getChecked(function_ref<InFlightDiagnostic()>(emitError),
+                                  parser.getContext(), StringRef(name));
+  return success(callee != nullptr);
+}
+
+static void printCallee(OpAsmPrinter &printer, CallOp, OpNameAttr callee) {
+  printer.printString(callee.getName());
+}
+
+static ParseResult
+parseCallArgs(OpAsmParser &parser, ArgsAttr &args,
+              SmallVectorImpl<OpAsmParser::UnresolvedOperand> &inputs) {
+  return parseArgs(parser, args, [&](bool &isPlace) -> ParseResult {
+    OpAsmParser::UnresolvedOperand operand;
+    OptionalParseResult result = parser.parseOptionalOperand(operand);
+    isPlace = result.has_value();
+    if (!isPlace)
+      return success();
+    inputs.push_back(operand);
+    return *result;
+  });
+}
+
+static void printCallArgs(OpAsmPrinter &printer, CallOp, ArgsAttr args,
+                          OperandRange inputs) {
+  auto next = inputs.begin();
+  printArgs(printer, args, [&] { printer.printOperand(*next++); });
+}
+
+//===----------------------------------------------------------------------===//
+// CallOp
+//===----------------------------------------------------------------------===//
+
+void CallOp::build(OpBuilder &builder, OperationState &state, TypeRange outputs,
+                   StringRef callee, ArgsAttr args, ValueRange inputs,
+                   PhaseAttr phase, StringAttr scope) {
+  build(builder, state, outputs, OpNameAttr::get(builder.getContext(), callee),
+        args, scope, phase, inputs);
+}
+
+LogicalResult CallOp::verify() {
+  unsigned places = getArgs().countPlaces();
+  if (places != getInputs().size())
+    return emitOpError() << "C1: expected " << places
+                         << " operands, one per place among the arguments, got "
+                         << getInputs().size();
+  const archive::OpFacts *facts = getFacts();
+  if (facts && facts->mutates)
+    return emitOpError() << "C2: operator '" << getCallee().getName()
+                         << "' changes its arguments in place";
+  return success();
+}
+
+void CallOp::getEffects(
+    SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
+        &effects) {
+  const archive::OpFacts *facts = getFacts();
+  SideEffects::Resource *resource = nullptr;
+  if (!facts || facts->mutates)
+    resource = OpaqueResource::get();
+  else if (facts->random)
+    resource = GeneratorResource::get();
+  if (!resource)
+    return;
+  effects.emplace_back(MemoryEffects::Read::get(), resource);
+  effects.emplace_back(MemoryEffects::Write::get(), resource);
+}
+
+OperandRange CallOp::getArgInputs(unsigned index) {
+  unsigned first = 0;
+  for (Attribute value : getArgs().getValues().take_front(index))
+    first += ArgsAttr::countPlaces(value);
+  return getInputs().slice(first,
+                           ArgsAttr::countPlaces(getArgs().getValues()[index]));
+}
+
+OpFoldResult CallOp::getArg(unsigned index) {
+  Attribute value = getArgs().getValues()[index];
+  if (isa<OperandAttr>(value))
+    return getArgInputs(index).front();
+  return value;
+}
+
+OpFoldResult CallOp::getArg(StringRef keyword) {
+  std::optional<unsigned> index = getArgs().find(keyword);
+  return index ? getArg(*index) : OpFoldResult();
+}
+
+bool aten::isView(CallOp call) {
+  const archive::OpFacts *facts = call.getFacts();
+  return facts && facts->view;
+}
+
+#define GET_OP_CLASSES
+#include "fsdp/Dialect/ATen/IR/ATenOps.cpp.inc"

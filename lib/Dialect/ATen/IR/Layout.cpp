@@ -1,0 +1,166 @@
+//===- Layout.cpp - Element types and layouts -----------------------------===//
+//
+// The strided layout of a tensor, and what can be computed from a tensor type.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/StringSwitch.h"
+
+using namespace mlir;
+using namespace fsdp;
+using namespace fsdp::aten;
+
+//===----------------------------------------------------------------------===//
+// Element types
+//===----------------------------------------------------------------------===//
+
+Type aten::getElementType(MLIRContext *context, StringRef name) {
+  if (name.consume_front("complex<") && name.consume_back(">")) {
+    Type part = getElementType(context, name);
+    return isa_and_nonnull<FloatType>(part) ? ComplexType::get(part) : Type();
+  }
+  auto integer = [&](unsigned width, IntegerType::SignednessSemantics sign) {
+    return IntegerType::get(context, width, sign);
+  };
+  return llvm::StringSwitch<Type>(name)
+      .Case("f32", Float32Type::get(context))
+      .Case("bf16", BFloat16Type::get(context))
+      .Case("f16", Float16Type::get(context))
+      .Case("f64", Float64Type::get(context))
+      .Case("i64", integer(64, IntegerType::Signless))
+      .Case("i32", integer(32, IntegerType::Signless))
+      .Case("i16", integer(16, IntegerType::Signless))
+      .Case("i8", integer(8, IntegerType::Signless))
+      .Case("i1", integer(1, IntegerType::Signless))
+      .Case("ui8", integer(8, IntegerType::Unsigned))
+      .Case("ui16", integer(16, IntegerType::Unsigned))
+      .Case("ui32", integer(32, IntegerType::Unsigned))
+      .Case("ui64", integer(64, IntegerType::Unsigned))
+      .Case("f8E4M3FN", Float8E4M3FNType::get(context))
+      .Case("f8E5M2", Float8E5M2Type::get(context))
+      .Case("f8E4M3FNUZ", Float8E4M3FNUZType::get(context))
+      .Case("f8E5M2FNUZ", Float8E5M2FNUZType::get(context))
+      .Case("f8E8M0FNU", Float8E8M0FNUType::get(context))
+      .Default(Type());
+}
+
+int64_t aten::getItemSize(Type elementType) {
+  if (auto complex = dyn_cast<ComplexType>(elementType))
+    return 2 * getItemSize(complex.getElementType());
+  return llvm::divideCeil(elementType.getIntOrFloatBitWidth(), 8);
+}
+
+//===----------------------------------------------------------------------===//
+// Layouts
+//===----------------------------------------------------------------------===//
+
+SmallVector<int64_t> aten::getDenseStrides(ArrayRef<int64_t> shape) {
+  SmallVector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    if (ShapedType::isDynamic(shape[i]) || ShapedType::isDynamic(stride))
+      stride = ShapedType::kDynamic;
+    else if (llvm::MulOverflow(stride, std::max<int64_t>(shape[i], 1), stride))
+      stride = std::numeric_limits<int64_t>::max();
+  }
+  return strides;
+}
+
+SmallVector<int64_t> aten::getStrides(RankedTensorType type) {
+  if (auto layout = dyn_cast_or_null<StridedAttr>(type.getEncoding()))
+    return llvm::to_vector(layout.getStrides());
+  return getDenseStrides(type.getShape());
+}
+
+int64_t aten::getOffset(RankedTensorType type) {
+  auto layout = dyn_cast_or_null<StridedAttr>(type.getEncoding());
+  return layout ? layout.getOffset() : 0;
+}
+
+RankedTensorType aten::getTensorType(ArrayRef<int64_t> shape, Type elementType,
+                                     ArrayRef<int64_t> strides,
+                                     int64_t offset) {
+  StridedAttr layout;
+  if (offset != 0 || strides != ArrayRef(getDenseStrides(shape)))
+    layout = StridedAttr::get(elementType.getContext(), strides, offset);
+  return RankedTensorType::get(shape, elementType, layout);
+}
+
+//===----------------------------------------------------------------------===//
+// StridedAttr
+//===----------------------------------------------------------------------===//
+
+static void printExtent(AsmPrinter &printer, int64_t extent) {
+  if (ShapedType::isDynamic(extent))
+    printer << '?';
+  else
+    printer << extent;
+}
+
+static ParseResult parseExtent(AsmParser &parser, int64_t &extent) {
+  extent = ShapedType::kDynamic;
+  if (succeeded(parser.parseOptionalQuestion()))
+    return success();
+  return parser.parseInteger(extent);
+}
+
+Attribute StridedAttr::parse(AsmParser &parser, Type) {
+  SmallVector<int64_t> strides;
+  int64_t offset = 0;
+  auto loc = parser.getCurrentLocation();
+  if (parser.parseLess() ||
+      parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, [&] {
+        return parseExtent(parser, strides.emplace_back());
+      }))
+    return {};
+  if (succeeded(parser.parseOptionalComma()) &&
+      (parser.parseKeyword("offset") || parser.parseEqual() ||
+       parseExtent(parser, offset)))
+    return {};
+  if (parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(function_ref<InFlightDiagnostic()>(emitError),
+                    parser.getContext(), ArrayRef(strides), offset);
+}
+
+void StridedAttr::print(AsmPrinter &printer) const {
+  printer << "<[";
+  llvm::interleaveComma(getStrides(), printer,
+                        [&](int64_t stride) { printExtent(printer, stride); });
+  printer << ']';
+  if (getOffset() != 0) {
+    printer << ", offset = ";
+    printExtent(printer, getOffset());
+  }
+  printer << '>';
+}
+
+LogicalResult StridedAttr::verify(function_ref<InFlightDiagnostic()> emitError,
+                                  ArrayRef<int64_t> strides, int64_t offset) {
+  auto isLegal = [](int64_t extent) {
+    return ShapedType::isDynamic(extent) || extent >= 0;
+  };
+  if (!llvm::all_of(strides, isLegal) || !isLegal(offset))
+    return emitError() << "S2: expected strides and offset that are not "
+                          "negative";
+  return success();
+}
+
+LogicalResult StridedAttr::verifyEncoding(
+    ArrayRef<int64_t> shape, Type elementType,
+    function_ref<InFlightDiagnostic()> emitError) const {
+  if (shape.size() != getStrides().size())
+    return emitError() << "S1: expected one stride per dimension, found "
+                       << getStrides().size() << " strides and " << shape.size()
+                       << " dimensions";
+  if (!ShapedType::isDynamicShape(shape) && getOffset() == 0 &&
+      getStrides() == ArrayRef(getDenseStrides(shape)))
+    return emitError() << "S3: a dense row-major tensor has no layout";
+  return success();
+}

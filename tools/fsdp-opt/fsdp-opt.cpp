@@ -1,0 +1,18 @@
+//===- fsdp-opt.cpp - Run passes on a program -----------------------------===//
+//
+// The project's mlir-opt: reads a program of any level, runs passes, prints.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/InitAllDialects.h"
+
+#include "mlir/Tools/mlir-opt/MlirOptMain.h"
+#include "mlir/Transforms/Passes.h"
+
+int main(int argc, char **argv) {
+  mlir::DialectRegistry registry;
+  fsdp::registerAllDialects(registry);
+  mlir::registerTransformsPasses();
+  return mlir::asMainReturnCode(
+      mlir::MlirOptMain(argc, argv, "fsdp-mlir optimizer driver\n", registry));
+}

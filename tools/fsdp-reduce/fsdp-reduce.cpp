@@ -1,0 +1,17 @@
+//===- fsdp-reduce.cpp - Make a failing program small ---------------------===//
+//
+// The project's mlir-reduce: shrinks a program while a script still objects.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/InitAllDialects.h"
+
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/Tools/mlir-reduce/MlirReduceMain.h"
+
+int main(int argc, char **argv) {
+  mlir::DialectRegistry registry;
+  fsdp::registerAllDialects(registry);
+  mlir::MLIRContext context(registry);
+  return mlir::failed(mlir::mlirReduceMain(argc, argv, context));
+}
