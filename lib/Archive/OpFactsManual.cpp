@@ -12,7 +12,7 @@ using namespace fsdp::archive;
 
 // Views by implementation, though the schema does not say so.
 static constexpr std::string_view hiddenViews[] = {
-    "_unsafe_view", "unsafe_chunk", "unsafe_split.Tensor",
+    "_unsafe_view", "lift", "unsafe_chunk", "unsafe_split.Tensor",
     "unsafe_split_with_sizes"};
 
 // The schema says that they may alias. Some copy if they must, some give a
@@ -42,6 +42,7 @@ static constexpr std::string_view falseViews[] = {
     "reshape_as",
     "resolve_conj",
     "resolve_neg",
+    "slice_inverse",
     "to"};
 
 //===----------------------------------------------------------------------===//
@@ -359,6 +360,7 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   CostRow cost = getCost(facts, familyTags);
   facts.cost = cost.cost;
   facts.flops = cost.flops;
+  facts.isSafeInPlan = computeSafeInPlan(facts);
   facts.isCheapToRecompute =
       facts.isPure() &&
       (cost.cost == CostClass::Metadata || cost.cost == CostClass::Copy ||
@@ -366,5 +368,4 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   for (const EquivalentRow &row : equivalents)
     if (row.name == facts.name)
       facts.equivalent = row.equivalent;
-  facts.isSafeInPlan = computeSafeInPlan(facts);
 }

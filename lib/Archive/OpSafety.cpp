@@ -93,6 +93,7 @@ static constexpr std::string_view forbidden[] = {
     "row_indices",
     "row_indices_copy",
     "segment_reduce",
+    "slice_inverse",
     "smm",
     "sspaddmm",
     "to_padded_tensor",
