@@ -94,8 +94,7 @@ Error JSONCursor::expected(std::string_view what) const {
     found = "an array";
     break;
   case element_type::STRING: {
-    std::string_view text;
-    (void)element.get(text);
+    std::string_view text = *asString();
     found = text.size() > 60 ? "a long string" : "'" + std::string(text) + "'";
     break;
   }
