@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
+#
+#   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
+#   scripts/check.sh --all   the same, and clang release, debug, clang-tidy over everything
+#
+# Logs of each stage lie in build/check; a stage that fails prints the end of its log.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+all=no
+case "${1-}" in
+  "") ;;
+  --all) all=yes ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 1 ;;
+esac
+
+out=$PWD/build/check
+rm -rf "$out"
+mkdir -p "$out/results"
+export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+stages_passed=0
+stages_failed=0
+
+# stage NAME COMMAND...: runs it with its output in a log; a stage counts as one test of its own.
+stage() {
+  local name=$1 started=$SECONDS
+  shift
+  if "$@" >"$out/$name.log" 2>&1; then
+    stages_passed=$((stages_passed + 1))
+    printf 'check: %-28s ok      %4d s\n' "$name" $((SECONDS - started))
+  else
+    stages_failed=$((stages_failed + 1))
+    printf 'check: %-28s FAILED  %4d s, the end of %s:\n' "$name" $((SECONDS - started)) "build/check/$name.log"
+    tail -n 40 "$out/$name.log"
+    return 1
+  fi
+}
+
+build() { cmake --preset "$1" && cmake --build --preset "$1" -j"$(nproc)" -- "${@:2}"; }
+
+unit_tests() {
+  mkdir -p "$out/results/$1"
+  GTEST_OUTPUT="xml:$out/results/$1/" ctest --test-dir "build/$1" --output-on-failure "${@:2}"
+}
+
+lit_tests() {
+  /usr/lib/llvm-22/bin/lit -sv --time-tests --xunit-xml-output "$out/results/lit-$1.xml" "${@:2}" "build/$1/test"
+}
+
+formatted() {
+  git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format-22 --dry-run --Werror
+}
+
+python_tests() {
+  .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd
+}
+
+stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }
+stage format formatted
+stage op-facts .venv/bin/python scripts/generate_op_facts.py --check
+if stage build-gcc build gcc; then
+  stage unit-gcc unit_tests gcc
+  stage lit-gcc lit_tests gcc
+  stage lit-roundtrip env FSDP_VERIFY_ROUNDTRIP=1 /usr/lib/llvm-22/bin/lit -sv \
+    --xunit-xml-output "$out/results/lit-roundtrip.xml" build/gcc/test/Dialect
+  stage python python_tests
+fi
+if stage build-asan build asan; then
+  export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+  stage unit-asan unit_tests asan -R 'Archive|PlanFile'
+  stage lit-asan lit_tests asan --filter 'bad|invalid'
+  unset ASAN_OPTIONS UBSAN_OPTIONS
+fi
+if stage build-tsan build tsan; then
+  stage unit-tsan env TSAN_OPTIONS=suppressions="$PWD/cmake/tsan.supp" ctest --test-dir build/tsan --output-on-failure -R Runtime
+fi
+if [ $all = yes ]; then
+  for preset in clang debug; do
+    stage "build-$preset" build $preset && stage "unit-$preset" unit_tests $preset && stage "lit-$preset" lit_tests $preset
+  done
+  stage tidy /usr/lib/llvm-22/bin/run-clang-tidy -quiet -p build/clang "^$PWD/(lib|tools)/"
+fi
+.venv/bin/python scripts/count_results.py "$out/results" --stages-passed $stages_passed --stages-failed $stages_failed
