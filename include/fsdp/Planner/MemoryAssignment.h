@@ -1,0 +1,52 @@
+//===- MemoryAssignment.h - Offsets for intervals of time -------*- C++ -*-===//
+//
+// Packs buffers with known lifetimes into one arena: the offline problem of
+// dynamic storage allocation. Plain integers in, plain integers out. Times are
+// positions in a list of commands, sizes and offsets are bytes.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_PLANNER_MEMORYASSIGNMENT_H
+#define FSDP_PLANNER_MEMORYASSIGNMENT_H
+
+#include <cstdint>
+#include <vector>
+
+namespace fsdp::planner {
+
+/// A buffer of `bytes` > 0 that is alive at every time of [begin, end].
+struct Lifetime {
+  int64_t bytes;
+  int64_t begin;
+  int64_t end;
+};
+
+struct MemoryPlan {
+  std::vector<int64_t>
+      offsets;      ///< One per lifetime, multiples of the alignment.
+  int64_t peak = 0; ///< Bytes of the arena.
+  int64_t lowerBound =
+      0; ///< Most bytes alive at once, sizes rounded up to the alignment.
+  int64_t peakTime = 0; ///< First time at which the lower bound is attained.
+};
+
+/// Buffers that are alive at a common time never share a byte. Largest first,
+/// each into the gap that it fills best, the lowest of equals; the answer is
+/// deterministic. Quadratic in the worst case, with a small constant.
+MemoryPlan assignMemory(const std::vector<Lifetime> &lifetimes,
+                        int64_t alignment);
+
+/// `after` takes over bytes of `before`, whose life has ended: whoever writes
+/// `after` first has to come behind the last reader of `before`.
+struct ReuseEdge {
+  uint32_t before;
+  uint32_t after;
+};
+
+/// For every byte of every buffer, the edge from its previous owner; each pair
+/// once, ordered by `after`, then `before`.
+std::vector<ReuseEdge> reuseEdges(const std::vector<Lifetime> &lifetimes,
+                                  const std::vector<int64_t> &offsets);
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_MEMORYASSIGNMENT_H
