@@ -171,21 +171,21 @@ TEST_F(SafetensorsTest, RefusesBadTensors) {
 
 TEST_F(SafetensorsTest, RefusesHolesAndOverlaps) {
   auto describe = [](const std::string &name, int begin, int end) {
-    return "\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[" +
+    return name + "\":{\"dtype\":\"U8\",\"shape\":[" +
            std::to_string(end - begin) + "],\"data_offsets\":[" +
            std::to_string(begin) + "," + std::to_string(end) + "]}";
   };
   EXPECT_EQ(
-      getError("{" + describe("a", 0, 3) + "," + describe("b", 4, 8) + "}",
+      getError("{\"" + describe("a", 0, 3) + ",\"" + describe("b", 4, 8) + "}",
                "12345678"),
       "header.b: expected to begin at byte 3, where the one before ends, "
       "found 4");
   EXPECT_EQ(
-      getError("{" + describe("b", 2, 8) + "," + describe("a", 0, 3) + "}",
+      getError("{\"" + describe("b", 2, 8) + ",\"" + describe("a", 0, 3) + "}",
                "12345678"),
       "header.b: expected to begin at byte 3, where the one before ends, "
       "found 2");
-  EXPECT_EQ(getError("{" + describe("a", 0, 3) + "}", "1234"),
+  EXPECT_EQ(getError("{\"" + describe("a", 0, 3) + "}", "1234"),
             "data: expected 3 bytes, found 4");
   EXPECT_EQ(getError("{}", ""), "");
 }
