@@ -9,6 +9,7 @@ add_library(fsdp-plain-options INTERFACE)
 target_include_directories(fsdp-plain-options INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
 target_compile_options(fsdp-plain-options INTERFACE -Wall -Wextra
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> # false alarms of g++ 12 on std::string
   $<$<BOOL:${FSDP_WARNINGS_AS_ERRORS}>:-Werror>)
 if(FSDP_SANITIZE)
   target_compile_options(fsdp-plain-options INTERFACE

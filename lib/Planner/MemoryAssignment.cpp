@@ -50,31 +50,37 @@ int64_t roundUp(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/// Most bytes alive at once, and when.
-void computeLowerBound(const std::vector<Lifetime> &lifetimes,
-                       int64_t alignment, MemoryPlan &plan) {
-  std::map<int64_t, int64_t> changes;
+} // namespace
+
+std::pair<int64_t, int64_t>
+fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
+                              int64_t alignment) {
+  std::vector<std::pair<int64_t, int64_t>> changes; // time, bytes
+  changes.reserve(2 * lifetimes.size());
   for (const Lifetime &lifetime : lifetimes) {
-    changes[lifetime.begin] += roundUp(lifetime.bytes, alignment);
-    changes[lifetime.end + 1] -= roundUp(lifetime.bytes, alignment);
+    int64_t bytes = roundUp(lifetime.bytes, alignment);
+    changes.emplace_back(lifetime.begin, bytes);
+    changes.emplace_back(lifetime.end + 1, -bytes);
   }
-  int64_t alive = 0;
-  for (auto [time, change] : changes) {
-    alive += change;
-    if (alive > plan.lowerBound) {
-      plan.lowerBound = alive;
-      plan.peakTime = time;
+  // At equal times the ends come first: they are negative.
+  std::sort(changes.begin(), changes.end());
+  int64_t alive = 0, most = 0, at = 0;
+  for (auto [time, bytes] : changes) {
+    alive += bytes;
+    if (alive > most) {
+      most = alive;
+      at = time;
     }
   }
+  return {most, at};
 }
-
-} // namespace
 
 MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
                                        int64_t alignment) {
   MemoryPlan plan;
   plan.offsets.resize(lifetimes.size());
-  computeLowerBound(lifetimes, alignment, plan);
+  std::tie(plan.lowerBound, plan.peakTime) =
+      mostBytesAlive(lifetimes, alignment);
 
   // Longest life breaks ties: what is saved for the backward pass nests.
   std::vector<uint32_t> order(lifetimes.size());

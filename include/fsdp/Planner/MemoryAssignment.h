@@ -9,6 +9,7 @@
 #define FSDP_PLANNER_MEMORYASSIGNMENT_H
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace fsdp::planner {
@@ -28,6 +29,10 @@ struct MemoryPlan {
       0; ///< Most bytes alive at once, sizes rounded up to the alignment.
   int64_t peakTime = 0; ///< First time at which the lower bound is attained.
 };
+
+/// The lower bound alone: the bytes, and the first time that they are alive.
+std::pair<int64_t, int64_t>
+mostBytesAlive(const std::vector<Lifetime> &lifetimes, int64_t alignment);
 
 /// Buffers that are alive at a common time never share a byte. Largest first,
 /// each into the gap that it fills best, the lowest of equals; the answer is

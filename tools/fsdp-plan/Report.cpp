@@ -1,0 +1,495 @@
+//===- Report.cpp - One page about a plan ---------------------------------===//
+
+#include "Report.h"
+
+#include "fsdp/Planner/MemoryAssignment.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+using namespace fsdp;
+namespace pf = fsdp::planfile;
+
+namespace {
+
+constexpr uint32_t none = 0xffffffff;
+
+uint64_t itemSize(pf::DType type) {
+  switch (type) {
+  case pf::DType::Bool:
+  case pf::DType::U8:
+  case pf::DType::I8:
+    return 1;
+  case pf::DType::I16:
+  case pf::DType::U16:
+  case pf::DType::F16:
+  case pf::DType::BF16:
+    return 2;
+  case pf::DType::I32:
+  case pf::DType::U32:
+  case pf::DType::F32:
+    return 4;
+  case pf::DType::I64:
+  case pf::DType::U64:
+  case pf::DType::F64:
+  case pf::DType::C64:
+    return 8;
+  case pf::DType::C128:
+    return 16;
+  }
+  return 0;
+}
+
+llvm::StringRef roleName(pf::BufferRole role) {
+  switch (role) {
+  case pf::BufferRole::Transient:
+    return "activations and temporaries";
+  case pf::BufferRole::Shard:
+    return "parameter shards";
+  case pf::BufferRole::OptimizerState:
+    return "optimizer state";
+  case pf::BufferRole::Gradient:
+    return "reduced gradients";
+  case pf::BufferRole::ModelBuffer:
+    return "model buffers";
+  case pf::BufferRole::Constant:
+    return "constants";
+  case pf::BufferRole::Result:
+    return "results of init";
+  case pf::BufferRole::Input:
+    return "inputs";
+  case pf::BufferRole::Loss:
+    return "loss";
+  case pf::BufferRole::Output:
+    return "outputs";
+  }
+  return "";
+}
+
+/// Reads one plan; every accessor takes indices that the checks have proved.
+class Summarizer {
+public:
+  explicit Summarizer(const pf::Plan &plan) : plan(plan) {}
+
+  PlanSummary run() {
+    summary.device = plan.device()->str();
+    summary.strategy = plan.strategy() ? plan.strategy()->str() : "";
+    for (const pf::MeshAxis *axis : *plan.mesh()) {
+      summary.mesh.emplace_back(text(axis->name()), axis->size());
+      summary.ranks *= axis->size();
+    }
+    summary.persistentBytes = plan.persistent_bytes();
+    summary.arenaBytes = plan.device_bytes();
+    summary.hostBytes = plan.host_bytes();
+    addUnits();
+    addPersistent();
+    for (const pf::Program *program : *plan.programs())
+      if (text(program->name()) == "step")
+        addStep(*program);
+    if (plan.notes())
+      for (const flatbuffers::String *note : *plan.notes())
+        summary.notes.push_back(note->str());
+    return std::move(summary);
+  }
+
+private:
+  std::string text(uint32_t index) const {
+    return index == none ? "" : plan.strings()->Get(index)->str();
+  }
+  const pf::Buffer &buffer(uint32_t index) const {
+    return *plan.buffers()->Get(index);
+  }
+  uint32_t rootOf(uint32_t index) const {
+    uint32_t root = buffer(index).root();
+    return root == none ? index : root;
+  }
+  uint64_t bytesOf(uint32_t index) const {
+    const pf::Buffer &b = buffer(index);
+    auto *sizes = plan.shapes()->Get(b.sizes())->values();
+    auto *strides = plan.shapes()->Get(b.strides())->values();
+    uint64_t last = 0;
+    for (unsigned d = 0; d != sizes->size(); ++d) {
+      if (sizes->Get(d) == 0)
+        return 0;
+      last += uint64_t(sizes->Get(d) - 1) * strides->Get(d);
+    }
+    return (last + 1) * itemSize(b.dtype());
+  }
+
+  void addUnits() {
+    for (const pf::Unit *unit : *plan.units()) {
+      PlanSummary::Unit row;
+      row.name = text(unit->name());
+      row.elements = unit->numel();
+      row.shardBytes =
+          unit->numel() / unit->shards() * itemSize(unit->storage());
+      for (const pf::Parameter *parameter : *unit->parameters()) {
+        ++row.parameters;
+        row.frozen += !parameter->trainable();
+      }
+      summary.units.push_back(row);
+    }
+  }
+
+  void addPersistent() {
+    std::map<pf::BufferRole, PlanSummary::Alive> byRole;
+    for (uint32_t i = 0, e = plan.buffers()->size(); i != e; ++i) {
+      pf::BufferRole role = buffer(i).role();
+      if (rootOf(i) != i || isTransient(i))
+        continue;
+      PlanSummary::Alive &row = byRole[role];
+      row.what = roleName(role).str();
+      row.bytes += bytesOf(i);
+      ++row.buffers;
+    }
+    for (auto &[role, row] : byRole)
+      summary.persistent.push_back(row);
+  }
+
+  bool isTransient(uint32_t root) const {
+    return buffer(root).space() == pf::Space::Device &&
+           buffer(root).offset() >= plan.persistent_bytes();
+  }
+
+  template <typename Callback>
+  void forEachBuffer(const pf::Command &command, Callback &&visit) const {
+    switch (command.step_type()) {
+    case pf::Step::Launch: {
+      const pf::Launch *launch = command.step_as_Launch();
+      for (int32_t argument : *launch->args()) {
+        if (argument >= 0) {
+          visit(uint32_t(argument));
+          continue;
+        }
+        const pf::Constant *constant = plan.constants()->Get(~argument);
+        if (const pf::Refs *refs = constant->value_as_Refs())
+          for (int32_t ref : *refs->values())
+            if (ref >= 0)
+              visit(uint32_t(ref));
+      }
+      if (launch->results())
+        for (uint32_t result : *launch->results())
+          if (result != none)
+            visit(result);
+      break;
+    }
+    case pf::Step::AllGather:
+      visit(command.step_as_AllGather()->source());
+      visit(command.step_as_AllGather()->target());
+      break;
+    case pf::Step::ReduceScatter:
+      visit(command.step_as_ReduceScatter()->source());
+      visit(command.step_as_ReduceScatter()->target());
+      break;
+    case pf::Step::AllReduce:
+      visit(command.step_as_AllReduce()->source());
+      visit(command.step_as_AllReduce()->target());
+      break;
+    case pf::Step::AdamW:
+      visit(command.step_as_AdamW()->gradient());
+      break;
+    case pf::Step::SGD:
+      visit(command.step_as_SGD()->gradient());
+      break;
+    case pf::Step::Zero:
+      visit(command.step_as_Zero()->target());
+      break;
+    case pf::Step::Copy:
+      visit(command.step_as_Copy()->source());
+      visit(command.step_as_Copy()->target());
+      break;
+    default:
+      break;
+    }
+  }
+
+  uint64_t groupSize(unsigned communicator) const {
+    uint64_t size = 1;
+    for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
+      size *= plan.mesh()->Get(axis)->size();
+    return size;
+  }
+
+  void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes) {
+    std::string name = text(plan.communicators()->Get(communicator)->name());
+    auto it =
+        llvm::find_if(summary.traffic, [&](const PlanSummary::Traffic &row) {
+          return row.kind == kind && row.communicator == name;
+        });
+    if (it == summary.traffic.end())
+      it = summary.traffic.insert(it, {kind.str(), name, 0, 0});
+    ++it->calls;
+    it->bytes += bytes;
+  }
+
+  void addCollective(const pf::Command &command) {
+    if (const auto *gather = command.step_as_AllGather()) {
+      uint64_t group = groupSize(gather->communicator());
+      addTraffic("all_gather", gather->communicator(),
+                 bytesOf(gather->source()) * (group - 1));
+      if (gather->unit() != none)
+        ++summary.units[gather->unit()].gathers;
+    } else if (const auto *reduce = command.step_as_ReduceScatter()) {
+      uint64_t group = groupSize(reduce->communicator());
+      addTraffic("reduce_scatter", reduce->communicator(),
+                 bytesOf(reduce->source()) / group * (group - 1));
+      if (reduce->unit() != none)
+        ++summary.units[reduce->unit()].reductions;
+    } else if (const auto *all = command.step_as_AllReduce()) {
+      uint64_t group = groupSize(all->communicator());
+      addTraffic("all_reduce", all->communicator(),
+                 2 * bytesOf(all->source()) / group * (group - 1));
+      if (all->unit() != none)
+        ++summary.units[all->unit()].reductions;
+    }
+  }
+
+  void addStep(const pf::Program &program) {
+    std::map<std::string, unsigned> hooked, foreign;
+    std::map<uint32_t, std::pair<int64_t, int64_t>>
+        lives; // transient root -> first and last command
+    std::map<uint32_t, uint32_t> firstUser;
+    int64_t time = 0;
+    for (const pf::Command *command : *program.commands()) {
+      if (const pf::Launch *launch = command->step_as_Launch()) {
+        std::string name = text(plan.operators()->Get(launch->op())->name());
+        ++summary.launches;
+        if (launch->results() && launch->results()->size())
+          ++hooked[name];
+        if (!llvm::StringRef(name).starts_with("aten::"))
+          ++foreign[name];
+      } else if (command->step_type() == pf::Step::Copy) {
+        ++summary.copies;
+      }
+      addCollective(*command);
+      forEachBuffer(*command, [&](uint32_t index) {
+        uint32_t root = rootOf(index);
+        if (!isTransient(root))
+          return;
+        auto [it, inserted] = lives.try_emplace(root, time, time);
+        it->second.second = time;
+        if (inserted)
+          firstUser[root] = uint32_t(time);
+      });
+      ++time;
+    }
+    summary.hooked.assign(hooked.begin(), hooked.end());
+    summary.foreign.assign(foreign.begin(), foreign.end());
+    addPeak(program, lives, firstUser);
+  }
+
+  void addPeak(const pf::Program &program,
+               const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives,
+               const std::map<uint32_t, uint32_t> &firstUser) {
+    std::vector<planner::Lifetime> lifetimes;
+    for (auto &[root, life] : lives)
+      if (uint64_t bytes = bytesOf(root))
+        lifetimes.push_back({int64_t(bytes), life.first, life.second});
+    int64_t alignment = summary.device == "cuda" ? 512 : 64;
+    auto [bound, peakTime] = planner::mostBytesAlive(lifetimes, alignment);
+    summary.lowerBound = plan.persistent_bytes() + bound;
+    if (lifetimes.empty())
+      return;
+    const pf::Command *peak = program.commands()->Get(unsigned(peakTime));
+    summary.peakAt = text(peak->node()) + ", " + pf::EnumNameRole(peak->role());
+
+    std::map<std::string, PlanSummary::Alive> rows;
+    for (auto &[root, life] : lives) {
+      if (life.first > peakTime || life.second < peakTime)
+        continue;
+      std::string what =
+          describe(root, *program.commands()->Get(firstUser.at(root)));
+      PlanSummary::Alive &row = rows[what];
+      row.what = what;
+      row.bytes += bytesOf(root);
+      ++row.buffers;
+    }
+    for (auto &[what, row] : rows)
+      summary.alive.push_back(row);
+    llvm::sort(summary.alive, [](const auto &a, const auto &b) {
+      return std::tie(b.bytes, a.what) < std::tie(a.bytes, b.what);
+    });
+  }
+
+  /// What a transient buffer is for, by the command that first touches it.
+  std::string describe(uint32_t root, const pf::Command &first) const {
+    uint32_t owner = buffer(root).owner();
+    std::string unit =
+        owner == none ? "" : text(plan.units()->Get(owner)->name());
+    if (const auto *gather = first.step_as_AllGather())
+      return "gathered parameters of " +
+             text(plan.units()->Get(gather->unit())->name());
+    if (buffer(root).role() == pf::BufferRole::Gradient)
+      return "reduced gradients";
+    if (!unit.empty())
+      return "flat gradient of " + unit;
+    std::string scope = text(first.scope());
+    return scope.empty() ? text(first.node()) : "made in " + scope;
+  }
+
+  const pf::Plan &plan;
+  PlanSummary summary;
+};
+
+std::string bytesText(uint64_t bytes) {
+  static const char *const suffixes[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = double(bytes);
+  unsigned suffix = 0;
+  while (value >= 1024 && suffix != 4) {
+    value /= 1024;
+    ++suffix;
+  }
+  return llvm::formatv(suffix ? "{0:f2} {1}" : "{0:f0} {1}", value,
+                       suffixes[suffix])
+      .str();
+}
+
+void printCalls(llvm::StringRef title,
+                const std::vector<std::pair<std::string, unsigned>> &calls,
+                llvm::raw_ostream &os) {
+  if (calls.empty())
+    return;
+  os << title;
+  llvm::interleaveComma(calls, os, [&](const auto &call) {
+    os << call.first << " x" << call.second;
+  });
+  os << "\n";
+}
+
+} // namespace
+
+PlanSummary fsdp::summarize(const pf::Plan &plan) {
+  return Summarizer(plan).run();
+}
+
+void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
+  os << llvm::formatv("plan for {0} rank{1} (", summary.ranks,
+                      summary.ranks == 1 ? "" : "s");
+  llvm::interleaveComma(summary.mesh, os, [&](const auto &axis) {
+    os << axis.first << " " << axis.second;
+  });
+  os << "), " << summary.strategy << ", " << summary.device << "\n\n";
+
+  os << "unit                              parameters      elements   "
+        "shard/rank  gathers  reductions\n";
+  constexpr size_t mostUnits = 12;
+  for (const auto &[i, unit] : llvm::enumerate(summary.units)) {
+    if (i == mostUnits) {
+      os << llvm::formatv("... and {0} more units\n",
+                          summary.units.size() - mostUnits);
+      break;
+    }
+    std::string parameters = std::to_string(unit.parameters);
+    if (unit.frozen)
+      parameters += " (" + std::to_string(unit.frozen) + " frozen)";
+    os << llvm::formatv("{0,-32} {1,11} {2,13} {3,12} {4,8} {5,11}\n",
+                        unit.name, parameters, unit.elements,
+                        bytesText(unit.shardBytes), unit.gathers,
+                        unit.reductions);
+  }
+
+  os << "\nper step and rank\n";
+  for (const PlanSummary::Traffic &row : summary.traffic)
+    os << llvm::formatv("  {0,-15} over {1,-10} {2,5} calls {3,12}\n", row.kind,
+                        row.communicator, row.calls, bytesText(row.bytes));
+  if (summary.traffic.empty())
+    os << "  no communication\n";
+  os << llvm::formatv("  {0} launches, {1} copies\n", summary.launches,
+                      summary.copies);
+
+  os << "\nmemory per rank\n";
+  for (const PlanSummary::Alive &row : summary.persistent)
+    os << llvm::formatv("  {0,-40} {1,12}\n", row.what, bytesText(row.bytes));
+  uint64_t transient = summary.arenaBytes - summary.persistentBytes;
+  uint64_t bound = summary.lowerBound - summary.persistentBytes;
+  os << llvm::formatv("  {0,-40} {1,12}   lower bound {2} (+{3:f2} %)\n",
+                      "activations, gathers and temporaries",
+                      bytesText(transient), bytesText(bound),
+                      bound ? 100.0 * (double(transient) / double(bound) - 1)
+                            : 0.0);
+  os << llvm::formatv("  {0,-40} {1,12}\n", "arena",
+                      bytesText(summary.arenaBytes));
+  if (!summary.alive.empty()) {
+    os << "  alive at the peak (" << summary.peakAt << "):\n";
+    for (const PlanSummary::Alive &row :
+         llvm::ArrayRef(summary.alive).take_front(8))
+      os << llvm::formatv("    {0,-46} {1,3} buffer{2} {3,11}\n", row.what,
+                          row.buffers, row.buffers == 1 ? " " : "s",
+                          bytesText(row.bytes));
+    if (summary.alive.size() > 8) {
+      uint64_t rest = 0;
+      for (const PlanSummary::Alive &row :
+           llvm::ArrayRef(summary.alive).drop_front(8))
+        rest += row.bytes;
+      os << llvm::formatv("    and {0} others {1}\n", summary.alive.size() - 8,
+                          bytesText(rest));
+    }
+  }
+  os << "\n";
+  printCalls("through the allocator hook: ", summary.hooked, os);
+  printCalls("custom operators (fsdp-run needs --load): ", summary.foreign, os);
+  for (const std::string &note : summary.notes)
+    os << "note: " << note << "\n";
+}
+
+llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
+  using llvm::json::Array;
+  using llvm::json::Object;
+  Object mesh, hooked, foreign;
+  for (const auto &[name, size] : summary.mesh)
+    mesh[name] = int64_t(size);
+  for (const auto &[name, calls] : summary.hooked)
+    hooked[name] = calls;
+  for (const auto &[name, calls] : summary.foreign)
+    foreign[name] = calls;
+  Array units, traffic, persistent, alive, notes;
+  for (const PlanSummary::Unit &unit : summary.units)
+    units.push_back(Object{{"name", unit.name},
+                           {"parameters", int64_t(unit.parameters)},
+                           {"frozen", int64_t(unit.frozen)},
+                           {"elements", int64_t(unit.elements)},
+                           {"shard_bytes", int64_t(unit.shardBytes)},
+                           {"gathers", unit.gathers},
+                           {"reductions", unit.reductions}});
+  for (const PlanSummary::Traffic &row : summary.traffic)
+    traffic.push_back(Object{{"kind", row.kind},
+                             {"communicator", row.communicator},
+                             {"calls", row.calls},
+                             {"bytes", int64_t(row.bytes)}});
+  auto aliveRow = [](const PlanSummary::Alive &row) {
+    return Object{{"what", row.what},
+                  {"bytes", int64_t(row.bytes)},
+                  {"buffers", row.buffers}};
+  };
+  for (const PlanSummary::Alive &row : summary.persistent)
+    persistent.push_back(aliveRow(row));
+  for (const PlanSummary::Alive &row : summary.alive)
+    alive.push_back(aliveRow(row));
+  for (const std::string &note : summary.notes)
+    notes.push_back(note);
+  return Object{
+      {"ranks", int64_t(summary.ranks)},
+      {"mesh", std::move(mesh)},
+      {"strategy", summary.strategy},
+      {"device", summary.device},
+      {"units", std::move(units)},
+      {"collectives", std::move(traffic)},
+      {"launches", summary.launches},
+      {"copies", summary.copies},
+      {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
+                        {"persistent_bytes", int64_t(summary.persistentBytes)},
+                        {"host_bytes", int64_t(summary.hostBytes)},
+                        {"lower_bound_bytes", int64_t(summary.lowerBound)},
+                        {"persistent", std::move(persistent)},
+                        {"peak_at", summary.peakAt},
+                        {"alive_at_peak", std::move(alive)}}},
+      {"hooked", std::move(hooked)},
+      {"custom_operators", std::move(foreign)},
+      {"notes", std::move(notes)}};
+}

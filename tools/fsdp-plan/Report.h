@@ -1,0 +1,65 @@
+//===- Report.h - One page about a plan -------------------------*- C++ -*-===//
+//
+// What people want to know before they run a plan: its units, what each rank
+// sends per step, where the memory goes and what is alive at the peak. Made
+// from the plan file alone, so that it says what will run.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_TOOLS_FSDP_PLAN_REPORT_H
+#define FSDP_TOOLS_FSDP_PLAN_REPORT_H
+
+#include "fsdp/Schema/plan_generated.h"
+
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Bytes and counts are per rank and per step.
+struct PlanSummary {
+  struct Unit {
+    std::string name;
+    uint64_t parameters = 0, frozen = 0;
+    uint64_t elements = 0, shardBytes = 0;
+    unsigned gathers = 0, reductions = 0;
+  };
+  struct Traffic {
+    std::string kind, communicator;
+    unsigned calls = 0;
+    uint64_t bytes = 0; ///< Received by one rank over a ring or from its peers.
+  };
+  struct Alive {
+    std::string what;
+    uint64_t bytes = 0;
+    unsigned buffers = 0;
+  };
+
+  std::string device, strategy;
+  uint64_t ranks = 1;
+  std::vector<std::pair<std::string, uint64_t>> mesh;
+  std::vector<Unit> units;
+  std::vector<Traffic> traffic;
+  std::vector<Alive> persistent; ///< By role.
+  uint64_t persistentBytes = 0, arenaBytes = 0, hostBytes = 0;
+  uint64_t lowerBound =
+      0; ///< Persistent region plus most transient bytes alive at once.
+  std::string peakAt;       ///< Node and role of the command at the peak.
+  std::vector<Alive> alive; ///< Transient memory at the peak, largest first.
+  unsigned launches = 0, copies = 0;
+  std::vector<std::pair<std::string, unsigned>> hooked,
+      foreign; ///< Operator names and calls.
+  std::vector<std::string> notes;
+};
+
+/// `plan` has passed the checks of the plan file.
+PlanSummary summarize(const planfile::Plan &plan);
+
+void printReport(const PlanSummary &summary, llvm::raw_ostream &os);
+llvm::json::Value toJSON(const PlanSummary &summary);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_PLAN_REPORT_H
