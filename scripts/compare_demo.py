@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Replay the first steps of the demo in plain PyTorch, and hold fsdp-run's losses against PyTorch's.
+
+DEMO is the folder that capture_demo.py wrote, LOSSES what `fsdp-run --json` printed. The replay is eager transformers
+on one process: step t takes the batches t * RANKS to t * RANKS + RANKS - 1 of tokens.bin, averages their gradients, and
+lets torch.optim.AdamW update. Exit codes: 0 all losses agree, 1 the input is not usable, 2 a loss differs by more than
+the tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python-bindings"))
+
+import numpy as np
+import torch
+import transformers
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from capture_demo import WithLoss
+
+
+class Unusable(Exception):
+    """The input cannot be compared; the message says why."""
+
+
+def recorded(path: Path, steps: int) -> list[float]:
+    """The losses of steps 1 to `steps` in a file of JSON lines. Raises Unusable if a line is none, or a step is missing."""
+    losses: dict[int, float] = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            if "step" in entry:
+                losses[int(entry["step"])] = float(entry["loss"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise Unusable(f'{path}:{number}: expected an object with "step" and "loss", found {line[:60]!r}') from error
+    missing = [step for step in range(1, steps + 1) if step not in losses]
+    if missing:
+        raise Unusable(f"{path}: step {missing[0]} is missing: run fsdp-run with --json and --steps {steps} or more")
+    return [losses[step] for step in range(1, steps + 1)]
+
+
+def load(folder: Path) -> tuple[WithLoss, tuple[int, int]]:
+    """The eager model with the graph's initial weights, and the graph's (batch, length). Raises Unusable."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.load(folder / "gpt2.pt2")
+            config = transformers.GPT2Config.from_pretrained(folder)
+        except Exception as error:
+            raise Unusable(f"{folder}: not a folder that capture_demo.py wrote: {str(error).splitlines()[0]}") from error
+    model = WithLoss(transformers.GPT2LMHeadModel(config)).train()
+    missing, extra = model.load_state_dict({n: t.detach() for n, t in program.state_dict.items()}, strict=False)
+    tied = program.graph_module.meta["custom"]["tied"]
+    if extra or set(missing) - set(tied):
+        raise Unusable(f"{folder}: config.json and gpt2.pt2 are of different models: {[*extra, *missing][0]} is not in both")
+    return model, tuple(program.example_inputs[0][0].shape)
+
+
+def replay(model: WithLoss, tokens: np.ndarray, shape: tuple[int, int], ranks: int, steps: int, lr: float) -> list[float]:
+    """The mean loss over `ranks` batches of `shape` at each step of training on the mean gradient. Changes the model."""
+    size = shape[0] * shape[1]
+    count = len(tokens) // size
+    if not count:
+        raise Unusable(f"tokens.bin has {len(tokens)} tokens, a batch needs {size}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    losses = []
+    for step in tqdm(range(steps), desc="PyTorch", unit="step", leave=False):
+        optimizer.zero_grad()
+        total = 0.0
+        for place in range(step * ranks, (step + 1) * ranks):
+            window = tokens[place % count * size : (place % count + 1) * size]
+            ids = torch.from_numpy(window.astype(np.int64)).view(shape)
+            loss = model(ids, ids)
+            (loss / ranks).backward()
+            total += loss.item()
+        losses.append(total / ranks)
+        optimizer.step()
+    return losses
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("demo", type=Path, metavar="DEMO")
+    parser.add_argument("losses", type=Path, metavar="LOSSES")
+    parser.add_argument("--ranks", type=int, required=True, help="the ranks of the fsdp-run")
+    parser.add_argument("--lr", type=float, default=1e-3, help="its learning rate (default 0.001, as in PyTorch)")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="greatest relative difference (default 1e-5)")
+    options = parser.parse_args(arguments)
+    if options.ranks < 1 or options.steps < 1:
+        parser.error("--ranks and --steps must be at least 1")
+    logging.disable(logging.WARNING)
+    try:
+        ours = recorded(options.losses, options.steps)
+        model, shape = load(options.demo)
+        tokens = np.fromfile(options.demo / "tokens.bin", dtype="<u2")
+        theirs = replay(model, tokens, shape, options.ranks, options.steps, options.lr)
+    except (Unusable, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    table = Table(title=f"loss, {options.ranks} ranks x batch {shape[0]} x {shape[1]} tokens")
+    for name in ("step", "fsdp-run", "PyTorch", "relative difference"):
+        table.add_column(name, justify="right")
+    wrong = 0
+    for step, (a, b) in enumerate(zip(ours, theirs), 1):
+        difference = abs(a - b) / abs(b)
+        good = difference <= options.tolerance  # false for NaN
+        wrong += not good
+        table.add_row(str(step), f"{a:.6f}", f"{b:.6f}", f"{difference:.1e}", style=None if good else "red")
+    Console().print(table)
+    if wrong:
+        print(f"error: {wrong} of {options.steps} losses differ by more than {options.tolerance:g}", file=sys.stderr)
+        return 2
+    print(f"all {options.steps} losses agree within {options.tolerance:g}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
