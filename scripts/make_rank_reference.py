@@ -139,10 +139,10 @@ def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storag
     Parameters that train are kept in `storage` where it is given (fp32 masters of a bf16 graph) and cast for each step;
     the mean gradient is taken in fp32 and cast to the dtype in which the parameter is kept.
     """
-    kinds = {s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER}
+    trained = {s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER}
     names = [s.target for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER]
     original = {name: program.state_dict[name].detach() for name in names}
-    kept = {n: torch.nn.Parameter(original[n].to(storage or original[n].dtype).clone(memory_format=torch.preserve_format)) for n in names if n in kinds}
+    kept = {n: torch.nn.Parameter(original[n].to(storage or original[n].dtype, copy=True)) for n in names if n in trained}
     optimizer = torch.optim.AdamW(kept.values(), fused=True, **adamw)
     buffers: list[Tensors] = [{} for _ in range(ranks)]
     rows = batches(examples(program), ranks * steps, seed)
@@ -163,7 +163,7 @@ def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storag
     return reference
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ranks", type=int, metavar="RANKS")
     parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH.pt2")
@@ -178,7 +178,7 @@ def main() -> int:
     train.add_argument("--eps", type=float, default=1e-8)
     train.add_argument("--weight-decay", type=float, default=1e-2)
     train.add_argument("--storage-dtype", choices=["f32"], help="keep trained parameters and their gradients in fp32")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.ranks < 1 or (options.steps is not None and options.steps < 1):
         parser.error("RANKS and --steps must be at least 1")
     if options.output and len(options.graphs) > 1:

@@ -277,6 +277,9 @@ class _Assembly:
     # ---- metadata
 
     def _node_metadata(self) -> None:
+        """Phase, sequence number and module stack of each node; PyTorch counts sequence numbers over a process's life."""
+        known = [n.meta["seq_nr"] for n in self.graph.nodes if n.meta.get("seq_nr", -1) >= 0]
+        start = min(known, default=0)
         for node in self.graph.nodes:
             for key in _DROPPED:
                 node.meta.pop(key, None)
@@ -288,7 +291,8 @@ class _Assembly:
                 for key, (path, kind) in stack.items()
             }
             backward = node.meta.get("partitioner_tag") == "is_backward" or node.meta.get("autograd_backward")
-            node.meta["custom"] = {"phase": "bw" if backward else "fw", "seq": node.meta.get("seq_nr", -1)}
+            number = node.meta.get("seq_nr", -1)
+            node.meta["custom"] = {"phase": "bw" if backward else "fw", "seq": number - start if number >= 0 else -1}
 
     def _examples(self) -> tuple[Any, ...]:
         args, kwargs = self.forward.example_inputs

@@ -91,7 +91,8 @@ def watching(module: torch.nn.Module) -> Iterator[None]:
             )
         if kind == "torch.utils.checkpoint.CheckpointFunction":
             raise CaptureError(
-                f"{where} uses re-entrant activation checkpointing, whose gradients capture would lose; pass use_reentrant=False to checkpoint"
+                f"{where} uses re-entrant activation checkpointing, whose gradients capture would lose; "
+                "pass use_reentrant=False to checkpoint"
             )
         if cls.__name__ == "BackwardHookFunction":
             raise CaptureError(f"{where} has a backward hook, which capture cannot keep; remove the hook before capture")
