@@ -8,6 +8,7 @@
 #define FSDP_INITALLDIALECTS_H
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -15,7 +16,7 @@ namespace fsdp {
 
 /// Adds the dialects of all levels, and those of MLIR that stand beside them.
 inline void registerAllDialects(mlir::DialectRegistry &registry) {
-  registry.insert<aten::ATenDialect, mlir::func::FuncDialect>();
+  registry.insert<aten::ATenDialect, FSDPDialect, mlir::func::FuncDialect>();
 }
 
 } // namespace fsdp

@@ -17,12 +17,135 @@ def FSDP_InFlightResource : Resource<"::fsdp::InFlightResource">;
 // Memory of gathered parameters, from the launch of the gather to its reshard.
 def FSDP_GatheredMemoryResource : Resource<"::fsdp::GatheredMemoryResource">;
 
-// %f = fsdp.async.unshard @h.0 <forward> %h0 : !fsdp.shard<..> -> !fsdp.future<!fsdp.gathered<..>>        stream gather
-//   arguments (unit, phase, shard) as fsdp.unshard
-// %r = fsdp.async.reduce_scatter @h.0 over [..] divide <..> via f32 %flat : .. -> !fsdp.future<!fsdp.shard<..>>   stream reduce
-// %r = fsdp.async.all_reduce ... : .. -> !fsdp.future<..>                                                  stream all_reduce
-// %v = fsdp.async.wait %f : !fsdp.future<T> -> T       consumes the future (MemFree in flight); the compute stream waits
-// fsdp.async.reshard %full : !fsdp.gathered<..>        ends the gathered memory (MemFree gathered memory)
-// fsdp.view, flatten_grads, adamw, sgd stay the same ops at this level.
+class FSDP_LaunchOp<string mnemonic, string stream> : FSDP_UserOp<"async." # mnemonic, [
+    FSDP_ScheduledOp,
+    MemoryEffects<[MemRead<FSDP_CommunicatorResource>, MemWrite<FSDP_CommunicatorResource>]>]> {
+  let extraClassDeclaration = [{
+    /// The stream on which the collective runs.
+    static ::fsdp::Stream getStream() { return ::fsdp::Stream::}] # stream # [{; }
+  }];
+}
 
-#endif
+//===----------------------------------------------------------------------===//
+// Launches
+//===----------------------------------------------------------------------===//
+
+def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "Gather"> {
+  let summary = "launch the gather of a unit";
+  let description = [{
+    `fsdp.unshard` on the stream `gather`. The memory of the result counts from
+    here, not from the wait.
+
+    Example:
+
+    ```mlir
+    %f = fsdp.async.unshard @h.0 <forward> %shard
+        : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    ```
+
+    **Constraints**: those of `fsdp.unshard`, for what is in flight.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_ShardType:$shard);
+  let results = (outs Res<FSDP_FutureType, "the gather in flight",
+      [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
+  let assemblyFormat = [{
+    $unit custom<Phase>($phase) $shard attr-dict `:` qualified(type($shard)) `->` qualified(type($future))
+  }];
+}
+
+def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "Reduce"> {
+  let summary = "launch the reduction of a flat gradient into shards";
+  let description = [{
+    `fsdp.reduce_scatter` on the stream `reduce`.
+
+    Example:
+
+    ```mlir
+    %f = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
+        : tensor<24xbf16> -> !fsdp.future<!fsdp.shard<24xf32, 4>>
+    ```
+
+    **Constraints**: those of `fsdp.reduce_scatter`, for what is in flight.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
+                       TypeAttr:$via, AnyRankedTensor:$flat);
+  let results = (outs Res<FSDP_FutureType, "the reduction in flight",
+      [MemAlloc<FSDP_InFlightResource>]>:$future);
+  let assemblyFormat = [{
+    $unit `over` $axes `divide` $divide `via` $via $flat attr-dict `:`
+    type($flat) `->` qualified(type($future))
+  }];
+}
+
+def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce"> {
+  let summary = "launch the sum of a value over ranks";
+  let description = [{
+    `fsdp.all_reduce` on the stream `all_reduce`.
+
+    Example:
+
+    ```mlir
+    %f = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss
+        : tensor<f32> -> !fsdp.future<tensor<f32>>
+    ```
+
+    **Constraints**: those of `fsdp.all_reduce`, for what is in flight.
+  }];
+  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh,
+                       StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
+  let results = (outs Res<FSDP_FutureType, "the reduction in flight",
+      [MemAlloc<FSDP_InFlightResource>]>:$future);
+  let assemblyFormat = [{
+    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
+    type($input) `->` qualified(type($future))
+  }];
+}
+
+//===----------------------------------------------------------------------===//
+// Ends
+//===----------------------------------------------------------------------===//
+
+def FSDP_AsyncWaitOp : FSDP_Op<"async.wait", [FSDP_ScheduledOp,
+    TypesMatchWith<"the value is what the future promises", "future", "value",
+                   "::llvm::cast<::fsdp::FutureType>($_self).getValueType()">]> {
+  let summary = "let the compute stream wait for a collective";
+  let description = [{
+    Consumes the future: it is free of the collective in flight, which is also
+    what keeps dead code elimination from dropping a wait whose value is unused.
+
+    Example:
+
+    ```mlir
+    %full = fsdp.async.wait %f
+        : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
+    ```
+
+    **Constraints**:
+
+    * C1: the value is what the future promises.
+  }];
+  let arguments = (ins Arg<FSDP_FutureType, "the collective in flight",
+                           [MemFree<FSDP_InFlightResource>]>:$future);
+  let results = (outs AnyType:$value);
+  let assemblyFormat =
+      "$future attr-dict `:` qualified(type($future)) `->` qualified(type($value))";
+}
+
+def FSDP_AsyncReshardOp : FSDP_Op<"async.reshard", [FSDP_ScheduledOp]> {
+  let summary = "end the memory of a gathered unit";
+  let description = [{
+    Nothing may use the gathered unit or a view of it from here on, which
+    `--fsdp-verify-futures` checks.
+
+    Example:
+
+    ```mlir
+    fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
+    ```
+  }];
+  let arguments = (ins Arg<FSDP_GatheredType, "the gathered unit",
+                           [MemFree<FSDP_GatheredMemoryResource>]>:$full);
+  let assemblyFormat = "$full attr-dict `:` qualified(type($full))";
+}
+
+#endif // FSDP_DIALECT_FSDP_IR_FSDPASYNCOPS_TD

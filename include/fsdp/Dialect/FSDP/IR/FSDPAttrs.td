@@ -1,76 +1,147 @@
 //===- FSDPAttrs.td - Attributes of the fsdp dialect --------*- tablegen -*-===//
+//
+// Layouts of flat parameters, divisors, roles of state, axes of a mesh.
+//
+//===----------------------------------------------------------------------===//
 
 #ifndef FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD
 #define FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD
 
 include "fsdp/Dialect/FSDP/IR/FSDPDialect.td"
 
+class FSDP_Attr<string name, string attrMnemonic>
+    : AttrDef<FSDP_Dialect, name> { let mnemonic = attrMnemonic; }
+
 def FSDP_ParameterAttr : FSDP_Attr<"Parameter", "parameter"> {
-  let summary = "One parameter's place inside a flat parameter";
+  let summary = "one parameter's place inside a flat parameter";
   let description = [{
-    `"h.0.ln_1.weight" : 32 @ 0`; sizes are joined by `x`, the empty list is a
-    scalar. `offset` in elements from the start of the flat parameter.
-    `frozen` if no gradient is reduced into it. `strides` only if the parameter
-    is dense but not row-major (channels-last).
+    Name, sizes (joined by `x`; none for a scalar) and offset in elements from
+    the start of the flat parameter; then, where they apply: `frozen` if no
+    gradient is reduced into it, `strides` if it is dense but not row-major
+    (channels-last), and the other names of a tied parameter.
+
+    Example:
+
+    ```mlir
+    #fsdp.parameter<"wte.weight" : 128x32 at 64 frozen aliases ["lm_head.weight"]>
+    ```
+
+    **Constraints**:
+
+    * P1: sizes and offset are not negative.
+    * P2: there is one stride per size, and the strides are those of a dense
+      tensor whose dimensions are permuted.
   }];
   let parameters = (ins
     "::mlir::StringAttr":$name,
-    ArrayRefParameter<"int64_t">:$sizes,
+    OptionalArrayRefParameter<"int64_t">:$sizes,
     "int64_t":$offset,
     "bool":$frozen,
     OptionalArrayRefParameter<"int64_t">:$strides,
     OptionalArrayRefParameter<"::mlir::StringAttr">:$aliases);
   let hasCustomAssemblyFormat = 1;
-  let extraClassDeclaration = [{ int64_t getNumel() const; }];
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    int64_t getNumel() const;
+    /// One past the last element.
+    int64_t getEnd() const { return getOffset() + getNumel(); }
+  }];
 }
 
 def FSDP_LayoutAttr : FSDP_Attr<"Layout", "layout"> {
-  let summary = "The layout of a flat parameter: FSDP1's FlatParamHandle";
+  let summary = "the layout of a flat parameter, as FSDP's FlatParamHandle has it";
   let description = [{
-    `<["a" : 3x5 @ 0, "b" : 7 @ 16], numel = 23, padded = 24>`: parameters in
-    order of their offsets, disjoint and inside `numel`; `padded` is a multiple
-    of the number of shards. Everything between parameters is padding and 0.
+    Parameters in order of their offsets; `numel` elements with the pads between
+    and behind them, `padded` elements when cut into shards of equal length.
+    Everything that is no parameter is 0.
+
+    Example:
+
+    ```mlir
+    #fsdp.layout<["a" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+    ```
+
+    **Constraints**:
+
+    * L1: each parameter starts at or behind the end of the one before it.
+    * L2: the last parameter ends inside `numel`, which is not above `padded`.
+    * L3: no name occurs twice, aliases included.
+    * L4: there is at least one parameter.
   }];
   let parameters = (ins ArrayRefParameter<"::fsdp::ParameterAttr">:$parameters,
                         "int64_t":$numel, "int64_t":$padded);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{
-    /// The parameter of that name, or null.
+    /// The parameter of that name (not alias), or null.
     ::fsdp::ParameterAttr find(::llvm::StringRef name) const;
+    /// True if a gradient is reduced into some parameter.
+    bool hasTrainable() const;
   }];
 }
 
 def FSDP_DivideAttr : FSDP_Attr<"Divide", "divide"> {
-  let summary = "Divisors before and after a reduction";
-  let description = [{ `<pre = 2, post = 1.5>`; pre * post is the data parallel degree. }];
-  let parameters = (ins "double":$pre, "double":$post);
+  let summary = "divisors before and after a reduction";
+  let description = [{
+    The input is divided by `pre`, reduced with a sum, and divided by `post`. For
+    a mean, the product over all reductions of a value is the number of ranks.
+
+    Example:
+
+    ```mlir
+    #fsdp.divide<pre = 2, post = 1.5>
+    ```
+
+    **Constraints**:
+
+    * D1: both are finite and at least 1.
+  }];
+  let parameters = (ins APFloatParameter<"">:$before, APFloatParameter<"">:$after);
+  let builders = [AttrBuilder<(ins "double":$pre, "double":$post), [{
+    return $_get($_ctxt, ::llvm::APFloat(pre), ::llvm::APFloat(post));
+  }]>];
   let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    double getPre() const { return getBefore().convertToDouble(); }
+    double getPost() const { return getAfter().convertToDouble(); }
+  }];
 }
 
 def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
-  let summary = "Which persistent state an argument or result of the step is";
+  let summary = "which persistent state an argument or result of the step is";
   let description = [{
-    `#fsdp.state<@h.0, parameter>`, `<@h.0, exp_avg>`, `<@h.0, exp_avg_sq>`,
-    `<@h.0, momentum>`, `<@h.0, gradient>` (results only). The same attribute on an argument and a result
-    makes the two one place in memory. Stands as `fsdp.state` on function
-    arguments and results.
+    Stands as `fsdp.state` on function arguments and results of type
+    `!fsdp.shard`. The same state on an argument and a result makes the two one
+    place in memory. A `gradient` is a result only.
+
+    Example:
+
+    ```mlir
+    #fsdp.state<@h.0, exp_avg>
+    ```
+
+    **Constraints**:
+
+    * S1: the kind is `parameter`, `gradient`, `exp_avg`, `exp_avg_sq` or
+      `momentum`.
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$unit, "::mlir::StringAttr":$kind);
   let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    static llvm::StringRef getParameterKind() { return "parameter"; }
+    static llvm::StringRef getGradientKind() { return "gradient"; }
+    static llvm::StringRef getExpAvgKind() { return "exp_avg"; }
+    static llvm::StringRef getExpAvgSqKind() { return "exp_avg_sq"; }
+    static llvm::StringRef getMomentumKind() { return "momentum"; }
+  }];
 }
 
 def FSDP_AxisAttr : FSDP_Attr<"Axis", "axis"> {
-  let summary = "A named axis of a mesh";
+  let summary = "a named axis of a mesh";
   let parameters = (ins "::mlir::StringAttr":$name, "int64_t":$size);
-  let assemblyFormat = "$name `=` $size";
+  let assemblyFormat = "`<` $name `=` $size `>`";
 }
 
-def FSDP_StreamAttr : I32EnumAttr<"Stream", "streams of a step", [
-    I32EnumAttrCase<"compute", 0>, I32EnumAttrCase<"gather", 1>,
-    I32EnumAttrCase<"reduce", 2>, I32EnumAttrCase<"all_reduce", 3>,
-    I32EnumAttrCase<"copy", 4>]> {
-  let cppNamespace = "::fsdp";
-}
-
-#endif
+#endif // FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD

@@ -9,8 +9,11 @@
 #define FSDP_DIALECT_FSDP_IR_FSDPDIALECT_TD
 
 include "mlir/IR/AttrTypeBase.td"
-include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
+
+//===----------------------------------------------------------------------===//
+// Dialect
+//===----------------------------------------------------------------------===//
 
 def FSDP_Dialect : Dialect {
   let name = "fsdp";
@@ -23,45 +26,126 @@ def FSDP_Dialect : Dialect {
     `fsdp.all_reduce` reduce gradients, and optimizer ops update state. At the
     *scheduled* level (`fsdp.async.*`) a collective is launched on a stream,
     yields a future and is waited for, and a gathered value has an end.
+
+    Functions carry the roles of their arguments and results:
+
+    | on | attribute | meaning |
+    |---|---|---|
+    | argument | `fsdp.unit_of = "h.0"` | a parameter belongs to the unit of that module; without it, to the root unit |
+    | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
+    | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
+    | argument | `fsdp.result = 0 : i64` | comes from that result of `@init`, which runs once |
+    | function | `fsdp.source = @step.source` | the private function that this one shards |
+
+    Buffers keep their role from the aten level. A buffer that the step changes
+    is state as well: `aten.buffer` on the argument and `aten.buffer_mutation` on
+    the result have the same name.
+
+    **Constraints** of these attributes:
+
+    * F1: the name is one of the above, and stands where the table says.
+    * F2: the attribute has the kind that the table shows.
+    * F3: a state stands on a value of type `!fsdp.shard`.
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;
   let dependentDialects = ["::fsdp::aten::ATenDialect"];
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let hasRegionResultAttrVerify = 1;
+  let extraClassDeclaration = [{
+    /// The names of the attributes that the table in the description explains.
+    static llvm::StringRef getUnitOfAttrName() { return "fsdp.unit_of"; }
+    static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
+    static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }
+    static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
+    static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
+
+    /// The axis of a mesh over which parameters are cut, and the other one.
+    static llvm::StringRef getShardAxisName() { return "shard"; }
+    static llvm::StringRef getReplicaAxisName() { return "replica"; }
+
+  private:
+    void registerAttributes();
+    void registerTypes();
+
+  public:
+  }];
 }
+
+//===----------------------------------------------------------------------===//
+// Types
+//===----------------------------------------------------------------------===//
 
 class FSDP_Type<string name, string typeMnemonic>
-    : TypeDef<FSDP_Dialect, name> { let mnemonic = typeMnemonic; }
-class FSDP_Attr<string name, string attrMnemonic>
-    : AttrDef<FSDP_Dialect, name> { let mnemonic = attrMnemonic; }
-
-def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
-  let summary = "One rank's piece of a flat tensor";
-  let description = [{
-    `!fsdp.shard<12704xf32, 4>`: the flat tensor has 12704 elements of f32, cut
-    into 4 pieces of equal length; a value is one of them. Used for parameters,
-    reduced gradients and optimizer state.
-  }];
-  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType, "int64_t":$shards);
-  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `,` $shards `>`";
-  let genVerifyDecl = 1; // C1 numel > 0, C2 shards > 0, C3 numel % shards == 0
-}
-
-def FSDP_GatheredType : FSDP_Type<"Gathered", "gathered"> {
-  let summary = "An unsharded flat parameter in compute dtype";
-  let description = [{
-    Entered only through `fsdp.view`, so that "use after reshard" is a question
-    about one value and its views.
-  }];
-  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType);
-  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `>`";
+    : TypeDef<FSDP_Dialect, name> {
+  let mnemonic = typeMnemonic;
   let genVerifyDecl = 1;
 }
 
+def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
+  let summary = "one rank's piece of a flat tensor";
+  let description = [{
+    The flat tensor has `numel` elements and is cut into `shards` pieces of equal
+    length; a value is one of them. Used for parameters, reduced gradients and
+    optimizer state.
+
+    Example:
+
+    ```mlir
+    !fsdp.shard<12704xf32, 4>
+    ```
+
+    **Constraints**:
+
+    * T1: there is at least one element.
+    * T2: elements are floats.
+    * T3: the number of shards is positive and divides the number of elements.
+  }];
+  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType, "int64_t":$shards);
+  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `,` $shards `>`";
+  let extraClassDeclaration = [{
+    /// How many elements one rank has.
+    int64_t getLocalNumel() const { return getNumel() / getShards(); }
+  }];
+}
+
+def FSDP_GatheredType : FSDP_Type<"Gathered", "gathered"> {
+  let summary = "a whole flat parameter, in compute dtype";
+  let description = [{
+    Not a tensor: it is entered only through `fsdp.view`, so that "use after
+    reshard" is a question about one value and its views.
+
+    Example:
+
+    ```mlir
+    !fsdp.gathered<12704xbf16>
+    ```
+
+    **Constraints**: T1 and T2 of `!fsdp.shard`.
+  }];
+  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType);
+  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `>`";
+}
+
 def FSDP_FutureType : FSDP_Type<"Future", "future"> {
-  let summary = "The result of a collective in flight";
-  let description = [{ Linear: consumed by exactly one `fsdp.async.wait` on every path. }];
+  let summary = "the result of a collective in flight";
+  let description = [{
+    Linear: consumed by exactly one `fsdp.async.wait` on every path, which
+    `--fsdp-verify-futures` checks.
+
+    Example:
+
+    ```mlir
+    !fsdp.future<!fsdp.gathered<12704xbf16>>
+    ```
+
+    **Constraints**:
+
+    * T4: what is in flight is a gathered parameter, a shard or a tensor.
+  }];
   let parameters = (ins "::mlir::Type":$valueType);
   let assemblyFormat = "`<` $valueType `>`";
 }
 
-#endif
+#endif // FSDP_DIALECT_FSDP_IR_FSDPDIALECT_TD

@@ -7,74 +7,340 @@
 #ifndef FSDP_DIALECT_FSDP_IR_FSDPOPS_TD
 #define FSDP_DIALECT_FSDP_IR_FSDPOPS_TD
 
+include "fsdp/Dialect/ATen/IR/ATenDialect.td"
 include "fsdp/Dialect/FSDP/IR/FSDPAttrs.td"
-include "fsdp/Dialect/ATen/IR/ATenAttrs.td" // ATen_PhaseAttr
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
-include "mlir/Interfaces/InferTypeOpInterface.td"
 
-class FSDP_Op<string mnemonic, list<Trait> traits = []> : Op<FSDP_Dialect, mnemonic, traits>;
+//===----------------------------------------------------------------------===//
+// Traits and classes
+//===----------------------------------------------------------------------===//
 
-// fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+// On ops that must be gone once the step is scheduled.
+def FSDP_LogicalOp : NativeOpTrait<"LogicalOp"> { let cppNamespace = "::fsdp"; }
+// On ops that exist only once the step is scheduled.
+def FSDP_ScheduledOp : NativeOpTrait<"ScheduledOp"> { let cppNamespace = "::fsdp"; }
+
+class FSDP_Op<string mnemonic, list<Trait> traits = []>
+    : Op<FSDP_Dialect, mnemonic, traits>;
+
+// An op that names a unit or a mesh; all that its types must agree with stands
+// there, so the check is one of symbol uses.
+class FSDP_UserOp<string mnemonic, list<Trait> traits = []>
+    : FSDP_Op<mnemonic, traits # [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
+
+class FSDP_LogicalOpBase<string mnemonic>
+    : FSDP_UserOp<mnemonic, [Pure, FSDP_LogicalOp]>;
+
+//===----------------------------------------------------------------------===//
+// Symbols
+//===----------------------------------------------------------------------===//
+
 def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
-  let arguments = (ins SymbolNameAttr:$sym_name, TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$axes);
-  let assemblyFormat = "$sym_name $axes attr-dict"; // prints each axis as "name" = size
+  let summary = "the ranks of a step, as a grid with named axes";
+  let description = [{
+    Ranks are numbered row-major: the last axis varies fastest. Parameters are cut
+    over the axis "shard" and copied over the axis "replica".
+
+    Example:
+
+    ```mlir
+    fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+    ```
+
+    **Constraints**:
+
+    * C1: there is an axis "shard".
+    * C2: no two axes have the same name.
+    * C3: sizes are positive.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name,
+                       TypedArrayAttrBase<FSDP_AxisAttr, "axes of a mesh">:$axes);
+  let assemblyFormat = "$sym_name custom<Axes>($axes) attr-dict";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The size of an axis, if the mesh has it.
+    std::optional<int64_t> getAxisSize(::llvm::StringRef axis);
+    /// How many pieces a parameter is cut into.
+    int64_t getShards() { return *getAxisSize("shard"); }
+    /// The product of all sizes.
+    int64_t getNumRanks();
+  }];
 }
 
-// fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32 layout <[...], numel = .., padded = ..>
 def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "parameters that are gathered and reduced together";
+  let description = [{
+    What FSDP calls a flat parameter: where each parameter lies in it, and the
+    element types in which it is stored, gathered and reduced. A unit with
+    `reshard_after_forward` does not keep its gathered parameters from one phase
+    to the next: each phase that uses them has a gather of its own.
+
+    Example:
+
+    ```mlir
+    fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+      layout <["h.0.w" : 3x5 at 0, "h.0.b" : 7 at 16], numel = 24, padded = 24>
+      {reshard_after_forward}
+    ```
+
+    **Constraints**:
+
+    * C1: the mesh exists.
+    * C2: the layout's `padded` is a multiple of the mesh's shards.
+    * C3: the element types are floats.
+  }];
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
-                       TypeAttr:$storage, TypeAttr:$compute, TypeAttr:$reduce, FSDP_LayoutAttr:$layout);
-  let assemblyFormat = "$sym_name `on` $mesh `storage` $storage `compute` $compute `reduce` $reduce `layout` $layout attr-dict";
+                       TypeAttr:$storage, TypeAttr:$compute, TypeAttr:$reduce,
+                       FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward);
+  let assemblyFormat = [{
+    $sym_name `on` $mesh `storage` $storage `compute` $compute `reduce` $reduce
+    `layout` $layout attr-dict
+  }];
+  let extraClassDeclaration = [{
+    /// The type of the shard, in storage dtype, on a mesh with so many shards.
+    ::fsdp::ShardType getShardType(int64_t shards);
+    /// The type of the gathered flat parameter, in compute dtype.
+    ::fsdp::GatheredType getGatheredType();
+    /// The type of the flat gradient, in compute dtype.
+    ::mlir::RankedTensorType getFlatGradientType();
+    /// The type of a view of the parameter, in compute dtype.
+    ::mlir::RankedTensorType getViewType(::fsdp::ParameterAttr parameter);
+  }];
 }
 
-// %full = fsdp.unshard @h.0 <forward> %h0 : !fsdp.shard<12704xf32, 4> -> !fsdp.gathered<12704xbf16>
-// Pure; `phase` is inherent so that CSE never merges the gathers of two phases.
-def FSDP_UnshardOp : FSDP_Op<"unshard", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+def FSDP_UnshardOp : FSDP_LogicalOpBase<"unshard"> {
+  let summary = "gather the shards of a unit";
+  let description = [{
+    The shards of all ranks of the axis "shard", in order, cast to the compute
+    dtype. The phase is part of the operation, or CSE would merge the gathers of
+    two phases and the parameters would stay in memory between them.
+
+    Example:
+
+    ```mlir
+    %full = fsdp.unshard @h.0 <forward> %shard
+        : !fsdp.shard<24xf32, 4> -> !fsdp.gathered<24xbf16>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is a shard of the unit: as many elements as its layout's
+      `padded`, of its storage type, cut into the shards of its mesh.
+    * C3: the result has as many elements, of the unit's compute type.
+  }];
   let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_ShardType:$shard);
   let results = (outs FSDP_GatheredType:$full);
+  let assemblyFormat = [{
+    $unit custom<Phase>($phase) $shard attr-dict `:` qualified(type($shard)) `->` qualified(type($full))
+  }];
 }
 
-// %w = fsdp.view %full[@h.0, "h.0.attn.c_attn.weight"] : !fsdp.gathered<12704xbf16> -> tensor<32x96xbf16>
-def FSDP_ViewOp : FSDP_Op<"view", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
+  let summary = "look at one parameter inside a gathered unit";
+  let description = [{
+    Costs nothing: the tensor is memory of the gathered unit. Its type says the
+    strides of the parameter, and offset 0.
+
+    Example:
+
+    ```mlir
+    %w = fsdp.view %full[@h.0, "h.0.w"] : !fsdp.gathered<24xbf16> -> tensor<3x5xbf16>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is of the unit's gathered type.
+    * C3: the unit's layout has the parameter, by that name and not an alias.
+    * C4: the result has the sizes and strides of the parameter, and the unit's
+      compute type.
+  }];
   let arguments = (ins FSDP_GatheredType:$full, FlatSymbolRefAttr:$unit, StrAttr:$parameter);
   let results = (outs AnyRankedTensor:$tensor);
+  let assemblyFormat = [{
+    $full `[` $unit `,` $parameter `]` attr-dict `:` qualified(type($full)) `->` type($tensor)
+  }];
 }
 
-// %flat = fsdp.flatten_grads @h.0(%g0, %g1, none, ...) : (tensor<..>, tensor<..>) -> tensor<12704xbf16>
-// One place per parameter of the layout, in order; `present` has one bool per place. Element type: the unit's compute dtype.
-def FSDP_FlattenGradsOp : FSDP_Op<"flatten_grads", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let arguments = (ins FlatSymbolRefAttr:$unit, DenseBoolArrayAttr:$present, Variadic<AnyRankedTensor>:$gradients);
+//===----------------------------------------------------------------------===//
+// Gradients
+//===----------------------------------------------------------------------===//
+
+def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
+  let summary = "lay gradients out as the flat parameter";
+  let description = [{
+    One place per parameter of the layout, in its order; a parameter without
+    gradient has `none`. Places and pads without gradient are 0. Gradients may
+    have any strides: the elements go where the parameter's lie.
+
+    Example:
+
+    ```mlir
+    %flat = fsdp.flatten_grads @h.0(%gw, none)
+        : (tensor<3x5xbf16>) -> tensor<24xbf16>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: there is one place per parameter of the layout.
+    * C3: exactly the frozen parameters have `none`.
+    * C4: each gradient has the sizes of its parameter and the unit's compute type.
+    * C5: the result is dense, with as many elements as the layout's `padded`, of
+      the unit's compute type.
+    * C6: there are as many gradients as places that are not `none`.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, DenseBoolArrayAttr:$present,
+                       Variadic<AnyRankedTensor>:$gradients);
   let results = (outs AnyRankedTensor:$flat);
+  let assemblyFormat = [{
+    $unit `(` custom<Places>($present, $gradients) `)` attr-dict `:`
+    functional-type($gradients, $flat)
+  }];
+  let hasVerifier = 1;
 }
 
-// %gs = fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat : tensor<12704xbf16> -> !fsdp.shard<12704xf32, 4>
-def FSDP_ReduceScatterOp : FSDP_Op<"reduce_scatter", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyRankedTensor:$flat);
+def FSDP_ReduceScatterOp : FSDP_LogicalOpBase<"reduce_scatter"> {
+  let summary = "sum a flat gradient over ranks and keep one piece";
+  let description = [{
+    Casts to `via`, divides by the first divisor, sums over the axes, keeps the
+    rank's piece, divides by the second divisor and casts to the storage type.
+
+    Example:
+
+    ```mlir
+    %shard = fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
+        : tensor<24xbf16> -> !fsdp.shard<24xf32, 4>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the axes are distinct axes of the unit's mesh; there is at least one.
+    * C3: `via` is the unit's reduce type.
+    * C4: the operand is the unit's flat gradient.
+    * C5: the result is a shard of the unit.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
+                       TypeAttr:$via, AnyRankedTensor:$flat);
   let results = (outs FSDP_ShardType:$shard);
+  let assemblyFormat = [{
+    $unit `over` $axes `divide` $divide `via` $via $flat attr-dict `:`
+    type($flat) `->` qualified(type($shard))
+  }];
 }
 
-// %gs = fsdp.all_reduce @h.0 over ["replica"] divide <...> via f32 %x : T -> T'
-// T is !fsdp.shard (hybrid), a flat tensor -> !fsdp.shard<N, 1> (NO_SHARD). Without a unit (`fsdp.all_reduce on @mesh over [...]`): a scalar such as the loss.
-def FSDP_AllReduceOp : FSDP_Op<"all_reduce", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh, StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
+def FSDP_AllReduceOp : FSDP_LogicalOpBase<"all_reduce"> {
+  let summary = "sum a value over ranks";
+  let description = [{
+    Casts to `via`, divides by the first divisor, sums over the axes, divides by
+    the second divisor and casts to the result's type. Of a unit, it reduces a
+    flat gradient that is not cut, or a shard over the axes that are left; on a
+    mesh, a value such as the loss.
+
+    Example:
+
+    ```mlir
+    %shard = fsdp.all_reduce @h.0 over ["replica"] divide <pre = 2, post = 1> via f32 %flat
+        : tensor<24xbf16> -> !fsdp.shard<24xf32, 1>
+    %mean = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+        : tensor<f32> -> tensor<f32>
+    ```
+
+    **Constraints**:
+
+    * C1: there is either a unit or a mesh, and it exists.
+    * C2: the axes are distinct axes of the mesh; there is at least one.
+    * C3: of a unit, `via` is its reduce type.
+    * C4: of a unit, the operand is a shard of it, or its flat gradient if its
+      mesh has one shard; the result is a shard of it.
+    * C5: on a mesh, operand and result are tensors of the same type.
+  }];
+  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh,
+                       StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
   let results = (outs AnyType:$output);
+  let assemblyFormat = [{
+    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
+    type($input) `->` type($output)
+  }];
 }
 
-// %p, %m1, %v1 = fsdp.adamw @h.0 [0 to 12704] %h0, %gs, %m0, %v0, %hyper : ...
-// `intervals`: begin, end pairs in elements of the unsharded layout. %hyper: tensor<6xf64>-like token of the caller's
-// scalars lr, beta1, beta2, eps, weight_decay, step: an argument of @step with attribute fsdp.hyper, type tensor<6xf64>.
-def FSDP_AdamWOp : FSDP_Op<"adamw", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+//===----------------------------------------------------------------------===//
+// Optimizers
+//===----------------------------------------------------------------------===//
+
+def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure,
+    AllTypesMatch<["parameter", "gradient", "exp_avg", "exp_avg_sq",
+                   "new_parameter", "new_exp_avg", "new_exp_avg_sq"]>]> {
+  let summary = "update a unit's shard with AdamW";
+  let description = [{
+    As `torch.optim.AdamW(fused=True)`, on the elements of the intervals alone;
+    all others stay as they are. An interval `a to b` counts elements of the whole
+    flat parameter, `b` not included; each rank updates what it has of them. The
+    scalars are, in order: learning rate, beta1, beta2, epsilon, weight decay,
+    number of the step.
+
+    Example:
+
+    ```mlir
+    %p, %m, %v = fsdp.adamw @h.0 [0 to 24] %p0, %g, %m0, %v0, %hyper
+        : !fsdp.shard<24xf32, 4>, tensor<6xf64>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: parameter, gradient and state are shards of the unit.
+    * C3: intervals are not empty, ascending, disjoint and inside the layout.
+    * C4: no interval touches a frozen parameter.
+    * C5: the scalars are a `tensor<6xf64>`.
+  }];
   let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
-                       FSDP_ShardType:$parameter, FSDP_ShardType:$gradient, FSDP_ShardType:$exp_avg, FSDP_ShardType:$exp_avg_sq, AnyRankedTensor:$hyper);
-  let results = (outs FSDP_ShardType:$new_parameter, FSDP_ShardType:$new_exp_avg, FSDP_ShardType:$new_exp_avg_sq);
+                       FSDP_ShardType:$parameter, FSDP_ShardType:$gradient,
+                       FSDP_ShardType:$exp_avg, FSDP_ShardType:$exp_avg_sq,
+                       AnyRankedTensor:$hyper);
+  let results = (outs FSDP_ShardType:$new_parameter, FSDP_ShardType:$new_exp_avg,
+                      FSDP_ShardType:$new_exp_avg_sq);
+  let assemblyFormat = [{
+    $unit custom<Intervals>($intervals) $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
+    `,` $hyper attr-dict `:` qualified(type($parameter)) `,` type($hyper)
+  }];
 }
 
-// %p, %b1 = fsdp.sgd @h.0 [0 to 12704] %h0, %gs, %b0, %hyper : ...      (momentum state optional: plain SGD has none)
-def FSDP_SGDOp : FSDP_Op<"sgd", [Pure, DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure,
+    AllTypesMatch<["parameter", "gradient", "new_parameter"]>]> {
+  let summary = "update a unit's shard by gradient descent";
+  let description = [{
+    As `torch.optim.SGD`, with the intervals and scalars of `fsdp.adamw`; beta1
+    is the momentum, if there is such state.
+
+    Example:
+
+    ```mlir
+    %p = fsdp.sgd @h.0 [0 to 24] %p0, %g, %hyper : !fsdp.shard<24xf32, 4>, tensor<6xf64>
+    %q, %b = fsdp.sgd @h.0 [0 to 24] %p0, %g momentum %b0, %hyper
+        : !fsdp.shard<24xf32, 4>, tensor<6xf64> -> !fsdp.shard<24xf32, 4>
+    ```
+
+    **Constraints**: those of `fsdp.adamw`, and
+
+    * C6: there is old momentum if there is new momentum; their types agree.
+  }];
   let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
-                       FSDP_ShardType:$parameter, FSDP_ShardType:$gradient, Optional<FSDP_ShardType>:$momentum, AnyRankedTensor:$hyper);
+                       FSDP_ShardType:$parameter, FSDP_ShardType:$gradient,
+                       Optional<FSDP_ShardType>:$momentum, AnyRankedTensor:$hyper);
   let results = (outs FSDP_ShardType:$new_parameter, Optional<FSDP_ShardType>:$new_momentum);
+  let assemblyFormat = [{
+    $unit custom<Intervals>($intervals) $parameter `,` $gradient (`momentum` $momentum^)? `,`
+    $hyper attr-dict `:` qualified(type($parameter)) `,` type($hyper)
+    custom<Momentum>(type($momentum), type($new_momentum))
+  }];
 }
 
-#endif
+#endif // FSDP_DIALECT_FSDP_IR_FSDPOPS_TD

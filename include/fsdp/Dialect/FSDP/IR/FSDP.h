@@ -1,0 +1,73 @@
+//===- FSDP.h - The fsdp dialect --------------------------------*- C++ -*-===//
+//
+// The dialect of sharded training: units and their layouts, collectives as pure
+// values, and the same collectives as launches, futures and waits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_IR_FSDP_H
+#define FSDP_DIALECT_FSDP_IR_FSDP_H
+
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/OpImplementation.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+#include <optional>
+
+#include "fsdp/Dialect/FSDP/IR/FSDPDialect.h.inc"
+#include "fsdp/Dialect/FSDP/IR/FSDPEnums.h.inc"
+
+#define GET_TYPEDEF_CLASSES
+#include "fsdp/Dialect/FSDP/IR/FSDPTypes.h.inc"
+
+#define GET_ATTRDEF_CLASSES
+#include "fsdp/Dialect/FSDP/IR/FSDPAttributes.h.inc"
+
+namespace fsdp {
+
+//===----------------------------------------------------------------------===//
+// Traits
+//===----------------------------------------------------------------------===//
+
+/// Of the logical level: gone once the step is scheduled.
+template <typename ConcreteOp>
+class LogicalOp : public mlir::OpTrait::TraitBase<ConcreteOp, LogicalOp> {};
+
+/// Of the scheduled level.
+template <typename ConcreteOp>
+class ScheduledOp : public mlir::OpTrait::TraitBase<ConcreteOp, ScheduledOp> {};
+
+//===----------------------------------------------------------------------===//
+// Resources
+//===----------------------------------------------------------------------===//
+
+/// The order in which collectives are launched.
+struct CommunicatorResource
+    : mlir::SideEffects::Resource::Base<CommunicatorResource> {
+  llvm::StringRef getName() final { return "fsdp.communicator"; }
+};
+
+/// Collectives between launch and wait.
+struct InFlightResource : mlir::SideEffects::Resource::Base<InFlightResource> {
+  llvm::StringRef getName() final { return "fsdp.in_flight"; }
+};
+
+/// Memory of gathered units, from launch to reshard.
+struct GatheredMemoryResource
+    : mlir::SideEffects::Resource::Base<GatheredMemoryResource> {
+  llvm::StringRef getName() final { return "fsdp.gathered_memory"; }
+};
+
+} // namespace fsdp
+
+#define GET_OP_CLASSES
+#include "fsdp/Dialect/FSDP/IR/FSDPOps.h.inc"
+
+#endif // FSDP_DIALECT_FSDP_IR_FSDP_H

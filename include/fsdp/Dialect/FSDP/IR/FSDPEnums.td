@@ -1,0 +1,19 @@
+//===- FSDPEnums.td - Enumerations of the fsdp dialect ------*- tablegen -*-===//
+//
+// Enumerations, in a file that includes no other dialect's.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD
+#define FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD
+
+include "mlir/IR/EnumAttr.td"
+
+def FSDP_Stream : I32Enum<"Stream", "a stream of the step", [
+    I32EnumCase<"Compute", 0, "compute">, I32EnumCase<"Gather", 1, "gather">,
+    I32EnumCase<"Reduce", 2, "reduce">, I32EnumCase<"AllReduce", 3, "all_reduce">,
+    I32EnumCase<"Copy", 4, "copy">]> {
+  let cppNamespace = "::fsdp";
+}
+
+#endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

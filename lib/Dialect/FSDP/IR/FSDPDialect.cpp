@@ -1,0 +1,93 @@
+//===- FSDPDialect.cpp - The fsdp dialect ---------------------------------===//
+//
+// Registration, and verification of the roles of arguments and results.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "mlir/Interfaces/FunctionInterfaces.h"
+
+using namespace mlir;
+
+#include "fsdp/Dialect/FSDP/IR/FSDPDialect.cpp.inc"
+#include "fsdp/Dialect/FSDP/IR/FSDPEnums.cpp.inc"
+
+namespace fsdp {
+
+void FSDPDialect::initialize() {
+  registerAttributes();
+  registerTypes();
+  addOperations<
+#define GET_OP_LIST
+#include "fsdp/Dialect/FSDP/IR/FSDPOps.cpp.inc"
+      >();
+}
+
+static LogicalResult misplaced(Operation *op, NamedAttribute attr,
+                               StringRef place) {
+  return op->emitOpError("attribute ")
+         << attr.getName() << " does not stand on " << place;
+}
+
+static LogicalResult wrongKind(Operation *op, NamedAttribute attr,
+                               StringRef expected) {
+  return op->emitOpError("expected attribute ")
+         << attr.getName() << " to be " << expected << ", got "
+         << attr.getValue();
+}
+
+/// The check that arguments and results share.
+static LogicalResult verifyState(Operation *op, NamedAttribute attr,
+                                 Type type) {
+  if (!isa<StateAttr>(attr.getValue()))
+    return wrongKind(op, attr, "a state of a unit");
+  if (!isa<ShardType>(type))
+    return op->emitOpError("expected a shard as ")
+           << attr.getValue() << ", got " << type;
+  return success();
+}
+
+LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
+                                                    NamedAttribute attr) {
+  if (attr.getName() != getSourceAttrName())
+    return misplaced(op, attr, "an operation");
+  if (!isa<FunctionOpInterface>(op))
+    return misplaced(op, attr, "an operation other than a function");
+  if (!isa<FlatSymbolRefAttr>(attr.getValue()))
+    return wrongKind(op, attr, "the name of a function");
+  return success();
+}
+
+LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op,
+                                                    unsigned region,
+                                                    unsigned index,
+                                                    NamedAttribute attr) {
+  Type type = op->getRegion(region).getArgument(index).getType();
+  if (attr.getName() == getStateAttrName())
+    return verifyState(op, attr, type);
+  if (attr.getName() == getHyperAttrName())
+    return isa<UnitAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "without a value");
+  if (attr.getName() == getResultAttrName())
+    return isa<IntegerAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "an integer");
+  if (attr.getName() == getUnitOfAttrName())
+    return isa<StringAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "the path of a module");
+  return misplaced(op, attr, "an argument");
+}
+
+LogicalResult FSDPDialect::verifyRegionResultAttribute(Operation *op, unsigned,
+                                                       unsigned index,
+                                                       NamedAttribute attr) {
+  if (attr.getName() != getStateAttrName())
+    return misplaced(op, attr, "a result");
+  return verifyState(op, attr,
+                     cast<FunctionOpInterface>(op).getResultTypes()[index]);
+}
+
+} // namespace fsdp

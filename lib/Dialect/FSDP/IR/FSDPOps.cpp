@@ -1,0 +1,444 @@
+//===- FSDPOps.cpp - Operations of the fsdp dialect -----------------------===//
+//
+// Text of operations, and the check of what they say against the unit or mesh
+// that they name. A launch is checked as the logical operation that it
+// launches.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "mlir/IR/Builders.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallPtrSet.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+//===----------------------------------------------------------------------===//
+// Text
+//===----------------------------------------------------------------------===//
+
+/// `["replica" = 1, "shard" = 4]`.
+static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
+  SmallVector<Attribute> list;
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, [&] {
+        StringAttr name;
+        int64_t size = 0;
+        if (parser.parseAttribute(name) || parser.parseEqual() ||
+            parser.parseInteger(size))
+          return failure();
+        list.push_back(AxisAttr::get(parser.getContext(), name, size));
+        return success();
+      }))
+    return failure();
+  axes = parser.getBuilder().getArrayAttr(list);
+  return success();
+}
+
+static void printAxes(OpAsmPrinter &printer, MeshOp, ArrayAttr axes) {
+  printer << '[';
+  llvm::interleaveComma(axes.getAsRange<AxisAttr>(), printer,
+                        [&](AxisAttr axis) {
+                          printer << axis.getName() << " = " << axis.getSize();
+                        });
+  printer << ']';
+}
+
+/// `<forward>`.
+static ParseResult parsePhase(OpAsmParser &parser, aten::PhaseAttr &phase) {
+  StringRef name;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseLess() || parser.parseKeyword(&name) || parser.parseGreater())
+    return failure();
+  std::optional<aten::Phase> value = aten::symbolizePhase(name);
+  if (!value)
+    return parser.emitError(loc, "unknown phase '") << name << "'";
+  phase = aten::PhaseAttr::get(parser.getContext(), *value);
+  return success();
+}
+
+static void printPhase(OpAsmPrinter &printer, Operation *,
+                       aten::PhaseAttr phase) {
+  printer << '<' << aten::stringifyPhase(phase.getValue()) << '>';
+}
+
+/// `%g0, none, %g1`.
+static ParseResult
+parsePlaces(OpAsmParser &parser, DenseBoolArrayAttr &present,
+            SmallVectorImpl<OpAsmParser::UnresolvedOperand> &gradients) {
+  SmallVector<bool> places;
+  if (parser.parseCommaSeparatedList([&]() -> ParseResult {
+        places.push_back(failed(parser.parseOptionalKeyword("none")));
+        return places.back() ? parser.parseOperand(gradients.emplace_back())
+                             : success();
+      }))
+    return failure();
+  present = parser.getBuilder().getDenseBoolArrayAttr(places);
+  return success();
+}
+
+static void printPlaces(OpAsmPrinter &printer, FlattenGradsOp,
+                        DenseBoolArrayAttr present, OperandRange gradients) {
+  OperandRange::iterator gradient = gradients.begin();
+  llvm::interleaveComma(present.asArrayRef(), printer, [&](bool here) {
+    if (here)
+      printer << *gradient++;
+    else
+      printer << "none";
+  });
+}
+
+/// `[0 to 64, 128 to 192]`.
+static ParseResult parseIntervals(OpAsmParser &parser,
+                                  DenseI64ArrayAttr &intervals) {
+  SmallVector<int64_t> list;
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, [&] {
+        return failure(parser.parseInteger(list.emplace_back()) ||
+                       parser.parseKeyword("to") ||
+                       parser.parseInteger(list.emplace_back()));
+      }))
+    return failure();
+  intervals = parser.getBuilder().getDenseI64ArrayAttr(list);
+  return success();
+}
+
+static void printIntervals(OpAsmPrinter &printer, Operation *,
+                           DenseI64ArrayAttr intervals) {
+  printer << '[';
+  for (unsigned i = 0, e = intervals.size(); i + 1 < e; i += 2)
+    printer << (i ? ", " : "") << intervals[i] << " to " << intervals[i + 1];
+  printer << ']';
+}
+
+/// Nothing, or `-> !fsdp.shard<..>`: the type of the momentum.
+static ParseResult parseMomentum(OpAsmParser &parser, Type &momentum,
+                                 Type &newMomentum) {
+  if (failed(parser.parseOptionalArrow()))
+    return success();
+  if (parser.parseType(momentum))
+    return failure();
+  newMomentum = momentum;
+  return success();
+}
+
+static void printMomentum(OpAsmPrinter &printer, SGDOp, Type momentum, Type) {
+  if (momentum)
+    printer << "-> " << momentum;
+}
+
+} // namespace fsdp
+
+#define GET_OP_CLASSES
+#include "fsdp/Dialect/FSDP/IR/FSDPOps.cpp.inc"
+
+namespace fsdp {
+
+//===----------------------------------------------------------------------===//
+// Symbols
+//===----------------------------------------------------------------------===//
+
+std::optional<int64_t> MeshOp::getAxisSize(StringRef axis) {
+  for (auto candidate : getAxes().getAsRange<AxisAttr>())
+    if (candidate.getName() == axis)
+      return candidate.getSize();
+  return std::nullopt;
+}
+
+int64_t MeshOp::getNumRanks() {
+  int64_t ranks = 1;
+  for (auto axis : getAxes().getAsRange<AxisAttr>())
+    ranks *= axis.getSize();
+  return ranks;
+}
+
+LogicalResult MeshOp::verify() {
+  llvm::SmallPtrSet<Attribute, 4> names;
+  for (auto axis : getAxes().getAsRange<AxisAttr>()) {
+    if (!names.insert(axis.getName()).second)
+      return emitOpError("axis ") << axis.getName() << " occurs twice";
+    if (axis.getSize() < 1)
+      return emitOpError("expected a positive size of axis ")
+             << axis.getName() << ", got " << axis.getSize();
+  }
+  if (!getAxisSize(FSDPDialect::getShardAxisName()))
+    return emitOpError("expected an axis \"shard\"");
+  return success();
+}
+
+ShardType UnitOp::getShardType(int64_t shards) {
+  return ShardType::get(getContext(), getLayout().getPadded(), getStorage(),
+                        shards);
+}
+
+GatheredType UnitOp::getGatheredType() {
+  return GatheredType::get(getContext(), getLayout().getPadded(), getCompute());
+}
+
+RankedTensorType UnitOp::getFlatGradientType() {
+  return RankedTensorType::get({getLayout().getPadded()}, getCompute());
+}
+
+RankedTensorType UnitOp::getViewType(ParameterAttr parameter) {
+  if (parameter.getStrides().empty())
+    return RankedTensorType::get(parameter.getSizes(), getCompute());
+  return aten::getTensorType(parameter.getSizes(), getCompute(),
+                             parameter.getStrides());
+}
+
+LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto mesh = symbols.lookupNearestSymbolFrom<MeshOp>(*this, getMeshAttr());
+  if (!mesh)
+    return emitOpError("no mesh is called '") << getMesh() << "'";
+  if (getLayout().getPadded() % mesh.getShards() != 0)
+    return emitOpError("expected a padded size that is a multiple of the ")
+           << mesh.getShards() << " shards, got " << getLayout().getPadded();
+  for (Type type : {getStorage(), getCompute(), getReduce()})
+    if (!isa<FloatType>(type))
+      return emitOpError("expected a float type, got ") << type;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Checks against a unit
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// What an op says, against the unit that it names.
+struct UnitCheck {
+  UnitCheck(Operation *op, FlatSymbolRefAttr name,
+            SymbolTableCollection &symbols)
+      : op(op), unit(symbols.lookupNearestSymbolFrom<UnitOp>(op, name)) {
+    if (unit)
+      mesh = symbols.lookupNearestSymbolFrom<MeshOp>(unit, unit.getMeshAttr());
+    else
+      op->emitOpError("no unit is called '") << name.getValue() << "'";
+    // A unit without a mesh is an error of its own.
+    valid = unit && mesh;
+  }
+
+  LogicalResult type(StringRef what, Type found, Type expected) {
+    if (found == expected)
+      return success();
+    return op->emitOpError("expected ")
+           << what << " of type " << expected << ", as unit '"
+           << unit.getSymName() << "' has it, got " << found;
+  }
+
+  LogicalResult shard(StringRef what, Type found) {
+    return type(what, found, unit.getShardType(mesh.getShards()));
+  }
+
+  Operation *op;
+  UnitOp unit;
+  MeshOp mesh;
+  bool valid = false;
+};
+} // namespace
+
+/// The type of a result, or what a future promises.
+static Type getValueType(Value result) {
+  if (auto future = dyn_cast<FutureType>(result.getType()))
+    return future.getValueType();
+  return result.getType();
+}
+
+static LogicalResult verifyAxes(Operation *op, ArrayAttr axes, MeshOp mesh) {
+  if (axes.empty())
+    return op->emitOpError("expected at least one axis");
+  llvm::SmallPtrSet<Attribute, 4> seen;
+  for (auto axis : axes.getAsRange<StringAttr>()) {
+    if (!mesh.getAxisSize(axis))
+      return op->emitOpError("mesh '")
+             << mesh.getSymName() << "' has no axis " << axis;
+    if (!seen.insert(axis).second)
+      return op->emitOpError("axis ") << axis << " occurs twice";
+  }
+  return success();
+}
+
+template <typename Op>
+static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  return success(
+      check.valid &&
+      succeeded(check.shard("an operand", op.getShard().getType())) &&
+      succeeded(check.type("a result", getValueType(op->getResult(0)),
+                           check.unit.getGatheredType())));
+}
+
+template <typename Op>
+static LogicalResult verifyReduceScatter(Op op,
+                                         SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  return success(
+      check.valid && succeeded(verifyAxes(op, op.getAxes(), check.mesh)) &&
+      succeeded(
+          check.type("a reduction", op.getVia(), check.unit.getReduce())) &&
+      succeeded(check.type("an operand", op.getFlat().getType(),
+                           check.unit.getFlatGradientType())) &&
+      succeeded(check.shard("a result", getValueType(op->getResult(0)))));
+}
+
+template <typename Op>
+static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
+  Type input = op.getInput().getType(), output = getValueType(op->getResult(0));
+  if (op.getUnit().has_value() == op.getMesh().has_value())
+    return op.emitOpError("expected either a unit or a mesh");
+  if (op.getMesh()) {
+    auto mesh = symbols.lookupNearestSymbolFrom<MeshOp>(op, op.getMeshAttr());
+    if (!mesh)
+      return op.emitOpError("no mesh is called '") << *op.getMesh() << "'";
+    if (!isa<RankedTensorType>(input) || input != output)
+      return op.emitOpError("expected operand and result to be tensors of the "
+                            "same type, got ")
+             << input << " and " << output;
+    return verifyAxes(op, op.getAxes(), mesh);
+  }
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)) ||
+      failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
+    return failure();
+  bool whole = check.mesh.getShards() == 1 && isa<RankedTensorType>(input);
+  LogicalResult operand =
+      whole ? check.type("an operand", input, check.unit.getFlatGradientType())
+            : check.shard("an operand", input);
+  return success(succeeded(operand) &&
+                 succeeded(check.shard("a result", output)));
+}
+
+template <typename Op>
+static LogicalResult verifyOptimizer(Op op, SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid ||
+      failed(check.shard("a parameter", op.getParameter().getType())))
+    return failure();
+  ArrayRef<int64_t> intervals = op.getIntervals();
+  LayoutAttr layout = check.unit.getLayout();
+  if (intervals.size() % 2)
+    return op.emitOpError("expected pairs of begin and end as intervals");
+  int64_t last = 0;
+  for (unsigned i = 0; i < intervals.size(); i += 2) {
+    int64_t begin = intervals[i], end = intervals[i + 1];
+    if (begin < last || end <= begin || end > layout.getPadded())
+      return op.emitOpError("expected ascending intervals inside the ")
+             << layout.getPadded() << " elements, got " << begin << " to "
+             << end;
+    last = end;
+    for (ParameterAttr parameter : layout.getParameters())
+      if (parameter.getFrozen() && parameter.getOffset() < end &&
+          parameter.getEnd() > begin)
+        return op.emitOpError("interval ")
+               << begin << " to " << end << " touches the frozen parameter "
+               << parameter.getName();
+  }
+  auto hyper = RankedTensorType::get({6}, Float64Type::get(op.getContext()));
+  if (op.getHyper().getType() != hyper)
+    return op.emitOpError("expected scalars of type ")
+           << hyper << ", got " << op.getHyper().getType();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Logical level
+//===----------------------------------------------------------------------===//
+
+LogicalResult UnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyUnshard(*this, symbols);
+}
+
+LogicalResult ViewOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  if (!check.valid || failed(check.type("an operand", getFull().getType(),
+                                        check.unit.getGatheredType())))
+    return failure();
+  ParameterAttr parameter = check.unit.getLayout().find(getParameter());
+  if (!parameter)
+    return emitOpError("unit '")
+           << getUnit() << "' has no parameter " << getParameterAttr();
+  return check.type("a result", getTensor().getType(),
+                    check.unit.getViewType(parameter));
+}
+
+LogicalResult FlattenGradsOp::verify() {
+  auto present = llvm::count(getPresent(), true);
+  if (present != static_cast<int64_t>(getGradients().size()))
+    return emitOpError("expected ")
+           << present << " gradients, one per place, got "
+           << getGradients().size();
+  return success();
+}
+
+LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  if (!check.valid)
+    return failure();
+  ArrayRef<ParameterAttr> parameters = check.unit.getLayout().getParameters();
+  if (getPresent().size() != parameters.size())
+    return emitOpError("expected ")
+           << parameters.size() << " places, one per parameter, got "
+           << getPresent().size();
+  auto gradient = getGradients().getTypes().begin();
+  for (auto [parameter, present] : llvm::zip_equal(parameters, getPresent())) {
+    if (parameter.getFrozen() == present)
+      return emitOpError("parameter ")
+             << parameter.getName()
+             << (present ? " is frozen, but has a gradient"
+                         : " is not frozen, but has no gradient");
+    if (!present)
+      continue;
+    auto type = cast<RankedTensorType>(*gradient++);
+    if (type.getShape() != parameter.getSizes() ||
+        type.getElementType() != check.unit.getCompute())
+      return emitOpError("expected a gradient of parameter ")
+             << parameter.getName() << " of type "
+             << check.unit.getViewType(parameter)
+             << " or with other strides, got " << type;
+  }
+  return check.type("a result", getFlat().getType(),
+                    check.unit.getFlatGradientType());
+}
+
+LogicalResult
+ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyReduceScatter(*this, symbols);
+}
+
+LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyAllReduce(*this, symbols);
+}
+
+LogicalResult AdamWOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyOptimizer(*this, symbols);
+}
+
+LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  if (bool(getMomentum()) != bool(getNewMomentum()) ||
+      (getMomentum() &&
+       (getMomentum().getType() != getNewMomentum().getType() ||
+        getMomentum().getType() != getParameter().getType())))
+    return emitOpError("expected old and new momentum, both of the parameter's "
+                       "type, or neither");
+  return verifyOptimizer(*this, symbols);
+}
+
+//===----------------------------------------------------------------------===//
+// Scheduled level
+//===----------------------------------------------------------------------===//
+
+LogicalResult AsyncUnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyUnshard(*this, symbols);
+}
+
+LogicalResult
+AsyncReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyReduceScatter(*this, symbols);
+}
+
+LogicalResult
+AsyncAllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyAllReduce(*this, symbols);
+}
+
+} // namespace fsdp

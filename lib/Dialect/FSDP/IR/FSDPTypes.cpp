@@ -1,0 +1,82 @@
+//===- FSDPTypes.cpp - Types of the fsdp dialect --------------------------===//
+//
+// Text and verification of shards, gathered units and futures.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+/// `12704xf32`.
+static ParseResult parseFlatShape(AsmParser &parser, int64_t &numel,
+                                  Type &elementType) {
+  SmallVector<int64_t> sizes;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseDimensionList(sizes, /*allowDynamic=*/false,
+                                /*withTrailingX=*/true) ||
+      parser.parseType(elementType))
+    return failure();
+  if (sizes.size() != 1)
+    return parser.emitError(loc, "expected one size, got ") << sizes.size();
+  numel = sizes.front();
+  return success();
+}
+
+static void printFlatShape(AsmPrinter &printer, int64_t numel,
+                           Type elementType) {
+  printer << numel << 'x' << elementType;
+}
+
+static LogicalResult verifyFlat(function_ref<InFlightDiagnostic()> emitError,
+                                int64_t numel, Type elementType) {
+  if (numel < 1)
+    return emitError() << "expected at least one element, got " << numel;
+  if (!isa<FloatType>(elementType))
+    return emitError() << "expected elements of a float type, got "
+                       << elementType;
+  return success();
+}
+
+LogicalResult ShardType::verify(function_ref<InFlightDiagnostic()> emitError,
+                                int64_t numel, Type elementType,
+                                int64_t shards) {
+  if (failed(verifyFlat(emitError, numel, elementType)))
+    return failure();
+  if (shards < 1 || numel % shards != 0)
+    return emitError() << "expected a number of shards that divides " << numel
+                       << ", got " << shards;
+  return success();
+}
+
+LogicalResult GatheredType::verify(function_ref<InFlightDiagnostic()> emitError,
+                                   int64_t numel, Type elementType) {
+  return verifyFlat(emitError, numel, elementType);
+}
+
+LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
+                                 Type valueType) {
+  if (!isa<GatheredType, ShardType, RankedTensorType>(valueType))
+    return emitError() << "expected a gathered unit, a shard or a tensor in "
+                          "flight, got "
+                       << valueType;
+  return success();
+}
+
+} // namespace fsdp
+
+#define GET_TYPEDEF_CLASSES
+#include "fsdp/Dialect/FSDP/IR/FSDPTypes.cpp.inc"
+
+void fsdp::FSDPDialect::registerTypes() {
+  addTypes<
+#define GET_TYPEDEF_LIST
+#include "fsdp/Dialect/FSDP/IR/FSDPTypes.cpp.inc"
+      >();
+}

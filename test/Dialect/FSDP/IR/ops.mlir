@@ -1,0 +1,91 @@
+// Every op of the dialect parses, prints and survives bytecode and generic form.
+// RUN: fsdp-opt %s | FileCheck %s
+// RUN: fsdp-opt %s --emit-bytecode | fsdp-opt | FileCheck %s
+// RUN: fsdp-opt %s --mlir-print-op-generic | fsdp-opt | FileCheck %s
+
+// CHECK: fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+// CHECK: fsdp.mesh @copies ["replica" = 2, "shard" = 1]
+fsdp.mesh @copies ["replica" = 2, "shard" = 1]
+
+// A parameter may be frozen, channels-last, tied, or a scalar.
+// CHECK: fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+// CHECK-SAME: layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
+// CHECK-SAME: "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
+fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+  layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
+           "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
+// CHECK: fsdp.unit @whole on @copies
+fsdp.unit @whole on @copies storage f32 compute f32 reduce f32
+  layout <["b" : 8 at 0], numel = 8, padded = 8>
+
+// CHECK: func.func private @source()
+func.func private @source() -> ()
+
+// CHECK-LABEL: func.func @logical
+// CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, parameter>}
+// CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, exp_avg>}
+// CHECK-SAME: {fsdp.hyper}
+// CHECK-SAME: {fsdp.result = 0 : i64}
+// CHECK-SAME: {fsdp.unit_of = "h.0"}
+// CHECK-SAME: attributes {fsdp.source = @source}
+func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>},
+                   %m: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, exp_avg>},
+                   %hyper: tensor<6xf64> {fsdp.hyper},
+                   %mask: tensor<4xf32> {fsdp.result = 0 : i64},
+                   %gs: tensor<bf16> {fsdp.unit_of = "h.0"},
+                   %gw: tensor<3x5xbf16, #aten.strided<[1, 3]>>,
+                   %b: !fsdp.shard<8xf32, 1>,
+                   %flatb: tensor<8xf32>, %loss: tensor<f32>)
+    -> (!fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>})
+    attributes {fsdp.source = @source} {
+  // CHECK: %[[FULL:.*]] = fsdp.unshard @h.0 <forward> %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
+  %full = fsdp.unshard @h.0 <forward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
+  // CHECK: fsdp.view %[[FULL]][@h.0, "w"] : !fsdp.gathered<28xbf16> -> tensor<3x5xbf16>
+  %w = fsdp.view %full[@h.0, "w"] : !fsdp.gathered<28xbf16> -> tensor<3x5xbf16>
+  // CHECK: fsdp.view %[[FULL]][@h.0, "k"] : !fsdp.gathered<28xbf16> -> tensor<2x3x1x1xbf16, #aten.strided<[3, 1, 3, 3]>>
+  %k = fsdp.view %full[@h.0, "k"] : !fsdp.gathered<28xbf16> -> tensor<2x3x1x1xbf16, #aten.strided<[3, 1, 3, 3]>>
+  // CHECK: %[[FLAT:.*]] = fsdp.flatten_grads @h.0(%{{.*}}, none, %{{.*}}) : (tensor<3x5xbf16, #aten.strided<[1, 3]>>, tensor<bf16>) -> tensor<28xbf16>
+  %flat = fsdp.flatten_grads @h.0(%gw, none, %gs)
+      : (tensor<3x5xbf16, #aten.strided<[1, 3]>>, tensor<bf16>) -> tensor<28xbf16>
+  // CHECK: fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %[[FLAT]] : tensor<28xbf16> -> !fsdp.shard<28xf32, 4>
+  %g = fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
+      : tensor<28xbf16> -> !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.all_reduce @h.0 over ["replica"] divide <pre = 1, post = 1.5> via f32 %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.shard<28xf32, 4>
+  %g1 = fsdp.all_reduce @h.0 over ["replica"] divide <pre = 1, post = 1.5> via f32 %g
+      : !fsdp.shard<28xf32, 4> -> !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %{{.*}} : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
+  %gb = fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %flatb
+      : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
+  // CHECK: fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
+  %mean = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+      : tensor<f32> -> tensor<f32>
+  // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<6xf64>
+  %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper
+      : !fsdp.shard<28xf32, 4>, tensor<6xf64>
+  // CHECK: fsdp.sgd @whole [0 to 8] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<6xf64>{{ *$}}
+  %b1 = fsdp.sgd @whole [0 to 8] %b, %gb, %hyper : !fsdp.shard<8xf32, 1>, tensor<6xf64>
+  // CHECK: fsdp.sgd @whole [] %{{.*}}, %{{.*}} momentum %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<6xf64> -> !fsdp.shard<8xf32, 1>
+  %b2, %b3 = fsdp.sgd @whole [] %b, %gb momentum %b, %hyper
+      : !fsdp.shard<8xf32, 1>, tensor<6xf64> -> !fsdp.shard<8xf32, 1>
+  return %p1 : !fsdp.shard<28xf32, 4>
+}
+
+// CHECK-LABEL: func.func @scheduled
+func.func @scheduled(%p: !fsdp.shard<28xf32, 4>, %flat: tensor<28xbf16>, %loss: tensor<f32>) {
+  // CHECK: %[[F:.*]] = fsdp.async.unshard @h.0 <backward> %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  %f = fsdp.async.unshard @h.0 <backward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  // CHECK: %[[FULL:.*]] = fsdp.async.wait %[[F]] : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
+  %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
+  // CHECK: fsdp.async.reshard %[[FULL]] : !fsdp.gathered<28xbf16>
+  fsdp.async.reshard %full : !fsdp.gathered<28xbf16>
+  // CHECK: fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %{{.*}} : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
+  %r = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
+      : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
+  // CHECK: fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> !fsdp.future<tensor<f32>>
+  %l = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss
+      : tensor<f32> -> !fsdp.future<tensor<f32>>
+  %g = fsdp.async.wait %r : !fsdp.future<!fsdp.shard<28xf32, 4>> -> !fsdp.shard<28xf32, 4>
+  %mean = fsdp.async.wait %l : !fsdp.future<tensor<f32>> -> tensor<f32>
+  return
+}
