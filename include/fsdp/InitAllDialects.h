@@ -9,6 +9,7 @@
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/Plan/IR/Plan.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -16,7 +17,8 @@ namespace fsdp {
 
 /// Adds the dialects of all levels, and those of MLIR that stand beside them.
 inline void registerAllDialects(mlir::DialectRegistry &registry) {
-  registry.insert<aten::ATenDialect, FSDPDialect, mlir::func::FuncDialect>();
+  registry.insert<aten::ATenDialect, FSDPDialect, plan::PlanDialect,
+                  mlir::func::FuncDialect>();
 }
 
 } // namespace fsdp

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "ArgsSyntax.h"
+#include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
 #include "OpFactsShim.h"
 
 #include "mlir/IR/Builders.h"

@@ -4,53 +4,14 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "ArgsSyntax.h"
 #include "OpFactsShim.h"
+#include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
 
 #include "mlir/IR/Builders.h"
 
 using namespace mlir;
 using namespace fsdp;
 using namespace fsdp::aten;
-
-//===----------------------------------------------------------------------===//
-// Syntax
-//===----------------------------------------------------------------------===//
-
-static ParseResult parseCallee(OpAsmParser &parser, OpNameAttr &callee) {
-  std::string name;
-  auto loc = parser.getCurrentLocation();
-  if (parser.parseString(&name))
-    return failure();
-  auto emitError = [&] { return parser.emitError(loc); };
-  callee = OpNameAttr::getChecked(function_ref<InFlightDiagnostic()>(emitError),
-                                  parser.getContext(), StringRef(name));
-  return success(callee != nullptr);
-}
-
-static void printCallee(OpAsmPrinter &printer, CallOp, OpNameAttr callee) {
-  printer.printString(callee.getName());
-}
-
-static ParseResult
-parseCallArgs(OpAsmParser &parser, ArgsAttr &args,
-              SmallVectorImpl<OpAsmParser::UnresolvedOperand> &inputs) {
-  return parseArgs(parser, args, [&](bool &isPlace) -> ParseResult {
-    OpAsmParser::UnresolvedOperand operand;
-    OptionalParseResult result = parser.parseOptionalOperand(operand);
-    isPlace = result.has_value();
-    if (!isPlace)
-      return success();
-    inputs.push_back(operand);
-    return *result;
-  });
-}
-
-static void printCallArgs(OpAsmPrinter &printer, CallOp, ArgsAttr args,
-                          OperandRange inputs) {
-  auto next = inputs.begin();
-  printArgs(printer, args, [&] { printer.printOperand(*next++); });
-}
 
 //===----------------------------------------------------------------------===//
 // CallOp

@@ -4,7 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "ArgsSyntax.h"
+#include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -234,4 +234,43 @@ void aten::printArgs(AsmPrinter &printer, ArgsAttr args,
     ++index;
   });
   printer << ')';
+}
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+ParseResult aten::parseCallee(OpAsmParser &parser, OpNameAttr &callee) {
+  std::string name;
+  auto loc = parser.getCurrentLocation();
+  if (parser.parseString(&name))
+    return failure();
+  auto emitError = [&] { return parser.emitError(loc); };
+  callee = OpNameAttr::getChecked(function_ref<InFlightDiagnostic()>(emitError),
+                                  parser.getContext(), StringRef(name));
+  return success(callee != nullptr);
+}
+
+void aten::printCallee(OpAsmPrinter &printer, Operation *, OpNameAttr callee) {
+  printer.printString(callee.getName());
+}
+
+ParseResult
+aten::parseCallArgs(OpAsmParser &parser, ArgsAttr &args,
+                    SmallVectorImpl<OpAsmParser::UnresolvedOperand> &inputs) {
+  return parseArgs(parser, args, [&](bool &isPlace) -> ParseResult {
+    OpAsmParser::UnresolvedOperand operand;
+    OptionalParseResult result = parser.parseOptionalOperand(operand);
+    isPlace = result.has_value();
+    if (!isPlace)
+      return success();
+    inputs.push_back(operand);
+    return *result;
+  });
+}
+
+void aten::printCallArgs(OpAsmPrinter &printer, Operation *, ArgsAttr args,
+                         OperandRange inputs) {
+  auto next = inputs.begin();
+  printArgs(printer, args, [&] { printer.printOperand(*next++); });
 }

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_LIB_DIALECT_ATEN_IR_ARGSSYNTAX_H
-#define FSDP_LIB_DIALECT_ATEN_IR_ARGSSYNTAX_H
+#ifndef FSDP_DIALECT_ATEN_IR_ARGSSYNTAX_H
+#define FSDP_DIALECT_ATEN_IR_ARGSSYNTAX_H
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 
@@ -24,6 +24,17 @@ parseArgs(mlir::AsmParser &parser, ArgsAttr &args,
 void printArgs(mlir::AsmPrinter &printer, ArgsAttr args,
                llvm::function_ref<void()> printPlace);
 
+/// The custom directives of an op with `callee` and `args`: `"mm"` and
+/// `(%a, %b, 1, dtype = f32)`.
+mlir::ParseResult parseCallee(mlir::OpAsmParser &parser, OpNameAttr &callee);
+void printCallee(mlir::OpAsmPrinter &printer, mlir::Operation *op,
+                 OpNameAttr callee);
+mlir::ParseResult parseCallArgs(
+    mlir::OpAsmParser &parser, ArgsAttr &args,
+    llvm::SmallVectorImpl<mlir::OpAsmParser::UnresolvedOperand> &inputs);
+void printCallArgs(mlir::OpAsmPrinter &printer, mlir::Operation *op,
+                   ArgsAttr args, mlir::OperandRange inputs);
+
 } // namespace fsdp::aten
 
-#endif // FSDP_LIB_DIALECT_ATEN_IR_ARGSSYNTAX_H
+#endif // FSDP_DIALECT_ATEN_IR_ARGSSYNTAX_H

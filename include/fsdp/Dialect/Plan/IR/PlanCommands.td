@@ -1,0 +1,270 @@
+//===- PlanCommands.td - Commands of a plan ----------------*- tablegen -*-===//
+//
+// What a program consists of: launches, collectives, updates, copies, events.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_PLAN_IR_PLANCOMMANDS_TD
+#define FSDP_DIALECT_PLAN_IR_PLANCOMMANDS_TD
+
+include "fsdp/Dialect/ATen/IR/ATenDialect.td"
+include "fsdp/Dialect/Plan/IR/PlanOps.td"
+
+// No effects are declared, so nothing merges, moves or drops a command.
+class Plan_Command<string mnemonic, list<Trait> traits = []>
+    : Plan_Op<mnemonic, [Plan_CommandOpInterface, HasParent<"ProgramOp">] # traits>;
+
+// The end of a command's argument list: where it runs.
+defvar Plan_Place = (ins Plan_RoleAttr:$role, Plan_StreamAttr:$stream);
+
+def Plan_LaunchOp : Plan_Command<"launch", [AttrSizedOperandSegments]> {
+  let summary = "call a kernel";
+  let description = [{
+    Calls the operator `callee` with constants and buffers in their places, as
+    in `aten.call`. The buffers behind the arrow are written: they are the
+    operator's writable arguments (`out`, or what an in-place operator changes),
+    in their order, or, for an operator without any, the places of its results,
+    which the runtime hands out through the allocator hook. A result that the
+    operator leaves undefined is `none`.
+
+    Example:
+
+    ```mlir
+    plan.launch "mm.out"(%a, %b) -> %c <forward>
+    plan.launch "native_layer_norm"(%x, [32], %w, %b, 1.0e-05) -> %y, %mean, %rstd <forward>
+    plan.launch "native_layer_norm_backward"(...) -> %dx, none, none <backward>
+    ```
+
+    **Constraints**:
+
+    * C1: there are as many operands as places among the arguments.
+    * C2: there are as many buffers written as results present.
+  }];
+  let arguments = !con((ins ATen_OpNameAttr:$callee, ATen_ArgsAttr:$args,
+    Variadic<Plan_BufferType>:$inputs, Variadic<Plan_BufferType>:$outputs,
+    OptionalAttr<DenseBoolArrayAttr>:$present, OptionalAttr<StrAttr>:$scope), Plan_Place);
+  let assemblyFormat = [{
+    custom<Callee>($callee) `` custom<CallArgs>($args, $inputs)
+    `` custom<Outputs>($outputs, $present) custom<Place>($role, $stream) attr-dict
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return getInputs(); }
+    ::mlir::OperandRange getWrites() { return getOutputs(); }
+    /// The operands that stand in the argument at `index`.
+    ::mlir::OperandRange getArgInputs(unsigned index);
+  }];
+}
+
+// A command that moves from a source to a target.
+class Plan_Move<string mnemonic, list<Trait> traits = []> : Plan_Command<mnemonic, traits> {
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands().take_front(1); }
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands().drop_front(1); }
+  }];
+}
+
+class Plan_Collective<string mnemonic>
+    : Plan_Move<mnemonic, [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
+
+def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
+  let summary = "concatenate the sources of all ranks of a group";
+  let description = [{
+    Example:
+
+    ```mlir
+    plan.all_gather @shard %h0 to %full of @h.0 <forward> on gather
+    ```
+
+    **Constraints**:
+
+    * C1: the communicator and the unit exist.
+    * C2: the target has the source's element type and as many times its
+      elements as there are ranks in a group.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$communicator, Plan_BufferType:$source,
+    Plan_BufferType:$target, OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Place);
+  let assemblyFormat = [{
+    $communicator $source `to` $target (`of` $unit^)? custom<Place>($role, $stream) attr-dict
+  }];
+}
+
+class Plan_Reduction<string mnemonic> : Plan_Collective<mnemonic> {
+  let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
+    TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
+    OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Place);
+  let assemblyFormat = [{
+    $communicator `divide` $divide `via` $via $source `to` $target (`of` $unit^)?
+    custom<Place>($role, $stream) attr-dict
+  }];
+}
+
+def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
+  let summary = "sum the sources of a group and keep this rank's piece";
+  let description = [{
+    The target becomes this rank's piece of the sum of the sources, each divided
+    by `pre`; summed in `via`, divided by `post`, cast to the target's type.
+
+    Example:
+
+    ```mlir
+    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %flat to %g of @h.0 <backward> on reduce
+    ```
+
+    **Constraints**:
+
+    * C1: the communicator and the unit exist.
+    * C2: the source has as many times the target's elements as there are ranks
+      in a group.
+  }];
+}
+
+def Plan_AllReduceOp : Plan_Reduction<"all_reduce"> {
+  let summary = "sum the sources of a group";
+  let description = [{
+    As `plan.reduce_scatter`, but every rank gets the whole sum. Source and
+    target may be the same buffer.
+
+    Example:
+
+    ```mlir
+    plan.all_reduce @all divide <pre = 2, post = 1> via f32 %local to %loss <forward> on all_reduce
+    ```
+
+    **Constraints**:
+
+    * C1: the communicator and the unit exist.
+    * C2: the target has as many elements as the source.
+  }];
+}
+
+def Plan_AdamWOp : Plan_Command<"adamw", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "update a unit's shard with AdamW";
+  let description = [{
+    Updates the elements of `intervals` (pairs of begin and end in the unsharded
+    flat parameter) that this rank holds. The hyper-parameters are slots that
+    the caller sets.
+
+    Example:
+
+    ```mlir
+    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v <update>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists, and intervals ascend inside its layout.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+    Plan_BufferType:$parameter, Plan_BufferType:$gradient, Plan_BufferType:$exp_avg,
+    Plan_BufferType:$exp_avg_sq), Plan_Place);
+  let assemblyFormat = [{
+    $unit $intervals $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
+    custom<Place>($role, $stream) attr-dict
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands(); }
+  }];
+}
+
+def Plan_SGDOp : Plan_Command<"sgd", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "update a unit's shard with SGD";
+  let description = [{
+    As `plan.adamw`; without a momentum buffer, plain SGD.
+
+    Example:
+
+    ```mlir
+    plan.sgd @h.0 [0, 12704] %p, %g momentum %b <update>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists, and intervals ascend inside its layout.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+    Plan_BufferType:$parameter, Plan_BufferType:$gradient,
+    Optional<Plan_BufferType>:$momentum), Plan_Place);
+  let assemblyFormat = [{
+    $unit $intervals $parameter `,` $gradient (`momentum` $momentum^)?
+    custom<Place>($role, $stream) attr-dict
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands(); }
+  }];
+}
+
+def Plan_ZeroOp : Plan_Command<"zero"> {
+  let summary = "zero a buffer";
+  let description = [{
+    Example:
+
+    ```mlir
+    plan.zero %pad <backward>
+    ```
+
+    **Constraints**:
+
+    * C1: the buffer is dense.
+  }];
+  let arguments = !con((ins Plan_BufferType:$target), Plan_Place);
+  let assemblyFormat = "$target custom<Place>($role, $stream) attr-dict";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands(); }
+  }];
+}
+
+def Plan_CopyOp : Plan_Move<"copy"> {
+  let summary = "copy a buffer into another";
+  let description = [{
+    Element types and strides may differ: this is also the cast.
+
+    Example:
+
+    ```mlir
+    plan.copy %h0 to %half <forward> on gather
+    ```
+
+    **Constraints**:
+
+    * C1: both have the same number of elements.
+  }];
+  let arguments = !con((ins Plan_BufferType:$source, Plan_BufferType:$target), Plan_Place);
+  let assemblyFormat = "$source `to` $target custom<Place>($role, $stream) attr-dict";
+  let hasVerifier = 1;
+}
+
+def Plan_RecordOp : Plan_Command<"record"> {
+  let summary = "mark a point on a stream";
+  let description = [{
+    The event happens when all commands before it on its stream are done.
+
+    Example:
+
+    ```mlir
+    %e = plan.record <forward> on gather
+    plan.wait %e <forward>
+    ```
+  }];
+  let arguments = Plan_Place;
+  let results = (outs Plan_EventType:$event);
+  let assemblyFormat = "custom<Place>($role, $stream) attr-dict";
+}
+
+def Plan_WaitOp : Plan_Command<"wait"> {
+  let summary = "hold a stream until an event has happened";
+  let description = [{
+    Example:
+
+    ```mlir
+    plan.wait %e <forward>
+    ```
+  }];
+  let arguments = !con((ins Plan_EventType:$event), Plan_Place);
+  let assemblyFormat = "$event custom<Place>($role, $stream) attr-dict";
+}
+
+#endif // FSDP_DIALECT_PLAN_IR_PLANCOMMANDS_TD

@@ -1,0 +1,239 @@
+//===- PlanOps.td - Tables of a plan -----------------------*- tablegen -*-===//
+//
+// The module, its units, communicators and buffers, and the programs.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_PLAN_IR_PLANOPS_TD
+#define FSDP_DIALECT_PLAN_IR_PLANOPS_TD
+
+include "fsdp/Dialect/FSDP/IR/FSDPAttrs.td"
+include "fsdp/Dialect/Plan/IR/PlanDialect.td"
+include "fsdp/Dialect/Plan/IR/PlanInterfaces.td"
+include "mlir/IR/OpAsmInterface.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+class Plan_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Plan_Dialect, mnemonic, traits>;
+
+def Plan_ModuleOp : Plan_Op<"module", [
+    IsolatedFromAbove, Symbol, SymbolTable, NoTerminator, SingleBlock,
+    NoRegionArguments, RegionKindInterface, HasOnlyGraphRegion]> {
+  let summary = "a plan: tables, and programs over them";
+  let description = [{
+    All that one rank does, the same for every rank. The mesh is listed from the
+    outermost axis in. `token_rows` is the number of rows of the embedding that
+    reads input 0, if one does; `notes` is what people should know.
+
+    Example:
+
+    ```mlir
+    plan.module @step mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+      plan.communicator @shard axes [0]
+      plan.unit @wte storage f32 compute f32 reduce f32 shards 2
+          layout <["wte" : 4x2 @ 0], numel = 8, padded = 8>
+      %shard = plan.buffer shard @wte at 0 : tensor<4xf32>
+      %full = plan.buffer transient at 64 : tensor<8xf32>
+      plan.program @step {
+        plan.all_gather @shard %shard to %full of @wte <forward> on gather
+      }
+    }
+    ```
+
+    **Constraints**:
+
+    * C1: the device is `cpu` or `cuda`.
+    * C2: the body holds only the tables and programs of this dialect.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name,
+    TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, StrAttr:$device,
+    StrAttr:$strategy, OptionalAttr<I64Attr>:$token_rows,
+    OptionalAttr<StrArrayAttr>:$notes);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = [{
+    $sym_name `mesh` custom<Axes>($mesh) `device` $device `strategy` $strategy
+    attr-dict-with-keyword $body
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// How many ranks there are in all.
+    int64_t getNumRanks();
+  }];
+}
+
+def Plan_CommunicatorOp : Plan_Op<"communicator", [Symbol, HasParent<"ModuleOp">]> {
+  let summary = "groups of ranks that communicate";
+  let description = [{
+    The ranks of a group agree in all coordinates of the mesh but those of the
+    listed axes.
+
+    Example:
+
+    ```mlir
+    plan.communicator @shard axes [1]
+    ```
+
+    **Constraints**:
+
+    * C1: every axis is an index into the mesh, and there is at least one; they
+      ascend.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, DenseI64ArrayAttr:$axes);
+  let assemblyFormat = "$sym_name `axes` $axes attr-dict";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// How many ranks are in a group.
+    int64_t getGroupSize();
+  }];
+}
+
+def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
+  let summary = "a flat parameter";
+  let description = [{
+    The layout of a flat parameter and the element types in which it is stored,
+    gathered and reduced. Every rank holds one of `shards` equal pieces.
+
+    Example:
+
+    ```mlir
+    plan.unit @wte storage f32 compute bf16 reduce f32 shards 2
+        layout <["wte" : 4x2 @ 0], numel = 8, padded = 8>
+    ```
+
+    **Constraints**:
+
+    * C1: the padded length is a multiple of the number of shards.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttr:$storage,
+    TypeAttr:$compute, TypeAttr:$reduce, I64Attr:$shards, FSDP_LayoutAttr:$layout);
+  let assemblyFormat = [{
+    $sym_name `storage` $storage `compute` $compute `reduce` $reduce
+    `shards` $shards `layout` $layout attr-dict
+  }];
+  let hasVerifier = 1;
+}
+
+// The allocation of a root keeps CSE from merging two equal buffers.
+def Plan_BufferOp : Plan_Op<"buffer", [
+    HasParent<"ModuleOp">, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
+  let summary = "memory of its own";
+  let description = [{
+    A buffer that owns bytes. Its role says what puts the first content in and
+    what reads the last:
+
+    | role | |
+    |---|---|
+    | `transient` | lives inside one run of one program |
+    | `shard` | this rank's piece of the unit's flat parameter |
+    | `optimizer_state` | of the unit, called `name` |
+    | `gradient` | this rank's reduced gradient of the unit; alive until the program ends |
+    | `model_buffer` | replicated state, from the checkpoint (`name`) or embedded (`value`) |
+    | `constant` | embedded, never written |
+    | `result` | written by `init`, read by every step |
+    | `input`, `output` | of the user, by `index` |
+    | `loss` | the scalar loss |
+
+    `at` is the offset in bytes in the arena of its space; `after` names the
+    buffers whose place it takes over from another stream: it may be written
+    only when all commands that use those are done.
+
+    Example:
+
+    ```mlir
+    %h0 = plan.buffer shard @h.0 at 0 : tensor<3176xf32>
+    %v = plan.buffer optimizer_state @h.0 "exp_avg" at 12736 : tensor<3176xf32>
+    %x = plan.buffer transient at 25472 after %y : tensor<16x2x32xf32, #aten.strided<[32, 512, 1]>>
+    %mask = plan.buffer constant value dense<1> : tensor<4xi64> at 64 : tensor<4xi64>
+    ```
+
+    **Constraints**:
+
+    * C1: the sizes are known, and the layout has no offset of its own.
+    * C2: `shard`, `optimizer_state` and `gradient` name a unit, others do not.
+    * C3: `input` and `output` have an index, others do not.
+    * C4: a `value` has the buffer's shape and element type, and belongs to a
+      `constant`, which must have one, or a `model_buffer`.
+    * C5: `optimizer_state` has a name; only it and `model_buffer` have one.
+  }];
+  let arguments = (ins Plan_BufferRoleAttr:$role, TypeAttrOf<AnyRankedTensor>:$type,
+    DefaultValuedAttr<Plan_SpaceAttr, "::fsdp::plan::Space::Device">:$space,
+    OptionalAttr<FlatSymbolRefAttr>:$owner, OptionalAttr<StrAttr>:$name,
+    OptionalAttr<I64Attr>:$index, OptionalAttr<ElementsAttr>:$value,
+    OptionalAttr<I64Attr>:$offset, Variadic<Plan_BufferType>:$after);
+  let results = (outs Res<Plan_BufferType, "", [MemAlloc]>:$buffer);
+  let assemblyFormat = [{
+    `` $role ($owner^)? ($name^)? (`number` $index^)? (`in` `` $space^)?
+    (`value` $value^)? (`at` $offset^)? (`after` $after^)? attr-dict `:` $type
+  }];
+  let builders = [OpBuilder<(ins "BufferRole":$role, "::mlir::RankedTensorType":$type)>];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::RankedTensorType getTensorType() {
+      return ::llvm::cast<::mlir::RankedTensorType>(getType());
+    }
+    /// True if the content outlives a run of a program.
+    bool isPersistent();
+    /// True if somebody reads it when the program has ended.
+    bool isReadAfterProgram();
+  }];
+}
+
+def Plan_ViewOp : Plan_Op<"view", [
+    Pure, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
+  let summary = "another window on the bytes of a buffer";
+  let description = [{
+    `at` is in bytes from the first element of the buffer.
+
+    Example:
+
+    ```mlir
+    %w = plan.view %full at 128 : tensor<32x96xf32>
+    %t = plan.view %full at 128 : tensor<96x32xf32, #aten.strided<[1, 96]>>
+    ```
+
+    **Constraints**:
+
+    * C1: the operand owns bytes: it is no view.
+    * C2: the sizes are known, and the layout has no offset of its own.
+    * C3: the window is inside of the buffer.
+  }];
+  let arguments = (ins Plan_BufferType:$root, I64Attr:$offset,
+                       TypeAttrOf<AnyRankedTensor>:$type);
+  let results = (outs Plan_BufferType:$view);
+  let assemblyFormat = "$root `at` $offset attr-dict `:` $type";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    ::mlir::RankedTensorType getTensorType() {
+      return ::llvm::cast<::mlir::RankedTensorType>(getType());
+    }
+    BufferOp getBuffer() { return getRoot().getDefiningOp<BufferOp>(); }
+  }];
+}
+
+def Plan_ProgramOp : Plan_Op<"program", [
+    Symbol, HasParent<"ModuleOp">, NoTerminator, SingleBlock, NoRegionArguments]> {
+  let summary = "a list of commands";
+  let description = [{
+    The commands of `init` run once, those of `step` at every step.
+
+    Example:
+
+    ```mlir
+    plan.program @step {
+      plan.launch "mm.out"(%a, %b) -> %c <forward>
+    }
+    ```
+
+    **Constraints**:
+
+    * C1: the body holds only commands.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
+  let hasVerifier = 1;
+}
+
+#endif // FSDP_DIALECT_PLAN_IR_PLANOPS_TD

@@ -1,0 +1,229 @@
+//===- PlanCommands.cpp - Commands of a plan ------------------------------===//
+//
+// Syntax and verification of what a program consists of.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandSyntax.h"
+
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+
+// Both dialects have a view, a unit, ...: here these are of this one.
+namespace fsdp::plan {
+
+//===----------------------------------------------------------------------===//
+// Syntax
+//===----------------------------------------------------------------------===//
+
+ParseResult parseOutputs(
+    OpAsmParser &parser,
+    SmallVectorImpl<OpAsmParser::UnresolvedOperand> &outputs,
+    DenseBoolArrayAttr &present) {
+  if (parser.parseOptionalArrow())
+    return success();
+  SmallVector<bool> places;
+  auto parseOutput = [&]() -> ParseResult {
+    places.push_back(parser.parseOptionalKeyword("none").failed());
+    return places.back() ? parser.parseOperand(outputs.emplace_back())
+                         : success();
+  };
+  if (parser.parseCommaSeparatedList(parseOutput))
+    return failure();
+  if (outputs.size() != places.size())
+    present = parser.getBuilder().getDenseBoolArrayAttr(places);
+  return success();
+}
+
+void printOutputs(OpAsmPrinter &printer, Operation *,
+                        OperandRange outputs, DenseBoolArrayAttr present) {
+  if (outputs.empty() && !present)
+    return;
+  printer << " -> ";
+  if (!present) {
+    printer.printOperands(outputs);
+    return;
+  }
+  auto next = outputs.begin();
+  llvm::interleaveComma(present.asArrayRef(), printer, [&](bool isPresent) {
+    if (isPresent)
+      printer.printOperand(*next++);
+    else
+      printer << "none";
+  });
+}
+
+ParseResult parsePlace(OpAsmParser &parser, RoleAttr &role,
+                             StreamAttr &stream) {
+  StringRef keyword;
+  SMLoc loc;
+  auto parseWord = [&] {
+    loc = parser.getCurrentLocation();
+    return parser.parseKeyword(&keyword);
+  };
+  if (parser.parseLess() || parseWord())
+    return failure();
+  std::optional<Role> roleValue = symbolizeRole(keyword);
+  if (!roleValue)
+    return parser.emitError(loc, "expected a role, got '") << keyword << "'";
+  std::optional<Stream> streamValue = Stream::Compute;
+  if (parser.parseGreater())
+    return failure();
+  if (parser.parseOptionalKeyword("on").succeeded()) {
+    if (parseWord())
+      return failure();
+    streamValue = symbolizeStream(keyword);
+    if (!streamValue)
+      return parser.emitError(loc, "expected a stream, got '")
+             << keyword << "'";
+  }
+  role = RoleAttr::get(parser.getContext(), *roleValue);
+  stream = StreamAttr::get(parser.getContext(), *streamValue);
+  return success();
+}
+
+void printPlace(OpAsmPrinter &printer, Operation *, RoleAttr role,
+                      StreamAttr stream) {
+  printer << '<' << stringifyRole(role.getValue()) << '>';
+  if (stream.getValue() != Stream::Compute)
+    printer << " on " << stringifyStream(stream.getValue());
+}
+
+//===----------------------------------------------------------------------===//
+// LaunchOp
+//===----------------------------------------------------------------------===//
+
+OperandRange LaunchOp::getArgInputs(unsigned index) {
+  ArrayRef<Attribute> values = getArgs().getValues();
+  unsigned first = 0;
+  for (Attribute value : values.take_front(index))
+    first += aten::ArgsAttr::countPlaces(value);
+  return getInputs().slice(first, aten::ArgsAttr::countPlaces(values[index]));
+}
+
+LogicalResult LaunchOp::verify() {
+  unsigned places = getArgs().countPlaces();
+  if (places != getInputs().size())
+    return emitOpError() << "C1: expected " << places
+                         << " operands, one per place among the arguments, got "
+                         << getInputs().size();
+  if (std::optional<ArrayRef<bool>> present = getPresent()) {
+    size_t count = llvm::count(*present, true);
+    if (count != getOutputs().size())
+      return emitOpError() << "C2: expected " << count
+                           << " buffers to write, got " << getOutputs().size();
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives and updates
+//===----------------------------------------------------------------------===//
+
+/// The communicator and the unit exist; the size of a group.
+static FailureOr<int64_t> verifyGroup(Operation *op,
+                                      SymbolTableCollection &symbols,
+                                      FlatSymbolRefAttr communicator,
+                                      FlatSymbolRefAttr unit) {
+  auto group =
+      symbols.lookupNearestSymbolFrom<CommunicatorOp>(op, communicator);
+  if (!group)
+    return op->emitOpError("C1: expected a communicator called '")
+           << communicator.getValue() << "', found none";
+  if (unit && !symbols.lookupNearestSymbolFrom<UnitOp>(op, unit))
+    return op->emitOpError("C1: expected a unit called '")
+           << unit.getValue() << "', found none";
+  return group.getGroupSize();
+}
+
+static LogicalResult verifyCounts(Operation *op, Value source, Value target,
+                                  int64_t factor) {
+  int64_t expected = getTensorType(source).getNumElements() * factor;
+  int64_t found = getTensorType(target).getNumElements();
+  if (expected == found)
+    return success();
+  return op->emitOpError("C2: expected ")
+         << expected << " elements, got " << found;
+}
+
+LogicalResult AllGatherOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  FailureOr<int64_t> size =
+      verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr());
+  if (failed(size) ||
+      failed(verifyCounts(*this, getSource(), getTarget(), *size)))
+    return failure();
+  Type source = getTensorType(getSource()).getElementType();
+  Type target = getTensorType(getTarget()).getElementType();
+  if (source != target)
+    return emitOpError("C2: expected elements of ")
+           << source << ", got " << target;
+  return success();
+}
+
+LogicalResult
+ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  FailureOr<int64_t> size =
+      verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr());
+  if (failed(size))
+    return failure();
+  return verifyCounts(*this, getTarget(), getSource(), *size);
+}
+
+LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  if (failed(
+          verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())))
+    return failure();
+  return verifyCounts(*this, getSource(), getTarget(), 1);
+}
+
+static LogicalResult verifyUpdate(Operation *op, SymbolTableCollection &symbols,
+                                  FlatSymbolRefAttr name,
+                                  ArrayRef<int64_t> intervals) {
+  auto unit = symbols.lookupNearestSymbolFrom<UnitOp>(op, name);
+  if (!unit)
+    return op->emitOpError("C1: expected a unit called '")
+           << name.getValue() << "', found none";
+  int64_t last = 0;
+  for (int64_t bound : intervals) {
+    if (bound < last)
+      return op->emitOpError("C1: expected ascending intervals, got ")
+             << bound << " after " << last;
+    last = bound;
+  }
+  if (intervals.size() % 2 != 0 || last > unit.getLayout().getPadded())
+    return op->emitOpError("C1: expected pairs of bounds up to ")
+           << unit.getLayout().getPadded() << ", got " << intervals.size()
+           << " bounds up to " << last;
+  return success();
+}
+
+LogicalResult AdamWOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyUpdate(*this, symbols, getUnitAttr(), getIntervals());
+}
+
+LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyUpdate(*this, symbols, getUnitAttr(), getIntervals());
+}
+
+//===----------------------------------------------------------------------===//
+// Copies
+//===----------------------------------------------------------------------===//
+
+LogicalResult ZeroOp::verify() {
+  if (!isGapless(getTensorType(getTarget())))
+    return emitOpError("C1: expected a dense buffer, got ")
+           << getTensorType(getTarget());
+  return success();
+}
+
+LogicalResult CopyOp::verify() {
+  int64_t source = getTensorType(getSource()).getNumElements();
+  int64_t target = getTensorType(getTarget()).getNumElements();
+  if (source != target)
+    return emitOpError("C1: expected ")
+           << source << " elements, got " << target;
+  return success();
+}
+
+} // namespace fsdp::plan

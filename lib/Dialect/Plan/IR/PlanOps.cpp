@@ -1,0 +1,237 @@
+//===- PlanOps.cpp - Tables of a plan -------------------------------------===//
+//
+// Verification and syntax of the module, units, communicators and buffers.
+//
+//===----------------------------------------------------------------------===//
+
+#include "CommandSyntax.h"
+
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+
+// Both dialects have a view, a unit, ...: here these are of this one.
+namespace fsdp::plan {
+
+//===----------------------------------------------------------------------===//
+// ModuleOp
+//===----------------------------------------------------------------------===//
+
+static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
+  SmallVector<Attribute> elements;
+  auto parseAxis = [&]() -> ParseResult {
+    std::string name;
+    int64_t size;
+    if (parser.parseString(&name) || parser.parseEqual() ||
+        parser.parseInteger(size))
+      return failure();
+    elements.push_back(AxisAttr::get(parser.getContext(),
+                                     parser.getBuilder().getStringAttr(name),
+                                     size));
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
+    return failure();
+  axes = parser.getBuilder().getArrayAttr(elements);
+  return success();
+}
+
+static void printAxes(OpAsmPrinter &printer, Operation *, ArrayAttr axes) {
+  printer << '[';
+  llvm::interleaveComma(axes.getAsRange<AxisAttr>(), printer, [&](AxisAttr axis) {
+    printer.printString(axis.getName().getValue());
+    printer << " = " << axis.getSize();
+  });
+  printer << ']';
+}
+
+int64_t ModuleOp::getNumRanks() {
+  int64_t ranks = 1;
+  for (auto axis : getMesh().getAsRange<AxisAttr>())
+    ranks *= axis.getSize();
+  return ranks;
+}
+
+LogicalResult ModuleOp::verify() {
+  if (getDevice() != "cpu" && getDevice() != "cuda")
+    return emitOpError() << "C1: expected device 'cpu' or 'cuda', got '"
+                         << getDevice() << "'";
+  for (Operation &op : getBody().front())
+    if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp>(op))
+      return emitOpError("C2: expected only tables and programs in the body, "
+                         "got '")
+             << op.getName() << "'";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// CommunicatorOp
+//===----------------------------------------------------------------------===//
+
+int64_t CommunicatorOp::getGroupSize() {
+  ArrayAttr mesh = cast<ModuleOp>((*this)->getParentOp()).getMesh();
+  int64_t size = 1;
+  for (int64_t axis : getAxes())
+    size *= cast<AxisAttr>(mesh[axis]).getSize();
+  return size;
+}
+
+LogicalResult CommunicatorOp::verify() {
+  int64_t numAxes = cast<ModuleOp>((*this)->getParentOp()).getMesh().size();
+  int64_t next = 0;
+  for (int64_t axis : getAxes()) {
+    if (axis < next || axis >= numAxes)
+      return emitOpError("C1: expected ascending axes below ")
+             << numAxes << ", got " << axis;
+    next = axis + 1;
+  }
+  if (getAxes().empty())
+    return emitOpError("C1: expected at least one axis, got none");
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// UnitOp
+//===----------------------------------------------------------------------===//
+
+LogicalResult UnitOp::verify() {
+  int64_t shards = getShards();
+  if (shards <= 0 || getLayout().getPadded() % shards != 0)
+    return emitOpError("C1: expected a padded length that is a multiple of ")
+           << shards << " shards, got " << getLayout().getPadded();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// BufferOp
+//===----------------------------------------------------------------------===//
+
+void BufferOp::build(OpBuilder &builder, OperationState &state, BufferRole role,
+                     RankedTensorType type) {
+  auto &properties = state.getOrAddProperties<Properties>();
+  properties.role = BufferRoleAttr::get(builder.getContext(), role);
+  properties.type = TypeAttr::get(type);
+  state.addTypes(BufferType::get(builder.getContext()));
+}
+
+void BufferOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  if (auto name = dyn_cast<NameLoc>(getLoc()))
+    setName(getBuffer(), name.getName().getValue());
+}
+
+bool BufferOp::isPersistent() {
+  switch (getRole()) {
+  case BufferRole::Transient:
+  case BufferRole::Gradient:
+  case BufferRole::Output:
+    return false;
+  case BufferRole::Shard:
+  case BufferRole::OptimizerState:
+  case BufferRole::ModelBuffer:
+  case BufferRole::Constant:
+  case BufferRole::Result:
+  case BufferRole::Input:
+  case BufferRole::Loss:
+    return true;
+  }
+  llvm_unreachable("covered switch");
+}
+
+bool BufferOp::isReadAfterProgram() {
+  return getRole() != BufferRole::Transient;
+}
+
+/// Sizes are known and the layout has no offset.
+static LogicalResult verifyWindow(Operation *op, StringRef label,
+                                  RankedTensorType type) {
+  if (!type.hasStaticShape())
+    return op->emitOpError() << label << ": expected known sizes, got " << type;
+  if (int64_t offset = aten::getOffset(type))
+    return op->emitOpError()
+           << label << ": expected a layout without offset, got " << offset;
+  return success();
+}
+
+LogicalResult BufferOp::verify() {
+  if (failed(verifyWindow(*this, "C1", getTensorType())))
+    return failure();
+
+  StringRef role = stringifyBufferRole(getRole());
+  auto check = [&](StringRef label, bool expected, bool found,
+                   StringRef what) -> LogicalResult {
+    if (expected == found)
+      return success();
+    return emitOpError() << label << ": expected " << (expected ? "" : "no ")
+                         << what << " of a buffer of role '" << role << "'";
+  };
+  bool ofUnit = getRole() == BufferRole::Shard ||
+                getRole() == BufferRole::OptimizerState ||
+                getRole() == BufferRole::Gradient;
+  bool ofUser =
+      getRole() == BufferRole::Input || getRole() == BufferRole::Output;
+  bool isState = getRole() == BufferRole::OptimizerState;
+  bool isModelBuffer = getRole() == BufferRole::ModelBuffer;
+  bool isConstant = getRole() == BufferRole::Constant;
+  if (failed(check("C2", ofUnit, getOwner().has_value(), "unit")) ||
+      failed(check("C3", ofUser, getIndex().has_value(), "number")))
+    return failure();
+  if (!isModelBuffer &&
+      failed(check("C4", isConstant, getValue().has_value(), "value")))
+    return failure();
+  if (!isModelBuffer &&
+      failed(check("C5", isState, getName().has_value(), "name")))
+    return failure();
+
+  if (std::optional<ElementsAttr> value = getValue()) {
+    auto type = dyn_cast<RankedTensorType>(value->getType());
+    if (!type || type.getShape() != getTensorType().getShape() ||
+        type.getElementType() != getTensorType().getElementType())
+      return emitOpError("C4: expected a value like ")
+             << getTensorType() << ", got one of type " << value->getType();
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// ViewOp
+//===----------------------------------------------------------------------===//
+
+void ViewOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  if (auto name = dyn_cast<NameLoc>(getLoc()))
+    setName(getView(), name.getName().getValue());
+}
+
+LogicalResult ViewOp::verify() {
+  auto root = getRoot().getDefiningOp<BufferOp>();
+  if (!root)
+    return emitOpError("C1: expected a buffer that owns bytes, got a view");
+  if (failed(verifyWindow(*this, "C2", getTensorType())))
+    return failure();
+  int64_t begin = getOffset(), end = begin + getExtent(getTensorType());
+  int64_t size = getExtent(root.getTensorType());
+  if (begin < 0 || end > size)
+    return emitOpError("C3: expected a window inside of ")
+           << size << " bytes, got [" << begin << ", " << end << ")";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// ProgramOp
+//===----------------------------------------------------------------------===//
+
+LogicalResult ProgramOp::verify() {
+  for (Operation &op : getBody().front())
+    if (!isa<CommandOpInterface>(op))
+      return emitOpError("C1: expected only commands in the body, got '")
+             << op.getName() << "'";
+  return success();
+}
+
+} // namespace fsdp::plan
+
+//===----------------------------------------------------------------------===//
+// Generated
+//===----------------------------------------------------------------------===//
+
+#define GET_OP_CLASSES
+#include "fsdp/Dialect/Plan/IR/PlanOps.cpp.inc"

@@ -1,0 +1,79 @@
+// RUN: fsdp-opt %s | fsdp-opt | FileCheck %s
+// RUN: fsdp-opt %s --mlir-print-op-generic | fsdp-opt | FileCheck %s
+// RUN: fsdp-opt %s --emit-bytecode | fsdp-opt | FileCheck %s
+
+// Every operation once, in its own syntax, the generic one and as bytecode.
+// CHECK-LABEL: plan.module @all
+// CHECK-SAME: mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard"
+plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard"
+    attributes {notes = ["parameters are in the archive's order"], token_rows = 128 : i64} {
+  // CHECK: plan.communicator @shard axes [1]
+  plan.communicator @shard axes [1]
+  plan.communicator @all axes [0, 1]
+  // CHECK: plan.unit @h.0 storage f32 compute bf16 reduce f32 shards 2 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  plan.unit @h.0 storage f32 compute bf16 reduce f32 shards 2
+      layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+
+  // CHECK: %[[SHARD:.*]] = plan.buffer shard @h.0 at 0 : tensor<12xf32>
+  %shard = plan.buffer shard @h.0 at 0 : tensor<12xf32>
+  // CHECK: %[[M:.*]] = plan.buffer optimizer_state @h.0 "exp_avg" : tensor<12xf32>
+  %m = plan.buffer optimizer_state @h.0 "exp_avg" : tensor<12xf32>
+  %v = plan.buffer optimizer_state @h.0 "exp_avg_sq" : tensor<12xf32>
+  %g = plan.buffer gradient @h.0 : tensor<12xf32>
+  // CHECK: plan.buffer model_buffer "running_mean" : tensor<4xf32>
+  %mean = plan.buffer model_buffer "running_mean" : tensor<4xf32>
+  // CHECK: plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
+  %ones = plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
+  // CHECK: plan.buffer input number 0 : tensor<2x4xi64>
+  %in = plan.buffer input number 0 : tensor<2x4xi64>
+  // CHECK: plan.buffer output number 0 : tensor<2x4xi64>
+  %out = plan.buffer output number 0 : tensor<2x4xi64>
+  %loss = plan.buffer loss : tensor<f32>
+  // CHECK: plan.buffer result in host : tensor<4xf32>
+  %table = plan.buffer result in host : tensor<4xf32>
+  // CHECK: %[[CAST:.*]] = plan.buffer transient at 64 : tensor<12xbf16>
+  %cast = plan.buffer transient at 64 : tensor<12xbf16>
+  // CHECK: %[[FULL:.*]] = plan.buffer transient at 128 after %[[CAST]] : tensor<24xbf16>
+  %full = plan.buffer transient at 128 after %cast : tensor<24xbf16>
+  // CHECK: %[[W:.*]] = plan.view %[[FULL]] at 0 : tensor<5x3xbf16, #aten.strided<[1, 5]>>
+  %w = plan.view %full at 0 : tensor<5x3xbf16, #aten.strided<[1, 5]>>
+  %b = plan.view %full at 32 : tensor<7xbf16>
+  %x = plan.buffer transient : tensor<4x5xbf16>
+  %y = plan.buffer transient : tensor<4x3xbf16>
+  %flat = plan.buffer transient : tensor<24xbf16>
+
+  // CHECK: plan.program @init
+  plan.program @init {
+    // CHECK: plan.launch "cos"(%{{.*}}) -> %{{.*}} <init>
+    plan.launch "cos"(%mean) -> %table <init>
+  }
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK: plan.copy %[[SHARD]] to %[[CAST]] <forward> on gather
+    plan.copy %shard to %cast <forward> on gather
+    // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 <forward> on gather
+    plan.all_gather @shard %cast to %full of @h.0 <forward> on gather
+    // CHECK: %[[EVENT:.*]] = plan.record <forward> on gather
+    %event = plan.record <forward> on gather
+    // CHECK: plan.wait %[[EVENT]] <forward>
+    plan.wait %event <forward>
+    // CHECK: plan.launch "mm.out"(%{{.*}}, %[[W]]) -> %{{.*}} <forward> {scope = "m.h.0"}
+    plan.launch "mm.out"(%x, %w) -> %y <forward> {scope = "m.h.0"}
+    // CHECK: plan.launch "max.dim"(%{{.*}}, 1, keepdim = false) -> none, %{{.*}} <backward>
+    plan.launch "max.dim"(%in, 1, keepdim = false) -> none, %out <backward>
+    // CHECK: plan.launch "index_put.out"(%{{.*}}, [none, %{{.*}}], %{{.*}}, false) <backward>
+    plan.launch "index_put.out"(%x, [none, %in], %y, false) <backward>
+    // CHECK: plan.zero %{{.*}} <backward>
+    plan.zero %b <backward>
+    // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} of @h.0 <backward> on reduce
+    plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g of @h.0 <backward> on reduce
+    // CHECK: plan.all_reduce @all divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} <forward> on all_reduce
+    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %loss to %loss <forward> on all_reduce
+    // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} <update>
+    plan.adamw @h.0 [0, 24] %shard, %g, %m, %v <update>
+    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} momentum %{{.*}} <update>
+    plan.sgd @h.0 [0, 15] %shard, %g momentum %m <update>
+    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} <update>
+    plan.sgd @h.0 [0, 15] %shard, %g <update>
+  }
+}
