@@ -276,3 +276,29 @@ def test_save_refuses_what_it_cannot_write(tmp_path):
     with pytest.raises(OSError):
         fsdp_mlir.save(program, tmp_path / "missing" / "model.pt2")
     assert list(tmp_path.iterdir()) == []
+
+
+def part_without_gradient(block, y):
+    with torch.no_grad():
+        z = block.inner(y)
+    return y * z
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda block, y: checkpoint(lambda z: block.inner(z).sin(), y, use_reentrant=False),
+        part_without_gradient,
+        lambda block, y: torch.where(y.sum() > 0, y * 2, y),
+        lambda block, y: y.mul_(2),
+    ],
+    ids=["non-reentrant checkpoint", "no_grad in part", "where", "in place"],
+)
+def test_what_looks_like_a_refusal_is_captured_right(body):
+    model, x = Model(body), torch.randn(2, 4)
+    loss, *grads = fsdp_mlir.capture(model, (x,)).module(check_guards=False)(x)
+    expected = model(x)
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for mine, parameter in zip(grads, model.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad)
