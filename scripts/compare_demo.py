@@ -92,7 +92,7 @@ def replay(model: WithLoss, tokens: np.ndarray, shape: tuple[int, int], ranks: i
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("demo", type=Path, metavar="DEMO")
-    parser.add_argument("losses", type=Path, metavar="LOSSES")
+    parser.add_argument("--losses", type=Path, required=True, metavar="LOSSES", help="a file of JSON lines")
     parser.add_argument("--ranks", type=int, required=True, help="the ranks of the fsdp-run")
     parser.add_argument("--lr", type=float, default=1e-3, help="its learning rate (default 0.001, as in PyTorch)")
     parser.add_argument("--steps", type=int, default=5)

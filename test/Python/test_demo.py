@@ -31,7 +31,7 @@ def compare(demo, losses):
     """The exit code of compare_demo.py for these losses."""
     log = demo / "losses.jsonl"
     log.write_text("".join(json.dumps({"step": i, "loss": loss, "seconds": 0.1}) + "\n" for i, loss in enumerate(losses, 1)))
-    return compare_demo.main([str(demo), str(log), "--ranks", "3", "--steps", "4"])
+    return compare_demo.main([str(demo), "--losses", str(log), "--ranks", "3", "--steps", "4"])
 
 
 def test_files(demo):

@@ -1,0 +1,99 @@
+//===- PlanFile.h - The plan file as bytes ----------------------*- C++ -*-===//
+//
+// Reads and writes plan files: a FlatBuffer (schema/plan.fbs) and a trailer of
+// 16 bytes, the xxHash3-128 of all before it. A plan is untrusted input, so a
+// `PlanFile` exists only where everything has been checked: the checksum, the
+// structure, and the meaning as far as it can be known without a dispatcher.
+// What is read from one needs no check of indices, enums or bounds again.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_ARCHIVE_PLANFILE_H
+#define FSDP_ARCHIVE_PLANFILE_H
+
+#include "fsdp/Archive/Expected.h"
+#include "fsdp/Schema/plan_generated.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fsdp::planfile {
+
+using archive::Error;
+using archive::Expected;
+
+/// The version of the schema that this program writes and reads.
+inline constexpr uint32_t planVersion = 1;
+
+/// An index that names nothing.
+inline constexpr uint32_t none = 0xffffffff;
+
+/// A checked plan, holding its bytes.
+class PlanFile {
+public:
+  /// Reads the file at `path`.
+  static Expected<PlanFile> open(const std::string &path);
+
+  /// Checks the bytes of a whole file; `name` stands in refusals for the path.
+  static Expected<PlanFile> fromBytes(std::string name,
+                                      std::vector<uint8_t> bytes);
+
+  /// Makes a file of a finished FlatBuffer by adding the trailer, and checks
+  /// it: a plan that would be refused is never written.
+  static Expected<PlanFile> seal(std::string name, const uint8_t *data,
+                                 size_t size);
+
+  /// Writes the file to `path`, where it appears only when all of it is on the
+  /// disk: it is written under another name, synchronised and renamed.
+  Expected<size_t> write(const std::string &path) const;
+
+  const std::string &name() const { return fileName; }
+
+  /// The root of the plan, valid as long as this object or the one that it was
+  /// moved to.
+  const Plan &plan() const { return *GetPlan(content.data()); }
+  const Plan *operator->() const { return &plan(); }
+
+  /// The string with the number `index`; empty for `none`.
+  std::string_view string(uint32_t index) const;
+
+  /// The shape with the number `index`.
+  const flatbuffers::Vector<int64_t> &shape(uint32_t index) const {
+    return *plan().shapes()->Get(index)->values();
+  }
+
+  /// The whole file, with its trailer.
+  const std::vector<uint8_t> &bytes() const { return content; }
+
+private:
+  PlanFile(std::string name, std::vector<uint8_t> content)
+      : fileName(std::move(name)), content(std::move(content)) {}
+
+  std::string fileName;
+  std::vector<uint8_t> content;
+};
+
+/// A finished FlatBuffer followed by its trailer, unchecked.
+std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size);
+
+/// The size of one element in bytes.
+size_t getItemSize(DType dtype);
+
+/// One collective as a line of its communicator's sequence: what all members
+/// must agree on. `bytes` is the size of the source. `unit` may be empty.
+/// "all_gather 50816 bytes f32 h.0"
+std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
+                               std::string_view unit);
+
+/// The digest of a sequence: xxHash3-64 in hexadecimal over its lines.
+std::string digestCollectives(const std::vector<std::string> &sequence);
+
+/// The sequence of one communicator: all programs of the plan in file order.
+/// All indices in `plan` must be in range.
+std::vector<std::string> getCollectives(const Plan &plan,
+                                        uint32_t communicator);
+
+} // namespace fsdp::planfile
+
+#endif // FSDP_ARCHIVE_PLANFILE_H

@@ -1,0 +1,598 @@
+//===- PlanCheck.cpp - What a plan must mean ------------------------------===//
+
+#include "PlanCheck.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+namespace fsdp::planfile {
+
+std::string Place::text() const {
+  std::string result = parent ? parent->text() + "." : "";
+  result.append(list).append("[").append(std::to_string(index)).append("]");
+  if (!name.empty())
+    result.append(" (").append(name).append(")");
+  return result;
+}
+
+std::string_view spell(DType dtype) {
+  return archive::getMLIRName(static_cast<archive::DType>(dtype));
+}
+
+bool isPersistent(BufferRole role) {
+  return role == BufferRole::Shard || role == BufferRole::OptimizerState ||
+         role == BufferRole::ModelBuffer || role == BufferRole::Constant ||
+         role == BufferRole::Result;
+}
+
+bool PlanChecker::refuse(std::string where, std::string_view expected,
+                         std::string_view found) {
+  message = std::move(where);
+  message.append(": expected ").append(expected);
+  message.append(", found ").append(found);
+  return false;
+}
+
+bool PlanChecker::spend(const Place &place, size_t count) {
+  if (count <= budget) {
+    budget -= count;
+    return true;
+  }
+  return refuse(place.text(), "vectors that are used once",
+                "more elements than the file has bytes");
+}
+
+bool PlanChecker::checkIndex(const Place &place, const char *what,
+                             uint32_t index, size_t count) {
+  if (index < count)
+    return true;
+  return refuse(place.text(),
+                std::string(what) + " index below " + std::to_string(count),
+                index == none ? "none" : std::to_string(index));
+}
+
+std::string_view PlanChecker::nameOf(uint32_t index) const {
+  if (index >= plan.strings()->size())
+    return {};
+  return plan.strings()->Get(index)->string_view();
+}
+
+//===----------------------------------------------------------------------===//
+// The plan as a whole, and its small tables
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkHeader() {
+  if (plan.version() != planVersion)
+    return refuse("version", std::to_string(planVersion),
+                  std::to_string(plan.version()));
+  std::string_view device = plan.device()->string_view();
+  if (device != "cpu" && device != "cuda")
+    return refuse("device", "cpu or cuda", device);
+
+  numRanks = 1;
+  for (uint32_t i = 0; i != plan.mesh()->size(); ++i) {
+    const MeshAxis &axis = *plan.mesh()->Get(i);
+    Place place("mesh", i, nameOf(axis.name()));
+    if (!checkString(place, axis.name()))
+      return false;
+    if (axis.size() == 0)
+      return refuse(place.text(), "a size of at least 1", "0");
+    numRanks *= axis.size();
+    if (numRanks > std::numeric_limits<int32_t>::max())
+      return refuse("mesh", "less than 2^31 ranks", "more");
+  }
+
+  constexpr uint64_t largest = std::numeric_limits<int64_t>::max();
+  if (plan.device_bytes() > largest || plan.host_bytes() > largest)
+    return refuse("memory", "arenas of less than 2^63 bytes", "more");
+  if (plan.persistent_bytes() > plan.device_bytes())
+    return refuse("memory",
+                  "a persistent region inside the device arena of " +
+                      std::to_string(plan.device_bytes()) + " bytes",
+                  std::to_string(plan.persistent_bytes()) + " bytes");
+  return true;
+}
+
+bool PlanChecker::checkShapes() {
+  for (uint32_t i = 0; i != plan.shapes()->size(); ++i) {
+    Place place("shapes", i);
+    const auto &values = *plan.shapes()->Get(i)->values();
+    if (!checkVector(place, values))
+      return false;
+    for (int64_t value : values)
+      if (value < 0)
+        return refuse(place.text(), "sizes and strides of at least 0",
+                      std::to_string(value));
+  }
+  return true;
+}
+
+bool PlanChecker::checkConstants() {
+  for (uint32_t i = 0; i != plan.constants()->size(); ++i) {
+    Place place("constants", i);
+    const Constant &constant = *plan.constants()->Get(i);
+    if (constant.value_type() == Value::NONE ||
+        constant.value_type() > Value::MAX)
+      return refuse(place.text(), "a known kind of value",
+                    std::to_string(int(constant.value_type())));
+    if (const Ints *ints = constant.value_as_Ints();
+        ints && !checkVector(place, *ints->values()))
+      return false;
+    if (const Floats *floats = constant.value_as_Floats();
+        floats && !checkVector(place, *floats->values()))
+      return false;
+    if (const Type *type = constant.value_as_Type();
+        type && !checkEnum(place, "an element type", type->value()))
+      return false;
+    if (const MemoryFormat *format = constant.value_as_MemoryFormat();
+        format && format->value() > 3)
+      return refuse(place.text(), "a memory format below 4",
+                    std::to_string(format->value()));
+    const Refs *refs = constant.value_as_Refs();
+    if (!refs)
+      continue;
+    if (!checkVector(place, *refs->values()))
+      return false;
+    for (int32_t ref : *refs->values())
+      if (ref != -1 && !checkIndex(place, "buffer", static_cast<uint32_t>(ref),
+                                   plan.buffers()->size()))
+        return false;
+  }
+  return true;
+}
+
+bool PlanChecker::checkCommunicators() {
+  for (uint32_t i = 0; i != plan.communicators()->size(); ++i) {
+    const Communicator &communicator = *plan.communicators()->Get(i);
+    Place place("communicators", i, nameOf(communicator.name()));
+    if (!checkString(place, communicator.name()))
+      return false;
+    uint64_t size = 1;
+    int64_t last = -1;
+    for (uint32_t axis : *communicator.axes()) {
+      if (!checkIndex(place, "mesh axis", axis, plan.mesh()->size()))
+        return false;
+      if (axis <= last)
+        return refuse(place.text(), "ascending axes",
+                      std::to_string(axis) + " behind " + std::to_string(last));
+      last = axis;
+      size *= plan.mesh()->Get(axis)->size();
+    }
+    groupSizes.push_back(size);
+  }
+  return true;
+}
+
+bool PlanChecker::checkReuse() {
+  if (!plan.reuse())
+    return true;
+  for (uint32_t i = 0; i != plan.reuse()->size(); ++i) {
+    const Reuse &reuse = *plan.reuse()->Get(i);
+    Place place("reuse", i);
+    for (uint32_t index : {reuse.before(), reuse.after()}) {
+      if (!checkIndex(place, "buffer", index, plan.buffers()->size()))
+        return false;
+      if (plan.buffers()->Get(index)->root() != index)
+        return refuse(place.text(), "buffers that own their bytes",
+                      "the view " + describeBuffer(index));
+    }
+  }
+  return true;
+}
+
+bool PlanChecker::checkDigests() {
+  const auto *digests = plan.digest();
+  size_t count = digests ? digests->size() : 0;
+  if (count != groupSizes.size())
+    return refuse("digest",
+                  "one entry for each of " + std::to_string(groupSizes.size()) +
+                      " communicators",
+                  std::to_string(count));
+  for (uint32_t i = 0; i != count; ++i) {
+    std::string expected = digestCollectives(getCollectives(plan, i));
+    if (digests->Get(i)->string_view() != expected)
+      return refuse(Place("digest", i).text(), expected,
+                    digests->Get(i)->string_view());
+  }
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Buffers
+//===----------------------------------------------------------------------===//
+
+std::string PlanChecker::describeBuffer(uint32_t index) const {
+  return Place("buffers", index, nameOf(plan.buffers()->Get(index)->name()))
+      .text();
+}
+
+/// Finds the bytes of a buffer, counted from the start of its arena.
+bool PlanChecker::checkWindow(uint32_t index) {
+  const Buffer &buffer = *plan.buffers()->Get(index);
+  Place place("buffers", index, nameOf(buffer.name()));
+  if (!checkEnum(place, "a space", buffer.space()) ||
+      !checkEnum(place, "an element type", buffer.dtype()) ||
+      !checkEnum(place, "a role", buffer.role()) ||
+      !checkIndex(place, "shape", buffer.sizes(), plan.shapes()->size()) ||
+      !checkIndex(place, "shape", buffer.strides(), plan.shapes()->size()) ||
+      (buffer.name() != none && !checkString(place, buffer.name())))
+    return false;
+
+  const auto &sizes = *plan.shapes()->Get(buffer.sizes())->values();
+  const auto &strides = *plan.shapes()->Get(buffer.strides())->values();
+  if (sizes.size() != strides.size())
+    return refuse(place.text(), std::to_string(sizes.size()) + " strides",
+                  std::to_string(strides.size()));
+  Window window;
+  window.numel = 1;
+  uint64_t last = 0; // the last element, counted in elements
+  bool overflow = false, empty = false;
+  for (uint32_t i = 0; i != sizes.size(); ++i) {
+    uint64_t size = static_cast<uint64_t>(sizes.Get(i)), reach = 0;
+    empty |= size == 0;
+    overflow |= __builtin_mul_overflow(window.numel, size, &window.numel);
+    overflow |= __builtin_mul_overflow(
+        size - (size != 0), static_cast<uint64_t>(strides.Get(i)), &reach);
+    overflow |= __builtin_add_overflow(last, reach, &last);
+  }
+  uint64_t itemSize = getItemSize(buffer.dtype()), bytes = 0, end = 0;
+  if (empty) {
+    window.numel = 0;
+    overflow = false;
+  } else {
+    overflow |= __builtin_add_overflow(last, 1, &bytes);
+    overflow |= __builtin_mul_overflow(bytes, itemSize, &bytes);
+    overflow |= window.numel > std::numeric_limits<int64_t>::max() / 16;
+  }
+  overflow |= __builtin_add_overflow(buffer.offset(), bytes, &end);
+
+  uint64_t capacity = buffer.space() == Space::Device ? plan.device_bytes()
+                      : buffer.space() == Space::Host ? plan.host_bytes()
+                                                      : 0;
+  if (overflow || end > capacity)
+    return refuse(place.text(),
+                  "bytes inside the arena of " + std::to_string(capacity),
+                  overflow ? "more than 2^63"
+                           : "[" + std::to_string(buffer.offset()) + ", " +
+                                 std::to_string(end) + ")");
+  window.begin = buffer.offset();
+  window.end = end;
+  window.isDense = bytes == window.numel * itemSize;
+
+  bool ownsBytes = buffer.root() == index;
+  uint64_t alignment = !ownsBytes ? itemSize
+                       : buffer.space() == Space::Device &&
+                               plan.device()->string_view() == "cuda"
+                           ? 512
+                           : 64;
+  if (buffer.offset() % alignment != 0)
+    return refuse(place.text(),
+                  "an offset that is a multiple of " +
+                      std::to_string(alignment),
+                  std::to_string(buffer.offset()));
+  windows.push_back(window);
+  return true;
+}
+
+bool PlanChecker::checkRoot(uint32_t index) {
+  const Buffer &buffer = *plan.buffers()->Get(index);
+  const Window &window = windows[index];
+  Place place("buffers", index, nameOf(buffer.name()));
+  if (!checkIndex(place, "buffer", buffer.root(), windows.size()))
+    return false;
+
+  if (buffer.root() != index) {
+    const Buffer &root = *plan.buffers()->Get(buffer.root());
+    const Window &outer = windows[buffer.root()];
+    if (root.root() != buffer.root())
+      return refuse(place.text(), "a view of a buffer that owns its bytes",
+                    "one of the view " + describeBuffer(buffer.root()));
+    if (buffer.space() != root.space() || window.begin < outer.begin ||
+        window.end > outer.end)
+      return refuse(place.text(),
+                    "a view inside of " + describeBuffer(buffer.root()) +
+                        " at [" + std::to_string(outer.begin) + ", " +
+                        std::to_string(outer.end) + ")",
+                    "[" + std::to_string(window.begin) + ", " +
+                        std::to_string(window.end) + ")");
+    if (isPersistent(buffer.role()) || buffer.bytes())
+      return refuse(place.text(), "a role that a view can have",
+                    EnumNameBufferRole(buffer.role()));
+    return true;
+  }
+
+  if (buffer.space() != Space::Device)
+    return true;
+  uint64_t border = plan.persistent_bytes();
+  bool isInside = window.end <= border, isOutside = window.begin >= border;
+  if ((!isInside && !isOutside) || (isPersistent(buffer.role()) && !isInside) ||
+      (buffer.role() == BufferRole::Transient && !isOutside))
+    return refuse(place.text(),
+                  std::string("bytes ") +
+                      (isPersistent(buffer.role()) ? "inside" : "outside") +
+                      " of the persistent region of " + std::to_string(border),
+                  "[" + std::to_string(window.begin) + ", " +
+                      std::to_string(window.end) + ")");
+  return true;
+}
+
+bool PlanChecker::checkRole(uint32_t index) {
+  const Buffer &buffer = *plan.buffers()->Get(index);
+  const Window &window = windows[index];
+  Place place("buffers", index, nameOf(buffer.name()));
+
+  size_t embedded = buffer.bytes() ? buffer.bytes()->size() : 0;
+  bool mayEmbed = buffer.role() == BufferRole::Constant ||
+                  buffer.role() == BufferRole::ModelBuffer;
+  bool mustEmbed =
+      buffer.role() == BufferRole::Constant ||
+      (mayEmbed && (buffer.bytes() || nameOf(buffer.name()).empty()));
+  uint64_t bytes = mustEmbed ? window.end - window.begin : 0;
+  if (embedded != bytes)
+    return refuse(place.text(), std::to_string(bytes) + " embedded bytes",
+                  std::to_string(embedded));
+
+  switch (buffer.role()) {
+  case BufferRole::Shard:
+  case BufferRole::Gradient: {
+    if (!checkIndex(place, "unit", buffer.owner(), plan.units()->size()))
+      return false;
+    const Unit &unit = *plan.units()->Get(buffer.owner());
+    bool isShard = buffer.role() == BufferRole::Shard;
+    if ((isShard ? unit.shard() : unit.gradient()) != index)
+      return refuse(
+          place.text(),
+          std::string("to be the ") + (isShard ? "shard" : "gradient") +
+              " of " +
+              Place("units", buffer.owner(), nameOf(unit.name())).text(),
+          "another");
+    return true;
+  }
+  case BufferRole::OptimizerState: {
+    if (!checkIndex(place, "unit", buffer.owner(), plan.units()->size()) ||
+        !checkString(place, buffer.name()))
+      return false;
+    return checkPiece(place, buffer.owner(), index) &&
+           checkUnique(place, "optimizer state",
+                       std::to_string(buffer.owner()) + " " +
+                           std::string(nameOf(buffer.name())));
+  }
+  case BufferRole::ModelBuffer:
+    return nameOf(buffer.name()).empty() ||
+           checkUnique(place, "name", nameOf(buffer.name()));
+  case BufferRole::Input:
+    return checkUnique(place, "input", std::to_string(buffer.index()));
+  case BufferRole::Output:
+    return checkUnique(place, "output", std::to_string(buffer.index()));
+  case BufferRole::Loss:
+    if (window.numel != 1)
+      return refuse(place.text(), "a loss of one element",
+                    std::to_string(window.numel));
+    return checkUnique(place, "loss", "");
+  case BufferRole::Transient:
+  case BufferRole::Constant:
+  case BufferRole::Result:
+    return true;
+  }
+  return true;
+}
+
+/// What lives longer than one program shares its bytes with nothing.
+bool PlanChecker::checkOverlaps() {
+  struct Range {
+    Space space;
+    uint64_t begin, end;
+    uint32_t index;
+    bool isPersistent;
+  };
+  std::vector<Range> ranges;
+  for (uint32_t i = 0; i != windows.size(); ++i) {
+    const Buffer &buffer = *plan.buffers()->Get(i);
+    if (buffer.root() != i || windows[i].begin == windows[i].end)
+      continue;
+    bool keeps = isPersistent(buffer.role()) ||
+                 (buffer.space() == Space::Device &&
+                  windows[i].begin < plan.persistent_bytes());
+    ranges.push_back(
+        {buffer.space(), windows[i].begin, windows[i].end, i, keeps});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) {
+    return std::tie(a.space, a.begin, a.index) <
+           std::tie(b.space, b.begin, b.index);
+  });
+  // Of all before the current one: who reaches farthest.
+  const Range *farthest = nullptr, *farthestPersistent = nullptr;
+  for (const Range &range : ranges) {
+    const Range *other = range.isPersistent ? farthest : farthestPersistent;
+    if (other && other->space == range.space && other->end > range.begin)
+      return refuse(describeBuffer(range.index), "bytes that nothing else uses",
+                    "bytes of " + describeBuffer(other->index));
+    auto extend = [&](const Range *&current) {
+      if (!current || current->space != range.space || current->end < range.end)
+        current = &range;
+    };
+    extend(farthest);
+    if (range.isPersistent)
+      extend(farthestPersistent);
+  }
+  return true;
+}
+
+bool PlanChecker::checkBuffers() {
+  uint32_t count = plan.buffers()->size();
+  uint64_t numInputs = 0;
+  for (uint32_t i = 0; i != count; ++i) {
+    if (!checkWindow(i))
+      return false;
+    numInputs += plan.buffers()->Get(i)->role() == BufferRole::Input;
+  }
+  for (uint32_t i = 0; i != count; ++i) {
+    if (!checkRoot(i))
+      return false;
+    const Buffer &buffer = *plan.buffers()->Get(i);
+    if (buffer.role() == BufferRole::Input &&
+        !checkIndex(Place("buffers", i, nameOf(buffer.name())), "input",
+                    buffer.index(), numInputs))
+      return false;
+    if (buffer.role() == BufferRole::Input && buffer.index() == 0 &&
+        plan.token_rows() != 0 && buffer.dtype() != DType::I32 &&
+        buffer.dtype() != DType::I64)
+      return refuse(describeBuffer(i), "tokens of i32 or i64",
+                    spell(buffer.dtype()));
+  }
+  return checkOverlaps();
+}
+
+//===----------------------------------------------------------------------===//
+// Units
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkUnique(const Place &place, const char *what,
+                              std::string_view name) {
+  if (names.emplace(std::string(what) + " " + std::string(name)).second)
+    return true;
+  return refuse(place.text(), std::string("another ") + what,
+                std::string("a second ") + what + (name.empty() ? "" : " ") +
+                    std::string(name));
+}
+
+bool PlanChecker::checkPiece(const Place &place, uint32_t unitIndex,
+                             uint32_t index) {
+  const Unit &unit = *plan.units()->Get(unitIndex);
+  uint64_t expected = unit.numel() / unit.shards();
+  const Window &window = windows[index];
+  if (window.numel == expected && window.isDense)
+    return true;
+  return refuse(place.text(),
+                "a dense buffer of " + std::to_string(expected) + " elements",
+                (window.isDense ? "" : "a sparse one of ") +
+                    std::to_string(window.numel));
+}
+
+bool PlanChecker::checkParameter(const Place &place, const Unit &unit,
+                                 const Parameter &parameter, uint64_t &end) {
+  size_t shapes = plan.shapes()->size();
+  if (!checkString(place, parameter.name()) ||
+      !checkIndex(place, "shape", parameter.sizes(), shapes) ||
+      !checkIndex(place, "shape", parameter.strides(), shapes) ||
+      !checkUnique(place, "name", nameOf(parameter.name())))
+    return false;
+  if (const auto *aliases = parameter.aliases())
+    for (uint32_t alias : *aliases)
+      if (!checkString(place, alias) ||
+          !checkUnique(place, "name", nameOf(alias)))
+        return false;
+
+  const auto &sizes = *plan.shapes()->Get(parameter.sizes())->values();
+  const auto &strides = *plan.shapes()->Get(parameter.strides())->values();
+  if (sizes.size() != strides.size())
+    return refuse(place.text(), std::to_string(sizes.size()) + " strides",
+                  std::to_string(strides.size()));
+  // Dense in some order of the dimensions: each stride is the number of
+  // elements below it.
+  std::vector<std::pair<uint64_t, uint64_t>> dimensions; // stride, size
+  uint64_t numel = 1;
+  bool empty = false, dense = true;
+  for (uint32_t i = 0; i != sizes.size(); ++i) {
+    empty |= sizes.Get(i) == 0;
+    if (sizes.Get(i) > 1)
+      dimensions.emplace_back(strides.Get(i), sizes.Get(i));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  if (empty)
+    numel = 0;
+  else
+    for (auto [stride, size] : dimensions)
+      dense = dense && stride == numel &&
+              !__builtin_mul_overflow(numel, size, &numel);
+  if (!dense)
+    return refuse(place.text(), "dense strides", "others");
+
+  if (parameter.offset() < end || parameter.offset() > unit.numel() ||
+      numel > unit.numel() - parameter.offset())
+    return refuse(place.text(),
+                  std::to_string(numel) + " elements inside [" +
+                      std::to_string(end) + ", " +
+                      std::to_string(unit.numel()) + ")",
+                  "them at " + std::to_string(parameter.offset()));
+  end = parameter.offset() + numel;
+  return true;
+}
+
+bool PlanChecker::checkUnit(uint32_t index) {
+  const Unit &unit = *plan.units()->Get(index);
+  Place place("units", index, nameOf(unit.name()));
+  if (!checkString(place, unit.name()) ||
+      !checkUnique(place, "unit", nameOf(unit.name())))
+    return false;
+  for (DType dtype : {unit.storage(), unit.compute(), unit.reduce()})
+    if (!checkEnum(place, "an element type", dtype))
+      return false;
+  if (unit.shards() == 0 || numRanks % unit.shards() != 0)
+    return refuse(place.text(),
+                  "a number of shards that divides " +
+                      std::to_string(numRanks) + " ranks",
+                  std::to_string(unit.shards()));
+  if (unit.numel() % unit.shards() != 0)
+    return refuse(place.text(),
+                  "a multiple of " + std::to_string(unit.shards()) +
+                      " elements",
+                  std::to_string(unit.numel()));
+  if (unit.numel() > std::numeric_limits<int64_t>::max() / 16)
+    return refuse(place.text(), "less than 2^59 elements",
+                  std::to_string(unit.numel()));
+
+  if (!checkIndex(place, "shard buffer", unit.shard(), windows.size()))
+    return false;
+  const Buffer &shard = *plan.buffers()->Get(unit.shard());
+  if (shard.role() != BufferRole::Shard || shard.owner() != index ||
+      shard.dtype() != unit.storage())
+    return refuse(place.text(),
+                  "a shard of " + std::string(spell(unit.storage())) +
+                      " that names the unit as its owner",
+                  describeBuffer(unit.shard()));
+  if (!checkPiece(place, index, unit.shard()))
+    return false;
+  if (unit.gradient() != none) {
+    if (!checkIndex(place, "gradient buffer", unit.gradient(), windows.size()))
+      return false;
+    const Buffer &gradient = *plan.buffers()->Get(unit.gradient());
+    if (gradient.role() != BufferRole::Gradient || gradient.owner() != index)
+      return refuse(place.text(), "a gradient that names the unit as its owner",
+                    describeBuffer(unit.gradient()));
+    if (!checkPiece(place, index, unit.gradient()))
+      return false;
+  }
+
+  if (!spend(place, unit.parameters()->size()))
+    return false;
+  uint64_t end = 0;
+  for (uint32_t i = 0; i != unit.parameters()->size(); ++i) {
+    const Parameter &parameter = *unit.parameters()->Get(i);
+    Place inner("parameters", i, nameOf(parameter.name()), &place);
+    if (!checkParameter(inner, unit, parameter, end))
+      return false;
+  }
+  return true;
+}
+
+bool PlanChecker::checkUnits() {
+  for (uint32_t i = 0; i != plan.units()->size(); ++i)
+    if (!checkUnit(i))
+      return false;
+  for (uint32_t i = 0; i != windows.size(); ++i)
+    if (!checkRole(i))
+      return false;
+  return true;
+}
+
+std::string PlanChecker::run() {
+  if (checkHeader() && checkShapes() && checkConstants() && checkOperators() &&
+      checkCommunicators() && checkBuffers() && checkUnits() &&
+      checkPrograms() && checkReuse() && checkDigests())
+    return {};
+  return message;
+}
+
+} // namespace fsdp::planfile

@@ -1,0 +1,149 @@
+//===- PlanCheck.h - What a plan must mean ----------------------*- C++ -*-===//
+//
+// The checks behind the FlatBuffers verifier, which looks at neither enums,
+// unions, nor the alignment of vectors, and knows no meaning: every index in
+// range, every buffer inside its memory, every event recorded before it is
+// waited for, every operator known and safe, every collective of fitting size.
+// No torch: that the operators exist as written is for the runtime to compare.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_ARCHIVE_PLANCHECK_H
+#define FSDP_LIB_ARCHIVE_PLANCHECK_H
+
+#include "OperatorSchema.h"
+#include "fsdp/Archive/DType.h"
+#include "fsdp/Archive/PlanFile.h"
+
+#include <set>
+
+namespace fsdp::planfile {
+
+/// Where something stands in the plan: `units[0] (h.0).parameters[3] (wte)`.
+/// Becomes text only where something is refused.
+class Place {
+public:
+  Place(const char *list, size_t index, std::string_view name = {},
+        const Place *parent = nullptr)
+      : list(list), index(index), name(name), parent(parent) {}
+  std::string text() const;
+
+private:
+  const char *list;
+  size_t index;
+  std::string_view name;
+  const Place *parent;
+};
+
+/// The spelling of an element type that is in range.
+std::string_view spell(DType dtype);
+
+/// True for what keeps its content from one step to the next.
+bool isPersistent(BufferRole role);
+
+/// Checks one plan, table by table; each relies on those before it.
+class PlanChecker {
+public:
+  /// `size`: of the plan in bytes.
+  PlanChecker(const Plan &plan, size_t size) : plan(plan), budget(size) {}
+
+  /// Returns why the plan is refused: `<where>: expected <x>, found <y>`; or
+  /// nothing.
+  std::string run();
+
+private:
+  /// The bytes of a buffer, counted from the start of its arena.
+  struct Window {
+    uint64_t begin = 0, end = 0, numel = 0;
+    bool isDense = false; // no holes
+  };
+
+  // All of these return false after `message` has been set.
+  bool refuse(std::string where, std::string_view expected,
+              std::string_view found);
+  bool checkIndex(const Place &place, const char *what, uint32_t index,
+                  size_t count);
+  bool checkString(const Place &place, uint32_t index) {
+    return checkIndex(place, "string", index, plan.strings()->size());
+  }
+  /// A name of its kind that is given once.
+  bool checkUnique(const Place &place, const char *what, std::string_view name);
+  template <typename E>
+  bool checkEnum(const Place &place, const char *what, E value) {
+    return value <= E::MAX ||
+           refuse(place.text(), what, std::to_string(static_cast<int>(value)));
+  }
+  /// FlatBuffers lets several tables share one vector, so that a small file
+  /// could make for endless work: all vectors together must fit into it once.
+  bool spend(const Place &place, size_t count);
+  /// `spend`, and that the elements, if there are any, are aligned.
+  template <typename T>
+  bool checkVector(const Place &place, const flatbuffers::Vector<T> &vector) {
+    using Element = std::remove_pointer_t<T>;
+    return spend(place, vector.size()) &&
+           (vector.size() == 0 ||
+            reinterpret_cast<uintptr_t>(vector.Data()) % alignof(Element) ==
+                0 ||
+            refuse(place.text(), "aligned elements", "misaligned ones"));
+  }
+
+  bool checkHeader();
+  bool checkShapes();
+  bool checkConstants();
+  bool checkOperators();
+  bool checkCommunicators();
+  bool checkBuffers();
+  bool checkWindow(uint32_t index);
+  bool checkRoot(uint32_t index);
+  bool checkOverlaps();
+  bool checkUnits();
+  bool checkUnit(uint32_t index);
+  bool checkParameter(const Place &place, const Unit &unit,
+                      const Parameter &parameter, uint64_t &end);
+  bool checkRole(uint32_t index);
+  /// A dense buffer as large as a rank's piece of the unit.
+  bool checkPiece(const Place &place, uint32_t unit, uint32_t index);
+  bool checkReuse();
+  bool checkDigests();
+
+  bool checkPrograms();
+  bool checkCommand(const Place &place, const Command &command);
+  bool checkEvent(const Place &place, const Command &command);
+  bool checkRead(const Place &place, uint32_t buffer);
+  bool checkWrite(const Place &place, uint32_t buffer, Role role);
+  bool checkLaunch(const Place &place, const Launch &launch, Role role);
+  bool checkArgument(const Place &place,
+                     const OperatorSchema::Argument &argument, int32_t value,
+                     Role role);
+  template <typename Collective>
+  bool checkCollective(const Place &place, const Collective &collective,
+                       Role role);
+  template <typename Reduction>
+  bool checkReduction(const Place &place, const Reduction &reduction,
+                      Role role);
+  template <typename Update>
+  bool checkUpdate(const Place &place, const Update &update, Role role);
+  bool checkUpdateState(const Place &place, uint32_t unit, uint32_t buffer,
+                        Role role);
+
+  std::string_view nameOf(uint32_t index) const;
+  std::string describeBuffer(uint32_t index) const;
+  const Buffer &buffer(uint32_t index) const {
+    return *plan.buffers()->Get(index);
+  }
+
+  const Plan &plan;
+  size_t budget;
+  std::string message;
+  uint64_t numRanks = 1;
+  std::vector<OperatorSchema> schemas;
+  std::vector<uint64_t> groupSizes; // of the communicators
+  std::vector<Window> windows;      // of the buffers
+  std::set<std::string> names;
+  // Of the current program: the stream that recorded each event, or -1.
+  std::vector<int> recorders;
+};
+
+} // namespace fsdp::planfile
+
+#endif // FSDP_LIB_ARCHIVE_PLANCHECK_H

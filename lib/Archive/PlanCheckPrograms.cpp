@@ -1,0 +1,431 @@
+//===- PlanCheckPrograms.cpp - What a plan's commands must mean -----------===//
+
+#include "PlanCheck.h"
+#include "fsdp/Archive/OpFacts.h"
+
+#include <cmath>
+
+namespace fsdp::planfile {
+
+//===----------------------------------------------------------------------===//
+// Operators and their calls
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkOperators() {
+  for (uint32_t i = 0; i != plan.operators()->size(); ++i) {
+    const Operator &op = *plan.operators()->Get(i);
+    Place place("operators", i, nameOf(op.name()));
+    if (!checkString(place, op.name()) || !checkString(place, op.schema()))
+      return false;
+    std::string_view name = nameOf(op.name()), text = nameOf(op.schema());
+    if (!spend(place, text.size() / 8))
+      return false;
+    std::optional<OperatorSchema> schema = parseOperatorSchema(text);
+    if (!schema)
+      return refuse(place.text(), "an operator schema", text);
+    if (schema->name != name)
+      return refuse(place.text(), "the schema of " + std::string(name),
+                    "that of " + schema->name);
+    // Operators of other namespaces are known to the runtime only.
+    constexpr std::string_view aten = "aten::";
+    if (name.substr(0, aten.size()) == aten) {
+      const archive::OpFacts *facts =
+          archive::lookupOpFacts(name.substr(aten.size()));
+      if (!facts || !facts->isSafeInPlan)
+        return refuse(place.text(),
+                      "an operator that is safe to run from a plan",
+                      facts ? "one that is not" : "an unknown one");
+      if (facts->schema != text)
+        return refuse(place.text(), facts->schema, text);
+    }
+    schemas.push_back(std::move(*schema));
+  }
+  return true;
+}
+
+/// True if a constant can stand for an argument that is no tensor or list of
+/// tensors.
+static bool fits(const OperatorSchema::Argument &argument, Value value) {
+  if (value == Value::None)
+    return argument.isOptional;
+  struct Rule {
+    std::string_view kind;
+    Value one, another, list;
+  };
+  static constexpr Rule rules[] = {
+      {"int", Value::Int, Value::Int, Value::Ints},
+      {"SymInt", Value::Int, Value::Int, Value::Ints},
+      {"float", Value::Float, Value::Int, Value::Floats},
+      {"bool", Value::Bool, Value::Bool, Value::Bools},
+      {"str", Value::Text, Value::Text, Value::NONE},
+      {"ScalarType", Value::Type, Value::Type, Value::NONE},
+      {"Device", Value::Device, Value::Device, Value::NONE},
+      {"MemoryFormat", Value::MemoryFormat, Value::MemoryFormat, Value::NONE},
+      {"Layout", Value::Layout, Value::Layout, Value::NONE},
+  };
+  // PyTorch takes a number for a tensor, too.
+  if ((argument.kind == "Scalar" || argument.kind == "Tensor") &&
+      !argument.isList)
+    return value == Value::Int || value == Value::Float || value == Value::Bool;
+  for (const Rule &rule : rules)
+    if (argument.kind == rule.kind)
+      return argument.isList ? value == rule.list
+                             : value == rule.one || value == rule.another;
+  return false;
+}
+
+bool PlanChecker::checkArgument(const Place &place,
+                                const OperatorSchema::Argument &argument,
+                                int32_t value, Role role) {
+  bool isTensor = argument.kind == "Tensor";
+  auto unfit = [&](std::string_view found) {
+    std::string kind = argument.kind + (argument.noneInside ? "?" : "") +
+                       (argument.isList ? "[]" : "") +
+                       (argument.isOptional ? "?" : "");
+    return refuse(place.text(), argument.name + " of type " + kind, found);
+  };
+  if (value >= 0) {
+    uint32_t index = static_cast<uint32_t>(value);
+    if (!checkRead(place, index))
+      return false;
+    if (!isTensor || argument.isList)
+      return unfit(describeBuffer(index));
+    return !argument.isWritten || checkWrite(place, index, role);
+  }
+
+  uint32_t index = static_cast<uint32_t>(~value);
+  if (!checkIndex(place, "constant", index, plan.constants()->size()))
+    return false;
+  const Constant &constant = *plan.constants()->Get(index);
+  const Refs *refs = constant.value_as_Refs();
+  if (!refs || !isTensor || !argument.isList) {
+    if (!fits(argument, constant.value_type()) || argument.isWritten)
+      return unfit(EnumNameValue(constant.value_type()));
+    return true;
+  }
+  if (!spend(place, refs->values()->size()))
+    return false;
+  for (int32_t ref : *refs->values()) {
+    if (ref == -1 && !argument.noneInside)
+      return unfit("none inside");
+    if (ref != -1 && argument.isWritten &&
+        !checkWrite(place, static_cast<uint32_t>(ref), role))
+      return false;
+  }
+  return true;
+}
+
+bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
+                              Role role) {
+  if (!checkIndex(place, "operator", launch.op(), schemas.size()))
+    return false;
+  const OperatorSchema &schema = schemas[launch.op()];
+  size_t count = launch.args()->size();
+  if (count != schema.arguments.size())
+    return refuse(place.text(),
+                  std::to_string(schema.arguments.size()) + " arguments of " +
+                      schema.name,
+                  std::to_string(count));
+  if (!spend(place, count))
+    return false;
+  for (uint32_t i = 0; i != count; ++i)
+    if (!checkArgument(place, schema.arguments[i], launch.args()->Get(i), role))
+      return false;
+
+  size_t expected = schema.hasWrittenArguments() ? 0 : schema.numResults;
+  size_t found = launch.results() ? launch.results()->size() : 0;
+  if (found != expected)
+    return refuse(place.text(),
+                  std::to_string(expected) + " results of " + schema.name,
+                  std::to_string(found));
+  for (uint32_t i = 0; i != found; ++i)
+    if (uint32_t index = launch.results()->Get(i);
+        index != none && !checkWrite(place, index, role))
+      return false;
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkRead(const Place &place, uint32_t index) {
+  return checkIndex(place, "buffer", index, windows.size());
+}
+
+bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
+  if (!checkRead(place, index))
+    return false;
+  bool allowed = true;
+  switch (buffer(buffer(index).root()).role()) {
+  case BufferRole::Constant:
+  case BufferRole::Input:
+    allowed = false;
+    break;
+  case BufferRole::Result:
+    allowed = role == Role::Init;
+    break;
+  case BufferRole::Shard:
+  case BufferRole::OptimizerState:
+    allowed = role == Role::Init || role == Role::Update;
+    break;
+  default:
+    break;
+  }
+  return allowed ||
+         refuse(place.text(),
+                std::string("a buffer that ") + EnumNameRole(role) +
+                    " commands may write",
+                describeBuffer(index) + " of role " +
+                    EnumNameBufferRole(buffer(buffer(index).root()).role()));
+}
+
+//===----------------------------------------------------------------------===//
+// Collectives
+//===----------------------------------------------------------------------===//
+
+template <typename Collective>
+bool PlanChecker::checkCollective(const Place &place,
+                                  const Collective &collective, Role role) {
+  if (!checkIndex(place, "communicator", collective.communicator(),
+                  groupSizes.size()) ||
+      !checkRead(place, collective.source()) ||
+      !checkWrite(place, collective.target(), role))
+    return false;
+  uint64_t group = groupSizes[collective.communicator()];
+  const Window &source = windows[collective.source()];
+  const Window &target = windows[collective.target()];
+  if (!source.isDense || !target.isDense)
+    return refuse(place.text(), "dense buffers",
+                  describeBuffer(source.isDense ? collective.target()
+                                                : collective.source()));
+
+  // How many elements the two have, in pieces of which one is a rank's.
+  constexpr bool gathers = std::is_same_v<Collective, AllGather>;
+  constexpr bool scatters = std::is_same_v<Collective, ReduceScatter>;
+  uint64_t piece = gathers ? source.numel : target.numel;
+  uint64_t whole = gathers ? target.numel : source.numel;
+  uint64_t factor = gathers || scatters ? group : 1, expected = 0;
+  if (__builtin_mul_overflow(piece, factor, &expected) || expected != whole)
+    return refuse(place.text(),
+                  std::to_string(factor) + " x " + std::to_string(piece) +
+                      " elements for the whole",
+                  std::to_string(whole));
+  if (collective.unit() != none) {
+    if (!checkIndex(place, "unit", collective.unit(), plan.units()->size()))
+      return false;
+    const Unit &unit = *plan.units()->Get(collective.unit());
+    if (piece != unit.numel() / unit.shards())
+      return refuse(place.text(),
+                    "pieces of " +
+                        std::to_string(unit.numel() / unit.shards()) +
+                        " elements of unit " + std::string(nameOf(unit.name())),
+                    std::to_string(piece));
+  }
+
+  bool isSame = source.begin == target.begin && source.end == target.end;
+  bool overlaps = buffer(collective.source()).space() ==
+                      buffer(collective.target()).space() &&
+                  source.begin < target.end && target.begin < source.end;
+  if (overlaps && (gathers || scatters || !isSame))
+    return refuse(place.text(), "a source and a target apart",
+                  describeBuffer(collective.source()) + " across " +
+                      describeBuffer(collective.target()));
+  DType from = buffer(collective.source()).dtype();
+  DType to = buffer(collective.target()).dtype();
+  if (gathers && from != to)
+    return refuse(place.text(), "a target of " + std::string(spell(from)),
+                  spell(to));
+  return true;
+}
+
+static bool isFloat(DType dtype) {
+  return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32 ||
+         dtype == DType::F64;
+}
+
+template <typename Reduction>
+bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
+                                 Role role) {
+  if (!checkCollective(place, reduction, role) ||
+      !checkEnum(place, "an element type", reduction.via()))
+    return false;
+  for (double divisor : {reduction.pre(), reduction.post()})
+    if (!std::isfinite(divisor) || divisor <= 0)
+      return refuse(place.text(), "a divisor above 0", std::to_string(divisor));
+  for (DType dtype : {buffer(reduction.source()).dtype(), reduction.via(),
+                      buffer(reduction.target()).dtype()})
+    if (!isFloat(dtype))
+      return refuse(place.text(), "a sum of floats", spell(dtype));
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Optimizers
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkUpdateState(const Place &place, uint32_t unit,
+                                   uint32_t index, Role role) {
+  if (!checkWrite(place, index, role))
+    return false;
+  const Buffer &state = buffer(index);
+  if (state.role() != BufferRole::OptimizerState || state.owner() != unit)
+    return refuse(place.text(), "an optimizer state of the unit",
+                  describeBuffer(index));
+  DType expected = plan.units()->Get(unit)->storage();
+  if (state.dtype() != expected)
+    return refuse(place.text(),
+                  "an optimizer state of " + std::string(spell(expected)),
+                  spell(state.dtype()));
+  return true;
+}
+
+template <typename Update>
+bool PlanChecker::checkUpdate(const Place &place, const Update &update,
+                              Role role) {
+  if (role != Role::Update)
+    return refuse(place.text(), "the role Update", EnumNameRole(role));
+  if (!checkIndex(place, "unit", update.unit(), plan.units()->size()))
+    return false;
+  const Unit &unit = *plan.units()->Get(update.unit());
+  for (auto [found, expected] : {std::pair(update.parameter(), unit.shard()),
+                                 std::pair(update.gradient(), unit.gradient())})
+    if (found != expected || found == none)
+      return refuse(place.text(),
+                    "the shard and the gradient of unit " +
+                        std::string(nameOf(unit.name())),
+                    found < windows.size() ? describeBuffer(found)
+                                           : std::to_string(found));
+  if (DType dtype = buffer(unit.gradient()).dtype(); dtype != unit.storage())
+    return refuse(place.text(),
+                  "a gradient of " + std::string(spell(unit.storage())),
+                  spell(dtype));
+
+  if (!checkVector(place, *update.intervals()))
+    return false;
+  uint64_t end = 0;
+  for (const Interval *interval : *update.intervals()) {
+    if (interval->begin() < end || interval->end() <= interval->begin() ||
+        interval->end() > unit.numel())
+      return refuse(place.text(),
+                    "ascending intervals inside [" + std::to_string(end) +
+                        ", " + std::to_string(unit.numel()) + ")",
+                    "[" + std::to_string(interval->begin()) + ", " +
+                        std::to_string(interval->end()) + ")");
+    end = interval->end();
+  }
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkEvent(const Place &place, const Command &command) {
+  const Record *record = command.step_as_Record();
+  uint32_t event = record ? record->event() : command.step_as_Wait()->event();
+  if (!checkIndex(place, "event", event, recorders.size()))
+    return false;
+  int stream = static_cast<int>(command.stream()), &recorder = recorders[event];
+  if (record) {
+    if (recorder >= 0)
+      return refuse(place.text(), "an event that is recorded once",
+                    "event " + std::to_string(event) + " again");
+    recorder = stream;
+    return true;
+  }
+  if (recorder < 0)
+    return refuse(place.text(), "an event that has been recorded",
+                  "event " + std::to_string(event));
+  if (recorder == stream)
+    return refuse(place.text(), "an event of another stream",
+                  "event " + std::to_string(event) + " of " +
+                      EnumNameStream(command.stream()));
+  return true;
+}
+
+bool PlanChecker::checkCommand(const Place &place, const Command &command) {
+  if (!checkEnum(place, "a stream", command.stream()) ||
+      !checkEnum(place, "a role", command.role()))
+    return false;
+  for (uint32_t text : {command.node(), command.scope()})
+    if (text != none && !checkString(place, text))
+      return false;
+  Role role = command.role();
+  switch (command.step_type()) {
+  case Step::Launch:
+    return checkLaunch(place, *command.step_as_Launch(), role);
+  case Step::AllGather:
+    return checkCollective(place, *command.step_as_AllGather(), role);
+  case Step::ReduceScatter:
+    return checkReduction(place, *command.step_as_ReduceScatter(), role);
+  case Step::AllReduce:
+    return checkReduction(place, *command.step_as_AllReduce(), role);
+  case Step::AdamW: {
+    const AdamW &update = *command.step_as_AdamW();
+    return checkUpdate(place, update, role) &&
+           checkUpdateState(place, update.unit(), update.exp_avg(), role) &&
+           checkUpdateState(place, update.unit(), update.exp_avg_sq(), role);
+  }
+  case Step::SGD: {
+    const SGD &update = *command.step_as_SGD();
+    return checkUpdate(place, update, role) &&
+           (update.momentum() == none ||
+            checkUpdateState(place, update.unit(), update.momentum(), role));
+  }
+  case Step::Zero: {
+    uint32_t target = command.step_as_Zero()->target();
+    return checkWrite(place, target, role) &&
+           (windows[target].isDense ||
+            refuse(place.text(), "a dense buffer", describeBuffer(target)));
+  }
+  case Step::Copy: {
+    const Copy &copy = *command.step_as_Copy();
+    if (!checkRead(place, copy.source()) ||
+        !checkWrite(place, copy.target(), role))
+      return false;
+    uint64_t source = windows[copy.source()].numel;
+    uint64_t target = windows[copy.target()].numel;
+    return source == target ||
+           refuse(place.text(),
+                  "a target of " + std::to_string(source) + " elements",
+                  std::to_string(target));
+  }
+  case Step::Record:
+  case Step::Wait:
+    return checkEvent(place, command);
+  case Step::NONE:
+    break;
+  }
+  return refuse(place.text(), "a known kind of command",
+                std::to_string(static_cast<int>(command.step_type())));
+}
+
+bool PlanChecker::checkPrograms() {
+  for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
+    const Program &program = *plan.programs()->Get(i);
+    Place place("programs", i, nameOf(program.name()));
+    if (!checkString(place, program.name()) ||
+        !checkUnique(place, "program", nameOf(program.name())) ||
+        !spend(place, program.commands()->size()))
+      return false;
+    if (program.events() > program.commands()->size())
+      return refuse(place.text(), "at most one event for each command",
+                    std::to_string(program.events()) + " events");
+    recorders.assign(program.events(), -1);
+    bool isInit = nameOf(program.name()) == "init";
+    for (uint32_t j = 0; j != program.commands()->size(); ++j) {
+      const Command &command = *program.commands()->Get(j);
+      Place inner("commands", j, nameOf(command.node()), &place);
+      if (!checkCommand(inner, command))
+        return false;
+      if ((command.role() == Role::Init) != isInit)
+        return refuse(inner.text(),
+                      isInit ? "the role Init" : "a role of a step",
+                      EnumNameRole(command.role()));
+    }
+  }
+  return true;
+}
+
+} // namespace fsdp::planfile

@@ -1,0 +1,203 @@
+//===- PlanFile.cpp - The plan file as bytes ------------------------------===//
+
+#include "fsdp/Archive/PlanFile.h"
+
+#include "PlanCheck.h"
+#include "fsdp/Archive/DType.h"
+#include "fsdp/Archive/MappedFile.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+namespace fsdp::planfile {
+
+namespace {
+
+constexpr size_t trailerSize = sizeof(XXH128_canonical_t);
+
+XXH128_canonical_t hash(const uint8_t *data, size_t size) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, size));
+  return canonical;
+}
+
+/// A refusal of the system, about `path`.
+Error systemError(const std::string &path, const char *what) {
+  return Error{path + ": " + what + ": " + std::strerror(errno)};
+}
+
+/// An open file under a temporary name, closed and removed on destruction.
+class TemporaryFile {
+public:
+  explicit TemporaryFile(std::string path)
+      : path(std::move(path)),
+        descriptor(::open(this->path.c_str(),
+                          O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {}
+  TemporaryFile(const TemporaryFile &) = delete;
+  TemporaryFile &operator=(const TemporaryFile &) = delete;
+  ~TemporaryFile() {
+    if (descriptor < 0)
+      return;
+    ::close(descriptor);
+    ::unlink(path.c_str()); // Fails after a rename, as it should.
+  }
+
+  bool isOpen() const { return descriptor >= 0; }
+
+  bool write(const uint8_t *data, size_t size) {
+    while (size != 0) {
+      ssize_t count = ::write(descriptor, data, size);
+      if (count < 0 && errno == EINTR)
+        continue;
+      if (count < 0)
+        return false;
+      data += count;
+      size -= static_cast<size_t>(count);
+    }
+    return ::fsync(descriptor) == 0;
+  }
+
+  bool renameTo(const std::string &target) {
+    return ::rename(path.c_str(), target.c_str()) == 0;
+  }
+
+private:
+  std::string path;
+  int descriptor;
+};
+
+} // namespace
+
+std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size) {
+  std::vector<uint8_t> bytes;
+  bytes.reserve(size + trailerSize);
+  bytes.assign(data, data + size);
+  XXH128_canonical_t trailer = hash(data, size);
+  bytes.insert(bytes.end(), std::begin(trailer.digest),
+               std::end(trailer.digest));
+  return bytes;
+}
+
+// The file is copied, not used where it is mapped: what was checked can't be
+// changed by somebody else afterwards.
+Expected<PlanFile> PlanFile::open(const std::string &path) {
+  Expected<archive::MappedFile> file = archive::MappedFile::open(path);
+  if (!file)
+    return file.error();
+  std::string_view bytes = file->bytes();
+  return fromBytes(path, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+}
+
+Expected<PlanFile> PlanFile::fromBytes(std::string name,
+                                       std::vector<uint8_t> bytes) {
+  constexpr size_t smallest = 8 + trailerSize;
+  constexpr size_t largest = FLATBUFFERS_MAX_BUFFER_SIZE;
+  if (bytes.size() < smallest || bytes.size() >= largest)
+    return Error{name + ": expected a plan file of " +
+                 std::to_string(smallest) + " to " + std::to_string(largest) +
+                 " bytes, found " + std::to_string(bytes.size()) + " bytes"};
+  if (!PlanBufferHasIdentifier(bytes.data()))
+    return Error{name + ": expected a plan file, found other content"};
+
+  size_t size = bytes.size() - trailerSize;
+  XXH128_canonical_t expected = hash(bytes.data(), size);
+  if (std::memcmp(expected.digest, bytes.data() + size, trailerSize) != 0)
+    return Error{name + ": expected the checksum of the content in the last " +
+                 std::to_string(trailerSize) +
+                 " bytes, found another: the file is damaged or incomplete"};
+
+  // At most one table per 4 bytes; the schema's deepest nesting is 5.
+  flatbuffers::Verifier verifier(bytes.data(), size, 16,
+                                 static_cast<uint32_t>(size / 4));
+  if (!VerifyPlanBuffer(verifier))
+    return Error{name + ": expected a well-formed FlatBuffer, found offsets "
+                        "that lead outside or fields that are missing"};
+  if (std::string refusal = PlanChecker(*GetPlan(bytes.data()), size).run();
+      !refusal.empty())
+    return Error{name + ": " + refusal};
+  return PlanFile(std::move(name), std::move(bytes));
+}
+
+Expected<PlanFile> PlanFile::seal(std::string name, const uint8_t *data,
+                                  size_t size) {
+  return fromBytes(std::move(name), appendTrailer(data, size));
+}
+
+Expected<size_t> PlanFile::write(const std::string &path) const {
+  TemporaryFile file(path + ".tmp" + std::to_string(::getpid()));
+  if (!file.isOpen())
+    return systemError(path, "cannot create the file");
+  if (!file.write(content.data(), content.size()) || !file.renameTo(path))
+    return systemError(path, "cannot write the file");
+  return content.size();
+}
+
+std::string_view PlanFile::string(uint32_t index) const {
+  if (index == none)
+    return {};
+  return plan().strings()->Get(index)->string_view();
+}
+
+size_t getItemSize(DType dtype) {
+  return archive::getItemSize(static_cast<archive::DType>(dtype));
+}
+
+std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
+                               std::string_view unit) {
+  std::string line = kind == Step::AllGather       ? "all_gather"
+                     : kind == Step::ReduceScatter ? "reduce_scatter"
+                                                   : "all_reduce";
+  line += " " + std::to_string(bytes) + " bytes ";
+  line += archive::getMLIRName(static_cast<archive::DType>(dtype));
+  if (!unit.empty())
+    line.append(" ").append(unit);
+  return line;
+}
+
+std::string digestCollectives(const std::vector<std::string> &sequence) {
+  std::string text;
+  for (const std::string &line : sequence)
+    text.append(line).append("\n");
+  char digits[17];
+  std::snprintf(
+      digits, sizeof digits, "%016llx",
+      static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  return digits;
+}
+
+std::vector<std::string> getCollectives(const Plan &plan,
+                                        uint32_t communicator) {
+  std::vector<std::string> lines;
+  auto add = [&](Step kind, const auto &collective) {
+    if (collective.communicator() != communicator)
+      return;
+    const Buffer &source = *plan.buffers()->Get(collective.source());
+    uint64_t bytes = getItemSize(source.dtype());
+    for (int64_t size : *plan.shapes()->Get(source.sizes())->values())
+      bytes *= static_cast<uint64_t>(size);
+    std::string_view unit;
+    if (collective.unit() != none) {
+      const Unit &owner = *plan.units()->Get(collective.unit());
+      unit = plan.strings()->Get(owner.name())->string_view();
+    }
+    lines.push_back(describeCollective(kind, bytes, source.dtype(), unit));
+  };
+  for (const Program *program : *plan.programs()) {
+    for (const Command *command : *program->commands()) {
+      if (const AllGather *gather = command->step_as_AllGather())
+        add(Step::AllGather, *gather);
+      else if (const ReduceScatter *reduce = command->step_as_ReduceScatter())
+        add(Step::ReduceScatter, *reduce);
+      else if (const AllReduce *reduce = command->step_as_AllReduce())
+        add(Step::AllReduce, *reduce);
+    }
+  }
+  return lines;
+}
+
+} // namespace fsdp::planfile

@@ -1,0 +1,544 @@
+//===- PlanFileTest.cpp - Reading, writing and refusing plan files --------===//
+
+#include "Support/TestPlan.h"
+
+#include <filesystem>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+using namespace fsdp::planfile;
+using fsdp::test::makeSmallPlan;
+using fsdp::test::TestPlan;
+
+namespace {
+
+std::string refusal(TestPlan plan) {
+  Expected<PlanFile> file = plan.seal();
+  return file ? "accepted" : file.error().message;
+}
+
+/// Damages the small plan and returns why it is refused.
+template <typename Damage> std::string refusalAfter(Damage damage) {
+  TestPlan plan = makeSmallPlan();
+  damage(plan);
+  return refusal(std::move(plan));
+}
+
+std::string refusal(std::vector<uint8_t> bytes) {
+  Expected<PlanFile> file = PlanFile::fromBytes("small.plan", std::move(bytes));
+  return file ? "accepted" : file.error().message;
+}
+
+/// Reads all that a runtime would read of an accepted plan.
+uint64_t readAll(const PlanFile &file) {
+  uint64_t sum = 0;
+  for (const Buffer *buffer : *file->buffers()) {
+    for (int64_t size : file.shape(buffer->sizes()))
+      sum += static_cast<uint64_t>(size);
+    for (int64_t stride : file.shape(buffer->strides()))
+      sum += static_cast<uint64_t>(stride);
+    sum += file.string(buffer->name()).size();
+    sum += file->buffers()->Get(buffer->root())->offset();
+    if (buffer->bytes())
+      for (uint8_t byte : *buffer->bytes())
+        sum += byte;
+  }
+  for (const Unit *unit : *file->units())
+    for (const Parameter *parameter : *unit->parameters()) {
+      sum += file.string(parameter->name()).size() + parameter->offset();
+      for (int64_t size : file.shape(parameter->sizes()))
+        sum += static_cast<uint64_t>(size);
+    }
+  for (const Program *program : *file->programs())
+    for (const Command *command : *program->commands()) {
+      sum += file.string(command->node()).size();
+      if (const Launch *launch = command->step_as_Launch()) {
+        sum +=
+            file.string(file->operators()->Get(launch->op())->schema()).size();
+        for (int32_t arg : *launch->args())
+          sum +=
+              arg >= 0
+                  ? file->buffers()->Get(uint32_t(arg))->offset()
+                  : uint64_t(
+                        file->constants()->Get(uint32_t(~arg))->value_type());
+      }
+      if (const AdamW *update = command->step_as_AdamW())
+        for (const Interval *interval : *update->intervals())
+          sum += interval->end() - interval->begin();
+    }
+  for (uint32_t i = 0; i != file->communicators()->size(); ++i)
+    sum += getCollectives(file.plan(), i).size();
+  return sum;
+}
+
+TEST(PlanFile, AcceptsSoundPlans) {
+  for (uint32_t ranks : {1, 2, 3, 4, 7}) {
+    Expected<PlanFile> file = makeSmallPlan(ranks).seal();
+    ASSERT_TRUE(file) << file.error().message;
+    EXPECT_EQ((*file)->mesh()->Get(0)->size(), ranks);
+    EXPECT_EQ(file->string((*file)->units()->Get(0)->name()), "u");
+    EXPECT_GT(readAll(*file), 0u);
+  }
+}
+
+TEST(PlanFile, WritesWhatItReads) {
+  std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / "fsdp-planfile";
+  std::filesystem::create_directories(folder);
+  std::string path = folder / "small.plan";
+  Expected<PlanFile> written = makeSmallPlan().seal();
+  ASSERT_TRUE(written);
+  for (int i = 0; i != 2; ++i) { // once over an existing file
+    Expected<size_t> size = written->write(path);
+    ASSERT_TRUE(size) << size.error().message;
+    EXPECT_EQ(*size, written->bytes().size());
+  }
+  Expected<PlanFile> read = PlanFile::open(path);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->bytes(), written->bytes());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  Expected<size_t> lost = written->write("/nonexistent/small.plan");
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().message, "/nonexistent/small.plan: cannot create the "
+                                  "file: No such file or directory");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(PlanFile, DescribesCollectives) {
+  Expected<PlanFile> file = makeSmallPlan().seal();
+  ASSERT_TRUE(file);
+  std::vector<std::string> lines = getCollectives(file->plan(), 0);
+  EXPECT_THAT(lines, testing::ElementsAre("all_gather 64 bytes f32 u",
+                                          "all_reduce 4 bytes f32",
+                                          "reduce_scatter 128 bytes f32 u"));
+  EXPECT_EQ((*file)->digest()->Get(0)->str(), digestCollectives(lines));
+  EXPECT_EQ(digestCollectives({}), "2d06800538d394c2"); // XXH3_64bits("")
+}
+
+TEST(PlanFile, RefusesWhatIsNoPlan) {
+  EXPECT_EQ(refusal(std::vector<uint8_t>(20)),
+            "small.plan: expected a plan file of 24 to 2147483647 bytes, found "
+            "20 bytes");
+  EXPECT_EQ(refusal(std::vector<uint8_t>(100, 'x')),
+            "small.plan: expected a plan file, found other content");
+  std::vector<uint8_t> plan = makeSmallPlan().flatbuffer();
+  EXPECT_EQ(refusal(plan),
+            "small.plan: expected the checksum of the content in the last 16 "
+            "bytes, found another: the file is damaged or incomplete");
+  plan.resize(plan.size() / 2);
+  EXPECT_EQ(refusal(appendTrailer(plan.data(), plan.size())),
+            "small.plan: expected a well-formed FlatBuffer, found offsets that "
+            "lead outside or fields that are missing");
+}
+
+TEST(PlanFile, RefusesBadHeaders) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.version = 7; }),
+            "small.plan: version: expected 1, found 7");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.device = "tpu"; }),
+            "small.plan: device: expected cpu or cuda, found tpu");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.mesh[0].second = 0; }),
+            "small.plan: mesh[0] (shard): expected a size of at least 1, "
+            "found 0");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.mesh.assign(5, {"shard", 1u << 31});
+            }),
+            "small.plan: mesh: expected less than 2^31 ranks, found more");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.persistentBytes = 4096; }),
+      "small.plan: memory: expected a persistent region inside the device "
+      "arena of 768 bytes, found 4096 bytes");
+  EXPECT_EQ(refusalAfter(
+                [](TestPlan &plan) { plan.communicators[0].second = {0, 0}; }),
+            "small.plan: communicators[0] (shard): expected ascending axes, "
+            "found 0 behind 0");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.communicators[0].second = {1}; }),
+      "small.plan: communicators[0] (shard): expected mesh axis index "
+      "below 1, found 1");
+}
+
+TEST(PlanFile, RefusesBadBuffers) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[0].strides = TestPlan::Numbers{-1};
+            }),
+            "small.plan: shapes[1]: expected sizes and strides of at least 0, "
+            "found -1");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[9].offset = 832; }),
+            "small.plan: buffers[9]: expected bytes inside the arena of 768, "
+            "found [832, 896)");
+  EXPECT_EQ(refusalAfter(
+                [](TestPlan &plan) { plan.buffers[5].offset = ~uint64_t(63); }),
+            "small.plan: buffers[5]: expected bytes inside the arena of 768, "
+            "found more than 2^63");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[5].sizes = {int64_t(1) << 62, 8};
+              plan.buffers[5].strides = TestPlan::Numbers{8, 1};
+            }),
+            "small.plan: buffers[5]: expected bytes inside the arena of 768, "
+            "found more than 2^63");
+  EXPECT_EQ(refusalAfter(
+                [](TestPlan &plan) { plan.buffers[6].space = Space::Pinned; }),
+            "small.plan: buffers[6]: expected bytes inside the arena of 0, "
+            "found [448, 480)");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[6].offset += 4; }),
+            "small.plan: buffers[6]: expected an offset that is a multiple of "
+            "64, found 452");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.device = "cuda"; }),
+            "small.plan: buffers[1] (exp_avg): expected an offset that is a "
+            "multiple of 512, found 64");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[10].offset += 68; }),
+            "small.plan: buffers[10]: expected a view inside of buffers[5] at "
+            "[320, 448), found [388, 452)");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[10].root = 11; }),
+            "small.plan: buffers[10]: expected a view of a buffer that owns "
+            "its bytes, found one of the view buffers[11]");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[10].role = BufferRole::Constant;
+            }),
+            "small.plan: buffers[10]: expected a role that a view can have, "
+            "found Constant");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[2].offset = plan.buffers[1].offset;
+            }),
+            "small.plan: buffers[2] (exp_avg_sq): expected bytes that nothing "
+            "else uses, found bytes of buffers[1] (exp_avg)");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[5].offset = 0; }),
+            "small.plan: buffers[5]: expected bytes outside of the persistent "
+            "region of 256, found [0, 128)");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[3].role = BufferRole::Constant;
+              plan.buffers[3].bytes = std::string(31, '\0');
+            }),
+            "small.plan: buffers[3]: expected 32 embedded bytes, found 31");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[4].index = 1; }),
+            "small.plan: buffers[4]: expected input index below 1, found 1");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.tokenRows = 8; }),
+            "small.plan: buffers[4]: expected tokens of i32 or i64, found f32");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[7].sizes = {2}; }),
+            "small.plan: buffers[7]: expected a loss of one element, found 2");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.buffers[2].name = "exp_avg"; }),
+      "small.plan: buffers[2] (exp_avg): expected another optimizer "
+      "state, found a second optimizer state 0 exp_avg");
+}
+
+TEST(PlanFile, RefusesBadUnits) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 33; }),
+            "small.plan: units[0] (u): expected a multiple of 2 elements, "
+            "found 33");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].shards = 3; }),
+            "small.plan: units[0] (u): expected a number of shards that "
+            "divides 2 ranks, found 3");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 34; }),
+            "small.plan: units[0] (u): expected a dense buffer of 17 elements, "
+            "found 16");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].shard = 1; }),
+            "small.plan: units[0] (u): expected a shard of f32 that names the "
+            "unit as its owner, found buffers[1] (exp_avg)");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[2].role = BufferRole::Shard;
+            }),
+            "small.plan: buffers[2] (exp_avg_sq): expected to be the shard of "
+            "units[0] (u), found another");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.units[0].parameters[1].offset = 15;
+            }),
+            "small.plan: units[0] (u).parameters[1] (b): expected 4 elements "
+            "inside [16, 32), found them at 15");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.units[0].parameters[1].offset = 29;
+            }),
+            "small.plan: units[0] (u).parameters[1] (b): expected 4 elements "
+            "inside [16, 32), found them at 29");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.units[0].parameters[0].strides = TestPlan::Numbers{1, 1};
+            }),
+            "small.plan: units[0] (u).parameters[0] (w): expected dense "
+            "strides, found others");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.units[0].parameters[1].aliases = {"w"};
+            }),
+            "small.plan: units[0] (u).parameters[1] (b): expected another "
+            "name, found a second name w");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.units[0].parameters[0].strides = TestPlan::Numbers{1, 4};
+            }),
+            "accepted"); // dense, but not row-major
+}
+
+TEST(PlanFile, RefusesBadOperatorsAndConstants) {
+  auto step = [](TestPlan &plan) -> TestPlan & {
+    return plan.on(Stream::Compute, Role::Forward);
+  };
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.operators[0].first = "aten::empty";
+            }),
+            "small.plan: operators[0] (aten::empty): expected the schema of "
+            "aten::empty, found that of aten::full.out");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.op("aten::from_file(str filename) -> Tensor");
+            }),
+            "small.plan: operators[4] (aten::from_file): expected an operator "
+            "that is safe to run from a plan, found one that is not");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.op("aten::xyz() -> ()"); }),
+            "small.plan: operators[4] (aten::xyz): expected an operator that "
+            "is safe to run from a plan, found an unknown one");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.op("aten::relu(Tensor(a!) self) -> Tensor");
+            }),
+            "small.plan: operators[4] (aten::relu): expected "
+            "aten::relu(Tensor self) -> Tensor, found "
+            "aten::relu(Tensor(a!) self) -> Tensor");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.op("my::f(Tensor[ x) -> ()"); }),
+      "small.plan: operators[4] (my::f): expected an operator schema, "
+      "found my::f(Tensor[ x) -> ()");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              step(plan).launch(plan.operators[1].second, {0}, "addmm_9");
+            }),
+            "small.plan: programs[1] (step).commands[15] (addmm_9): expected 6 "
+            "arguments of aten::addmm.out, found 1");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              step(plan).launch(plan.operators[3].second, {0, 4000, 6}, "mm_3");
+            }),
+            "small.plan: programs[1] (step).commands[15] (mm_3): expected "
+            "buffer index below 15, found 4000");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              step(plan).launch(plan.operators[3].second, {0, -99, 6}, "mm_3");
+            }),
+            "small.plan: programs[1] (step).commands[15] (mm_3): expected "
+            "constant index below 6, found 98");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              int32_t list = plan.refs({0, 3});
+              step(plan).launch(plan.operators[3].second, {0, list, 6}, "mm_3");
+            }),
+            "small.plan: programs[1] (step).commands[15] (mm_3): expected mat2 "
+            "of type Tensor, found Refs");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              plan.constants[2] = plan.constants[0]; // a size that is no list
+            }),
+            "small.plan: programs[0] (init).commands[0] (ones): expected size "
+            "of type SymInt[], found Int");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.refs({-2}); }),
+            "small.plan: constants[6]: expected buffer index below 15, found "
+            "4294967294");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              step(plan).launch("aten::relu(Tensor self) -> Tensor", {6});
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected 1 results "
+            "of aten::relu, found 0");
+  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+              step(plan).launch("aten::cat(Tensor[] tensors, int dim=0) -> "
+                                "Tensor",
+                                {plan.refs({6, -1}), plan.integer(0)}, "cat",
+                                {6});
+            }),
+            "small.plan: programs[1] (step).commands[15] (cat): expected "
+            "tensors of type Tensor[], found none inside");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.constant(Value(77),
+                            [](auto &fbb) { return CreateNone(fbb); });
+            }),
+            "small.plan: constants[6]: expected a known kind of value, found "
+            "77");
+}
+
+TEST(PlanFile, RefusesBadWrites) {
+  auto zero = [](uint32_t buffer) {
+    return [=](TestPlan &plan) {
+      plan.on(Stream::Compute, Role::Forward).zero(buffer);
+    };
+  };
+  EXPECT_EQ(refusalAfter(zero(0)),
+            "small.plan: programs[1] (step).commands[15]: expected a buffer "
+            "that Forward commands may write, found buffers[0] of role Shard");
+  EXPECT_EQ(refusalAfter(zero(3)),
+            "small.plan: programs[1] (step).commands[15]: expected a buffer "
+            "that Forward commands may write, found buffers[3] of role Result");
+  EXPECT_EQ(refusalAfter(zero(14)), // a view of the input
+            "small.plan: programs[1] (step).commands[15]: expected a buffer "
+            "that Forward commands may write, found buffers[14] of role Input");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.on(Stream::Compute, Role::Forward).copy(6, 5);
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected a target of "
+            "8 elements, found 32");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[10].sizes = {2};
+              plan.buffers[10].strides = TestPlan::Numbers{2};
+              plan.on(Stream::Compute, Role::Forward).zero(10);
+              plan.programs[1].commands.erase(
+                  plan.programs[1].commands.begin() + 3);
+            }),
+            "small.plan: programs[1] (step).commands[14]: expected a dense "
+            "buffer, found buffers[10]");
+}
+
+TEST(PlanFile, RefusesBadEventsAndRoles) {
+  auto &&on = [](auto make) {
+    return
+        [=](TestPlan &plan) { make(plan.on(Stream::Compute, Role::Forward)); };
+  };
+  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.wait(3); })),
+            "small.plan: programs[1] (step).commands[15]: expected event index "
+            "below 3, found 3");
+  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.wait(1); })),
+            "small.plan: programs[1] (step).commands[15]: expected an event of "
+            "another stream, found event 1 of Compute");
+  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.record(1); })),
+            "small.plan: programs[1] (step).commands[15]: expected an event "
+            "that is recorded once, found event 1 again");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              std::swap(plan.programs[1].commands[1],
+                        plan.programs[1].commands[2]);
+            }),
+            "small.plan: programs[1] (step).commands[1]: expected an event "
+            "that has been recorded, found event 0");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.programs[0].events = 2; }),
+            "small.plan: programs[0] (init): expected at most one event for "
+            "each command, found 2 events");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.programs[0].commands[0].role = Role::Forward;
+            }),
+            "small.plan: programs[0] (init).commands[0] (ones): expected a "
+            "buffer that Forward commands may write, found buffers[3] of role "
+            "Result");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.programs[1].commands[1].role = Role::Init;
+            }),
+            "small.plan: programs[1] (step).commands[1]: expected a role of a "
+            "step, found Init");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.programs[1].name = "init"; }),
+      "small.plan: programs[1] (init): expected another program, found a "
+      "second program init");
+}
+
+TEST(PlanFile, RefusesBadCollectives) {
+  auto collective = [](auto add) {
+    return refusalAfter(
+        [=](TestPlan &plan) { add(plan.on(Stream::Gather, Role::Backward)); });
+  };
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 6, 0); }),
+            "small.plan: programs[1] (step).commands[15]: expected 2 x 16 "
+            "elements for the whole, found 8");
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 5, 0, 1); }),
+            "small.plan: programs[1] (step).commands[15]: expected "
+            "communicator index below 1, found 1");
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 5, 9); }),
+            "small.plan: programs[1] (step).commands[15]: expected unit index "
+            "below 1, found 9");
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.allReduce(6, 6, 0, 1, 2); }),
+            "small.plan: programs[1] (step).commands[15]: expected pieces of "
+            "16 elements of unit u, found 8");
+  EXPECT_EQ(
+      collective([](TestPlan &plan) { plan.allReduce(6, 6, none, 1, 0); }),
+      "small.plan: programs[1] (step).commands[15]: expected a divisor above "
+      "0, found 0.000000");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              TestPlan::Buffer half;
+              half.sizes = {4};
+              half.offset = plan.buffers[6].offset + 4;
+              half.root = 6;
+              uint32_t first = plan.add(half);
+              half.offset += 4;
+              plan.on(Stream::Compute, Role::Forward)
+                  .allReduce(first, plan.add(half), none, 1, 2);
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected a source "
+            "and a target apart, found buffers[15] across buffers[16]");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.digest = {"0123456789abcdef"}; }),
+      "small.plan: digest[0]: expected 0798b3a94427075a, found "
+      "0123456789abcdef");
+  EXPECT_EQ(
+      refusalAfter([](TestPlan &plan) { plan.digest.emplace(); }),
+      "small.plan: digest: expected one entry for each of 1 communicators, "
+      "found 0");
+}
+
+TEST(PlanFile, RefusesBadUpdates) {
+  auto update = [](std::vector<Interval> intervals, Role role = Role::Update,
+                   uint32_t expAvg = 1) {
+    return refusalAfter([&](TestPlan &plan) {
+      plan.on(Stream::Compute, role).adamW(0, expAvg, 2, intervals);
+    });
+  };
+  EXPECT_EQ(update({{0, 33}}),
+            "small.plan: programs[1] (step).commands[15]: expected ascending "
+            "intervals inside [0, 32), found [0, 33)");
+  EXPECT_EQ(update({{0, 8}, {4, 12}}),
+            "small.plan: programs[1] (step).commands[15]: expected ascending "
+            "intervals inside [8, 32), found [4, 12)");
+  EXPECT_EQ(update({{0, 8}}, Role::Backward),
+            "small.plan: programs[1] (step).commands[15]: expected the role "
+            "Update, found Backward");
+  EXPECT_EQ(update({{0, 8}}, Role::Update, 6),
+            "small.plan: programs[1] (step).commands[15]: expected an "
+            "optimizer state of the unit, found buffers[6]");
+}
+
+//===----------------------------------------------------------------------===//
+// Damage
+//===----------------------------------------------------------------------===//
+
+/// What is wrong with what was accepted is for the sanitizers to find.
+bool isAccepted(std::vector<uint8_t> bytes) {
+  Expected<PlanFile> file = PlanFile::fromBytes("small.plan", std::move(bytes));
+  if (file)
+    readAll(*file);
+  return static_cast<bool>(file);
+}
+
+TEST(PlanFileDamage, FlippedBits) {
+  std::vector<uint8_t> plan = makeSmallPlan().flatbuffer();
+  size_t accepted = 0, limit = std::min<size_t>(plan.size(), 4096) * 8;
+  for (size_t bit = 0; bit != limit; ++bit) {
+    auto flip = [&](std::vector<uint8_t> &bytes) {
+      bytes[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    };
+    std::vector<uint8_t> file = appendTrailer(plan.data(), plan.size());
+    flip(file);
+    ASSERT_FALSE(isAccepted(std::move(file))) << "bit " << bit;
+    flip(plan);
+    accepted += isAccepted(appendTrailer(plan.data(), plan.size()));
+    flip(plan);
+  }
+  RecordProperty("accepted", static_cast<int>(accepted));
+  EXPECT_LT(accepted, limit / 2);
+}
+
+TEST(PlanFileDamage, Truncation) {
+  std::vector<uint8_t> plan = makeSmallPlan().flatbuffer();
+  std::vector<uint8_t> whole = appendTrailer(plan.data(), plan.size());
+  for (size_t size = 0; size != whole.size(); ++size)
+    ASSERT_FALSE(isAccepted({whole.begin(), whole.begin() + ptrdiff_t(size)}))
+        << size << " bytes";
+  for (size_t size = 0; size != plan.size(); ++size)
+    isAccepted(appendTrailer(plan.data(), size));
+}
+
+TEST(PlanFileDamage, SharedVectorsDoNotMakeEndlessWork) {
+  // A million commands that all are one launch with a million arguments.
+  TestPlan plan = makeSmallPlan();
+  flatbuffers::Offset<void> shared;
+  std::string schema = "my::f(";
+  for (int i = 0; i != 2000; ++i)
+    schema += (i ? ", Tensor a" : "Tensor a") + std::to_string(i);
+  uint32_t op = plan.op(schema + ") -> ()");
+  for (int i = 0; i != 10000; ++i)
+    plan.on(Stream::Compute, Role::Forward)
+        .command(Step::Launch, [&, op](TestPlan::FBB &fbb) {
+          if (shared.IsNull())
+            shared = CreateLaunch(fbb, op,
+                                  fbb.CreateVector(std::vector<int32_t>(2000)))
+                         .Union();
+          return flatbuffers::Offset<Launch>(shared.o);
+        });
+  EXPECT_THAT(refusal(plan),
+              testing::HasSubstr(": expected vectors that are used once, found "
+                                 "more elements than the file has bytes"));
+}
+
+} // namespace

@@ -1,0 +1,225 @@
+//===- TestPlan.cpp - Plans for tests -------------------------------------===//
+
+#include "TestPlan.h"
+
+#include <algorithm>
+
+using namespace fsdp;
+using namespace fsdp::planfile;
+using test::TestPlan;
+
+namespace {
+
+template <typename T, typename Make>
+auto makeTables(flatbuffers::FlatBufferBuilder &fbb,
+                const std::vector<T> &items, Make make) {
+  std::vector<decltype(make(items[0]))> offsets;
+  for (const T &item : items)
+    offsets.push_back(make(item));
+  return fbb.CreateVector(offsets);
+}
+
+TestPlan::Numbers rowMajor(const TestPlan::Numbers &sizes) {
+  TestPlan::Numbers strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- != 0; stride *= sizes[i])
+    strides[i] = stride;
+  return strides;
+}
+
+} // namespace
+
+std::vector<uint8_t> TestPlan::flatbuffer() {
+  FBB fbb;
+  std::vector<std::string> strings;
+  auto text = [&](const std::string &value) {
+    if (value.empty())
+      return none;
+    auto it = std::find(strings.begin(), strings.end(), value);
+    if (it == strings.end())
+      it = strings.insert(it, value);
+    return static_cast<uint32_t>(it - strings.begin());
+  };
+  std::vector<Numbers> shapes;
+  auto shape = [&](const Numbers &values) {
+    shapes.push_back(values);
+    return static_cast<uint32_t>(shapes.size() - 1);
+  };
+  auto strides = [&](const auto &item) {
+    return shape(item.strides ? *item.strides : rowMajor(item.sizes));
+  };
+
+  auto meshOffset = makeTables(fbb, mesh, [&](const auto &axis) {
+    return CreateMeshAxis(fbb, text(axis.first), axis.second);
+  });
+  auto operatorsOffset = makeTables(fbb, operators, [&](const auto &op) {
+    return CreateOperator(fbb, text(op.first), text(op.second));
+  });
+  auto constantsOffset = makeTables(fbb, constants, [&](const auto &constant) {
+    auto value = constant.make(fbb);
+    return CreateConstant(fbb, constant.type, value);
+  });
+  uint32_t index = 0;
+  auto buffersOffset = makeTables(fbb, buffers, [&](const Buffer &buffer) {
+    flatbuffers::Offset<flatbuffers::Vector<uint8_t>> bytes;
+    if (buffer.bytes)
+      bytes = fbb.CreateVector(
+          reinterpret_cast<const uint8_t *>(buffer.bytes->data()),
+          buffer.bytes->size());
+    uint32_t root = buffer.root.value_or(index);
+    ++index;
+    uint32_t sizes = shape(buffer.sizes), stridesShape = strides(buffer);
+    return CreateBuffer(fbb, buffer.space, buffer.dtype, buffer.role,
+                        buffer.offset, sizes, stridesShape, root, buffer.owner,
+                        buffer.index, text(buffer.name), bytes);
+  });
+  auto unitsOffset = makeTables(fbb, units, [&](const Unit &unit) {
+    auto parameters =
+        makeTables(fbb, unit.parameters, [&](const Parameter &parameter) {
+          std::vector<uint32_t> aliases;
+          for (const std::string &alias : parameter.aliases)
+            aliases.push_back(text(alias));
+          return CreateParameter(fbb, text(parameter.name),
+                                 fbb.CreateVector(aliases),
+                                 shape(parameter.sizes), strides(parameter),
+                                 parameter.offset, parameter.trainable);
+        });
+    return CreateUnit(fbb, text(unit.name), unit.dtype, unit.dtype, unit.dtype,
+                      unit.numel, unit.shards, parameters, unit.shard,
+                      unit.gradient);
+  });
+  auto communicatorsOffset =
+      makeTables(fbb, communicators, [&](const auto &communicator) {
+        return CreateCommunicator(fbb, text(communicator.first),
+                                  fbb.CreateVector(communicator.second));
+      });
+  std::vector<std::vector<std::string>> sequences(communicators.size());
+  auto programsOffset = makeTables(fbb, programs, [&](const Program &program) {
+    auto commands =
+        makeTables(fbb, program.commands, [&](const Command &command) {
+          if (command.line && command.line->first < sequences.size())
+            sequences[command.line->first].push_back(command.line->second);
+          auto step = command.make(fbb);
+          return CreateCommand(fbb, command.stream, command.role, command.type,
+                               step, text(command.node));
+        });
+    return CreateProgram(fbb, text(program.name), commands, program.events);
+  });
+  std::vector<std::string> digests;
+  for (const auto &sequence : sequences)
+    digests.push_back(digestCollectives(sequence));
+  auto shapesOffset = makeTables(fbb, shapes, [&](const Numbers &values) {
+    return CreateShape(fbb, fbb.CreateVector(values));
+  });
+  auto deviceOffset = fbb.CreateString(device);
+  auto stringsOffset = fbb.CreateVectorOfStrings(strings);
+  auto reuseOffset = fbb.CreateVectorOfStructs(reuse);
+  auto digestOffset = fbb.CreateVectorOfStrings(digest.value_or(digests));
+  FinishPlanBuffer(fbb, CreatePlan(fbb, version, 0, deviceOffset, 0, meshOffset,
+                                   deviceBytes, persistentBytes, hostBytes,
+                                   stringsOffset, shapesOffset, operatorsOffset,
+                                   constantsOffset, buffersOffset, unitsOffset,
+                                   communicatorsOffset, programsOffset,
+                                   reuseOffset, digestOffset, tokenRows));
+  return {fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize()};
+}
+
+TestPlan test::makeSmallPlan(uint32_t ranks) {
+  TestPlan plan;
+  plan.mesh = {{"shard", ranks}};
+  plan.communicators = {{"shard", {0}}};
+
+  uint64_t used = 0;
+  auto place = [&](TestPlan::Buffer buffer) {
+    uint64_t bytes = getItemSize(buffer.dtype);
+    for (int64_t size : buffer.sizes)
+      bytes *= static_cast<uint64_t>(size);
+    buffer.offset = used;
+    used += (bytes + 63) / 64 * 64;
+    return plan.add(std::move(buffer));
+  };
+  auto view = [&](uint32_t root, uint64_t offset, TestPlan::Numbers sizes,
+                  std::optional<TestPlan::Numbers> strides = {}) {
+    TestPlan::Buffer buffer;
+    buffer.sizes = std::move(sizes);
+    buffer.strides = std::move(strides);
+    buffer.offset = plan.buffers[root].offset + offset;
+    buffer.root = root;
+    return plan.add(std::move(buffer));
+  };
+  auto owned = [](BufferRole role, TestPlan::Numbers sizes,
+                  const char *name = "") {
+    TestPlan::Buffer buffer;
+    buffer.role = role;
+    buffer.sizes = std::move(sizes);
+    buffer.owner = 0;
+    buffer.name = name;
+    return buffer;
+  };
+
+  int64_t piece = ranks < 3 ? 32 / ranks : 16, numel = piece * ranks;
+  uint32_t shard = place(owned(BufferRole::Shard, {piece}));
+  uint32_t expAvg =
+      place(owned(BufferRole::OptimizerState, {piece}, "exp_avg"));
+  uint32_t expAvgSq =
+      place(owned(BufferRole::OptimizerState, {piece}, "exp_avg_sq"));
+  uint32_t ones = place({BufferRole::Result, {2, 4}});
+  plan.persistentBytes = used;
+  TestPlan::Buffer input{BufferRole::Input, {2, 4}};
+  input.index = 0;
+  uint32_t x = place(input);
+  uint32_t full = place({BufferRole::Transient, {numel}});
+  uint32_t y = place({BufferRole::Transient, {2, 4}});
+  uint32_t loss = place({BufferRole::Loss, {}});
+  uint32_t flat = place({BufferRole::Transient, {numel}});
+  uint32_t gradient = place(owned(BufferRole::Gradient, {piece}));
+  plan.deviceBytes = used;
+  uint32_t w = view(full, 0, {4, 4}), b = view(full, 64, {4});
+  uint32_t gw = view(flat, 0, {4, 4}), gb = view(flat, 64, {4});
+  uint32_t xT = view(x, 0, {4, 2}, TestPlan::Numbers{1, 4});
+
+  TestPlan::Unit unit;
+  unit.name = "u";
+  unit.numel = static_cast<uint64_t>(numel);
+  unit.shards = ranks;
+  unit.shard = shard;
+  unit.gradient = gradient;
+  unit.parameters = {{"w", {4, 4}, 0, {"tied.w"}}, {"b", {4}, 16, {}}};
+  plan.units = {unit};
+
+  plan.programs = {{"init", {}, 0}};
+  int32_t one = plan.integer(1), empty = plan.nothing();
+  plan.on(Stream::Compute, Role::Init)
+      .launch("aten::full.out(SymInt[] size, Scalar fill_value, *, "
+              "Tensor(a!) out) -> Tensor(a!)",
+              {plan.ints({2, 4}), one, int32_t(ones)}, "ones");
+
+  plan.programs.push_back({"step", {}, 3});
+  const char *sum = "aten::sum.IntList_out(Tensor self, int[1]? dim, bool "
+                    "keepdim=False, *, ScalarType? dtype=None, Tensor(a!) out) "
+                    "-> Tensor(a!)";
+  int32_t drop = plan.boolean(false);
+  plan.on(Stream::Gather, Role::Forward).allGather(shard, full, 0);
+  plan.record(0);
+  plan.on(Stream::Compute, Role::Forward).wait(0);
+  plan.launch("aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, "
+              "Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
+              {int32_t(b), int32_t(x), int32_t(w), one, one, int32_t(y)},
+              "addmm");
+  plan.launch(sum, {int32_t(y), plan.ints({0, 1}), drop, empty, int32_t(loss)},
+              "sum_1");
+  plan.allReduce(loss, loss, none, 1, ranks);
+  plan.on(Stream::Compute, Role::Backward).zero(flat);
+  plan.launch("aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> "
+              "Tensor(a!)",
+              {int32_t(xT), int32_t(ones), int32_t(gw)}, "mm");
+  plan.launch(sum, {int32_t(ones), plan.ints({0}), drop, empty, int32_t(gb)},
+              "sum_2");
+  plan.record(1);
+  plan.on(Stream::Reduce, Role::Backward).wait(1);
+  plan.reduceScatter(flat, gradient, 0, 1, ranks);
+  plan.record(2);
+  plan.on(Stream::Compute, Role::Update).wait(2);
+  plan.adamW(0, expAvg, expAvgSq, {{0, 20}});
+  return plan;
+}

@@ -1,0 +1,246 @@
+//===- TestPlan.h - Plans for tests -----------------------------*- C++ -*-===//
+//
+// Describes a plan in plain, public fields that a test may damage as it likes,
+// and makes the bytes of the plan file from them. `makeSmallPlan` is one that
+// every runtime can run: loss = sum(x w + b), averaged over the ranks.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
+#define FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
+
+#include "fsdp/Archive/PlanFile.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace fsdp::test {
+
+class TestPlan {
+public:
+  using FBB = flatbuffers::FlatBufferBuilder;
+  using Numbers = std::vector<int64_t>;
+
+  struct Buffer {
+    planfile::BufferRole role = planfile::BufferRole::Transient;
+    Numbers sizes = {};
+    uint64_t offset = 0;
+    planfile::DType dtype = planfile::DType::F32;
+    planfile::Space space = planfile::Space::Device;
+    std::optional<Numbers> strides = {}; // row-major if absent
+    std::optional<uint32_t> root = {};   // itself if absent
+    uint32_t owner = planfile::none;
+    uint32_t index = planfile::none;
+    std::string name = {};
+    std::optional<std::string> bytes = {};
+  };
+  struct Parameter {
+    std::string name = {};
+    Numbers sizes = {};
+    uint64_t offset = 0;
+    std::vector<std::string> aliases = {};
+    bool trainable = true;
+    std::optional<Numbers> strides = {};
+  };
+  struct Unit {
+    std::string name = {};
+    uint64_t numel = 0;
+    uint32_t shards = 1, shard = planfile::none, gradient = planfile::none;
+    std::vector<Parameter> parameters;
+    planfile::DType dtype = planfile::DType::F32;
+  };
+  struct Command {
+    planfile::Stream stream;
+    planfile::Role role;
+    planfile::Step type;
+    std::function<flatbuffers::Offset<void>(FBB &)> make;
+    std::string node;
+    // A collective's place in its communicator's sequence.
+    std::optional<std::pair<uint32_t, std::string>> line;
+  };
+  struct Program {
+    std::string name = {};
+    std::vector<Command> commands;
+    uint32_t events = 0;
+  };
+  struct Constant {
+    planfile::Value type;
+    std::function<flatbuffers::Offset<void>(FBB &)> make;
+  };
+
+  uint32_t version = planfile::planVersion;
+  std::string device = "cpu";
+  std::vector<std::pair<std::string, uint32_t>> mesh;
+  uint64_t deviceBytes = 0, persistentBytes = 0, hostBytes = 0, tokenRows = 0;
+  std::vector<std::pair<std::string, std::string>> operators; // name, schema
+  std::vector<Constant> constants;
+  std::vector<Buffer> buffers;
+  std::vector<Unit> units;
+  std::vector<std::pair<std::string, std::vector<uint32_t>>> communicators;
+  std::vector<Program> programs;
+  std::vector<planfile::Reuse> reuse;
+  std::optional<std::vector<std::string>> digest; // computed if absent
+
+  uint32_t add(Buffer buffer) {
+    buffers.push_back(std::move(buffer));
+    return static_cast<uint32_t>(buffers.size() - 1);
+  }
+
+  /// Adds a constant and returns it as an argument of a launch.
+  template <typename Make> int32_t constant(planfile::Value type, Make make) {
+    constants.push_back({type, [make](FBB &fbb) { return make(fbb).Union(); }});
+    return ~static_cast<int32_t>(constants.size() - 1);
+  }
+  int32_t ints(Numbers values) {
+    return constant(planfile::Value::Ints, [values](FBB &fbb) {
+      return planfile::CreateInts(fbb, fbb.CreateVector(values));
+    });
+  }
+  int32_t integer(int64_t value) {
+    return constant(planfile::Value::Int, [value](FBB &fbb) {
+      return planfile::CreateInt(fbb, value);
+    });
+  }
+  int32_t number(double value) {
+    return constant(planfile::Value::Float, [value](FBB &fbb) {
+      return planfile::CreateFloat(fbb, value);
+    });
+  }
+  int32_t boolean(bool value) {
+    return constant(planfile::Value::Bool, [value](FBB &fbb) {
+      return planfile::CreateBool(fbb, value);
+    });
+  }
+  int32_t nothing() {
+    return constant(planfile::Value::None,
+                    [](FBB &fbb) { return planfile::CreateNone(fbb); });
+  }
+  int32_t refs(std::vector<int32_t> values) {
+    return constant(planfile::Value::Refs, [values](FBB &fbb) {
+      return planfile::CreateRefs(fbb, fbb.CreateVector(values));
+    });
+  }
+
+  /// The number of an operator, by its schema.
+  uint32_t op(const std::string &schema) {
+    for (uint32_t i = 0; i != operators.size(); ++i)
+      if (operators[i].second == schema)
+        return i;
+    operators.emplace_back(schema.substr(0, schema.find('(')), schema);
+    return static_cast<uint32_t>(operators.size() - 1);
+  }
+
+  /// Where commands go until the next call.
+  TestPlan &on(planfile::Stream newStream, planfile::Role newRole) {
+    stream = newStream;
+    role = newRole;
+    return *this;
+  }
+  template <typename Make>
+  Command &command(planfile::Step type, Make make, std::string node = "") {
+    programs.back().commands.push_back(
+        {stream,
+         role,
+         type,
+         [make](FBB &fbb) { return make(fbb).Union(); },
+         std::move(node),
+         {}});
+    return programs.back().commands.back();
+  }
+  void launch(const std::string &schema, std::vector<int32_t> args,
+              std::string node = "", std::vector<uint32_t> results = {}) {
+    uint32_t index = op(schema);
+    command(
+        planfile::Step::Launch,
+        [=](FBB &fbb) {
+          return planfile::CreateLaunch(fbb, index, fbb.CreateVector(args),
+                                        fbb.CreateVector(results));
+        },
+        std::move(node));
+  }
+  void allGather(uint32_t source, uint32_t target, uint32_t unit,
+                 uint8_t communicator = 0) {
+    command(planfile::Step::AllGather, [=](FBB &fbb) {
+      return planfile::CreateAllGather(fbb, communicator, source, target, unit);
+    }).line = line(planfile::Step::AllGather, communicator, source, unit);
+  }
+  void reduceScatter(uint32_t source, uint32_t target, uint32_t unit,
+                     double pre, double post, uint8_t communicator = 0) {
+    command(planfile::Step::ReduceScatter, [=](FBB &fbb) {
+      return planfile::CreateReduceScatter(fbb, communicator, source, target,
+                                           unit, pre, post,
+                                           planfile::DType::F32);
+    }).line = line(planfile::Step::ReduceScatter, communicator, source, unit);
+  }
+  void allReduce(uint32_t source, uint32_t target, uint32_t unit, double pre,
+                 double post, uint8_t communicator = 0) {
+    command(planfile::Step::AllReduce, [=](FBB &fbb) {
+      return planfile::CreateAllReduce(fbb, communicator, source, target, unit,
+                                       pre, post, planfile::DType::F32);
+    }).line = line(planfile::Step::AllReduce, communicator, source, unit);
+  }
+  void adamW(uint32_t unit, uint32_t expAvg, uint32_t expAvgSq,
+             std::vector<planfile::Interval> intervals) {
+    uint32_t parameter = units[unit].shard, gradient = units[unit].gradient;
+    command(planfile::Step::AdamW, [=](FBB &fbb) {
+      return planfile::CreateAdamW(fbb, unit, parameter, gradient, expAvg,
+                                   expAvgSq,
+                                   fbb.CreateVectorOfStructs(intervals));
+    });
+  }
+  void zero(uint32_t target) {
+    command(planfile::Step::Zero,
+            [=](FBB &fbb) { return planfile::CreateZero(fbb, target); });
+  }
+  void copy(uint32_t source, uint32_t target) {
+    command(planfile::Step::Copy, [=](FBB &fbb) {
+      return planfile::CreateCopy(fbb, source, target);
+    });
+  }
+  void record(uint32_t event) {
+    command(planfile::Step::Record,
+            [=](FBB &fbb) { return planfile::CreateRecord(fbb, event); });
+  }
+  void wait(uint32_t event) {
+    command(planfile::Step::Wait,
+            [=](FBB &fbb) { return planfile::CreateWait(fbb, event); });
+  }
+
+  /// The FlatBuffer, without trailer.
+  std::vector<uint8_t> flatbuffer();
+
+  /// The checked plan, or why it is refused; it is called `small.plan`.
+  planfile::Expected<planfile::PlanFile> seal() {
+    std::vector<uint8_t> data = flatbuffer();
+    return planfile::PlanFile::seal("small.plan", data.data(), data.size());
+  }
+
+private:
+  std::pair<uint32_t, std::string> line(planfile::Step kind,
+                                        uint32_t communicator, uint32_t source,
+                                        uint32_t unit) const {
+    const Buffer &buffer = buffers[source];
+    uint64_t bytes = planfile::getItemSize(buffer.dtype);
+    for (int64_t size : buffer.sizes)
+      bytes *= static_cast<uint64_t>(size);
+    return {communicator,
+            planfile::describeCollective(kind, bytes, buffer.dtype,
+                                         unit < units.size() ? units[unit].name
+                                                             : std::string())};
+  }
+
+  planfile::Stream stream = planfile::Stream::Compute;
+  planfile::Role role = planfile::Role::Forward;
+};
+
+/// A plan for `ranks` ranks with one unit `u` (parameters `w` of 4x4, alias
+/// `tied.w`, and `b` of 4), input 0 `x` of 2x4, and the loss sum(x w + b).
+TestPlan makeSmallPlan(uint32_t ranks = 2);
+
+} // namespace fsdp::test
+
+#endif // FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
