@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT / "scripts"))
 BASELINES = ["fsdp2", "fsdp1", "ddp", "eager", "compile"]
 
 
@@ -29,6 +30,10 @@ def run(command: list[str]) -> str:
     if result.returncode:
         sys.exit(f"{' '.join(command)}: exit status {result.returncode}\n{result.stderr}")
     return result.stdout
+
+
+def archive_of(folder: pathlib.Path, model: str) -> pathlib.Path:
+    return folder / f"{model.replace('-', '_')}.pt2"
 
 
 def baseline(model: str, kind: str, ranks: int, steps: int) -> float:
@@ -44,7 +49,7 @@ def baseline(model: str, kind: str, ranks: int, steps: int) -> float:
 def compiled(folder: pathlib.Path, model: str, ranks: int, steps: int, build: pathlib.Path, extra: list[str]) -> float:
     """Median seconds of a step of the compiled plan, the first eight left out as for the baselines."""
     command = [str(build / "bin" / "fsdp-run"), str(folder / f"{model}-{ranks}.plan"), "--ranks", str(ranks)]
-    command += ["--weights", str(folder / f"{model}.pt2"), "--data", str(folder / f"{model}.tokens.bin")]
+    command += ["--weights", str(archive_of(folder, model)), "--data", str(folder / f"{model}.tokens.bin")]
     command += ["--token-bits", "32", "--steps", str(steps + 8), "--lr", "1e-3", "--json", *extra]
     records = [json.loads(line) for line in run(command).splitlines()]
     return statistics.median([record["seconds"] for record in records if "step" in record][8:])
@@ -52,14 +57,14 @@ def compiled(folder: pathlib.Path, model: str, ranks: int, steps: int, build: pa
 
 def prepare(folder: pathlib.Path, model: str, ranks: int, build: pathlib.Path) -> None:
     """Captures `model` once, plans it with default flags, and makes tokens for it."""
-    from models import BATCH
+    from fixture_models import LLAMAS
 
-    archive = folder / f"{model}.pt2"
+    archive = archive_of(folder, model)
     if not archive.exists():
         run([sys.executable, str(ROOT / "scripts" / "make_fixtures.py"), str(folder), f"--{model}"])
     plan = folder / f"{model}-{ranks}.plan"
     run([str(build / "bin" / "fsdp-plan"), str(archive), "--ranks", str(ranks), "-o", str(plan)])
-    batch, sequence, vocabulary = BATCH[model]
+    (batch, sequence), vocabulary = LLAMAS[model].batch, LLAMAS[model].vocabulary
     tokens = numpy.random.default_rng(0).integers(0, vocabulary, batch * sequence * 64, dtype=numpy.uint32)
     tokens.astype("<u4").tofile(folder / f"{model}.tokens.bin")
 

@@ -8,6 +8,7 @@ import argparse
 import json
 import logging
 import os
+import pathlib
 import sys
 import time
 import warnings
@@ -19,7 +20,8 @@ logging.disable(logging.WARNING)
 import torch
 import torch.distributed as dist
 
-from models import BATCH, build
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
+from fixture_models import LLAMAS, llama
 
 
 def wrap(model: torch.nn.Module, kind: str) -> torch.nn.Module:
@@ -50,7 +52,7 @@ def wrap(model: torch.nn.Module, kind: str) -> torch.nn.Module:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", choices=sorted(BATCH))
+    parser.add_argument("model", choices=["llama-tiny", "llama-25m"])
     parser.add_argument("kind", choices=["eager", "compile", "ddp", "fsdp1", "fsdp2"])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=8)
@@ -61,9 +63,9 @@ def main() -> int:
     if distributed:
         dist.init_process_group("gloo")
     rank = dist.get_rank() if distributed else 0
-    model = wrap(build(arguments.model), arguments.kind)
+    model = wrap(llama(arguments.model).module, arguments.kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    batch, sequence, vocabulary = BATCH[arguments.model]
+    (batch, sequence), vocabulary = LLAMAS[arguments.model].batch, LLAMAS[arguments.model].vocabulary
     generator = torch.Generator().manual_seed(rank)
     seconds, losses = [], []
     for step in range(arguments.warmup + arguments.steps):
