@@ -1,0 +1,41 @@
+"""Loss and every gradient of a sharded step against PyTorch's own, with a different batch on every rank."""
+
+import re
+
+import pytest
+from conftest import FIXTURES, succeed, tool
+
+GRAPHS = {"gpt2": 1e-5, "llama": 1e-5, "bert": 1e-5, "frozen": 1e-5, "newer_schema/gpt2": 1e-5, "llama_bf16": 3e-2}
+STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
+
+
+# The line that the product stands or falls with: every strategy, also more ranks than the machine has cores.
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
+    reference = references(graph if graph != "newer_schema/gpt2" or ranks == 1 else "gpt2", ranks)
+    plan = plans(graph, ranks, "--strategy", strategy)
+    weights = FIXTURES / f"{graph}.pt2"
+    succeed("fsdp-run", plan, "--ranks", ranks, "--weights", weights, "--reference", reference, "--tolerance", GRAPHS[graph])
+
+
+# A check that accepts everything is worth nothing: another batch must be noticed, as failed check, not as refusal.
+def test_reference_of_another_batch_is_noticed(plans, references, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    wrong = load_file(references("gpt2", 3))
+    wrong["in_0"] = wrong["in_0"].roll(1, 0).contiguous()
+    save_file(wrong, tmp_path / "wrong.safetensors")
+    result = tool("fsdp-run", plans("gpt2", 3), "--ranks", 3, "--weights", FIXTURES / "gpt2.pt2",
+                  "--reference", tmp_path / "wrong.safetensors")
+    assert result.returncode == 2, result.stderr
+
+
+# Five AdamW updates on different data per rank: losses and every parameter, frozen ones included.
+@pytest.mark.parametrize("graph", ["gpt2", "frozen", "role_batch_norm"])
+def test_training_equals_pytorch(graph, plans):
+    reference = FIXTURES / f"{graph}_train2x5.safetensors"
+    plan = plans(graph, 2)
+    result = succeed("fsdp-run", plan, "--ranks", 2, "--weights", FIXTURES / f"{graph}.pt2", "--reference", reference)
+    assert re.search(r"[1-9]\d* tensors", result.stdout), result.stdout

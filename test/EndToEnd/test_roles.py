@@ -1,0 +1,25 @@
+"""One tiny graph per role that a graph can play: each runs with parity, or is refused by one sentence."""
+
+import pytest
+from conftest import FIXTURES, succeed, tool
+
+PARITY = {
+    "role_batch_norm": 1e-5, "role_user_output": 1e-5, "role_input_grad": 1e-5, "role_channels_last": 1e-5,
+    "role_tied": 1e-5, "role_frozen": 1e-5, "role_unused": 1e-5, "role_bf16": 3e-2, "role_tiny": 1e-5,
+    "role_encoder_decoder": 1e-5, "role_gpt2_renamed": 1e-5,
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("graph", PARITY)
+def test_role_runs_with_parity(graph, ranks, plans, references):
+    succeed("fsdp-run", plans(graph, ranks), "--ranks", ranks, "--weights", FIXTURES / f"{graph}.pt2",
+            "--reference", references(graph, ranks), "--tolerance", PARITY[graph])
+
+
+# Sizes left open are bound on the command line; the example's sizes are those of the reference.
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_dynamic_shape_runs_when_bound(ranks, plans, references):
+    plan = plans("role_dynamic", ranks, "--bind", "hint")
+    succeed("fsdp-run", plan, "--ranks", ranks, "--weights", FIXTURES / "role_dynamic.pt2",
+            "--reference", references("role_dynamic", ranks))
