@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
-#include "OpFactsShim.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"

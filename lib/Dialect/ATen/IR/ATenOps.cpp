@@ -4,7 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "OpFactsShim.h"
+#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
 
 #include "mlir/IR/Builders.h"
@@ -31,9 +31,17 @@ LogicalResult CallOp::verify() {
                          << " operands, one per place among the arguments, got "
                          << getInputs().size();
   const archive::OpFacts *facts = getFacts();
-  if (facts && facts->mutates)
+  if (facts && facts->isMutating())
     return emitOpError() << "C2: operator '" << getCallee().getName()
                          << "' changes its arguments in place";
+  if (facts && getNumArgs() > facts->numArgs)
+    return emitOpError() << "C3: operator '" << getCallee().getName()
+                         << "' takes " << unsigned(facts->numArgs)
+                         << " arguments, got " << getNumArgs();
+  if (facts && !facts->returnsList && getNumResults() != facts->numReturns)
+    return emitOpError() << "C3: operator '" << getCallee().getName()
+                         << "' has " << unsigned(facts->numReturns)
+                         << " results, got " << getNumResults();
   return success();
 }
 
@@ -42,9 +50,9 @@ void CallOp::getEffects(
         &effects) {
   const archive::OpFacts *facts = getFacts();
   SideEffects::Resource *resource = nullptr;
-  if (!facts || facts->mutates)
+  if (!facts || facts->isMutating())
     resource = OpaqueResource::get();
-  else if (facts->random)
+  else if (facts->isRandom)
     resource = GeneratorResource::get();
   if (!resource)
     return;
@@ -74,7 +82,7 @@ OpFoldResult CallOp::getArg(StringRef keyword) {
 
 bool aten::isView(CallOp call) {
   const archive::OpFacts *facts = call.getFacts();
-  return facts && facts->view;
+  return facts && facts->isView;
 }
 
 #define GET_OP_CLASSES

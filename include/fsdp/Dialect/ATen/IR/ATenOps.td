@@ -46,6 +46,8 @@ def ATen_CallOp : Op<ATen_Dialect, "call",
     * C1: there are as many operands as places among the arguments.
     * C2: the operator is not known to write to its arguments: values are never
       changed in place.
+    * C3: a known operator has no more arguments than it takes, and as many
+      results as it returns (those of a list are results of their own).
   }];
 
   let arguments = (ins
