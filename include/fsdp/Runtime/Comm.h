@@ -24,16 +24,16 @@ namespace fsdp {
 struct Collective {
   enum class Kind : std::uint8_t { AllGather, ReduceScatter, AllReduce };
 
-  Kind kind;
-  planfile::Stream stream;
-  planfile::DType sourceType;
-  planfile::DType targetType; ///< AllGather: the same as sourceType.
-  planfile::DType via;        ///< What the sum is rounded to.
-  const std::byte *source;
-  std::byte *target;
+  Kind kind = Kind::AllGather;
+  planfile::Stream stream = planfile::Stream::Gather;
+  planfile::DType sourceType = planfile::DType::F32;
+  planfile::DType targetType = planfile::DType::F32; ///< Gathers: the source's.
+  planfile::DType via = planfile::DType::F32; ///< What the sum is rounded to.
+  const std::byte *source = nullptr;
+  std::byte *target = nullptr;
   /// Of one rank's piece: all_gather's source, reduce_scatter's target; the
   /// whole of an all_reduce.
-  std::size_t count;
+  std::size_t count = 0;
   double pre = 1, post = 1; ///< (sum of source / pre) / post
   /// All members' sources are as they were when the program began: a gather
   /// need not wait for its peers to arrive.

@@ -27,7 +27,10 @@ namespace fsdp {
 struct AllocationScript {
   struct Entry {
     std::size_t bytes = 0;
-    void *place = nullptr; ///< Recorded address; later the planned one.
+    /// Recorded address; then the planned one, or null: from the heap.
+    void *place = nullptr;
+    bool released = false; ///< Recorded: freed again before the call's end.
+    bool isResult = false;
   };
   std::vector<Entry> entries;
   std::size_t next = 0;
@@ -36,8 +39,8 @@ struct AllocationScript {
 
 /// What the allocator of a device saw on the rank's thread.
 struct AllocationCounts {
-  std::uint64_t planned = 0;   ///< Handed out by a script.
-  std::uint64_t heap = 0;      ///< Everything else.
+  std::uint64_t planned = 0; ///< Handed out by a script.
+  std::uint64_t heap = 0;    ///< Everything else.
   std::uint64_t heapBytes = 0;
 };
 
@@ -48,11 +51,12 @@ public:
   /// The device of the tensors in Space::Device.
   virtual c10::Device torchDevice() const = 0;
 
-  /// Makes the calling thread the rank's for the calls that follow.
+  /// Makes the calling thread the rank's for the calls that follow, and the
+  /// way back.
   virtual void enter() = 0;
+  virtual void leave() = 0;
 
-  /// One zero-filled block aligned to at least 4096 bytes, touched first by
-  /// the calling thread and freed with the device. At most once per space.
+  /// A zero-filled block aligned to at least 4096 bytes, freed with the device.
   virtual std::byte *allocate(planfile::Space space, std::size_t bytes) = 0;
 
   /// Operators launched from now on go to `stream`.
@@ -61,8 +65,8 @@ public:
   /// Either end may be host memory. Blocking where one end is unpinned.
   virtual void copy(planfile::Stream stream, void *target, const void *source,
                     std::size_t bytes) = 0;
-  virtual void fill(planfile::Stream stream, void *target,
-                    unsigned char value, std::size_t bytes) = 0;
+  virtual void fill(planfile::Stream stream, void *target, unsigned char value,
+                    std::size_t bytes) = 0;
 
   /// Events are numbered per program; `programEvents` announces how many.
   virtual void programEvents(unsigned program, unsigned count) = 0;

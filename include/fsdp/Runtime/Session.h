@@ -59,14 +59,19 @@ struct SessionOptions {
   bool canary = false;
   /// Other than 0: random delays before commands. The bits must not change.
   std::uint64_t chaosSeed = 0;
+  /// Operators outside ATen that plans may run: what `loadOperators` returned.
+  std::vector<std::string> trustedOperators;
 };
+
+/// Loads a library that registers operators, and returns their full names.
+std::vector<std::string> loadOperators(const char *library);
 
 /// Of the latest run, rank 0 unless said otherwise; seconds and bytes.
 struct Statistics {
   double forward = 0, backward = 0, update = 0;
-  double collectives = 0;        ///< Of those, inside collectives.
-  AllocationCounts allocations;  ///< Summed over ranks.
-  std::uint64_t hookMisses = 0;  ///< Results that had to be copied; all ranks.
+  double collectives = 0;       ///< Of those, inside collectives.
+  AllocationCounts allocations; ///< Summed over ranks.
+  std::uint64_t hookMisses = 0; ///< Results that had to be copied; all ranks.
 };
 
 /// What was found at load, per rank.
@@ -75,7 +80,7 @@ struct LoadReport {
   std::uint64_t hostBytes = 0;    ///< Planned host memory.
   std::uint64_t scratchBytes = 0; ///< Probed scratch of hooked operators.
   std::vector<std::string> hookedOperators; ///< Names, each once.
-  unsigned launches = 0;          ///< Of program `step`.
+  unsigned launches = 0;                    ///< Of program `step`.
 };
 
 class Session {

@@ -1,0 +1,126 @@
+//===- Launch.cpp - One prepared operator call ----------------------------===//
+#include "Launch.h"
+
+#include "Mesh.h"
+#include "fsdp/Runtime/Error.h"
+
+using namespace fsdp;
+
+/// Scratch is aligned as the planned memory of any device is.
+static std::size_t roundUp(std::size_t bytes) {
+  constexpr std::size_t alignment = 512;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+static std::string nameOf(const planfile::Plan &plan, std::uint32_t op) {
+  return std::string(stringOf(plan, plan.operators()->Get(op)->name()));
+}
+
+Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
+               std::span<const std::string> trusted, Memory &memory,
+               Device &device)
+    : op(resolveOperator(
+          nameOf(plan, launch.op()),
+          stringOf(plan, plan.operators()->Get(launch.op())->schema()),
+          trusted)),
+      arguments(makeArguments(op, plan, launch, memory, device)),
+      touched(accessesOf(op.schema(), plan, launch)) {
+  if (!launch.results())
+    return;
+  for (unsigned i = 0; i != launch.results()->size(); ++i)
+    if (std::uint32_t buffer = launch.results()->Get(i); buffer != none)
+      results.push_back({i, memory.tensor(buffer), memory.data(buffer)});
+  if (results.empty() && touched.writes.empty())
+    refuse("neither writes an argument nor has a result that is used");
+}
+
+void Launch::refuse(const std::string &what) const {
+  throw Error(name() + ": " + what);
+}
+
+std::size_t Launch::probe(Device &device) {
+  script = {};
+  script.recording = true;
+  Stack stack = arguments;
+  device.follow(&script);
+  op.callBoxed(stack);
+
+  // Dropping the results is part of the recording: what outlives the call
+  // (a library's cache) must never be given memory of ours.
+  std::vector<std::pair<std::size_t, std::size_t>> placed; // entry, result
+  std::string problem;
+  for (std::size_t r = 0; r != results.size(); ++r) {
+    const Result &result = results[r];
+    if (result.index >= stack.size() || !stack[result.index].isTensor() ||
+        !stack[result.index].toTensor().defined()) {
+      problem = "result " + std::to_string(result.index) + " is not a tensor";
+      break;
+    }
+    const at::Tensor &tensor = stack[result.index].toTensor();
+    if (tensor.sizes() != result.place.sizes() ||
+        tensor.scalar_type() != result.place.scalar_type()) {
+      problem = "result " + std::to_string(result.index) +
+                " has other sizes or another type than its buffer";
+      break;
+    }
+    // Where the layout differs the values are copied, at every call.
+    bool fits = tensor.storage_offset() == 0 && tensor.numel() != 0;
+    for (std::int64_t d = 0; d != tensor.dim(); ++d)
+      fits &= tensor.size(d) == 1 || tensor.stride(d) == result.place.stride(d);
+    if (!fits)
+      continue;
+    // The latest one: an address that was freed within the call can return.
+    for (std::size_t e = script.entries.size(); e-- > 0;)
+      if (script.entries[e].place == tensor.storage().data()) {
+        if (script.entries[e].bytes <= result.place.storage().nbytes())
+          placed.emplace_back(e, r);
+        break;
+      }
+  }
+  stack.clear();
+  device.synchronize();
+  device.follow(nullptr);
+  script.recording = false;
+  if (!problem.empty())
+    refuse(problem);
+
+  for (auto [entry, result] : placed) {
+    script.entries[entry].place = results[result].data;
+    script.entries[entry].isResult = true;
+  }
+  std::size_t scratch = 0;
+  for (AllocationScript::Entry &entry : script.entries) {
+    if (entry.isResult)
+      continue;
+    entry.place = nullptr; // until placeScratch; for ever if not released
+    if (entry.released)
+      scratch += roundUp(entry.bytes);
+  }
+  return scratch;
+}
+
+void Launch::placeScratch(std::byte *scratch) {
+  for (AllocationScript::Entry &entry : script.entries)
+    if (entry.released && !entry.isResult) {
+      entry.place = scratch;
+      scratch += roundUp(entry.bytes);
+    }
+}
+
+unsigned Launch::callHooked(Stack &stack, Device &device) {
+  stack.assign(arguments.begin(), arguments.end());
+  script.next = 0;
+  device.follow(&script);
+  op.callBoxed(stack);
+  device.follow(nullptr);
+  unsigned misses = 0;
+  for (Result &result : results) {
+    const at::Tensor &returned = stack[result.index].toTensor();
+    if (returned.const_data_ptr() == result.data || returned.numel() == 0)
+      continue;
+    result.place.copy_(returned);
+    ++misses;
+  }
+  stack.clear();
+  return misses;
+}

@@ -1,0 +1,62 @@
+//===- Launch.h - One prepared operator call --------------------*- C++ -*-===//
+//
+// Everything that a call needs is made at load: the operator's handle and its
+// arguments, tensors over the arena. A call then copies the arguments to a
+// stack and lets the dispatcher take them off again. An operator that returns
+// new tensors is *hooked*: a probe at load notes its allocations, and each
+// call is then given the planned places for its results, and scratch for the
+// rest.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_LIB_RUNTIME_LAUNCH_H
+#define FSDP_LIB_RUNTIME_LAUNCH_H
+
+#include "Operators.h"
+
+namespace fsdp {
+
+class Launch {
+public:
+  using Stack = std::vector<c10::IValue>;
+
+  Launch(const planfile::Plan &plan, const planfile::Launch &launch,
+         std::span<const std::string> trusted, Memory &memory, Device &device);
+
+  bool isHooked() const { return !results.empty(); }
+  std::string name() const { return c10::toString(op.operator_name()); }
+  const Accesses &accesses() const { return touched; }
+
+  /// Runs the operator once and notes its allocations. What it would write
+  /// goes elsewhere. Returns the bytes of scratch that it needs.
+  std::size_t probe(Device &device);
+  void placeScratch(std::byte *scratch);
+
+  /// The call of an operator that writes its arguments.
+  void call(Stack &stack) const {
+    stack.assign(arguments.begin(), arguments.end());
+    op.callBoxed(stack);
+    stack.clear();
+  }
+
+  /// The call of a hooked operator; returns how many results had to be copied
+  /// because they were not where they were planned.
+  unsigned callHooked(Stack &stack, Device &device);
+
+private:
+  struct Result {
+    std::size_t index; ///< Among the returned tensors.
+    at::Tensor place;
+    std::byte *data;
+  };
+  [[noreturn]] void refuse(const std::string &what) const;
+
+  c10::OperatorHandle op;
+  Stack arguments;
+  Accesses touched;
+  std::vector<Result> results;
+  AllocationScript script;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_LIB_RUNTIME_LAUNCH_H

@@ -1,0 +1,33 @@
+//===- Mesh.h - Ranks, groups and shards ------------------------*- C++ -*-===//
+//
+// Ranks are numbered row-major over the mesh, outermost axis first. What
+// depends on a rank is derived from its coordinates, since one plan serves all.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_LIB_RUNTIME_MESH_H
+#define FSDP_LIB_RUNTIME_MESH_H
+
+#include "fsdp/Runtime/Comm.h"
+
+#include <string_view>
+
+namespace fsdp {
+
+inline constexpr std::uint32_t none = 0xffffffff;
+
+/// The string with this index; empty for `none`.
+std::string_view stringOf(const planfile::Plan &plan, std::uint32_t index);
+
+unsigned rankCount(const planfile::Plan &plan);
+
+/// The group of `rank` in a communicator.
+Group groupOf(const planfile::Plan &plan, std::uint32_t communicator,
+              unsigned rank);
+
+/// Which shard of each unit `rank` holds: its place in the group that the
+/// unit is gathered (or reduced) over.
+std::vector<unsigned> shardIndices(const planfile::Plan &plan, unsigned rank);
+
+} // namespace fsdp
+
+#endif // FSDP_LIB_RUNTIME_MESH_H

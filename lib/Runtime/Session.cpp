@@ -1,0 +1,265 @@
+//===- Session.cpp - A loaded plan, ready to step -------------------------===//
+#include "SessionImpl.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+using namespace fsdp;
+using planfile::Space;
+using planfile::Stream;
+
+static constexpr unsigned char canaryByte = 0xa5;
+
+namespace {
+
+/// Makes the thread a rank's: all of this is per thread in PyTorch.
+class RankScope {
+public:
+  explicit RankScope(Device *device)
+      : device(device), threads(at::get_num_threads()) {
+    if (threads != 1)
+      at::set_num_threads(1);
+    if (device)
+      device->enter();
+  }
+  ~RankScope() {
+    if (device)
+      device->leave();
+    if (threads != 1)
+      at::set_num_threads(threads);
+  }
+  RankScope(const RankScope &) = delete;
+  RankScope &operator=(const RankScope &) = delete;
+
+private:
+  c10::InferenceMode inference;
+  Device *device;
+  int threads;
+};
+
+} // namespace
+
+Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
+                    SessionOptions given)
+    : plan(plan), options(std::move(given)),
+      backend(options.backend ? std::move(options.backend)
+                              : makeLocalBackend(count)),
+      ranks(count), threads(count) {
+  for (std::uint32_t u = 0; u != plan.units()->size(); ++u)
+    for (const planfile::Parameter *p : *plan.units()->Get(u)->parameters()) {
+      places[std::string(stringOf(plan, p->name()))] = {u, p};
+      if (p->aliases())
+        for (std::uint32_t alias : *p->aliases())
+          places[std::string(stringOf(plan, alias))] = {u, p};
+    }
+  for (unsigned r = 0; r != count; ++r)
+    ranks[r].rank.rank = r;
+  onAllRanks(Failure::Refused, [this](RankData &data) { open(data); });
+  loaded = true;
+  onAllRanks(Failure::Refused, [this](RankData &data) { initialise(data); });
+}
+
+void Session::Impl::fail(Failure kind, const std::exception &error) {
+  std::lock_guard lock(mutex);
+  if (failure)
+    return;
+  const auto *torch = dynamic_cast<const c10::Error *>(&error);
+  failure.emplace(torch ? torch->what_without_backtrace() : error.what(), kind);
+  stop.store(true);
+  if (loaded)
+    for (RankData &data : ranks)
+      for (std::unique_ptr<Comm> &comm : data.rank.comms)
+        comm->abort();
+}
+
+void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
+  if (failure)
+    throw *failure;
+  threads.run([&](unsigned r) {
+    RankScope scope(ranks[r].rank.device.get());
+    try {
+      job(ranks[r]);
+    } catch (const std::exception &error) {
+      fail(kind, error);
+    }
+  });
+  if (failure)
+    throw *failure;
+}
+
+void Session::Impl::onRank(const RankData &data,
+                           const std::function<void()> &job) const {
+  if (failure)
+    throw *failure;
+  RankScope scope(data.rank.device.get());
+  job();
+  data.rank.device->synchronize();
+}
+
+void Session::Impl::open(RankData &data) {
+  Rank &rank = data.rank;
+  rank.plan = &plan;
+  rank.trusted = options.trustedOperators;
+  rank.stop = &stop;
+  rank.chaosSeed = options.chaosSeed;
+  rank.shards = shardIndices(plan, rank.rank);
+  rank.device = backend->openDevice(rank.rank);
+  rank.device->enter();
+  rank.memory = std::make_unique<Memory>(plan, *rank.device);
+  rank.step =
+      at::empty({}, at::dtype(at::kFloat).device(rank.device->torchDevice()));
+  for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
+    rank.comms.push_back(backend->openComm(
+        rank.rank, c, groupOf(plan, c, rank.rank), *rank.device));
+  rank.collectives.resize(plan.communicators()->size());
+  for (unsigned p = 0; p != plan.programs()->size(); ++p)
+    data.programs.push_back(std::make_unique<Program>(rank, p));
+  for (std::size_t c = 0; c != rank.comms.size(); ++c)
+    rank.comms[c]->prepare(rank.collectives[c]);
+  rank.device->leave();
+}
+
+static bool isInit(const planfile::Plan &plan, std::size_t program) {
+  return stringOf(plan, plan.programs()->Get(program)->name()) == "init";
+}
+
+/// Runs `init`, and probes what hooked operators of the other programs
+/// allocate. Transient memory is zero by then: all indices are in range.
+void Session::Impl::initialise(RankData &data) {
+  Rank &rank = data.rank;
+  std::byte *transient = rank.memory->transient();
+  std::uint64_t bytes = rank.memory->transientBytes();
+  for (std::size_t p = 0; p != data.programs.size(); ++p)
+    if (isInit(plan, p)) {
+      data.programs[p]->run(roleBit(planfile::Role::Init));
+      if (bytes)
+        rank.device->fill(Stream::Compute, transient, 0, bytes);
+    }
+
+  std::size_t scratch = 0;
+  std::vector<std::string> hooked;
+  for (std::size_t p = 0; p != data.programs.size(); ++p)
+    for (Launch &launch : data.programs[p]->launches)
+      if (launch.isHooked() && !isInit(plan, p)) {
+        scratch = std::max(scratch, launch.probe(*rank.device));
+        if (std::ranges::find(hooked, launch.name()) == hooked.end())
+          hooked.push_back(launch.name());
+      }
+  if (scratch) {
+    std::byte *place = rank.device->allocate(Space::Device, scratch);
+    for (std::unique_ptr<Program> &program : data.programs)
+      for (Launch &launch : program->launches)
+        launch.placeScratch(place);
+  }
+  if (options.canary && bytes)
+    rank.device->fill(Stream::Compute, transient, canaryByte, bytes);
+  rank.device->synchronize();
+  if (rank.rank != 0)
+    return;
+  report.arenaBytes = rank.memory->arenaBytes(Space::Device);
+  report.hostBytes = rank.memory->arenaBytes(Space::Host) +
+                     rank.memory->arenaBytes(Space::Pinned);
+  report.scratchBytes = scratch;
+  report.hookedOperators = std::move(hooked);
+  for (std::size_t p = 0; p != data.programs.size(); ++p)
+    if (stringOf(plan, plan.programs()->Get(p)->name()) == "step")
+      report.launches =
+          static_cast<unsigned>(data.programs[p]->launches.size());
+}
+
+void Session::Impl::run(std::string_view name, Roles roles) {
+  std::size_t p = 0;
+  while (p != plan.programs()->size() &&
+         stringOf(plan, plan.programs()->Get(p)->name()) != name)
+    ++p;
+  if (p == plan.programs()->size())
+    throw Error("the plan has no program " + std::string(name));
+  using planfile::Role;
+  RoleSet set = roleBit(Role::Init);
+  set |= roles.forward ? roleBit(Role::Forward) : 0;
+  set |= roles.backward ? roleBit(Role::Backward) : 0;
+  set |= roles.update ? roleBit(Role::Update) : 0;
+  onAllRanks(Failure::RankFailed, [&](RankData &data) {
+    Rank &rank = data.rank;
+    rank.hyper = hyper;
+    rank.updates = updates;
+    rank.statistics = {};
+    AllocationCounts before = rank.device->allocationCounts();
+    Program &program = *data.programs[p];
+    if (roles.update && program.hasUpdate())
+      rank.step.fill_(static_cast<double>(updates + 1));
+    program.run(set);
+    AllocationCounts &counts = rank.statistics.allocations;
+    counts = rank.device->allocationCounts();
+    counts.planned -= before.planned;
+    counts.heap -= before.heap;
+    counts.heapBytes -= before.heapBytes;
+  });
+  statistics = ranks[0].rank.statistics;
+  for (std::size_t r = 1; r != ranks.size(); ++r) {
+    const Statistics &other = ranks[r].rank.statistics;
+    statistics.allocations.planned += other.allocations.planned;
+    statistics.allocations.heap += other.allocations.heap;
+    statistics.allocations.heapBytes += other.allocations.heapBytes;
+    statistics.hookMisses += other.hookMisses;
+  }
+  if (roles.update && ranks[0].programs[p]->hasUpdate())
+    ++updates;
+}
+
+Session::Session(const planfile::Plan &plan, unsigned ranks,
+                 SessionOptions options) {
+  if (ranks != rankCount(plan))
+    throw Error("the plan is for " + std::to_string(rankCount(plan)) +
+                " ranks, not for " + std::to_string(ranks));
+  impl = std::make_unique<Impl>(plan, ranks, std::move(options));
+}
+
+Session::~Session() = default;
+
+unsigned Session::ranks() const {
+  return static_cast<unsigned>(impl->ranks.size());
+}
+const LoadReport &Session::report() const { return impl->report; }
+const Statistics &Session::statistics() const { return impl->statistics; }
+std::uint64_t Session::updates() const { return impl->updates; }
+void Session::setUpdates(std::uint64_t count) { impl->updates = count; }
+
+void Session::setHyperParameters(const HyperParameters &values) {
+  impl->hyper = values;
+}
+
+void Session::run(std::string_view program, Roles roles) {
+  impl->run(program, roles);
+}
+
+std::uint64_t Session::highestByte() const {
+  if (!impl->options.canary)
+    throw Error("the canary is off");
+  std::uint64_t highest = 0;
+  std::vector<unsigned char> chunk(std::size_t{1} << 20);
+  for (const Impl::RankData &data : impl->ranks)
+    impl->onRank(data, [&] {
+      const Memory &memory = *data.rank.memory;
+      std::uint64_t end = memory.transientBytes(), found = 0;
+      while (end != 0 && found == 0) {
+        std::uint64_t bytes = std::min<std::uint64_t>(chunk.size(), end);
+        end -= bytes;
+        data.rank.device->copy(Stream::Compute, chunk.data(),
+                               memory.transient() + end, bytes);
+        data.rank.device->synchronize();
+        for (std::uint64_t i = bytes; i-- > 0 && found == 0;)
+          if (chunk[i] != canaryByte)
+            found = end + i + 1;
+      }
+      std::uint64_t persistent =
+          memory.arenaBytes(Space::Device) - memory.transientBytes();
+      highest = std::max(highest, persistent + found);
+    });
+  return highest;
+}

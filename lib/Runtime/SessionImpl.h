@@ -1,0 +1,70 @@
+//===- SessionImpl.h - What a session holds ---------------------*- C++ -*-===//
+#ifndef FSDP_LIB_RUNTIME_SESSIONIMPL_H
+#define FSDP_LIB_RUNTIME_SESSIONIMPL_H
+
+#include "Mesh.h"
+#include "Program.h"
+#include "RankThreads.h"
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace fsdp {
+
+struct Session::Impl {
+  Impl(const planfile::Plan &plan, unsigned ranks, SessionOptions options);
+
+  struct RankData {
+    Rank rank;
+    std::vector<std::unique_ptr<Program>> programs;
+  };
+  using RankJob = std::function<void(RankData &)>;
+
+  /// On every rank's thread; rethrows the first failure, as of `kind`.
+  void onAllRanks(Failure kind, const RankJob &job);
+  /// On the caller's thread, in place of the rank's.
+  void onRank(const RankData &data, const std::function<void()> &job) const;
+  void fail(Failure kind, const std::exception &error);
+
+  void open(RankData &data);
+  void initialise(RankData &data);
+  void run(std::string_view program, Roles roles);
+
+  // Tensors in and out.
+  struct Place {
+    std::uint32_t unit;
+    const planfile::Parameter *parameter;
+  };
+  const Place &find(std::string_view name) const;
+  std::uint32_t findState(std::uint32_t unit, std::string_view state) const;
+  std::uint32_t findBuffer(planfile::BufferRole role, std::uint32_t index,
+                           std::string_view name = {}) const;
+  void scatter(std::string_view name, const Place &place, std::uint32_t buffer,
+               const TensorView &value);
+  HostTensor gather(const Place &place, std::uint32_t buffer) const;
+  void write(const RankData &data, std::uint32_t buffer,
+             const TensorView &value) const;
+  HostTensor read(const RankData &data, std::uint32_t buffer) const;
+
+  const planfile::Plan &plan;
+  SessionOptions options;
+  std::unique_ptr<Backend> backend;
+  std::vector<RankData> ranks;
+  std::map<std::string, Place, std::less<>> places; ///< Names and aliases.
+  HyperParameters hyper;
+  std::uint64_t updates = 0;
+  LoadReport report;
+  Statistics statistics;
+
+  std::mutex mutex;
+  std::atomic<bool> stop{false};
+  bool loaded = false;
+  std::optional<Error> failure;
+  /// Last: its threads use everything above.
+  RankThreads threads;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_LIB_RUNTIME_SESSIONIMPL_H

@@ -1,0 +1,296 @@
+//===- SessionTensors.cpp - Tensors into a session, and out of it ---------===//
+#include "DTypes.h"
+#include "SessionImpl.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstring>
+
+using namespace fsdp;
+using planfile::BufferRole;
+
+static std::vector<std::int64_t> shape(const planfile::Plan &plan,
+                                       std::uint32_t index) {
+  if (index == none)
+    return {};
+  const auto *values = plan.shapes()->Get(index)->values();
+  return {values->begin(), values->end()};
+}
+
+static std::string toText(at::IntArrayRef sizes) {
+  std::string text;
+  for (std::int64_t size : sizes)
+    text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text.empty() ? "scalar" : text;
+}
+
+/// A tensor over the caller's memory, which is only read.
+static at::Tensor borrow(const TensorView &view) {
+  at::Tensor tensor =
+      at::from_blob(const_cast<std::byte *>(view.bytes.data()),
+                    at::IntArrayRef(view.sizes.data(), view.sizes.size()),
+                    at::dtype(scalarType(view.type)));
+  if (tensor.nbytes() != view.bytes.size())
+    throw Error("a tensor of " + toText(tensor.sizes()) + " has " +
+                std::to_string(tensor.nbytes()) + " bytes, not " +
+                std::to_string(view.bytes.size()));
+  return tensor;
+}
+
+static HostTensor toHost(const at::Tensor &tensor, planfile::DType type) {
+  at::Tensor dense = tensor.cpu().contiguous();
+  HostTensor host{type, tensor.sizes().vec(), {}};
+  host.bytes.resize(dense.nbytes());
+  if (!host.bytes.empty())
+    std::memcpy(host.bytes.data(), dense.const_data_ptr(), host.bytes.size());
+  return host;
+}
+
+const Session::Impl::Place &Session::Impl::find(std::string_view name) const {
+  auto place = places.find(name);
+  if (place == places.end())
+    throw Error("the plan has no parameter " + std::string(name));
+  return place->second;
+}
+
+std::uint32_t Session::Impl::findBuffer(BufferRole role, std::uint32_t index,
+                                        std::string_view name) const {
+  for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
+    const planfile::Buffer &buffer = *plan.buffers()->Get(i);
+    if (buffer.role() == role && (index == none || buffer.index() == index) &&
+        (buffer.root() == i || buffer.root() == none) &&
+        (name.empty() || stringOf(plan, buffer.name()) == name))
+      return i;
+  }
+  throw Error(std::string("the plan has no ") + EnumNameBufferRole(role) + " " +
+              (name.empty() ? std::to_string(index) : std::string(name)));
+}
+
+std::uint32_t Session::Impl::findState(std::uint32_t unit,
+                                       std::string_view state) const {
+  for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
+    const planfile::Buffer &buffer = *plan.buffers()->Get(i);
+    if (buffer.role() == BufferRole::OptimizerState && buffer.owner() == unit &&
+        stringOf(plan, buffer.name()) == state)
+      return i;
+  }
+  throw Error("unit " +
+              std::string(stringOf(plan, plan.units()->Get(unit)->name())) +
+              " has no optimizer state " + std::string(state));
+}
+
+void Session::Impl::write(const RankData &data, std::uint32_t buffer,
+                          const TensorView &value) const {
+  onRank(data, [&] {
+    at::Tensor source = borrow(value);
+    const at::Tensor &target = data.rank.memory->tensor(buffer);
+    if (source.sizes() != target.sizes())
+      throw Error("the plan has sizes " + toText(target.sizes()) + ", given " +
+                  toText(source.sizes()));
+    target.copy_(source);
+  });
+}
+
+HostTensor Session::Impl::read(const RankData &data,
+                               std::uint32_t buffer) const {
+  HostTensor host;
+  onRank(data, [&] {
+    Memory &memory = *data.rank.memory;
+    host = toHost(memory.tensor(buffer), memory.type(buffer));
+  });
+  return host;
+}
+
+namespace {
+
+/// What a parameter and one shard of its unit have in common, in elements.
+struct Overlap {
+  std::uint64_t inShard, inParameter, count;
+};
+
+Overlap overlap(const planfile::Unit &unit,
+                const planfile::Parameter &parameter, std::uint64_t numel,
+                unsigned shard) {
+  std::uint64_t length = unit.numel() / unit.shards(), low = shard * length;
+  std::uint64_t begin = std::max(parameter.offset(), low);
+  std::uint64_t end = std::min(parameter.offset() + numel, low + length);
+  if (begin >= end)
+    return {0, 0, 0};
+  return {begin - low, begin - parameter.offset(), end - begin};
+}
+
+/// A parameter as it lies in the flat parameter, and the same as one row.
+struct Stored {
+  at::Tensor tensor, row;
+};
+
+Stored makeStored(const planfile::Plan &plan,
+                  const planfile::Parameter &parameter, c10::ScalarType type) {
+  at::Tensor tensor =
+      at::empty_strided(shape(plan, parameter.sizes()),
+                        shape(plan, parameter.strides()), at::dtype(type));
+  return {tensor, tensor.as_strided({tensor.numel()}, {1})};
+}
+
+} // namespace
+
+void Session::Impl::scatter(std::string_view name, const Place &place,
+                            std::uint32_t buffer, const TensorView &value) {
+  const planfile::Unit &unit = *plan.units()->Get(place.unit);
+  std::vector<std::int64_t> sizes = shape(plan, place.parameter->sizes());
+  if (!std::ranges::equal(sizes, value.sizes))
+    throw Error(std::string(name) + ": the plan has sizes " + toText(sizes) +
+                ", given " + toText({value.sizes.data(), value.sizes.size()}));
+  at::Tensor source = borrow(value);
+  Stored stored = makeStored(plan, *place.parameter, source.scalar_type());
+  stored.tensor.copy_(source);
+  for (const RankData &data : ranks)
+    onRank(data, [&] {
+      Overlap part = overlap(unit, *place.parameter,
+                             static_cast<std::uint64_t>(stored.row.numel()),
+                             data.rank.shards[place.unit]);
+      if (part.count)
+        data.rank.memory->slice(buffer, part.inShard, part.inShard + part.count)
+            .copy_(stored.row.narrow(
+                0, static_cast<std::int64_t>(part.inParameter),
+                static_cast<std::int64_t>(part.count)));
+    });
+}
+
+HostTensor Session::Impl::gather(const Place &place,
+                                 std::uint32_t buffer) const {
+  const planfile::Unit &unit = *plan.units()->Get(place.unit);
+  planfile::DType type = ranks[0].rank.memory->type(buffer);
+  Stored stored = makeStored(plan, *place.parameter, scalarType(type));
+  std::vector<bool> seen(unit.shards());
+  for (const RankData &data : ranks) {
+    unsigned shard = data.rank.shards[place.unit];
+    if (seen[shard])
+      continue; // a replica
+    seen[shard] = true;
+    onRank(data, [&] {
+      Overlap part =
+          overlap(unit, *place.parameter,
+                  static_cast<std::uint64_t>(stored.row.numel()), shard);
+      if (part.count)
+        stored.row
+            .narrow(0, static_cast<std::int64_t>(part.inParameter),
+                    static_cast<std::int64_t>(part.count))
+            .copy_(data.rank.memory->slice(buffer, part.inShard,
+                                           part.inShard + part.count));
+    });
+  }
+  return toHost(stored.tensor, type);
+}
+
+std::vector<std::string> Session::parameterNames() const {
+  std::vector<std::string> names;
+  for (const planfile::Unit *unit : *impl->plan.units())
+    for (const planfile::Parameter *parameter : *unit->parameters())
+      names.emplace_back(stringOf(impl->plan, parameter->name()));
+  return names;
+}
+
+std::vector<std::string> Session::gradientNames() const {
+  std::vector<std::string> names;
+  for (const planfile::Unit *unit : *impl->plan.units())
+    for (const planfile::Parameter *parameter : *unit->parameters())
+      if (parameter->trainable() && unit->gradient() != none)
+        names.emplace_back(stringOf(impl->plan, parameter->name()));
+  return names;
+}
+
+std::vector<std::string> Session::bufferNames() const {
+  std::vector<std::string> names;
+  for (const planfile::Buffer *buffer : *impl->plan.buffers())
+    if (buffer->role() == BufferRole::ModelBuffer && buffer->name() != none &&
+        !(buffer->bytes() && buffer->bytes()->size()))
+      names.emplace_back(stringOf(impl->plan, buffer->name()));
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+void Session::setParameter(std::string_view name, const TensorView &value) {
+  const Impl::Place &place = impl->find(name);
+  impl->scatter(name, place, impl->plan.units()->Get(place.unit)->shard(),
+                value);
+}
+
+HostTensor Session::parameter(std::string_view name) const {
+  const Impl::Place &place = impl->find(name);
+  return impl->gather(place, impl->plan.units()->Get(place.unit)->shard());
+}
+
+HostTensor Session::gradient(std::string_view name) const {
+  const Impl::Place &place = impl->find(name);
+  std::uint32_t buffer = impl->plan.units()->Get(place.unit)->gradient();
+  if (buffer == none || !place.parameter->trainable())
+    throw Error("parameter " + std::string(name) + " has no gradient");
+  return impl->gather(place, buffer);
+}
+
+void Session::setOptimizerState(std::string_view name, std::string_view state,
+                                const TensorView &value) {
+  const Impl::Place &place = impl->find(name);
+  impl->scatter(name, place, impl->findState(place.unit, state), value);
+}
+
+HostTensor Session::optimizerState(std::string_view name,
+                                   std::string_view state) const {
+  const Impl::Place &place = impl->find(name);
+  return impl->gather(place, impl->findState(place.unit, state));
+}
+
+void Session::setBuffer(std::string_view name, const TensorView &value) {
+  std::uint32_t buffer = impl->findBuffer(BufferRole::ModelBuffer, none, name);
+  for (const Impl::RankData &data : impl->ranks)
+    impl->write(data, buffer, value);
+}
+
+HostTensor Session::buffer(std::string_view name) const {
+  return impl->read(impl->ranks[0],
+                    impl->findBuffer(BufferRole::ModelBuffer, none, name));
+}
+
+unsigned Session::inputCount() const {
+  unsigned count = 0;
+  for (const planfile::Buffer *buffer : *impl->plan.buffers())
+    if (buffer->role() == BufferRole::Input && buffer->index() != none)
+      count = std::max(count, buffer->index() + 1);
+  return count;
+}
+
+planfile::DType Session::inputType(unsigned index) const {
+  return impl->ranks[0].rank.memory->type(
+      impl->findBuffer(BufferRole::Input, index));
+}
+
+std::vector<std::int64_t> Session::inputSizes(unsigned index) const {
+  return impl->ranks[0]
+      .rank.memory->sizes(impl->findBuffer(BufferRole::Input, index))
+      .vec();
+}
+
+void Session::setInput(unsigned rank, unsigned index, const TensorView &value) {
+  std::uint32_t buffer = impl->findBuffer(BufferRole::Input, index);
+  if (value.type != inputType(index))
+    throw Error("input " + std::to_string(index) + " is " +
+                EnumNameDType(inputType(index)) + " in the plan, given " +
+                EnumNameDType(value.type));
+  impl->write(impl->ranks.at(rank), buffer, value);
+}
+
+double Session::loss() const {
+  HostTensor value =
+      impl->read(impl->ranks[0], impl->findBuffer(BufferRole::Loss, none));
+  return borrow(value).item().toDouble();
+}
+
+HostTensor Session::output(unsigned rank, unsigned index) const {
+  return impl->read(impl->ranks.at(rank),
+                    impl->findBuffer(BufferRole::Output, index));
+}

@@ -1,0 +1,255 @@
+//===- CommTest.cpp - Collectives between threads -------------------------===//
+//
+// Run under ThreadSanitizer too: nothing here goes through ATen.
+//
+//===----------------------------------------------------------------------===//
+#include "Runtime/Comm/Local.h"
+#include "Runtime/Comm/Reduce.h"
+#include "Runtime/DTypes.h"
+#include "Runtime/RankThreads.h"
+#include "fsdp/Runtime/Error.h"
+
+#include <c10/util/BFloat16.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+
+using namespace fsdp;
+using planfile::DType;
+using Kind = Collective::Kind;
+
+namespace {
+
+template <typename T> const std::byte *bytes(const std::vector<T> &values) {
+  return reinterpret_cast<const std::byte *>(values.data());
+}
+template <typename T> std::byte *bytes(std::vector<T> &values) {
+  return reinterpret_cast<std::byte *>(values.data());
+}
+
+Group everyone(unsigned ranks, unsigned rank) {
+  Group group;
+  for (unsigned r = 0; r != ranks; ++r)
+    group.members.push_back(r);
+  group.index = rank;
+  return group;
+}
+
+/// Sleeps now and then, differently on each rank.
+class Chaos {
+public:
+  Chaos(unsigned seed, unsigned rank) : random(seed * 100 + rank + 1) {}
+  void operator()() {
+    if (random() % 3 == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+  }
+
+private:
+  std::minstd_rand random;
+};
+
+/// Some steps of gather, "backward", reduce-scatter, loss and update, as a
+/// plan has them; returns all shards after the last.
+std::vector<float> train(unsigned ranks, unsigned seed, std::size_t piece) {
+  LocalWorld world(ranks);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (unsigned r = 0; r != ranks; ++r)
+    comms.push_back(world.openComm(0, everyone(ranks, r)));
+  struct Memory {
+    std::vector<float> shard, full, flat, gradient, loss;
+  };
+  std::vector<Memory> memory(ranks);
+  for (unsigned r = 0; r != ranks; ++r) {
+    Memory &m = memory[r];
+    m.shard.resize(piece);
+    for (std::size_t i = 0; i != piece; ++i)
+      m.shard[i] = 0.25f + 0.001f * static_cast<float>(r * piece + i);
+    m.full.resize(piece * ranks);
+    m.flat.resize(piece * ranks);
+    m.gradient.resize(piece);
+    m.loss.resize(1);
+    Collective gather{.kind = Kind::AllGather,
+                      .source = bytes(m.shard),
+                      .target = bytes(m.full),
+                      .count = piece,
+                      .sourceStable = true};
+    Collective scatter{.kind = Kind::ReduceScatter,
+                       .source = bytes(m.flat),
+                       .target = bytes(m.gradient),
+                       .count = piece,
+                       .pre = 2,
+                       .post = 1.5};
+    Collective reduce{.kind = Kind::AllReduce,
+                      .source = bytes(m.loss),
+                      .target = bytes(m.loss),
+                      .count = 1,
+                      .post = static_cast<double>(ranks)};
+    comms[r]->prepare(std::vector{gather, scatter, reduce});
+  }
+  RankThreads threads(ranks);
+  for (unsigned step = 0; step != 20; ++step)
+    threads.run([&](unsigned r) {
+      Memory &m = memory[r];
+      Comm &comm = *comms[r];
+      Chaos chaos(seed + step, r);
+      auto disturb = [&] {
+        if (seed)
+          chaos();
+      };
+      for (unsigned layer = 0; layer != 3; ++layer) {
+        disturb();
+        comm.run(0);
+        disturb();
+        comm.drain(1);
+        for (std::size_t i = 0; i != m.flat.size(); ++i)
+          m.flat[i] = m.full[i] * 0.37f + static_cast<float>(r) * 0.01f;
+        disturb();
+        comm.run(1);
+        comm.drain(2);
+        m.loss[0] = m.gradient[0] + static_cast<float>(r);
+        comm.run(2);
+      }
+      disturb();
+      comm.drain(0);
+      for (std::size_t i = 0; i != piece; ++i)
+        m.shard[i] -= 0.1f * m.gradient[i] + 0.01f * m.loss[0];
+    });
+  std::vector<float> all;
+  for (const Memory &m : memory)
+    all.insert(all.end(), m.shard.begin(), m.shard.end());
+  return all;
+}
+
+TEST(Local, TimingDoesNotChangeBits) {
+  for (unsigned ranks : {1u, 2u, 3u, 4u}) {
+    std::vector<float> quiet = train(ranks, 0, 5000);
+    EXPECT_EQ(quiet, train(ranks, 1, 5000)) << ranks << " ranks";
+    EXPECT_EQ(quiet, train(ranks, 2, 5000)) << ranks << " ranks";
+  }
+}
+
+template <typename Job> void onRanks(unsigned ranks, const Job &job) {
+  LocalWorld world(ranks);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (unsigned r = 0; r != ranks; ++r)
+    comms.push_back(world.openComm(0, everyone(ranks, r)));
+  // Announced before anyone runs.
+  RankThreads(ranks).run([&](unsigned r) { job(r, *comms[r], false); });
+  RankThreads(ranks).run([&](unsigned r) { job(r, *comms[r], true); });
+}
+
+TEST(Local, AllReduceOfEverySize) {
+  constexpr unsigned ranks = 3;
+  for (bool inPlace : {false, true})
+    for (std::size_t count : {1, 63, 64, 65, 1000, 30000}) {
+      std::vector<std::vector<float>> source(ranks), target(ranks);
+      for (unsigned r = 0; r != ranks; ++r) {
+        for (std::size_t i = 0; i != count; ++i)
+          source[r].push_back(static_cast<float>(i % 97) +
+                              0.1f * static_cast<float>(r));
+        target[r].resize(count);
+      }
+      std::vector<float> expected(count);
+      for (std::size_t i = 0; i != count; ++i)
+        expected[i] = (source[0][i] + source[1][i] + source[2][i]) / 3;
+      onRanks(ranks, [&](unsigned r, Comm &comm, bool run) {
+        std::vector<float> &result = inPlace ? source[r] : target[r];
+        if (!run)
+          return comm.prepare(std::vector{Collective{.kind = Kind::AllReduce,
+                                                     .source = bytes(source[r]),
+                                                     .target = bytes(result),
+                                                     .count = count,
+                                                     .post = 3}});
+        comm.run(0);
+        EXPECT_EQ(result, expected);
+        comm.drain(0);
+        std::fill(source[r].begin(), source[r].end(), 1e9f);
+        comm.barrier();
+      });
+    }
+}
+
+TEST(Local, GatherIntoOwnPlaceLeavesTheOwnPieceAlone) {
+  constexpr unsigned ranks = 4;
+  std::vector<std::vector<std::int64_t>> full(
+      ranks, std::vector<std::int64_t>(ranks * 3));
+  onRanks(ranks, [&](unsigned r, Comm &comm, bool run) {
+    std::int64_t *own = full[r].data() + r * 3;
+    if (!run)
+      return comm.prepare(
+          std::vector{Collective{.sourceType = DType::I64,
+                                 .targetType = DType::I64,
+                                 .source = reinterpret_cast<std::byte *>(own),
+                                 .target = bytes(full[r]),
+                                 .count = 3}});
+    for (int i = 0; i != 3; ++i)
+      own[i] = r * 10 + i;
+    comm.run(0);
+    EXPECT_EQ(full[r], (std::vector<std::int64_t>{0, 1, 2, 10, 11, 12, 20, 21,
+                                                  22, 30, 31, 32}));
+  });
+}
+
+TEST(Local, AbortEndsEveryWait) {
+  auto begin = std::chrono::steady_clock::now();
+  std::vector<float> source(4), target(4);
+  std::atomic<unsigned> failed = 0;
+  onRanks(3, [&](unsigned r, Comm &comm, bool run) {
+    if (!run)
+      return comm.prepare(std::vector{Collective{.kind = Kind::AllReduce,
+                                                 .source = bytes(source),
+                                                 .target = bytes(target),
+                                                 .count = 4}});
+    if (r == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return comm.abort();
+    }
+    try {
+      comm.run(0);
+    } catch (const Error &error) {
+      EXPECT_EQ(error.kind(), Failure::RankFailed);
+      ++failed;
+    }
+  });
+  EXPECT_EQ(failed, 2u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+}
+
+template <typename T>
+void checkReduce(DType type, DType via, double tolerance) {
+  std::vector<std::vector<T>> sources(3, std::vector<T>(5001));
+  std::vector<const std::byte *> pointers;
+  for (std::size_t r = 0; r != sources.size(); ++r) {
+    for (std::size_t i = 0; i != sources[r].size(); ++i)
+      sources[r][i] = static_cast<T>(0.01 * static_cast<double>(i % 113 + r));
+    pointers.push_back(bytes(sources[r]));
+  }
+  std::vector<T> result(5000);
+  reduce({type, type, via, 2, 1.5}, pointers, 1, bytes(result), 5000);
+  for (std::size_t i = 0; i != result.size(); ++i) {
+    double sum = 0;
+    for (const auto &source : sources)
+      sum += static_cast<double>(source[i + 1]) / 2;
+    ASSERT_NEAR(static_cast<double>(result[i]), sum / 1.5, tolerance);
+  }
+}
+
+TEST(Reduce, EveryType) {
+  checkReduce<double>(DType::F64, DType::F64, 1e-15);
+  checkReduce<float>(DType::F32, DType::F32, 1e-6);
+  checkReduce<c10::BFloat16>(DType::BF16, DType::F32, 1e-2);
+  checkReduce<c10::Half>(DType::F16, DType::F32, 2e-3);
+  checkReduce<float>(DType::F32, DType::BF16, 1e-2);
+}
+
+TEST(Reduce, RoundsOnceToTheTypeInBetween) {
+  std::vector<float> a{1.0f}, b{0.001f}, sum(1);
+  const std::byte *sources[] = {bytes(a), bytes(b)};
+  reduce({DType::F32, DType::F32, DType::BF16, 1, 1}, sources, 0, bytes(sum),
+         1);
+  EXPECT_EQ(sum[0], 1.0f);
+}
+
+} // namespace

@@ -1,0 +1,236 @@
+//===- LaunchTest.cpp - Hooked operators, copies, constants ---------------===//
+#include "Support/TestPlan.h"
+#include "Tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+using namespace fsdp;
+using namespace fsdp::test;
+using planfile::BufferRole;
+using planfile::DType;
+using planfile::Role;
+using planfile::Stream;
+
+namespace {
+
+/// A plan of one rank: inputs, launches, outputs.
+struct OneRank {
+  TestPlan plan;
+
+  OneRank() {
+    plan.mesh = {{"shard", 1}};
+    plan.communicators = {{"shard", {0}}};
+    plan.programs = {{"step", {}, 0}};
+    plan.on(Stream::Compute, Role::Forward);
+  }
+  std::uint32_t add(BufferRole role, TestPlan::Numbers sizes,
+                    std::uint32_t index = planfile::none,
+                    DType type = DType::F32,
+                    std::optional<TestPlan::Numbers> strides = {}) {
+    TestPlan::Buffer buffer{role, std::move(sizes)};
+    buffer.dtype = type;
+    buffer.offset = plan.deviceBytes;
+    buffer.index = index;
+    buffer.strides = std::move(strides);
+    std::uint64_t elements = 1;
+    for (std::int64_t size : buffer.sizes)
+      elements *= static_cast<std::uint64_t>(size);
+    plan.deviceBytes += (elements * 8 + 63) / 64 * 64;
+    return plan.add(std::move(buffer));
+  }
+  std::uint32_t input(TestPlan::Numbers sizes, std::uint32_t index,
+                      DType type = DType::F32) {
+    return add(BufferRole::Input, std::move(sizes), index, type);
+  }
+  std::uint32_t output(TestPlan::Numbers sizes, std::uint32_t index,
+                       DType type = DType::F32) {
+    return add(BufferRole::Output, std::move(sizes), index, type);
+  }
+  Session &load() {
+    bytes = plan.flatbuffer();
+    session.emplace(*planfile::GetPlan(bytes.data()), 1);
+    return *session;
+  }
+
+private:
+  std::vector<std::uint8_t> bytes;
+  std::optional<Session> session;
+};
+
+std::int32_t arg(std::uint32_t buffer) {
+  return static_cast<std::int32_t>(buffer);
+}
+
+TEST(Launch, HookedResultsLandInTheirPlaces) {
+  OneRank one;
+  std::uint32_t x = one.input({4, 64}, 0), y = one.output({4, 64}, 0);
+  std::uint32_t mean = one.output({4, 1}, 1), rstd = one.output({4, 1}, 2);
+  TestPlan &plan = one.plan;
+  plan.launch("aten::native_layer_norm(Tensor input, SymInt[] "
+              "normalized_shape, Tensor? weight, Tensor? bias, float eps) -> "
+              "(Tensor, Tensor, Tensor)",
+              {arg(x), plan.ints({64}), plan.nothing(), plan.nothing(),
+               plan.number(1e-5)},
+              "norm", {y, mean, rstd});
+  // The same with a result that nobody wants.
+  std::uint32_t z = one.output({4, 64}, 3);
+  plan.launch("aten::native_layer_norm(Tensor input, SymInt[] "
+              "normalized_shape, Tensor? weight, Tensor? bias, float eps) -> "
+              "(Tensor, Tensor, Tensor)",
+              {arg(y), plan.ints({64}), plan.nothing(), plan.nothing(),
+               plan.number(1e-5)},
+              "again", {z, planfile::none, planfile::none});
+  Session &session = one.load();
+  EXPECT_THAT(session.report().hookedOperators,
+              testing::ElementsAre("aten::native_layer_norm"));
+  EXPECT_GT(session.report().scratchBytes, 0u);
+  for (int step = 0; step != 3; ++step) {
+    at::Tensor value = at::randn({4, 64});
+    session.setInput(0, 0, toHost(value));
+    session.run();
+    auto [a, b, c] = at::native_layer_norm(value, {64}, {}, {}, 1e-5);
+    auto [d, e, f] = at::native_layer_norm(a, {64}, {}, {}, 1e-5);
+    EXPECT_TRUE(at::equal(toTorch(session.output(0, 0)), a));
+    EXPECT_TRUE(at::equal(toTorch(session.output(0, 1)), b));
+    EXPECT_TRUE(at::equal(toTorch(session.output(0, 2)), c));
+    EXPECT_TRUE(at::equal(toTorch(session.output(0, 3)), d));
+    EXPECT_EQ(session.statistics().hookMisses, 0u);
+    EXPECT_EQ(session.statistics().allocations.heap, 0u);
+  }
+}
+
+TEST(Launch, AttentionNeedsNoHeap) {
+  at::Tensor value = at::randn({2, 4, 16, 8});
+  auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(value, value,
+                                                                value, 0, true);
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t q = one.input({2, 4, 16, 8}, 0);
+  std::uint32_t out = one.add(BufferRole::Output, {2, 4, 16, 8}, 0, DType::F32,
+                              o.strides().vec());
+  std::uint32_t lse =
+      one.add(BufferRole::Output, {2, 4, 16}, 1, DType::F32, l.strides().vec());
+  plan.launch("aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, "
+              "Tensor key, Tensor value, float dropout_p=0., bool "
+              "is_causal=False, *, Tensor? attn_mask=None, float? scale=None) "
+              "-> (Tensor output, Tensor logsumexp)",
+              {arg(q), arg(q), arg(q), plan.number(0), plan.boolean(true),
+               plan.nothing(), plan.nothing()},
+              "attention", {out, lse});
+  Session &session = one.load();
+  session.setInput(0, 0, toHost(value));
+  session.run();
+  EXPECT_TRUE(at::allclose(toTorch(session.output(0, 0)), o));
+  EXPECT_TRUE(at::allclose(toTorch(session.output(0, 1)), l));
+  EXPECT_EQ(session.statistics().hookMisses, 0u);
+  EXPECT_EQ(session.statistics().allocations.heap, 0u);
+}
+
+TEST(Launch, AnotherLayoutIsCopiedAndCounted) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({3, 5}, 0), y = one.output({5, 3}, 0);
+  TestPlan::Buffer view{BufferRole::Transient, {5, 3}};
+  view.strides = TestPlan::Numbers{1, 5};
+  view.root = x;
+  view.offset = plan.buffers[x].offset;
+  std::uint32_t t = plan.add(view);
+  // ATen makes the negative of a transposed tensor transposed.
+  plan.launch("aten::neg(Tensor self) -> Tensor", {arg(t)}, "neg", {y});
+  Session &session = one.load();
+  at::Tensor value = at::randn({3, 5});
+  session.setInput(0, 0, toHost(value));
+  session.run();
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 0)), -value.t()));
+  EXPECT_EQ(session.statistics().hookMisses, 1u);
+}
+
+TEST(Launch, NumbersForTensorsDoNotAllocate) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  const char *mul = "aten::mul.out(Tensor self, Tensor other, *, Tensor(a!) "
+                    "out) -> Tensor(a!)";
+  const char *add = "aten::add.out(Tensor self, Tensor other, *, Scalar "
+                    "alpha=1, Tensor(a!) out) -> Tensor(a!)";
+  std::uint32_t x = one.input({100}, 0), i = one.input({7}, 1, DType::I64);
+  std::uint32_t y = one.output({100}, 0);
+  std::uint32_t j = one.output({7}, 1, DType::I64);
+  std::uint32_t k = one.output({7}, 2, DType::F32);
+  plan.launch(mul, {arg(x), plan.number(0.1), arg(y)});
+  plan.launch(add, {arg(y), plan.integer(2), plan.number(0.3), arg(y)});
+  plan.launch(add, {arg(i), plan.integer(2), plan.integer(1), arg(j)});
+  plan.launch(mul, {arg(i), plan.number(0.5), arg(k)});
+  Session &session = one.load();
+  at::Tensor value = at::randn({100}), index = at::arange(7, at::kLong);
+  session.setInput(0, 0, toHost(value));
+  session.setInput(0, 1, toHost(index));
+  session.run();
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 0)),
+                        at::add(at::mul(value, 0.1), 2, 0.3)));
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 1)), index + 2));
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 2)), index * 0.5));
+  // The last has an i64 input: its number stays f64, and both are cast each
+  // time.
+  EXPECT_LE(session.statistics().allocations.heap, 2u);
+}
+
+TEST(Launch, Copies) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({3, 4}, 0), flat = one.output({12}, 0);
+  std::uint32_t half = one.output({3, 4}, 1, DType::BF16);
+  std::uint32_t turned = one.output({4, 3}, 2);
+  TestPlan::Buffer view{BufferRole::Transient, {4, 3}};
+  view.strides = TestPlan::Numbers{1, 4};
+  view.root = x;
+  view.offset = plan.buffers[x].offset;
+  std::uint32_t t = plan.add(view);
+  plan.copy(x, flat);
+  plan.copy(x, half);
+  plan.copy(t, turned);
+  Session &session = one.load();
+  at::Tensor value = at::randn({3, 4});
+  session.setInput(0, 0, toHost(value));
+  session.run();
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 0)), value.view({12})));
+  EXPECT_TRUE(
+      at::equal(toTorch(session.output(0, 1)), value.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 2)), value.t()));
+}
+
+TEST(Launch, ListsOfTensors) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t a = one.input({2, 3}, 0), b = one.input({2, 3}, 1);
+  std::uint32_t y = one.output({4, 3}, 0);
+  plan.launch("aten::cat.out(Tensor[] tensors, int dim=0, *, Tensor(a!) out) "
+              "-> Tensor(a!)",
+              {plan.refs({arg(a), arg(b)}), plan.integer(0), arg(y)});
+  std::uint32_t i = one.input({2}, 2, DType::I64);
+  std::uint32_t z = one.output({2, 2}, 1);
+  plan.launch("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",
+              {arg(a), plan.refs({-1, arg(i)})}, "index", {z});
+  Session &session = one.load();
+  at::Tensor left = at::randn({2, 3}), right = at::randn({2, 3});
+  at::Tensor index = at::tensor({2, 0}, at::kLong);
+  session.setInput(0, 0, toHost(left));
+  session.setInput(0, 1, toHost(right));
+  session.setInput(0, 2, toHost(index));
+  session.run();
+  EXPECT_TRUE(at::equal(toTorch(session.output(0, 0)), at::cat({left, right})));
+  EXPECT_TRUE(
+      at::equal(toTorch(session.output(0, 1)), left.index_select(1, index)));
+}
+
+TEST(Launch, AKernelThatResizesIsRefused) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({3, 4}, 0), y = one.output({3, 5}, 0);
+  plan.launch("aten::neg.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
+              {arg(x), arg(y)});
+  Session &session = one.load();
+  EXPECT_THROW(session.run(), Error);
+}
+
+} // namespace

@@ -1,0 +1,24 @@
+//===- MeshTest.cpp - Groups and shards -----------------------------------===//
+#include "Runtime/Mesh.h"
+#include "Support/TestPlan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+using namespace fsdp;
+using testing::ElementsAre;
+
+TEST(Mesh, GroupsOfATwoDimensionalMesh) {
+  test::TestPlan plan;
+  plan.mesh = {{"replica", 2}, {"shard", 3}};
+  plan.communicators = {{"shard", {1}}, {"replica", {0}}, {"all", {0, 1}}};
+  std::vector<std::uint8_t> bytes = plan.flatbuffer();
+  const planfile::Plan &p = *planfile::GetPlan(bytes.data());
+  EXPECT_EQ(rankCount(p), 6u);
+  EXPECT_THAT(groupOf(p, 0, 4).members, ElementsAre(3, 4, 5));
+  EXPECT_EQ(groupOf(p, 0, 4).index, 1u);
+  EXPECT_THAT(groupOf(p, 1, 4).members, ElementsAre(1, 4));
+  EXPECT_EQ(groupOf(p, 1, 4).index, 1u);
+  EXPECT_THAT(groupOf(p, 2, 4).members, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ(groupOf(p, 2, 4).index, 4u);
+}

@@ -1,0 +1,234 @@
+//===- SessionTest.cpp - Whole steps against ATen by hand -----------------===//
+#include "Support/TestPlan.h"
+#include "Tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+using namespace fsdp;
+using namespace fsdp::test;
+using planfile::Role;
+using planfile::Stream;
+
+namespace {
+
+/// A session together with the bytes of its plan.
+struct Loaded {
+  explicit Loaded(TestPlan plan, unsigned ranks, SessionOptions options = {})
+      : bytes(plan.flatbuffer()),
+        session(*planfile::GetPlan(bytes.data()), ranks, std::move(options)) {}
+  std::vector<std::uint8_t> bytes;
+  Session session;
+};
+
+at::Tensor initialW() { return at::arange(16, at::kFloat).view({4, 4}) / 7; }
+at::Tensor initialB() { return at::arange(4, at::kFloat) / 3; }
+
+/// Another batch for every rank and step. Positive, since AdamW makes much of
+/// the rounding of a gradient that is nearly zero.
+at::Tensor batch(unsigned step, unsigned rank) {
+  return at::sin(at::arange(8, at::kFloat).view({2, 4}) + 3.0 * step + rank) +
+         1.5;
+}
+
+/// loss = sum(x w + b), gradients and update with ATen alone.
+struct Expected {
+  at::Tensor w = initialW(), b = initialB(), gw, gb;
+  at::Tensor mw = at::zeros({4, 4}), vw = at::zeros({4, 4});
+  at::Tensor mb = at::zeros({4}), vb = at::zeros({4});
+  double loss = 0;
+
+  void step(unsigned number, unsigned ranks, double lr) {
+    gw = at::zeros({4, 4});
+    gb = at::zeros({4});
+    loss = 0;
+    at::Tensor ones = at::ones({2, 4});
+    for (unsigned r = 0; r != ranks; ++r) {
+      at::Tensor x = batch(number, r);
+      loss += (at::mm(x, w) + b).sum().item<double>() / ranks;
+      gw += at::mm(x.t(), ones) / ranks;
+      gb += ones.sum(0) / ranks;
+    }
+    at::Tensor count = at::scalar_tensor(number + 1.0, at::kFloat);
+    at::_fused_adamw_({w, b}, {gw, gb}, {mw, mb}, {vw, vb}, {}, {count, count},
+                      lr, 0.9, 0.999, 0.01, 1e-8, false, false);
+  }
+};
+
+void feed(Session &session, unsigned step) {
+  for (unsigned r = 0; r != session.ranks(); ++r)
+    session.setInput(r, 0, toHost(batch(step, r)));
+}
+
+void load(Session &session) {
+  session.setParameter("tied.w", toHost(initialW()));
+  session.setParameter("b", toHost(initialB().to(at::kDouble)));
+}
+
+/// The small plan on a mesh of two replicas of two shards.
+TestPlan makeHybridPlan() {
+  TestPlan plan = makeSmallPlan(2);
+  plan.mesh = {{"replica", 2}, {"shard", 2}};
+  plan.communicators = {{"shard", {1}}, {"replica", {0}}};
+  std::uint32_t loss = 0;
+  while (plan.buffers[loss].role != planfile::BufferRole::Loss)
+    ++loss;
+  auto &commands = plan.programs.back().commands;
+  TestPlan::Command update = commands.back();
+  commands.pop_back();
+  std::uint32_t gradient = plan.units[0].gradient;
+  plan.on(Stream::AllReduce, Role::Backward);
+  plan.allReduce(gradient, gradient, 0, 1, 2, 1);
+  plan.allReduce(loss, loss, planfile::none, 1, 2, 1);
+  plan.programs.back().commands.push_back(update);
+  return plan;
+}
+
+void compare(TestPlan plan, unsigned ranks) {
+  Loaded loaded(std::move(plan), ranks);
+  Session &session = loaded.session;
+  load(session);
+  session.setHyperParameters({.lr = 0.1});
+  Expected expected;
+  for (unsigned step = 0; step != 4; ++step) {
+    feed(session, step);
+    session.run();
+    expected.step(step, ranks, 0.1);
+    EXPECT_NEAR(session.loss(), expected.loss, 1e-4);
+    EXPECT_TRUE(at::allclose(toTorch(session.parameter("w")), expected.w));
+    EXPECT_TRUE(at::allclose(toTorch(session.parameter("b")), expected.b));
+    EXPECT_TRUE(at::allclose(toTorch(session.gradient("w")), expected.gw));
+    EXPECT_TRUE(at::allclose(toTorch(session.optimizerState("b", "exp_avg_sq")),
+                             expected.vb));
+  }
+  EXPECT_EQ(session.updates(), 4u);
+  EXPECT_EQ(session.statistics().hookMisses, 0u);
+  EXPECT_EQ(session.statistics().allocations.heap, 0u);
+}
+
+TEST(Session, StepsAsATenDoes) {
+  for (unsigned ranks : {1u, 2u, 3u, 4u}) {
+    SCOPED_TRACE(ranks);
+    compare(makeSmallPlan(ranks), ranks);
+  }
+}
+
+TEST(Session, HybridMesh) { compare(makeHybridPlan(), 4); }
+
+TEST(Session, ForwardAndBackwardOnly) {
+  Loaded loaded(makeSmallPlan(2), 2);
+  Session &session = loaded.session;
+  load(session);
+  feed(session, 0);
+  session.run("step", {.update = false});
+  EXPECT_EQ(session.updates(), 0u);
+  EXPECT_TRUE(at::equal(toTorch(session.parameter("w")), initialW()));
+  Expected expected;
+  expected.step(0, 2, 0.1);
+  EXPECT_TRUE(at::allclose(toTorch(session.gradient("b")), expected.gb));
+}
+
+TEST(Session, Names) {
+  Loaded loaded(makeSmallPlan(2), 2);
+  EXPECT_THAT(loaded.session.parameterNames(), testing::ElementsAre("w", "b"));
+  EXPECT_THAT(loaded.session.gradientNames(), testing::ElementsAre("w", "b"));
+  EXPECT_EQ(loaded.session.inputCount(), 1u);
+  EXPECT_THAT(loaded.session.inputSizes(0), testing::ElementsAre(2, 4));
+  EXPECT_THROW(loaded.session.setParameter("x", toHost(initialW())), Error);
+  EXPECT_THROW(loaded.session.setParameter("b", toHost(initialW())), Error);
+  EXPECT_THROW(loaded.session.setInput(0, 0, toHost(at::zeros({8}))), Error);
+  EXPECT_THROW(
+      loaded.session.setInput(0, 0, toHost(at::zeros({2, 4}, at::kDouble))),
+      Error);
+}
+
+TEST(Session, RandomDelaysDoNotChangeBits) {
+  auto train = [](TestPlan plan, unsigned ranks, std::uint64_t seed) {
+    SessionOptions options;
+    options.chaosSeed = seed;
+    Loaded loaded(std::move(plan), ranks, std::move(options));
+    load(loaded.session);
+    std::vector<std::byte> bits;
+    for (unsigned step = 0; step != 10; ++step) {
+      feed(loaded.session, step);
+      loaded.session.run();
+    }
+    return loaded.session.parameter("w").bytes;
+  };
+  auto quiet = train(makeSmallPlan(3), 3, 0);
+  auto hybrid = train(makeHybridPlan(), 4, 0);
+  for (std::uint64_t seed = 1; seed != 6; ++seed) {
+    EXPECT_EQ(quiet, train(makeSmallPlan(3), 3, seed));
+    EXPECT_EQ(hybrid, train(makeHybridPlan(), 4, seed));
+  }
+}
+
+TEST(Session, CanarySeesTheHighestByte) {
+  SessionOptions options;
+  options.canary = true;
+  TestPlan plan = makeSmallPlan(2);
+  std::uint64_t gradient = plan.buffers[plan.units[0].gradient].offset;
+  plan.deviceBytes += 4096;
+  Loaded loaded(std::move(plan), 2, std::move(options));
+  load(loaded.session);
+  feed(loaded.session, 0);
+  loaded.session.run();
+  EXPECT_EQ(loaded.session.highestByte(), gradient + 16 * 4);
+}
+
+TEST(Session, ARankThatFailsStopsAll) {
+  // Rank 1 is given an index that is out of range, before the loss is reduced.
+  TestPlan plan = makeSmallPlan(3);
+  TestPlan::Buffer index{planfile::BufferRole::Input, {1}};
+  index.dtype = planfile::DType::I64;
+  index.index = 1;
+  index.offset = plan.deviceBytes;
+  std::uint32_t i = plan.add(index);
+  TestPlan::Buffer picked{planfile::BufferRole::Transient, {1, 4}};
+  picked.offset = plan.deviceBytes + 64;
+  std::uint32_t p = plan.add(picked);
+  plan.deviceBytes += 128;
+  std::uint32_t x = 0;
+  while (plan.buffers[x].role != planfile::BufferRole::Input)
+    ++x;
+  plan.on(Stream::Compute, Role::Forward)
+      .launch(
+          "aten::index_select.out(Tensor self, int dim, Tensor index, *, "
+          "Tensor(a!) out) -> Tensor(a!)",
+          {std::int32_t(x), plan.integer(0), std::int32_t(i), std::int32_t(p)},
+          "pick");
+  auto &commands = plan.programs.back().commands;
+  std::rotate(commands.begin(), commands.end() - 1, commands.end());
+
+  Loaded loaded(std::move(plan), 3);
+  Session &session = loaded.session;
+  load(session);
+  auto feedIndex = [&](unsigned rank, std::int64_t value) {
+    session.setInput(rank, 1, toHost(at::full({1}, value, at::kLong)));
+  };
+  for (unsigned rank = 0; rank != 3; ++rank)
+    feedIndex(rank, 1);
+  feed(session, 0);
+  session.run();
+  feedIndex(1, 99);
+  auto begin = std::chrono::steady_clock::now();
+  std::string first;
+  try {
+    session.run();
+    FAIL() << "nothing was thrown";
+  } catch (const Error &error) {
+    first = error.what();
+    EXPECT_EQ(error.kind(), Failure::RankFailed);
+    EXPECT_THAT(first,
+                testing::StartsWith("rank 1, step 2, program step, "
+                                    "aten::index_select.out, node pick: "));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  // And it stays so.
+  EXPECT_THROW(session.run(), Error);
+  EXPECT_THROW(session.parameter("w"), Error);
+}
+
+} // namespace
