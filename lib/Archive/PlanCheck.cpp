@@ -441,6 +441,9 @@ bool PlanChecker::checkBuffers() {
       return refuse(describeBuffer(i), "tokens of i32 or i64",
                     spell(buffer.dtype()));
   }
+  if (plan.token_rows() != 0 && numInputs == 0)
+    return refuse("token_rows", "0 for a plan without inputs",
+                  std::to_string(plan.token_rows()));
   return checkOverlaps();
 }
 

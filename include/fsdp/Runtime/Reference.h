@@ -1,0 +1,83 @@
+//===- Reference.h - What PyTorch says about a plan -------------*- C++ -*-===//
+//
+// A safetensors file with inputs `in_0, in_1, ...` and what PyTorch makes of
+// them: either `loss` and `grad.NAME` of one forward and backward, or `losses`
+// (one per step) and `param.NAME` of a training of that many steps. An input
+// with one axis more than the plan's holds a batch for each rank, in a training
+// for each rank of each step. Values are compared per tensor and by their size:
+// max|d| <= tolerance * max|reference| + 1e-7; NaN fails.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_RUNTIME_REFERENCE_H
+#define FSDP_RUNTIME_REFERENCE_H
+
+#include "fsdp/Runtime/Data.h"
+
+namespace fsdp {
+
+/// The outcome of comparing tensors.
+class Comparison {
+public:
+  explicit Comparison(double tolerance) : tolerance(tolerance) {}
+
+  void compare(const std::string &name, const TensorView &expected,
+               const TensorView &found);
+  /// Notes a name that only one side has.
+  void fail(std::string sentence) { failures.push_back(std::move(sentence)); }
+
+  bool passed() const { return failures.empty() && compared != 0; }
+  /// What is wrong: a sentence for each tensor.
+  const std::vector<std::string> &problems() const { return failures; }
+  /// "compared 22 tensors, worst grad.wte: off by 2e-08 where 5e-06 is allowed"
+  std::string summary() const;
+
+  /// The tensor that is farthest from the reference, by what it is allowed.
+  struct Worst {
+    std::string name;
+    double difference = 0, allowed = 1;
+  };
+  const Worst &worstTensor() const { return worst; }
+  std::size_t count() const { return compared; }
+
+private:
+  double tolerance;
+  std::size_t compared = 0;
+  Worst worst;
+  std::vector<std::string> failures;
+};
+
+class Reference {
+public:
+  /// Opens a file whose inputs fit `plan`.
+  static Reference open(const std::string &path,
+                        const planfile::PlanFile &plan);
+
+  /// 0 for a reference of one forward and backward.
+  std::size_t trainingSteps() const { return steps; }
+
+  /// Those of the training, out of the file's metadata.
+  HyperParameters hyperParameters() const;
+
+  TensorView input(std::size_t step, unsigned rank, std::size_t index) const;
+
+  /// Runs the session (with its weights set) on the inputs and compares.
+  Comparison run(Session &session, double tolerance) const;
+
+private:
+  Reference(archive::Safetensors file, std::vector<InputSpec> inputs)
+      : file(std::move(file)), inputs(std::move(inputs)) {}
+  void checkInputs(const planfile::PlanFile &plan);
+  const archive::TensorRef &get(const std::string &name) const;
+
+  archive::Safetensors file;
+  std::vector<InputSpec> inputs;
+  unsigned ranks = 1;
+  std::size_t steps = 0;
+  // All names of each parameter, its primary one first.
+  std::vector<std::vector<std::string>> parameters;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_REFERENCE_H

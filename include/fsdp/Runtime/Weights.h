@@ -1,0 +1,72 @@
+//===- Weights.h - Parameters and buffers out of a file ---------*- C++ -*-===//
+//
+// Finds the values of a plan's parameters and model buffers in a `.pt2` archive
+// or a safetensors file, by name. A tied parameter may stand in the file under
+// any of its names, and where all names of one side begin with the same
+// component (the `m.` of a wrapper), the other side may lack it. Values may
+// widen (bf16 to f32), never narrow. Refusals are `fsdp::Error`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_RUNTIME_WEIGHTS_H
+#define FSDP_RUNTIME_WEIGHTS_H
+
+#include "fsdp/Archive/PT2Archive.h"
+#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Archive/Safetensors.h"
+#include "fsdp/Runtime/Session.h"
+
+#include <map>
+#include <variant>
+
+namespace fsdp {
+
+class Weights {
+public:
+  /// Opens a file of either kind, told apart by its first bytes.
+  static Weights open(const std::string &path);
+
+  /// A value and the parameter or model buffer that it belongs to.
+  struct Match {
+    std::string name;
+    bool isBuffer;
+    TensorView value;
+  };
+
+  /// What the file has for each parameter of the plan, and for each model
+  /// buffer with a name (those that the plan embeds may be missing). Valid as
+  /// long as this object.
+  std::vector<Match> match(const planfile::PlanFile &plan) const;
+
+  /// Puts all that `match` finds into the session; nothing if it refuses.
+  void load(const planfile::PlanFile &plan, Session &session) const;
+
+private:
+  struct Value {
+    archive::DType dtype;
+    std::vector<std::int64_t> sizes;
+    std::string_view bytes; // row-major, in the file or in `copy`
+    std::string copy;
+  };
+  using File = std::variant<archive::PT2Archive, archive::Safetensors>;
+
+  Weights(std::string path, File file)
+      : path(std::move(path)), file(std::move(file)) {}
+  void readArchive(const archive::PT2Archive &archive);
+  void readSafetensors(const archive::Safetensors &safetensors);
+  /// The value under any of `names`; null if there is none.
+  const Value *find(const std::vector<std::string> &names,
+                    std::string_view planPrefix) const;
+  TensorView check(std::string_view name, const Value &value,
+                   planfile::DType dtype,
+                   const flatbuffers::Vector<std::int64_t> &sizes) const;
+
+  std::string path;
+  File file;
+  std::map<std::string, Value, std::less<>> values;
+  std::string prefix; // of all names
+};
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_WEIGHTS_H

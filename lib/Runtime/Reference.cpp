@@ -1,0 +1,241 @@
+//===- Reference.cpp - What PyTorch says about a plan ---------------------===//
+
+#include "fsdp/Runtime/Reference.h"
+
+#include "Text.h"
+
+#include <algorithm>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+using namespace fsdp;
+using planfile::DType;
+
+//===----------------------------------------------------------------------===//
+// Comparison
+//===----------------------------------------------------------------------===//
+
+static archive::DType toArchive(DType dtype) {
+  return static_cast<archive::DType>(dtype);
+}
+
+template <typename T>
+static std::vector<double> widen(std::span<const std::byte> bytes) {
+  std::vector<double> values(bytes.size() / sizeof(T));
+  for (std::size_t i = 0; i != values.size(); ++i) {
+    T value;
+    std::memcpy(static_cast<void *>(&value), bytes.data() + i * sizeof(T),
+                sizeof(T));
+    values[i] = static_cast<double>(value);
+  }
+  return values;
+}
+
+static std::vector<double> widen(const TensorView &tensor) {
+  switch (tensor.type) {
+  case DType::F64:
+    return widen<double>(tensor.bytes);
+  case DType::F32:
+    return widen<float>(tensor.bytes);
+  case DType::F16:
+    return widen<c10::Half>(tensor.bytes);
+  case DType::BF16:
+    return widen<c10::BFloat16>(tensor.bytes);
+  default:
+    return {};
+  }
+}
+
+void Comparison::compare(const std::string &name, const TensorView &expected,
+                         const TensorView &found) {
+  ++compared;
+  std::vector<double> reference = widen(expected), values = widen(found);
+  if (!std::ranges::equal(expected.sizes, found.sizes) ||
+      reference.size() != values.size())
+    return fail(name + ": expected " +
+                spellTensor(expected.sizes, toArchive(expected.type)) +
+                ", found " + spellTensor(found.sizes, toArchive(found.type)));
+  double largest = 0, difference = 0;
+  bool isNumber = true;
+  for (std::size_t i = 0; i != values.size(); ++i) {
+    double d = std::abs(values[i] - reference[i]);
+    isNumber = isNumber && !std::isnan(d);
+    difference = std::max(difference, d);
+    largest = std::max(largest, std::abs(reference[i]));
+  }
+  double allowed = tolerance * largest + 1e-7;
+  double relative = isNumber ? difference / allowed : INFINITY;
+  if (worst.name.empty() || relative > worst.difference / worst.allowed)
+    worst = {name, isNumber ? difference : INFINITY, allowed};
+  if (!isNumber)
+    return fail(name + ": expected numbers, found NaN");
+  if (!(difference <= allowed))
+    fail(name + ": expected values within " + spellNumber(allowed) +
+         " of the reference, whose largest is " + spellNumber(largest) +
+         ", found one off by " + spellNumber(difference));
+}
+
+std::string Comparison::summary() const {
+  if (compared == 0)
+    return "compared no tensors";
+  return "compared " + std::to_string(compared) + " tensors, worst " +
+         worst.name + ": off by " + spellNumber(worst.difference) + " where " +
+         spellNumber(worst.allowed) + " is allowed";
+}
+
+//===----------------------------------------------------------------------===//
+// The file
+//===----------------------------------------------------------------------===//
+
+static TensorView view(const archive::TensorRef &tensor) {
+  return {static_cast<DType>(tensor.dtype), tensor.shape,
+          std::as_bytes(std::span(tensor.bytes))};
+}
+
+const archive::TensorRef &Reference::get(const std::string &name) const {
+  if (const archive::TensorRef *tensor = file.find(name))
+    return *tensor;
+  throw Error(file.path() + ": expected a tensor " + name +
+              ", found no such name");
+}
+
+void Reference::checkInputs(const planfile::PlanFile &plan) {
+  for (const planfile::MeshAxis *axis : *plan->mesh())
+    ranks *= axis->size();
+  bool isTraining = file.find("losses") != nullptr;
+  if (isTraining) {
+    const archive::TensorRef &losses = get("losses");
+    if (losses.shape.size() != 1 || losses.shape[0] == 0)
+      throw Error(file.path() + ": losses: expected one for each step, found " +
+                  spellTensor(losses.shape, losses.dtype));
+    steps = static_cast<std::size_t>(losses.shape[0]);
+  } else {
+    get("loss");
+  }
+
+  std::int64_t batches =
+      static_cast<std::int64_t>(std::max<std::size_t>(steps, 1) * ranks);
+  for (std::size_t i = 0; i != inputs.size(); ++i) {
+    std::string name = "in_" + std::to_string(i);
+    const archive::TensorRef &tensor = get(name);
+    std::vector<std::int64_t> perRank = inputs[i].sizes;
+    perRank.insert(perRank.begin(), batches);
+    archive::DType dtype = toArchive(inputs[i].type);
+    if (tensor.dtype == dtype &&
+        (tensor.shape == perRank ||
+         (!isTraining && tensor.shape == inputs[i].sizes)))
+      continue;
+    throw Error(
+        file.path() + ": " + name + ": expected " +
+        spellTensor(perRank, dtype) +
+        (isTraining ? "" : " or " + spellTensor(inputs[i].sizes, dtype)) +
+        ", found " + spellTensor(tensor.shape, tensor.dtype));
+  }
+  if (std::string name = "in_" + std::to_string(inputs.size()); file.find(name))
+    throw Error(file.path() + ": expected " + std::to_string(inputs.size()) +
+                " inputs, found " + name);
+}
+
+Reference Reference::open(const std::string &path,
+                          const planfile::PlanFile &plan) {
+  Reference reference(take(archive::Safetensors::open(path)), getInputs(plan));
+  reference.checkInputs(plan);
+  for (const planfile::Unit *unit : *plan->units())
+    for (const planfile::Parameter *parameter : *unit->parameters()) {
+      std::vector<std::string> &names = reference.parameters.emplace_back();
+      names.emplace_back(plan.string(parameter->name()));
+      if (parameter->aliases())
+        for (std::uint32_t alias : *parameter->aliases())
+          names.emplace_back(plan.string(alias));
+    }
+  return reference;
+}
+
+HyperParameters Reference::hyperParameters() const {
+  HyperParameters values;
+  for (auto [key, value] :
+       {std::pair("lr", &values.lr), std::pair("beta1", &values.beta1),
+        std::pair("beta2", &values.beta2), std::pair("eps", &values.eps),
+        std::pair("weight_decay", &values.weightDecay)}) {
+    auto it = file.metadata().find(key);
+    if (it == file.metadata().end())
+      continue;
+    const std::string &text = it->second;
+    auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), *value);
+    if (error != std::errc() || end != text.data() + text.size())
+      throw Error(file.path() + ": " + key + ": expected a number, found " +
+                  text);
+  }
+  return values;
+}
+
+TensorView Reference::input(std::size_t step, unsigned rank,
+                            std::size_t index) const {
+  const InputSpec &spec = inputs[index];
+  const archive::TensorRef &tensor = get("in_" + std::to_string(index));
+  std::string_view bytes = tensor.bytes;
+  if (tensor.shape.size() > spec.sizes.size())
+    bytes = bytes.substr((step * ranks + rank) * spec.bytes(), spec.bytes());
+  return {spec.type, spec.sizes, std::as_bytes(std::span(bytes))};
+}
+
+//===----------------------------------------------------------------------===//
+// Running
+//===----------------------------------------------------------------------===//
+
+Comparison Reference::run(Session &session, double tolerance) const {
+  Comparison result(tolerance);
+  bool isTraining = steps != 0;
+  if (isTraining)
+    session.setHyperParameters(hyperParameters());
+  std::vector<double> losses;
+  for (std::size_t step = 0; step != std::max<std::size_t>(steps, 1); ++step) {
+    for (unsigned rank = 0; rank != ranks; ++rank)
+      for (std::size_t i = 0; i != inputs.size(); ++i)
+        session.setInput(rank, i, input(step, rank, i));
+    session.run("step", {true, true, isTraining});
+    losses.push_back(session.loss());
+  }
+  std::vector<std::int64_t> count;
+  if (isTraining)
+    count.push_back(static_cast<std::int64_t>(losses.size()));
+  const char *lossName = isTraining ? "losses" : "loss";
+  result.compare(lossName, view(get(lossName)),
+                 {DType::F64, count, std::as_bytes(std::span(losses))});
+
+  // Each of the session's tensors has one of the file under any of its names.
+  std::string prefix = isTraining ? "param." : "grad.";
+  std::vector<std::string> names =
+      isTraining ? session.parameterNames() : session.gradientNames();
+  std::set<std::string> known;
+  for (const std::string &name : names) {
+    auto spellings = std::ranges::find(
+        parameters, name, [](const auto &all) { return all.front(); });
+    const archive::TensorRef *expected = nullptr;
+    for (const std::string &spelling : *spellings) {
+      const archive::TensorRef *tensor = file.find(prefix + spelling);
+      if (!tensor)
+        continue;
+      known.insert(tensor->name);
+      expected = expected ? expected : tensor;
+    }
+    if (expected)
+      result.compare(expected->name, view(*expected),
+                     isTraining ? session.parameter(name)
+                                : session.gradient(name));
+    else
+      result.fail(prefix + name +
+                  ": expected in the reference, found only in "
+                  "the plan");
+  }
+  for (const archive::TensorRef &tensor : file.tensors())
+    if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))
+      result.fail(tensor.name + ": expected in the plan, found only in the "
+                                "reference");
+  return result;
+}

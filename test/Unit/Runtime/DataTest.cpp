@@ -1,0 +1,161 @@
+//===- DataTest.cpp - Batches out of a file -------------------------------===//
+
+#include "fsdp/Runtime/Data.h"
+
+#include "Files.h"
+#include "Support/TestPlan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+using namespace fsdp;
+using planfile::DType;
+using test::TestPlan;
+using testing::ElementsAre;
+
+namespace {
+
+/// A plan that does nothing with two inputs of 2x3 tokens below 10.
+TestPlan makeTokenPlan(DType dtype = DType::I64) {
+  TestPlan plan;
+  plan.mesh = {{"shard", 2}};
+  plan.tokenRows = 10;
+  plan.deviceBytes = 128;
+  for (uint32_t i : {0, 1}) {
+    TestPlan::Buffer input{planfile::BufferRole::Input, {2, 3}, i * 64, dtype};
+    input.index = i;
+    plan.add(input);
+  }
+  return plan;
+}
+
+class DataTest : public testing::Test {
+protected:
+  Data open(const std::string &path, unsigned tokenBits = 16) {
+    auto file = plan.seal();
+    if (!file)
+      throw Error(file.error().message);
+    return Data::open(path, *file, tokenBits);
+  }
+
+  std::string refusal(const std::string &path, unsigned tokenBits = 16) {
+    try {
+      open(path, tokenBits);
+    } catch (const Error &error) {
+      EXPECT_EQ(error.exitCode(), 1);
+      return files.withoutFolder(error.what());
+    }
+    return "accepted";
+  }
+
+  template <typename T = int64_t>
+  static std::vector<int64_t> values(const TensorView &tensor) {
+    std::vector<T> values(tensor.bytes.size() / sizeof(T));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    return {values.begin(), values.end()};
+  }
+
+  /// `count` batches of 2x3 tokens: 0 1 2 3 4 5, 1 2 3 4 5 6, ...
+  static std::vector<int64_t> batches(int64_t count, int64_t first = 0) {
+    std::vector<int64_t> result;
+    for (int64_t batch = 0; batch != count; ++batch)
+      for (int64_t i = 0; i != 6; ++i)
+        result.push_back(first + batch + i);
+    return result;
+  }
+
+  template <typename Token>
+  std::string writeTokens(const std::vector<Token> &tokens) {
+    return files.writeBytes("tokens.bin",
+                            {reinterpret_cast<const char *>(tokens.data()),
+                             tokens.size() * sizeof(Token)});
+  }
+
+  TestPlan plan = makeTokenPlan();
+  test::Files files;
+};
+
+TEST_F(DataTest, BatchesOfTensors) {
+  files.add("in_0", {3, 2, 3}, batches(3));
+  files.add("in_1", {3, 2, 3}, batches(3, -100));
+  files.add("loss", {}, std::vector<float>{1});
+  Data data = open(files.write("d.safetensors"));
+  EXPECT_EQ(data.batches(), 3u);
+  EXPECT_THAT(values(data.input(0, 1)), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(values(data.input(1, 2)),
+              ElementsAre(-98, -97, -96, -95, -94, -93));
+  EXPECT_THAT(values(data.input(0, 5)), ElementsAre(2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(data.input(0, 0).sizes, ElementsAre(2, 3));
+}
+
+TEST_F(DataTest, RefusesTensorsThatDoNotFit) {
+  files.add("in_0", {3, 2, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: expected in_1, batches of 2x3xi64, found no such "
+            "tensor");
+  files.add("in_1", {2, 2, 3}, batches(2));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_1: expected 3 batches as in in_0, found 2");
+  files.add("in_1", {6, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_1: expected batches of 2x3xi64, found 6x3xi64");
+  files.add("in_1", {0, 2, 3}, batches(0));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_1: expected batches of 2x3xi64, found "
+            "0x2x3xi64");
+  files.add("in_1", {3, 2, 3}, std::vector<int32_t>(18));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_1: expected batches of 2x3xi64, found "
+            "3x2x3xi32");
+  files.add("in_1", {3, 2, 3}, batches(3));
+  files.add("in_2", {3, 2, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: expected 2 inputs, found in_2");
+}
+
+TEST_F(DataTest, RefusesTokensOutsideOfTheVocabulary) {
+  files.add("in_1", {5, 2, 3}, batches(5));
+  files.add("in_0", {5, 2, 3}, batches(5, 1));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_0: expected tokens below 10, found 10 at place "
+            "5 of batch 4");
+  files.add("in_0", {5, 2, 3}, batches(5, -1));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: in_0: expected tokens below 10, found -1 at place "
+            "0 of batch 0");
+}
+
+TEST_F(DataTest, FileOfTokens) {
+  std::vector<uint16_t> tokens = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2};
+  Data data = open(writeTokens(tokens));
+  EXPECT_EQ(data.batches(), 2u); // the last token is left over
+  EXPECT_THAT(values(data.input(0, 0)), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(values(data.input(1, 0)), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(values(data.input(1, 3)), ElementsAre(6, 7, 8, 9, 0, 1));
+
+  Data wide = open(writeTokens(std::vector<uint32_t>{9, 8, 7, 6, 5, 4}), 32);
+  EXPECT_THAT(values(wide.input(0, 7)), ElementsAre(9, 8, 7, 6, 5, 4));
+
+  plan = makeTokenPlan(DType::I32);
+  Data narrow = open(writeTokens(tokens));
+  EXPECT_THAT(values<int32_t>(narrow.input(0, 1)),
+              ElementsAre(6, 7, 8, 9, 0, 1));
+}
+
+TEST_F(DataTest, RefusesBadFilesOfTokens) {
+  std::string few = writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4});
+  EXPECT_EQ(refusal(few), "tokens.bin: expected at least 6 tokens, found 5");
+  EXPECT_EQ(refusal(few, 32),
+            "tokens.bin: expected tokens of 32 bits, found 10 bytes");
+  EXPECT_EQ(refusal(writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4, 10})),
+            "tokens.bin: expected tokens below 10, found 10 at place 5 of "
+            "batch 0");
+  plan.tokenRows = 0;
+  EXPECT_EQ(refusal(writeTokens(std::vector<uint16_t>(6))),
+            "tokens.bin: expected a plan over tokens and labels of one shape, "
+            "found one with other inputs: give it a .safetensors file");
+}
+
+} // namespace

@@ -1,0 +1,171 @@
+//===- WeightsTest.cpp - Parameters and buffers out of a file -------------===//
+
+#include "fsdp/Runtime/Weights.h"
+
+#include "Files.h"
+#include "Support/TestPlan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+using namespace fsdp;
+using archive::DType;
+using test::TestPlan;
+using testing::ElementsAre;
+
+namespace {
+
+class WeightsTest : public testing::Test {
+protected:
+  planfile::PlanFile seal() {
+    auto file = plan.seal();
+    if (!file)
+      throw Error(file.error().message);
+    return std::move(*file);
+  }
+
+  /// Writes the tensors and returns what matches, as "name[0]=value".
+  std::vector<std::string> match() {
+    Weights weights = Weights::open(files.write("w.safetensors"));
+    std::vector<std::string> result;
+    for (const Weights::Match &match : weights.match(seal())) {
+      float first = 0;
+      if (match.value.type == planfile::DType::F32)
+        std::memcpy(&first, match.value.bytes.data(), sizeof first);
+      result.push_back(match.name + "=" + std::to_string(int(first)));
+    }
+    return result;
+  }
+
+  std::string refusal() {
+    try {
+      match();
+    } catch (const Error &error) {
+      EXPECT_EQ(error.exitCode(), 1);
+      return files.withoutFolder(error.what());
+    }
+    return "accepted";
+  }
+
+  TestPlan plan = test::makeSmallPlan();
+  test::Files files;
+};
+
+TEST_F(WeightsTest, ByName) {
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  files.add("other", {4}, std::vector<float>(4, 7));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
+}
+
+TEST_F(WeightsTest, ByAlias) {
+  files.add("tied.w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
+}
+
+TEST_F(WeightsTest, EqualAliasesAreFine) {
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("tied.w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
+}
+
+TEST_F(WeightsTest, DifferentAliasesAreRefused) {
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("tied.w", {4, 4}, std::vector<float>(16, 4));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_EQ(refusal(),
+            "w.safetensors: expected w and tied.w, which are one parameter, to "
+            "be equal, found different values");
+}
+
+TEST_F(WeightsTest, FileLacksThePrefixOfThePlan) {
+  plan.units[0].parameters[0].name = "m.w";
+  plan.units[0].parameters[0].aliases = {"m.tied.w"};
+  plan.units[0].parameters[1].name = "m.b";
+  files.add("tied.w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_THAT(match(), ElementsAre("m.w=3", "m.b=5"));
+}
+
+TEST_F(WeightsTest, PlanLacksThePrefixOfTheFile) {
+  files.add("m.w", {4, 4}, std::vector<float>(16, 3));
+  files.add("m.b", {4}, std::vector<float>(4, 5));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
+}
+
+TEST_F(WeightsTest, APrefixOfSomeNamesIsNone) {
+  plan.units[0].parameters[0].name = "m.w";
+  plan.units[0].parameters[0].aliases = {};
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_EQ(refusal(), "w.safetensors: expected a value for each of 2 "
+                       "parameters and buffers, found none for 1: m.w");
+}
+
+TEST_F(WeightsTest, MissingOnesAreNamed) {
+  for (int i = 0; i != 3; ++i)
+    plan.units[0].parameters.push_back(
+        {"c" + std::to_string(i), {1}, uint64_t(20 + i)});
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_EQ(refusal(),
+            "w.safetensors: expected a value for each of 5 parameters and "
+            "buffers, found none for 4: w, c0, c1 and 1 more");
+}
+
+TEST_F(WeightsTest, OtherSizesAreRefused) {
+  files.add("w", {4, 2}, std::vector<float>(8, 3));
+  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x2xf32");
+}
+
+TEST_F(WeightsTest, ValuesMayWiden) {
+  files.addBytes("w", {4, 4}, DType::BF16, std::string(32, '\0'));
+  files.addBytes("b", {4}, DType::F16, std::string(8, '\0'));
+  EXPECT_THAT(match(), ElementsAre("w=0", "b=0"));
+}
+
+TEST_F(WeightsTest, ValuesMayNotNarrow) {
+  files.addBytes("w", {4, 4}, DType::F64, std::string(128, '\0'));
+  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x4xf64");
+}
+
+TEST_F(WeightsTest, ModelBuffers) {
+  plan.buffers[3].role = planfile::BufferRole::ModelBuffer;
+  plan.buffers[3].name = "mean";
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_EQ(refusal(), "w.safetensors: expected a value for each of 3 "
+                       "parameters and buffers, found none for 1: mean");
+  files.add("mean", {2, 4}, std::vector<float>(8, 9));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5", "mean=9"));
+}
+
+TEST_F(WeightsTest, EmbeddedModelBuffersMayBeMissing) {
+  plan.buffers[3].role = planfile::BufferRole::ModelBuffer;
+  plan.buffers[3].name = "mean";
+  plan.buffers[3].bytes = std::string(32, '\0');
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
+}
+
+TEST_F(WeightsTest, OutOfAnArchive) {
+  plan.units[0].parameters = {
+      {"m.transformer.h.0.ln_1.weight", {32}, 0, {}},
+  };
+  Weights weights = Weights::open(FSDP_FIXTURES "/gpt2.pt2");
+  std::vector<Weights::Match> matches = weights.match(seal());
+  ASSERT_EQ(matches.size(), 1u);
+  EXPECT_EQ(matches[0].value.bytes.size(), 128u);
+  EXPECT_EQ(matches[0].value.type, planfile::DType::F32);
+
+  plan.units[0].parameters[0].name = "transformer.h.0.ln_1.weight";
+  EXPECT_EQ(weights.match(seal()).size(), 1u);
+}
+
+TEST_F(WeightsTest, NoFile) {
+  EXPECT_THROW(Weights::open("/nonexistent.safetensors"), Error);
+}
+
+} // namespace

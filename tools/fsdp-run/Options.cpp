@@ -1,0 +1,96 @@
+//===- Options.cpp - The command line of fsdp-run -------------------------===//
+
+#include "Options.h"
+
+#include <CLI/CLI.hpp>
+
+using namespace fsdp;
+
+static const char *const description =
+    "Runs a plan: trains on data, or compares one step with a reference.";
+
+static const char *const footer = R"(
+A reference is a safetensors file with inputs in_0, in_1, ... and either loss and grad.NAME (one forward and
+backward, no update), or losses and param.NAME: then as many steps as there are losses are trained, with the
+hyper-parameters in the file's metadata, and losses and final parameters are compared. An input with one axis more
+than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
+
+Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed; 3 a rank failed.)";
+
+std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
+  Options options;
+  HyperParameters &hyper = options.hyperParameters;
+  std::string backend = "local";
+  CLI::App app(description, "fsdp-run");
+  app.footer(footer);
+  app.get_formatter()->column_width(34);
+
+  app.add_option("plan", options.plan, "The plan file")->required();
+  app.add_option("--ranks", options.ranks, "Must be the plan's, if given");
+  app.add_option("--weights", options.weights,
+                 "Parameters: a .pt2 archive or a .safetensors file")
+      ->required();
+  CLI::Option *data = app.add_option(
+      "--data", options.data,
+      "Batches: .safetensors with in_0, in_1, ..., or a file of tokens");
+  CLI::Option *reference = app.add_option(
+      "--reference", options.reference, "Compare with this .safetensors file");
+  app.add_option("--token-bits", options.tokenBits,
+                 "Of a token in a file of tokens")
+      ->check(CLI::IsMember({16, 32}))
+      ->needs(data)
+      ->capture_default_str();
+  CLI::Option *steps =
+      app.add_option("--steps", options.steps, "How many steps to train")
+          ->needs(data);
+  app.add_option("--tolerance", options.tolerance,
+                 "Allowed: TOLERANCE * max|reference| + 1e-7 in each tensor")
+      ->needs(reference)
+      ->capture_default_str();
+  struct {
+    const char *name, *help;
+    double *value;
+  } numbers[] = {{"--lr", "Learning rate", &hyper.lr},
+                 {"--beta1", "Of AdamW", &hyper.beta1},
+                 {"--beta2", "Of AdamW", &hyper.beta2},
+                 {"--eps", "Of AdamW", &hyper.eps},
+                 {"--weight-decay", "Of AdamW, decoupled", &hyper.weightDecay}};
+  for (auto &number : numbers)
+    app.add_option(number.name, *number.value, number.help)
+        ->needs(data)
+        ->capture_default_str();
+  app.add_option("--backend", backend, "How ranks talk; local: as threads")
+      ->check(CLI::IsMember({"local"}))
+      ->capture_default_str();
+  app.add_option("--device", options.device,
+                 "cpu or cuda; must be the plan's, if given")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--load", options.libraries,
+                 "Load this library of operators first; may be repeated")
+      ->allow_extra_args(false);
+  app.add_flag("--json", options.json,
+               "One JSON object per step on stdout, and nothing else there");
+  reference->excludes(data);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success &success) {
+    app.exit(success);
+    return std::nullopt;
+  } catch (const CLI::ParseError &error) {
+    throw Error(error.what());
+  }
+  if (options.ranks && *options.ranks < 1)
+    throw Error("--ranks: expected at least 1, found " +
+                std::to_string(*options.ranks));
+  if (!*data && !*reference)
+    throw Error("expected --data to train on or --reference to compare with, "
+                "found neither");
+  if (*data && (!*steps || options.steps < 1))
+    throw Error("--steps: expected at least 1, found " +
+                (*steps ? std::to_string(options.steps) : "none"));
+  if (!(options.tolerance >= 0))
+    throw Error("--tolerance: expected at least 0, found " +
+                std::to_string(options.tolerance));
+  return options;
+}

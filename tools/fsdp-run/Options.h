@@ -1,0 +1,32 @@
+//===- Options.h - The command line of fsdp-run -----------------*- C++ -*-===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_OPTIONS_H
+#define FSDP_TOOLS_FSDP_RUN_OPTIONS_H
+
+#include "fsdp/Runtime/Session.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+struct Options {
+  std::string plan, weights, data, reference;
+  std::optional<long long> ranks;
+  long long steps = 0;
+  unsigned tokenBits = 16;
+  HyperParameters hyperParameters;
+  double tolerance = 1e-5;
+  std::string device;
+  std::vector<std::string> libraries;
+  bool json = false;
+};
+
+/// Reads the command line. Nothing if it asked for help, which has been given;
+/// throws `fsdp::Error` where it is wrong.
+std::optional<Options> parseOptions(int argc, char **argv);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_OPTIONS_H

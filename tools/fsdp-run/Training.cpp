@@ -1,0 +1,154 @@
+//===- Training.cpp - The loop of fsdp-run, and what it says --------------===//
+
+#include "Training.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <unistd.h>
+
+using namespace fsdp;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double secondsBetween(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+/// "1.2 MB"
+std::string spellBytes(double bytes) {
+  const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit != 4; ++unit)
+    bytes /= 1000;
+  char text[32];
+  std::snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", bytes,
+                units[unit]);
+  return text;
+}
+
+/// Says how the training goes, while it goes and at the end.
+class Reporter {
+public:
+  Reporter(const planfile::PlanFile &plan, const Options &options,
+           const Session &session)
+      : plan(plan), options(options), session(session),
+        isTerminal(::isatty(STDOUT_FILENO) != 0), begin(Clock::now()),
+        last(begin), shown(begin) {
+    if (plan->token_rows() != 0)
+      tokens =
+          static_cast<double>(getInputs(plan)[0].numel()) * session.ranks();
+    const LoadReport &load = session.report();
+    memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
+  }
+
+  /// Step number `step`, counted from 1, has ended.
+  void endStep(long long step) {
+    Clock::time_point now = Clock::now();
+    double seconds = secondsBetween(last, now), loss = session.loss();
+    last = now;
+    const Statistics &statistics = session.statistics();
+    forward += statistics.forward;
+    backward += statistics.backward;
+    update += statistics.update;
+    collectives += statistics.collectives;
+    misses += statistics.hookMisses;
+    if (step == 1)
+      firstLoss = loss;
+    if (options.json)
+      return printObject(step, loss, seconds);
+
+    // A line that is overwritten, or a few lines in a file.
+    bool isLast = step == options.steps;
+    bool isDue = isTerminal ? secondsBetween(shown, now) >= 0.1
+                            : step % ((options.steps + 9) / 10) == 0;
+    if (!isDue && !isLast && step != 1)
+      return;
+    shown = now;
+    std::printf("%sstep %lld/%lld  loss %.6g", isTerminal ? "\r\033[K" : "",
+                step, options.steps, loss);
+    if (tokens != 0)
+      std::printf("  %.0f tokens/s", tokens / seconds);
+    std::printf("%s", isTerminal && !isLast ? "" : "\n");
+    std::fflush(stdout);
+  }
+
+  void summarize() const {
+    if (options.json)
+      return;
+    double seconds = secondsBetween(begin, last);
+    std::printf("%lld steps in %.3g s, %.3g ms each", options.steps, seconds,
+                1e3 * seconds / static_cast<double>(options.steps));
+    if (tokens != 0)
+      std::printf(", %.0f tokens/s",
+                  tokens * static_cast<double>(options.steps) / seconds);
+    std::printf("; loss %.6g to %.6g\n", firstLoss, session.loss());
+
+    auto percent = [&](double part) { return 100 * part / seconds; };
+    std::printf(
+        "time of rank 0: forward %.0f %%, backward %.0f %%, update "
+        "%.0f %%, input and reporting %.0f %%; %.0f %% in collectives\n",
+        percent(forward), percent(backward), percent(update),
+        std::max(0.0, 100 - percent(forward + backward + update)),
+        percent(collectives));
+    const LoadReport &load = session.report();
+    std::printf("memory of a rank: %s planned, of it %s kept from step to "
+                "step; %s on the host; %s scratch of operators\n",
+                spellBytes(double(load.arenaBytes)).c_str(),
+                spellBytes(double(plan->persistent_bytes())).c_str(),
+                spellBytes(double(load.hostBytes)).c_str(),
+                spellBytes(double(load.scratchBytes)).c_str());
+    const AllocationCounts &allocations = session.statistics().allocations;
+    std::printf("allocations of the last step, all ranks: %llu in planned "
+                "places, %llu on the heap (%s); %llu results copied in all\n",
+                static_cast<unsigned long long>(allocations.planned),
+                static_cast<unsigned long long>(allocations.heap),
+                spellBytes(double(allocations.heapBytes)).c_str(),
+                static_cast<unsigned long long>(misses));
+  }
+
+private:
+  void printObject(long long step, double loss, double seconds) const {
+    char text[32] = "null"; // JSON has no NaN.
+    if (std::isfinite(loss))
+      std::snprintf(text, sizeof text, "%.9g", loss);
+    std::printf("{\"step\": %lld, \"loss\": %s, \"seconds\": %.9f", step, text,
+                seconds);
+    if (tokens != 0)
+      std::printf(", \"tokens_per_second\": %.1f", tokens / seconds);
+    std::printf(", \"peak_bytes\": %llu}\n",
+                static_cast<unsigned long long>(memory));
+    std::fflush(stdout);
+  }
+
+  const planfile::PlanFile &plan;
+  const Options &options;
+  const Session &session;
+  bool isTerminal;
+  Clock::time_point begin, last, shown;
+  double tokens = 0; // of a step, all ranks; 0 if there are none
+  std::uint64_t memory = 0, misses = 0;
+  double forward = 0, backward = 0, update = 0, collectives = 0;
+  double firstLoss = 0;
+};
+
+} // namespace
+
+void fsdp::train(const planfile::PlanFile &plan, const Options &options,
+                 Data &data, Session &session) {
+  session.setHyperParameters(options.hyperParameters);
+  unsigned ranks = session.ranks(), inputs = session.inputCount();
+  Reporter reporter(plan, options, session);
+  for (long long step = 0; step != options.steps; ++step) {
+    for (unsigned rank = 0; rank != ranks; ++rank)
+      for (unsigned i = 0; i != inputs; ++i)
+        session.setInput(
+            rank, i,
+            data.input(i, static_cast<std::uint64_t>(step) * ranks + rank));
+    session.run();
+    reporter.endStep(step + 1);
+  }
+  reporter.summarize();
+}

@@ -1,0 +1,17 @@
+//===- Training.h - The loop of fsdp-run, and what it says ------*- C++ -*-===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_TRAINING_H
+#define FSDP_TOOLS_FSDP_RUN_TRAINING_H
+
+#include "Options.h"
+#include "fsdp/Runtime/Data.h"
+
+namespace fsdp {
+
+/// Trains for `options.steps` steps and reports on stdout.
+void train(const planfile::PlanFile &plan, const Options &options, Data &data,
+           Session &session);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_TRAINING_H

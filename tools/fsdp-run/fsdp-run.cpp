@@ -1,0 +1,103 @@
+//===- fsdp-run.cpp - Runs a plan -----------------------------------------===//
+
+#include "Options.h"
+#include "Training.h"
+#include "fsdp/Runtime/Reference.h"
+#include "fsdp/Runtime/Weights.h"
+
+#include <cstdio>
+#include <filesystem>
+
+using namespace fsdp;
+
+/// Opens the plan and compares it with what the command line says of it.
+static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
+  auto plan = planfile::PlanFile::open(options.plan);
+  if (!plan)
+    throw Error(plan.error().message);
+  ranks = 1;
+  for (const planfile::MeshAxis *axis : *(*plan)->mesh())
+    ranks *= axis->size();
+  if (options.ranks && *options.ranks != ranks)
+    throw Error(options.plan + ": expected a plan for " +
+                std::to_string(*options.ranks) + " ranks, found one for " +
+                std::to_string(ranks));
+  std::string device = (*plan)->device()->str();
+  if (!options.device.empty() && options.device != device)
+    throw Error(options.plan + ": expected a plan for " + options.device +
+                ", found one for " + device);
+  return std::move(*plan);
+}
+
+static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
+                                         const Options &options,
+                                         unsigned ranks) {
+  SessionOptions result;
+  for (const std::string &library : options.libraries)
+    for (std::string &name : loadOperators(library.c_str()))
+      result.trustedOperators.push_back(std::move(name));
+  // What needs CUDA is a library of its own, beside this program.
+  if (plan->device()->string_view() == "cuda") {
+    std::filesystem::path program =
+        std::filesystem::read_symlink("/proc/self/exe");
+    std::filesystem::path library =
+        program.parent_path().parent_path() / "lib" / "libfsdp_cuda.so";
+    result.backend = loadBackend(library.c_str(), ranks);
+  }
+  return result;
+}
+
+/// Returns the exit code.
+static int compare(const Options &options, const Reference &reference,
+                   Session &session) {
+  Comparison comparison = reference.run(session, options.tolerance);
+  const Comparison::Worst &worst = comparison.worstTensor();
+  if (options.json)
+    std::printf("{\"compared\": %zu, \"worst\": \"%s\", \"difference\": %g, "
+                "\"allowed\": %g, \"passed\": %s}\n",
+                comparison.count(), worst.name.c_str(),
+                std::min(worst.difference, 1e300), worst.allowed,
+                comparison.passed() ? "true" : "false");
+  else
+    std::printf("%s\n", comparison.summary().c_str());
+  for (const std::string &problem : comparison.problems())
+    std::fprintf(stderr, "error: %s: %s\n", options.reference.c_str(),
+                 problem.c_str());
+  return comparison.passed() ? 0 : static_cast<int>(Failure::CheckFailed);
+}
+
+static int run(const Options &options) {
+  unsigned ranks = 0;
+  planfile::PlanFile plan = openPlan(options, ranks);
+
+  // All that can be refused is looked at before anything is loaded.
+  std::optional<Reference> reference;
+  std::optional<Data> data;
+  if (!options.reference.empty())
+    reference = Reference::open(options.reference, plan);
+  else
+    data = Data::open(options.data, plan, options.tokenBits);
+  std::optional<Weights> weights = Weights::open(options.weights);
+  weights->match(plan);
+
+  Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
+  weights->load(plan, session);
+  weights.reset();
+  if (reference)
+    return compare(options, *reference, session);
+  train(plan, options, *data, session);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  try {
+    std::optional<Options> options = parseOptions(argc, argv);
+    return options ? run(*options) : 0;
+  } catch (const Error &error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exitCode();
+  } catch (const std::exception &error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(Failure::Refused);
+  }
+}
