@@ -23,7 +23,7 @@ FailureOr<NamedValue *> Importer::lookup(const Cursor &name) {
     return failure();
   auto found = names.find(text);
   if (found == names.end())
-    return name.error() << "the graph has no value '" << text << "'";
+    return name.error() << "the graph has no value " << quote(text);
   return &found->second;
 }
 

@@ -209,7 +209,7 @@ public:
 
   std::optional<std::string> run(Known &value) {
     if (parse(value, 0) && !text.empty())
-      fail("unexpected text at '" + text.take_front(20) + "'");
+      fail("unexpected text at " + quote(text.take_front(20)));
     if (message.empty())
       return std::nullopt;
     return message;
@@ -252,8 +252,8 @@ bool Parser::parse(Known &value, unsigned depth) {
     return true;
   }
   if (name.empty() || !text.consume_front("("))
-    return fail("expected a call at '" +
-                (name.empty() ? text.take_front(20) : name) + "'");
+    return fail("expected a call at " +
+                quote(name.empty() ? text.take_front(20) : name));
   return name == "Symbol" ? parseSymbol(value) : parseCall(name, value, depth);
 }
 
@@ -295,7 +295,7 @@ bool Parser::parseCall(StringRef name, Known &value, unsigned depth) {
       arguments.push_back(argument.value_or(Rational()));
     } while (text.consume_front(", "));
     if (!text.consume_front(")"))
-      return fail("expected ')' at '" + text.take_front(20) + "'");
+      return fail("expected ')' at " + quote(text.take_front(20)));
   }
   if (count < function->min || (function->max && count > function->max))
     return fail("wrong number of arguments of '" + name + "'");

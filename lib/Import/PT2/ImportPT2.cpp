@@ -81,8 +81,7 @@ LogicalResult Importer::readProgram(const Cursor &root) {
   for (const auto &entry : names)
     if (!entry.getValue().isDefined)
       return entry.getValue().meta.error()
-             << "neither an input nor a node defines '" << entry.getKey()
-             << "'";
+             << "neither an input nor a node defines " << quote(entry.getKey());
   finish();
   return success();
 }
@@ -141,7 +140,7 @@ LogicalResult Importer::readGraphMetadata(const Cursor &metadata) {
     if (failed(value.read(name)))
       return failure();
     if (!parameterOrder.try_emplace(name, parameterOrder.size()).second)
-      return value.error() << "parameter '" << name << "' occurs twice";
+      return value.error() << "parameter " << quote(name) << " occurs twice";
     return success();
   });
 }
@@ -151,7 +150,7 @@ LogicalResult Importer::readNames(const Cursor &values, Type scalarType) {
       [&](StringRef name, const Cursor &meta) -> LogicalResult {
         auto [entry, inserted] = names.try_emplace(name);
         if (!inserted)
-          return meta.error() << "the name '" << name << "' occurs twice";
+          return meta.error() << "the name " << quote(name) << " occurs twice";
         entry->second.meta = meta;
         entry->second.scalarType = scalarType;
         return success();
@@ -303,14 +302,15 @@ LogicalResult Importer::readInputSpec(const Cursor &graphInput,
       failed(name.read(graphName)))
     return failure();
   if (graphName != input.valueName)
-    return name.expected("'" + input.valueName +
-                         "', as the signature says of this input");
+    return name.expected(quote(input.valueName) +
+                         ", as the signature says of this input");
 
   FailureOr<NamedValue *> info = lookup(name);
   if (failed(info))
     return failure();
   if ((*info)->isDefined)
-    return name.error() << "the name '" << graphName << "' is defined twice";
+    return name.error() << "the name " << quote(graphName)
+                        << " is defined twice";
   (*info)->isDefined = true;
   input.value = *info;
   if (input.role == Input::User && !(*info)->scalarType) {
@@ -343,8 +343,8 @@ LogicalResult Importer::orderParameters(const Cursor &specs) {
     for (StringRef alias : aliases.lookup(input.name))
       consider(alias);
     if (!place)
-      return specs.error() << "parameter '" << input.name
-                           << "' is not in the metadata's list of parameters";
+      return specs.error() << "parameter " << quote(input.name)
+                           << " is not in the metadata's list of parameters";
     input.index = *place;
   }
   llvm::sort(inputs, [](const Input &a, const Input &b) {
@@ -354,7 +354,7 @@ LogicalResult Importer::orderParameters(const Cursor &specs) {
     if (input.role == Input::User)
       input.name = input.valueName;
     if (!inputIndices.try_emplace({input.role, input.name}, index).second)
-      return specs.error() << "two inputs are called '" << input.name << "'";
+      return specs.error() << "two inputs are called " << quote(input.name);
   }
   return success();
 }
@@ -500,11 +500,11 @@ LogicalResult Importer::readOutputSpec(const Cursor &output, const Cursor &spec,
   if (failed(graphName.read(nameInGraph)))
     return failure();
   if (nameInGraph != name)
-    return graphName.expected("'" + name +
-                              "', as the signature says of this output");
+    return graphName.expected(quote(name) +
+                              ", as the signature says of this output");
   value = (*info)->value;
   if (!value)
-    return graphName.error() << "'" << name << "' is not defined";
+    return graphName.error() << quote(name) << " is not defined";
   if (kind == "user_output")
     return success();
   if (kind == "loss_output") {
@@ -539,16 +539,16 @@ LogicalResult Importer::readOutputSpec(const Cursor &output, const Cursor &spec,
     return failure();
   Input *input = findInput(entry->role, target);
   if (!input)
-    return targetName.error() << "there is no input '" << target << "'";
+    return targetName.error() << "there is no input " << quote(target);
   if (std::exchange(input->*(entry->flag), true))
     return targetName.error()
-           << "there is another output for '" << target << "'";
+           << "there is another output for " << quote(target);
   auto type = cast<RankedTensorType>(input->value->value.getType());
   auto found = dyn_cast<RankedTensorType>(value.getType());
   if (!found || found.getShape() != type.getShape() ||
       found.getElementType() != type.getElementType())
-    return output.error() << "expected the shape and element type of '"
-                          << target << "', " << type << ", found "
+    return output.error() << "expected the shape and element type of "
+                          << quote(target) << ", " << type << ", found "
                           << value.getType();
   if (entry->role == Input::User)
     attrs.set(entry->attr, builder.getI64IntegerAttr(input->index));

@@ -28,6 +28,10 @@ static std::string escape(StringRef text) {
   return result + (text.size() > 80 ? "..." : "");
 }
 
+std::string fsdp::pt2::quote(StringRef text) {
+  return "'" + escape(text) + "'";
+}
+
 InFlightDiagnostic Document::error() const {
   return emitError(UnknownLoc::get(context)) << file << ": ";
 }
@@ -60,7 +64,7 @@ static std::string describe(simdjson::dom::element element) {
     auto object = element.get_object().value_unsafe();
     if (object.size() != 1)
       return "an object of " + std::to_string(object.size());
-    return "an object with the key '" + escape((*object.begin()).key) + "'";
+    return "an object with the key " + quote((*object.begin()).key);
   }
   case element_type::NULL_VALUE:
     return "null";
@@ -73,7 +77,7 @@ static std::string describe(simdjson::dom::element element) {
   case element_type::DOUBLE:
     return llvm::formatv("{0}", element.get_double().value_unsafe());
   case element_type::STRING:
-    return "'" + escape(element.get_string().value_unsafe()) + "'";
+    return quote(element.get_string().value_unsafe());
   }
   llvm_unreachable("covered switch");
 }
@@ -160,7 +164,7 @@ LogicalResult Cursor::readUnion(StringRef &variant, Cursor &value) const {
   return success();
 }
 
-std::optional<Cursor> Cursor::find(StringRef key) const {
+std::optional<Cursor> Cursor::find(StringRef key) const & {
   if (element.type() == element_type::OBJECT)
     for (auto [name, value] : element.get_object().value_unsafe())
       if (key == StringRef(name))

@@ -14,8 +14,13 @@
 
 #include <optional>
 #include <simdjson.h>
+#include <string>
 
 namespace fsdp::pt2 {
+
+/// Text of a file for an error: in quotes, not long, and without characters
+/// that a terminal would obey.
+std::string quote(llvm::StringRef text);
 
 /// Where errors of a document go: the file's name, and a context.
 struct Document {
@@ -52,7 +57,9 @@ public:
   mlir::LogicalResult readUnion(llvm::StringRef &variant, Cursor &value) const;
 
   /// The member called `key` of an object that has one.
-  std::optional<Cursor> find(llvm::StringRef key) const;
+  std::optional<Cursor> find(llvm::StringRef key) const &;
+  // The member would point to a parent that is gone.
+  std::optional<Cursor> find(llvm::StringRef key) const && = delete;
 
   /// Calls `visit` for each element of an array.
   mlir::LogicalResult forEachElement(

@@ -53,10 +53,11 @@ FailureOr<Target *> Importer::readTarget(const Cursor &cursor) {
   bool isOperator = rest.consume_front("torch.ops.");
   auto [space, name] = rest.split('.');
   if (space == "higher_order")
-    return cursor.error() << "the higher-order operator '" << name
-                          << "' is not supported";
-  if (!isOperator && space != "_operator" && space != "math" &&
-      space != "torch")
+    return cursor.error() << "the higher-order operator " << quote(name)
+                          << " is not supported";
+  if (!llvm::all_of(text, llvm::isPrint) ||
+      (!isOperator && space != "_operator" && space != "math" &&
+       space != "torch"))
     return cursor.expected(
         "an operator: torch.ops.<namespace>.<name>.<overload>");
   if (isOperator && !name.contains('.'))
@@ -76,8 +77,8 @@ FailureOr<Target *> Importer::readTarget(const Cursor &cursor) {
   if (!target.facts)
     return &target;
   if (target.facts->isMutating())
-    return cursor.error() << "operator '" << name
-                          << "' changes its arguments in place; capture the "
+    return cursor.error() << "operator " << quote(name)
+                          << " changes its arguments in place; capture the "
                              "program in functional form";
   readSchema(target.facts->schema, target.parameters);
   return &target;
@@ -91,7 +92,7 @@ LogicalResult Importer::checkArguments(const Cursor &inputs,
     return success();
   StringRef name = target.name.getName();
   if (numPositional + keywords.size() > target.parameters.size())
-    return inputs.error() << "operator '" << name << "' takes "
+    return inputs.error() << "operator " << quote(name) << " takes "
                           << target.parameters.size() << " arguments, found "
                           << numPositional + keywords.size();
   for (const Target::Parameter &parameter :
@@ -100,8 +101,8 @@ LogicalResult Importer::checkArguments(const Cursor &inputs,
         llvm::none_of(keywords, [&](StringAttr keyword) {
           return keyword == parameter.name;
         }))
-      return inputs.error() << "operator '" << name << "' needs the argument '"
-                            << parameter.name << "'";
+      return inputs.error() << "operator " << quote(name)
+                            << " needs the argument " << quote(parameter.name);
   return success();
 }
 
@@ -155,7 +156,8 @@ LogicalResult Importer::readNodeMetadata(const Cursor &metadata,
         simdjson::dom::element element;
         if (nodeParser.parse(text.data(), text.size(), false).get(element))
           return value.expected("JSON");
-        std::optional<Cursor> found = Cursor(value, element).find("phase");
+        Cursor custom(value, element);
+        std::optional<Cursor> found = custom.find("phase");
         if (!found)
           return success();
         StringRef word;
@@ -242,7 +244,8 @@ LogicalResult Importer::readNode(const Cursor &node) {
     if (code == 2) {
       StringAttr attr = builder.getStringAttr(keyword);
       if (llvm::is_contained(keywords, attr))
-        return name.error() << "the argument '" << keyword << "' occurs twice";
+        return name.error()
+               << "the argument " << quote(keyword) << " occurs twice";
       keywords.push_back(attr);
     }
     return readArgument(argument, values.emplace_back(), operands);

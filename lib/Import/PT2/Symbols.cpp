@@ -27,8 +27,8 @@ LogicalResult Symbols::parseBindings(const Document &document, StringRef bind) {
     if (symbol.empty() || text.getAsInteger(10, value) ||
         !values.try_emplace(symbol, value).second)
       return document.error() << "--bind: expected 'hint' or a list of "
-                                 "symbol=integer without repetition, found '"
-                              << bind << "'";
+                                 "symbol=integer without repetition, found "
+                              << quote(bind);
   }
   return success();
 }
@@ -38,7 +38,8 @@ LogicalResult Symbols::bind(const Cursor &where, StringRef symbol,
   const Range &range = ranges[symbol];
   if ((range.min && value < *range.min) || (range.max && value > *range.max)) {
     InFlightDiagnostic diagnostic = where.error();
-    diagnostic << "symbol '" << symbol << "' can't be " << value << ": it is ";
+    diagnostic << "symbol " << quote(symbol) << " can't be " << value
+               << ": it is ";
     if (range.min)
       diagnostic << "at least " << *range.min;
     if (range.max)
@@ -60,7 +61,7 @@ LogicalResult Symbols::readRanges(const Cursor &cursor) {
     if (!max.isNull() && failed(max.read(range.max.emplace())))
       return failure();
     if (!ranges.insert({symbol, range}).second)
-      return value.error() << "symbol '" << symbol << "' occurs twice";
+      return value.error() << "symbol " << quote(symbol) << " occurs twice";
     auto bound = values.find(symbol);
     return bound == values.end() ? success()
                                  : bind(value, symbol, bound->second);
@@ -70,7 +71,7 @@ LogicalResult Symbols::readRanges(const Cursor &cursor) {
   for (const auto &entry : values)
     if (!ranges.contains(entry.getKey())) {
       InFlightDiagnostic diagnostic = cursor.error();
-      diagnostic << "--bind: there is no symbol '" << entry.getKey() << "'";
+      diagnostic << "--bind: there is no symbol " << quote(entry.getKey());
       if (!ranges.empty())
         diagnostic << "; there are ";
       llvm::interleave(
@@ -102,7 +103,7 @@ LogicalResult Symbols::takeHint(const Cursor &size) {
     return failure();
   auto [entry, inserted] = values.try_emplace(*symbol, bound);
   if (!inserted && entry->second != bound)
-    return size.error() << "symbol '" << *symbol << "' is both "
+    return size.error() << "symbol " << quote(*symbol) << " is both "
                         << entry->second << " and " << bound;
   return bind(size, *symbol, bound);
 }

@@ -158,15 +158,15 @@ LogicalResult Importer::checkPayload(const Cursor &meta, const Input &input,
   const archive::Payload *payload = isWeight ? archive.findWeight(input.name)
                                              : archive.findConstant(input.name);
   if (!payload)
-    return meta.error() << "expected a tensor '" << input.name << "' among the "
-                        << (isWeight ? "weights" : "constants")
+    return meta.error() << "expected a tensor " << quote(input.name)
+                        << " among the " << (isWeight ? "weights" : "constants")
                         << " of the archive, found none";
   Type elementType = aten::getElementType(builder.getContext(),
                                           archive::getMLIRName(payload->dtype));
   if (type.getElementType() != elementType ||
       type.getShape() != ArrayRef(payload->sizes))
-    return meta.error() << "expected the shape and element type of '"
-                        << input.name << "' in the archive, "
+    return meta.error() << "expected the shape and element type of "
+                        << quote(input.name) << " in the archive, "
                         << RankedTensorType::get(payload->sizes, elementType)
                         << ", found " << type;
   if (isWeight || !payload->hasBytes())

@@ -20,6 +20,22 @@ func.func @in_place(%x: tensor<4xf32>) {
 
 // -----
 
+func.func @arguments(%x: tensor<4xf32>) {
+  // expected-error@+1 {{C3: operator 'sin' takes 1 arguments, got 2}}
+  %0 = aten.call "sin"(%x, 1) : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @results(%x: tensor<4xf32>) {
+  // expected-error@+1 {{C3: operator 'sin' has 1 results, got 0}}
+  aten.call "sin"(%x) : (tensor<4xf32>) -> ()
+  return
+}
+
+// -----
+
 func.func @operator_name() {
   // expected-error@+1 {{N1: expected [namespace::]operator[.overload], found 'a::b::c'}}
   aten.call "a::b::c"() : () -> ()
@@ -88,7 +104,6 @@ func.func @twice() {
 
 // -----
 
-// Only bytecode can carry these: the text has no spelling for them.
 // expected-error@+1 {{unknown argument 'index'}}
 func.func private @f() attributes {x = #aten.args<(index)>}
 
