@@ -1,6 +1,7 @@
 # LibTorch out of the torch wheel, as imported targets:
-#   LibTorch::cpu   libtorch_cpu and libc10
-#   LibTorch::cuda  libtorch_cuda, libc10_cuda and the CUDA runtime, if the wheel has them
+#   LibTorch::cpu           libtorch_cpu and libc10
+#   LibTorch::cuda          libtorch_cuda, libc10_cuda and the CUDA runtime, if the wheel has them
+#   LibTorch::cuda_headers  the headers of the CUDA runtime, to compile against alone
 # The wheel's own TorchConfig.cmake insists on a CUDA toolkit even for CPU builds.
 # FSDP_PYTHON names the interpreter whose torch is used.
 set(FSDP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
@@ -29,9 +30,14 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   find_file(LibTorch_CUDART libcudart.so.13
             PATHS ${LibTorch_ROOT}/../nvidia/cu13/lib NO_DEFAULT_PATH)
   if(LibTorch_CUDA AND LibTorch_C10_CUDA AND LibTorch_CUDA_INCLUDE AND LibTorch_CUDART)
+    get_filename_component(LibTorch_CUDART_DIR ${LibTorch_CUDART} DIRECTORY)
+    add_library(LibTorch::cuda_headers INTERFACE IMPORTED)
+    target_include_directories(LibTorch::cuda_headers SYSTEM INTERFACE ${LibTorch_CUDA_INCLUDE})
+    # libtorch_cuda registers the kernels: it must be loaded even if no symbol of it is used.
     add_library(LibTorch::cuda INTERFACE IMPORTED)
-    target_include_directories(LibTorch::cuda SYSTEM INTERFACE ${LibTorch_CUDA_INCLUDE})
-    target_link_libraries(LibTorch::cuda INTERFACE
-      LibTorch::cpu ${LibTorch_CUDA} ${LibTorch_C10_CUDA} ${LibTorch_CUDART})
+    target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu LibTorch::cuda_headers
+      -Wl,--push-state,--no-as-needed ${LibTorch_CUDA} -Wl,--pop-state
+      ${LibTorch_C10_CUDA} ${LibTorch_CUDART})
+    target_link_options(LibTorch::cuda INTERFACE -Wl,-rpath,${LibTorch_CUDART_DIR})
   endif()
 endif()

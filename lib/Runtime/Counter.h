@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstdint>
 #include <ctime>
+#include <thread>
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -77,7 +78,9 @@ private:
 
 /// How long to spin: with fewer cores than threads, whoever spins keeps the
 /// one that is waited for from running.
-unsigned spinsFor(unsigned threads);
+inline unsigned spinsFor(unsigned threads) {
+  return threads <= std::thread::hardware_concurrency() ? 4000 : 50;
+}
 
 } // namespace fsdp
 

@@ -281,6 +281,7 @@ void Program::insertDrains() {
 
 void Program::run(RoleSet roles) {
   std::size_t position = 0;
+  selected = Stream::Compute; // as whoever enters a device finds it
   try {
     loop(roles, position);
     rank.device->synchronize();

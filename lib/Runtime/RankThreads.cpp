@@ -3,10 +3,6 @@
 
 using namespace fsdp;
 
-unsigned fsdp::spinsFor(unsigned threads) {
-  return threads <= std::thread::hardware_concurrency() ? 4000 : 50;
-}
-
 /// A job always ends, so nothing interrupts the wait for it.
 static const std::atomic<bool> never{false};
 

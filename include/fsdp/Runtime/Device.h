@@ -51,8 +51,8 @@ public:
   /// The device of the tensors in Space::Device.
   virtual c10::Device torchDevice() const = 0;
 
-  /// Makes the calling thread the rank's for the calls that follow, and the
-  /// way back.
+  /// Makes the calling thread the rank's for the calls that follow, with the
+  /// compute stream selected, and the way back.
   virtual void enter() = 0;
   virtual void leave() = 0;
 

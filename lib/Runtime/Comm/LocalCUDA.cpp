@@ -1,0 +1,244 @@
+//===- LocalCUDA.cpp - Ranks as threads that share a GPU ------------------===//
+#include "LocalCUDA.h"
+
+#include "../Counter.h"
+#include "../DTypes.h"
+#include "../Device/CUDA/Device.h"
+#include "fsdp/Runtime/Error.h"
+
+#include <algorithm>
+#include <array>
+
+using namespace fsdp;
+
+/// Slices of an all_reduce start at multiples of this many elements.
+static constexpr std::size_t sliceElements = 64;
+
+/// Sums go through scratch in pieces of at most this many elements.
+static constexpr std::size_t chunkElements = std::size_t{1} << 20;
+
+/// Events are made once. A collective runs once in a run of its program, and
+/// the ranks meet between runs: nobody records an event again while a peer has
+/// yet to ask for the wait.
+struct fsdp::LocalCUDAGroup {
+  struct Events {
+    CudaEvent ready;  ///< The source may be read.
+    CudaEvent summed; ///< all_reduce: the own slice of the target may be read.
+    CudaEvent done;   ///< The peers' memory has been read.
+  };
+  struct Member {
+    /// The number of the latest collective whose source (or sum) is announced
+    /// by a recorded event, and of the latest whose reads are.
+    Counter posted, done;
+    std::vector<Collective> collectives;
+    std::vector<Events> events;
+  };
+  explicit LocalCUDAGroup(std::size_t size) : members(size) {}
+  std::vector<Member> members;
+};
+
+namespace fsdp {
+
+class LocalCUDAComm : public Comm {
+public:
+  LocalCUDAComm(LocalCUDAWorld &world, LocalCUDAGroup &group, unsigned index,
+                CUDADevice &device, unsigned rank)
+      : world(world), group(group), self(group.members[index]), device(device),
+        index(index), size(static_cast<unsigned>(group.members.size())),
+        rank(rank), sources(size) {}
+
+  void prepare(std::span<const Collective> collectives) override {
+    self.collectives.assign(collectives.begin(), collectives.end());
+    latest.assign(collectives.size(), 0);
+    self.events.clear();
+    std::array<std::size_t, streamCount> largest{};
+    for (const Collective &c : collectives) {
+      bool isReduce = c.kind == Collective::Kind::AllReduce;
+      self.events.push_back(
+          {event(), isReduce ? event() : CudaEvent{}, event()});
+      if (c.kind != Collective::Kind::AllGather) {
+        std::size_t &most = largest[static_cast<std::size_t>(c.stream)];
+        most = std::max(most, isReduce ? sliceOf(c) : c.count);
+      }
+    }
+    for (std::size_t s = 0; s != streamCount; ++s) {
+      scratch[s].chunk = std::min(largest[s], chunkElements);
+      scratch[s].place = device.allocate(planfile::Space::Device,
+                                         scratch[s].chunk * Sum::scratchItem);
+    }
+  }
+
+  void run(std::size_t which) override {
+    if (world.aborted.load(std::memory_order_relaxed))
+      fail();
+    const Collective &mine = self.collectives[which];
+    cudaStream_t stream = device.stream(mine.stream);
+    ++sequence;
+    if (!mine.sourceStable || mine.kind != Collective::Kind::AllGather)
+      device.record(stream, self.events[which].ready.get());
+    self.posted.advance(sequence);
+    switch (mine.kind) {
+    case Collective::Kind::AllGather:
+      allGather(mine, which, stream);
+      break;
+    case Collective::Kind::ReduceScatter:
+      awaitSources(which, stream);
+      sumSlice(mine, which, index * mine.count, mine.target, mine.count,
+               stream);
+      break;
+    case Collective::Kind::AllReduce:
+      allReduce(mine, which, stream);
+      break;
+    }
+    device.record(stream, self.events[which].done.get());
+    latest[which] = sequence;
+    self.done.advance(sequence);
+  }
+
+  void drain(std::size_t which) override {
+    if (latest[which] == 0)
+      return;
+    cudaStream_t writer = device.selectedStream();
+    for (unsigned peer = 0; peer != size; ++peer)
+      if (peer != index) {
+        await(group.members[peer].done, latest[which]);
+        device.wait(writer, group.members[peer].events[which].done.get());
+      }
+  }
+
+  void barrier() override {
+    device.synchronize();
+    self.posted.advance(++sequence);
+    for (unsigned peer = 0; peer != size; ++peer)
+      if (peer != index)
+        await(group.members[peer].posted, sequence);
+    self.done.advance(sequence);
+  }
+
+  void abort() noexcept override { world.aborted.store(true); }
+
+private:
+  static constexpr std::size_t streamCount =
+      static_cast<std::size_t>(planfile::Stream::MAX) + 1;
+
+  [[noreturn]] static void fail() {
+    throw Error("stopped because another rank failed", Failure::RankFailed);
+  }
+
+  CudaEvent event() const { return makeEvent(device.cuda(), rank); }
+
+  void await(Counter &counter, std::uint64_t goal) {
+    if (!counter.reached(goal) &&
+        !counter.await(goal, world.aborted, world.spins))
+      fail();
+  }
+
+  void awaitSource(unsigned peer, std::size_t which, cudaStream_t stream) {
+    await(group.members[peer].posted, sequence);
+    device.wait(stream, group.members[peer].events[which].ready.get());
+  }
+
+  void awaitSources(std::size_t which, cudaStream_t stream) {
+    for (unsigned peer = 0; peer != size; ++peer)
+      if (peer != index)
+        awaitSource(peer, which, stream);
+  }
+
+  void copy(cudaStream_t stream, std::byte *target, const std::byte *source,
+            std::size_t bytes) {
+    if (source != target && bytes != 0)
+      device.check(device.cuda().memcpyAsync(target, source, bytes,
+                                             cudaMemcpyDeviceToDevice, stream),
+                   "cudaMemcpyAsync");
+  }
+
+  void allGather(const Collective &mine, std::size_t which,
+                 cudaStream_t stream) {
+    std::size_t bytes = mine.count * itemSize(mine.sourceType);
+    // Starting with the own piece: the others may not be ready yet.
+    for (unsigned i = 0; i != size; ++i) {
+      unsigned peer = (index + i) % size;
+      if (!mine.sourceStable && peer != index)
+        awaitSource(peer, which, stream);
+      copy(stream, mine.target + peer * bytes,
+           group.members[peer].collectives[which].source, bytes);
+    }
+  }
+
+  void sumSlice(const Collective &mine, std::size_t which, std::size_t begin,
+                std::byte *target, std::size_t count, cudaStream_t stream) {
+    for (unsigned peer = 0; peer != size; ++peer)
+      sources[peer] = group.members[peer].collectives[which].source;
+    const Scratch &own = scratch[static_cast<std::size_t>(mine.stream)];
+    if (count != 0)
+      device.cuda().sum(
+          {{mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post},
+           sources,
+           begin,
+           target,
+           count,
+           own.place,
+           own.chunk},
+          stream);
+  }
+
+  std::size_t sliceOf(const Collective &c) const {
+    std::size_t slice = (c.count + size - 1) / size;
+    return (slice + sliceElements - 1) / sliceElements * sliceElements;
+  }
+
+  /// Each rank sums one slice, then fetches the others' sums. In place is
+  /// safe: rank r alone reads slice r of all sources, and has done so when its
+  /// sum is there.
+  void allReduce(const Collective &mine, std::size_t which,
+                 cudaStream_t stream) {
+    std::size_t slice = sliceOf(mine), item = itemSize(mine.targetType);
+    auto begin = [&](unsigned r) { return std::min(r * slice, mine.count); };
+    awaitSources(which, stream);
+    sumSlice(mine, which, begin(index), mine.target + begin(index) * item,
+             begin(index + 1) - begin(index), stream);
+    device.record(stream, self.events[which].summed.get());
+    self.posted.advance(++sequence);
+    for (unsigned i = 1; i < size; ++i) {
+      unsigned peer = (index + i) % size;
+      LocalCUDAGroup::Member &other = group.members[peer];
+      std::size_t at = begin(peer) * item;
+      await(other.posted, sequence);
+      device.wait(stream, other.events[which].summed.get());
+      copy(stream, mine.target + at, other.collectives[which].target + at,
+           begin(peer + 1) * item - at);
+    }
+  }
+
+  struct Scratch {
+    std::byte *place = nullptr;
+    std::size_t chunk = 0;
+  };
+
+  LocalCUDAWorld &world;
+  LocalCUDAGroup &group;
+  LocalCUDAGroup::Member &self;
+  CUDADevice &device;
+  unsigned index, size, rank;
+  std::uint64_t sequence = 0;
+  std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
+  std::vector<const std::byte *> sources;
+  std::array<Scratch, streamCount> scratch;
+};
+
+} // namespace fsdp
+
+LocalCUDAWorld::LocalCUDAWorld(unsigned ranks) : spins(spinsFor(ranks)) {}
+LocalCUDAWorld::~LocalCUDAWorld() = default;
+
+std::unique_ptr<Comm> LocalCUDAWorld::openComm(unsigned communicator,
+                                               const Group &group,
+                                               CUDADevice &device) {
+  std::lock_guard lock(mutex);
+  std::unique_ptr<LocalCUDAGroup> &shared =
+      groups[{communicator, group.members.front()}];
+  if (!shared)
+    shared = std::make_unique<LocalCUDAGroup>(group.members.size());
+  return std::make_unique<LocalCUDAComm>(*this, *shared, group.index, device,
+                                         group.members[group.index]);
+}

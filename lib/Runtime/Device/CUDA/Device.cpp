@@ -1,0 +1,222 @@
+//===- Device.cpp - One rank's share of a GPU -----------------------------===//
+#include "Device.h"
+
+#include "fsdp/Runtime/Error.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+using namespace fsdp;
+using planfile::Space;
+using planfile::Stream;
+
+/// Whose allocations this thread makes.
+static thread_local CUDADevice *current = nullptr;
+
+/// A GPU's own allocations may be aligned to 256 bytes only.
+static constexpr std::size_t alignment = 4096;
+
+namespace {
+
+/// The memory of all ranks that a GPU can reach by itself: who frees or copies
+/// an address knows neither the rank nor the thread that it belongs to.
+class Places {
+public:
+  void add(std::byte *begin, std::size_t bytes) {
+    std::unique_lock lock(mutex);
+    ends[begin] = begin + bytes;
+  }
+  void remove(const void *begin) {
+    std::unique_lock lock(mutex);
+    ends.erase(static_cast<const std::byte *>(begin));
+  }
+  bool contains(const void *address) const {
+    std::shared_lock lock(mutex);
+    const auto *place = static_cast<const std::byte *>(address);
+    auto after = ends.upper_bound(place);
+    return after != ends.begin() && place < std::prev(after)->second;
+  }
+
+private:
+  mutable std::shared_mutex mutex;
+  std::map<const std::byte *, const std::byte *, std::less<>> ends;
+};
+
+} // namespace
+
+static Places places;
+
+//===----------------------------------------------------------------------===//
+// The device
+//===----------------------------------------------------------------------===//
+
+CUDADevice::CUDADevice(const CudaApi &api, unsigned rank)
+    : api(api), rank(rank) {
+  check(api.setDevice(0), "cudaSetDevice");
+  for (CudaStream &stream : streams) {
+    // Non-blocking: nothing may wait for the legacy stream by itself.
+    cudaStream_t made = nullptr;
+    check(api.streamCreateWithFlags(&made, cudaStreamNonBlocking),
+          "cudaStreamCreateWithFlags");
+    stream = CudaStream(made, CudaCloser{&api});
+  }
+  api.useStream(stream(Stream::Compute));
+  api.warmUp();
+  api.useStream(nullptr);
+}
+
+CUDADevice::~CUDADevice() {
+  if (current == this)
+    current = nullptr;
+  // Whatever is under way after a failure must not outlive its memory.
+  for (const CudaStream &stream : streams)
+    if (stream)
+      api.streamSynchronize(stream.get());
+}
+
+void CUDADevice::enter() {
+  current = this;
+  check(api.setDevice(0), "cudaSetDevice");
+  select(Stream::Compute);
+}
+
+void CUDADevice::leave() {
+  current = nullptr;
+  api.useStream(nullptr);
+}
+
+std::byte *CUDADevice::allocate(Space space, std::size_t bytes) {
+  if (bytes == 0)
+    return nullptr;
+  std::size_t wanted = (bytes + alignment - 1) / alignment * alignment;
+  void *raw = nullptr;
+  if (space == Space::Host) {
+    raw = std::aligned_alloc(alignment, wanted);
+    if (!raw)
+      throw Error("rank " + std::to_string(rank) + ": cannot allocate " +
+                  std::to_string(wanted) + " bytes of host memory");
+    blocks.emplace_back(raw, std::free);
+    std::memset(raw, 0, wanted);
+    return static_cast<std::byte *>(raw);
+  }
+  if (space == Space::Pinned)
+    check(api.hostAlloc(&raw, wanted + alignment, cudaHostAllocDefault),
+          "cudaHostAlloc");
+  else
+    check(api.malloc(&raw, wanted + alignment), "cudaMalloc");
+  auto address = reinterpret_cast<std::uintptr_t>(raw);
+  auto *place = static_cast<std::byte *>(raw) + (-address & (alignment - 1));
+  blocks.emplace_back(raw, [this, space, place](void *block) {
+    places.remove(place);
+    space == Space::Pinned ? api.freeHost(block) : api.free(block);
+  });
+  places.add(place, wanted);
+  fill(Stream::Compute, place, 0, wanted);
+  check(api.streamSynchronize(stream(Stream::Compute)),
+        "cudaStreamSynchronize");
+  return place;
+}
+
+void CUDADevice::select(Stream stream) {
+  selected = stream;
+  api.useStream(selectedStream());
+}
+
+void CUDADevice::copy(Stream stream, void *target, const void *source,
+                      std::size_t bytes) {
+  cudaStream_t on = this->stream(stream);
+  check(api.memcpyAsync(target, source, bytes, cudaMemcpyDefault, on),
+        "cudaMemcpyAsync");
+  if (!places.contains(target) || !places.contains(source))
+    check(api.streamSynchronize(on), "cudaStreamSynchronize");
+}
+
+void CUDADevice::fill(Stream stream, void *target, unsigned char value,
+                      std::size_t bytes) {
+  check(api.memsetAsync(target, value, bytes, this->stream(stream)),
+        "cudaMemsetAsync");
+}
+
+void CUDADevice::programEvents(unsigned program, unsigned count) {
+  if (events.size() <= program)
+    events.resize(program + 1);
+  while (events[program].size() < count)
+    events[program].push_back(makeEvent(api, rank));
+}
+
+void CUDADevice::record(Stream stream, unsigned program, unsigned event) {
+  record(this->stream(stream), events[program][event].get());
+}
+
+void CUDADevice::wait(Stream stream, unsigned program, unsigned event) {
+  wait(this->stream(stream), events[program][event].get());
+}
+
+void CUDADevice::record(cudaStream_t stream, cudaEvent_t event) const {
+  check(api.eventRecord(event, stream), "cudaEventRecord");
+}
+
+void CUDADevice::wait(cudaStream_t stream, cudaEvent_t event) const {
+  check(api.streamWaitEvent(stream, event, cudaEventWaitDefault),
+        "cudaStreamWaitEvent");
+}
+
+void CUDADevice::synchronize() {
+  for (const CudaStream &stream : streams)
+    check(api.streamSynchronize(stream.get()), "cudaStreamSynchronize");
+}
+
+//===----------------------------------------------------------------------===//
+// Allocations of operators
+//===----------------------------------------------------------------------===//
+
+c10::DataPtr ScriptedHeap::allocate(std::size_t bytes) {
+  CUDADevice *device = current;
+  if (!device || bytes == 0)
+    return next->allocate(bytes);
+  c10::Device where = device->torchDevice();
+  if (AllocationScript *script = device->script) {
+    std::vector<AllocationScript::Entry> &entries = script->entries;
+    if (script->recording) {
+      void *place = next->raw_allocate(bytes);
+      entries.push_back({.bytes = bytes, .place = place});
+      return {place, place, &release, where};
+    }
+    // What was neither released nor a result is a library's own, made once.
+    std::size_t &at = script->next;
+    while (at < entries.size() && !entries[at].place &&
+           entries[at].bytes != bytes)
+      ++at;
+    if (at < entries.size()) {
+      const AllocationScript::Entry &entry = entries[at++];
+      if (entry.bytes == bytes && entry.place) {
+        ++device->counts.planned;
+        return {entry.place, entry.place, &release, where};
+      }
+    }
+  }
+  ++device->counts.heap;
+  device->counts.heapBytes += bytes;
+  return next->allocate(bytes);
+}
+
+void ScriptedHeap::release(void *place) {
+  if (places.contains(place))
+    return;
+  if (CUDADevice *device = current;
+      device && device->script && device->script->recording) {
+    // The latest at this address: addresses come back within a call.
+    auto &entries = device->script->entries;
+    auto entry =
+        std::find_if(entries.rbegin(), entries.rend(), [&](const auto &e) {
+          return e.place == place && !e.released;
+        });
+    if (entry != entries.rend())
+      entry->released = true;
+  }
+  next->raw_deallocate(place);
+}

@@ -1,0 +1,82 @@
+//===- Device.h - One rank's share of a GPU ---------------------*- C++ -*-===//
+//
+// Several ranks, threads of one process, share the process' first GPU. Each
+// has memory, streams and events of its own. Operators that allocate follow
+// the rank's script: what it does not foresee comes from PyTorch's caching
+// allocator, on the stream in use.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_LIB_RUNTIME_DEVICE_CUDA_DEVICE_H
+#define FSDP_LIB_RUNTIME_DEVICE_CUDA_DEVICE_H
+
+#include "Api.h"
+#include "fsdp/Runtime/Device.h"
+
+#include <c10/core/Allocator.h>
+
+#include <array>
+
+namespace fsdp {
+
+class CUDADevice : public Device {
+public:
+  CUDADevice(const CudaApi &api, unsigned rank);
+  ~CUDADevice() override;
+
+  c10::Device torchDevice() const override { return {c10::kCUDA, 0}; }
+  void enter() override;
+  void leave() override;
+  std::byte *allocate(planfile::Space space, std::size_t bytes) override;
+  void select(planfile::Stream stream) override;
+  void copy(planfile::Stream stream, void *target, const void *source,
+            std::size_t bytes) override;
+  void fill(planfile::Stream stream, void *target, unsigned char value,
+            std::size_t bytes) override;
+  void programEvents(unsigned program, unsigned count) override;
+  void record(planfile::Stream stream, unsigned program,
+              unsigned event) override;
+  void wait(planfile::Stream stream, unsigned program, unsigned event) override;
+  void synchronize() override;
+  void follow(AllocationScript *script) override { this->script = script; }
+  AllocationCounts allocationCounts() const override { return counts; }
+
+  // For the communicators of the rank.
+  const CudaApi &cuda() const { return api; }
+  cudaStream_t stream(planfile::Stream which) const {
+    return streams[static_cast<std::size_t>(which)].get();
+  }
+  /// The stream of the latest `select`.
+  cudaStream_t selectedStream() const { return stream(selected); }
+  void check(cudaError_t result, const char *call) const {
+    api.check(result, call, rank);
+  }
+  void record(cudaStream_t stream, cudaEvent_t event) const;
+  void wait(cudaStream_t stream, cudaEvent_t event) const;
+
+private:
+  friend struct ScriptedHeap;
+  using Block = std::unique_ptr<void, std::function<void(void *)>>;
+
+  const CudaApi &api;
+  unsigned rank;
+  planfile::Stream selected = planfile::Stream::Compute;
+  std::vector<Block> blocks;
+  std::array<CudaStream, static_cast<std::size_t>(planfile::Stream::MAX) + 1>
+      streams;
+  std::vector<std::vector<CudaEvent>> events; ///< By program.
+  AllocationScript *script = nullptr;
+  AllocationCounts counts;
+};
+
+/// What stands before PyTorch's allocator of device memory.
+struct ScriptedHeap {
+  /// For the rank of the thread; threads of nobody get `next`'s.
+  static c10::DataPtr allocate(std::size_t bytes);
+  static void release(void *place);
+
+  static inline c10::Allocator *next = nullptr;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_LIB_RUNTIME_DEVICE_CUDA_DEVICE_H

@@ -1,0 +1,246 @@
+//===- CUDADeviceTest.cpp - What a device asks of CUDA, in order ----------===//
+#include "FakeCuda.h"
+
+#include "fsdp/Runtime/Error.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <gmock/gmock.h>
+
+using namespace fsdp;
+using namespace testing;
+using planfile::Space;
+using planfile::Stream;
+
+namespace {
+
+class CUDADeviceTest : public Test {
+protected:
+  CUDADeviceTest() {
+    fake.enter('a');
+    device = std::make_unique<CUDADevice>(fake.api, 3);
+    made = fake.takeLog('a');
+    ScriptedHeap::next = c10::GetCPUAllocator();
+  }
+
+  FakeCuda::Log log() { return fake.takeLog('a'); }
+
+  template <typename Call> std::string errorOf(Call call) {
+    try {
+      call();
+    } catch (const Error &error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  FakeCuda fake;
+  std::unique_ptr<CUDADevice> device;
+  FakeCuda::Log made;
+};
+
+TEST_F(CUDADeviceTest, MakesItsStreamsAndWarmsUpOnCompute) {
+  EXPECT_THAT(made, ElementsAre("setDevice 0", "streamCreate a.compute flags 1",
+                                "streamCreate a.gather flags 1",
+                                "streamCreate a.reduce flags 1",
+                                "streamCreate a.all_reduce flags 1",
+                                "streamCreate a.copy flags 1",
+                                "useStream a.compute", "useStream default"));
+  EXPECT_EQ(fake.warmUps, 1u);
+  EXPECT_EQ(device->torchDevice(), c10::Device(c10::kCUDA, 0));
+}
+
+TEST_F(CUDADeviceTest, EntersLeavesAndSelects) {
+  device->enter();
+  device->select(Stream::Reduce);
+  EXPECT_EQ(device->selectedStream(), device->stream(Stream::Reduce));
+  device->leave();
+  device->enter();
+  EXPECT_EQ(device->selectedStream(), device->stream(Stream::Compute));
+  device->leave();
+  EXPECT_THAT(log(), ElementsAre("setDevice 0", "useStream a.compute",
+                                 "useStream a.reduce", "useStream default",
+                                 "setDevice 0", "useStream a.compute",
+                                 "useStream default"));
+}
+
+TEST_F(CUDADeviceTest, AllocatesZeroedAlignedMemoryInEverySpace) {
+  EXPECT_EQ(device->allocate(Space::Device, 0), nullptr);
+  for (Space space : {Space::Device, Space::Pinned, Space::Host}) {
+    std::byte *place = device->allocate(space, 5000);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(place) % 4096, 0u);
+    for (unsigned i = 0; i != 5000; ++i)
+      ASSERT_EQ(place[i], std::byte{0}) << EnumNameSpace(space) << " " << i;
+  }
+  EXPECT_THAT(log(), ElementsAre("malloc 12288",
+                                 "memsetAsync a.m0+0 = 0 x 8192 on a.compute",
+                                 "streamSynchronize a.compute",
+                                 "hostAlloc 12288 flags 0",
+                                 "memsetAsync a.m1+0 = 0 x 8192 on a.compute",
+                                 "streamSynchronize a.compute"));
+}
+
+TEST_F(CUDADeviceTest, FreesEverythingWithTheDevice) {
+  device->allocate(Space::Device, 1);
+  device->allocate(Space::Pinned, 1);
+  device->allocate(Space::Host, 1);
+  device->programEvents(0, 2);
+  device->fill(Stream::Copy, device->allocate(Space::Device, 8), 1, 8);
+  log();
+  device.reset();
+  EXPECT_THAT(log(), ElementsAre("streamSynchronize a.compute",
+                                 "streamSynchronize a.gather",
+                                 "streamSynchronize a.reduce",
+                                 "streamSynchronize a.all_reduce",
+                                 "streamSynchronize a.copy", "free a.m0",
+                                 "freeHost a.m1", "free a.m2"));
+  EXPECT_TRUE(fake.isEmpty());
+}
+
+TEST_F(CUDADeviceTest, CopiesWithinItsMemoryWithoutWaiting) {
+  std::byte *here = device->allocate(Space::Device, 64);
+  std::byte *there = device->allocate(Space::Pinned, 64);
+  log();
+  device->fill(Stream::Gather, here, 7, 64);
+  device->copy(Stream::Gather, there + 8, here, 16);
+  EXPECT_EQ(there[8], std::byte{0});
+  EXPECT_THAT(log(),
+              ElementsAre("memsetAsync a.m0+0 = 7 x 64 on a.gather",
+                          "memcpyAsync a.m1+8 = a.m0+0 x 16 on a.gather"));
+  device->synchronize();
+  EXPECT_EQ(there[7], std::byte{0});
+  EXPECT_EQ(there[8], std::byte{7});
+  EXPECT_EQ(there[23], std::byte{7});
+  EXPECT_EQ(there[24], std::byte{0});
+}
+
+TEST_F(CUDADeviceTest, CopiesFromAndToUnpinnedMemoryAtOnce) {
+  std::byte *here = device->allocate(Space::Device, 64);
+  log();
+  int value = 42, back = 0;
+  device->copy(Stream::Compute, here, &value, sizeof value);
+  device->copy(Stream::Compute, &back, here, sizeof back);
+  EXPECT_EQ(back, 42);
+  EXPECT_THAT(log(), ElementsAre("memcpyAsync a.m0+0 = host x 4 on a.compute",
+                                 "streamSynchronize a.compute",
+                                 "memcpyAsync host = a.m0+0 x 4 on a.compute",
+                                 "streamSynchronize a.compute"));
+}
+
+TEST_F(CUDADeviceTest, EventsBelongToProgramsAndOrderStreams) {
+  device->programEvents(0, 1);
+  device->programEvents(2, 2);
+  EXPECT_THAT(log(), ElementsAre("eventCreate a.e0 flags 2",
+                                 "eventCreate a.e1 flags 2",
+                                 "eventCreate a.e2 flags 2"));
+  device->record(Stream::Compute, 2, 1);
+  device->wait(Stream::Gather, 2, 1);
+  device->record(Stream::Gather, 0, 0);
+  EXPECT_THAT(log(), ElementsAre("eventRecord a.e2 on a.compute",
+                                 "streamWaitEvent a.e2 by a.gather",
+                                 "eventRecord a.e0 on a.gather"));
+}
+
+TEST_F(CUDADeviceTest, ErrorsNameRankCallAndReason) {
+  fake.failures["malloc"] = cudaErrorMemoryAllocation;
+  EXPECT_EQ(errorOf([&] { device->allocate(Space::Device, 8); }),
+            "rank 3: cudaMalloc: out of memory");
+  fake.failures["hostAlloc"] = cudaErrorUnknown;
+  EXPECT_EQ(errorOf([&] { device->allocate(Space::Pinned, 8); }),
+            "rank 3: cudaHostAlloc: it is broken");
+  fake.failures["eventCreate"] = cudaErrorUnknown;
+  EXPECT_EQ(errorOf([&] { device->programEvents(0, 1); }),
+            "rank 3: cudaEventCreateWithFlags: it is broken");
+  fake.failures["streamCreate"] = cudaErrorUnknown;
+  fake.failures["setDevice"] = cudaErrorInsufficientDriver;
+  EXPECT_EQ(errorOf([&] { device->enter(); }),
+            "rank 3: cudaSetDevice: it is broken");
+  EXPECT_EQ(errorOf([&] { CUDADevice(fake.api, 1); }),
+            "rank 1: cudaSetDevice: it is broken");
+}
+
+//===----------------------------------------------------------------------===//
+// Allocations of operators
+//===----------------------------------------------------------------------===//
+
+TEST_F(CUDADeviceTest, ThreadsOfNobodyGetTheOrdinaryHeap) {
+  c10::DataPtr data = ScriptedHeap::allocate(100);
+  EXPECT_EQ(data.device(), c10::Device(c10::kCPU)); // next's own, untouched
+  EXPECT_EQ(device->allocationCounts().heap, 0u);
+}
+
+TEST_F(CUDADeviceTest, RecordsWhatAnOperatorAllocates) {
+  device->enter();
+  AllocationScript script;
+  script.recording = true;
+  device->follow(&script);
+  c10::DataPtr result = ScriptedHeap::allocate(100);
+  EXPECT_EQ(result.device(), device->torchDevice());
+  ScriptedHeap::allocate(200).clear();
+  device->follow(nullptr);
+  device->leave();
+
+  ASSERT_EQ(script.entries.size(), 2u);
+  EXPECT_EQ(script.entries[0].bytes, 100u);
+  EXPECT_EQ(script.entries[0].place, result.get());
+  EXPECT_FALSE(script.entries[0].released);
+  EXPECT_EQ(script.entries[1].bytes, 200u);
+  EXPECT_TRUE(script.entries[1].released);
+  EXPECT_EQ(device->allocationCounts().planned, 0u);
+  EXPECT_EQ(device->allocationCounts().heap, 0u);
+}
+
+TEST_F(CUDADeviceTest, ReplaysAScriptWithPlannedPlaces) {
+  std::byte *arena = device->allocate(Space::Device, 4096);
+  AllocationScript script;
+  script.entries = {{.bytes = 64, .place = arena},
+                    {.bytes = 128, .place = arena + 512}};
+  device->enter();
+  device->follow(&script);
+  c10::DataPtr first = ScriptedHeap::allocate(64);
+  c10::DataPtr second = ScriptedHeap::allocate(128);
+  EXPECT_EQ(first.get(), arena);
+  EXPECT_EQ(first.get_context(), arena); // what raw_allocate insists on
+  EXPECT_EQ(second.get(), arena + 512);
+  EXPECT_EQ(second.device(), device->torchDevice());
+  c10::DataPtr third = ScriptedHeap::allocate(32);
+  device->follow(nullptr);
+  c10::DataPtr fourth = ScriptedHeap::allocate(16);
+  device->leave();
+  AllocationCounts counts = device->allocationCounts();
+  EXPECT_EQ(counts.planned, 2u);
+  EXPECT_EQ(counts.heap, 2u);
+  EXPECT_EQ(counts.heapBytes, 48u);
+  first.clear(); // also on a thread that is no rank's: the place stays
+  ScriptedHeap::release(second.release_context());
+}
+
+TEST_F(CUDADeviceTest, SkipsWhatALibraryAllocatedOnlyOnce) {
+  std::byte *arena = device->allocate(Space::Device, 4096);
+  AllocationScript script;
+  script.entries = {{.bytes = 32, .place = nullptr},
+                    {.bytes = 64, .place = arena}};
+  device->enter();
+  device->follow(&script);
+  EXPECT_EQ(ScriptedHeap::allocate(64).get(), arena);
+  script.next = 0;
+  EXPECT_NE(ScriptedHeap::allocate(32).get(), arena); // once more after all
+  EXPECT_EQ(ScriptedHeap::allocate(64).get(), arena);
+  device->leave();
+  EXPECT_EQ(device->allocationCounts().planned, 2u);
+  EXPECT_EQ(device->allocationCounts().heap, 1u);
+}
+
+TEST_F(CUDADeviceTest, AnotherSizeThanRecordedComesFromTheHeap) {
+  std::byte *arena = device->allocate(Space::Device, 4096);
+  AllocationScript script;
+  script.entries = {{.bytes = 64, .place = arena}};
+  device->enter();
+  device->follow(&script);
+  EXPECT_NE(ScriptedHeap::allocate(65).get(), arena);
+  device->leave();
+  EXPECT_EQ(device->allocationCounts().planned, 0u);
+  EXPECT_EQ(device->allocationCounts().heap, 1u);
+}
+
+} // namespace

@@ -1,0 +1,22 @@
+//===- CUDALibraryTest.cpp - libfsdp_cuda.so where there is no GPU --------===//
+#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Runtime/Error.h"
+
+#include <gmock/gmock.h>
+
+using namespace fsdp;
+using namespace testing;
+
+// The library needs no driver to be opened, and says in a sentence that there
+// is none. Where there is one, the device opens.
+TEST(CUDALibrary, OpensAndSaysThatThereIsNoDriver) {
+  std::unique_ptr<Backend> backend = loadBackend(FSDP_CUDA_LIBRARY, 2);
+  ASSERT_NE(backend, nullptr);
+  try {
+    std::unique_ptr<Device> device = backend->openDevice(1);
+    EXPECT_EQ(device->torchDevice(), c10::Device(c10::kCUDA, 0));
+  } catch (const Error &error) {
+    EXPECT_THAT(error.what(), StartsWith("rank 1: cudaSetDevice: "));
+    EXPECT_EQ(error.exitCode(), 1);
+  }
+}

@@ -1,0 +1,97 @@
+//===- CUDASessionTest.cpp - Whole steps on a GPU of ordinary memory ------===//
+//
+// The session with the device and the communicator of the GPU. Kernels are the
+// CPU's, so work is done when it is queued; what must agree is everything
+// between the session and the table of calls.
+//
+//===----------------------------------------------------------------------===//
+#include "FakeCuda.h"
+#include "Runtime/Comm/LocalCUDA.h"
+#include "Support/TestPlan.h"
+#include "Tensors.h"
+
+#include <gmock/gmock.h>
+
+using namespace fsdp;
+using namespace fsdp::test;
+
+namespace {
+
+class FakeDevice : public CUDADevice {
+public:
+  using CUDADevice::CUDADevice;
+  c10::Device torchDevice() const override { return c10::kCPU; }
+};
+
+class FakeBackend : public Backend {
+public:
+  FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), world(ranks) {}
+
+  std::unique_ptr<Device> openDevice(unsigned rank) override {
+    fake.enter(static_cast<char>('a' + rank));
+    return std::make_unique<FakeDevice>(fake.api, rank);
+  }
+  std::unique_ptr<Comm> openComm(unsigned, unsigned communicator,
+                                 const Group &group, Device &device) override {
+    return world.openComm(communicator, group,
+                          static_cast<CUDADevice &>(device));
+  }
+
+private:
+  FakeCuda &fake;
+  LocalCUDAWorld world;
+};
+
+/// Losses, parameters and gradients of a few steps with different data on
+/// every rank.
+std::vector<HostTensor> train(unsigned ranks,
+                              std::unique_ptr<Backend> backend) {
+  std::vector<std::uint8_t> bytes = makeSmallPlan(ranks).flatbuffer();
+  SessionOptions options;
+  options.backend = std::move(backend);
+  Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
+  session.setParameter("w",
+                       toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
+  session.setParameter("b", toHost(at::arange(4, at::kFloat) / 3));
+  std::vector<HostTensor> seen;
+  for (unsigned step = 0; step != 4; ++step) {
+    for (unsigned r = 0; r != ranks; ++r)
+      session.setInput(
+          r, 0,
+          toHost(at::sin(at::arange(8, at::kFloat).view({2, 4}) + step + r)));
+    session.run();
+    seen.push_back(toHost(at::scalar_tensor(session.loss(), at::kDouble)));
+    for (const char *name : {"w", "b"}) {
+      seen.push_back(session.parameter(name));
+      seen.push_back(session.gradient(name));
+    }
+  }
+  return seen;
+}
+
+TEST(CUDASession, TrainsAsTheCPUDoes) {
+  for (unsigned ranks : {1u, 2u, 3u, 4u}) {
+    FakeCuda fake(ranks, /*isEager=*/true);
+    std::vector<HostTensor> expected = train(ranks, makeLocalBackend(ranks));
+    std::vector<HostTensor> actual =
+        train(ranks, std::make_unique<FakeBackend>(fake, ranks));
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i != actual.size(); ++i)
+      EXPECT_EQ(actual[i].bytes, expected[i].bytes) << ranks << " " << i;
+    EXPECT_TRUE(fake.isEmpty());
+  }
+}
+
+TEST(CUDASession, ReportsACallThatFails) {
+  FakeCuda fake(0, /*isEager=*/true);
+  fake.failures["malloc"] = cudaErrorMemoryAllocation;
+  try {
+    train(2, std::make_unique<FakeBackend>(fake, 2));
+    FAIL();
+  } catch (const Error &error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cudaMalloc: out of memory"));
+  }
+  EXPECT_TRUE(fake.isEmpty());
+}
+
+} // namespace

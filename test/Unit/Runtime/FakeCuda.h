@@ -1,0 +1,296 @@
+//===- FakeCuda.h - A GPU made of ordinary memory ---------------*- C++ -*-===//
+//
+// Stands in for CUDA in tests of the device and its communicators. Work is
+// queued on streams and done as late as possible, the streams taking turns at
+// random, so that a missing event shows as a wrong value. Every call is noted
+// in the log of the thread that makes it, with streams, events and addresses
+// by name: "a.compute" is a stream of rank a, "a.e0" its first event, "a.m1+64"
+// a byte of its second block.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_TEST_UNIT_RUNTIME_FAKECUDA_H
+#define FSDP_TEST_UNIT_RUNTIME_FAKECUDA_H
+
+#include "Runtime/Device/CUDA/Device.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <random>
+
+namespace fsdp {
+
+class FakeCuda {
+public:
+  using Log = std::vector<std::string>;
+
+  /// Eager: work is done when it is queued, as kernels on the CPU are.
+  explicit FakeCuda(unsigned seed = 0, bool isEager = false)
+      : random(seed), isEager(isEager) {
+    fillTable();
+  }
+
+  /// Whose calls this thread makes from now on.
+  void enter(char rank) { self = rank; }
+
+  /// What the rank has called since the last time.
+  Log takeLog(char rank) {
+    std::lock_guard lock(mutex);
+    return std::exchange(logs[rank], {});
+  }
+
+  /// Queues a kernel.
+  void launch(cudaStream_t stream, std::function<void()> kernel) {
+    std::lock_guard lock(mutex);
+    at(stream).queue.push_back({std::move(kernel), nullptr, 0});
+  }
+
+  bool isEmpty() const {
+    return streams.empty() && events.empty() && blocks.empty();
+  }
+
+  CudaApi api;
+  /// Calls that shall fail, by name.
+  std::map<std::string, cudaError_t> failures;
+  unsigned warmUps = 0;
+
+private:
+  struct Event {
+    std::string name;
+    std::uint64_t recorded = 0, completed = 0;
+  };
+  struct Task {
+    std::function<void()> work; ///< Or none: wait until `event` is at `goal`.
+    Event *event;
+    std::uint64_t goal;
+  };
+  struct Stream {
+    std::string name;
+    std::minstd_rand::result_type priority;
+    std::deque<Task> queue = {};
+  };
+  struct Block {
+    std::string name;
+    std::size_t bytes;
+  };
+
+  static Stream &at(cudaStream_t stream) {
+    return *reinterpret_cast<Stream *>(stream);
+  }
+  static Event &at(cudaEvent_t event) {
+    return *reinterpret_cast<Event *>(event);
+  }
+
+  std::string own(const char *kind, unsigned number) const {
+    return std::string(1, self) + "." + kind + std::to_string(number);
+  }
+
+  std::string nameOf(const void *address) const {
+    auto *place = static_cast<const std::byte *>(address);
+    auto after = blocks.upper_bound(place);
+    if (after == blocks.begin())
+      return "host";
+    auto &[begin, block] = *std::prev(after);
+    if (place >= begin + block.bytes)
+      return "host";
+    // The device aligns what it is given.
+    auto aligned = (reinterpret_cast<std::uintptr_t>(begin) + 4095) & ~4095ull;
+    return block.name + "+" +
+           std::to_string(reinterpret_cast<std::uintptr_t>(address) - aligned);
+  }
+
+  /// Notes a call; false if it shall fail.
+  cudaError_t note(const std::string &call, const std::string &what) {
+    if (auto failure = failures.find(call); failure != failures.end())
+      return failure->second;
+    logs[self].push_back(call + " " + what);
+    return cudaSuccess;
+  }
+
+  void push(cudaStream_t stream, std::function<void()> work) {
+    at(stream).queue.push_back({std::move(work), nullptr, 0});
+    if (isEager)
+      finish(at(stream));
+  }
+
+  /// Runs tasks until this stream has none. Some streams run far ahead and
+  /// others stay behind, until the priorities change.
+  void finish(Stream &wanted) {
+    while (!wanted.queue.empty()) {
+      Stream *first = nullptr;
+      for (Stream &stream : streams)
+        if (!stream.queue.empty() &&
+            (!first || stream.priority > first->priority)) {
+          const Task &task = stream.queue.front();
+          if (task.work || task.event->completed >= task.goal)
+            first = &stream;
+        }
+      if (!first)
+        throw std::logic_error("the streams wait for one another");
+      Task task = std::move(first->queue.front());
+      first->queue.pop_front();
+      if (task.work)
+        task.work();
+      if (random() % 8 == 0)
+        first->priority = random();
+    }
+  }
+
+  template <typename Kind>
+  static void erase(std::list<Kind> &all, const void *one) {
+    all.remove_if([&](const Kind &each) { return &each == one; });
+  }
+
+  void *newBlock(std::size_t bytes) {
+    auto *place = static_cast<std::byte *>(std::malloc(bytes));
+    std::memset(place, 0xcd, bytes);
+    blocks[place] = {own("m", made[self].blocks++), bytes};
+    return place;
+  }
+
+  void fillTable() {
+    api.setDevice = [this](int device) {
+      std::lock_guard lock(mutex);
+      return note("setDevice", std::to_string(device));
+    };
+    api.malloc = [this](void **place, std::size_t bytes) {
+      std::lock_guard lock(mutex);
+      if (cudaError_t error = note("malloc", std::to_string(bytes)))
+        return error;
+      *place = newBlock(bytes);
+      return cudaSuccess;
+    };
+    api.hostAlloc = [this](void **place, std::size_t bytes, unsigned flags) {
+      std::lock_guard lock(mutex);
+      if (cudaError_t error =
+              note("hostAlloc",
+                   std::to_string(bytes) + " flags " + std::to_string(flags)))
+        return error;
+      *place = newBlock(bytes);
+      return cudaSuccess;
+    };
+    auto release = [this](const char *call) {
+      return [this, call](void *place) {
+        std::lock_guard lock(mutex);
+        auto block = blocks.find(static_cast<std::byte *>(place));
+        if (block == blocks.end())
+          return cudaErrorInvalidValue;
+        note(call, block->second.name);
+        blocks.erase(block);
+        std::free(place);
+        return cudaSuccess;
+      };
+    };
+    api.free = release("free");
+    api.freeHost = release("freeHost");
+    api.memsetAsync = [this](void *target, int value, std::size_t bytes,
+                             cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      push(stream, [=] { std::memset(target, value, bytes); });
+      return note("memsetAsync",
+                  nameOf(target) + " = " + std::to_string(value) + " x " +
+                      std::to_string(bytes) + " on " + at(stream).name);
+    };
+    api.memcpyAsync = [this](void *target, const void *source,
+                             std::size_t bytes, cudaMemcpyKind kind,
+                             cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      if (kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
+        return cudaErrorInvalidMemcpyDirection;
+      push(stream, [=] { std::memcpy(target, source, bytes); });
+      return note("memcpyAsync", nameOf(target) + " = " + nameOf(source) +
+                                     " x " + std::to_string(bytes) + " on " +
+                                     at(stream).name);
+    };
+    api.streamCreateWithFlags = [this](cudaStream_t *stream, unsigned flags) {
+      static const char *const kinds[] = {"compute", "gather", "reduce",
+                                          "all_reduce", "copy"};
+      std::lock_guard lock(mutex);
+      streams.push_back({std::string(1, self) + "." +
+                             kinds[made[self].streams++ % std::size(kinds)],
+                         random()});
+      *stream = reinterpret_cast<cudaStream_t>(&streams.back());
+      return note("streamCreate",
+                  streams.back().name + " flags " + std::to_string(flags));
+    };
+    api.streamDestroy = [this](cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      if (!at(stream).queue.empty())
+        std::abort();
+      erase(streams, stream);
+      return cudaSuccess;
+    };
+    api.streamSynchronize = [this](cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      finish(at(stream));
+      return note("streamSynchronize", at(stream).name);
+    };
+    api.streamWaitEvent = [this](cudaStream_t stream, cudaEvent_t event,
+                                 unsigned) {
+      std::lock_guard lock(mutex);
+      at(stream).queue.push_back({{}, &at(event), at(event).recorded});
+      return note("streamWaitEvent", at(event).name + " by " + at(stream).name);
+    };
+    api.eventCreateWithFlags = [this](cudaEvent_t *event, unsigned flags) {
+      std::lock_guard lock(mutex);
+      events.push_back({own("e", made[self].events++)});
+      *event = reinterpret_cast<cudaEvent_t>(&events.back());
+      return note("eventCreate",
+                  events.back().name + " flags " + std::to_string(flags));
+    };
+    api.eventDestroy = [this](cudaEvent_t event) {
+      std::lock_guard lock(mutex);
+      erase(events, event);
+      return cudaSuccess;
+    };
+    api.eventRecord = [this](cudaEvent_t event, cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      Event &recorded = at(event);
+      push(stream, [&recorded, number = ++recorded.recorded] {
+        recorded.completed = number;
+      });
+      return note("eventRecord", recorded.name + " on " + at(stream).name);
+    };
+    api.getErrorString = [](cudaError_t error) {
+      return error == cudaErrorMemoryAllocation ? "out of memory"
+                                                : "it is broken";
+    };
+    api.useStream = [this](cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      note("useStream", stream ? at(stream).name : "default");
+    };
+    api.warmUp = [this] { ++warmUps; };
+    api.sum = [this](const Sum &sum, cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      std::vector<const std::byte *> sources(sum.sources.begin(),
+                                             sum.sources.end());
+      push(stream, [sum, sources] {
+        reduce(sum.reduction, sources, sum.begin, sum.target, sum.count);
+      });
+      note("sum", nameOf(sum.target) + " x " + std::to_string(sum.count) +
+                      " of " + std::to_string(sources.size()) + " from " +
+                      std::to_string(sum.begin) + " on " + at(stream).name);
+    };
+  }
+
+  struct Made {
+    unsigned streams = 0, events = 0, blocks = 0;
+  };
+
+  static inline thread_local char self = '?';
+  mutable std::mutex mutex;
+  std::minstd_rand random;
+  bool isEager;
+  std::list<Stream> streams;
+  std::list<Event> events;
+  std::map<const std::byte *, Block> blocks;
+  std::map<char, Log> logs;
+  std::map<char, Made> made;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_TEST_UNIT_RUNTIME_FAKECUDA_H
