@@ -1,0 +1,185 @@
+//===- FsdpRunTest.cpp - The command fsdp-run as a process ----------------===//
+
+#include "Files.h"
+#include "Support/TestPlan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+#include <sys/wait.h>
+
+using namespace fsdp;
+using test::TestPlan;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+namespace {
+
+struct Result {
+  int code;
+  std::string out, err;
+};
+
+class FsdpRun : public testing::Test {
+protected:
+  void SetUp() override {
+    writePlan(test::makeSmallPlan(2));
+    weights.add("w", {4, 4}, std::vector<float>(16, 0.5f));
+    weights.add("b", {4}, std::vector<float>(4, 1));
+    writeFile(weights, "w.safetensors");
+    files.add("in_0", {3, 2, 4}, std::vector<float>(24, 1));
+    writeFile(files, "d.safetensors");
+  }
+
+  void writePlan(TestPlan plan) {
+    auto sealed = plan.seal();
+    ASSERT_TRUE(sealed) << sealed.error().message;
+    ASSERT_TRUE(sealed->write(files.path("small.plan")));
+  }
+  void writeFile(const test::Files &from, const std::string &name) {
+    std::filesystem::copy_file(
+        from.write("made." + name), files.path(name),
+        std::filesystem::copy_options::overwrite_existing);
+  }
+
+  /// Runs the command in the folder of the files.
+  Result run(const std::string &arguments) {
+    std::string command = "cd " + files.path("") +
+                          " && OMP_NUM_THREADS=1 " FSDP_RUN " " + arguments +
+                          " >out.txt 2>err.txt";
+    int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"),
+            read("err.txt")};
+  }
+  /// What stands on stderr of a run that must be refused.
+  std::string refusal(const std::string &arguments, int code = 1) {
+    Result result = run(arguments);
+    EXPECT_EQ(result.code, code) << result.out;
+    EXPECT_EQ(result.out, "");
+    return result.err;
+  }
+  std::string read(const std::string &name) {
+    std::ostringstream text;
+    text << std::ifstream(files.path(name)).rdbuf();
+    return text.str();
+  }
+
+  test::Files files, weights;
+  std::string usual = "small.plan --weights w.safetensors ";
+};
+
+TEST_F(FsdpRun, BadUsage) {
+  EXPECT_EQ(refusal(""), "error: plan is required\n");
+  EXPECT_EQ(refusal("small.plan"), "error: --weights is required\n");
+  EXPECT_EQ(refusal(usual), "error: expected --data to train on or --reference "
+                            "to compare with, found neither\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors"),
+            "error: --steps: expected at least 1, found none\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 0"),
+            "error: --steps: expected at least 1, found 0\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --overlap"),
+            "error: The following argument was not expected: --overlap\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --reference r.safetensors"),
+            "error: --data excludes --reference\n");
+  EXPECT_EQ(refusal(usual + "--reference r.safetensors --lr 1"),
+            "error: --lr requires --data\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks 0"),
+            "error: --ranks: expected at least 1, found 0\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks 3"),
+            "error: small.plan: expected a plan for 3 ranks, found one for "
+            "2\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --device cuda"),
+            "error: small.plan: expected a plan for cuda, found one for cpu\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --backend nccl"),
+            "error: --backend: nccl not in {local}\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --token-bits 8"),
+            "error: --token-bits: 8 not in {16,32}\n");
+}
+
+TEST_F(FsdpRun, BadInput) {
+  EXPECT_EQ(refusal("no.plan --weights w.safetensors --data d.safetensors "
+                    "--steps 1"),
+            "error: no.plan: cannot open: No such file or directory\n");
+  files.writeBytes("bad.plan", "what is this, if not a plan?");
+  EXPECT_EQ(refusal("bad.plan --weights w.safetensors --data d.safetensors "
+                    "--steps 1"),
+            "error: bad.plan: expected a plan file, found other content\n");
+  weights.remove("b");
+  writeFile(weights, "w.safetensors");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+            "error: w.safetensors: expected a value for each of 2 parameters "
+            "and buffers, found none for 1: b\n");
+  weights.add("b", {4}, std::vector<float>(4, 1));
+  weights.add("tied.w", {4, 4}, std::vector<float>(16, 2));
+  writeFile(weights, "w.safetensors");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+            "error: w.safetensors: expected w and tied.w, which are one "
+            "parameter, to be equal, found different values\n");
+}
+
+TEST_F(FsdpRun, UnknownOperator) {
+  TestPlan plan = test::makeSmallPlan(2);
+  plan.on(planfile::Stream::Compute, planfile::Role::Forward)
+      .launch("my::op(Tensor self) -> ()", {6});
+  writePlan(plan);
+  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1"),
+              HasSubstr("my::op"));
+}
+
+TEST_F(FsdpRun, Trains) {
+  Result result = run(usual + "--data d.safetensors --steps 20 --lr 0.1");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  // 16 x 0.5 x 2 + 4 x 1 x 2; each step takes 0.1 of what 40 sums hold.
+  EXPECT_THAT(result.out, HasSubstr("step 1/20  loss 24\n"));
+  EXPECT_THAT(result.out, HasSubstr("step 2/20  loss 19.9"));
+  EXPECT_THAT(result.out, HasSubstr("; loss 24 to -"));
+  EXPECT_THAT(result.out, HasSubstr("time of rank 0: forward "));
+  EXPECT_THAT(result.out, HasSubstr("memory of a rank: 768 B planned, of it "
+                                    "256 B kept from step to step"));
+}
+
+TEST_F(FsdpRun, TrainsWithObjects) {
+  Result result = run(usual + "--data d.safetensors --steps 5 --json");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  std::istringstream lines(result.out);
+  std::string line;
+  int step = 0;
+  while (std::getline(lines, line)) {
+    std::regex object(R"(\{"step": )" + std::to_string(++step) +
+                      R"(, "loss": [-0-9.e]+, "seconds": [0-9.]+, )"
+                      R"("peak_bytes": [0-9]+\})");
+    EXPECT_TRUE(std::regex_match(line, object)) << line;
+  }
+  EXPECT_EQ(step, 5);
+}
+
+TEST_F(FsdpRun, ComparesWithAReference) {
+  files.add("in_0", {2, 4}, std::vector<float>(8, 1));
+  files.add("loss", {}, std::vector<float>{24});
+  files.add("grad.w", {4, 4}, std::vector<float>(16, 2));
+  files.add("grad.b", {4}, std::vector<float>(4, 2));
+  writeFile(files, "r.safetensors");
+  Result right = run(usual + "--reference r.safetensors --ranks 2");
+  EXPECT_EQ(right.code, 0) << right.err;
+  EXPECT_EQ(right.err, "");
+  EXPECT_THAT(right.out, MatchesRegex("compared 3 tensors, worst .*: off by 0 "
+                                      "where .* is allowed\n"));
+
+  files.add("grad.b", {4}, std::vector<float>(4, 3));
+  writeFile(files, "r.safetensors");
+  Result wrong = run(usual + "--reference r.safetensors --json");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_EQ(wrong.out,
+            "{\"compared\": 3, \"worst\": \"grad.b\", \"difference\": 1, "
+            "\"allowed\": 3.01e-05, \"passed\": false}\n");
+  EXPECT_EQ(wrong.err,
+            "error: r.safetensors: grad.b: expected values within 3.01e-05 of "
+            "the reference, whose largest is 3, found one off by 1\n");
+  EXPECT_EQ(run(usual + "--reference r.safetensors --tolerance 0.5").code, 0);
+}
+
+} // namespace
