@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/InitAllDialects.h"
 
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -13,6 +14,7 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   fsdp::registerAllDialects(registry);
   mlir::registerTransformsPasses();
+  fsdp::registerFSDPPasses();
   return mlir::asMainReturnCode(
       mlir::MlirOptMain(argc, argv, "fsdp-mlir optimizer driver\n", registry));
 }

@@ -19,26 +19,25 @@ fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
 fsdp.unit @whole on @copies storage f32 compute f32 reduce f32
   layout <["b" : 8 at 0], numel = 8, padded = 8>
 
-// CHECK: func.func private @source()
-func.func private @source() -> ()
+// CHECK: func.func private @step.source() attributes {fsdp.source}
+func.func private @step.source() -> () attributes {fsdp.source}
 
 // CHECK-LABEL: func.func @logical
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, parameter>}
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, exp_avg>}
 // CHECK-SAME: {fsdp.hyper}
 // CHECK-SAME: {fsdp.result = 0 : i64}
-// CHECK-SAME: {fsdp.unit_of = "h.0"}
-// CHECK-SAME: attributes {fsdp.source = @source}
+// CHECK-SAME: {fsdp.unit = "h.0"}
 func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>},
                    %m: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, exp_avg>},
                    %hyper: tensor<6xf64> {fsdp.hyper},
                    %mask: tensor<4xf32> {fsdp.result = 0 : i64},
-                   %gs: tensor<bf16> {fsdp.unit_of = "h.0"},
+                   %gs: tensor<bf16> {fsdp.unit = "h.0"},
                    %gw: tensor<3x5xbf16, #aten.strided<[1, 3]>>,
                    %b: !fsdp.shard<8xf32, 1>,
                    %flatb: tensor<8xf32>, %loss: tensor<f32>)
     -> (!fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>})
-    attributes {fsdp.source = @source} {
+ {
   // CHECK: %[[FULL:.*]] = fsdp.unshard @h.0 <forward> %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
   %full = fsdp.unshard @h.0 <forward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
   // CHECK: fsdp.view %[[FULL]][@h.0, "w"] : !fsdp.gathered<28xbf16> -> tensor<3x5xbf16>

@@ -54,8 +54,8 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
-  if (!isa<FlatSymbolRefAttr>(attr.getValue()))
-    return wrongKind(op, attr, "the name of a function");
+  if (!isa<UnitAttr>(attr.getValue()))
+    return wrongKind(op, attr, "without a value");
   return success();
 }
 
@@ -74,10 +74,10 @@ LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op,
     return isa<IntegerAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "an integer");
-  if (attr.getName() == getUnitOfAttrName())
+  if (attr.getName() == getUnitAttrName())
     return isa<StringAttr>(attr.getValue())
                ? success()
-               : wrongKind(op, attr, "the path of a module");
+               : wrongKind(op, attr, "the name of a unit");
   return misplaced(op, attr, "an argument");
 }
 

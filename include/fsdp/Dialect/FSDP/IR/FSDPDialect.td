@@ -31,11 +31,11 @@ def FSDP_Dialect : Dialect {
 
     | on | attribute | meaning |
     |---|---|---|
-    | argument | `fsdp.unit_of = "h.0"` | a parameter belongs to the unit of that module; without it, to the root unit |
+    | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
     | argument | `fsdp.result = 0 : i64` | comes from that result of `@init`, which runs once |
-    | function | `fsdp.source = @step.source` | the private function that this one shards |
+    | function | `fsdp.source` | the private copy of the step as it was before sharding |
 
     Buffers keep their role from the aten level. A buffer that the step changes
     is state as well: `aten.buffer` on the argument and `aten.buffer_mutation` on
@@ -55,7 +55,7 @@ def FSDP_Dialect : Dialect {
   let hasRegionResultAttrVerify = 1;
   let extraClassDeclaration = [{
     /// The names of the attributes that the table in the description explains.
-    static llvm::StringRef getUnitOfAttrName() { return "fsdp.unit_of"; }
+    static llvm::StringRef getUnitAttrName() { return "fsdp.unit"; }
     static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
     static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }

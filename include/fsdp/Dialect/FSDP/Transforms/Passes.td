@@ -1,0 +1,121 @@
+//===- Passes.td - Passes of the fsdp dialect ---------------*- tablegen -*-===//
+//
+// In alphabetical order. Each pass has a file of its name, and a test.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
+#define FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
+  let summary = "turn collectives into launches and waits";
+  let description = [{
+    Each collective becomes a launch in its place, and a wait in front of the
+    first use of its result: for a gather, that is directly behind the launch. A
+    gathered unit ends behind the last use of its views.
+
+    Before: the logical level. After: the scheduled level.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+}
+
+def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
+  let summary = "update the shards at the end of the step";
+  let description = [{
+    Each unit with a reduced gradient gets its state as arguments and results of
+    the step, and one update over the elements that train: pads between them
+    included, frozen parameters never.
+
+    Before: the logical level, with gradients among the results. After: the same,
+    with parameters and states among the results; gradients stay.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [
+    Option<"optimizer", "optimizer", "::fsdp::Optimizer", "::fsdp::Optimizer::AdamW",
+           "Which optimizer updates the shards.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::Optimizer::AdamW, "adamw", "AdamW, fused."),
+             clEnumValN(::fsdp::Optimizer::SGD, "sgd", "Gradient descent."),
+             clEnumValN(::fsdp::Optimizer::None, "none", "No update."))}]>,
+    Option<"momentum", "momentum", "bool", "false", "Give gradient descent momentum.">,
+  ];
+}
+
+def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
+  let summary = "launch the gathers of the backward early";
+  let description = [{
+    With `backward=pre`, FSDP's BACKWARD_PRE: the next unit's gather is launched
+    as soon as the current unit's is there, in front of the current unit's
+    backward. The order of units is the order of the step itself.
+
+    Before and after: the scheduled level. Remark `prefetch` for each gather
+    that moves.
+  }];
+  let options = [
+    Option<"backward", "backward", "::fsdp::Prefetch", "::fsdp::Prefetch::Pre",
+           "When the gathers of the backward are launched.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::Prefetch::Pre, "pre", "One unit ahead."),
+             clEnumValN(::fsdp::Prefetch::None, "none", "When the unit needs it."))}]>,
+  ];
+}
+
+def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
+  let summary = "shard the parameters of the step over ranks";
+  let description = [{
+    Parameters become shards of units: gathered in each phase that uses the unit,
+    and looked at through views. Gradients are laid out flat and reduced as soon
+    as the last one of the unit is there. The loss becomes the mean over ranks.
+    What is computed from parameters alone (views, casts) is computed anew in each
+    phase, so that nothing of a gathered unit lives from one phase to the next.
+
+    The strategy is a choice of `reshard_after_forward`, mesh and reduction: with
+    `full_shard`, each unit but the root (and the root's types) is gathered anew
+    in the backward; with `shard_grad_op`, one gather serves both; with
+    `no_shard`, each rank has the whole unit.
+
+    Before: the aten level, every size known. After: the logical level; a private
+    copy of the step, `@step.source`, is kept for `--fsdp-verify-equivalence`.
+    Remark `unit` for each unit, `dropped` for each output that is not kept.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [
+    Option<"ranks", "ranks", "int64_t", "1", "How many ranks share the step.">,
+    Option<"strategy", "strategy", "::fsdp::Strategy", "::fsdp::Strategy::FullShard",
+           "What is sharded, and for how long.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::Strategy::FullShard, "full_shard", "Gather in each phase."),
+             clEnumValN(::fsdp::Strategy::ShardGradOp, "shard_grad_op", "Gather once per step."),
+             clEnumValN(::fsdp::Strategy::NoShard, "no_shard", "Keep everything on each rank."))}]>,
+    Option<"storageDtype", "storage-dtype", "std::string", "",
+           "The element type of the shards; that of the parameters by default.">,
+    Option<"reduceDtype", "reduce-dtype", "std::string", "",
+           "The element type of reductions; that of the gradients by default.">,
+  ];
+}
+
+def VerifyFuturesPass : Pass<"fsdp-verify-futures", "::mlir::ModuleOp"> {
+  let summary = "check that what is launched is waited for, and memory used in time";
+  let description = [{
+    On every path, each future is consumed exactly once and each gathered unit
+    ends at most once, and is used, also through views, only before.
+  }];
+}
+
+def VerifyLogicalPass : Pass<"fsdp-verify-logical", "::mlir::ModuleOp"> {
+  let summary = "check that the step is of the logical level";
+  let description = [{
+    No parameter or gradient of the aten level is left, nothing is scheduled yet,
+    each unit is gathered from its own shard, and a use in a phase reads a gather
+    of that phase, for every unit that is resharded after the forward.
+  }];
+}
+
+def VerifyScheduledPass : Pass<"fsdp-verify-scheduled", "::mlir::ModuleOp"> {
+  let summary = "check that the step is of the scheduled level";
+  let description = [{
+    No collective of the logical level is left, and a use in a phase reads a
+    gather of that phase, for every unit that is resharded after the forward.
+  }];
+}
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD

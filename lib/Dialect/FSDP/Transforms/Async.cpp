@@ -1,0 +1,94 @@
+//===- Async.cpp - Turn collectives into launches and waits ---------------===//
+//
+// One walk finds first and last uses, another puts launches, waits and ends in.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_ASYNCPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// The launch of a logical collective.
+static Value launch(OpBuilder &builder, Operation &op) {
+  Location loc = op.getLoc();
+  Type future = FutureType::get(op.getContext(), op.getResult(0).getType());
+  Operation *launch =
+      TypeSwitch<Operation *, Operation *>(&op)
+          .Case([&](UnshardOp op) {
+            return AsyncUnshardOp::create(builder, loc, future,
+                                          op.getUnitAttr(), op.getPhaseAttr(),
+                                          op.getShard());
+          })
+          .Case([&](ReduceScatterOp op) {
+            return AsyncReduceScatterOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getAxesAttr(),
+                op.getDivideAttr(), op.getViaAttr(), op.getFlat());
+          })
+          .Case([&](AllReduceOp op) {
+            return AsyncAllReduceOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
+                op.getAxesAttr(), op.getDivideAttr(), op.getViaAttr(),
+                op.getInput());
+          });
+  return launch->getResult(0);
+}
+
+namespace {
+class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
+  using AsyncPassBase::AsyncPassBase;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step))
+      return signalPassFailure();
+    Block &block = step->getBody().front();
+
+    GatheredViews views(block);
+    DenseMap<Value, Operation *> firstUse; // of a collective's result
+    DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
+    for (Operation &op : block)
+      for (Value operand : op.getOperands()) {
+        Operation *producer = operand.getDefiningOp();
+        if (producer && producer->hasTrait<LogicalOp>())
+          firstUse.try_emplace(operand, &op);
+        if (isa<GatheredType>(operand.getType()))
+          lastUse[operand] = &op;
+        else if (Value full = views.lookup(operand))
+          lastUse[full] = &op;
+      }
+
+    OpBuilder builder(&getContext());
+    for (Operation &op : llvm::make_early_inc_range(block)) {
+      if (!op.hasTrait<LogicalOp>())
+        continue;
+      Value value = op.getResult(0);
+      builder.setInsertionPoint(&op);
+      Value future = launch(builder, op);
+      if (Operation *use = firstUse.lookup(value))
+        builder.setInsertionPoint(use);
+      Value awaited =
+          AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
+      if (isa<GatheredType>(value.getType())) {
+        Operation *last = lastUse.lookup(value);
+        if (last && last->hasTrait<OpTrait::IsTerminator>()) {
+          op.emitError("the step returns memory of this gathered unit");
+          return signalPassFailure();
+        }
+        builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
+        AsyncReshardOp::create(builder, op.getLoc(), awaited);
+      }
+      value.replaceAllUsesWith(awaited);
+      op.erase();
+    }
+  }
+};
+} // namespace
+
+} // namespace fsdp

@@ -1,0 +1,174 @@
+//===- Step.cpp - The function of a training step -------------------------===//
+//
+// Finding the step, changing its signature, following gathered parameters.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+FailureOr<func::FuncOp> getStep(ModuleOp module) {
+  auto step = module.lookupSymbol<func::FuncOp>("step");
+  if (!step || step.isDeclaration())
+    return module.emitError("expected a function '@step' with a body");
+  if (!step.getBody().hasOneBlock())
+    return step.emitError("expected one block, got ")
+           << step.getBody().getBlocks().size();
+  return step;
+}
+
+Ports getArguments(func::FuncOp func) {
+  Ports ports;
+  for (auto [index, type] : llvm::enumerate(func.getArgumentTypes()))
+    ports.add(type, func.getArgAttrDict(index));
+  return ports;
+}
+
+Ports getResults(func::FuncOp func) {
+  Ports ports;
+  for (auto [index, type] : llvm::enumerate(func.getResultTypes()))
+    ports.add(type, func.getResultAttrDict(index));
+  return ports;
+}
+
+void setSignature(func::FuncOp func, const Ports &arguments,
+                  const Ports &results) {
+  func.setFunctionType(
+      FunctionType::get(func.getContext(), arguments.types, results.types));
+  func.setAllArgAttrs(arguments.attrs);
+  func.setAllResultAttrs(results.attrs);
+}
+
+DictionaryAttr getStateDict(UnitOp unit, StringRef kind) {
+  Builder builder(unit.getContext());
+  auto state = StateAttr::get(unit.getContext(), FlatSymbolRefAttr::get(unit),
+                              builder.getStringAttr(kind));
+  return builder.getDictionaryAttr(
+      builder.getNamedAttr(FSDPDialect::getStateAttrName(), state));
+}
+
+aten::Phase getGatherPhase(aten::Phase phase) {
+  return phase == aten::Phase::Forward ? phase : aten::Phase::Backward;
+}
+
+aten::Phase getGatherPhase(Operation *op) {
+  auto call = dyn_cast<aten::CallOp>(op);
+  return getGatherPhase(call ? call.getPhase().value_or(aten::Phase::Forward)
+                             : aten::Phase::Forward);
+}
+
+GatheredViews::GatheredViews(Block &block) {
+  for (Operation &op : block) {
+    Value owner;
+    if (auto view = dyn_cast<ViewOp>(op))
+      owner = view.getFull();
+    else if (auto call = dyn_cast<aten::CallOp>(op); call && aten::isView(call))
+      for (Value input : call.getInputs())
+        if (Value found = owners.lookup(input))
+          owner = found;
+    if (owner)
+      for (Value result : op.getResults())
+        owners[result] = owner;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Verification
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// The gather that a gathered value comes from, at either level.
+struct Gather {
+  explicit Gather(Value full) {
+    Operation *op = full.getDefiningOp();
+    if (auto wait = dyn_cast_or_null<AsyncWaitOp>(op))
+      op = wait.getFuture().getDefiningOp();
+    auto read = [&](auto gather) {
+      unit = gather.getUnitAttr();
+      phase = getGatherPhase(gather.getPhase());
+      loc = gather.getLoc();
+    };
+    if (auto gather = dyn_cast_or_null<UnshardOp>(op))
+      read(gather);
+    else if (auto gather = dyn_cast_or_null<AsyncUnshardOp>(op))
+      read(gather);
+  }
+
+  FlatSymbolRefAttr unit; // null: not known
+  aten::Phase phase = aten::Phase::Forward;
+  std::optional<Location> loc;
+};
+} // namespace
+
+LogicalResult verifyGathers(func::FuncOp step) {
+  SymbolTable symbols(step->getParentOfType<ModuleOp>());
+  Block &block = step.getBody().front();
+  auto verifyShard = [&](Operation &op, FlatSymbolRefAttr unit,
+                         Value shard) -> LogicalResult {
+    auto argument = dyn_cast<BlockArgument>(shard);
+    auto state =
+        argument ? step.getArgAttrOfType<StateAttr>(
+                       argument.getArgNumber(), FSDPDialect::getStateAttrName())
+                 : StateAttr();
+    if (state && state.getUnit() == unit &&
+        state.getKind() == StateAttr::getParameterKind())
+      return success();
+    return op.emitError("expected to gather the parameter argument of unit ")
+           << unit;
+  };
+
+  // A view of a view belongs to the gather of the first, and so does its phase.
+  struct Use {
+    FlatSymbolRefAttr unit;
+    aten::Phase phase;
+    std::optional<Location> loc;
+    bool perPhase = false;
+  };
+  DenseMap<Value, Use> memory;
+  for (Operation &op : block) {
+    if (auto gather = dyn_cast<UnshardOp>(op)) {
+      if (failed(verifyShard(op, gather.getUnitAttr(), gather.getShard())))
+        return failure();
+    } else if (auto gather = dyn_cast<AsyncUnshardOp>(op)) {
+      if (failed(verifyShard(op, gather.getUnitAttr(), gather.getShard())))
+        return failure();
+    }
+    if (auto view = dyn_cast<ViewOp>(op)) {
+      Gather gather(view.getFull());
+      if (gather.unit != view.getUnitAttr())
+        return op.emitError("expected a view of a gather of unit ")
+               << view.getUnitAttr() << ", got one of " << gather.unit;
+      auto unit = symbols.lookup<UnitOp>(view.getUnit());
+      memory[view.getTensor()] = {gather.unit, gather.phase, gather.loc,
+                                  unit && unit.getReshardAfterForward()};
+      continue;
+    }
+    auto call = dyn_cast<aten::CallOp>(op);
+    if (!call)
+      continue;
+    for (Value input : call.getInputs()) {
+      auto found = memory.find(input);
+      if (found == memory.end())
+        continue;
+      Use use = found->second;
+      if (use.perPhase && use.phase != getGatherPhase(call)) {
+        InFlightDiagnostic diag = op.emitError("the ")
+                                  << aten::stringifyPhase(getGatherPhase(call))
+                                  << " reads unit " << use.unit
+                                  << " as gathered for the "
+                                  << aten::stringifyPhase(use.phase);
+        diag.attachNote(use.loc) << "gathered here";
+        return diag;
+      }
+      if (aten::isView(call))
+        for (Value result : call.getOutputs())
+          memory[result] = use;
+    }
+  }
+  return success();
+}
+
+} // namespace fsdp
