@@ -15,6 +15,7 @@ int main(int argc, char **argv) {
   fsdp::registerAllDialects(registry);
   mlir::registerTransformsPasses();
   fsdp::registerFSDPPasses();
+  fsdp::registerFSDPPipeline();
   return mlir::asMainReturnCode(
       mlir::MlirOptMain(argc, argv, "fsdp-mlir optimizer driver\n", registry));
 }

@@ -59,11 +59,14 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
   return success();
 }
 
-LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op,
-                                                    unsigned region,
+LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
                                                     unsigned index,
                                                     NamedAttribute attr) {
-  Type type = op->getRegion(region).getArgument(index).getType();
+  // A declaration has arguments, but no block.
+  auto func = dyn_cast<FunctionOpInterface>(op);
+  if (!func)
+    return misplaced(op, attr, "an argument other than a function's");
+  Type type = func.getArgumentTypes()[index];
   if (attr.getName() == getStateAttrName())
     return verifyState(op, attr, type);
   if (attr.getName() == getHyperAttrName())

@@ -9,6 +9,7 @@
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
+#include "mlir/Pass/PassOptions.h"
 
 namespace fsdp {
 
@@ -24,6 +25,46 @@ enum class Prefetch { Pre, None };
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// The options of `--fsdp-pipeline`.
+struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
+  Option<int64_t> ranks{*this, "ranks",
+                        llvm::cl::desc("How many ranks share the step."),
+                        llvm::cl::init(1)};
+  Option<Strategy> strategy{
+      *this, "strategy", llvm::cl::desc("What is sharded, and for how long."),
+      llvm::cl::init(Strategy::FullShard),
+      llvm::cl::values(clEnumValN(Strategy::FullShard, "full_shard", ""),
+                       clEnumValN(Strategy::ShardGradOp, "shard_grad_op", ""),
+                       clEnumValN(Strategy::NoShard, "no_shard", ""))};
+  Option<std::string> storageDtype{
+      *this, "storage-dtype",
+      llvm::cl::desc("The element type of the shards.")};
+  Option<std::string> reduceDtype{
+      *this, "reduce-dtype", llvm::cl::desc("The element type of reductions.")};
+  Option<Optimizer> optimizer{
+      *this, "optimizer", llvm::cl::desc("What updates the shards."),
+      llvm::cl::init(Optimizer::AdamW),
+      llvm::cl::values(clEnumValN(Optimizer::AdamW, "adamw", ""),
+                       clEnumValN(Optimizer::SGD, "sgd", ""),
+                       clEnumValN(Optimizer::None, "none", ""))};
+  Option<Prefetch> prefetch{
+      *this, "prefetch",
+      llvm::cl::desc("When the gathers of the backward are launched."),
+      llvm::cl::init(Prefetch::Pre),
+      llvm::cl::values(clEnumValN(Prefetch::Pre, "backward_pre", ""),
+                       clEnumValN(Prefetch::None, "none", ""))};
+  Option<bool> verify{*this, "verify",
+                      llvm::cl::desc("Run the verifiers at the borders."),
+                      llvm::cl::init(true)};
+};
+
+/// Adds the passes from the aten level to the scheduled level.
+void buildFSDPPipeline(mlir::OpPassManager &pm,
+                       const FSDPPipelineOptions &options);
+
+/// Makes `--fsdp-pipeline` known.
+void registerFSDPPipeline();
 
 } // namespace fsdp
 

@@ -1,0 +1,46 @@
+//===- Pipeline.cpp - From the aten level to the scheduled level ----------===//
+//
+// The passes in their order, with a verifier at each border.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassRegistry.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
+  ShardPassOptions shard;
+  shard.ranks = options.ranks;
+  shard.strategy = options.strategy;
+  shard.storageDtype = options.storageDtype;
+  shard.reduceDtype = options.reduceDtype;
+  pm.addPass(createShardPass(shard));
+
+  InsertOptimizerPassOptions optimizer;
+  optimizer.optimizer = options.optimizer;
+  pm.addPass(createInsertOptimizerPass(optimizer));
+  if (options.verify)
+    pm.addPass(createVerifyLogicalPass());
+
+  pm.addPass(createAsyncPass());
+  PrefetchPassOptions prefetch;
+  prefetch.backward = options.prefetch;
+  pm.addPass(createPrefetchPass(prefetch));
+  if (options.verify) {
+    pm.addPass(createVerifyScheduledPass());
+    pm.addPass(createVerifyFuturesPass());
+  }
+}
+
+void registerFSDPPipeline() {
+  PassPipelineRegistration<FSDPPipelineOptions>(
+      "fsdp-pipeline", "Shard a step and schedule its collectives.",
+      buildFSDPPipeline);
+}
+
+} // namespace fsdp

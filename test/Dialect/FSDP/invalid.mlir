@@ -1,0 +1,462 @@
+// One case per labelled constraint of the dialect, and per check of text.
+// RUN: fsdp-opt %s -split-input-file -verify-diagnostics -allow-unregistered-dialect
+
+// Type T1: at least one element.
+// expected-error@+1 {{expected at least one element, got 0}}
+func.func private @t1(!fsdp.gathered<0xf32>)
+
+// -----
+
+// Type T2: elements are floats.
+// expected-error@+1 {{expected elements of a float type, got 'i32'}}
+func.func private @t2(!fsdp.shard<8xi32, 2>)
+
+// -----
+
+// Type T3: the shards divide the elements.
+// expected-error@+1 {{expected a number of shards that divides 8, got 3}}
+func.func private @t3(!fsdp.shard<8xf32, 3>)
+
+// -----
+
+// Type T4: what a future may promise.
+// expected-error@+1 {{expected a gathered unit, a shard or a tensor in flight, got 'i32'}}
+func.func private @t4(!fsdp.future<i32>)
+
+// -----
+
+// expected-error@+1 {{expected one size, got 2}}
+func.func private @flat(!fsdp.gathered<2x4xf32>)
+
+// -----
+
+// Parameter P1: nothing is negative.
+// expected-error@+1 {{expected sizes and an offset that are not negative of parameter "w"}}
+"test.op"() {a = #fsdp.parameter<"w" : 4 at -1>} : () -> ()
+
+// -----
+
+// Parameter P2: one stride per size.
+// expected-error@+1 {{expected 2 strides of parameter "w", got 1}}
+"test.op"() {a = #fsdp.parameter<"w" : 4x2 at 0 strides [1]>} : () -> ()
+
+// -----
+
+// Parameter P2: strides of a dense tensor.
+// expected-error@+1 {{expected the strides of a dense tensor of parameter "w"}}
+"test.op"() {a = #fsdp.parameter<"w" : 4x2 at 0 strides [4, 1]>} : () -> ()
+
+// -----
+
+// Layout L1: parameters do not overlap.
+// expected-error@+1 {{expected parameter "b" at or behind 8, where the one before it ends, got 4}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 0, "b" : 4 at 4], numel = 12, padded = 12>} : () -> ()
+
+// -----
+
+// Layout L2: parameters end inside.
+// expected-error@+1 {{expected parameters to end inside the 6 elements, but they end at 8}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 0], numel = 6, padded = 12>} : () -> ()
+
+// -----
+
+// Layout L2: padding only adds.
+// expected-error@+1 {{expected at least 8 elements with padding, got 4}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 0], numel = 8, padded = 4>} : () -> ()
+
+// -----
+
+// Layout L3: names are unique.
+// expected-error@+1 {{name "a" occurs twice}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 0, "b" : 4 at 8 aliases ["a"]], numel = 12, padded = 12>} : () -> ()
+
+// -----
+
+// Layout L4: at least one parameter.
+// expected-error@+1 {{expected at least one parameter}}
+"test.op"() {a = #fsdp.layout<[], numel = 12, padded = 12>} : () -> ()
+
+// -----
+
+// Divide D1: at least 1.
+// expected-error@+1 {{expected finite divisors of at least 1, got}}
+"test.op"() {a = #fsdp.divide<pre = 0.5, post = 2>} : () -> ()
+
+// -----
+
+// State S1: a known kind.
+// expected-error@+1 {{unknown kind of state "weights"}}
+"test.op"() {a = #fsdp.state<@u, weights>} : () -> ()
+
+// -----
+
+// Role F1: known names.
+// expected-error@+1 {{attribute "fsdp.unknown" does not stand on an argument}}
+func.func private @f1(%a: tensor<4xf32> {fsdp.unknown})
+
+// -----
+
+// Role F1: in their places.
+// expected-error@+1 {{attribute "fsdp.hyper" does not stand on a result}}
+func.func private @f1_place() -> (tensor<6xf64> {fsdp.hyper})
+
+// -----
+
+// Role F1: on functions.
+// expected-error@+1 {{attribute "fsdp.source" does not stand on an operation other than a function}}
+"test.op"() {fsdp.source} : () -> ()
+
+// -----
+
+// Role F2: of the right kind.
+func.func @f2(%a: tensor<4xf32>) { return }
+// expected-error@+1 {{expected attribute "fsdp.unit" to be the name of a unit, got 1 : i64}}
+func.func @f2_unit(%a: tensor<4xf32> {fsdp.unit = 1 : i64}) { return }
+
+// -----
+
+// Role F3: a state is a shard.
+// expected-error@+1 {{expected a shard as #fsdp.state<@u, parameter>, got 'tensor<4xf32>'}}
+func.func @f3(%a: tensor<4xf32> {fsdp.state = #fsdp.state<@u, parameter>}) { return }
+
+// -----
+
+// Mesh C1: an axis "shard".
+// expected-error@+1 {{expected an axis "shard"}}
+fsdp.mesh @mesh ["replica" = 1]
+
+// -----
+
+// Mesh C2: unique names.
+// expected-error@+1 {{axis "shard" occurs twice}}
+fsdp.mesh @mesh ["shard" = 1, "shard" = 2]
+
+// -----
+
+// Mesh C3: positive sizes.
+// expected-error@+1 {{expected a positive size of axis "shard", got 0}}
+fsdp.mesh @mesh ["shard" = 0]
+
+// -----
+
+// Unit C1: the mesh exists.
+// expected-error@+1 {{no mesh is called 'mesh'}}
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+
+// -----
+
+// Unit C2: shards of equal length.
+fsdp.mesh @mesh ["shard" = 3]
+// expected-error@+1 {{expected a padded size that is a multiple of the 3 shards, got 8}}
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+
+// -----
+
+// Unit C3: floats.
+fsdp.mesh @mesh ["shard" = 2]
+// expected-error@+1 {{expected a float type, got 'i32'}}
+fsdp.unit @u on @mesh storage f32 compute i32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+
+// -----
+
+// Unshard C1: the unit exists.
+func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{no unit is called 'u'}}
+  %0 = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
+  return
+}
+
+// -----
+
+// Unshard C2: the shard is the unit's.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>) {
+  // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
+  %0 = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
+  return
+}
+
+// -----
+
+// Unshard C3: gathered in compute dtype, and so for a launch.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{expected a result of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
+  %0 = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+  return
+}
+
+// -----
+
+func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{unknown phase 'sideways'}}
+  %0 = fsdp.unshard @u <sideways> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
+  return
+}
+
+// -----
+
+// View C2: of the unit's gathered type.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<16xf32>) {
+  // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xf32>'}}
+  %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<16xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// View C3: the parameter exists.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 aliases ["b"]], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<8xf32>) {
+  // expected-error@+1 {{unit 'u' has no parameter "b"}}
+  %0 = fsdp.view %full[@u, "b"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// View C4: its sizes and strides.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 strides [1, 2]], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<8xf32>) {
+  // expected-error@+1 {{expected a result of type 'tensor<2x4xf32, #aten.strided<[1, 2]>>', as unit 'u' has it, got 'tensor<2x4xf32>'}}
+  %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
+  return
+}
+
+// -----
+
+// Flatten C2: one place per parameter.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected 2 places, one per parameter, got 1}}
+  %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+// Flatten C3: a gradient of each parameter that trains.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{parameter "b" is not frozen, but has no gradient}}
+  %0 = fsdp.flatten_grads @u(%g, none) : (tensor<8xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+// Flatten C3: no gradient of a frozen one.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0 frozen, "b" : 8 at 8], numel = 16, padded = 16>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{parameter "a" is frozen, but has a gradient}}
+  %0 = fsdp.flatten_grads @u(%g, %g) : (tensor<8xf32>, tensor<8xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+// Flatten C4: the sizes of the parameter.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<4xf32>) {
+  // expected-error@+1 {{expected a gradient of parameter "a" of type 'tensor<8xf32>' or with other strides, got 'tensor<4xf32>'}}
+  %0 = fsdp.flatten_grads @u(%g) : (tensor<4xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+// Flatten C5: the whole unit.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected a result of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<16xf32>'}}
+  %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+// Flatten C6: as many gradients as places.
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected 2 gradients, one per place, got 1}}
+  %0 = "fsdp.flatten_grads"(%g) <{unit = @u, present = array<i1: true, true>}> : (tensor<8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+// Reduction C2: axes of the mesh.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{mesh 'mesh' has no axis "replica"}}
+  %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Reduction C2: each axis once.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{axis "shard" occurs twice}}
+  %0 = fsdp.reduce_scatter @u over ["shard", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Reduction C2: at least one axis.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%g: tensor<f32>) {
+  // expected-error@+1 {{expected at least one axis}}
+  %0 = fsdp.all_reduce on @mesh over [] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
+  return
+}
+
+// -----
+
+// Reduction C3: in the unit's reduce type.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected a reduction of type 'f32', as unit 'u' has it, got 'bf16'}}
+  %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Reduction C4: of the flat gradient; and so for a launch.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<4xf32>) {
+  // expected-error@+1 {{expected an operand of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<4xf32>'}}
+  %0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<4xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+  return
+}
+
+// -----
+
+// Reduction C5: to a shard of the unit.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xbf16>) {
+  // expected-error@+1 {{expected a result of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 2>'}}
+  %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xbf16> -> !fsdp.shard<8xbf16, 2>
+  return
+}
+
+// -----
+
+// All-reduce C1: a unit or a mesh.
+func.func @f(%g: tensor<f32>) {
+  // expected-error@+1 {{expected either a unit or a mesh}}
+  %0 = fsdp.all_reduce over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
+  return
+}
+
+// -----
+
+// All-reduce C1: that exists.
+func.func @f(%g: tensor<f32>) {
+  // expected-error@+1 {{no mesh is called 'mesh'}}
+  %0 = fsdp.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
+  return
+}
+
+// -----
+
+// All-reduce C4: a flat gradient only if the unit is not cut.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got 'tensor<8xf32>'}}
+  %0 = fsdp.all_reduce @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// All-reduce C5: the types agree.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%g: tensor<f32>) {
+  // expected-error@+1 {{expected operand and result to be tensors of the same type, got 'tensor<f32>' and 'tensor<bf16>'}}
+  %0 = fsdp.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<bf16>
+  return
+}
+
+// -----
+
+// Optimizer C2: shards of the unit.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) {
+  // expected-error@+1 {{expected a parameter of type '!fsdp.shard<8xf32, 2>'}}
+  %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 4>, tensor<6xf64>
+  return
+}
+
+// -----
+
+// Optimizer C3: intervals inside the layout.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
+  // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 12}}
+  %0:3 = fsdp.adamw @u [0 to 4, 4 to 12] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
+  return
+}
+
+// -----
+
+// Optimizer C4: frozen parameters stay.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 4 at 0 frozen, "b" : 4 at 4], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
+  // expected-error@+1 {{interval 3 to 8 touches the frozen parameter "a"}}
+  %0:3 = fsdp.adamw @u [3 to 8] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
+  return
+}
+
+// -----
+
+// Optimizer C5: six scalars.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) {
+  // expected-error@+1 {{expected scalars of type 'tensor<6xf64>', got 'tensor<5xf64>'}}
+  %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<5xf64>
+  return
+}
+
+// -----
+
+// Optimizer C6: old and new momentum.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6xf64>) {
+  // expected-error@+1 {{expected old and new momentum, both of the parameter's type, or neither}}
+  %0:2 = fsdp.sgd @u [0 to 8] %p, %p momentum %m, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64> -> !fsdp.shard<8xbf16, 2>
+  return
+}
+
+// -----
+
+// Wait C1: what the future promises.
+func.func @f(%f: !fsdp.future<tensor<4xf32>>) {
+  // expected-error@+1 {{the value is what the future promises}}
+  %0 = fsdp.async.wait %f : !fsdp.future<tensor<4xf32>> -> tensor<8xf32>
+  return
+}
