@@ -1,6 +1,6 @@
 //===- OperatorSchema.cpp - An operator's schema as text ------------------===//
 
-#include "OperatorSchema.h"
+#include "fsdp/Archive/OperatorSchema.h"
 
 using namespace fsdp::planfile;
 
@@ -81,7 +81,10 @@ std::optional<OperatorSchema::Argument> parseArgument(std::string_view text) {
   if (!type || !cursor.skip(" "))
     return std::nullopt;
   std::string_view rest = text.substr(type->size() + 1);
-  argument.name = trim(rest.substr(0, rest.find('=')));
+  size_t equals = rest.find('=');
+  argument.name = trim(rest.substr(0, equals));
+  if (equals != rest.npos)
+    argument.fallback = trim(rest.substr(equals + 1));
 
   // The alias annotation stands behind the kind: `Tensor(a!)[]`.
   size_t kindEnd = type->find_first_of("([?");
@@ -101,7 +104,13 @@ std::optional<OperatorSchema::Argument> parseArgument(std::string_view text) {
     argument.isList = true;
     argument.noneInside = argument.isOptional;
     argument.isOptional = false;
-    suffix.remove_prefix(suffix.find(']') + 1);
+    size_t end = suffix.find(']');
+    for (char digit : suffix.substr(1, end - 1)) {
+      if (digit < '0' || digit > '9' || argument.listSize > 64)
+        return std::nullopt;
+      argument.listSize = argument.listSize * 10 + (digit - '0');
+    }
+    suffix.remove_prefix(end + 1);
     if (suffix == "?") {
       argument.isOptional = true;
       suffix = {};

@@ -11,7 +11,7 @@
 #ifndef FSDP_LIB_ARCHIVE_PLANCHECK_H
 #define FSDP_LIB_ARCHIVE_PLANCHECK_H
 
-#include "OperatorSchema.h"
+#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/DType.h"
 #include "fsdp/Archive/PlanFile.h"
 

@@ -4,7 +4,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
 #include "fsdp/InitAllDialects.h"
 
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
@@ -13,6 +15,9 @@
 int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   fsdp::registerAllDialects(registry);
+  fsdp::registerFSDPToPlanPasses();
+  fsdp::plan::registerPlanPasses();
+  fsdp::plan::registerLowerToPlanPipeline();
   mlir::registerTransformsPasses();
   fsdp::registerFSDPPasses();
   fsdp::registerFSDPPipeline();

@@ -17,10 +17,10 @@ namespace fsdp::plan {
 // Syntax
 //===----------------------------------------------------------------------===//
 
-ParseResult parseOutputs(
-    OpAsmParser &parser,
-    SmallVectorImpl<OpAsmParser::UnresolvedOperand> &outputs,
-    DenseBoolArrayAttr &present) {
+ParseResult
+parseOutputs(OpAsmParser &parser,
+             SmallVectorImpl<OpAsmParser::UnresolvedOperand> &outputs,
+             DenseBoolArrayAttr &present) {
   if (parser.parseOptionalArrow())
     return success();
   SmallVector<bool> places;
@@ -36,8 +36,8 @@ ParseResult parseOutputs(
   return success();
 }
 
-void printOutputs(OpAsmPrinter &printer, Operation *,
-                        OperandRange outputs, DenseBoolArrayAttr present) {
+void printOutputs(OpAsmPrinter &printer, Operation *, OperandRange outputs,
+                  DenseBoolArrayAttr present) {
   if (outputs.empty() && !present)
     return;
   printer << " -> ";
@@ -55,7 +55,7 @@ void printOutputs(OpAsmPrinter &printer, Operation *,
 }
 
 ParseResult parsePlace(OpAsmParser &parser, RoleAttr &role,
-                             StreamAttr &stream) {
+                       StreamAttr &stream) {
   StringRef keyword;
   SMLoc loc;
   auto parseWord = [&] {
@@ -84,7 +84,7 @@ ParseResult parsePlace(OpAsmParser &parser, RoleAttr &role,
 }
 
 void printPlace(OpAsmPrinter &printer, Operation *, RoleAttr role,
-                      StreamAttr stream) {
+                StreamAttr stream) {
   printer << '<' << stringifyRole(role.getValue()) << '>';
   if (stream.getValue() != Stream::Compute)
     printer << " on " << stringifyStream(stream.getValue());
@@ -171,8 +171,7 @@ ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
 }
 
 LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  if (failed(
-          verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())))
+  if (failed(verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())))
     return failure();
   return verifyCounts(*this, getSource(), getTarget(), 1);
 }

@@ -25,9 +25,8 @@ static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
     if (parser.parseString(&name) || parser.parseEqual() ||
         parser.parseInteger(size))
       return failure();
-    elements.push_back(AxisAttr::get(parser.getContext(),
-                                     parser.getBuilder().getStringAttr(name),
-                                     size));
+    elements.push_back(AxisAttr::get(
+        parser.getContext(), parser.getBuilder().getStringAttr(name), size));
     return success();
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseAxis))
@@ -38,10 +37,11 @@ static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
 
 static void printAxes(OpAsmPrinter &printer, Operation *, ArrayAttr axes) {
   printer << '[';
-  llvm::interleaveComma(axes.getAsRange<AxisAttr>(), printer, [&](AxisAttr axis) {
-    printer.printString(axis.getName().getValue());
-    printer << " = " << axis.getSize();
-  });
+  llvm::interleaveComma(axes.getAsRange<AxisAttr>(), printer,
+                        [&](AxisAttr axis) {
+                          printer.printString(axis.getName().getValue());
+                          printer << " = " << axis.getSize();
+                        });
   printer << ']';
 }
 
@@ -143,17 +143,19 @@ bool BufferOp::isReadAfterProgram() {
 
 /// Sizes are known and the layout has no offset.
 static LogicalResult verifyWindow(Operation *op, StringRef label,
-                                  RankedTensorType type) {
+                                  RankedTensorType type,
+                                  bool mayHaveOffset = false) {
   if (!type.hasStaticShape())
     return op->emitOpError() << label << ": expected known sizes, got " << type;
-  if (int64_t offset = aten::getOffset(type))
+  if (int64_t offset = aten::getOffset(type); offset && !mayHaveOffset)
     return op->emitOpError()
            << label << ": expected a layout without offset, got " << offset;
   return success();
 }
 
 LogicalResult BufferOp::verify() {
-  if (failed(verifyWindow(*this, "C1", getTensorType())))
+  bool isPlaced = getRole() != BufferRole::Transient || getOffset().has_value();
+  if (failed(verifyWindow(*this, "C1", getTensorType(), !isPlaced)))
     return failure();
 
   StringRef role = stringifyBufferRole(getRole());
@@ -195,6 +197,12 @@ LogicalResult BufferOp::verify() {
 //===----------------------------------------------------------------------===//
 // ViewOp
 //===----------------------------------------------------------------------===//
+
+void ViewOp::build(OpBuilder &builder, OperationState &state, Value root,
+                   int64_t offset, RankedTensorType type) {
+  build(builder, state, BufferType::get(builder.getContext()), root,
+        static_cast<uint64_t>(offset), type);
+}
 
 void ViewOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
   if (auto name = dyn_cast<NameLoc>(getLoc()))

@@ -150,7 +150,8 @@ def Plan_BufferOp : Plan_Op<"buffer", [
 
     **Constraints**:
 
-    * C1: the sizes are known, and the layout has no offset of its own.
+    * C1: the sizes are known. The layout has no offset of its own, except of a
+      `transient` that `plan-fold-views` is going to turn into a view.
     * C2: `shard`, `optimizer_state` and `gradient` name a unit, others do not.
     * C3: `input` and `output` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
@@ -203,6 +204,8 @@ def Plan_ViewOp : Plan_Op<"view", [
                        TypeAttrOf<AnyRankedTensor>:$type);
   let results = (outs Plan_BufferType:$view);
   let assemblyFormat = "$root `at` $offset attr-dict `:` $type";
+  let builders = [OpBuilder<(ins "::mlir::Value":$root, "int64_t":$offset,
+                                 "::mlir::RankedTensorType":$type)>];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {

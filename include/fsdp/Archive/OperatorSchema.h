@@ -1,15 +1,15 @@
 //===- OperatorSchema.h - An operator's schema as text ----------*- C++ -*-===//
 //
 // As much of the grammar of PyTorch's operator schemas as a plan needs to be
-// checked without PyTorch: how many arguments and results there are, of which
-// kinds, and which arguments are written.
+// made and checked without PyTorch: how many arguments and results there are, of
+// which kinds, which arguments are written, and what stands for those left out.
 // `aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out)
 // -> Tensor(a!)`
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_LIB_ARCHIVE_OPERATORSCHEMA_H
-#define FSDP_LIB_ARCHIVE_OPERATORSCHEMA_H
+#ifndef FSDP_ARCHIVE_OPERATORSCHEMA_H
+#define FSDP_ARCHIVE_OPERATORSCHEMA_H
 
 #include <optional>
 #include <string>
@@ -22,6 +22,10 @@ struct OperatorSchema {
   /// One argument. `Tensor?[]` is a list of kind "Tensor" with `noneInside`.
   struct Argument {
     std::string kind, name;
+    /// The text of the default value: `[0, 1]`, `None`, `"mean"`.
+    std::optional<std::string> fallback;
+    /// Of `int[2]`: a single number stands for a list of so many. 0 if not said.
+    size_t listSize = 0;
     bool isList = false, isOptional = false, noneInside = false;
     bool isWritten = false;
   };
@@ -43,4 +47,4 @@ std::optional<OperatorSchema> parseOperatorSchema(std::string_view text);
 
 } // namespace fsdp::planfile
 
-#endif // FSDP_LIB_ARCHIVE_OPERATORSCHEMA_H
+#endif // FSDP_ARCHIVE_OPERATORSCHEMA_H

@@ -1,0 +1,24 @@
+//===- FSDPToPlan.h - Lowering of the scheduled level -----------*- C++ -*-===//
+//
+// The pass that turns a scheduled step into a plan: values become buffers, and
+// what happens to them becomes commands.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
+#define FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
+
+#include "mlir/Pass/Pass.h"
+
+#include <memory>
+#include <string>
+
+namespace fsdp {
+
+#define GEN_PASS_DECL
+#define GEN_PASS_REGISTRATION
+#include "fsdp/Conversion/FSDPToPlan/Passes.h.inc"
+
+} // namespace fsdp
+
+#endif // FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H

@@ -1,0 +1,79 @@
+//===- Passes.td - Passes of the plan dialect --------------*- tablegen -*-===//
+//
+// In alphabetical order. Each pass has a file of its name, and a test.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_PLAN_TRANSFORMS_PASSES_TD
+#define FSDP_DIALECT_PLAN_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def AssignEvents : Pass<"plan-assign-events", "::fsdp::plan::ModuleOp"> {
+  let summary = "order across streams what depends on each other";
+  let description = [{
+    A command that reads what another stream writes, writes what another stream
+    reads or writes, or writes into a place that another stream has used, waits
+    for an event of that stream. Waits that follow from earlier ones are left
+    out. All streams are joined before and after a program.
+
+    Before: every buffer has a place. After: the same, with `plan.record` and
+    `plan.wait`; any order of execution that the streams and events allow gives
+    the same bits.
+  }];
+}
+
+def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
+  let summary = "give every buffer its place in the arena";
+  let description = [{
+    What outlives a program comes first, side by side. Behind it lie the buffers
+    that live inside one program, from the first command that touches them to the
+    last (`gradient` and `output`: to the end of the program); buffers that are
+    never alive at once share bytes. Where that crosses streams, the later buffer
+    names the earlier one (`after`). Offsets are multiples of 64 bytes, of 512
+    for CUDA.
+
+    Remark `memory` for each program: the peak, and the most bytes that are alive
+    at once, below which no plan can get.
+  }];
+}
+
+def FoldCopies : Pass<"plan-fold-copies", "::fsdp::plan::ModuleOp"> {
+  let summary = "let commands write where their result is needed";
+  let description = [{
+    Where a whole buffer is copied into a window of the same sizes, strides and
+    type, and nobody else touches the window while the buffer is alive, the
+    buffer becomes the window and the copy goes. So gradients are computed right
+    into the flat gradient, and results of the program into their place.
+
+    Before: `plan-fold-views`.
+  }];
+}
+
+def FoldViews : Pass<"plan-fold-views", "::fsdp::plan::ModuleOp"> {
+  let summary = "turn views into windows";
+  let description = [{
+    The results of a launch whose operator returns a view become windows on the
+    operand's bytes, where their types say: offsets there count from the start of
+    the operand's own storage. A copy with the sizes, strides and type of its
+    source is the source. `_assert_tensor_metadata` is checked and dropped.
+
+    After: no launch of a view is left, and no layout has an offset.
+  }];
+}
+
+def SelectKernels : Pass<"plan-select-kernels", "::fsdp::plan::ModuleOp"> {
+  let summary = "choose the operators that the plan runs";
+  let description = [{
+    An operator with an `out` overload that has a kernel of its own on the device
+    of the plan becomes that overload; one with an equivalent that writes in
+    place becomes the equivalent, for example a `clone` a copy and the gradient
+    of a slice a fill and a copy. All others stay: their results are placed by
+    the allocator hook.
+
+    Before: `plan-fold-views`. Remark `hooked` for each launch that takes the
+    hook.
+  }];
+}
+
+#endif // FSDP_DIALECT_PLAN_TRANSFORMS_PASSES_TD

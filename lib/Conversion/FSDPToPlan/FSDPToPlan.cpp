@@ -1,0 +1,160 @@
+//===- FSDPToPlan.cpp - Lowering of the scheduled level -------------------===//
+//
+// The pass: makes the tables of the plan, and a program of each function.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+
+#include "StepToProgram.h"
+
+namespace fsdp {
+#define GEN_PASS_DEF_CONVERTFSDPTOPLAN
+#include "fsdp/Conversion/FSDPToPlan/Passes.h.inc"
+} // namespace fsdp
+
+using namespace mlir;
+using namespace fsdp;
+using fsdp::detail::Tables;
+
+//===----------------------------------------------------------------------===//
+// Tables
+//===----------------------------------------------------------------------===//
+
+plan::BufferOp Tables::addBuffer(Location loc, plan::BufferRole role,
+                                 RankedTensorType type) {
+  return plan::BufferOp::create(builder, loc, role, type);
+}
+
+Value Tables::addView(Location loc, Value base, int64_t offset,
+                      RankedTensorType type) {
+  return plan::ViewOp::create(builder, loc, plan::getRoot(base),
+                              plan::getRootOffset(base) + offset, type);
+}
+
+plan::BufferOp Tables::getState(Location loc, StateAttr state, ShardType type) {
+  Value &value = named[{state, Attribute()}];
+  if (value)
+    return value.getDefiningOp<plan::BufferOp>();
+  StringRef kind = state.getKind().getValue();
+  plan::BufferRole role = plan::BufferRole::OptimizerState;
+  if (kind == StateAttr::getParameterKind())
+    role = plan::BufferRole::Shard;
+  else if (kind == StateAttr::getGradientKind())
+    role = plan::BufferRole::Gradient;
+  plan::BufferOp buffer =
+      addBuffer(loc, role, fsdp::detail::getMemoryType(type));
+  buffer.setOwnerAttr(state.getUnit());
+  if (role == plan::BufferRole::OptimizerState)
+    buffer.setNameAttr(state.getKind());
+  value = buffer;
+  return buffer;
+}
+
+FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
+  SmallVector<int64_t> indices;
+  std::string name;
+  for (auto [index, axis] :
+       llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>())) {
+    if (!llvm::is_contained(axes, axis.getName().getValue()) ||
+        axis.getSize() == 1)
+      continue;
+    indices.push_back(index);
+    name += (name.empty() ? "" : "_") + axis.getName().str();
+  }
+  if (indices.empty())
+    return nullptr;
+  auto key = builder.getDenseI64ArrayAttr(indices);
+  FlatSymbolRefAttr &symbol = communicators[key];
+  if (!symbol) {
+    plan::CommunicatorOp::create(builder, mesh.getLoc(), name, key);
+    symbol = FlatSymbolRefAttr::get(builder.getContext(), name);
+  }
+  return symbol;
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+/// What people should know of the graph that the plan was made from.
+static ArrayAttr getNotes(ModuleOp module) {
+  Builder builder(module.getContext());
+  auto order = module->getAttrOfType<StringAttr>(
+      aten::ATenDialect::getParameterOrderAttrName());
+  if (!order || order.getValue() == "model")
+    return {};
+  return builder.getStrArrayAttr(StringRef(
+      "parameters are in the order of the archive, and a tied parameter has "
+      "only the names that stand there: the archive does not say what the "
+      "model registers"));
+}
+
+/// The rows of the embedding that reads input 0, or 0.
+static int64_t getTokenRows(func::FuncOp step) {
+  for (BlockArgument argument : step.getArguments()) {
+    auto index = step.getArgAttrOfType<IntegerAttr>(
+        argument.getArgNumber(), aten::ATenDialect::getInputAttrName());
+    if (!index || index.getInt() != 0)
+      continue;
+    for (Operation *user : argument.getUsers()) {
+      auto call = dyn_cast<aten::CallOp>(user);
+      if (call && call.getCallee().getName() == "embedding" &&
+          call.getInputs().size() == 2 && call.getInputs()[1] == argument)
+        return cast<RankedTensorType>(call.getInputs()[0].getType())
+            .getDimSize(0);
+    }
+  }
+  return 0;
+}
+
+namespace {
+struct ConvertFSDPToPlan
+    : fsdp::impl::ConvertFSDPToPlanBase<ConvertFSDPToPlan> {
+  using ConvertFSDPToPlanBase::ConvertFSDPToPlanBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    auto meshes = llvm::to_vector(module.getOps<MeshOp>());
+    auto step = module.lookupSymbol<func::FuncOp>("step");
+    if (meshes.size() != 1 || !step) {
+      module.emitError("expected one 'fsdp.mesh' and a function 'step', found ")
+          << meshes.size() << (step ? " and the function" : " and none");
+      return signalPassFailure();
+    }
+    MeshOp mesh = meshes.front();
+
+    OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+    int64_t tokenRows = getTokenRows(step);
+    auto plan = plan::ModuleOp::create(
+        builder, step.getLoc(), "plan", mesh.getAxes(),
+        builder.getStringAttr(device), builder.getStringAttr(strategy),
+        tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
+        getNotes(module));
+    builder.createBlock(&plan.getBody());
+
+    for (UnitOp unit : module.getOps<UnitOp>())
+      plan::UnitOp::create(builder, unit.getLoc(), unit.getSymName(),
+                           unit.getStorage(), unit.getCompute(),
+                           unit.getReduce(), mesh.getShards(),
+                           unit.getLayout());
+
+    SmallVector<std::pair<func::FuncOp, plan::ProgramOp>> programs;
+    for (StringRef name : {"init", "step"})
+      if (auto func = module.lookupSymbol<func::FuncOp>(name)) {
+        auto program = plan::ProgramOp::create(builder, func.getLoc(), name);
+        program.getBody().emplaceBlock();
+        programs.emplace_back(func, program);
+      }
+    Tables tables(mesh, programs.front().second);
+    for (auto [func, program] : programs)
+      if (failed(fsdp::detail::lowerFunction(func, tables, program)))
+        return signalPassFailure();
+
+    for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
+      if (&op != plan.getOperation())
+        op.erase();
+    module->setAttrs(DictionaryAttr::get(&getContext()));
+  }
+};
+} // namespace

@@ -1,0 +1,496 @@
+//===- StepToProgram.cpp - A function becomes a program -------------------===//
+//
+// Every value of the function gets a buffer, every operation its commands, in
+// the order of the block.
+//
+//===----------------------------------------------------------------------===//
+
+#include "StepToProgram.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace fsdp;
+using fsdp::detail::getMemoryType;
+using fsdp::detail::Tables;
+
+RankedTensorType fsdp::detail::getMemoryType(Type type) {
+  return TypeSwitch<Type, RankedTensorType>(type)
+      .Case([](RankedTensorType type) { return type; })
+      .Case([](ShardType type) {
+        return RankedTensorType::get({type.getNumel() / type.getShards()},
+                                     type.getElementType());
+      })
+      .Case([](GatheredType type) {
+        return RankedTensorType::get({type.getNumel()}, type.getElementType());
+      })
+      .Case([](FutureType type) { return getMemoryType(type.getValueType()); })
+      .Default([](Type) { return RankedTensorType(); });
+}
+
+namespace {
+/// Goes through one function.
+class Lowering {
+public:
+  Lowering(func::FuncOp func, Tables &tables, plan::ProgramOp program)
+      : func(func), tables(tables), isInit(program.getSymName() == "init"),
+        builder(OpBuilder::atBlockEnd(&program.getBody().front())),
+        role(isInit ? plan::Role::Init : plan::Role::Forward) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult lowerArgument(BlockArgument argument);
+  LogicalResult lower(aten::CallOp op);
+  LogicalResult lower(AsyncUnshardOp op);
+  LogicalResult lower(AsyncWaitOp op);
+  LogicalResult lower(AsyncReshardOp) { return success(); }
+  LogicalResult lower(ViewOp op);
+  LogicalResult lower(FlattenGradsOp op);
+  LogicalResult lower(AsyncReduceScatterOp op);
+  LogicalResult lower(AsyncAllReduceOp op);
+  LogicalResult lower(AdamWOp op);
+  LogicalResult lower(SGDOp op);
+  LogicalResult lower(func::ReturnOp op);
+
+  void setPhase(aten::Phase phase);
+  void zeroGaps(FlattenGradsOp op, Value flat, LayoutAttr layout);
+  FailureOr<Value> getDestination(unsigned index, Value value);
+
+  void copy(Location loc, Value source, Value target, Stream stream) {
+    if (source != target)
+      plan::CopyOp::create(builder, loc, source, target, role, stream);
+  }
+  Value addTransient(Location loc, RankedTensorType type) {
+    return tables.addBuffer(loc, plan::BufferRole::Transient, type);
+  }
+  plan::BufferOp getState(Operation *op, FlatSymbolRefAttr unit, StringRef kind,
+                          ShardType type) {
+    return tables.getState(
+        op->getLoc(),
+        StateAttr::get(builder.getContext(), unit, builder.getStringAttr(kind)),
+        type);
+  }
+
+  func::FuncOp func;
+  Tables &tables;
+  bool isInit;
+  OpBuilder builder;
+  /// That of the latest operation with a phase: some have none.
+  plan::Role role;
+  /// Where each value is, and the role of the command that puts it there.
+  DenseMap<Value, Value> buffers;
+  DenseMap<Value, plan::Role> roles;
+};
+} // namespace
+
+void Lowering::setPhase(aten::Phase phase) {
+  if (isInit)
+    return;
+  switch (phase) {
+  case aten::Phase::Forward:
+    role = plan::Role::Forward;
+    return;
+  case aten::Phase::Backward:
+  case aten::Phase::Recompute:
+    role = plan::Role::Backward;
+    return;
+  case aten::Phase::Update:
+    role = plan::Role::Update;
+    return;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Arguments
+//===----------------------------------------------------------------------===//
+
+LogicalResult Lowering::lowerArgument(BlockArgument argument) {
+  unsigned index = argument.getArgNumber();
+  Location loc = argument.getLoc();
+  auto get = [&](StringRef name) { return func.getArgAttr(index, name); };
+  if (get(FSDPDialect::getHyperAttrName()))
+    return success(); // slots of the caller, not memory of the plan
+  if (auto state =
+          dyn_cast_or_null<StateAttr>(get(FSDPDialect::getStateAttrName()))) {
+    buffers[argument] =
+        tables.getState(loc, state, cast<ShardType>(argument.getType()));
+    return success();
+  }
+  if (auto result = dyn_cast_or_null<IntegerAttr>(
+          get(FSDPDialect::getResultAttrName()))) {
+    size_t number = result.getInt();
+    if (number >= tables.initResults.size())
+      return func.emitError("argument ")
+             << index << ": expected one of the " << tables.initResults.size()
+             << " results of 'init', found " << number;
+    buffers[argument] = tables.initResults[number];
+    return success();
+  }
+
+  auto type = dyn_cast<RankedTensorType>(argument.getType());
+  struct Kind {
+    StringRef attribute;
+    plan::BufferRole role;
+  };
+  const Kind kinds[] = {
+      {aten::ATenDialect::getInputAttrName(), plan::BufferRole::Input},
+      {aten::ATenDialect::getBufferAttrName(), plan::BufferRole::ModelBuffer},
+      {aten::ATenDialect::getConstantAttrName(), plan::BufferRole::Constant}};
+  for (const Kind &kind : kinds) {
+    Attribute name = get(kind.attribute);
+    if (!name || !type)
+      continue;
+    Value &value = tables.getNamed(kind.attribute, name);
+    if (!value) {
+      plan::BufferOp buffer =
+          tables.addBuffer(loc, kind.role, plan::dropOffset(type));
+      if (kind.role == plan::BufferRole::Input)
+        buffer.setIndexAttr(cast<IntegerAttr>(name));
+      if (kind.role == plan::BufferRole::ModelBuffer)
+        buffer.setNameAttr(cast<StringAttr>(name));
+      if (Attribute content = get(aten::ATenDialect::getValueAttrName()))
+        buffer.setValueAttr(cast<ElementsAttr>(content));
+      value = buffer;
+    }
+    buffers[argument] = value;
+    return success();
+  }
+  return func.emitError("argument ")
+         << index << ": expected a state, an input, a buffer, a constant or a "
+         << "result of 'init', found a value of type " << argument.getType();
+}
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+LogicalResult Lowering::lower(aten::CallOp op) {
+  if (op.getPhase())
+    setPhase(*op.getPhase());
+  SmallVector<Value> inputs, outputs;
+  for (Value input : op.getInputs()) {
+    Value buffer = buffers.lookup(input);
+    if (!buffer)
+      return op.emitError("expected operands with a place in memory, found ")
+             << input.getType();
+    inputs.push_back(buffer);
+  }
+  SmallVector<bool> present;
+  for (Value output : op.getOutputs()) {
+    auto type = dyn_cast<RankedTensorType>(output.getType());
+    present.push_back(type != nullptr);
+    if (isa<NoneType>(output.getType()))
+      continue;
+    if (!type || !type.hasStaticShape())
+      return op.emitError("expected tensors of known sizes as results, found ")
+             << output.getType();
+    // The offset of a view stays in the type until plan-fold-views reads it.
+    outputs.push_back(addTransient(op.getLoc(), type));
+    buffers[output] = outputs.back();
+  }
+  auto places = outputs.size() == present.size()
+                    ? DenseBoolArrayAttr()
+                    : builder.getDenseBoolArrayAttr(present);
+  plan::LaunchOp::create(builder, op.getLoc(), op.getCallee(), op.getArgs(),
+                         inputs, outputs, places, op.getScopeAttr(), role,
+                         Stream::Compute);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+LogicalResult Lowering::lower(AsyncUnshardOp op) {
+  setPhase(op.getPhase());
+  Location loc = op.getLoc();
+  Value piece = buffers.lookup(op.getShard());
+  RankedTensorType pieceType = plan::getTensorType(piece);
+  RankedTensorType fullType = getMemoryType(op.getFuture().getType());
+  if (pieceType.getElementType() != fullType.getElementType()) {
+    Value cast = addTransient(loc, pieceType.clone(fullType.getElementType()));
+    copy(loc, piece, cast, Stream::Gather);
+    piece = cast;
+  }
+  Value full = piece; // for a group of one rank
+  if (FlatSymbolRefAttr communicator = tables.getCommunicator({"shard"})) {
+    full = addTransient(loc, fullType);
+    plan::AllGatherOp::create(builder, loc, communicator.getValue(), piece,
+                              full, op.getUnitAttr(), role, Stream::Gather);
+  }
+  buffers[op.getFuture()] = full;
+  return success();
+}
+
+/// The consumer waits for who writes the buffer: nothing is left to do.
+LogicalResult Lowering::lower(AsyncWaitOp op) {
+  buffers[op.getValue()] = buffers.lookup(op.getFuture());
+  if (auto found = roles.find(op.getFuture()); found != roles.end())
+    roles[op.getValue()] = found->second;
+  return success();
+}
+
+static LayoutAttr getLayout(Operation *op, FlatSymbolRefAttr unit) {
+  return SymbolTable::lookupNearestSymbolFrom<UnitOp>(op, unit).getLayout();
+}
+
+LogicalResult Lowering::lower(ViewOp op) {
+  ParameterAttr parameter =
+      getLayout(op, op.getUnitAttr()).find(op.getParameter());
+  auto type = cast<RankedTensorType>(op.getTensor().getType());
+  int64_t offset =
+      parameter.getOffset() * aten::getItemSize(type.getElementType());
+  buffers[op.getTensor()] =
+      tables.addView(op.getLoc(), buffers.lookup(op.getFull()), offset, type);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Gradients
+//===----------------------------------------------------------------------===//
+
+/// Zeroes what no gradient is copied to.
+void Lowering::zeroGaps(FlattenGradsOp op, Value flat, LayoutAttr layout) {
+  Type elementType = plan::getTensorType(flat).getElementType();
+  auto zero = [&](int64_t begin, int64_t end) {
+    if (begin == end)
+      return;
+    Value gap = tables.addView(
+        op.getLoc(), flat, begin * aten::getItemSize(elementType),
+        RankedTensorType::get({end - begin}, elementType));
+    plan::ZeroOp::create(builder, op.getLoc(), gap, role, Stream::Compute);
+  };
+  int64_t end = 0;
+  for (auto [parameter, isPresent] :
+       llvm::zip_equal(layout.getParameters(), op.getPresent())) {
+    if (!isPresent)
+      continue;
+    zero(end, parameter.getOffset());
+    end = parameter.getEnd();
+  }
+  zero(end, layout.getPadded());
+}
+
+LogicalResult Lowering::lower(FlattenGradsOp op) {
+  setPhase(aten::Phase::Backward);
+  auto flatType = cast<RankedTensorType>(op.getFlat().getType());
+  Type elementType = flatType.getElementType();
+
+  // Where the whole is reduced into a whole of the same type, it is laid out
+  // at once where the reduced gradient lies, and reduced in place.
+  Value flat;
+  if (op.getFlat().hasOneUse())
+    if (auto reduce =
+            dyn_cast<AsyncAllReduceOp>(*op.getFlat().getUsers().begin())) {
+      auto type = cast<ShardType>(reduce.getFuture().getType().getValueType());
+      if (getMemoryType(type) == flatType)
+        flat = getState(reduce, op.getUnitAttr(), StateAttr::getGradientKind(),
+                        type);
+    }
+  if (!flat)
+    flat = addTransient(op.getLoc(), flatType);
+
+  LayoutAttr layout = getLayout(op, op.getUnitAttr());
+  auto gradients = op.getGradients();
+  auto next = gradients.begin();
+  for (auto [parameter, isPresent] :
+       llvm::zip_equal(layout.getParameters(), op.getPresent())) {
+    if (!isPresent)
+      continue;
+    RankedTensorType type =
+        parameter.getStrides().empty()
+            ? RankedTensorType::get(parameter.getSizes(), elementType)
+            : aten::getTensorType(parameter.getSizes(), elementType,
+                                  parameter.getStrides());
+    Value place = tables.addView(
+        op.getLoc(), flat,
+        parameter.getOffset() * aten::getItemSize(elementType), type);
+    copy(op.getLoc(), buffers.lookup(*next++), place, Stream::Compute);
+  }
+  zeroGaps(op, flat, layout);
+  buffers[op.getFlat()] = flat;
+  return success();
+}
+
+static SmallVector<StringRef> getAxes(ArrayAttr axes) {
+  return llvm::map_to_vector(axes.getAsRange<StringAttr>(),
+                             [](StringAttr axis) { return axis.getValue(); });
+}
+
+LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
+  setPhase(aten::Phase::Backward);
+  auto type = cast<ShardType>(op.getFuture().getType().getValueType());
+  Value source = buffers.lookup(op.getFlat());
+  Value target =
+      getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type);
+  if (FlatSymbolRefAttr communicator =
+          tables.getCommunicator(getAxes(op.getAxes())))
+    plan::ReduceScatterOp::create(builder, op.getLoc(), communicator.getValue(),
+                                  op.getDivide(), op.getVia(), source, target,
+                                  op.getUnitAttr(), role, Stream::Reduce);
+  else
+    copy(op.getLoc(), source, target, Stream::Compute);
+  buffers[op.getFuture()] = target;
+  return success();
+}
+
+LogicalResult Lowering::lower(AsyncAllReduceOp op) {
+  Location loc = op.getLoc();
+  Type type = op.getFuture().getType().getValueType();
+  Value source = buffers.lookup(op.getInput()), target;
+  if (FlatSymbolRefAttr unit = op.getUnitAttr()) {
+    setPhase(aten::Phase::Backward);
+    target =
+        getState(op, unit, StateAttr::getGradientKind(), cast<ShardType>(type));
+  } else {
+    setPhase(aten::Phase::Forward);
+    target = addTransient(loc, getMemoryType(type));
+  }
+  if (FlatSymbolRefAttr communicator =
+          tables.getCommunicator(getAxes(op.getAxes())))
+    plan::AllReduceOp::create(builder, loc, communicator.getValue(),
+                              op.getDivide(), op.getVia(), source, target,
+                              op.getUnitAttr(), role, Stream::AllReduce);
+  else
+    copy(loc, source, target, Stream::Compute);
+  buffers[op.getFuture()] = target;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Updates
+//===----------------------------------------------------------------------===//
+
+LogicalResult Lowering::lower(AdamWOp op) {
+  setPhase(aten::Phase::Update);
+  Value parameter = buffers.lookup(op.getParameter());
+  Value expAvg = buffers.lookup(op.getExpAvg());
+  Value expAvgSq = buffers.lookup(op.getExpAvgSq());
+  plan::AdamWOp::create(builder, op.getLoc(), op.getUnit(), op.getIntervals(),
+                        parameter, buffers.lookup(op.getGradient()), expAvg,
+                        expAvgSq, role, Stream::Compute);
+  buffers[op.getNewParameter()] = parameter;
+  buffers[op.getNewExpAvg()] = expAvg;
+  buffers[op.getNewExpAvgSq()] = expAvgSq;
+  return success();
+}
+
+LogicalResult Lowering::lower(SGDOp op) {
+  setPhase(aten::Phase::Update);
+  Value parameter = buffers.lookup(op.getParameter());
+  Value momentum;
+  if (op.getMomentum())
+    momentum = buffers.lookup(op.getMomentum());
+  plan::SGDOp::create(builder, op.getLoc(), op.getUnit(), op.getIntervals(),
+                      parameter, buffers.lookup(op.getGradient()), momentum,
+                      role, Stream::Compute);
+  buffers[op.getNewParameter()] = parameter;
+  if (op.getNewMomentum())
+    buffers[op.getNewMomentum()] = momentum;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Results
+//===----------------------------------------------------------------------===//
+
+/// Where result `index` of the function belongs.
+FailureOr<Value> Lowering::getDestination(unsigned index, Value value) {
+  auto get = [&](StringRef name) { return func.getResultAttr(index, name); };
+  Location loc = func.getLoc();
+  if (auto state =
+          dyn_cast_or_null<StateAttr>(get(FSDPDialect::getStateAttrName())))
+    return Value(tables.getState(loc, state, cast<ShardType>(value.getType())));
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  if (!type)
+    return func.emitError("result ")
+           << index << ": expected a tensor, found " << value.getType();
+  type = plan::dropOffset(type);
+  if (isInit) {
+    tables.initResults.push_back(
+        tables.addBuffer(loc, plan::BufferRole::Result, type));
+    return tables.initResults.back();
+  }
+  if (get(aten::ATenDialect::getLossAttrName()))
+    return Value(tables.addBuffer(loc, plan::BufferRole::Loss, type));
+  if (auto number = dyn_cast_or_null<IntegerAttr>(
+          get(aten::ATenDialect::getOutputAttrName()))) {
+    plan::BufferOp buffer =
+        tables.addBuffer(loc, plan::BufferRole::Output, type);
+    buffer.setIndexAttr(number);
+    return Value(buffer);
+  }
+  if (Attribute name = get(aten::ATenDialect::getBufferMutationAttrName()))
+    if (Value buffer =
+            tables.getNamed(aten::ATenDialect::getBufferAttrName(), name))
+      return buffer;
+  return func.emitError("result ")
+         << index << ": expected a state, the loss, an output or the content "
+         << "of a buffer";
+}
+
+/// The tensor with one element where `type` repeats elements: what can be
+/// written.
+static RankedTensorType dropRepeats(RankedTensorType type) {
+  SmallVector<int64_t> sizes(type.getShape()), strides = aten::getStrides(type);
+  for (auto [size, stride] : llvm::zip_equal(sizes, strides))
+    if (stride == 0)
+      size = 1;
+  return aten::getTensorType(sizes, type.getElementType(), strides);
+}
+
+LogicalResult Lowering::lower(func::ReturnOp op) {
+  for (auto [index, value] : llvm::enumerate(op.getOperands())) {
+    Value source = buffers.lookup(value);
+    FailureOr<Value> target = getDestination(index, value);
+    if (failed(target))
+      return failure();
+    if (source == *target)
+      continue;
+    if (!isInit)
+      role = roles.lookup_or(value, plan::Role::Forward);
+    RankedTensorType type = plan::getTensorType(*target);
+    if (RankedTensorType distinct = dropRepeats(type); distinct != type) {
+      source = tables.addView(value.getLoc(), source, 0, distinct);
+      target = tables.addView(value.getLoc(), *target, 0, distinct);
+    }
+    copy(value.getLoc(), source, *target, Stream::Compute);
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// All of it
+//===----------------------------------------------------------------------===//
+
+LogicalResult Lowering::run() {
+  if (!func.getBody().hasOneBlock())
+    return func.emitError("expected one block");
+  for (BlockArgument argument : func.getArguments())
+    if (failed(lowerArgument(argument)))
+      return failure();
+  for (Operation &op : func.getBody().front()) {
+    LogicalResult result =
+        TypeSwitch<Operation *, LogicalResult>(&op)
+            .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, ViewOp,
+                  FlattenGradsOp, AsyncReduceScatterOp, AsyncAllReduceOp,
+                  AdamWOp, SGDOp, AsyncWaitOp, func::ReturnOp>(
+                [&](auto op) { return lower(op); })
+            .Default([](Operation *op) {
+              return op->emitError("expected the scheduled level, found '")
+                     << op->getName() << "'";
+            });
+    if (failed(result))
+      return failure();
+    if (!isa<AsyncWaitOp>(op))
+      for (Value value : op.getResults())
+        roles[value] = role;
+  }
+  return success();
+}
+
+LogicalResult fsdp::detail::lowerFunction(func::FuncOp func, Tables &tables,
+                                          plan::ProgramOp program) {
+  return Lowering(func, tables, program).run();
+}

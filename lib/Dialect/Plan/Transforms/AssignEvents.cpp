@@ -1,0 +1,147 @@
+//===- AssignEvents.cpp - Order across streams ----------------------------===//
+//
+// Events for every dependence between streams, by vector clocks: what a stream
+// has waited for, and what that had waited for, need not be waited for again.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+
+#include "Utils.h"
+
+#include <array>
+
+namespace fsdp::plan {
+#define GEN_PASS_DEF_ASSIGNEVENTS
+#include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
+} // namespace fsdp::plan
+
+using namespace mlir;
+
+namespace fsdp::plan {
+namespace {
+
+constexpr unsigned numStreams = getMaxEnumValForStream() + 1;
+
+/// For each stream, the latest command that is known to be done; -1 if none.
+struct Clock : std::array<int32_t, numStreams> {
+  Clock() { fill(-1); }
+  void join(const Clock &other) {
+    for (unsigned i = 0; i != numStreams; ++i)
+      (*this)[i] = std::max((*this)[i], other[i]);
+  }
+};
+
+/// Who has touched a buffer so far.
+struct History {
+  Clock reads;
+  Clock writes;
+};
+
+class EventAssigner {
+public:
+  explicit EventAssigner(ProgramOp program);
+  void run();
+
+private:
+  void addDependences(Operation *op, Clock &needed);
+  void waitFor(CommandOpInterface command, Clock needed);
+  Value getEvent(uint32_t position);
+
+  SmallVector<CommandOpInterface> commands;
+  SmallVector<Clock> clocks; // of the command's stream, behind the command
+  SmallVector<Value> events; // that are recorded behind the command
+  std::array<Clock, numStreams> streams;
+  DenseMap<Operation *, History> histories;
+};
+
+} // namespace
+
+EventAssigner::EventAssigner(ProgramOp program) {
+  for (Operation &op : program.getBody().front())
+    commands.push_back(cast<CommandOpInterface>(op));
+  clocks.resize(commands.size());
+  events.resize(commands.size());
+}
+
+/// What has to be done before the command may run.
+void EventAssigner::addDependences(Operation *op, Clock &needed) {
+  auto command = cast<CommandOpInterface>(op);
+  for (Value buffer : command.getReads())
+    needed.join(histories[getRoot(buffer)].writes);
+  for (Value buffer : command.getWrites()) {
+    BufferOp root = getRoot(buffer);
+    auto [found, isFirst] = histories.try_emplace(root);
+    needed.join(found->second.reads);
+    needed.join(found->second.writes);
+    if (!isFirst)
+      continue;
+    for (Value before : root.getAfter())
+      if (auto old = histories.find(getRoot(before)); old != histories.end()) {
+        needed.join(old->second.reads);
+        needed.join(old->second.writes);
+      }
+  }
+}
+
+/// The event behind a command, recorded at its first use.
+Value EventAssigner::getEvent(uint32_t position) {
+  Value &event = events[position];
+  if (!event) {
+    CommandOpInterface command = commands[position];
+    OpBuilder builder(command.getContext());
+    builder.setInsertionPointAfter(command);
+    event = RecordOp::create(builder, command.getLoc(),
+                             EventType::get(command.getContext()),
+                             command.getRole(), command.getStream());
+  }
+  return event;
+}
+
+void EventAssigner::waitFor(CommandOpInterface command, Clock needed) {
+  unsigned self = static_cast<unsigned>(command.getStream());
+  Clock &clock = streams[self];
+  for (unsigned stream = 0; stream != numStreams; ++stream) {
+    if (stream == self || needed[stream] <= clock[stream])
+      continue;
+    // What another stream that we wait for has waited for comes with it.
+    bool isImplied = false;
+    for (unsigned other = 0; other != numStreams; ++other)
+      isImplied |= other != stream && other != self &&
+                   needed[other] > clock[other] &&
+                   clocks[needed[other]][stream] >= needed[stream];
+    if (isImplied)
+      continue;
+    OpBuilder builder(command);
+    WaitOp::create(builder, command.getLoc(), getEvent(needed[stream]),
+                   command.getRole(), command.getStream());
+  }
+  for (unsigned stream = 0; stream != numStreams; ++stream)
+    if (stream != self && needed[stream] > clock[stream])
+      clock.join(clocks[needed[stream]]);
+}
+
+void EventAssigner::run() {
+  for (auto [position, command] : llvm::enumerate(commands)) {
+    unsigned self = static_cast<unsigned>(command.getStream());
+    Clock needed;
+    addDependences(command, needed);
+    waitFor(command, needed);
+    streams[self][self] = position;
+    clocks[position] = streams[self];
+    for (Value buffer : command.getReads())
+      histories[getRoot(buffer)].reads[self] = position;
+    for (Value buffer : command.getWrites())
+      histories[getRoot(buffer)].writes[self] = position;
+  }
+}
+
+namespace {
+struct AssignEvents : impl::AssignEventsBase<AssignEvents> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
+      EventAssigner(program).run();
+  }
+};
+} // namespace
+} // namespace fsdp::plan

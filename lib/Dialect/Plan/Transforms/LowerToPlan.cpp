@@ -1,0 +1,49 @@
+//===- LowerToPlan.cpp - From the scheduled level to a plan ---------------===//
+//
+// The pipeline of all passes that make a plan.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+#include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassOptions.h"
+#include "mlir/Pass/PassRegistry.h"
+
+using namespace mlir;
+using namespace fsdp;
+
+void plan::buildLowerToPlanPipeline(OpPassManager &pm,
+                                    const LowerToPlanOptions &options) {
+  ConvertFSDPToPlanOptions conversion;
+  conversion.device = options.device;
+  conversion.strategy = options.strategy;
+  pm.addPass(createConvertFSDPToPlan(conversion));
+  OpPassManager &nested = pm.nest<plan::ModuleOp>();
+  nested.addPass(createFoldViews());
+  nested.addPass(createFoldCopies());
+  nested.addPass(createSelectKernels());
+  nested.addPass(createAssignMemory());
+  nested.addPass(createAssignEvents());
+}
+
+namespace {
+struct Options : PassPipelineOptions<Options> {
+  PassOptions::Option<std::string> device{
+      *this, "device", llvm::cl::init("cpu"),
+      llvm::cl::desc("The device that the plan runs on: cpu or cuda.")};
+  PassOptions::Option<std::string> strategy{
+      *this, "strategy",
+      llvm::cl::desc("How the step was sharded, for people to read.")};
+};
+} // namespace
+
+void plan::registerLowerToPlanPipeline() {
+  PassPipelineRegistration<Options>(
+      "lower-to-plan", "From the scheduled level to a plan.",
+      [](OpPassManager &pm, const Options &options) {
+        buildLowerToPlanPipeline(pm, {options.device, options.strategy});
+      });
+}

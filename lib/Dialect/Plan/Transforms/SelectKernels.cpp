@@ -1,0 +1,371 @@
+//===- SelectKernels.cpp - Choose the operators that the plan runs --------===//
+//
+// Out overloads with a kernel of their own, equivalents that write in place,
+// and for the rest the allocator hook. All that is known of an operator stands
+// in the table of facts; here is only what each kind of equivalent looks like.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+
+#include "Utils.h"
+#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Archive/OperatorSchema.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace fsdp::plan {
+#define GEN_PASS_DEF_SELECTKERNELS
+#include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
+} // namespace fsdp::plan
+
+using namespace mlir;
+using fsdp::archive::Equivalent;
+using fsdp::archive::OpFacts;
+using fsdp::archive::OutKernel;
+
+namespace fsdp::plan {
+namespace {
+
+/// Replaces the launches of one plan.
+class Selector {
+public:
+  Selector(ModuleOp plan)
+      : isCUDA(plan.getDevice() == "cuda"), builder(plan.getContext()) {}
+
+  LogicalResult run(LaunchOp launch);
+
+private:
+  // Each says whether it has put something in the place of `launch`.
+  bool selectEquivalent(Equivalent equivalent);
+  bool selectFill();
+  bool selectEmbedding();
+  bool selectMean();
+  bool selectWindow(Value source, Value base, std::optional<int64_t> select,
+                    int64_t dim, int64_t start, int64_t step);
+  bool selectOutOverload(const OpFacts &facts);
+
+  // The arguments of the call, by place or by name.
+  Attribute get(unsigned position, StringRef keyword);
+  Value getTensor(unsigned position, StringRef keyword);
+  int64_t getInt(unsigned position, StringRef keyword, int64_t fallback);
+  Value output() { return launch.getOutputs().front(); }
+  StringRef name() { return launch.getCallee().getName(); }
+
+  void launchInstead(StringRef callee, ArrayRef<Attribute> args,
+                     ValueRange inputs, Value target);
+  void copy(Value source, Value target);
+  bool zero(Value target);
+
+  bool isCUDA;
+  OpBuilder builder;
+  LaunchOp launch; // the current one
+};
+
+//===----------------------------------------------------------------------===//
+// Reading the call, writing its successor
+//===----------------------------------------------------------------------===//
+
+Attribute Selector::get(unsigned position, StringRef keyword) {
+  aten::ArgsAttr args = launch.getArgs();
+  if (std::optional<unsigned> index = args.find(keyword))
+    return args.getValues()[*index];
+  return position < args.getNumPositional() ? args.getValues()[position]
+                                            : Attribute();
+}
+
+Value Selector::getTensor(unsigned position, StringRef keyword) {
+  unsigned index = launch.getArgs().find(keyword).value_or(position);
+  OperandRange inputs = launch.getArgInputs(index);
+  return inputs.size() == 1 ? inputs.front() : Value();
+}
+
+int64_t Selector::getInt(unsigned position, StringRef keyword,
+                         int64_t fallback) {
+  auto value = dyn_cast_or_null<IntegerAttr>(get(position, keyword));
+  return value ? value.getInt() : fallback;
+}
+
+void Selector::launchInstead(StringRef callee, ArrayRef<Attribute> args,
+                             ValueRange inputs, Value target) {
+  MLIRContext *context = builder.getContext();
+  LaunchOp::create(builder, launch.getLoc(),
+                   aten::OpNameAttr::get(context, callee),
+                   aten::ArgsAttr::get(context, args, {}), inputs, target,
+                   DenseBoolArrayAttr(), launch.getScopeAttr(),
+                   launch.getRole(), launch.getStream());
+}
+
+void Selector::copy(Value source, Value target) {
+  CopyOp::create(builder, launch.getLoc(), source, target, launch.getRole(),
+                 launch.getStream());
+}
+
+/// Zeroes `target`, or says that it has gaps.
+bool Selector::zero(Value target) {
+  RankedTensorType type = getTensorType(target);
+  if (!isGapless(type))
+    return false;
+  if (type.getNumElements() != 0)
+    ZeroOp::create(builder, launch.getLoc(), target, launch.getRole(),
+                   launch.getStream());
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Equivalents
+//===----------------------------------------------------------------------===//
+
+/// full, zeros, ones and their likes.
+bool Selector::selectFill() {
+  Attribute operand = aten::OperandAttr::get(builder.getContext());
+  if (name() == "fill.Tensor") {
+    launchInstead("fill_.Tensor", operand, getTensor(1, "value"), output());
+    return true;
+  }
+  Attribute value;
+  if (name().contains("zeros"))
+    value = builder.getI64IntegerAttr(0);
+  else if (name().contains("ones"))
+    value = builder.getI64IntegerAttr(1);
+  else if (name() == "new_full")
+    value = get(2, "fill_value");
+  else
+    value = get(1, name() == "fill.Scalar" ? "value" : "fill_value");
+  auto integer = dyn_cast_or_null<IntegerAttr>(value);
+  if (integer && integer.getValue().isZero() && zero(output()))
+    return true;
+  if (!value)
+    return false;
+  launchInstead("fill_.Scalar", value, {}, output());
+  return true;
+}
+
+/// Rows of a table: of one axis of indices, if they lie like that.
+bool Selector::selectEmbedding() {
+  Value weight = getTensor(0, "weight"), indices = getTensor(1, "indices");
+  if (!weight || !indices)
+    return false;
+  RankedTensorType indexType = getTensorType(indices);
+  RankedTensorType rowType = getTensorType(weight);
+  RankedTensorType type = getTensorType(output());
+  if (!aten::isDense(indexType) || !aten::isDense(type))
+    return false;
+  int64_t count = indexType.getNumElements();
+  Value flatIndices =
+      createView(launch.getLoc(), indices, 0,
+                 RankedTensorType::get({count}, indexType.getElementType()));
+  Value flatOutput =
+      createView(launch.getLoc(), output(), 0,
+                 RankedTensorType::get({count, rowType.getDimSize(1)},
+                                       type.getElementType()));
+  Attribute operand = aten::OperandAttr::get(builder.getContext());
+  launchInstead("index_select.out",
+                {operand, builder.getI64IntegerAttr(0), operand},
+                {weight, flatIndices}, flatOutput);
+  return true;
+}
+
+/// A sum, divided where it lies: what the mean of the CPU does, without its
+/// temporaries. Its CUDA kernel has none.
+bool Selector::selectMean() {
+  Value input = getTensor(0, "self");
+  if (isCUDA || !input)
+    return false;
+  int64_t count =
+      getTensorType(input).getNumElements() /
+      std::max<int64_t>(getTensorType(output()).getNumElements(), 1);
+  Attribute dims = DenseI64ArrayAttr::get(builder.getContext(), {});
+  Attribute keepdim = builder.getBoolAttr(false);
+  if (name() == "mean.dim") {
+    dims = get(1, "dim");
+    if (Attribute given = get(2, "keepdim"))
+      keepdim = given;
+  }
+  Attribute operand = aten::OperandAttr::get(builder.getContext());
+  Attribute type = TypeAttr::get(getTensorType(output()).getElementType());
+  MLIRContext *context = builder.getContext();
+  LaunchOp::create(builder, launch.getLoc(),
+                   aten::OpNameAttr::get(context, "sum.IntList_out"),
+                   aten::ArgsAttr::get(context, {operand, dims, keepdim, type},
+                                       builder.getStringAttr("dtype")),
+                   input, output(), DenseBoolArrayAttr(), launch.getScopeAttr(),
+                   launch.getRole(), launch.getStream());
+  launchInstead("div.out", {operand, builder.getI64IntegerAttr(count)},
+                output(), output());
+  return true;
+}
+
+/// The output is `source` in the window [start :: step] of dimension `dim` (or
+/// at index `select` of it), and `base`, or 0, elsewhere.
+bool Selector::selectWindow(Value source, Value base,
+                            std::optional<int64_t> select, int64_t dim,
+                            int64_t start, int64_t step) {
+  RankedTensorType type = getTensorType(output());
+  int64_t itemSize = aten::getItemSize(type.getElementType());
+  SmallVector<int64_t> sizes(type.getShape()), strides = aten::getStrides(type);
+  if (!source || sizes.empty())
+    return false;
+  if (dim < 0)
+    dim += sizes.size();
+  int64_t size = sizes[dim], stride = strides[dim];
+  if (start < 0)
+    start += size;
+  start = std::clamp<int64_t>(start, 0, size);
+  int64_t end = start + 1;
+  SmallVector<int64_t> windowSizes = sizes, windowStrides = strides;
+  if (select) {
+    windowSizes.erase(windowSizes.begin() + dim);
+    windowStrides.erase(windowStrides.begin() + dim);
+  } else {
+    int64_t count = getTensorType(source).getDimSize(dim);
+    end = start + std::max<int64_t>((count - 1) * step + 1, 0);
+    windowSizes[dim] = count;
+    windowStrides[dim] *= step;
+  }
+
+  auto view = [&](int64_t begin, ArrayRef<int64_t> sizes,
+                  ArrayRef<int64_t> strides) {
+    return createView(
+        launch.getLoc(), output(), begin * stride * itemSize,
+        aten::getTensorType(sizes, type.getElementType(), strides));
+  };
+  auto zeroPart = [&](int64_t begin, int64_t end) {
+    SmallVector<int64_t> partSizes = sizes;
+    partSizes[dim] = end - begin;
+    return begin == end || zero(view(begin, partSizes, strides));
+  };
+  bool isOuter = llvm::all_of(ArrayRef(sizes).take_front(dim),
+                              [](int64_t size) { return size == 1; }) &&
+                 aten::isDense(type) && step == 1;
+  if (base)
+    copy(base, output());
+  else if (isOuter)
+    zeroPart(0, start) && zeroPart(end, size);
+  else if (!zero(output()))
+    return false;
+  if (getTensorType(source).getNumElements() != 0)
+    copy(source, view(start, windowSizes, windowStrides));
+  return true;
+}
+
+bool Selector::selectEquivalent(Equivalent equivalent) {
+  switch (equivalent) {
+  case Equivalent::None:
+    return false;
+  case Equivalent::Copy:
+    copy(getTensor(0, "self"), output());
+    return true;
+  case Equivalent::CopySource:
+    copy(getTensor(1, "src"), output());
+    return true;
+  case Equivalent::Fill:
+    return selectFill();
+  case Equivalent::ScalarTensor:
+    launchInstead("fill_.Scalar", get(0, "s"), {}, output());
+    return true;
+  case Equivalent::Embedding:
+    return selectEmbedding();
+  case Equivalent::SliceBackward:
+    return selectWindow(getTensor(0, "grad_output"), {}, {},
+                        getInt(2, "dim", 0), getInt(3, "start", 0),
+                        getInt(5, "step", 1));
+  case Equivalent::SelectBackward: {
+    int64_t index = getInt(3, "index", 0);
+    return selectWindow(getTensor(0, "grad_output"), {}, index,
+                        getInt(2, "dim", 0), index, 1);
+  }
+  case Equivalent::SliceScatter:
+    return selectWindow(getTensor(1, "src"), getTensor(0, "self"), {},
+                        getInt(2, "dim", 0), getInt(3, "start", 0),
+                        getInt(5, "step", 1));
+  case Equivalent::SelectScatter: {
+    int64_t index = getInt(3, "index", 0);
+    return selectWindow(getTensor(1, "src"), getTensor(0, "self"), index,
+                        getInt(2, "dim", 0), index, 1);
+  }
+  case Equivalent::TensorScalar:
+    launch.setCalleeAttr(aten::OpNameAttr::get(
+        builder.getContext(), (name().split('.').first + ".out").str()));
+    return true;
+  case Equivalent::MeanAsSum:
+    return selectMean();
+  }
+  llvm_unreachable("covered switch");
+}
+
+//===----------------------------------------------------------------------===//
+// Out overloads
+//===----------------------------------------------------------------------===//
+
+/// The same call of the overload that writes its results, which is left
+/// without what the results say themselves.
+bool Selector::selectOutOverload(const OpFacts &facts) {
+  if ((isCUDA ? facts.outKernelCUDA : facts.outKernelCPU) != OutKernel::Own ||
+      launch.getPresent())
+    return false;
+  const OpFacts *out = archive::lookupOpFacts(facts.outOverload);
+  std::optional<planfile::OperatorSchema> schema =
+      out ? planfile::parseOperatorSchema(out->schema) : std::nullopt;
+  if (!schema)
+    return false;
+  llvm::StringSet<> known;
+  for (const auto &argument : schema->arguments)
+    known.insert(argument.name);
+
+  aten::ArgsAttr args = launch.getArgs();
+  SmallVector<Attribute> values(
+      args.getValues().take_front(args.getNumPositional()));
+  SmallVector<StringAttr> keywords;
+  for (auto [keyword, value] :
+       llvm::zip_equal(args.getKeywords(),
+                       args.getValues().drop_front(args.getNumPositional())))
+    if (known.contains(keyword.getValue())) {
+      keywords.push_back(keyword);
+      values.push_back(value);
+    }
+  MLIRContext *context = builder.getContext();
+  launch.setCalleeAttr(aten::OpNameAttr::get(
+      context, StringRef(facts.outOverload.data(), facts.outOverload.size())));
+  launch.setArgsAttr(aten::ArgsAttr::get(context, values, keywords));
+  return true;
+}
+
+LogicalResult Selector::run(LaunchOp op) {
+  launch = op;
+  const OpFacts *facts = launch.getCallee().getFacts();
+  if (!facts || facts->isMutating()) // unknown, or chosen already
+    return success();
+  if (!facts->isSafeInPlan)
+    return launch.emitError("operator '")
+           << name() << "' is not one that a plan may run";
+  builder.setInsertionPoint(launch);
+  if (launch.getOutputs().size() == 1 && !launch.getPresent() &&
+      selectEquivalent(facts->equivalent)) {
+    if (launch.getCallee().getFacts() == facts)
+      launch.erase();
+    return success();
+  }
+  if (selectOutOverload(*facts))
+    return success();
+  remark::analysis(launch.getLoc(), remark::RemarkOpts::name("hooked"))
+      << remark::reason("operator '{0}' has no kernel that writes its results",
+                        name());
+  return success();
+}
+
+struct SelectKernels : impl::SelectKernelsBase<SelectKernels> {
+  void runOnOperation() override {
+    ModuleOp plan = getOperation();
+    Selector selector(plan);
+    for (auto program : plan.getBody().front().getOps<ProgramOp>())
+      for (auto launch : llvm::make_early_inc_range(
+               program.getBody().front().getOps<LaunchOp>()))
+        if (failed(selector.run(launch)))
+          return signalPassFailure();
+    eraseDeadBuffers(plan);
+  }
+};
+} // namespace
+} // namespace fsdp::plan

@@ -1,0 +1,63 @@
+//===- Utils.cpp - What the passes of the plan dialect share --------------===//
+
+#include "Utils.h"
+
+using namespace mlir;
+
+namespace fsdp::plan {
+
+void eraseDeadBuffers(ModuleOp plan) {
+  Block &body = plan.getBody().front();
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (op.use_empty() && isa<ViewOp>(op))
+      op.erase();
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
+    if (auto buffer = dyn_cast<BufferOp>(op))
+      if (op.use_empty() && buffer.getRole() == BufferRole::Transient)
+        op.erase();
+}
+
+Value createView(Location loc, Value base, int64_t offset,
+                 RankedTensorType type) {
+  if (offset == 0 && type == getTensorType(base))
+    return base;
+  OpBuilder builder(base.getContext());
+  builder.setInsertionPointAfterValue(base);
+  return ViewOp::create(builder, loc, getRoot(base),
+                        getRootOffset(base) + offset, type);
+}
+
+Accesses::Accesses(ProgramOp program) {
+  for (Operation &op : program.getBody().front()) {
+    auto command = cast<CommandOpInterface>(op);
+    uint32_t position = numCommands++;
+    positions[&op] = position;
+    auto add = [&](Value buffer, bool isWrite) {
+      int64_t begin = getRootOffset(buffer);
+      accesses[getRoot(buffer)].push_back(
+          {position, isWrite, command.getStream(), begin,
+           begin + getExtent(getTensorType(buffer))});
+    };
+    for (Value buffer : command.getReads())
+      add(buffer, /*isWrite=*/false);
+    for (Value buffer : command.getWrites())
+      add(buffer, /*isWrite=*/true);
+  }
+}
+
+void Accesses::move(BufferOp from, BufferOp to, int64_t offset) {
+  SmallVector<Access, 4> moved = std::move(accesses[from]);
+  accesses.erase(from);
+  SmallVector<Access, 4> &target = accesses[to];
+  for (Access access : moved) {
+    access.begin += offset;
+    access.end += offset;
+    target.push_back(access);
+  }
+  llvm::sort(target, [](const Access &a, const Access &b) {
+    return std::tie(a.position, a.isWrite, a.begin) <
+           std::tie(b.position, b.isWrite, b.begin);
+  });
+}
+
+} // namespace fsdp::plan

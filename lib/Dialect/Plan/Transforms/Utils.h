@@ -1,0 +1,58 @@
+//===- Utils.h - What the passes of the plan dialect share ------*- C++ -*-===//
+//
+// Windows that are made once, and who touches a buffer when.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_DIALECT_PLAN_TRANSFORMS_UTILS_H
+#define FSDP_LIB_DIALECT_PLAN_TRANSFORMS_UTILS_H
+
+#include "fsdp/Dialect/Plan/IR/Plan.h"
+
+#include "mlir/IR/Builders.h"
+
+namespace fsdp::plan {
+
+/// Erases views, and transient buffers, that nobody uses.
+void eraseDeadBuffers(ModuleOp plan);
+
+/// A window on the bytes of `base`, `offset` bytes behind its first element:
+/// `base` itself if that is what it would be. Made behind `base`.
+mlir::Value createView(mlir::Location loc, mlir::Value base, int64_t offset,
+                       mlir::RankedTensorType type);
+
+/// One use of a buffer by a command.
+struct Access {
+  uint32_t position; ///< Of the command in its program.
+  bool isWrite;
+  Stream stream;
+  int64_t begin, end; ///< Bytes of the root.
+};
+
+/// All accesses in one program, by root, in the order of commands.
+class Accesses {
+public:
+  explicit Accesses(ProgramOp program);
+
+  llvm::ArrayRef<Access> of(BufferOp root) const {
+    auto found = accesses.find(root);
+    return found == accesses.end() ? llvm::ArrayRef<Access>()
+                                   : llvm::ArrayRef<Access>(found->second);
+  }
+  uint32_t positionOf(mlir::Operation *command) const {
+    return positions.lookup(command);
+  }
+  uint32_t getNumCommands() const { return numCommands; }
+
+  /// What touched `from` touches `to`, `offset` bytes further on.
+  void move(BufferOp from, BufferOp to, int64_t offset);
+
+private:
+  llvm::DenseMap<mlir::Operation *, llvm::SmallVector<Access, 4>> accesses;
+  llvm::DenseMap<mlir::Operation *, uint32_t> positions;
+  uint32_t numCommands = 0;
+};
+
+} // namespace fsdp::plan
+
+#endif // FSDP_LIB_DIALECT_PLAN_TRANSFORMS_UTILS_H

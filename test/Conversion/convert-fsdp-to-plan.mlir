@@ -1,0 +1,96 @@
+// RUN: fsdp-opt %s --convert-fsdp-to-plan="strategy=full_shard" --split-input-file | FileCheck %s
+
+// A unit is gathered in its compute type, viewed, its gradient reduced and its
+// shard updated: one command each, in the order of the block.
+// CHECK-LABEL: plan.module @plan
+// CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device "cpu" strategy "full_shard"
+// CHECK-DAG: plan.unit @u storage f32 compute bf16 reduce f32 shards 2
+// CHECK-DAG: plan.communicator @shard axes [1]
+// CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<12xf32>
+// CHECK-DAG: %[[M:.*]] = plan.buffer optimizer_state @u "exp_avg" : tensor<12xf32>
+// CHECK-DAG: %[[V:.*]] = plan.buffer optimizer_state @u "exp_avg_sq" : tensor<12xf32>
+// CHECK-DAG: %[[X:.*]] = plan.buffer input number 0 : tensor<2x3xbf16>
+// CHECK-DAG: %[[MASK:.*]] = plan.buffer result : tensor<4xf32>
+// CHECK-DAG: %[[GRAD:.*]] = plan.buffer gradient @u : tensor<12xf32>
+// CHECK-DAG: %[[LOSS:.*]] = plan.buffer loss : tensor<bf16>
+// CHECK: plan.program @init
+// CHECK-NEXT: plan.launch "ones"([4]) -> %[[ONES:.*]] <init>
+// CHECK-NEXT: plan.copy %[[ONES]] to %[[MASK]] <init>
+// CHECK: plan.program @step
+// CHECK-NEXT: plan.copy %[[SHARD]] to %[[CAST:.*]] <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard %[[CAST]] to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.launch "mm"(%[[X]], %[[W:.*]]) -> %[[Y:.*]] <forward> {scope = "m"}
+// CHECK-NEXT: plan.launch "sum"(%[[Y]]) -> %[[LOCAL:.*]] <forward>
+// CHECK-NEXT: plan.all_reduce @shard divide <pre = 1, post = 2> via f32 %[[LOCAL]] to %[[MEAN:.*]] <forward> on all_reduce
+// CHECK-NEXT: plan.launch "mm"(%[[W]], %[[Y]]) -> %[[GW:.*]] <backward>
+// CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE:.*]] <backward>
+// CHECK-NEXT: plan.zero %[[FROZEN:.*]] <backward>
+// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %[[FLAT:.*]] to %[[GRAD]] of @u <backward> on reduce
+// CHECK-NEXT: plan.adamw @u [0, 15] %[[SHARD]], %[[GRAD]], %[[M]], %[[V]] <update>
+// CHECK-NEXT: plan.copy %[[MEAN]] to %[[LOSS]] <forward>
+// CHECK-NEXT: }
+module {
+  fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
+  fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32
+      layout <["w" : 3x5 at 0, "b" : 7 at 16 frozen], numel = 23, padded = 24>
+  func.func @init() -> tensor<4xf32> {
+    %ones = aten.call "ones"([4]) : () -> tensor<4xf32>
+    return %ones : tensor<4xf32>
+  }
+  func.func @step(%p: !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
+                  %m: !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>},
+                  %v: !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>},
+                  %x: tensor<2x3xbf16> {aten.input = 0 : i64},
+                  %mask: tensor<4xf32> {fsdp.result = 0 : i64},
+                  %hyper: tensor<6xf64> {fsdp.hyper})
+      -> (tensor<bf16> {aten.loss},
+          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, gradient>},
+          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
+          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>},
+          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>}) {
+    %future = fsdp.async.unshard @u <forward> %p : !fsdp.shard<24xf32, 2> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
+    %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<24xbf16> -> tensor<3x5xbf16>
+    %y = aten.call "mm"(%x, %w) {phase = #aten<phase forward>, scope = "m"} : (tensor<2x3xbf16>, tensor<3x5xbf16>) -> tensor<2x5xbf16>
+    %loss = aten.call "sum"(%y) {phase = #aten<phase forward>} : (tensor<2x5xbf16>) -> tensor<bf16>
+    %sum = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %loss : tensor<bf16> -> !fsdp.future<tensor<bf16>>
+    %gw = aten.call "mm"(%w, %y) {phase = #aten<phase backward>} : (tensor<3x5xbf16>, tensor<2x5xbf16>) -> tensor<3x5xbf16>
+    fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
+    %flat = fsdp.flatten_grads @u(%gw, none) : (tensor<3x5xbf16>) -> tensor<24xbf16>
+    %reduced = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xbf16> -> !fsdp.future<!fsdp.shard<24xf32, 2>>
+    %g = fsdp.async.wait %reduced : !fsdp.future<!fsdp.shard<24xf32, 2>> -> !fsdp.shard<24xf32, 2>
+    %p1, %m1, %v1 = fsdp.adamw @u [0 to 15] %p, %g, %m, %v, %hyper : !fsdp.shard<24xf32, 2>, tensor<6xf64>
+    %mean = fsdp.async.wait %sum : !fsdp.future<tensor<bf16>> -> tensor<bf16>
+    return %mean, %g, %p1, %m1, %v1 : tensor<bf16>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>
+  }
+}
+
+// -----
+
+// One rank: no collective. The gathered unit is the shard, and the gradient is
+// laid out where it stays.
+// CHECK-LABEL: plan.module @plan
+// CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<8xf32>
+// CHECK-DAG: %[[W:.*]] = plan.view %[[SHARD]] at 0 : tensor<2x4xf32>
+// CHECK-DAG: %[[GRAD:.*]] = plan.buffer gradient @u : tensor<8xf32>
+// CHECK-DAG: %[[PLACE:.*]] = plan.view %[[GRAD]] at 0 : tensor<2x4xf32>
+// CHECK: plan.program @step
+// CHECK-NEXT: plan.launch "neg"(%[[W]]) -> %[[GW:.*]] <backward>
+// CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE]] <backward>
+// CHECK-NEXT: }
+module {
+  fsdp.mesh @mesh ["shard" = 1]
+  fsdp.unit @u on @mesh storage f32 compute f32 reduce f32
+      layout <["w" : 2x4 at 0], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>})
+      -> (!fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, gradient>}) {
+    %future = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
+    %gw = aten.call "neg"(%w) {phase = #aten<phase backward>} : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    %flat = fsdp.flatten_grads @u(%gw) : (tensor<2x4xf32>) -> tensor<8xf32>
+    %reduced = fsdp.async.all_reduce @u over ["shard"] divide <pre = 1, post = 1> via f32 %flat : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 1>>
+    %g = fsdp.async.wait %reduced : !fsdp.future<!fsdp.shard<8xf32, 1>> -> !fsdp.shard<8xf32, 1>
+    return %g : !fsdp.shard<8xf32, 1>
+  }
+}
