@@ -1,0 +1,347 @@
+//===- Arguments.cpp - Launch arguments, between dialect and file ---------===//
+
+#include "Arguments.h"
+
+#include "fsdp/Archive/DType.h"
+#include "fsdp/Archive/OpFacts.h"
+
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+#include <cstring>
+#include <limits>
+
+using namespace mlir;
+using namespace fsdp;
+namespace pf = fsdp::planfile;
+
+//===----------------------------------------------------------------------===//
+// Element types
+//===----------------------------------------------------------------------===//
+
+static std::string spell(Type type) {
+  std::string text;
+  llvm::raw_string_ostream(text) << type;
+  return text;
+}
+
+std::optional<pf::DType> fsdp::toPlanDType(Type type) {
+  // The first element types of the archive's table are those of the plan file.
+  std::optional<archive::DType> dtype = archive::getDTypeFromMLIRName(spell(type));
+  if (!dtype || uint8_t(*dtype) > uint8_t(pf::DType::MAX))
+    return std::nullopt;
+  return pf::DType(*dtype);
+}
+
+Type fsdp::fromPlanDType(pf::DType dtype, MLIRContext *context) {
+  return aten::getElementType(context, archive::getMLIRName(archive::DType(dtype)));
+}
+
+//===----------------------------------------------------------------------===//
+// Constants
+//===----------------------------------------------------------------------===//
+
+std::vector<uint64_t> ConstantValue::bits() const {
+  std::vector<uint64_t> result(floats.size());
+  std::memcpy(result.data(), floats.data(), floats.size() * sizeof(double));
+  return result;
+}
+
+flatbuffers::Offset<pf::Constant> fsdp::writeConstant(flatbuffers::FlatBufferBuilder &fbb,
+                                                      const ConstantValue &value) {
+  auto write = [&]() -> flatbuffers::Offset<void> {
+    switch (value.kind) {
+    case pf::Value::Int:
+      return pf::CreateInt(fbb, value.integers[0]).Union();
+    case pf::Value::Float:
+      return pf::CreateFloat(fbb, value.floats[0]).Union();
+    case pf::Value::Bool:
+      return pf::CreateBool(fbb, value.integers[0] != 0).Union();
+    case pf::Value::Text:
+      return pf::CreateTextDirect(fbb, value.text.c_str()).Union();
+    case pf::Value::Ints:
+      return pf::CreateIntsDirect(fbb, &value.integers).Union();
+    case pf::Value::Floats:
+      return pf::CreateFloatsDirect(fbb, &value.floats).Union();
+    case pf::Value::Bools: {
+      std::vector<uint8_t> truths(value.integers.begin(), value.integers.end());
+      return pf::CreateBoolsDirect(fbb, &truths).Union();
+    }
+    case pf::Value::Type:
+      return pf::CreateType(fbb, pf::DType(value.integers[0])).Union();
+    case pf::Value::Device:
+      return pf::CreateDevice(fbb).Union();
+    case pf::Value::MemoryFormat:
+      return pf::CreateMemoryFormat(fbb, uint8_t(value.integers[0])).Union();
+    case pf::Value::Layout:
+      return pf::CreateLayout(fbb).Union();
+    case pf::Value::Refs: {
+      std::vector<int32_t> refs(value.integers.begin(), value.integers.end());
+      return pf::CreateRefsDirect(fbb, &refs).Union();
+    }
+    default:
+      return pf::CreateNone(fbb).Union();
+    }
+  };
+  flatbuffers::Offset<void> offset = write();
+  return pf::CreateConstant(fbb, value.kind, offset);
+}
+
+// In the order of the plan file: contiguous, preserve, channels_last, channels_last_3d.
+static constexpr aten::MemoryFormat memoryFormats[] = {aten::MemoryFormat::Contiguous, aten::MemoryFormat::Preserve,
+                                                       aten::MemoryFormat::ChannelsLast,
+                                                       aten::MemoryFormat::ChannelsLast3D};
+
+Attribute fsdp::readConstant(const pf::Constant &constant, MLIRContext *context) {
+  Builder builder(context);
+  switch (constant.value_type()) {
+  case pf::Value::Int:
+    return builder.getI64IntegerAttr(constant.value_as_Int()->value());
+  case pf::Value::Float:
+    return builder.getF64FloatAttr(constant.value_as_Float()->value());
+  case pf::Value::Bool:
+    return builder.getBoolAttr(constant.value_as_Bool()->value());
+  case pf::Value::Text:
+    return builder.getStringAttr(constant.value_as_Text()->value()->string_view());
+  case pf::Value::Ints: {
+    auto *values = constant.value_as_Ints()->values();
+    return builder.getDenseI64ArrayAttr(SmallVector<int64_t>(values->begin(), values->end()));
+  }
+  case pf::Value::Floats: {
+    auto *values = constant.value_as_Floats()->values();
+    SmallVector<double> floats(values->begin(), values->end());
+    return floats.empty() ? Attribute(builder.getDenseI64ArrayAttr({})) : builder.getDenseF64ArrayAttr(floats);
+  }
+  case pf::Value::Bools: {
+    auto *values = constant.value_as_Bools()->values();
+    SmallVector<bool> truths;
+    for (uint8_t value : *values)
+      truths.push_back(value != 0);
+    return truths.empty() ? Attribute(builder.getDenseI64ArrayAttr({})) : builder.getDenseBoolArrayAttr(truths);
+  }
+  case pf::Value::Type:
+    return TypeAttr::get(fromPlanDType(constant.value_as_Type()->value(), context));
+  case pf::Value::MemoryFormat:
+    return aten::MemoryFormatAttr::get(context,
+                                       memoryFormats[constant.value_as_MemoryFormat()->value() % 4]);
+  case pf::Value::Layout:
+    return aten::LayoutAttr::get(context, aten::Layout::Strided);
+  default:
+    return builder.getUnitAttr();
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Arguments
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+using SchemaArgument = pf::OperatorSchema::Argument;
+
+/// A constant as the schema's kind wants it: an empty list has no kind of its
+/// own, and a number may stand for a list.
+ConstantValue fit(ConstantValue value, const SchemaArgument &argument) {
+  if (!argument.isList)
+    return value;
+  if (value.kind == pf::Value::Int || value.kind == pf::Value::Bool) {
+    value.kind = value.kind == pf::Value::Int ? pf::Value::Ints : pf::Value::Bools;
+    value.integers.resize(std::max<size_t>(argument.listSize, 1), value.integers[0]);
+  } else if (value.kind == pf::Value::Float) {
+    value.kind = pf::Value::Floats;
+    value.floats.resize(std::max<size_t>(argument.listSize, 1), value.floats[0]);
+  } else if (value.kind == pf::Value::Ints && argument.kind == "float") {
+    value.kind = pf::Value::Floats;
+    value.floats.assign(value.integers.begin(), value.integers.end());
+    value.integers.clear();
+  } else if (value.kind == pf::Value::Ints && argument.kind == "bool") {
+    value.kind = pf::Value::Bools;
+  } else if (value.kind == pf::Value::Ints && argument.kind == "Tensor") {
+    value.kind = pf::Value::Refs;
+  }
+  return value;
+}
+
+/// The constant that an attribute without places stands for.
+std::optional<ConstantValue> getConstant(Attribute attr) {
+  return llvm::TypeSwitch<Attribute, std::optional<ConstantValue>>(attr)
+      .Case([](UnitAttr) { return ConstantValue{pf::Value::None}; })
+      .Case([](BoolAttr truth) { return ConstantValue{pf::Value::Bool, {truth.getValue()}}; })
+      .Case([](IntegerAttr integer) { return ConstantValue{pf::Value::Int, {integer.getInt()}}; })
+      .Case([](FloatAttr number) { return ConstantValue{pf::Value::Float, {}, {number.getValueAsDouble()}}; })
+      .Case([](StringAttr text) { return ConstantValue{pf::Value::Text, {}, {}, text.str()}; })
+      .Case([](DenseI64ArrayAttr list) { return ConstantValue{pf::Value::Ints, list.asArrayRef().vec()}; })
+      .Case([](DenseF64ArrayAttr list) { return ConstantValue{pf::Value::Floats, {}, list.asArrayRef().vec()}; })
+      .Case([](DenseBoolArrayAttr list) {
+        ArrayRef<bool> truths = list.asArrayRef();
+        return ConstantValue{pf::Value::Bools, std::vector<int64_t>(truths.begin(), truths.end())};
+      })
+      .Case([](TypeAttr type) -> std::optional<ConstantValue> {
+        if (std::optional<pf::DType> dtype = toPlanDType(type.getValue()))
+          return ConstantValue{pf::Value::Type, {int64_t(*dtype)}};
+        return std::nullopt;
+      })
+      .Case([](aten::DeviceAttr) { return ConstantValue{pf::Value::Device}; })
+      .Case([](aten::MemoryFormatAttr format) {
+        int64_t number = llvm::find(memoryFormats, format.getValue()) - std::begin(memoryFormats);
+        return ConstantValue{pf::Value::MemoryFormat, {number}};
+      })
+      .Case([](aten::LayoutAttr layout) -> std::optional<ConstantValue> {
+        if (layout.getValue() == aten::Layout::Strided)
+          return ConstantValue{pf::Value::Layout};
+        return std::nullopt;
+      })
+      .Default([](Attribute) { return std::nullopt; });
+}
+
+/// The constant that a default value in a schema is written as.
+std::optional<ConstantValue> parseDefault(StringRef text, const SchemaArgument &argument) {
+  if (text == "None")
+    return ConstantValue{pf::Value::None};
+  if (text == "True" || text == "False")
+    return ConstantValue{pf::Value::Bool, {text == "True"}};
+  int64_t integer = 0;
+  if (argument.kind != "float" && !text.getAsInteger(10, integer))
+    return ConstantValue{pf::Value::Int, {integer}};
+  double number = 0;
+  if (!text.getAsDouble(number))
+    return ConstantValue{pf::Value::Float, {}, {number}};
+  if (text.size() >= 2 && (text.front() == '"' || text.front() == '\''))
+    return ConstantValue{pf::Value::Text, {}, {}, text.drop_front().drop_back().str()};
+  if (text.front() == '[' && text.back() == ']') {
+    ConstantValue list{pf::Value::Ints};
+    SmallVector<StringRef> pieces;
+    text.drop_front().drop_back().split(pieces, ',', -1, /*KeepEmpty=*/false);
+    for (StringRef piece : pieces) {
+      std::optional<ConstantValue> element = parseDefault(piece.trim(), argument);
+      if (!element)
+        return std::nullopt;
+      if (element->kind == pf::Value::Bool)
+        list.kind = pf::Value::Bools;
+      if (element->kind == pf::Value::Float)
+        list.kind = pf::Value::Floats;
+      llvm::append_range(list.integers, element->integers);
+      llvm::append_range(list.floats, element->floats);
+    }
+    return list;
+  }
+  // The enumerations that PyTorch's schemas name.
+  return llvm::StringSwitch<std::optional<ConstantValue>>(text)
+      .Case("Mean", ConstantValue{pf::Value::Int, {1}})
+      .Case("Sum", ConstantValue{pf::Value::Int, {2}})
+      .Case("contiguous_format", ConstantValue{pf::Value::MemoryFormat, {0}})
+      .Case("long", ConstantValue{pf::Value::Type, {int64_t(pf::DType::I64)}})
+      .Case("float", ConstantValue{pf::Value::Type, {int64_t(pf::DType::F32)}})
+      .Case("inf", ConstantValue{pf::Value::Float, {}, {std::numeric_limits<double>::infinity()}})
+      .Default(std::nullopt);
+}
+
+/// The kind of a custom operator's argument, as a schema spells it.
+StringRef getKind(Attribute attr) {
+  return llvm::TypeSwitch<Attribute, StringRef>(attr)
+      .Case([](aten::OperandAttr) { return "Tensor"; })
+      .Case([](BoolAttr) { return "bool"; })
+      .Case([](IntegerAttr) { return "int"; })
+      .Case([](FloatAttr) { return "float"; })
+      .Case([](StringAttr) { return "str"; })
+      .Case([](DenseI64ArrayAttr) { return "int[]"; })
+      .Case([](DenseF64ArrayAttr) { return "float[]"; })
+      .Case([](DenseBoolArrayAttr) { return "bool[]"; })
+      .Case([](ArrayAttr) { return "Tensor?[]"; })
+      .Case([](TypeAttr) { return "ScalarType"; })
+      .Case([](aten::DeviceAttr) { return "Device"; })
+      .Case([](aten::LayoutAttr) { return "Layout"; })
+      .Case([](aten::MemoryFormatAttr) { return "MemoryFormat"; })
+      .Default([](Attribute) { return "Tensor?"; });
+}
+
+} // namespace
+
+std::string fsdp::getSchemaText(plan::LaunchOp launch) {
+  aten::OpNameAttr callee = launch.getCalleeAttr();
+  if (const archive::OpFacts *facts = callee.getFacts())
+    return std::string(facts->schema);
+  aten::ArgsAttr args = launch.getArgs();
+  std::string text = callee.getQualifiedName() + "(";
+  for (auto [i, value] : llvm::enumerate(args.getValues())) {
+    text += i ? ", " : "";
+    text += getKind(value).str() + " ";
+    text += i < args.getNumPositional() ? "_" + std::to_string(i)
+                                        : args.getKeywords()[i - args.getNumPositional()].str();
+  }
+  size_t results = launch.getPresent() ? launch.getPresent()->size() : launch.getOutputs().size();
+  text += ") -> ";
+  if (results == 1)
+    return text + "Tensor";
+  text += "(";
+  for (size_t i = 0; i != results; ++i)
+    text += i ? ", Tensor" : "Tensor";
+  return text + ")";
+}
+
+FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
+  std::string text = getSchemaText(launch);
+  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
+  if (!schema)
+    return launch.emitOpError() << "expected an operator with a schema, found '" << text << "'";
+
+  aten::ArgsAttr args = launch.getArgs();
+  LaunchArguments result;
+  auto output = launch.getOutputs().begin(), outputEnd = launch.getOutputs().end();
+  unsigned positional = 0, used = 0;
+  for (const SchemaArgument &argument : schema->arguments) {
+    LaunchArguments::Argument &complete = result.arguments.emplace_back();
+    if (argument.isWritten) {
+      if (output == outputEnd || argument.isList)
+        return launch.emitOpError() << "expected a buffer for the argument '" << argument.name << "'";
+      complete.isTensor = true;
+      complete.tensors.push_back(*output++);
+      continue;
+    }
+    std::optional<unsigned> index = args.find(argument.name);
+    if (!index && positional < args.getNumPositional())
+      index = positional++;
+    if (!index) {
+      std::optional<ConstantValue> value;
+      if (argument.fallback)
+        value = parseDefault(*argument.fallback, argument);
+      if (!value)
+        return launch.emitOpError() << "expected an argument '" << argument.name << "'";
+      complete.constant = fit(std::move(*value), argument);
+      continue;
+    }
+    ++used;
+    Attribute attr = args.getValues()[*index];
+    OperandRange operands = launch.getArgInputs(*index);
+    if (isa<aten::OperandAttr>(attr)) {
+      complete.isTensor = !argument.isList;
+      complete.isTensorList = argument.isList;
+      complete.tensors.push_back(operands.front());
+    } else if (auto list = dyn_cast<ArrayAttr>(attr)) {
+      complete.isTensorList = true;
+      auto operand = operands.begin();
+      for (Attribute element : list)
+        complete.tensors.push_back(isa<aten::OperandAttr>(element) ? Value(*operand++) : Value());
+    } else if (std::optional<ConstantValue> value = getConstant(attr)) {
+      complete.constant = fit(std::move(*value), argument);
+    } else {
+      return launch.emitOpError() << "expected for '" << argument.name << "' what a plan file knows, found " << attr;
+    }
+  }
+  if (used != args.getValues().size())
+    return launch.emitOpError() << "expected at most the arguments of '" << text << "', found "
+                                << args.getValues().size();
+
+  if (schema->hasWrittenArguments()) {
+    if (output != outputEnd)
+      return launch.emitOpError() << "expected as many buffers to write as '" << text << "' has";
+    return result;
+  }
+  if (!launch.getPresent()) {
+    result.results.assign(output, outputEnd);
+    return result;
+  }
+  for (bool present : *launch.getPresent())
+    result.results.push_back(present ? Value(*output++) : Value());
+  return result;
+}

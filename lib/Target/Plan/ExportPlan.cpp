@@ -1,0 +1,422 @@
+//===- ExportPlan.cpp - From the plan dialect to a plan file --------------===//
+
+#include "Arguments.h"
+
+#include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/Target/Plan/PlanTarget.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <map>
+
+using namespace mlir;
+using namespace fsdp;
+namespace pf = fsdp::planfile;
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+namespace {
+
+/// Gives each distinct value the number of its first use.
+template <typename Key> struct Table {
+  uint32_t number(const Key &key) {
+    auto [it, inserted] = numbers.try_emplace(key, uint32_t(keys.size()));
+    if (inserted)
+      keys.push_back(key);
+    return it->second;
+  }
+  std::map<Key, uint32_t> numbers;
+  std::vector<Key> keys;
+};
+
+class Exporter {
+public:
+  Exporter(plan::ModuleOp module, StringRef name) : module(module), name(name) {}
+
+  FailureOr<pf::PlanFile> run();
+
+private:
+  uint32_t string(StringRef text) { return strings.number(text.str()); }
+  uint32_t string(std::optional<StringRef> text) { return text ? string(*text) : pf::none; }
+  uint32_t shape(ArrayRef<int64_t> values) { return shapes.number(values.vec()); }
+  uint32_t buffer(Value value) const { return value ? buffers.lookup(value) : pf::none; }
+  uint32_t unit(std::optional<StringRef> symbol) const { return symbol ? units.lookup(*symbol) : pf::none; }
+
+  LogicalResult addBuffers();
+  FailureOr<std::vector<uint8_t>> getBytes(plan::BufferOp op);
+  LogicalResult addUnits();
+  LogicalResult addPrograms();
+  FailureOr<Offset<void>> getStep(Operation &op, pf::Step &kind);
+  template <typename Op> uint8_t addCollective(Op op, pf::Step kind);
+  FailureOr<Offset<pf::Launch>> getLaunch(plan::LaunchOp launch);
+  LogicalResult addArenas();
+
+  plan::ModuleOp module;
+  StringRef name;
+  FlatBufferBuilder fbb{1 << 20};
+  Table<std::string> strings;
+  Table<std::vector<int64_t>> shapes;
+  Table<std::pair<std::string, std::string>> operators; // name and schema
+  std::map<ConstantValue, uint32_t> constantNumbers;
+  std::vector<Offset<pf::Constant>> constants;
+  DenseMap<Value, uint32_t> buffers, events;
+  llvm::StringMap<uint32_t> units, communicators;
+  std::vector<Offset<pf::Buffer>> bufferTable;
+  std::vector<Offset<pf::Unit>> unitTable;
+  std::vector<Offset<pf::Program>> programTable;
+  std::vector<pf::Reuse> reuse;
+  std::vector<std::vector<std::string>> sequences; // of collectives, per communicator
+  uint64_t arena[3] = {0, 0, 0};
+  uint64_t persistentBytes = 0;
+};
+
+FailureOr<pf::DType> getDType(Operation *op, Type type) {
+  if (std::optional<pf::DType> dtype = toPlanDType(type))
+    return *dtype;
+  return op->emitOpError() << "expected an element type that a plan file knows, found " << type;
+}
+
+//===----------------------------------------------------------------------===//
+// Buffers
+//===----------------------------------------------------------------------===//
+
+/// The content of an embedded buffer, as its bytes lie in memory.
+FailureOr<std::vector<uint8_t>> Exporter::getBytes(plan::BufferOp op) {
+  RankedTensorType type = op.getTensorType();
+  size_t itemSize = aten::getItemSize(type.getElementType());
+  std::vector<uint8_t> logical; // row-major
+  auto elements = *op.getValue();
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(elements)) {
+    AsmResourceBlob *blob = resource.getRawHandle().getBlob();
+    if (!blob)
+      return op.emitOpError() << "expected the content of a constant, found an empty resource";
+    logical.assign(blob->getData().begin(), blob->getData().end());
+  } else if (auto dense = dyn_cast<DenseElementsAttr>(elements)) {
+    if (type.getElementType().isInteger(1)) {
+      for (bool value : dense.getValues<bool>())
+        logical.push_back(value);
+    } else {
+      ArrayRef<char> raw = dense.getRawData();
+      for (int64_t i = 0, e = dense.isSplat() ? type.getNumElements() : 1; i != e; ++i)
+        logical.insert(logical.end(), raw.begin(), raw.end());
+    }
+  }
+  if (logical.size() != size_t(type.getNumElements()) * itemSize)
+    return op.emitOpError() << "expected a value of " << type.getNumElements() * itemSize << " bytes, found "
+                            << logical.size();
+  if (aten::isDense(type))
+    return logical;
+
+  std::vector<uint8_t> placed(plan::getExtent(type));
+  SmallVector<int64_t> index(type.getRank()), strides = aten::getStrides(type);
+  for (size_t from = 0; from != logical.size(); from += itemSize) {
+    int64_t to = 0;
+    for (auto [i, stride] : llvm::zip_equal(index, strides))
+      to += i * stride;
+    std::copy_n(logical.begin() + from, itemSize, placed.begin() + to * itemSize);
+    for (int64_t d = type.getRank() - 1; d >= 0 && ++index[d] == type.getDimSize(d); --d)
+      index[d] = 0;
+  }
+  return placed;
+}
+
+LogicalResult Exporter::addBuffers() {
+  for (Operation &op : module.getBody().front())
+    if (isa<plan::BufferOp, plan::ViewOp>(op))
+      buffers.try_emplace(op.getResult(0), uint32_t(buffers.size()));
+
+  for (Operation &op : module.getBody().front()) {
+    if (!isa<plan::BufferOp, plan::ViewOp>(op))
+      continue;
+    Value value = op.getResult(0);
+    plan::BufferOp root = plan::getRoot(value);
+    RankedTensorType type = plan::getTensorType(value);
+    FailureOr<pf::DType> dtype = getDType(&op, type.getElementType());
+    if (failed(dtype))
+      return failure();
+    if (!root.getOffset())
+      return op.emitOpError() << "expected a place in the arena: run 'plan-assign-memory' first";
+    uint64_t offset = *root.getOffset() + plan::getRootOffset(value);
+    uint32_t sizes = shape(type.getShape()), strides = shape(aten::getStrides(type));
+    auto own = dyn_cast<plan::BufferOp>(op);
+
+    flatbuffers::Offset<flatbuffers::Vector<uint8_t>> bytes;
+    if (own && own.getValue()) {
+      FailureOr<std::vector<uint8_t>> content = getBytes(own);
+      if (failed(content))
+        return failure();
+      fbb.ForceVectorAlignment(content->size(), 1, 16);
+      bytes = fbb.CreateVector(*content);
+    }
+    uint32_t owner = own ? unit(own.getOwner()) : pf::none;
+    uint32_t label = own ? string(own.getName()) : pf::none;
+    pf::BufferBuilder builder(fbb);
+    builder.add_space(pf::Space(root.getSpace()));
+    builder.add_dtype(*dtype);
+    builder.add_role(own ? pf::BufferRole(own.getRole()) : pf::BufferRole::Transient);
+    builder.add_offset(offset);
+    builder.add_sizes(sizes);
+    builder.add_strides(strides);
+    builder.add_root(buffer(root.getBuffer()));
+    builder.add_owner(owner);
+    if (own && own.getIndex())
+      builder.add_index(uint32_t(*own.getIndex()));
+    builder.add_name(label);
+    if (!bytes.IsNull())
+      builder.add_bytes(bytes);
+    bufferTable.push_back(builder.Finish());
+    if (own)
+      for (Value before : own.getAfter())
+        reuse.emplace_back(buffer(before), buffer(value));
+  }
+  return success();
+}
+
+/// The sizes of the arenas, and where persistent memory ends.
+LogicalResult Exporter::addArenas() {
+  uint64_t alignment = module.getDevice() == "cuda" ? 512 : 64;
+  for (auto op : module.getOps<plan::BufferOp>()) {
+    uint64_t end = llvm::alignTo(*op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
+    uint64_t &bytes = arena[unsigned(op.getSpace())];
+    bytes = std::max(bytes, end);
+    if (op.isPersistent() && op.getSpace() == plan::Space::Device)
+      persistentBytes = std::max(persistentBytes, end);
+  }
+  if (arena[unsigned(plan::Space::Pinned)])
+    return module.emitOpError() << "expected no pinned memory: the plan file has no arena for it yet";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Units
+//===----------------------------------------------------------------------===//
+
+LogicalResult Exporter::addUnits() {
+  llvm::StringMap<uint32_t> shards, gradients;
+  for (auto op : module.getOps<plan::BufferOp>()) {
+    if (op.getRole() == plan::BufferRole::Shard)
+      shards[*op.getOwner()] = buffer(op.getBuffer());
+    if (op.getRole() == plan::BufferRole::Gradient)
+      gradients[*op.getOwner()] = buffer(op.getBuffer());
+  }
+  auto find = [](const llvm::StringMap<uint32_t> &map, StringRef key) {
+    auto it = map.find(key);
+    return it == map.end() ? pf::none : it->second;
+  };
+  for (auto op : module.getOps<plan::UnitOp>()) {
+    FailureOr<pf::DType> storage = getDType(op, op.getStorage()), compute = getDType(op, op.getCompute()),
+                         reduce = getDType(op, op.getReduce());
+    if (failed(storage) || failed(compute) || failed(reduce))
+      return failure();
+    std::vector<Offset<pf::Parameter>> parameters;
+    for (ParameterAttr parameter : op.getLayout().getParameters()) {
+      std::vector<uint32_t> aliases;
+      for (StringAttr alias : parameter.getAliases())
+        aliases.push_back(string(alias.getValue()));
+      SmallVector<int64_t> strides(parameter.getStrides());
+      if (strides.empty())
+        strides = aten::getDenseStrides(parameter.getSizes());
+      parameters.push_back(pf::CreateParameterDirect(fbb, string(parameter.getName().getValue()), &aliases,
+                                                     shape(parameter.getSizes()), shape(strides),
+                                                     parameter.getOffset(), !parameter.getFrozen()));
+    }
+    unitTable.push_back(pf::CreateUnitDirect(fbb, string(op.getSymName()), *storage, *compute, *reduce,
+                                             op.getLayout().getPadded(), op.getShards(), &parameters,
+                                             find(shards, op.getSymName()), find(gradients, op.getSymName())));
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
+  FailureOr<LaunchArguments> arguments = completeArguments(launch);
+  if (failed(arguments))
+    return failure();
+  auto constant = [&](const ConstantValue &value) -> int32_t {
+    auto [it, inserted] = constantNumbers.try_emplace(value, uint32_t(constants.size()));
+    if (inserted)
+      constants.push_back(writeConstant(fbb, value));
+    return ~int32_t(it->second);
+  };
+  std::vector<int32_t> args;
+  for (const LaunchArguments::Argument &argument : arguments->arguments) {
+    if (argument.isTensor) {
+      args.push_back(int32_t(buffer(argument.tensors.front())));
+    } else if (argument.isTensorList) {
+      ConstantValue refs{pf::Value::Refs};
+      for (Value tensor : argument.tensors)
+        refs.integers.push_back(tensor ? int64_t(buffer(tensor)) : -1);
+      args.push_back(constant(refs));
+    } else {
+      args.push_back(constant(argument.constant));
+    }
+  }
+  std::vector<uint32_t> results;
+  for (Value result : arguments->results)
+    results.push_back(buffer(result));
+  std::pair<std::string, std::string> op(launch.getCalleeAttr().getQualifiedName(), getSchemaText(launch));
+  return pf::CreateLaunchDirect(fbb, operators.number(op), &args, results.empty() ? nullptr : &results);
+}
+
+std::vector<pf::Interval> getIntervals(ArrayRef<int64_t> flat) {
+  std::vector<pf::Interval> intervals;
+  for (size_t i = 0; i + 1 < flat.size(); i += 2)
+    intervals.emplace_back(uint64_t(flat[i]), uint64_t(flat[i + 1]));
+  return intervals;
+}
+
+/// Adds a collective to its communicator's sequence, and gives that's number.
+template <typename Op> uint8_t Exporter::addCollective(Op op, pf::Step kind) {
+  uint32_t communicator = communicators.lookup(op.getCommunicator());
+  RankedTensorType type = plan::getTensorType(op.getSource());
+  pf::DType dtype = toPlanDType(type.getElementType()).value_or(pf::DType::F32);
+  sequences[communicator].push_back(pf::describeCollective(
+      kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype, op.getUnit().value_or("").str()));
+  return uint8_t(communicator);
+}
+
+FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
+  using Result = FailureOr<Offset<void>>;
+  auto step = [&](pf::Step step, auto offset) -> Result {
+    kind = step;
+    return offset.Union();
+  };
+  auto reduction = [&](auto reduce, auto create, pf::Step name) -> Result {
+    FailureOr<pf::DType> via = getDType(reduce, reduce.getVia());
+    if (failed(via))
+      return failure();
+    return step(name, create(fbb, addCollective(reduce, name), buffer(reduce.getSource()), buffer(reduce.getTarget()), unit(reduce.getUnit()),
+                             reduce.getDivide().getPre(), reduce.getDivide().getPost(), *via));
+  };
+  return llvm::TypeSwitch<Operation *, Result>(&op)
+      .Case([&](plan::LaunchOp launch) -> Result {
+        FailureOr<Offset<pf::Launch>> offset = getLaunch(launch);
+        if (failed(offset))
+          return failure();
+        return step(pf::Step::Launch, *offset);
+      })
+      .Case([&](plan::AllGatherOp gather) {
+        return step(pf::Step::AllGather,
+                    pf::CreateAllGather(fbb, addCollective(gather, pf::Step::AllGather), buffer(gather.getSource()), buffer(gather.getTarget()),
+                                        unit(gather.getUnit())));
+      })
+      .Case([&](plan::ReduceScatterOp reduce) {
+        return reduction(reduce, pf::CreateReduceScatter, pf::Step::ReduceScatter);
+      })
+      .Case([&](plan::AllReduceOp reduce) { return reduction(reduce, pf::CreateAllReduce, pf::Step::AllReduce); })
+      .Case([&](plan::AdamWOp update) {
+        std::vector<pf::Interval> intervals = getIntervals(update.getIntervals());
+        return step(pf::Step::AdamW,
+                    pf::CreateAdamWDirect(fbb, unit(update.getUnit()), buffer(update.getParameter()),
+                                          buffer(update.getGradient()), buffer(update.getExpAvg()),
+                                          buffer(update.getExpAvgSq()), &intervals));
+      })
+      .Case([&](plan::SGDOp update) {
+        std::vector<pf::Interval> intervals = getIntervals(update.getIntervals());
+        return step(pf::Step::SGD, pf::CreateSGDDirect(fbb, unit(update.getUnit()), buffer(update.getParameter()),
+                                                       buffer(update.getGradient()), buffer(update.getMomentum()),
+                                                       &intervals));
+      })
+      .Case([&](plan::ZeroOp zero) { return step(pf::Step::Zero, pf::CreateZero(fbb, buffer(zero.getTarget()))); })
+      .Case([&](plan::CopyOp copy) {
+        return step(pf::Step::Copy, pf::CreateCopy(fbb, buffer(copy.getSource()), buffer(copy.getTarget())));
+      })
+      .Case([&](plan::RecordOp record) {
+        return step(pf::Step::Record, pf::CreateRecord(fbb, events.lookup(record.getEvent())));
+      })
+      .Case([&](plan::WaitOp wait) {
+        return step(pf::Step::Wait, pf::CreateWait(fbb, events.lookup(wait.getEvent())));
+      })
+      .Default([](Operation *other) -> Result { return other->emitOpError() << "expected a command of a plan"; });
+}
+
+/// The name of a node, if a command comes from one.
+std::optional<StringRef> getNode(Location loc) {
+  if (auto named = dyn_cast<NameLoc>(loc))
+    return named.getName().getValue();
+  return std::nullopt;
+}
+
+LogicalResult Exporter::addPrograms() {
+  for (auto program : module.getOps<plan::ProgramOp>()) {
+    events.clear();
+    for (auto record : program.getOps<plan::RecordOp>())
+      events.try_emplace(record.getEvent(), uint32_t(events.size()));
+    std::vector<Offset<pf::Command>> commands;
+    for (Operation &op : program.getBody().front()) {
+      pf::Step kind = pf::Step::NONE;
+      FailureOr<Offset<void>> step = getStep(op, kind);
+      if (failed(step))
+        return failure();
+      auto command = cast<plan::CommandOpInterface>(op);
+      std::optional<StringRef> scope;
+      if (auto launch = dyn_cast<plan::LaunchOp>(op))
+        scope = launch.getScope();
+      commands.push_back(pf::CreateCommand(fbb, pf::Stream(command.getStream()), pf::Role(command.getRole()), kind,
+                                           *step, string(getNode(op.getLoc())), string(scope)));
+    }
+    programTable.push_back(
+        pf::CreateProgramDirect(fbb, string(program.getSymName()), &commands, uint32_t(events.size())));
+  }
+  return success();
+}
+
+FailureOr<pf::PlanFile> Exporter::run() {
+  for (auto op : module.getOps<plan::UnitOp>())
+    units.try_emplace(op.getSymName(), uint32_t(units.size()));
+  std::vector<Offset<pf::Communicator>> communicatorTable;
+  for (auto op : module.getOps<plan::CommunicatorOp>()) {
+    communicators.try_emplace(op.getSymName(), uint32_t(communicators.size()));
+    std::vector<uint32_t> axes(op.getAxes().begin(), op.getAxes().end());
+    sequences.emplace_back();
+    communicatorTable.push_back(pf::CreateCommunicatorDirect(fbb, string(op.getSymName()), &axes));
+  }
+  std::vector<Offset<pf::MeshAxis>> mesh;
+  for (AxisAttr axis : module.getMesh().getAsRange<AxisAttr>())
+    mesh.push_back(pf::CreateMeshAxis(fbb, string(axis.getName().getValue()), uint32_t(axis.getSize())));
+  if (failed(addBuffers()) || failed(addUnits()) || failed(addPrograms()) || failed(addArenas()))
+    return failure();
+
+  std::vector<Offset<pf::Operator>> operatorTable;
+  for (const auto &[qualified, schema] : operators.keys)
+    operatorTable.push_back(pf::CreateOperator(fbb, string(qualified), string(schema)));
+  std::vector<Offset<pf::Shape>> shapeTable;
+  for (const std::vector<int64_t> &values : shapes.keys)
+    shapeTable.push_back(pf::CreateShapeDirect(fbb, &values));
+  std::vector<Offset<flatbuffers::String>> notes, stringTable;
+  if (module.getNotes())
+    for (StringAttr note : module.getNotes()->getAsRange<StringAttr>())
+      notes.push_back(fbb.CreateString(note.getValue().str()));
+  for (const std::string &text : strings.keys)
+    stringTable.push_back(fbb.CreateString(text));
+  std::string device = module.getDevice().str(), strategy = module.getStrategy().str();
+
+  std::vector<Offset<flatbuffers::String>> digests;
+  for (const std::vector<std::string> &sequence : sequences)
+    digests.push_back(fbb.CreateString(pf::digestCollectives(sequence)));
+  fbb.Finish(pf::CreatePlanDirect(fbb, pf::planVersion, "fsdp-mlir", device.c_str(), strategy.c_str(), &mesh, arena[0],
+                                  persistentBytes, arena[1], &stringTable, &shapeTable, &operatorTable, &constants,
+                                  &bufferTable, &unitTable, &communicatorTable, &programTable, &reuse, &digests,
+                                  uint64_t(module.getTokenRows().value_or(0)), &notes),
+             pf::PlanIdentifier());
+  pf::Expected<pf::PlanFile> file = pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());
+  if (!file)
+    return module.emitError() << file.error().message;
+  return std::move(*file);
+}
+
+} // namespace
+
+FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module, StringRef name) {
+  auto plans = llvm::to_vector(module.getOps<plan::ModuleOp>());
+  if (plans.size() != 1)
+    return module.emitError() << "expected one plan.module to export, found " << plans.size();
+  return Exporter(plans.front(), name).run();
+}
