@@ -5,6 +5,7 @@
 #include "fsdp/Archive/DType.h"
 #include "fsdp/Archive/OpFacts.h"
 
+#include "mlir/IR/Builders.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -27,14 +28,16 @@ static std::string spell(Type type) {
 
 std::optional<pf::DType> fsdp::toPlanDType(Type type) {
   // The first element types of the archive's table are those of the plan file.
-  std::optional<archive::DType> dtype = archive::getDTypeFromMLIRName(spell(type));
+  std::optional<archive::DType> dtype =
+      archive::getDTypeFromMLIRName(spell(type));
   if (!dtype || uint8_t(*dtype) > uint8_t(pf::DType::MAX))
     return std::nullopt;
   return pf::DType(*dtype);
 }
 
 Type fsdp::fromPlanDType(pf::DType dtype, MLIRContext *context) {
-  return aten::getElementType(context, archive::getMLIRName(archive::DType(dtype)));
+  return aten::getElementType(context,
+                              archive::getMLIRName(archive::DType(dtype)));
 }
 
 //===----------------------------------------------------------------------===//
@@ -47,8 +50,9 @@ std::vector<uint64_t> ConstantValue::bits() const {
   return result;
 }
 
-flatbuffers::Offset<pf::Constant> fsdp::writeConstant(flatbuffers::FlatBufferBuilder &fbb,
-                                                      const ConstantValue &value) {
+flatbuffers::Offset<pf::Constant>
+fsdp::writeConstant(flatbuffers::FlatBufferBuilder &fbb,
+                    const ConstantValue &value) {
   auto write = [&]() -> flatbuffers::Offset<void> {
     switch (value.kind) {
     case pf::Value::Int:
@@ -87,12 +91,14 @@ flatbuffers::Offset<pf::Constant> fsdp::writeConstant(flatbuffers::FlatBufferBui
   return pf::CreateConstant(fbb, value.kind, offset);
 }
 
-// In the order of the plan file: contiguous, preserve, channels_last, channels_last_3d.
-static constexpr aten::MemoryFormat memoryFormats[] = {aten::MemoryFormat::Contiguous, aten::MemoryFormat::Preserve,
-                                                       aten::MemoryFormat::ChannelsLast,
-                                                       aten::MemoryFormat::ChannelsLast3D};
+// In the order of the plan file: contiguous, preserve, channels_last,
+// channels_last_3d.
+static constexpr aten::MemoryFormat memoryFormats[] = {
+    aten::MemoryFormat::Contiguous, aten::MemoryFormat::Preserve,
+    aten::MemoryFormat::ChannelsLast, aten::MemoryFormat::ChannelsLast3D};
 
-Attribute fsdp::readConstant(const pf::Constant &constant, MLIRContext *context) {
+Attribute fsdp::readConstant(const pf::Constant &constant,
+                             MLIRContext *context) {
   Builder builder(context);
   switch (constant.value_type()) {
   case pf::Value::Int:
@@ -102,28 +108,33 @@ Attribute fsdp::readConstant(const pf::Constant &constant, MLIRContext *context)
   case pf::Value::Bool:
     return builder.getBoolAttr(constant.value_as_Bool()->value());
   case pf::Value::Text:
-    return builder.getStringAttr(constant.value_as_Text()->value()->string_view());
+    return builder.getStringAttr(
+        constant.value_as_Text()->value()->string_view());
   case pf::Value::Ints: {
     auto *values = constant.value_as_Ints()->values();
-    return builder.getDenseI64ArrayAttr(SmallVector<int64_t>(values->begin(), values->end()));
+    return builder.getDenseI64ArrayAttr(
+        SmallVector<int64_t>(values->begin(), values->end()));
   }
   case pf::Value::Floats: {
     auto *values = constant.value_as_Floats()->values();
     SmallVector<double> floats(values->begin(), values->end());
-    return floats.empty() ? Attribute(builder.getDenseI64ArrayAttr({})) : builder.getDenseF64ArrayAttr(floats);
+    return floats.empty() ? Attribute(builder.getDenseI64ArrayAttr({}))
+                          : builder.getDenseF64ArrayAttr(floats);
   }
   case pf::Value::Bools: {
     auto *values = constant.value_as_Bools()->values();
     SmallVector<bool> truths;
     for (uint8_t value : *values)
       truths.push_back(value != 0);
-    return truths.empty() ? Attribute(builder.getDenseI64ArrayAttr({})) : builder.getDenseBoolArrayAttr(truths);
+    return truths.empty() ? Attribute(builder.getDenseI64ArrayAttr({}))
+                          : builder.getDenseBoolArrayAttr(truths);
   }
   case pf::Value::Type:
-    return TypeAttr::get(fromPlanDType(constant.value_as_Type()->value(), context));
+    return TypeAttr::get(
+        fromPlanDType(constant.value_as_Type()->value(), context));
   case pf::Value::MemoryFormat:
-    return aten::MemoryFormatAttr::get(context,
-                                       memoryFormats[constant.value_as_MemoryFormat()->value() % 4]);
+    return aten::MemoryFormatAttr::get(
+        context, memoryFormats[constant.value_as_MemoryFormat()->value() % 4]);
   case pf::Value::Layout:
     return aten::LayoutAttr::get(context, aten::Layout::Strided);
   default:
@@ -145,11 +156,14 @@ ConstantValue fit(ConstantValue value, const SchemaArgument &argument) {
   if (!argument.isList)
     return value;
   if (value.kind == pf::Value::Int || value.kind == pf::Value::Bool) {
-    value.kind = value.kind == pf::Value::Int ? pf::Value::Ints : pf::Value::Bools;
-    value.integers.resize(std::max<size_t>(argument.listSize, 1), value.integers[0]);
+    value.kind =
+        value.kind == pf::Value::Int ? pf::Value::Ints : pf::Value::Bools;
+    value.integers.resize(std::max<size_t>(argument.listSize, 1),
+                          value.integers[0]);
   } else if (value.kind == pf::Value::Float) {
     value.kind = pf::Value::Floats;
-    value.floats.resize(std::max<size_t>(argument.listSize, 1), value.floats[0]);
+    value.floats.resize(std::max<size_t>(argument.listSize, 1),
+                        value.floats[0]);
   } else if (value.kind == pf::Value::Ints && argument.kind == "float") {
     value.kind = pf::Value::Floats;
     value.floats.assign(value.integers.begin(), value.integers.end());
@@ -166,15 +180,29 @@ ConstantValue fit(ConstantValue value, const SchemaArgument &argument) {
 std::optional<ConstantValue> getConstant(Attribute attr) {
   return llvm::TypeSwitch<Attribute, std::optional<ConstantValue>>(attr)
       .Case([](UnitAttr) { return ConstantValue{pf::Value::None}; })
-      .Case([](BoolAttr truth) { return ConstantValue{pf::Value::Bool, {truth.getValue()}}; })
-      .Case([](IntegerAttr integer) { return ConstantValue{pf::Value::Int, {integer.getInt()}}; })
-      .Case([](FloatAttr number) { return ConstantValue{pf::Value::Float, {}, {number.getValueAsDouble()}}; })
-      .Case([](StringAttr text) { return ConstantValue{pf::Value::Text, {}, {}, text.str()}; })
-      .Case([](DenseI64ArrayAttr list) { return ConstantValue{pf::Value::Ints, list.asArrayRef().vec()}; })
-      .Case([](DenseF64ArrayAttr list) { return ConstantValue{pf::Value::Floats, {}, list.asArrayRef().vec()}; })
+      .Case([](BoolAttr truth) {
+        return ConstantValue{pf::Value::Bool, {truth.getValue()}};
+      })
+      .Case([](IntegerAttr integer) {
+        return ConstantValue{pf::Value::Int, {integer.getInt()}};
+      })
+      .Case([](FloatAttr number) {
+        return ConstantValue{pf::Value::Float, {}, {number.getValueAsDouble()}};
+      })
+      .Case([](StringAttr text) {
+        return ConstantValue{pf::Value::Text, {}, {}, text.str()};
+      })
+      .Case([](DenseI64ArrayAttr list) {
+        return ConstantValue{pf::Value::Ints, list.asArrayRef().vec()};
+      })
+      .Case([](DenseF64ArrayAttr list) {
+        return ConstantValue{pf::Value::Floats, {}, list.asArrayRef().vec()};
+      })
       .Case([](DenseBoolArrayAttr list) {
         ArrayRef<bool> truths = list.asArrayRef();
-        return ConstantValue{pf::Value::Bools, std::vector<int64_t>(truths.begin(), truths.end())};
+        return ConstantValue{
+            pf::Value::Bools,
+            std::vector<int64_t>(truths.begin(), truths.end())};
       })
       .Case([](TypeAttr type) -> std::optional<ConstantValue> {
         if (std::optional<pf::DType> dtype = toPlanDType(type.getValue()))
@@ -183,7 +211,8 @@ std::optional<ConstantValue> getConstant(Attribute attr) {
       })
       .Case([](aten::DeviceAttr) { return ConstantValue{pf::Value::Device}; })
       .Case([](aten::MemoryFormatAttr format) {
-        int64_t number = llvm::find(memoryFormats, format.getValue()) - std::begin(memoryFormats);
+        int64_t number = llvm::find(memoryFormats, format.getValue()) -
+                         std::begin(memoryFormats);
         return ConstantValue{pf::Value::MemoryFormat, {number}};
       })
       .Case([](aten::LayoutAttr layout) -> std::optional<ConstantValue> {
@@ -195,7 +224,8 @@ std::optional<ConstantValue> getConstant(Attribute attr) {
 }
 
 /// The constant that a default value in a schema is written as.
-std::optional<ConstantValue> parseDefault(StringRef text, const SchemaArgument &argument) {
+std::optional<ConstantValue> parseDefault(StringRef text,
+                                          const SchemaArgument &argument) {
   if (text == "None")
     return ConstantValue{pf::Value::None};
   if (text == "True" || text == "False")
@@ -207,13 +237,15 @@ std::optional<ConstantValue> parseDefault(StringRef text, const SchemaArgument &
   if (!text.getAsDouble(number))
     return ConstantValue{pf::Value::Float, {}, {number}};
   if (text.size() >= 2 && (text.front() == '"' || text.front() == '\''))
-    return ConstantValue{pf::Value::Text, {}, {}, text.drop_front().drop_back().str()};
+    return ConstantValue{
+        pf::Value::Text, {}, {}, text.drop_front().drop_back().str()};
   if (text.front() == '[' && text.back() == ']') {
     ConstantValue list{pf::Value::Ints};
     SmallVector<StringRef> pieces;
     text.drop_front().drop_back().split(pieces, ',', -1, /*KeepEmpty=*/false);
     for (StringRef piece : pieces) {
-      std::optional<ConstantValue> element = parseDefault(piece.trim(), argument);
+      std::optional<ConstantValue> element =
+          parseDefault(piece.trim(), argument);
       if (!element)
         return std::nullopt;
       if (element->kind == pf::Value::Bool)
@@ -232,7 +264,9 @@ std::optional<ConstantValue> parseDefault(StringRef text, const SchemaArgument &
       .Case("contiguous_format", ConstantValue{pf::Value::MemoryFormat, {0}})
       .Case("long", ConstantValue{pf::Value::Type, {int64_t(pf::DType::I64)}})
       .Case("float", ConstantValue{pf::Value::Type, {int64_t(pf::DType::F32)}})
-      .Case("inf", ConstantValue{pf::Value::Float, {}, {std::numeric_limits<double>::infinity()}})
+      .Case("inf", ConstantValue{pf::Value::Float,
+                                 {},
+                                 {std::numeric_limits<double>::infinity()}})
       .Default(std::nullopt);
 }
 
@@ -266,10 +300,12 @@ std::string fsdp::getSchemaText(plan::LaunchOp launch) {
   for (auto [i, value] : llvm::enumerate(args.getValues())) {
     text += i ? ", " : "";
     text += getKind(value).str() + " ";
-    text += i < args.getNumPositional() ? "_" + std::to_string(i)
-                                        : args.getKeywords()[i - args.getNumPositional()].str();
+    text += i < args.getNumPositional()
+                ? "_" + std::to_string(i)
+                : args.getKeywords()[i - args.getNumPositional()].str();
   }
-  size_t results = launch.getPresent() ? launch.getPresent()->size() : launch.getOutputs().size();
+  size_t results = launch.getPresent() ? launch.getPresent()->size()
+                                       : launch.getOutputs().size();
   text += ") -> ";
   if (results == 1)
     return text + "Tensor";
@@ -283,17 +319,20 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
   std::string text = getSchemaText(launch);
   std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
   if (!schema)
-    return launch.emitOpError() << "expected an operator with a schema, found '" << text << "'";
+    return launch.emitOpError()
+           << "expected an operator with a schema, found '" << text << "'";
 
   aten::ArgsAttr args = launch.getArgs();
   LaunchArguments result;
-  auto output = launch.getOutputs().begin(), outputEnd = launch.getOutputs().end();
+  auto output = launch.getOutputs().begin(),
+       outputEnd = launch.getOutputs().end();
   unsigned positional = 0, used = 0;
   for (const SchemaArgument &argument : schema->arguments) {
     LaunchArguments::Argument &complete = result.arguments.emplace_back();
     if (argument.isWritten) {
       if (output == outputEnd || argument.isList)
-        return launch.emitOpError() << "expected a buffer for the argument '" << argument.name << "'";
+        return launch.emitOpError() << "expected a buffer for the argument '"
+                                    << argument.name << "'";
       complete.isTensor = true;
       complete.tensors.push_back(*output++);
       continue;
@@ -306,7 +345,8 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
       if (argument.fallback)
         value = parseDefault(*argument.fallback, argument);
       if (!value)
-        return launch.emitOpError() << "expected an argument '" << argument.name << "'";
+        return launch.emitOpError()
+               << "expected an argument '" << argument.name << "'";
       complete.constant = fit(std::move(*value), argument);
       continue;
     }
@@ -321,27 +361,31 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
       complete.isTensorList = true;
       auto operand = operands.begin();
       for (Attribute element : list)
-        complete.tensors.push_back(isa<aten::OperandAttr>(element) ? Value(*operand++) : Value());
+        complete.tensors.push_back(
+            isa<aten::OperandAttr>(element) ? Value(*operand++) : Value());
     } else if (std::optional<ConstantValue> value = getConstant(attr)) {
       complete.constant = fit(std::move(*value), argument);
     } else {
-      return launch.emitOpError() << "expected for '" << argument.name << "' what a plan file knows, found " << attr;
+      return launch.emitOpError() << "expected for '" << argument.name
+                                  << "' what a plan file knows, found " << attr;
     }
   }
   if (used != args.getValues().size())
-    return launch.emitOpError() << "expected at most the arguments of '" << text << "', found "
-                                << args.getValues().size();
+    return launch.emitOpError() << "expected at most the arguments of '" << text
+                                << "', found " << args.getValues().size();
 
   if (schema->hasWrittenArguments()) {
     if (output != outputEnd)
-      return launch.emitOpError() << "expected as many buffers to write as '" << text << "' has";
+      return launch.emitOpError()
+             << "expected as many buffers to write as '" << text << "' has";
     return result;
   }
-  if (!launch.getPresent()) {
+  std::optional<ArrayRef<bool>> places = launch.getPresent();
+  if (!places) {
     result.results.assign(output, outputEnd);
     return result;
   }
-  for (bool present : *launch.getPresent())
+  for (bool present : *places)
     result.results.push_back(present ? Value(*output++) : Value());
   return result;
 }

@@ -33,19 +33,22 @@ struct ConstantValue {
 
   bool operator<(const ConstantValue &other) const {
     // Floats by their bits: -0.0 is not 0.0, and NaN equals itself.
-    return std::tie(kind, integers, text) < std::tie(other.kind, other.integers, other.text) ||
-           (std::tie(kind, integers, text) == std::tie(other.kind, other.integers, other.text) &&
+    return std::tie(kind, integers, text) <
+               std::tie(other.kind, other.integers, other.text) ||
+           (std::tie(kind, integers, text) ==
+                std::tie(other.kind, other.integers, other.text) &&
             bits() < other.bits());
   }
   std::vector<uint64_t> bits() const;
 };
 
-flatbuffers::Offset<planfile::Constant> writeConstant(flatbuffers::FlatBufferBuilder &fbb,
-                                                      const ConstantValue &value);
+flatbuffers::Offset<planfile::Constant>
+writeConstant(flatbuffers::FlatBufferBuilder &fbb, const ConstantValue &value);
 
 /// The argument that a constant stands for; lists of references are not among
 /// them.
-mlir::Attribute readConstant(const planfile::Constant &constant, mlir::MLIRContext *context);
+mlir::Attribute readConstant(const planfile::Constant &constant,
+                             mlir::MLIRContext *context);
 
 /// All arguments of an operator in the order of its schema, and the places of
 /// its results, if it writes none of its arguments.

@@ -5,6 +5,8 @@
 #include "fsdp/Dialect/Plan/IR/Plan.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
+#include "mlir/IR/AsmState.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -35,16 +37,25 @@ template <typename Key> struct Table {
 
 class Exporter {
 public:
-  Exporter(plan::ModuleOp module, StringRef name) : module(module), name(name) {}
+  Exporter(plan::ModuleOp module, StringRef name)
+      : module(module), name(name) {}
 
   FailureOr<pf::PlanFile> run();
 
 private:
   uint32_t string(StringRef text) { return strings.number(text.str()); }
-  uint32_t string(std::optional<StringRef> text) { return text ? string(*text) : pf::none; }
-  uint32_t shape(ArrayRef<int64_t> values) { return shapes.number(values.vec()); }
-  uint32_t buffer(Value value) const { return value ? buffers.lookup(value) : pf::none; }
-  uint32_t unit(std::optional<StringRef> symbol) const { return symbol ? units.lookup(*symbol) : pf::none; }
+  uint32_t string(std::optional<StringRef> text) {
+    return text ? string(*text) : pf::none;
+  }
+  uint32_t shape(ArrayRef<int64_t> values) {
+    return shapes.number(values.vec());
+  }
+  uint32_t buffer(Value value) const {
+    return value ? buffers.lookup(value) : pf::none;
+  }
+  uint32_t unit(std::optional<StringRef> symbol) const {
+    return symbol ? units.lookup(*symbol) : pf::none;
+  }
 
   LogicalResult addBuffers();
   FailureOr<std::vector<uint8_t>> getBytes(plan::BufferOp op);
@@ -69,7 +80,8 @@ private:
   std::vector<Offset<pf::Unit>> unitTable;
   std::vector<Offset<pf::Program>> programTable;
   std::vector<pf::Reuse> reuse;
-  std::vector<std::vector<std::string>> sequences; // of collectives, per communicator
+  std::vector<std::vector<std::string>>
+      sequences; // of collectives, per communicator
   uint64_t arena[3] = {0, 0, 0};
   uint64_t persistentBytes = 0;
 };
@@ -77,7 +89,8 @@ private:
 FailureOr<pf::DType> getDType(Operation *op, Type type) {
   if (std::optional<pf::DType> dtype = toPlanDType(type))
     return *dtype;
-  return op->emitOpError() << "expected an element type that a plan file knows, found " << type;
+  return op->emitOpError()
+         << "expected an element type that a plan file knows, found " << type;
 }
 
 //===----------------------------------------------------------------------===//
@@ -93,7 +106,8 @@ FailureOr<std::vector<uint8_t>> Exporter::getBytes(plan::BufferOp op) {
   if (auto resource = dyn_cast<DenseResourceElementsAttr>(elements)) {
     AsmResourceBlob *blob = resource.getRawHandle().getBlob();
     if (!blob)
-      return op.emitOpError() << "expected the content of a constant, found an empty resource";
+      return op.emitOpError()
+             << "expected the content of a constant, found an empty resource";
     logical.assign(blob->getData().begin(), blob->getData().end());
   } else if (auto dense = dyn_cast<DenseElementsAttr>(elements)) {
     if (type.getElementType().isInteger(1)) {
@@ -101,13 +115,15 @@ FailureOr<std::vector<uint8_t>> Exporter::getBytes(plan::BufferOp op) {
         logical.push_back(value);
     } else {
       ArrayRef<char> raw = dense.getRawData();
-      for (int64_t i = 0, e = dense.isSplat() ? type.getNumElements() : 1; i != e; ++i)
+      for (int64_t i = 0, e = dense.isSplat() ? type.getNumElements() : 1;
+           i != e; ++i)
         logical.insert(logical.end(), raw.begin(), raw.end());
     }
   }
   if (logical.size() != size_t(type.getNumElements()) * itemSize)
-    return op.emitOpError() << "expected a value of " << type.getNumElements() * itemSize << " bytes, found "
-                            << logical.size();
+    return op.emitOpError()
+           << "expected a value of " << type.getNumElements() * itemSize
+           << " bytes, found " << logical.size();
   if (aten::isDense(type))
     return logical;
 
@@ -117,8 +133,10 @@ FailureOr<std::vector<uint8_t>> Exporter::getBytes(plan::BufferOp op) {
     int64_t to = 0;
     for (auto [i, stride] : llvm::zip_equal(index, strides))
       to += i * stride;
-    std::copy_n(logical.begin() + from, itemSize, placed.begin() + to * itemSize);
-    for (int64_t d = type.getRank() - 1; d >= 0 && ++index[d] == type.getDimSize(d); --d)
+    std::copy_n(logical.begin() + from, itemSize,
+                placed.begin() + to * itemSize);
+    for (int64_t d = type.getRank() - 1;
+         d >= 0 && ++index[d] == type.getDimSize(d); --d)
       index[d] = 0;
   }
   return placed;
@@ -139,9 +157,11 @@ LogicalResult Exporter::addBuffers() {
     if (failed(dtype))
       return failure();
     if (!root.getOffset())
-      return op.emitOpError() << "expected a place in the arena: run 'plan-assign-memory' first";
+      return op.emitOpError()
+             << "expected a place in the arena: run 'plan-assign-memory' first";
     uint64_t offset = *root.getOffset() + plan::getRootOffset(value);
-    uint32_t sizes = shape(type.getShape()), strides = shape(aten::getStrides(type));
+    uint32_t sizes = shape(type.getShape()),
+             strides = shape(aten::getStrides(type));
     auto own = dyn_cast<plan::BufferOp>(op);
 
     flatbuffers::Offset<flatbuffers::Vector<uint8_t>> bytes;
@@ -157,7 +177,8 @@ LogicalResult Exporter::addBuffers() {
     pf::BufferBuilder builder(fbb);
     builder.add_space(pf::Space(root.getSpace()));
     builder.add_dtype(*dtype);
-    builder.add_role(own ? pf::BufferRole(own.getRole()) : pf::BufferRole::Transient);
+    builder.add_role(own ? pf::BufferRole(own.getRole())
+                         : pf::BufferRole::Transient);
     builder.add_offset(offset);
     builder.add_sizes(sizes);
     builder.add_strides(strides);
@@ -180,14 +201,16 @@ LogicalResult Exporter::addBuffers() {
 LogicalResult Exporter::addArenas() {
   uint64_t alignment = module.getDevice() == "cuda" ? 512 : 64;
   for (auto op : module.getOps<plan::BufferOp>()) {
-    uint64_t end = llvm::alignTo(*op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
+    uint64_t end = llvm::alignTo(
+        *op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
     uint64_t &bytes = arena[unsigned(op.getSpace())];
     bytes = std::max(bytes, end);
     if (op.isPersistent() && op.getSpace() == plan::Space::Device)
       persistentBytes = std::max(persistentBytes, end);
   }
   if (arena[unsigned(plan::Space::Pinned)])
-    return module.emitOpError() << "expected no pinned memory: the plan file has no arena for it yet";
+    return module.emitOpError() << "expected no pinned memory: the plan file "
+                                   "has no arena for it yet";
   return success();
 }
 
@@ -208,7 +231,8 @@ LogicalResult Exporter::addUnits() {
     return it == map.end() ? pf::none : it->second;
   };
   for (auto op : module.getOps<plan::UnitOp>()) {
-    FailureOr<pf::DType> storage = getDType(op, op.getStorage()), compute = getDType(op, op.getCompute()),
+    FailureOr<pf::DType> storage = getDType(op, op.getStorage()),
+                         compute = getDType(op, op.getCompute()),
                          reduce = getDType(op, op.getReduce());
     if (failed(storage) || failed(compute) || failed(reduce))
       return failure();
@@ -220,13 +244,15 @@ LogicalResult Exporter::addUnits() {
       SmallVector<int64_t> strides(parameter.getStrides());
       if (strides.empty())
         strides = aten::getDenseStrides(parameter.getSizes());
-      parameters.push_back(pf::CreateParameterDirect(fbb, string(parameter.getName().getValue()), &aliases,
-                                                     shape(parameter.getSizes()), shape(strides),
-                                                     parameter.getOffset(), !parameter.getFrozen()));
+      parameters.push_back(pf::CreateParameterDirect(
+          fbb, string(parameter.getName().getValue()), &aliases,
+          shape(parameter.getSizes()), shape(strides), parameter.getOffset(),
+          !parameter.getFrozen()));
     }
-    unitTable.push_back(pf::CreateUnitDirect(fbb, string(op.getSymName()), *storage, *compute, *reduce,
-                                             op.getLayout().getPadded(), op.getShards(), &parameters,
-                                             find(shards, op.getSymName()), find(gradients, op.getSymName())));
+    unitTable.push_back(pf::CreateUnitDirect(
+        fbb, string(op.getSymName()), *storage, *compute, *reduce,
+        op.getLayout().getPadded(), op.getShards(), &parameters,
+        find(shards, op.getSymName()), find(gradients, op.getSymName())));
   }
   return success();
 }
@@ -240,7 +266,8 @@ FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
   if (failed(arguments))
     return failure();
   auto constant = [&](const ConstantValue &value) -> int32_t {
-    auto [it, inserted] = constantNumbers.try_emplace(value, uint32_t(constants.size()));
+    auto [it, inserted] =
+        constantNumbers.try_emplace(value, uint32_t(constants.size()));
     if (inserted)
       constants.push_back(writeConstant(fbb, value));
     return ~int32_t(it->second);
@@ -261,8 +288,10 @@ FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
   std::vector<uint32_t> results;
   for (Value result : arguments->results)
     results.push_back(buffer(result));
-  std::pair<std::string, std::string> op(launch.getCalleeAttr().getQualifiedName(), getSchemaText(launch));
-  return pf::CreateLaunchDirect(fbb, operators.number(op), &args, results.empty() ? nullptr : &results);
+  std::pair<std::string, std::string> op(
+      launch.getCalleeAttr().getQualifiedName(), getSchemaText(launch));
+  return pf::CreateLaunchDirect(fbb, operators.number(op), &args,
+                                results.empty() ? nullptr : &results);
 }
 
 std::vector<pf::Interval> getIntervals(ArrayRef<int64_t> flat) {
@@ -278,7 +307,8 @@ template <typename Op> uint8_t Exporter::addCollective(Op op, pf::Step kind) {
   RankedTensorType type = plan::getTensorType(op.getSource());
   pf::DType dtype = toPlanDType(type.getElementType()).value_or(pf::DType::F32);
   sequences[communicator].push_back(pf::describeCollective(
-      kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype, op.getUnit().value_or("").str()));
+      kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype,
+      op.getUnit().value_or("").str()));
   return uint8_t(communicator);
 }
 
@@ -292,8 +322,11 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
     FailureOr<pf::DType> via = getDType(reduce, reduce.getVia());
     if (failed(via))
       return failure();
-    return step(name, create(fbb, addCollective(reduce, name), buffer(reduce.getSource()), buffer(reduce.getTarget()), unit(reduce.getUnit()),
-                             reduce.getDivide().getPre(), reduce.getDivide().getPost(), *via));
+    return step(name,
+                create(fbb, addCollective(reduce, name),
+                       buffer(reduce.getSource()), buffer(reduce.getTarget()),
+                       unit(reduce.getUnit()), reduce.getDivide().getPre(),
+                       reduce.getDivide().getPost(), *via));
   };
   return llvm::TypeSwitch<Operation *, Result>(&op)
       .Case([&](plan::LaunchOp launch) -> Result {
@@ -304,37 +337,58 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
       })
       .Case([&](plan::AllGatherOp gather) {
         return step(pf::Step::AllGather,
-                    pf::CreateAllGather(fbb, addCollective(gather, pf::Step::AllGather), buffer(gather.getSource()), buffer(gather.getTarget()),
-                                        unit(gather.getUnit())));
+                    pf::CreateAllGather(
+                        fbb, addCollective(gather, pf::Step::AllGather),
+                        buffer(gather.getSource()), buffer(gather.getTarget()),
+                        unit(gather.getUnit())));
       })
       .Case([&](plan::ReduceScatterOp reduce) {
-        return reduction(reduce, pf::CreateReduceScatter, pf::Step::ReduceScatter);
+        return reduction(reduce, pf::CreateReduceScatter,
+                         pf::Step::ReduceScatter);
       })
-      .Case([&](plan::AllReduceOp reduce) { return reduction(reduce, pf::CreateAllReduce, pf::Step::AllReduce); })
+      .Case([&](plan::AllReduceOp reduce) {
+        return reduction(reduce, pf::CreateAllReduce, pf::Step::AllReduce);
+      })
       .Case([&](plan::AdamWOp update) {
-        std::vector<pf::Interval> intervals = getIntervals(update.getIntervals());
-        return step(pf::Step::AdamW,
-                    pf::CreateAdamWDirect(fbb, unit(update.getUnit()), buffer(update.getParameter()),
-                                          buffer(update.getGradient()), buffer(update.getExpAvg()),
-                                          buffer(update.getExpAvgSq()), &intervals));
+        std::vector<pf::Interval> intervals =
+            getIntervals(update.getIntervals());
+        return step(
+            pf::Step::AdamW,
+            pf::CreateAdamWDirect(
+                fbb, unit(update.getUnit()), buffer(update.getParameter()),
+                buffer(update.getGradient()), buffer(update.getExpAvg()),
+                buffer(update.getExpAvgSq()), &intervals));
       })
       .Case([&](plan::SGDOp update) {
-        std::vector<pf::Interval> intervals = getIntervals(update.getIntervals());
-        return step(pf::Step::SGD, pf::CreateSGDDirect(fbb, unit(update.getUnit()), buffer(update.getParameter()),
-                                                       buffer(update.getGradient()), buffer(update.getMomentum()),
-                                                       &intervals));
+        std::vector<pf::Interval> intervals =
+            getIntervals(update.getIntervals());
+        return step(pf::Step::SGD,
+                    pf::CreateSGDDirect(fbb, unit(update.getUnit()),
+                                        buffer(update.getParameter()),
+                                        buffer(update.getGradient()),
+                                        buffer(update.getMomentum()),
+                                        &intervals));
       })
-      .Case([&](plan::ZeroOp zero) { return step(pf::Step::Zero, pf::CreateZero(fbb, buffer(zero.getTarget()))); })
+      .Case([&](plan::ZeroOp zero) {
+        return step(pf::Step::Zero,
+                    pf::CreateZero(fbb, buffer(zero.getTarget())));
+      })
       .Case([&](plan::CopyOp copy) {
-        return step(pf::Step::Copy, pf::CreateCopy(fbb, buffer(copy.getSource()), buffer(copy.getTarget())));
+        return step(pf::Step::Copy,
+                    pf::CreateCopy(fbb, buffer(copy.getSource()),
+                                   buffer(copy.getTarget())));
       })
       .Case([&](plan::RecordOp record) {
-        return step(pf::Step::Record, pf::CreateRecord(fbb, events.lookup(record.getEvent())));
+        return step(pf::Step::Record,
+                    pf::CreateRecord(fbb, events.lookup(record.getEvent())));
       })
       .Case([&](plan::WaitOp wait) {
-        return step(pf::Step::Wait, pf::CreateWait(fbb, events.lookup(wait.getEvent())));
+        return step(pf::Step::Wait,
+                    pf::CreateWait(fbb, events.lookup(wait.getEvent())));
       })
-      .Default([](Operation *other) -> Result { return other->emitOpError() << "expected a command of a plan"; });
+      .Default([](Operation *other) -> Result {
+        return other->emitOpError() << "expected a command of a plan";
+      });
 }
 
 /// The name of a node, if a command comes from one.
@@ -359,11 +413,12 @@ LogicalResult Exporter::addPrograms() {
       std::optional<StringRef> scope;
       if (auto launch = dyn_cast<plan::LaunchOp>(op))
         scope = launch.getScope();
-      commands.push_back(pf::CreateCommand(fbb, pf::Stream(command.getStream()), pf::Role(command.getRole()), kind,
-                                           *step, string(getNode(op.getLoc())), string(scope)));
+      commands.push_back(pf::CreateCommand(
+          fbb, pf::Stream(command.getStream()), pf::Role(command.getRole()),
+          kind, *step, string(getNode(op.getLoc())), string(scope)));
     }
-    programTable.push_back(
-        pf::CreateProgramDirect(fbb, string(program.getSymName()), &commands, uint32_t(events.size())));
+    programTable.push_back(pf::CreateProgramDirect(
+        fbb, string(program.getSymName()), &commands, uint32_t(events.size())));
   }
   return success();
 }
@@ -376,17 +431,21 @@ FailureOr<pf::PlanFile> Exporter::run() {
     communicators.try_emplace(op.getSymName(), uint32_t(communicators.size()));
     std::vector<uint32_t> axes(op.getAxes().begin(), op.getAxes().end());
     sequences.emplace_back();
-    communicatorTable.push_back(pf::CreateCommunicatorDirect(fbb, string(op.getSymName()), &axes));
+    communicatorTable.push_back(
+        pf::CreateCommunicatorDirect(fbb, string(op.getSymName()), &axes));
   }
   std::vector<Offset<pf::MeshAxis>> mesh;
   for (AxisAttr axis : module.getMesh().getAsRange<AxisAttr>())
-    mesh.push_back(pf::CreateMeshAxis(fbb, string(axis.getName().getValue()), uint32_t(axis.getSize())));
-  if (failed(addBuffers()) || failed(addUnits()) || failed(addPrograms()) || failed(addArenas()))
+    mesh.push_back(pf::CreateMeshAxis(fbb, string(axis.getName().getValue()),
+                                      uint32_t(axis.getSize())));
+  if (failed(addBuffers()) || failed(addUnits()) || failed(addPrograms()) ||
+      failed(addArenas()))
     return failure();
 
   std::vector<Offset<pf::Operator>> operatorTable;
   for (const auto &[qualified, schema] : operators.keys)
-    operatorTable.push_back(pf::CreateOperator(fbb, string(qualified), string(schema)));
+    operatorTable.push_back(pf::CreateOperator(
+        fbb, string(StringRef(qualified)), string(StringRef(schema))));
   std::vector<Offset<pf::Shape>> shapeTable;
   for (const std::vector<int64_t> &values : shapes.keys)
     shapeTable.push_back(pf::CreateShapeDirect(fbb, &values));
@@ -396,17 +455,22 @@ FailureOr<pf::PlanFile> Exporter::run() {
       notes.push_back(fbb.CreateString(note.getValue().str()));
   for (const std::string &text : strings.keys)
     stringTable.push_back(fbb.CreateString(text));
-  std::string device = module.getDevice().str(), strategy = module.getStrategy().str();
+  std::string device = module.getDevice().str(),
+              strategy = module.getStrategy().str();
 
   std::vector<Offset<flatbuffers::String>> digests;
   for (const std::vector<std::string> &sequence : sequences)
     digests.push_back(fbb.CreateString(pf::digestCollectives(sequence)));
-  fbb.Finish(pf::CreatePlanDirect(fbb, pf::planVersion, "fsdp-mlir", device.c_str(), strategy.c_str(), &mesh, arena[0],
-                                  persistentBytes, arena[1], &stringTable, &shapeTable, &operatorTable, &constants,
-                                  &bufferTable, &unitTable, &communicatorTable, &programTable, &reuse, &digests,
-                                  uint64_t(module.getTokenRows().value_or(0)), &notes),
-             pf::PlanIdentifier());
-  pf::Expected<pf::PlanFile> file = pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());
+  fbb.Finish(
+      pf::CreatePlanDirect(fbb, pf::planVersion, "fsdp-mlir", device.c_str(),
+                           strategy.c_str(), &mesh, arena[0], persistentBytes,
+                           arena[1], &stringTable, &shapeTable, &operatorTable,
+                           &constants, &bufferTable, &unitTable,
+                           &communicatorTable, &programTable, &reuse, &digests,
+                           uint64_t(module.getTokenRows().value_or(0)), &notes),
+      pf::PlanIdentifier());
+  pf::Expected<pf::PlanFile> file =
+      pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());
   if (!file)
     return module.emitError() << file.error().message;
   return std::move(*file);
@@ -414,9 +478,11 @@ FailureOr<pf::PlanFile> Exporter::run() {
 
 } // namespace
 
-FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module, StringRef name) {
+FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module,
+                                         StringRef name) {
   auto plans = llvm::to_vector(module.getOps<plan::ModuleOp>());
   if (plans.size() != 1)
-    return module.emitError() << "expected one plan.module to export, found " << plans.size();
+    return module.emitError()
+           << "expected one plan.module to export, found " << plans.size();
   return Exporter(plans.front(), name).run();
 }

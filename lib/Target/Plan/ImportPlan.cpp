@@ -19,30 +19,41 @@ namespace {
 class Importer {
 public:
   Importer(const pf::PlanFile &file, MLIRContext *context)
-      : file(file), plan(file.plan()), context(context), builder(context), unknown(UnknownLoc::get(context)) {}
+      : file(file), plan(file.plan()), context(context), builder(context),
+        unknown(UnknownLoc::get(context)) {}
 
   OwningOpRef<mlir::ModuleOp> run();
 
 private:
   StringAttr string(uint32_t index) {
-    return index == pf::none ? StringAttr() : builder.getStringAttr(file.string(index));
+    return index == pf::none ? StringAttr()
+                             : builder.getStringAttr(file.string(index));
   }
-  FlatSymbolRefAttr symbol(uint32_t index) { return FlatSymbolRefAttr::get(string(index)); }
+  FlatSymbolRefAttr symbol(uint32_t index) {
+    return FlatSymbolRefAttr::get(string(index));
+  }
   FlatSymbolRefAttr unit(uint32_t index) {
-    return index == pf::none ? FlatSymbolRefAttr() : symbol(plan.units()->Get(index)->name());
+    return index == pf::none ? FlatSymbolRefAttr()
+                             : symbol(plan.units()->Get(index)->name());
   }
-  FlatSymbolRefAttr communicator(uint32_t index) { return symbol(plan.communicators()->Get(index)->name()); }
+  FlatSymbolRefAttr communicator(uint32_t index) {
+    return symbol(plan.communicators()->Get(index)->name());
+  }
   SmallVector<int64_t> shape(uint32_t index) {
-    return SmallVector<int64_t>(file.shape(index).begin(), file.shape(index).end());
+    return SmallVector<int64_t>(file.shape(index).begin(),
+                                file.shape(index).end());
   }
   Type type(pf::DType dtype) { return fromPlanDType(dtype, context); }
-  Value buffer(uint32_t index) { return index == pf::none ? Value() : buffers[index]; }
+  Value buffer(uint32_t index) {
+    return index == pf::none ? Value() : buffers[index];
+  }
 
   void addUnit(const pf::Unit &unit);
   void addBuffers();
   ElementsAttr getValue(const pf::Buffer &buffer, RankedTensorType type);
   LogicalResult addCommand(const pf::Command &command);
-  LogicalResult addLaunch(const pf::Launch &launch, Location loc, const pf::Command &command);
+  LogicalResult addLaunch(const pf::Launch &launch, Location loc,
+                          const pf::Command &command);
 
   const pf::PlanFile &file;
   const pf::Plan &plan;
@@ -60,21 +71,28 @@ void Importer::addUnit(const pf::Unit &unit) {
     if (parameter->aliases())
       for (uint32_t alias : *parameter->aliases())
         aliases.push_back(string(alias));
-    SmallVector<int64_t> sizes = shape(parameter->sizes()), strides = shape(parameter->strides());
+    SmallVector<int64_t> sizes = shape(parameter->sizes()),
+                         strides = shape(parameter->strides());
     if (llvm::equal(strides, aten::getDenseStrides(sizes)))
       strides.clear();
-    parameters.push_back(ParameterAttr::get(context, string(parameter->name()), sizes, int64_t(parameter->offset()),
-                                            !parameter->trainable(), strides, aliases));
-    numel = std::max(numel, parameter->offset() + uint64_t(parameters.back().getNumel()));
+    parameters.push_back(ParameterAttr::get(
+        context, string(parameter->name()), sizes, int64_t(parameter->offset()),
+        !parameter->trainable(), strides, aliases));
+    numel = std::max(numel, parameter->offset() +
+                                uint64_t(parameters.back().getNumel()));
   }
-  auto layout = LayoutAttr::get(context, parameters, int64_t(numel), int64_t(unit.numel()));
-  plan::UnitOp::create(builder, unknown, string(unit.name()), TypeAttr::get(type(unit.storage())),
-                       TypeAttr::get(type(unit.compute())), TypeAttr::get(type(unit.reduce())),
+  auto layout = LayoutAttr::get(context, parameters, int64_t(numel),
+                                int64_t(unit.numel()));
+  plan::UnitOp::create(builder, unknown, string(unit.name()),
+                       TypeAttr::get(type(unit.storage())),
+                       TypeAttr::get(type(unit.compute())),
+                       TypeAttr::get(type(unit.reduce())),
                        builder.getI64IntegerAttr(unit.shards()), layout);
 }
 
 /// The content of an embedded buffer, by its logical order of elements.
-ElementsAttr Importer::getValue(const pf::Buffer &buffer, RankedTensorType type) {
+ElementsAttr Importer::getValue(const pf::Buffer &buffer,
+                                RankedTensorType type) {
   size_t itemSize = pf::getItemSize(buffer.dtype());
   auto dense = RankedTensorType::get(type.getShape(), type.getElementType());
   SmallVector<char> raw;
@@ -85,11 +103,13 @@ ElementsAttr Importer::getValue(const pf::Buffer &buffer, RankedTensorType type)
       from += position * stride;
     const uint8_t *bytes = buffer.bytes()->data() + from * itemSize;
     raw.append(bytes, bytes + itemSize);
-    for (int64_t d = type.getRank() - 1; d >= 0 && ++index[d] == type.getDimSize(d); --d)
+    for (int64_t d = type.getRank() - 1;
+         d >= 0 && ++index[d] == type.getDimSize(d); --d)
       index[d] = 0;
   }
   if (type.getElementType().isInteger(1)) {
-    SmallVector<bool> truths(llvm::map_range(raw, [](char byte) { return byte != 0; }));
+    SmallVector<bool> truths(
+        llvm::map_range(raw, [](char byte) { return byte != 0; }));
     return DenseElementsAttr::get(dense, truths);
   }
   return DenseElementsAttr::getFromRawBuffer(dense, raw);
@@ -103,15 +123,19 @@ void Importer::addBuffers() {
   std::vector<std::pair<plan::BufferOp, uint32_t>> roots;
   for (uint32_t i = 0; i != count; ++i) {
     const pf::Buffer &entry = *plan.buffers()->Get(i);
-    RankedTensorType tensor = aten::getTensorType(shape(entry.sizes()), type(entry.dtype()), shape(entry.strides()));
+    RankedTensorType tensor = aten::getTensorType(
+        shape(entry.sizes()), type(entry.dtype()), shape(entry.strides()));
     if (entry.root() != i && entry.root() != pf::none) {
       const pf::Buffer &root = *plan.buffers()->Get(entry.root());
-      buffers[i] = plan::ViewOp::create(builder, unknown, plan::BufferType::get(context), buffers[entry.root()],
-                                        builder.getI64IntegerAttr(entry.offset() - root.offset()),
-                                        TypeAttr::get(tensor));
+      buffers[i] = plan::ViewOp::create(
+          builder, unknown, plan::BufferType::get(context),
+          buffers[entry.root()],
+          builder.getI64IntegerAttr(entry.offset() - root.offset()),
+          TypeAttr::get(tensor));
       continue;
     }
-    auto op = plan::BufferOp::create(builder, unknown, plan::BufferRole(entry.role()), tensor);
+    auto op = plan::BufferOp::create(builder, unknown,
+                                     plan::BufferRole(entry.role()), tensor);
     op.setSpace(plan::Space(entry.space()));
     if (entry.owner() != pf::none)
       op.setOwnerAttr(unit(entry.owner()));
@@ -132,12 +156,15 @@ void Importer::addBuffers() {
     op.getAfterMutable().assign(after[index]);
 }
 
-LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc, const pf::Command &command) {
+LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
+                                  const pf::Command &command) {
   const pf::Operator &op = *plan.operators()->Get(launch.op());
   StringRef name = file.string(op.name());
-  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(file.string(op.schema()));
+  std::optional<pf::OperatorSchema> schema =
+      pf::parseOperatorSchema(file.string(op.schema()));
   if (!schema || schema->arguments.size() != launch.args()->size())
-    return emitError(loc) << "expected an operator with a schema, found '" << name << "'";
+    return emitError(loc) << "expected an operator with a schema, found '"
+                          << name << "'";
   name.consume_front("aten::");
   SmallVector<Attribute> values;
   SmallVector<Value> inputs, outputs;
@@ -161,7 +188,8 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc, const 
     }
     SmallVector<Attribute> list;
     for (int32_t ref : *refs->values()) {
-      list.push_back(ref < 0 ? Attribute(builder.getUnitAttr()) : Attribute(place));
+      list.push_back(ref < 0 ? Attribute(builder.getUnitAttr())
+                             : Attribute(place));
       if (ref >= 0)
         inputs.push_back(buffers[ref]);
     }
@@ -178,14 +206,17 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc, const 
     if (llvm::is_contained(places, false))
       present = builder.getDenseBoolArrayAttr(places);
   }
-  plan::LaunchOp::create(builder, loc, aten::OpNameAttr::get(context, name),
-                         aten::ArgsAttr::get(context, values, ArrayRef<StringAttr>()), inputs, outputs, present,
-                         string(command.scope()), plan::RoleAttr::get(context, plan::Role(command.role())),
-                         plan::StreamAttr::get(context, Stream(command.stream())));
+  plan::LaunchOp::create(
+      builder, loc, aten::OpNameAttr::get(context, name),
+      aten::ArgsAttr::get(context, values, ArrayRef<StringAttr>()), inputs,
+      outputs, present, string(command.scope()),
+      plan::RoleAttr::get(context, plan::Role(command.role())),
+      plan::StreamAttr::get(context, Stream(command.stream())));
   return success();
 }
 
-SmallVector<int64_t> getFlat(const flatbuffers::Vector<const pf::Interval *> &intervals) {
+SmallVector<int64_t>
+getFlat(const flatbuffers::Vector<const pf::Interval *> &intervals) {
   SmallVector<int64_t> flat;
   for (const pf::Interval *interval : intervals) {
     flat.push_back(int64_t(interval->begin()));
@@ -197,58 +228,76 @@ SmallVector<int64_t> getFlat(const flatbuffers::Vector<const pf::Interval *> &in
 LogicalResult Importer::addCommand(const pf::Command &command) {
   auto role = plan::Role(command.role());
   auto stream = Stream(command.stream());
-  Location loc = command.node() == pf::none ? unknown : Location(NameLoc::get(string(command.node())));
+  Location loc = command.node() == pf::none
+                     ? unknown
+                     : Location(NameLoc::get(string(command.node())));
   auto reduce = [&](auto *op, auto create) {
-    create(builder, loc, communicator(op->communicator()), DivideAttr::get(context, op->pre(), op->post()),
-           TypeAttr::get(type(op->via())), buffer(op->source()), buffer(op->target()), unit(op->unit()),
-           plan::RoleAttr::get(context, role), plan::StreamAttr::get(context, stream));
+    create(builder, loc, communicator(op->communicator()),
+           DivideAttr::get(context, op->pre(), op->post()),
+           TypeAttr::get(type(op->via())), buffer(op->source()),
+           buffer(op->target()), unit(op->unit()),
+           plan::RoleAttr::get(context, role),
+           plan::StreamAttr::get(context, stream));
   };
   switch (command.step_type()) {
   case pf::Step::Launch:
     return addLaunch(*command.step_as_Launch(), loc, command);
   case pf::Step::AllGather: {
     auto *gather = command.step_as_AllGather();
-    plan::AllGatherOp::create(builder, loc, communicator(gather->communicator()), buffer(gather->source()),
-                              buffer(gather->target()), unit(gather->unit()), plan::RoleAttr::get(context, role),
-                              plan::StreamAttr::get(context, stream));
+    plan::AllGatherOp::create(
+        builder, loc, communicator(gather->communicator()),
+        buffer(gather->source()), buffer(gather->target()),
+        unit(gather->unit()), plan::RoleAttr::get(context, role),
+        plan::StreamAttr::get(context, stream));
     return success();
   }
   case pf::Step::ReduceScatter:
-    reduce(command.step_as_ReduceScatter(),
-           [](auto &&...arguments) { plan::ReduceScatterOp::create(arguments...); });
+    reduce(command.step_as_ReduceScatter(), [](auto &&...arguments) {
+      plan::ReduceScatterOp::create(arguments...);
+    });
     return success();
   case pf::Step::AllReduce:
-    reduce(command.step_as_AllReduce(), [](auto &&...arguments) { plan::AllReduceOp::create(arguments...); });
+    reduce(command.step_as_AllReduce(), [](auto &&...arguments) {
+      plan::AllReduceOp::create(arguments...);
+    });
     return success();
   case pf::Step::AdamW: {
     auto *update = command.step_as_AdamW();
-    plan::AdamWOp::create(builder, loc, unit(update->unit()),
-                          builder.getDenseI64ArrayAttr(getFlat(*update->intervals())), buffer(update->parameter()),
-                          buffer(update->gradient()), buffer(update->exp_avg()), buffer(update->exp_avg_sq()),
-                          plan::RoleAttr::get(context, role), plan::StreamAttr::get(context, stream));
+    plan::AdamWOp::create(
+        builder, loc, unit(update->unit()),
+        builder.getDenseI64ArrayAttr(getFlat(*update->intervals())),
+        buffer(update->parameter()), buffer(update->gradient()),
+        buffer(update->exp_avg()), buffer(update->exp_avg_sq()),
+        plan::RoleAttr::get(context, role),
+        plan::StreamAttr::get(context, stream));
     return success();
   }
   case pf::Step::SGD: {
     auto *update = command.step_as_SGD();
-    plan::SGDOp::create(builder, loc, unit(update->unit()),
-                        builder.getDenseI64ArrayAttr(getFlat(*update->intervals())), buffer(update->parameter()),
-                        buffer(update->gradient()), buffer(update->momentum()), plan::RoleAttr::get(context, role),
-                        plan::StreamAttr::get(context, stream));
+    plan::SGDOp::create(
+        builder, loc, unit(update->unit()),
+        builder.getDenseI64ArrayAttr(getFlat(*update->intervals())),
+        buffer(update->parameter()), buffer(update->gradient()),
+        buffer(update->momentum()), plan::RoleAttr::get(context, role),
+        plan::StreamAttr::get(context, stream));
     return success();
   }
   case pf::Step::Zero:
-    plan::ZeroOp::create(builder, loc, buffer(command.step_as_Zero()->target()), role, stream);
+    plan::ZeroOp::create(builder, loc, buffer(command.step_as_Zero()->target()),
+                         role, stream);
     return success();
   case pf::Step::Copy:
     plan::CopyOp::create(builder, loc, buffer(command.step_as_Copy()->source()),
-                         buffer(command.step_as_Copy()->target()), role, stream);
+                         buffer(command.step_as_Copy()->target()), role,
+                         stream);
     return success();
   case pf::Step::Record:
-    events[command.step_as_Record()->event()] =
-        plan::RecordOp::create(builder, loc, plan::EventType::get(context), role, stream);
+    events[command.step_as_Record()->event()] = plan::RecordOp::create(
+        builder, loc, plan::EventType::get(context), role, stream);
     return success();
   case pf::Step::Wait:
-    plan::WaitOp::create(builder, loc, events[command.step_as_Wait()->event()], role, stream);
+    plan::WaitOp::create(builder, loc, events[command.step_as_Wait()->event()],
+                         role, stream);
     return success();
   case pf::Step::NONE:
     break;
@@ -267,23 +316,31 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
     for (const flatbuffers::String *note : *plan.notes())
       notes.push_back(builder.getStringAttr(note->string_view()));
   auto op = plan::ModuleOp::create(
-      builder, unknown, builder.getStringAttr("step_plan"), builder.getArrayAttr(axes),
+      builder, unknown, builder.getStringAttr("step_plan"),
+      builder.getArrayAttr(axes),
       builder.getStringAttr(plan.device()->string_view()),
-      builder.getStringAttr(plan.strategy() ? plan.strategy()->string_view() : ""),
-      plan.token_rows() ? builder.getI64IntegerAttr(int64_t(plan.token_rows())) : IntegerAttr(),
+      builder.getStringAttr(plan.strategy() ? plan.strategy()->string_view()
+                                            : ""),
+      plan.token_rows() ? builder.getI64IntegerAttr(int64_t(plan.token_rows()))
+                        : IntegerAttr(),
       notes.empty() ? ArrayAttr() : builder.getArrayAttr(notes));
-  Block &body = op.getBody().empty() ? op.getBody().emplaceBlock() : op.getBody().front();
+  Block &body =
+      op.getBody().empty() ? op.getBody().emplaceBlock() : op.getBody().front();
   builder.setInsertionPointToEnd(&body);
   for (const pf::Communicator *entry : *plan.communicators())
     plan::CommunicatorOp::create(
         builder, unknown, string(entry->name()),
-        builder.getDenseI64ArrayAttr(SmallVector<int64_t>(entry->axes()->begin(), entry->axes()->end())));
+        builder.getDenseI64ArrayAttr(SmallVector<int64_t>(
+            entry->axes()->begin(), entry->axes()->end())));
   for (const pf::Unit *entry : *plan.units())
     addUnit(*entry);
   addBuffers();
   for (const pf::Program *entry : *plan.programs()) {
-    auto program = plan::ProgramOp::create(builder, unknown, string(entry->name()));
-    Block &commands = program.getBody().empty() ? program.getBody().emplaceBlock() : program.getBody().front();
+    auto program =
+        plan::ProgramOp::create(builder, unknown, string(entry->name()));
+    Block &commands = program.getBody().empty()
+                          ? program.getBody().emplaceBlock()
+                          : program.getBody().front();
     OpBuilder::InsertionGuard guard(builder);
     builder.setInsertionPointToEnd(&commands);
     events.assign(entry->events(), {});
@@ -298,6 +355,7 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
 
 } // namespace
 
-OwningOpRef<mlir::ModuleOp> fsdp::importPlan(const pf::PlanFile &file, MLIRContext *context) {
+OwningOpRef<mlir::ModuleOp> fsdp::importPlan(const pf::PlanFile &file,
+                                             MLIRContext *context) {
   return Importer(file, context).run();
 }

@@ -16,18 +16,23 @@ void fsdp::registerPlanTranslations() {
         FailureOr<planfile::PlanFile> file = exportPlan(module, "plan");
         if (failed(file))
           return failure();
-        output.write(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
+        output.write(reinterpret_cast<const char *>(file->bytes().data()),
+                     file->bytes().size());
         return success();
       },
       [](DialectRegistry &registry) { registerAllDialects(registry); });
 
   static TranslateToMLIRRegistration importer(
       "import-plan", "read a plan file",
-      [](const std::shared_ptr<llvm::SourceMgr> &source, MLIRContext *context) -> OwningOpRef<Operation *> {
-        const llvm::MemoryBuffer &buffer = *source->getMemoryBuffer(source->getMainFileID());
-        planfile::Expected<planfile::PlanFile> file = planfile::PlanFile::fromBytes(
-            buffer.getBufferIdentifier().str(),
-            std::vector<uint8_t>(buffer.getBufferStart(), buffer.getBufferEnd()));
+      [](const std::shared_ptr<llvm::SourceMgr> &source,
+         MLIRContext *context) -> OwningOpRef<Operation *> {
+        const llvm::MemoryBuffer &buffer =
+            *source->getMemoryBuffer(source->getMainFileID());
+        planfile::Expected<planfile::PlanFile> file =
+            planfile::PlanFile::fromBytes(
+                buffer.getBufferIdentifier().str(),
+                std::vector<uint8_t>(buffer.getBufferStart(),
+                                     buffer.getBufferEnd()));
         if (!file) {
           emitError(UnknownLoc::get(context)) << file.error().message;
           return nullptr;

@@ -1,0 +1,234 @@
+//===- fsdp-plan.cpp - From an exported model to a plan -------------------===//
+//
+// The whole compiler behind one command for people: `.pt2` in, plan file and
+// report out, with every verifier on.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Report.h"
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+#include "fsdp/Import/PT2/ImportPT2.h"
+#include "fsdp/InitAllDialects.h"
+#include "fsdp/Target/Plan/PlanTarget.h"
+
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Support/FileUtilities.h"
+#include "mlir/Support/Timing.h"
+#include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/ToolOutputFile.h"
+
+using namespace fsdp;
+using llvm::StringRef;
+using mlir::failed;
+using mlir::failure;
+using mlir::LogicalResult;
+using mlir::success;
+namespace cl = llvm::cl;
+
+namespace {
+
+/// The command line; a member of each name is an option of that name.
+struct CommandLine {
+  cl::OptionCategory category{"fsdp-plan options"};
+  cl::opt<std::string> input{cl::Positional, cl::Required,
+                             cl::desc("<model.pt2>"), cl::cat(category)};
+  cl::opt<std::string> output{"o", cl::Required,
+                              cl::desc("Where the plan goes"),
+                              cl::value_desc("step.plan"), cl::cat(category)};
+  cl::opt<std::string> ranks{"ranks", cl::Required,
+                             cl::desc("How many ranks share the step"),
+                             cl::value_desc("N"), cl::cat(category)};
+  cl::opt<std::string> bind{
+      "bind",
+      cl::desc("Sizes of symbols: hint for the example's, or s70=16,s72=2"),
+      cl::value_desc("sizes"), cl::cat(category)};
+  cl::opt<std::string> strategy{
+      "strategy", cl::init("full_shard"),
+      cl::desc("full_shard (default), shard_grad_op or no_shard"),
+      cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> wrap{"wrap", cl::init("auto"),
+                            cl::desc("What becomes a unit: auto (default: "
+                                     "repeated structure), scope:REGEX, "
+                                     "class:NAME or size:N"),
+                            cl::value_desc("policy"), cl::cat(category)};
+  cl::opt<std::string> storageDtype{
+      "storage-dtype",
+      cl::desc("Element type of the shards (default: the archive's)"),
+      cl::value_desc("f32|bf16|f16"), cl::cat(category)};
+  cl::opt<std::string> optimizer{"optimizer", cl::init("adamw"),
+                                 cl::desc("adamw (default), sgd or none"),
+                                 cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> device{"device", cl::init("cpu"),
+                              cl::desc("cpu (default) or cuda"),
+                              cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> report{"report",
+                              cl::desc("Also write the report as JSON"),
+                              cl::value_desc("r.json"), cl::cat(category)};
+  cl::opt<bool> timing{"timing",
+                       cl::desc("Show where the compiler's time went"),
+                       cl::cat(category)};
+};
+
+LogicalResult refuse(const llvm::Twine &sentence) {
+  llvm::errs() << "fsdp-plan: error: " << sentence << "\n";
+  return failure();
+}
+
+/// Prints errors and warnings as sentences, with the node that they are about.
+LogicalResult printDiagnostic(mlir::Diagnostic &diagnostic) {
+  auto print = [](mlir::Diagnostic &part, StringRef kind) {
+    llvm::errs() << "fsdp-plan: " << kind << ": " << part.str();
+    if (auto node = llvm::dyn_cast<mlir::NameLoc>(part.getLocation()))
+      llvm::errs() << " (at '" << node.getName().getValue() << "')";
+    llvm::errs() << "\n";
+  };
+  if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
+    print(diagnostic, "error");
+  else if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
+    print(diagnostic, "warning");
+  else
+    return success();
+  for (mlir::Diagnostic &note : diagnostic.getNotes())
+    print(note, "note");
+  return success();
+}
+
+/// Sets `value` to what `text` names, or says which names there are.
+template <typename Enum>
+LogicalResult choose(StringRef option, StringRef text,
+                     llvm::ArrayRef<std::pair<StringRef, Enum>> names,
+                     Enum &value) {
+  std::string expected;
+  for (auto [name, candidate] : names) {
+    if (name == text) {
+      value = candidate;
+      return success();
+    }
+    expected += (expected.empty() ? "" : ", ") + name.str();
+  }
+  return refuse("--" + option + ": expected one of " + expected + "; found '" +
+                text + "'");
+}
+
+LogicalResult readOptions(const CommandLine &line,
+                          FSDPPipelineOptions &options) {
+  int64_t ranks = 0;
+  if (StringRef(line.ranks).getAsInteger(10, ranks) || ranks < 1)
+    return refuse("--ranks: expected a number of at least 1; found '" +
+                  line.ranks + "'");
+  Strategy strategy = Strategy::FullShard;
+  Optimizer optimizer = Optimizer::AdamW;
+  bool isCUDA = false, isDtype = false;
+  if (failed(choose<Strategy>("strategy", line.strategy,
+                              {{"full_shard", Strategy::FullShard},
+                               {"shard_grad_op", Strategy::ShardGradOp},
+                               {"no_shard", Strategy::NoShard}},
+                              strategy)) ||
+      failed(choose<Optimizer>("optimizer", line.optimizer,
+                               {{"adamw", Optimizer::AdamW},
+                                {"sgd", Optimizer::SGD},
+                                {"none", Optimizer::None}},
+                               optimizer)) ||
+      failed(choose<bool>("device", line.device,
+                          {{"cpu", false}, {"cuda", true}}, isCUDA)) ||
+      failed(choose<bool>("storage-dtype", line.storageDtype,
+                          {{"", false},
+                           {"f32", true},
+                           {"bf16", true},
+                           {"f16", true},
+                           {"f64", true}},
+                          isDtype)))
+    return failure();
+  options.ranks = ranks;
+  options.strategy = strategy;
+  options.optimizer = optimizer;
+  options.storageDtype = line.storageDtype;
+  options.wrap = line.wrap;
+  options.device = line.device;
+  return success();
+}
+
+/// Writes the JSON report next to its final name first.
+LogicalResult writeReport(const PlanSummary &summary, StringRef path) {
+  std::string error;
+  auto file = mlir::openOutputFile(path, &error);
+  if (!file)
+    return refuse("--report: " + error);
+  file->os() << llvm::formatv("{0:2}\n", toJSON(summary));
+  file->keep();
+  return success();
+}
+
+LogicalResult run(const CommandLine &line) {
+  FSDPPipelineOptions options;
+  if (failed(readOptions(line, options)))
+    return failure();
+
+  mlir::DefaultTimingManager timings;
+  timings.setEnabled(line.timing);
+  timings.setDisplayMode(mlir::DefaultTimingManager::DisplayMode::Tree);
+  mlir::TimingScope root = timings.getRootScope();
+
+  mlir::DialectRegistry registry;
+  registerAllDialects(registry);
+  mlir::MLIRContext context(registry, mlir::MLIRContext::Threading::DISABLED);
+  mlir::ScopedDiagnosticHandler handler(&context, printDiagnostic);
+
+  mlir::TimingScope importing = root.nest("import");
+  mlir::OwningOpRef<mlir::ModuleOp> module =
+      importPT2(line.input, ImportOptions{line.bind}, &context);
+  if (!module)
+    return failure();
+  importing.stop();
+
+  mlir::TimingScope passes = root.nest("passes");
+  mlir::PassManager pm(&context);
+  pm.enableVerifier(true);
+  pm.enableTiming(passes);
+  buildPlanPipeline(pm, options);
+  if (failed(pm.run(*module)))
+    return failure();
+  passes.stop();
+
+  mlir::TimingScope exporting = root.nest("export");
+  mlir::FailureOr<planfile::PlanFile> file =
+      exportPlan(*module, line.output.getValue());
+  if (failed(file))
+    return failure();
+  exporting.stop();
+
+  PlanSummary summary = summarize(file->plan());
+  planfile::Expected<size_t> written = file->write(line.output);
+  if (!written)
+    return refuse(written.error().message);
+  if (!line.report.empty() && failed(writeReport(summary, line.report)))
+    return failure();
+  printReport(summary, llvm::outs());
+  return success();
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  CommandLine line;
+  cl::HideUnrelatedOptions(line.category);
+  std::string errors;
+  llvm::raw_string_ostream stream(errors);
+  if (!cl::ParseCommandLineOptions(argc, argv,
+                                   "Compiles an exported PyTorch training "
+                                   "graph for N ranks: model.pt2 in, plan and "
+                                   "report out.\n\nExample: fsdp-plan "
+                                   "model.pt2 --ranks 4 -o step.plan\n",
+                                   &stream)) {
+    llvm::errs() << errors;
+    return 1;
+  }
+  return failed(run(line)) ? 1 : 0;
+}
