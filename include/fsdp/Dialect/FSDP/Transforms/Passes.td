@@ -9,6 +9,30 @@
 
 include "mlir/Pass/PassBase.td"
 
+def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
+  let summary = "say which unit each parameter belongs to";
+  let description = [{
+    Writes `fsdp.unit` on each parameter of the step: the path of a module that
+    is a unit, or `root`. A tied parameter belongs to the innermost unit around
+    all modules that own it. Where the parameters of a unit have several element
+    types, those unlike the first make a unit of their own, with the element type
+    as a suffix.
+
+    With `wrap=auto`, units are the outermost repeated modules: siblings, each
+    of several modules with parameters, that have the same parameters and the
+    same calls in the forward. Names do not matter. A sibling of at
+    least their size is a unit too. If nothing repeats but single layers, those
+    are units if they are most of the model. `scope:REGEX` matches whole paths of
+    modules, `class:NAME` classes, and `size:N` is FSDP's size-based policy.
+
+    Before and after: the aten level. Remark `unit` for each unit.
+  }];
+  let options = [
+    Option<"wrap", "wrap", "std::string", "\"auto\"",
+           "Which modules are units: auto, scope:REGEX, class:NAME or size:N.">,
+  ];
+}
+
 def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
   let summary = "turn collectives into launches and waits";
   let description = [{

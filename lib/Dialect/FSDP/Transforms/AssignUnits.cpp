@@ -1,0 +1,421 @@
+//===- AssignUnits.cpp - Say which unit each parameter belongs to ---------===//
+//
+// Modules are known from the scopes of calls and the names of parameters. A
+// policy marks some of them as units; a parameter belongs to the innermost unit
+// around all modules that own it. The policy that needs no words, `auto`, looks
+// for repetition: names play no part in it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/ADT/Hashing.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/Regex.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_ASSIGNUNITSPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+namespace {
+
+/// A module. Counts and hashes include the modules inside.
+struct Module {
+  Module(StringRef path, unsigned parent) : path(path), parent(parent) {}
+
+  StringRef path;
+  unsigned parent;
+  SmallVector<unsigned> children;
+  bool isUnit = false, isOwner = false;
+  /// Parameters that belong here or further inside, and how many modules own
+  /// one of them.
+  unsigned numParameters = 0, numOwners = 0;
+  int64_t numElements = 0;
+  /// The types of the parameters in use, in order, and the calls of the
+  /// forward, in any order: the backward of equal modules differs where some
+  /// are frozen.
+  uint64_t parameters = 0, calls = 0;
+};
+
+/// The modules of the model; a module's index is above that of its parent.
+class ModuleTree {
+public:
+  explicit ModuleTree(func::FuncOp step);
+
+  /// Mark units, by one policy each.
+  LogicalResult markRepeated();
+  LogicalResult markMatching(StringRef regex);
+  LogicalResult markClass(StringRef name);
+  LogicalResult markLarge(int64_t numElements);
+
+  /// Writes the unit of each parameter.
+  void assign();
+
+private:
+  struct Sizes {
+    int64_t smallest, sum;
+  };
+
+  unsigned getModule(StringRef path);
+  void addParameter(BlockArgument argument, StringRef name);
+  unsigned getCommonAncestor(unsigned left, unsigned right) const;
+  std::optional<Sizes> markSiblings(unsigned parent, unsigned minOwners);
+  bool markBlocks(unsigned parent);
+  int64_t markLarge(unsigned index, int64_t numElements);
+  StringRef getClass(const Module &module) const;
+  LogicalResult reportNone(StringRef what, StringRef wanted,
+                           std::vector<std::string> found);
+  remark::detail::InFlightRemark remark(StringRef name) {
+    return remark::passed(step.getLoc(), remark::RemarkOpts::name(name)
+                                             .category("fsdp-assign-units")
+                                             .function("step"));
+  }
+
+  func::FuncOp step;
+  DictionaryAttr classes;
+  std::vector<Module> modules;
+  llvm::StringMap<unsigned> byPath;
+  /// Each parameter, and the module that it belongs to.
+  SmallVector<std::pair<BlockArgument, unsigned>> parameters;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// The tree
+//===----------------------------------------------------------------------===//
+
+ModuleTree::ModuleTree(func::FuncOp step) : step(step) {
+  classes = step->getParentOfType<ModuleOp>()->getAttrOfType<DictionaryAttr>(
+      aten::ATenDialect::getClassesAttrName());
+  modules.emplace_back("", 0);
+  byPath[""] = 0;
+
+  for (BlockArgument argument : step.getArguments())
+    if (auto name = step.getArgAttrOfType<StringAttr>(
+            argument.getArgNumber(), aten::ATenDialect::getParamAttrName()))
+      addParameter(argument, name);
+
+  DenseMap<StringAttr, unsigned> byScope;
+  step.walk([&](aten::CallOp call) {
+    if (!call.getScopeAttr())
+      return;
+    auto [entry, inserted] = byScope.try_emplace(call.getScopeAttr());
+    if (inserted)
+      entry->second = getModule(*call.getScope());
+    if (call.getPhase().value_or(aten::Phase::Forward) == aten::Phase::Forward)
+      modules[entry->second].calls += llvm::hash_combine(
+          call.getCallee(), llvm::hash_combine_range(call->getResultTypes()));
+  });
+  for (unsigned index = modules.size(); --index > 0;)
+    modules[modules[index].parent].calls += modules[index].calls;
+}
+
+unsigned ModuleTree::getModule(StringRef path) {
+  if (auto found = byPath.find(path); found != byPath.end())
+    return found->second;
+  size_t dot = path.rfind('.');
+  unsigned parent =
+      getModule(dot == StringRef::npos ? "" : path.take_front(dot));
+  unsigned index = modules.size();
+  StringRef kept = byPath.try_emplace(path, index).first->first();
+  modules.emplace_back(kept, parent);
+  modules[parent].children.push_back(index);
+  return index;
+}
+
+void ModuleTree::addParameter(BlockArgument argument, StringRef name) {
+  auto getOwner = [&](StringRef name) {
+    size_t dot = name.rfind('.');
+    return getModule(dot == StringRef::npos ? "" : name.take_front(dot));
+  };
+  unsigned home = getOwner(name);
+  if (auto aliases = step.getArgAttrOfType<ArrayAttr>(
+          argument.getArgNumber(), aten::ATenDialect::getAliasesAttrName()))
+    for (auto alias : aliases.getAsRange<StringAttr>())
+      home = getCommonAncestor(home, getOwner(alias));
+
+  bool isFirst = !std::exchange(modules[home].isOwner, true);
+  parameters.emplace_back(argument, home);
+  auto type = dyn_cast<RankedTensorType>(argument.getType());
+  for (unsigned index = home;; index = modules[index].parent) {
+    Module &module = modules[index];
+    ++module.numParameters;
+    module.numOwners += isFirst;
+    if (type && type.hasStaticShape())
+      module.numElements += type.getNumElements();
+    if (!argument.use_empty())
+      module.parameters =
+          llvm::hash_combine(module.parameters, argument.getType());
+    if (index == 0)
+      return;
+  }
+}
+
+unsigned ModuleTree::getCommonAncestor(unsigned left, unsigned right) const {
+  while (left != right)
+    (left > right ? left : right) = modules[std::max(left, right)].parent;
+  return left;
+}
+
+//===----------------------------------------------------------------------===//
+// Repetition
+//===----------------------------------------------------------------------===//
+
+/// What repetitions of a module have in common.
+static uint64_t getSignature(const Module &module) {
+  return llvm::hash_combine(module.parameters, module.calls);
+}
+
+/// Marks those of the modules in `parent` that own a parameter, or several if
+/// so wanted, and have a sibling like them. Returns how many elements the
+/// smallest has, and all together; nothing if there are none.
+std::optional<ModuleTree::Sizes> ModuleTree::markSiblings(unsigned parent,
+                                                          unsigned minOwners) {
+  DenseMap<uint64_t, unsigned> counts;
+  for (unsigned child : modules[parent].children)
+    ++counts[getSignature(modules[child])];
+  std::optional<Sizes> sizes;
+  for (unsigned child : modules[parent].children) {
+    Module &module = modules[child];
+    module.isUnit = module.numOwners >= minOwners && module.parameters &&
+                    counts[getSignature(module)] > 1;
+    if (!module.isUnit)
+      continue;
+    if (!sizes)
+      sizes = {module.numElements, 0};
+    sizes->smallest = std::min(sizes->smallest, module.numElements);
+    sizes->sum += module.numElements;
+  }
+  return sizes;
+}
+
+/// Marks the outermost blocks in `parent`: repeated modules in which several
+/// own parameters. Returns true if there are any.
+bool ModuleTree::markBlocks(unsigned parent) {
+  std::optional<Sizes> sizes = markSiblings(parent, 2);
+  bool found = sizes.has_value();
+  for (unsigned child : modules[parent].children) {
+    Module &module = modules[child];
+    if (module.isUnit)
+      continue;
+    if (markBlocks(child))
+      found = true;
+    // The first of many blocks often has something more than the others.
+    else if (sizes && module.numOwners >= 2)
+      module.isUnit = module.numElements >= sizes->smallest;
+  }
+  return found;
+}
+
+LogicalResult ModuleTree::markRepeated() {
+  if (markBlocks(0))
+    return success();
+  // Single layers, as of a perceptron, if they are most of the model.
+  for (unsigned parent = 0; parent < modules.size(); ++parent) {
+    std::optional<Sizes> sizes = markSiblings(parent, 1);
+    if (sizes && 2 * sizes->sum >= modules[0].numElements)
+      break;
+    for (unsigned child : modules[parent].children)
+      modules[child].isUnit = false;
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Names and sizes
+//===----------------------------------------------------------------------===//
+
+/// The path with a pattern in place of each number: what layers have in common.
+static std::string generalize(StringRef path) {
+  SmallVector<StringRef> parts;
+  path.split(parts, '.');
+  std::string result;
+  for (StringRef part : parts) {
+    bool isNumber = !part.empty() && llvm::all_of(part, llvm::isDigit);
+    result += (result.empty() ? "" : "\\.") + (isNumber ? "\\d+" : part.str());
+  }
+  return result;
+}
+
+LogicalResult ModuleTree::reportNone(StringRef what, StringRef wanted,
+                                     std::vector<std::string> found) {
+  constexpr size_t shown = 16;
+  llvm::StringSet<> seen;
+  llvm::erase_if(found,
+                 [&](StringRef name) { return !seen.insert(name).second; });
+  InFlightDiagnostic diagnostic =
+      step.emitError("no module with parameters has ")
+      << what << " '" << wanted << "'; there ";
+  if (found.empty())
+    return diagnostic << "is none that is known";
+  diagnostic << "are ";
+  llvm::interleaveComma(
+      ArrayRef(found).take_front(shown), diagnostic,
+      [&](StringRef name) { diagnostic << '\'' << name << '\''; });
+  if (found.size() > shown)
+    diagnostic << " and " << found.size() - shown << " more";
+  return diagnostic;
+}
+
+LogicalResult ModuleTree::markMatching(StringRef text) {
+  // Extended regular expressions lack two classes that people expect.
+  std::string pattern;
+  for (size_t i = 0; i < text.size(); ++i) {
+    StringRef token = text.substr(i, text[i] == '\\' ? 2 : 1);
+    pattern += token == "\\d"   ? "[0-9]"
+               : token == "\\w" ? "[A-Za-z0-9_]"
+                                : token;
+    i += token.size() - 1;
+  }
+  std::string error;
+  if (!llvm::Regex(pattern).isValid(error))
+    return step.emitError("'")
+           << text << "' is no regular expression: " << error;
+  // A wrapper around the model is called 'm'; what users know lies inside.
+  llvm::Regex regex("^(m\\.)?(" + pattern + ")$");
+  std::vector<std::string> paths;
+  bool found = false;
+  for (Module &module : modules) {
+    if (module.numParameters == 0 || module.path.empty())
+      continue;
+    module.isUnit = regex.match(module.path);
+    found |= module.isUnit;
+    paths.push_back(generalize(module.path));
+  }
+  return found ? success() : reportNone("path", text, std::move(paths));
+}
+
+StringRef ModuleTree::getClass(const Module &module) const {
+  auto name = classes ? classes.getAs<StringAttr>(module.path) : StringAttr();
+  return name ? name.getValue() : StringRef();
+}
+
+LogicalResult ModuleTree::markClass(StringRef wanted) {
+  std::vector<std::string> names;
+  bool found = false;
+  for (Module &module : modules) {
+    StringRef name = getClass(module);
+    if (module.numParameters == 0 || module.path.empty() || name.empty())
+      continue;
+    StringRef last = name.rsplit('.').second;
+    if (last.empty())
+      last = name;
+    module.isUnit = wanted == name || wanted == last;
+    found |= module.isUnit;
+    names.push_back(last.str());
+  }
+  return found ? success() : reportNone("class", wanted, std::move(names));
+}
+
+/// Returns how many elements of the module are in units.
+int64_t ModuleTree::markLarge(unsigned index, int64_t numElements) {
+  StringRef name = getClass(modules[index]).rsplit('.').second;
+  if (modules[index].numElements < numElements || name == "MultiheadAttention")
+    return 0;
+  int64_t inUnits = 0;
+  for (unsigned child : modules[index].children)
+    inUnits += markLarge(child, numElements);
+  // What only holds a list of modules has no forward, hence no class.
+  bool isContainer = classes && getClass(modules[index]).empty();
+  if (index == 0 || isContainer ||
+      modules[index].numElements - inUnits < numElements)
+    return inUnits;
+  modules[index].isUnit = true;
+  return modules[index].numElements;
+}
+
+LogicalResult ModuleTree::markLarge(int64_t numElements) {
+  markLarge(0, numElements);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// The answer
+//===----------------------------------------------------------------------===//
+
+void ModuleTree::assign() {
+  struct Unit {
+    SmallVector<BlockArgument> arguments;
+    int64_t numElements = 0;
+  };
+  llvm::MapVector<std::pair<unsigned, Type>, Unit> units;
+  DenseMap<unsigned, Type> firstTypes;
+  for (auto [argument, index] : parameters) {
+    while (index != 0 && !modules[index].isUnit)
+      index = modules[index].parent;
+    auto type = dyn_cast<RankedTensorType>(argument.getType());
+    Type elementType = type ? type.getElementType() : argument.getType();
+    firstTypes.try_emplace(index, elementType);
+    Unit &unit = units[{index, elementType}];
+    unit.arguments.push_back(argument);
+    if (type && type.hasStaticShape())
+      unit.numElements += type.getNumElements();
+  }
+
+  Ports arguments = getArguments(step);
+  Builder builder(step.getContext());
+  auto attrName = builder.getStringAttr(FSDPDialect::getUnitAttrName());
+  for (const auto &[key, unit] : units) {
+    auto [index, type] = key;
+    std::string name = index == 0 ? "root" : modules[index].path.str();
+    if (type != firstTypes[index])
+      llvm::raw_string_ostream(name) << '.' << type;
+    auto attr = builder.getStringAttr(name);
+    for (BlockArgument argument : unit.arguments) {
+      DictionaryAttr &dict = arguments.attrs[argument.getArgNumber()];
+      NamedAttrList attrs(dict);
+      attrs.set(attrName, attr);
+      dict = attrs.getDictionary(step.getContext());
+    }
+    remark("unit") << remark::reason("'{0}' has {1} parameters, {2} elements",
+                                     name, unit.arguments.size(),
+                                     unit.numElements);
+  }
+  step.setAllArgAttrs(arguments.attrs);
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+namespace {
+struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
+  using Base::Base;
+
+  LogicalResult mark(ModuleTree &tree, func::FuncOp step) {
+    auto [policy, value] = StringRef(wrap).split(':');
+    int64_t numElements;
+    if (policy == "auto" && value.empty())
+      return tree.markRepeated();
+    if (policy == "scope" && !value.empty())
+      return tree.markMatching(value);
+    if (policy == "class" && !value.empty())
+      return tree.markClass(value);
+    if (policy == "size" && !value.getAsInteger(10, numElements) &&
+        numElements > 0)
+      return tree.markLarge(numElements);
+    return step.emitError("expected wrap to be 'auto', 'scope:REGEX', "
+                          "'class:NAME' or 'size:N', got '")
+           << wrap << '\'';
+  }
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step))
+      return signalPassFailure();
+    ModuleTree tree(*step);
+    if (failed(mark(tree, *step)))
+      return signalPassFailure();
+    tree.assign();
+  }
+};
+} // namespace
+
+} // namespace fsdp
