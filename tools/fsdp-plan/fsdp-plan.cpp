@@ -7,10 +7,9 @@
 
 #include "Report.h"
 
-#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/Plan/Transforms/Passes.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
+#include "fsdp/InitAllPasses.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/Diagnostics.h"
@@ -148,9 +147,9 @@ LogicalResult readOptions(const CommandLine &line,
   options.ranks = ranks;
   options.strategy = strategy;
   options.optimizer = optimizer;
-  options.storageDtype = line.storageDtype;
-  options.wrap = line.wrap;
-  options.device = line.device;
+  options.storageDtype = line.storageDtype.getValue();
+  options.wrap = line.wrap.getValue();
+  options.device = line.device.getValue();
   return success();
 }
 

@@ -5,11 +5,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Import/PT2/ImportPT2.h"
+#include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
 
 int main(int argc, char **argv) {
   fsdp::registerImportPT2Translation();
+  fsdp::registerPlanTranslations();
   return mlir::failed(
       mlir::mlirTranslateMain(argc, argv, "fsdp-mlir translation driver"));
 }

@@ -7,13 +7,16 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
 #include "mlir/Pass/PassManager.h"
-#include "mlir/Pass/PassRegistry.h"
 
 using namespace mlir;
 
 namespace fsdp {
 
 void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
+  AssignUnitsPassOptions units;
+  units.wrap = options.wrap;
+  pm.addPass(createAssignUnitsPass(units));
+
   ShardPassOptions shard;
   shard.ranks = options.ranks;
   shard.strategy = options.strategy;
@@ -35,12 +38,6 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());
   }
-}
-
-void registerFSDPPipeline() {
-  PassPipelineRegistration<FSDPPipelineOptions>(
-      "fsdp-pipeline", "Shard a step and schedule its collectives.",
-      buildFSDPPipeline);
 }
 
 } // namespace fsdp

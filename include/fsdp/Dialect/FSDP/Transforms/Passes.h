@@ -37,6 +37,12 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::values(clEnumValN(Strategy::FullShard, "full_shard", ""),
                        clEnumValN(Strategy::ShardGradOp, "shard_grad_op", ""),
                        clEnumValN(Strategy::NoShard, "no_shard", ""))};
+  Option<std::string> wrap{*this, "wrap",
+                           llvm::cl::desc("What becomes a unit."),
+                           llvm::cl::init("auto")};
+  Option<std::string> device{*this, "device",
+                             llvm::cl::desc("The device of the plan."),
+                             llvm::cl::init("cpu")};
   Option<std::string> storageDtype{
       *this, "storage-dtype",
       llvm::cl::desc("The element type of the shards.")};
@@ -62,9 +68,6 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
 /// Adds the passes from the aten level to the scheduled level.
 void buildFSDPPipeline(mlir::OpPassManager &pm,
                        const FSDPPipelineOptions &options);
-
-/// Makes `--fsdp-pipeline` known.
-void registerFSDPPipeline();
 
 } // namespace fsdp
 

@@ -1,0 +1,55 @@
+//===- InitAllPasses.h - Every pass, and the pipeline of all ----*- C++ -*-===//
+//
+// What a tool registers before it transforms a program, and the whole way from
+// the aten level to a plan.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_INITALLPASSES_H
+#define FSDP_INITALLPASSES_H
+
+#include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+
+#include "mlir/Pass/PassRegistry.h"
+#include "mlir/Transforms/Passes.h"
+
+namespace fsdp {
+
+/// The strategy as the command line spells it.
+inline const char *getStrategyName(Strategy strategy) {
+  switch (strategy) {
+  case Strategy::FullShard:
+    return "full_shard";
+  case Strategy::ShardGradOp:
+    return "shard_grad_op";
+  case Strategy::NoShard:
+    return "no_shard";
+  }
+  return "";
+}
+
+/// Adds all passes from the aten level to a plan that can be exported.
+inline void buildPlanPipeline(mlir::OpPassManager &pm,
+                              const FSDPPipelineOptions &options) {
+  buildFSDPPipeline(pm, options);
+  plan::buildLowerToPlanPipeline(
+      pm, {options.device, getStrategyName(options.strategy)});
+}
+
+inline void registerAllPasses() {
+  registerFSDPPasses();
+  registerFSDPToPlanPasses();
+  plan::registerPlanPasses();
+  plan::registerLowerToPlanPipeline();
+  mlir::registerTransformsPasses();
+  mlir::PassPipelineRegistration<FSDPPipelineOptions>(
+      "fsdp-pipeline",
+      "From the aten level to a plan: shard, schedule, lower, and verify.",
+      buildPlanPipeline);
+}
+
+} // namespace fsdp
+
+#endif // FSDP_INITALLPASSES_H
