@@ -305,6 +305,8 @@ void Program::loop(RoleSet roles, std::size_t &position) {
   double seconds[8] = {};
   RoleSet timed = 0;
   double since = now();
+  selected = Stream::Compute;
+  rank.device->select(selected);
   auto account = [&](RoleSet next) {
     double time = now();
     seconds[std::countr_zero(timed) & 7] += time - since;

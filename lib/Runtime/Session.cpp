@@ -20,9 +20,8 @@ namespace {
 /// Makes the thread a rank's: all of this is per thread in PyTorch.
 class RankScope {
 public:
-  explicit RankScope(Device *device)
-      : device(device), threads(at::get_num_threads()) {
-    if (threads != 1)
+  explicit RankScope(Device *device) : device(device) {
+    if (at::get_num_threads() != 1)
       at::set_num_threads(1);
     if (device)
       device->enter();
@@ -30,8 +29,6 @@ public:
   ~RankScope() {
     if (device)
       device->leave();
-    if (threads != 1)
-      at::set_num_threads(threads);
   }
   RankScope(const RankScope &) = delete;
   RankScope &operator=(const RankScope &) = delete;
@@ -39,7 +36,6 @@ public:
 private:
   c10::InferenceMode inference;
   Device *device;
-  int threads;
 };
 
 } // namespace
@@ -56,6 +52,14 @@ Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
       if (p->aliases())
         for (std::uint32_t alias : *p->aliases())
           places[std::string(stringOf(plan, alias))] = {u, p};
+    }
+  for (bool views : {false, true})
+    for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
+      const planfile::Buffer &buffer = *plan.buffers()->Get(i);
+      bool isLoss = buffer.role() == planfile::BufferRole::Loss;
+      if ((buffer.root() != i && buffer.root() != none) == views)
+        named.emplace(std::pair(buffer.role(), isLoss ? none : buffer.index()),
+                      i);
     }
   for (unsigned r = 0; r != count; ++r)
     ranks[r].rank.rank = r;

@@ -38,8 +38,9 @@ struct Session::Impl {
   };
   const Place &find(std::string_view name) const;
   std::uint32_t findState(std::uint32_t unit, std::string_view state) const;
-  std::uint32_t findBuffer(planfile::BufferRole role, std::uint32_t index,
-                           std::string_view name = {}) const;
+  /// The input, output or loss with this index (`none` for the loss).
+  std::uint32_t findNamed(planfile::BufferRole role, std::uint32_t index) const;
+  std::uint32_t findModelBuffer(std::string_view name) const;
   void scatter(std::string_view name, const Place &place, std::uint32_t buffer,
                const TensorView &value);
   HostTensor gather(const Place &place, std::uint32_t buffer) const;
@@ -52,6 +53,8 @@ struct Session::Impl {
   std::unique_ptr<Backend> backend;
   std::vector<RankData> ranks;
   std::map<std::string, Place, std::less<>> places; ///< Names and aliases.
+  /// The first buffer of each role and index; a view only if there is no other.
+  std::map<std::pair<planfile::BufferRole, std::uint32_t>, std::uint32_t> named;
   HyperParameters hyper;
   std::uint64_t updates = 0;
   LoadReport report;

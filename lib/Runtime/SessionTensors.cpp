@@ -56,17 +56,24 @@ const Session::Impl::Place &Session::Impl::find(std::string_view name) const {
   return place->second;
 }
 
-std::uint32_t Session::Impl::findBuffer(BufferRole role, std::uint32_t index,
-                                        std::string_view name) const {
+std::uint32_t Session::Impl::findNamed(BufferRole role,
+                                       std::uint32_t index) const {
+  auto found = named.find({role, index});
+  if (found == named.end())
+    throw Error(std::string("the plan has no ") + EnumNameBufferRole(role) +
+                (index == none ? "" : " " + std::to_string(index)));
+  return found->second;
+}
+
+std::uint32_t Session::Impl::findModelBuffer(std::string_view name) const {
   for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
     const planfile::Buffer &buffer = *plan.buffers()->Get(i);
-    if (buffer.role() == role && (index == none || buffer.index() == index) &&
+    if (buffer.role() == BufferRole::ModelBuffer &&
         (buffer.root() == i || buffer.root() == none) &&
-        (name.empty() || stringOf(plan, buffer.name()) == name))
+        stringOf(plan, buffer.name()) == name)
       return i;
   }
-  throw Error(std::string("the plan has no ") + EnumNameBufferRole(role) + " " +
-              (name.empty() ? std::to_string(index) : std::string(name)));
+  throw Error("the plan has no model buffer " + std::string(name));
 }
 
 std::uint32_t Session::Impl::findState(std::uint32_t unit,
@@ -246,14 +253,13 @@ HostTensor Session::optimizerState(std::string_view name,
 }
 
 void Session::setBuffer(std::string_view name, const TensorView &value) {
-  std::uint32_t buffer = impl->findBuffer(BufferRole::ModelBuffer, none, name);
+  std::uint32_t buffer = impl->findModelBuffer(name);
   for (const Impl::RankData &data : impl->ranks)
     impl->write(data, buffer, value);
 }
 
 HostTensor Session::buffer(std::string_view name) const {
-  return impl->read(impl->ranks[0],
-                    impl->findBuffer(BufferRole::ModelBuffer, none, name));
+  return impl->read(impl->ranks[0], impl->findModelBuffer(name));
 }
 
 unsigned Session::inputCount() const {
@@ -266,17 +272,17 @@ unsigned Session::inputCount() const {
 
 planfile::DType Session::inputType(unsigned index) const {
   return impl->ranks[0].rank.memory->type(
-      impl->findBuffer(BufferRole::Input, index));
+      impl->findNamed(BufferRole::Input, index));
 }
 
 std::vector<std::int64_t> Session::inputSizes(unsigned index) const {
   return impl->ranks[0]
-      .rank.memory->sizes(impl->findBuffer(BufferRole::Input, index))
+      .rank.memory->sizes(impl->findNamed(BufferRole::Input, index))
       .vec();
 }
 
 void Session::setInput(unsigned rank, unsigned index, const TensorView &value) {
-  std::uint32_t buffer = impl->findBuffer(BufferRole::Input, index);
+  std::uint32_t buffer = impl->findNamed(BufferRole::Input, index);
   if (value.type != inputType(index))
     throw Error("input " + std::to_string(index) + " is " +
                 EnumNameDType(inputType(index)) + " in the plan, given " +
@@ -285,12 +291,15 @@ void Session::setInput(unsigned rank, unsigned index, const TensorView &value) {
 }
 
 double Session::loss() const {
-  HostTensor value =
-      impl->read(impl->ranks[0], impl->findBuffer(BufferRole::Loss, none));
-  return borrow(value).item().toDouble();
+  std::uint32_t buffer = impl->findNamed(BufferRole::Loss, none);
+  double value = 0;
+  impl->onRank(impl->ranks[0], [&] {
+    value = impl->ranks[0].rank.memory->tensor(buffer).item().toDouble();
+  });
+  return value;
 }
 
 HostTensor Session::output(unsigned rank, unsigned index) const {
   return impl->read(impl->ranks.at(rank),
-                    impl->findBuffer(BufferRole::Output, index));
+                    impl->findNamed(BufferRole::Output, index));
 }

@@ -6,7 +6,8 @@
 // of host memory, dense and row-major; the session cuts them into the shards
 // of the plan's units and puts them together again. Everything throws
 // `fsdp::Error`; after a rank has failed, the session only rethrows. Not
-// thread-safe: one caller at a time.
+// thread-safe: one caller at a time. ATen runs single-threaded on every rank:
+// PyTorch's number of threads becomes 1 on the thread that calls.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_RUNTIME_SESSION_H

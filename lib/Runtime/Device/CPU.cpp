@@ -24,24 +24,25 @@ namespace fsdp {
 /// rank and counts; on all other threads it is not there.
 class CPUAllocator : public c10::Allocator {
 public:
+  /// Before there are rank threads: c10 does not lock.
   static void install() {
-    // c10 keeps a bare pointer for ever, and so must we.
-    static CPUAllocator allocator(c10::GetCPUAllocator());
     static const bool once = [] {
+      base = c10::GetCPUAllocator();
+      // c10 keeps a bare pointer for ever, and so must we.
+      static CPUAllocator allocator;
       c10::SetCPUAllocator(&allocator, /*priority=*/100);
       return true;
     }();
     (void)once;
-    base = allocator.next;
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     CPUDevice *device = current;
     if (!device || bytes == 0)
-      return next->allocate(bytes);
+      return base->allocate(bytes);
     if (AllocationScript *script = device->script) {
       if (script->recording) {
-        void *place = next->raw_allocate(bytes);
+        void *place = base->raw_allocate(bytes);
         script->entries.push_back({bytes, place});
         return {place, place, &release, c10::kCPU};
       }
@@ -55,7 +56,7 @@ public:
     }
     ++device->counts.heap;
     device->counts.heapBytes += bytes;
-    return next->allocate(bytes);
+    return base->allocate(bytes);
   }
 
   /// oneDNN frees through this what it allocated through `allocate`.
@@ -67,8 +68,6 @@ public:
   }
 
 private:
-  explicit CPUAllocator(c10::Allocator *next) : next(next) {}
-
   static void release(void *place) {
     if (CPUDevice *device = current) {
       if (device->owns(place))
@@ -86,13 +85,10 @@ private:
     base->raw_deallocate(place);
   }
 
-  c10::Allocator *next;
   static inline c10::Allocator *base = nullptr;
 };
 
 } // namespace fsdp
-
-CPUDevice::CPUDevice() { CPUAllocator::install(); }
 
 CPUDevice::~CPUDevice() {
   for (const Block &block : blocks)
@@ -150,7 +146,9 @@ namespace {
 
 class LocalBackend : public Backend {
 public:
-  explicit LocalBackend(unsigned ranks) : world(ranks) {}
+  explicit LocalBackend(unsigned ranks) : world(ranks) {
+    CPUAllocator::install();
+  }
 
   std::unique_ptr<Device> openDevice(unsigned) override {
     return std::make_unique<CPUDevice>();

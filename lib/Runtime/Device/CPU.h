@@ -11,7 +11,6 @@ namespace fsdp {
 
 class CPUDevice : public Device {
 public:
-  CPUDevice();
   ~CPUDevice() override;
 
   c10::Device torchDevice() const override { return c10::kCPU; }

@@ -2,6 +2,8 @@
 #include "Support/TestPlan.h"
 #include "Tensors.h"
 
+#include <ATen/Parallel.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,6 +103,7 @@ TEST(Launch, HookedResultsLandInTheirPlaces) {
 }
 
 TEST(Launch, AttentionNeedsNoHeap) {
+  at::set_num_threads(1);
   at::Tensor value = at::randn({2, 4, 16, 8});
   auto [o, l] = at::_scaled_dot_product_flash_attention_for_cpu(value, value,
                                                                 value, 0, true);

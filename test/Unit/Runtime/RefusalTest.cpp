@@ -82,7 +82,7 @@ TEST(Refusal, RandomOperators) {
 
 TEST(Refusal, ConstantsOfAnotherType) {
   TestPlan plan = makeSmallPlan(2);
-  std::int32_t wrong = plan.boolean(true), one = plan.integer(1);
+  std::int32_t wrong = plan.boolean(true), nothing = plan.nothing();
   EXPECT_THAT(
       refusal(with("aten::index_select.out(Tensor self, int dim, Tensor index, "
                    "*, Tensor(a!) out) -> Tensor(a!)",
@@ -90,13 +90,12 @@ TEST(Refusal, ConstantsOfAnotherType) {
       HasSubstr("argument dim: Bool where the schema has int"));
   EXPECT_THAT(refusal(with("aten::neg.out(Tensor self, *, Tensor(a!) out) -> "
                            "Tensor(a!)",
-                           {plan.nothing(), 1}, plan)),
+                           {nothing, 1}, plan)),
               HasSubstr("argument self: None where the schema has Tensor"));
   EXPECT_THAT(refusal(with("aten::neg.out(Tensor self, *, Tensor(a!) out) -> "
                            "Tensor(a!)",
                            {0}, plan)),
               HasSubstr("takes 2 arguments, the plan has 1"));
-  (void)one;
 }
 
 TEST(Refusal, CollectivesOfAnotherSize) {
