@@ -72,8 +72,9 @@ TEST(Layout, PlacesParametersAsPyTorchDoes) {
     EXPECT_EQ(layout.offsets, offsets);
     EXPECT_EQ(layout.numel, *unit.getInteger("N"));
     EXPECT_EQ(layout.padded / *unit.getInteger("world"), *unit.getInteger("c"));
-    if (std::optional<int64_t> padded = unit.getInteger("P"))
+    if (std::optional<int64_t> padded = unit.getInteger("P")) {
       EXPECT_EQ(layout.padded, *padded);
+    }
   }
 }
 

@@ -81,6 +81,8 @@ private:
                                  : found->second.getArrayRef();
   }
   void addOwners(Value value, Value from) {
+    if (isTracked(value)) // takes over instead
+      return;
     SmallVector<Value> list(getOwners(from));
     if (isa<GatheredType>(from.getType()))
       list.push_back(from);

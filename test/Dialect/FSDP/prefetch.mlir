@@ -1,0 +1,43 @@
+// FSDP1's BACKWARD_PRE on a model with three blocks: in PyTorch's trace,
+//   noAG(root) wait AG(u3)* B(head) wait(u3) AG(u2)* B(u3) wait(u2) AG(u1)* B(u2)
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --fsdp-verify-futures | FileCheck %s
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward=none | FileCheck %s --check-prefix=NONE
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --remarks-filter=fsdp-prefetch --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// CHECK: fsdp.async.all_reduce on @mesh
+// CHECK: %[[U3:.*]] = fsdp.async.unshard @u3 <backward>
+// CHECK-NEXT: aten.call "mul.Tensor"({{.*}}) {phase = #aten<phase backward>}
+// CHECK: fsdp.async.wait %[[U3]]
+// CHECK-NEXT: %[[U2:.*]] = fsdp.async.unshard @u2 <backward>
+// CHECK: fsdp.async.reduce_scatter @u3
+// CHECK: fsdp.async.wait %[[U2]]
+// CHECK-NEXT: %[[U1:.*]] = fsdp.async.unshard @u1 <backward>
+// CHECK: fsdp.async.reduce_scatter @u2
+// CHECK-NEXT: fsdp.async.wait %[[U1]]
+// CHECK: fsdp.async.reduce_scatter @u1
+
+// NONE: fsdp.async.reduce_scatter @u3
+// NONE-NEXT: %[[U2:.*]] = fsdp.async.unshard @u2 <backward>
+// NONE-NEXT: fsdp.async.wait %[[U2]]
+
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During="the root", Unit=u3
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During=u3, Unit=u2
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During=u2, Unit=u1
+func.func @step(%w0: tensor<4xf32> {aten.param = "w0"}, %w1: tensor<4xf32> {aten.param = "u1.w", fsdp.unit = "u1"},
+                %w2: tensor<4xf32> {aten.param = "u2.w", fsdp.unit = "u2"},
+                %w3: tensor<4xf32> {aten.param = "u3.w", fsdp.unit = "u3"}, %x: tensor<4xf32> {aten.input = 0 : i64})
+    -> (tensor<4xf32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w0"}, tensor<4xf32> {aten.grad_of = "u1.w"},
+        tensor<4xf32> {aten.grad_of = "u2.w"}, tensor<4xf32> {aten.grad_of = "u3.w"}) {
+  %h1 = aten.call "mul.Tensor"(%x, %w1) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %h2 = aten.call "mul.Tensor"(%h1, %w2) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %h3 = aten.call "mul.Tensor"(%h2, %w3) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %loss = aten.call "mul.Tensor"(%h3, %w0) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %g3 = aten.call "mul.Tensor"(%loss, %w0) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %g2 = aten.call "mul.Tensor"(%g3, %w3) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %gw3 = aten.call "mul.Tensor"(%g3, %h2) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %g1 = aten.call "mul.Tensor"(%g2, %w2) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %gw2 = aten.call "mul.Tensor"(%g2, %h1) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %gw1 = aten.call "mul.Tensor"(%g1, %w1) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %gw0 = aten.call "mul.Tensor"(%gw1, %h3) {phase = #aten<phase backward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %loss, %gw0, %gw1, %gw2, %gw3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}

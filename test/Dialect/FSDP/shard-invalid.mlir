@@ -1,0 +1,73 @@
+// What can't be sharded is refused with a sentence.
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 -split-input-file -verify-diagnostics
+
+// expected-error@+1 {{expected a function '@step' with a body}}
+module {
+  func.func private @step()
+}
+
+// -----
+
+// expected-error@+1 {{expected at least one parameter to shard}}
+func.func @step(%x: tensor<f32> {aten.input = 0 : i64}) -> (tensor<f32> {aten.loss}) {
+  return %x : tensor<f32>
+}
+
+// -----
+
+// expected-error@+1 {{expected a result with 'aten.loss'}}
+func.func @step(%w: tensor<f32> {aten.param = "w"}) -> (tensor<f32> {aten.grad_of = "w"}) {
+  return %w : tensor<f32>
+}
+
+// -----
+
+func.func @step(%w: tensor<4xf32> {aten.param = "w"},
+    // expected-error@+1 {{expected sizes that are bound, got 'tensor<?x4xf32>'}}
+                %x: tensor<?x4xf32> {aten.input = 0 : i64}) -> (tensor<4xf32> {aten.loss}) {
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+// expected-error@+1 {{expected parameter "w" to be a tensor of floats, got 'tensor<4xi64>'}}
+func.func @step(%w: tensor<4xi64> {aten.param = "w"}) -> (tensor<4xi64> {aten.loss}) {
+  return %w : tensor<4xi64>
+}
+
+// -----
+
+// expected-error@+1 {{a result is the gradient of "v", which is no parameter}}
+func.func @step(%w: tensor<4xf32> {aten.param = "w"}) -> (tensor<4xf32> {aten.loss}, tensor<4xf32> {aten.grad_of = "v"}) {
+  return %w, %w : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+func.func @step(%w: tensor<4xf32> {aten.param = "w"},
+    // expected-error@+1 {{expected a gradient of parameter "w" of type 'tensor<4xf32>', got 'tensor<2xf32>'}}
+                %x: tensor<2xf32> {aten.input = 0 : i64}) -> (tensor<4xf32> {aten.loss}, tensor<2xf32> {aten.grad_of = "w"}) {
+  return %w, %x : tensor<4xf32>, tensor<2xf32>
+}
+
+// -----
+
+// expected-error@+1 {{two results are the gradient of "w"}}
+func.func @step(%w: tensor<4xf32> {aten.param = "w"}) -> (tensor<4xf32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w"}, tensor<4xf32> {aten.grad_of = "w"}) {
+  return %w, %w, %w : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+func.func @step(%w: tensor<4xf32> {aten.param = "w"},
+    // expected-error@+1 {{unit 'root' has parameters of two types: "w" of 'f32', "v" of 'bf16'}}
+                %v: tensor<4xbf16> {aten.param = "v"}) -> (tensor<4xf32> {aten.loss}) {
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+// expected-error@+1 {{expected the strides of a dense tensor of parameter "w"}}
+func.func @step(%w: tensor<4x2xf32, #aten.strided<[4, 1]>> {aten.param = "w"}) -> (tensor<4x2xf32, #aten.strided<[4, 1]>> {aten.loss}) {
+  return %w : tensor<4x2xf32, #aten.strided<[4, 1]>>
+}
