@@ -15,6 +15,12 @@ static constexpr std::string_view hiddenViews[] = {
     "_unsafe_view", "lift", "unsafe_chunk", "unsafe_split.Tensor",
     "unsafe_split_with_sizes"};
 
+// Their out overloads use the output for the values before the reduction, too,
+// and so change its size: a planned place has one size.
+static constexpr std::string_view resizingOut[] = {
+    "binary_cross_entropy", "huber_loss", "mse_loss", "smooth_l1_loss",
+    "soft_margin_loss"};
+
 // The schema says that they may alias. Some copy if they must, some give a
 // tensor that means other values (conjugated, negated) or is of another kind.
 static constexpr std::string_view falseViews[] = {
@@ -356,6 +362,9 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   } else if (contains(falseViews, packet)) {
     facts.isView = false;
   }
+
+  if (contains(resizingOut, facts.name))
+    facts.outKernelCPU = facts.outKernelCUDA = OutKernel::Generated;
 
   CostRow cost = getCost(facts, familyTags);
   facts.cost = cost.cost;

@@ -14,7 +14,7 @@ STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
-    reference = references(graph if graph != "newer_schema/gpt2" or ranks == 1 else "gpt2", ranks)
+    reference = references(graph, ranks)
     plan = plans(graph, ranks, "--strategy", strategy)
     weights = FIXTURES / f"{graph}.pt2"
     succeed("fsdp-run", plan, "--ranks", ranks, "--weights", weights, "--reference", reference, "--tolerance", GRAPHS[graph])
