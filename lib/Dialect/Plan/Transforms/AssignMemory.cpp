@@ -63,11 +63,11 @@ static void assignTransient(ProgramOp program, int64_t start,
     if (!llvm::isPowerOf2_32(streams)) // one stream runs in order anyway
       after.getAfterMutable().append(before.getBuffer());
   }
-  remark::analysis(
-      program.getLoc(),
-      remark::RemarkOpts::name("memory").function(program.getSymName()))
-      << remark::metric("peak", start + plan.peak)
-      << remark::metric("bound", start + plan.lowerBound);
+  remark::analysis(program.getLoc(), remark::RemarkOpts::name("memory")
+                                         .category("plan-assign-memory")
+                                         .function(program.getSymName()))
+      << remark::metric("Peak", start + plan.peak)
+      << remark::metric("Bound", start + plan.lowerBound);
 }
 
 namespace {

@@ -8,6 +8,8 @@
 
 #include "Utils.h"
 
+#include <limits>
+
 namespace fsdp::plan {
 #define GEN_PASS_DEF_FOLDCOPIES
 #include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
@@ -28,7 +30,11 @@ static bool isSameLayout(Value source, Value target) {
 /// True if nobody but `copy` touches the window while `from` is alive.
 static bool isWindowFree(CopyOp copy, BufferOp from, const Accesses &accesses) {
   ArrayRef<Access> ours = accesses.of(from);
-  uint32_t first = ours.front().position, last = ours.back().position;
+  uint32_t first = std::numeric_limits<uint32_t>::max(), last = 0;
+  for (const Access &access : ours) {
+    first = std::min(first, access.position);
+    last = std::max(last, access.position);
+  }
   uint32_t self = accesses.positionOf(copy);
   int64_t begin = getRootOffset(copy.getTarget());
   int64_t end = begin + getExtent(getTensorType(copy.getTarget()));
@@ -73,7 +79,7 @@ struct FoldCopies : impl::FoldCopiesBase<FoldCopies> {
         moveInto(from, window);
       }
     }
-    eraseDeadBuffers(plan);
+    tidyBuffers(plan);
   }
 };
 } // namespace

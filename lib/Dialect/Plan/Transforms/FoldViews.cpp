@@ -179,7 +179,7 @@ struct FoldViews : impl::FoldViewsBase<FoldViews> {
         if (failed(folder.run(launch)))
           return signalPassFailure();
     Folder::dropOffsets(plan);
-    eraseDeadBuffers(plan);
+    tidyBuffers(plan);
   }
 };
 } // namespace

@@ -349,9 +349,10 @@ LogicalResult Selector::run(LaunchOp op) {
   }
   if (selectOutOverload(*facts))
     return success();
-  remark::analysis(launch.getLoc(), remark::RemarkOpts::name("hooked"))
-      << remark::reason("operator '{0}' has no kernel that writes its results",
-                        name());
+  remark::missed(launch.getLoc(), remark::RemarkOpts::name("hooked").category(
+                                      "plan-select-kernels"))
+      << remark::metric("Operator", name())
+      << remark::reason("no kernel of it writes its results in place");
   return success();
 }
 
@@ -364,7 +365,7 @@ struct SelectKernels : impl::SelectKernelsBase<SelectKernels> {
                program.getBody().front().getOps<LaunchOp>()))
         if (failed(selector.run(launch)))
           return signalPassFailure();
-    eraseDeadBuffers(plan);
+    tidyBuffers(plan);
   }
 };
 } // namespace

@@ -6,11 +6,21 @@ using namespace mlir;
 
 namespace fsdp::plan {
 
-void eraseDeadBuffers(ModuleOp plan) {
+void tidyBuffers(ModuleOp plan) {
   Block &body = plan.getBody().front();
-  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
-    if (op.use_empty() && isa<ViewOp>(op))
-      op.erase();
+  DenseMap<std::tuple<Value, int64_t, Type>, ViewOp> views;
+  for (auto view : llvm::make_early_inc_range(body.getOps<ViewOp>())) {
+    if (!view->use_empty()) {
+      auto [first, isNew] = views.try_emplace(
+          {view.getRoot(), static_cast<int64_t>(view.getOffset()),
+           view.getTensorType()},
+          view);
+      if (isNew)
+        continue;
+      view.replaceAllUsesWith(first->second.getView());
+    }
+    view.erase();
+  }
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(body)))
     if (auto buffer = dyn_cast<BufferOp>(op))
       if (op.use_empty() && buffer.getRole() == BufferRole::Transient)
@@ -54,10 +64,6 @@ void Accesses::move(BufferOp from, BufferOp to, int64_t offset) {
     access.end += offset;
     target.push_back(access);
   }
-  llvm::sort(target, [](const Access &a, const Access &b) {
-    return std::tie(a.position, a.isWrite, a.begin) <
-           std::tie(b.position, b.isWrite, b.begin);
-  });
 }
 
 } // namespace fsdp::plan

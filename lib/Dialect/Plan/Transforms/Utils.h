@@ -13,8 +13,9 @@
 
 namespace fsdp::plan {
 
-/// Erases views, and transient buffers, that nobody uses.
-void eraseDeadBuffers(ModuleOp plan);
+/// Makes equal views one, and erases views, and transient buffers, that nobody
+/// uses.
+void tidyBuffers(ModuleOp plan);
 
 /// A window on the bytes of `base`, `offset` bytes behind its first element:
 /// `base` itself if that is what it would be. Made behind `base`.
@@ -44,7 +45,8 @@ public:
   }
   uint32_t getNumCommands() const { return numCommands; }
 
-  /// What touched `from` touches `to`, `offset` bytes further on.
+  /// What touched `from` touches `to`, `offset` bytes further on. From then on
+  /// the accesses of `to` are in no order.
   void move(BufferOp from, BufferOp to, int64_t offset);
 
 private:

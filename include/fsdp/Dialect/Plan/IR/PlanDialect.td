@@ -71,9 +71,7 @@ def Plan_EventType : Plan_Type<"Event", "event"> {
 
 def Plan_SpaceAttr : EnumAttr<Plan_Dialect, Plan_Space, "space">;
 
-def Plan_RoleAttr : EnumAttr<Plan_Dialect, Plan_Role, "role"> {
-  let assemblyFormat = "`<` $value `>`";
-}
+def Plan_RoleAttr : EnumAttr<Plan_Dialect, Plan_Role, "role">;
 
 def Plan_BufferRoleAttr : EnumAttr<Plan_Dialect, Plan_BufferRole, "buffer_role">;
 

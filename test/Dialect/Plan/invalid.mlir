@@ -1,0 +1,258 @@
+// RUN: fsdp-opt %s --split-input-file --verify-diagnostics
+
+// expected-error@+1 {{C1: expected device 'cpu' or 'cuda', got 'tpu'}}
+plan.module @m mesh ["shard" = 2] device "tpu" strategy "" {
+}
+
+// -----
+
+// expected-error@+1 {{C2: expected only tables and programs in the body, got 'plan.module'}}
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.module @inner mesh ["shard" = 2] device "cpu" strategy "" {
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected ascending axes below 1, got 1}}
+  plan.communicator @c axes [1]
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected at least one axis, got none}}
+  plan.communicator @c axes []
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected a padded length that is a multiple of 3 shards, got 8}}
+  plan.unit @u storage f32 compute f32 reduce f32 shards 3
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected known sizes, got 'tensor<?xf32>'}}
+  %a = plan.buffer transient : tensor<?xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected a layout without offset, got 4}}
+  %a = plan.buffer transient at 0 : tensor<2xf32, #aten.strided<[1], offset = 4>>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C2: expected unit of a buffer of role 'shard'}}
+  %a = plan.buffer shard : tensor<2xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C3: expected no number of a buffer of role 'loss'}}
+  %a = plan.buffer loss number 1 : tensor<f32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C4: expected value of a buffer of role 'constant'}}
+  %a = plan.buffer constant : tensor<2xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C4: expected a value like 'tensor<2xf32>', got one of type 'tensor<3xf32>'}}
+  %a = plan.buffer constant value dense<0.0> : tensor<3xf32> : tensor<2xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C5: expected no name of a buffer of role 'transient'}}
+  %a = plan.buffer transient "a" : tensor<2xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.view %a at 8 : tensor<4xf32>
+  // expected-error@+1 {{C1: expected a buffer that owns bytes, got a view}}
+  %c = plan.view %b at 0 : tensor<2xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  // expected-error@+1 {{C2: expected a layout without offset, got 1}}
+  %b = plan.view %a at 0 : tensor<2xf32, #aten.strided<[1], offset = 1>>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  // expected-error@+1 {{C3: expected a window inside of 32 bytes, got [8, 40)}}
+  %b = plan.view %a at 8 : tensor<3x2xf32, #aten.strided<[3, 1]>>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected only commands in the body, got 'plan.buffer'}}
+  plan.program @p {
+    %a = plan.buffer transient : tensor<8xf32>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected 2 operands, one per place among the arguments, got 1}}
+    "plan.launch"(%a, %a) <{callee = #aten.op<"mm">, args = #aten.args<(?, ?)>, role = #plan<role forward>, stream = #plan<stream compute>, operandSegmentSizes = array<i32: 1, 1>}> : (!plan.buffer, !plan.buffer) -> ()
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected 2 buffers to write, got 1}}
+    "plan.launch"(%a, %a) <{callee = #aten.op<"neg">, args = #aten.args<(?)>, present = array<i1: true, false, true>, role = #plan<role forward>, stream = #plan<stream compute>, operandSegmentSizes = array<i32: 1, 1>}> : (!plan.buffer, !plan.buffer) -> ()
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected a communicator called 'c', found none}}
+    plan.all_gather @c %a to %a <forward> on gather
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @c axes [0]
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<16xbf16>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected elements of 'f32', got 'bf16'}}
+    plan.all_gather @c %a to %b <forward> on gather
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @c axes [0]
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected 16 elements, got 8}}
+    plan.reduce_scatter @c divide <pre = 1, post = 2> via f32 %a to %a <backward> on reduce
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @c axes [0]
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<4xf32>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected 8 elements, got 4}}
+    plan.all_reduce @c divide <pre = 1, post = 2> via f32 %a to %b <backward> on all_reduce
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected a unit called 'u', found none}}
+    plan.adamw @u [0, 8] %a, %a, %a, %a <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<4xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected ascending intervals, got 2 after 4}}
+    plan.sgd @u [0, 4, 2, 8] %a, %a <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<4xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected pairs of bounds up to 8, got 2 bounds up to 9}}
+    plan.sgd @u [0, 9] %a, %a <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<4x4xf32, #aten.strided<[8, 1]>>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected a dense buffer, got 'tensor<4x4xf32, #aten.strided<[8, 1]>>'}}
+    plan.zero %a <forward>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<4xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected 8 elements, got 4}}
+    plan.copy %a to %b <forward>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{expected a role, got 'sideways'}}
+    plan.zero %a <sideways>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @p {
+    // expected-error@+1 {{expected a stream, got 'river'}}
+    plan.zero %a <forward> on river
+  }
+}

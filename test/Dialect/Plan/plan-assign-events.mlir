@@ -1,0 +1,100 @@
+// RUN: fsdp-opt %s --plan-assign-events --split-input-file | FileCheck %s
+
+// The compute stream waits for the gather at its first use, once.
+// CHECK-LABEL: plan.module @gather
+plan.module @gather mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %p = plan.buffer transient at 0 : tensor<4xf32>
+  %full = plan.buffer transient at 64 : tensor<8xf32>
+  %w = plan.view %full at 0 : tensor<4xf32>
+  %x = plan.buffer transient at 128 : tensor<4xf32>
+  %y = plan.buffer transient at 192 : tensor<4xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.all_gather
+    plan.all_gather @shard %p to %full <forward> on gather
+    // CHECK-NEXT: %[[E:.*]] = plan.record <forward> on gather
+    // CHECK-NEXT: plan.launch "a"
+    plan.launch "a"() -> %x <forward>
+    // CHECK-NEXT: plan.wait %[[E]] <forward>
+    // CHECK-NEXT: plan.launch "mul.out"
+    plan.launch "mul.out"(%x, %w) -> %y <forward>
+    // CHECK-NEXT: plan.launch "mul.out"
+    // CHECK-NEXT: }
+    plan.launch "mul.out"(%y, %w) -> %x <forward>
+  }
+}
+
+// -----
+
+// A place that another stream has used is taken over only when that is done:
+// the second gather waits for the last reader of what was there.
+// CHECK-LABEL: plan.module @reuse
+plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %p = plan.buffer transient at 0 : tensor<4xf32>
+  %full = plan.buffer transient at 64 : tensor<8xf32>
+  %next = plan.buffer transient at 64 after %full : tensor<8xf32>
+  %y = plan.buffer transient at 128 : tensor<8xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK: plan.launch "neg.out"
+    // CHECK-NEXT: plan.launch "neg.out"
+    // CHECK-NEXT: %[[E:.*]] = plan.record <backward>
+    // CHECK-NEXT: plan.wait %[[E]] <forward> on gather
+    // CHECK-NEXT: plan.all_gather
+    plan.all_gather @shard %p to %full <forward> on gather
+    plan.launch "neg.out"(%full) -> %y <forward>
+    plan.launch "neg.out"(%full) -> %y <backward>
+    plan.all_gather @shard %p to %next <forward> on gather
+  }
+}
+
+// -----
+
+// Three streams in a row: the third knows through the second what the first has
+// done, and does not wait for it as well.
+// CHECK-LABEL: plan.module @chain
+plan.module @chain mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %a = plan.buffer transient at 0 : tensor<8xf32>
+  %b = plan.buffer transient at 64 : tensor<8xf32>
+  %c = plan.buffer transient at 128 : tensor<4xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.launch "x"
+    // CHECK-NEXT: %[[E1:.*]] = plan.record <forward>
+    plan.launch "x"() -> %a <forward>
+    // CHECK-NEXT: plan.wait %[[E1]] <forward> on reduce
+    // CHECK-NEXT: plan.copy
+    // CHECK-NEXT: %[[E2:.*]] = plan.record <forward> on reduce
+    plan.copy %a to %b <forward> on reduce
+    // CHECK-NEXT: plan.wait %[[E2]] <forward> on all_reduce
+    // CHECK-NEXT: plan.launch "y"
+    // CHECK-NEXT: }
+    plan.launch "y"(%a, %b) -> %c <forward> on all_reduce
+  }
+}
+
+// -----
+
+// Two readers are not ordered among each other; who overwrites what they read
+// waits for the one on the other stream.
+// CHECK-LABEL: plan.module @readers
+plan.module @readers mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer input number 0 at 0 : tensor<8xf32>
+  %b = plan.buffer transient at 64 : tensor<8xf32>
+  %c = plan.buffer transient at 128 : tensor<8xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.copy
+    // CHECK-NEXT: %[[E:.*]] = plan.record <forward> on copy
+    plan.copy %a to %b <forward> on copy
+    // CHECK-NEXT: plan.copy
+    plan.copy %a to %c <forward>
+    // CHECK-NEXT: plan.wait %[[E]] <forward>
+    // CHECK-NEXT: plan.zero
+    // CHECK-NEXT: }
+    plan.zero %a <forward>
+  }
+}

@@ -1,0 +1,55 @@
+// RUN: fsdp-opt %s --plan-assign-memory --split-input-file | FileCheck %s
+// RUN: fsdp-opt %s --plan-assign-memory --split-input-file --remarks-filter=plan-assign-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// What outlives the step comes first; behind it buffers share a place when they
+// are never alive at once. %c takes the place of %a, which another stream has
+// touched, and says so; %d takes that of %b and does not have to.
+// CHECK-LABEL: plan.module @places
+// REMARK: memory | Category:plan-assign-memory | Function=step | Bound=384, Peak=384
+plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2
+      layout <["w" : 20 at 0], numel = 20, padded = 20>
+  // CHECK: plan.buffer shard @u at 0 : tensor<10xf32>
+  %shard = plan.buffer shard @u : tensor<10xf32>
+  // CHECK: plan.buffer input number 0 at 64 : tensor<3xf32>
+  %x = plan.buffer input number 0 : tensor<3xf32>
+  // CHECK: %[[A:.*]] = plan.buffer transient at 128 : tensor<20xf32>
+  %a = plan.buffer transient : tensor<20xf32>
+  // CHECK: plan.buffer transient at 256 : tensor<20xf32>
+  %b = plan.buffer transient : tensor<20xf32>
+  // CHECK: plan.buffer transient at 128 after %[[A]] : tensor<20xf32>
+  %c = plan.buffer transient : tensor<20xf32>
+  // CHECK: plan.buffer transient at 256 : tensor<20xf32>
+  %d = plan.buffer transient : tensor<20xf32>
+  // CHECK: plan.buffer output number 0 at 128 : tensor<0xf32>
+  %empty = plan.buffer output number 0 : tensor<0xf32>
+  plan.program @step {
+    plan.all_gather @shard %shard to %a of @u <forward> on gather
+    plan.launch "neg.out"(%a) -> %b <forward>
+    plan.launch "neg.out"(%b) -> %c <forward>
+    plan.launch "neg.out"(%c) -> %d <forward>
+    plan.launch "neg.out"(%d) -> %empty <forward>
+  }
+}
+
+// -----
+
+// On a GPU places are coarser. A gradient is alive until the end: somebody may
+// want to look at it.
+// CHECK-LABEL: plan.module @cuda
+plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
+  plan.unit @u storage f32 compute f32 reduce f32 shards 1
+      layout <["w" : 20 at 0], numel = 20, padded = 20>
+  // CHECK: plan.buffer shard @u at 0 : tensor<20xf32>
+  %shard = plan.buffer shard @u : tensor<20xf32>
+  // CHECK: plan.buffer gradient @u at [[G:512|1024]] : tensor<20xf32>
+  %g = plan.buffer gradient @u : tensor<20xf32>
+  // CHECK-NOT: at [[G]]
+  // CHECK: plan.buffer transient at {{512|1024}} : tensor<20xf32>
+  %t = plan.buffer transient : tensor<20xf32>
+  plan.program @step {
+    plan.launch "neg.out"(%shard) -> %g <backward>
+    plan.launch "neg.out"(%shard) -> %t <backward>
+  }
+}
