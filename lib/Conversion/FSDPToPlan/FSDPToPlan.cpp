@@ -90,19 +90,27 @@ static ArrayAttr getNotes(ModuleOp module) {
       "model registers"));
 }
 
-/// The rows of the embedding that reads input 0, or 0.
+/// The rows of the embedding that reads input 0, itself or through views; or 0.
 static int64_t getTokenRows(func::FuncOp step) {
+  SmallVector<Value> tokens;
   for (BlockArgument argument : step.getArguments()) {
     auto index = step.getArgAttrOfType<IntegerAttr>(
         argument.getArgNumber(), aten::ATenDialect::getInputAttrName());
-    if (!index || index.getInt() != 0)
-      continue;
-    for (Operation *user : argument.getUsers()) {
+    if (index && index.getInt() == 0)
+      tokens.push_back(argument);
+  }
+  while (!tokens.empty()) {
+    Value value = tokens.pop_back_val();
+    for (Operation *user : value.getUsers()) {
       auto call = dyn_cast<aten::CallOp>(user);
-      if (call && call.getCallee().getName() == "embedding" &&
-          call.getInputs().size() == 2 && call.getInputs()[1] == argument)
+      if (!call)
+        continue;
+      if (call.getCallee().getName() == "embedding" &&
+          call.getInputs().size() == 2 && call.getInputs()[1] == value)
         return cast<RankedTensorType>(call.getInputs()[0].getType())
             .getDimSize(0);
+      if (aten::isView(call))
+        llvm::append_range(tokens, call.getResults());
     }
   }
   return 0;

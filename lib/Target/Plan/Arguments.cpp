@@ -97,7 +97,7 @@ static constexpr aten::MemoryFormat memoryFormats[] = {
     aten::MemoryFormat::Contiguous, aten::MemoryFormat::Preserve,
     aten::MemoryFormat::ChannelsLast, aten::MemoryFormat::ChannelsLast3D};
 
-Attribute fsdp::readConstant(const pf::Constant &constant,
+Attribute fsdp::readConstant(const pf::Constant &constant, aten::Device device,
                              MLIRContext *context) {
   Builder builder(context);
   switch (constant.value_type()) {
@@ -135,6 +135,8 @@ Attribute fsdp::readConstant(const pf::Constant &constant,
   case pf::Value::MemoryFormat:
     return aten::MemoryFormatAttr::get(
         context, memoryFormats[constant.value_as_MemoryFormat()->value() % 4]);
+  case pf::Value::Device:
+    return aten::DeviceAttr::get(context, device);
   case pf::Value::Layout:
     return aten::LayoutAttr::get(context, aten::Layout::Strided);
   default:

@@ -45,10 +45,10 @@ struct ConstantValue {
 flatbuffers::Offset<planfile::Constant>
 writeConstant(flatbuffers::FlatBufferBuilder &fbb, const ConstantValue &value);
 
-/// The argument that a constant stands for; lists of references are not among
-/// them.
+/// The argument that a constant of a plan for `device` stands for; lists of
+/// references are not among them.
 mlir::Attribute readConstant(const planfile::Constant &constant,
-                             mlir::MLIRContext *context);
+                             aten::Device device, mlir::MLIRContext *context);
 
 /// All arguments of an operator in the order of its schema, and the places of
 /// its results, if it writes none of its arguments.

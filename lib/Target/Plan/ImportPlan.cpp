@@ -183,7 +183,11 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
     const pf::Constant &constant = *plan.constants()->Get(~value);
     const pf::Refs *refs = constant.value_as_Refs();
     if (!refs) {
-      values.push_back(readConstant(constant, context));
+      values.push_back(readConstant(constant,
+                                    plan.device()->string_view() == "cuda"
+                                        ? aten::Device::CUDA
+                                        : aten::Device::CPU,
+                                    context));
       continue;
     }
     SmallVector<Attribute> list;
