@@ -16,6 +16,14 @@ using namespace mlir;
 using namespace fsdp::pt2;
 using simdjson::dom::element_type;
 
+// By value: a loop over what an accessor's result refers to would outlive it.
+static simdjson::dom::object getObject(simdjson::dom::element element) {
+  return element.get_object().value_unsafe();
+}
+static simdjson::dom::array getArray(simdjson::dom::element element) {
+  return element.get_array().value_unsafe();
+}
+
 //===----------------------------------------------------------------------===//
 // Errors
 //===----------------------------------------------------------------------===//
@@ -58,10 +66,9 @@ InFlightDiagnostic Cursor::error() const {
 static std::string describe(simdjson::dom::element element) {
   switch (element.type()) {
   case element_type::ARRAY:
-    return "an array of " +
-           std::to_string(element.get_array().value_unsafe().size());
+    return "an array of " + std::to_string(getArray(element).size());
   case element_type::OBJECT: {
-    auto object = element.get_object().value_unsafe();
+    auto object = getObject(element);
     if (object.size() != 1)
       return "an object of " + std::to_string(object.size());
     return "an object with the key " + quote((*object.begin()).key);
@@ -139,7 +146,7 @@ LogicalResult Cursor::read(std::initializer_list<Field> fields) const {
     return expected("an object");
   for (const Field &field : fields)
     field.value.document = nullptr;
-  for (auto [key, value] : element.get_object().value_unsafe())
+  for (auto [key, value] : getObject(element))
     for (const Field &field : fields)
       if (field.name == StringRef(key)) {
         if (field.value.document)
@@ -155,10 +162,9 @@ LogicalResult Cursor::read(std::initializer_list<Field> fields) const {
 }
 
 LogicalResult Cursor::readUnion(StringRef &variant, Cursor &value) const {
-  if (element.type() != element_type::OBJECT ||
-      element.get_object().value_unsafe().size() != 1)
+  if (element.type() != element_type::OBJECT || getObject(element).size() != 1)
     return expected("an object with one key");
-  auto member = *element.get_object().value_unsafe().begin();
+  auto member = *getObject(element).begin();
   variant = member.key;
   value = Cursor(*this, member.value, variant);
   return success();
@@ -166,7 +172,7 @@ LogicalResult Cursor::readUnion(StringRef &variant, Cursor &value) const {
 
 std::optional<Cursor> Cursor::find(StringRef key) const & {
   if (element.type() == element_type::OBJECT)
-    for (auto [name, value] : element.get_object().value_unsafe())
+    for (auto [name, value] : getObject(element))
       if (key == StringRef(name))
         return Cursor(*this, value, key);
   return std::nullopt;
@@ -177,7 +183,7 @@ LogicalResult Cursor::forEachElement(
   if (element.type() != element_type::ARRAY)
     return expected("an array");
   size_t index = 0;
-  for (simdjson::dom::element child : element.get_array().value_unsafe())
+  for (simdjson::dom::element child : getArray(element))
     if (failed(visit(Cursor(*this, child, index++))))
       return failure();
   return success();
@@ -187,7 +193,7 @@ LogicalResult Cursor::forEachMember(
     function_ref<LogicalResult(StringRef, const Cursor &)> visit) const {
   if (element.type() != element_type::OBJECT)
     return expected("an object");
-  for (auto [key, value] : element.get_object().value_unsafe())
+  for (auto [key, value] : getObject(element))
     if (failed(visit(StringRef(key), Cursor(*this, value, StringRef(key)))))
       return failure();
   return success();
