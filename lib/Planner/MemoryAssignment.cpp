@@ -3,6 +3,7 @@
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -12,39 +13,109 @@ using namespace fsdp::planner;
 
 namespace {
 
-/// Placed buffers in the order of their offsets, as parallel arrays: the scan
-/// over times is all that the assignment spends its time on.
-struct Placed {
-  std::vector<int32_t> begin, end;
-  std::vector<int64_t> low, high;
+/// A set of bytes of the arena, as ranges that do not touch, in their order.
+class ByteSet {
+public:
+  struct Range {
+    int64_t low, high;
+  };
 
-  void insert(const Lifetime &lifetime, int64_t offset, int64_t bytes) {
-    size_t at = std::upper_bound(low.begin(), low.end(), offset) - low.begin();
-    begin.insert(begin.begin() + at, int32_t(lifetime.begin));
-    end.insert(end.begin() + at, int32_t(lifetime.end));
-    low.insert(low.begin() + at, offset);
-    high.insert(high.begin() + at, offset + bytes);
+  void add(int64_t low, int64_t high) {
+    auto first = std::lower_bound(
+        ranges.begin(), ranges.end(), low,
+        [](const Range &range, int64_t low) { return range.high < low; });
+    auto last = first;
+    for (; last != ranges.end() && last->low <= high; ++last) {
+      low = std::min(low, last->low);
+      high = std::max(high, last->high);
+    }
+    if (first == last) {
+      ranges.insert(first, {low, high});
+      return;
+    }
+    *first = {low, high};
+    ranges.erase(first + 1, last);
+  }
+
+  const std::vector<Range> &get() const { return ranges; }
+
+private:
+  std::vector<Range> ranges;
+};
+
+/// Which bytes are taken when: a tree over time. A node stands for a range of
+/// time and knows the bytes that are taken all of that time by buffers that end
+/// here (not in a larger node), and those that are taken some of that time.
+/// Neighbours in the arena melt into one range, so that the sets stay small.
+class Occupancy {
+public:
+  explicit Occupancy(int64_t numTimes) {
+    while (leaves < numTimes)
+      leaves *= 2;
+    always.resize(2 * leaves);
+    sometimes.resize(2 * leaves);
+  }
+
+  void insert(const Lifetime &lifetime, int64_t low, int64_t high) {
+    visit(lifetime, [&](int64_t node, bool isWhole) {
+      sometimes[node].add(low, high);
+      if (isWhole)
+        always[node].add(low, high);
+    });
   }
 
   /// The start of the smallest gap of at least `bytes` between those alive
   /// during `lifetime`; behind all of them if there is none.
-  int64_t bestGap(const Lifetime &lifetime, int64_t bytes) const {
+  int64_t bestGap(const Lifetime &lifetime, int64_t bytes) {
+    taken.clear();
+    visit(lifetime, [&](int64_t node, bool isWhole) {
+      const ByteSet &set = (isWhole ? sometimes : always)[node];
+      taken.insert(taken.end(), set.get().begin(), set.get().end());
+    });
+    std::sort(taken.begin(), taken.end(),
+              [](const ByteSet::Range &a, const ByteSet::Range &b) {
+                return a.low < b.low;
+              });
     int64_t top = 0, best = -1, bestSize = std::numeric_limits<int64_t>::max();
-    for (size_t i = 0, e = low.size(); i != e; ++i) {
-      if (begin[i] > lifetime.end || end[i] < lifetime.begin)
-        continue;
-      int64_t gap = low[i] - top;
+    for (const ByteSet::Range &range : taken) {
+      int64_t gap = range.low - top;
       if (gap >= bytes && gap < bestSize) {
         best = top;
         bestSize = gap;
-        if (gap == bytes)
-          break;
       }
-      top = std::max(top, high[i]);
+      top = std::max(top, range.high);
     }
     return best < 0 ? top : best;
   }
+
+private:
+  /// Calls `function` once for each of the few nodes that a lifetime consists
+  /// of (whole), and once for each node above one of them.
+  template <typename Function>
+  void visit(const Lifetime &lifetime, Function function) {
+    visit(1, 0, leaves - 1, lifetime, function);
+  }
+  template <typename Function>
+  void visit(int64_t node, int64_t begin, int64_t end, const Lifetime &lifetime,
+             Function &function) {
+    if (lifetime.begin > end || lifetime.end < begin)
+      return;
+    bool isWhole = lifetime.begin <= begin && end <= lifetime.end;
+    function(node, isWhole);
+    if (isWhole)
+      return;
+    int64_t middle = begin + (end - begin) / 2;
+    visit(2 * node, begin, middle, lifetime, function);
+    visit(2 * node + 1, middle + 1, end, lifetime, function);
+  }
+
+  int64_t leaves = 1;
+  std::vector<ByteSet> always, sometimes;
+  std::vector<ByteSet::Range> taken;
 };
+
+/// How much is tried where the first answer is not good enough.
+constexpr size_t maxTries = 64, maxPlacements = 20000;
 
 int64_t roundUp(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -75,10 +146,27 @@ fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
   return {most, at};
 }
 
+/// Places the buffers in this order, each into the gap that it fills best.
+/// Returns the bytes of the arena.
+static int64_t place(const std::vector<Lifetime> &lifetimes,
+                     const std::vector<uint32_t> &order, int64_t alignment,
+                     std::vector<int64_t> &offsets) {
+  int64_t numTimes = 1, peak = 0;
+  for (const Lifetime &lifetime : lifetimes)
+    numTimes = std::max(numTimes, lifetime.end + 1);
+  Occupancy occupancy(numTimes);
+  for (uint32_t i : order) {
+    int64_t bytes = roundUp(lifetimes[i].bytes, alignment);
+    offsets[i] = occupancy.bestGap(lifetimes[i], bytes);
+    occupancy.insert(lifetimes[i], offsets[i], offsets[i] + bytes);
+    peak = std::max(peak, offsets[i] + bytes);
+  }
+  return peak;
+}
+
 MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
                                        int64_t alignment) {
   MemoryPlan plan;
-  plan.offsets.resize(lifetimes.size());
   std::tie(plan.lowerBound, plan.peakTime) =
       mostBytesAlive(lifetimes, alignment);
 
@@ -93,12 +181,28 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
   std::sort(order.begin(), order.end(),
             [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
 
-  Placed placed;
-  for (uint32_t i : order) {
-    int64_t bytes = roundUp(lifetimes[i].bytes, alignment);
-    plan.offsets[i] = placed.bestGap(lifetimes[i], bytes);
-    placed.insert(lifetimes[i], plan.offsets[i], bytes);
-    plan.peak = std::max(plan.peak, plan.offsets[i] + bytes);
+  // Largest first is close to the bound for most plans. For the others: who
+  // sticks out at the top is placed first the next time.
+  std::vector<int64_t> offsets(lifetimes.size());
+  size_t tries = 1 + maxPlacements / (lifetimes.size() + 1);
+  for (size_t i = 0; i != std::min(tries, maxTries); ++i) {
+    int64_t peak = place(lifetimes, order, alignment, offsets);
+    if (i == 0 || peak < plan.peak) {
+      plan.peak = peak;
+      plan.offsets = offsets;
+    }
+    if (plan.peak - plan.lowerBound <= plan.lowerBound / 200)
+      break;
+    auto sticksOut = [&](uint32_t i) {
+      return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
+    };
+    std::vector<uint32_t> next;
+    next.reserve(order.size());
+    std::copy_if(order.begin(), order.end(), std::back_inserter(next),
+                 sticksOut);
+    std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
+                        sticksOut);
+    order = std::move(next);
   }
   return plan;
 }

@@ -231,13 +231,9 @@ LogicalResult Lowering::lower(AsyncWaitOp op) {
   return success();
 }
 
-static LayoutAttr getLayout(Operation *op, FlatSymbolRefAttr unit) {
-  return SymbolTable::lookupNearestSymbolFrom<UnitOp>(op, unit).getLayout();
-}
-
 LogicalResult Lowering::lower(ViewOp op) {
   ParameterAttr parameter =
-      getLayout(op, op.getUnitAttr()).find(op.getParameter());
+      tables.getLayout(op.getUnitAttr()).find(op.getParameter());
   auto type = cast<RankedTensorType>(op.getTensor().getType());
   int64_t offset =
       parameter.getOffset() * aten::getItemSize(type.getElementType());
@@ -291,7 +287,7 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
   if (!flat)
     flat = addTransient(op.getLoc(), flatType);
 
-  LayoutAttr layout = getLayout(op, op.getUnitAttr());
+  LayoutAttr layout = tables.getLayout(op.getUnitAttr());
   auto gradients = op.getGradients();
   auto next = gradients.begin();
   for (auto [parameter, isPresent] :

@@ -21,7 +21,7 @@ class Tables {
 public:
   /// Entries are made in front of `before`.
   Tables(MeshOp mesh, mlir::Operation *before)
-      : mesh(mesh), builder(before) {}
+      : mesh(mesh), symbols(mesh->getParentOp()), builder(before) {}
 
   /// A new buffer for a tensor of this type.
   plan::BufferOp addBuffer(mlir::Location loc, plan::BufferRole role,
@@ -30,6 +30,11 @@ public:
   /// A window on the bytes of `base`, `offset` bytes behind its first element.
   mlir::Value addView(mlir::Location loc, mlir::Value base, int64_t offset,
                       mlir::RankedTensorType type);
+
+  /// Where the parameters of a unit lie.
+  LayoutAttr getLayout(mlir::FlatSymbolRefAttr unit) const {
+    return symbols.lookup<UnitOp>(unit.getAttr()).getLayout();
+  }
 
   /// The shard, gradient or optimizer state of a unit, made at its first
   /// mention.
@@ -50,6 +55,7 @@ public:
 
 private:
   MeshOp mesh;
+  mlir::SymbolTable symbols;
   mlir::OpBuilder builder;
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       named;

@@ -46,6 +46,13 @@ private:
                     int64_t dim, int64_t start, int64_t step);
   bool selectOutOverload(const OpFacts &facts);
 
+  /// An overload that writes its results, and what its arguments are called.
+  struct OutOverload {
+    aten::OpNameAttr name; // null if there is none with a kernel of its own
+    llvm::StringSet<> arguments;
+  };
+  const OutOverload &getOutOverload(const OpFacts &facts);
+
   // The arguments of the call, by place or by name.
   Attribute get(unsigned position, StringRef keyword);
   Value getTensor(unsigned position, StringRef keyword);
@@ -61,6 +68,7 @@ private:
   bool isCUDA;
   OpBuilder builder;
   LaunchOp launch; // the current one
+  DenseMap<const OpFacts *, OutOverload> outOverloads;
 };
 
 //===----------------------------------------------------------------------===//
@@ -299,36 +307,50 @@ bool Selector::selectEquivalent(Equivalent equivalent) {
 // Out overloads
 //===----------------------------------------------------------------------===//
 
+/// What is needed of an out overload; found once for each operator.
+const Selector::OutOverload &Selector::getOutOverload(const OpFacts &facts) {
+  auto [found, isNew] = outOverloads.try_emplace(&facts);
+  OutOverload &overload = found->second;
+  if (!isNew ||
+      (isCUDA ? facts.outKernelCUDA : facts.outKernelCPU) != OutKernel::Own)
+    return overload;
+  const OpFacts *out = archive::lookupOpFacts(facts.outOverload);
+  if (!out)
+    return overload;
+  if (auto schema = planfile::parseOperatorSchema(out->schema)) {
+    overload.name = aten::OpNameAttr::get(
+        builder.getContext(), StringRef(out->name.data(), out->name.size()));
+    for (const auto &argument : schema->arguments)
+      overload.arguments.insert(argument.name);
+  }
+  return overload;
+}
+
 /// The same call of the overload that writes its results, which is left
 /// without what the results say themselves.
 bool Selector::selectOutOverload(const OpFacts &facts) {
-  if ((isCUDA ? facts.outKernelCUDA : facts.outKernelCPU) != OutKernel::Own ||
-      launch.getPresent())
+  const OutOverload &overload = getOutOverload(facts);
+  if (!overload.name || launch.getPresent())
     return false;
-  const OpFacts *out = archive::lookupOpFacts(facts.outOverload);
-  std::optional<planfile::OperatorSchema> schema =
-      out ? planfile::parseOperatorSchema(out->schema) : std::nullopt;
-  if (!schema)
-    return false;
-  llvm::StringSet<> known;
-  for (const auto &argument : schema->arguments)
-    known.insert(argument.name);
-
   aten::ArgsAttr args = launch.getArgs();
-  SmallVector<Attribute> values(
-      args.getValues().take_front(args.getNumPositional()));
-  SmallVector<StringAttr> keywords;
-  for (auto [keyword, value] :
-       llvm::zip_equal(args.getKeywords(),
-                       args.getValues().drop_front(args.getNumPositional())))
-    if (known.contains(keyword.getValue())) {
-      keywords.push_back(keyword);
-      values.push_back(value);
-    }
-  MLIRContext *context = builder.getContext();
-  launch.setCalleeAttr(aten::OpNameAttr::get(
-      context, StringRef(facts.outOverload.data(), facts.outOverload.size())));
-  launch.setArgsAttr(aten::ArgsAttr::get(context, values, keywords));
+  auto isKnown = [&](StringAttr keyword) {
+    return overload.arguments.contains(keyword.getValue());
+  };
+  if (!llvm::all_of(args.getKeywords(), isKnown)) {
+    SmallVector<Attribute> values(
+        args.getValues().take_front(args.getNumPositional()));
+    SmallVector<StringAttr> keywords;
+    for (auto [keyword, value] :
+         llvm::zip_equal(args.getKeywords(),
+                         args.getValues().drop_front(args.getNumPositional())))
+      if (isKnown(keyword)) {
+        keywords.push_back(keyword);
+        values.push_back(value);
+      }
+    launch.setArgsAttr(
+        aten::ArgsAttr::get(builder.getContext(), values, keywords));
+  }
+  launch.setCalleeAttr(overload.name);
   return true;
 }
 
