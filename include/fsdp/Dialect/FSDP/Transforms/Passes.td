@@ -117,6 +117,21 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
   ];
 }
 
+def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {
+  let summary = "check that the step computes what its source does";
+  let description = [{
+    With gathers, views, reductions and waits seen through, the step and
+    `@step.source` compute the same loss, gradients and mutations of buffers, and
+    have the same effects in the same order. Each gradient is reduced once, to a
+    mean over all ranks, and so is the loss; each parameter is in one unit; each
+    trainable element is updated at most once; a use in a phase reads a gather of
+    that phase, for every unit that is resharded after the forward. Results of
+    `@init` count as if they were computed in the step.
+
+    Before and after: the logical or the scheduled level.
+  }];
+}
+
 def VerifyFuturesPass : Pass<"fsdp-verify-futures", "::mlir::ModuleOp"> {
   let summary = "check that what is launched is waited for, and memory used in time";
   let description = [{

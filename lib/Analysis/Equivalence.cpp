@@ -1,0 +1,634 @@
+//===- Equivalence.cpp - Does a sharded step compute its source? ----------===//
+//
+// Equal numbers are equal values: a number stands for an operator, its
+// arguments and the numbers of its operands. Gathers, views, reductions and
+// waits get the number of what they carry; what they must satisfy besides is
+// checked on the way.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Equivalence.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace fsdp;
+using fsdp::aten::ATenDialect;
+
+namespace {
+
+/// What a result of the source is: the name and value of its attribute.
+using Role = std::pair<StringAttr, Attribute>;
+
+class Equivalence {
+public:
+  Equivalence(func::FuncOp step, func::FuncOp source, func::FuncOp init)
+      : step(step), source(source), init(init),
+        symbols(step->getParentOfType<ModuleOp>()) {}
+
+  LogicalResult verify();
+
+private:
+  /// A sum over ranks, divided.
+  struct Reduction {
+    Operation *op;
+    Value input;
+    FlatSymbolRefAttr unit, mesh;
+    ArrayAttr axes;
+    DivideAttr divide;
+  };
+  /// Effects of a function, in order.
+  using Effects = SmallVector<std::pair<unsigned, Operation *>>;
+
+  // The first words of keys. Those of calls start with a pointer.
+  enum Tag : uintptr_t { Argument, Parameter, State, Flat, Reduced, Fresh };
+
+  unsigned intern(ArrayRef<uintptr_t> key, unsigned numResults = 1);
+  template <typename... Words> unsigned internWords(Tag tag, Words... words) {
+    return intern({tag, reinterpret_cast<uintptr_t>(words)...});
+  }
+  static const void *word(Attribute attr) { return attr.getAsOpaquePointer(); }
+  static const void *word(Type type) { return type.getAsOpaquePointer(); }
+
+  // Numbering.
+  LogicalResult checkLayouts();
+  LogicalResult numberArguments(func::FuncOp func);
+  LogicalResult numberBody(func::FuncOp func, Effects &effects);
+  LogicalResult numberView(ViewOp view);
+  LogicalResult numberFlat(FlattenGradsOp flatten);
+  LogicalResult numberReduction(Reduction reduction);
+  void numberOther(Operation &op, Effects &effects);
+  void forward(Value from, Value to) { numbers[to] = numbers.lookup(from); }
+
+  // State.
+  LogicalResult update(Operation *op, FlatSymbolRefAttr unit,
+                       ArrayRef<int64_t> intervals,
+                       ArrayRef<std::pair<StringRef, std::pair<Value, Value>>>);
+  LogicalResult checkUpdates();
+
+  // Comparison.
+  FailureOr<Value> getReduced(Value value, MeshOp mesh, const Twine &what);
+  LogicalResult compareEffects();
+  LogicalResult compareResults();
+  LogicalResult addGradients(Value value, StateAttr state,
+                             llvm::MapVector<Role, Value> &found);
+  LogicalResult reportDifference(Role role, Value found, Value expected);
+  Value resolve(Value value);
+  std::string describe(Value value);
+  MeshOp getMesh(FlatSymbolRefAttr unit);
+
+  func::FuncOp step, source, init;
+  SymbolTable symbols;
+
+  llvm::BumpPtrAllocator allocator;
+  DenseMap<ArrayRef<uintptr_t>, unsigned> table;
+  unsigned numNumbers = 0;
+  DenseMap<Value, unsigned> numbers;
+  Effects sourceEffects, stepEffects;
+
+  DenseMap<unsigned, FlattenGradsOp> flats;
+  DenseMap<unsigned, Reduction> reductions;
+  /// The last value of each state, and which elements are updated by whom.
+  DenseMap<Attribute, Value> states;
+  struct Interval {
+    int64_t begin, end;
+    Operation *op;
+    Value gradient;
+  };
+  DenseMap<Attribute, SmallVector<Interval>> updates;
+};
+
+/// How a role is called in a diagnostic.
+std::string getName(Role role) {
+  auto text = dyn_cast<StringAttr>(role.second);
+  std::string quoted = text ? ("'" + text.getValue() + "'").str() : "";
+  if (role.first == ATenDialect::getLossAttrName())
+    return "loss";
+  if (role.first == ATenDialect::getGradOfAttrName())
+    return "gradient of " + quoted;
+  if (role.first == ATenDialect::getBufferMutationAttrName())
+    return "new content of buffer " + quoted;
+  auto number = dyn_cast<IntegerAttr>(role.second);
+  return (role.first == ATenDialect::getOutputAttrName()
+              ? "output "
+              : "gradient of input ") +
+         std::to_string(number ? number.getInt() : 0);
+}
+
+/// The role of a result or argument at the aten level, if it has one.
+std::optional<Role> getRole(DictionaryAttr dict) {
+  for (NamedAttribute attr : dict ? dict : DictionaryAttr())
+    if (llvm::is_contained(
+            {ATenDialect::getParamAttrName(), ATenDialect::getBufferAttrName(),
+             ATenDialect::getConstantAttrName(),
+             ATenDialect::getInputAttrName(), ATenDialect::getLossAttrName(),
+             ATenDialect::getGradOfAttrName(),
+             ATenDialect::getGradOfInputAttrName(),
+             ATenDialect::getBufferMutationAttrName(),
+             ATenDialect::getOutputAttrName()},
+            attr.getName().getValue()))
+      return Role(attr.getName(), attr.getValue());
+  return std::nullopt;
+}
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Numbers
+//===----------------------------------------------------------------------===//
+
+unsigned Equivalence::intern(ArrayRef<uintptr_t> key, unsigned numResults) {
+  auto found = table.find(key);
+  if (found != table.end())
+    return found->second;
+  unsigned number = numNumbers;
+  numNumbers += std::max(numResults, 1u);
+  table[key.copy(allocator)] = number;
+  return number;
+}
+
+/// Parameters of the source belong to one unit each, with the same shape.
+LogicalResult Equivalence::checkLayouts() {
+  DenseMap<StringAttr, UnitOp> owners;
+  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
+    for (ParameterAttr parameter : unit.getLayout().getParameters())
+      if (auto [entry, isNew] = owners.try_emplace(parameter.getName(), unit);
+          !isNew)
+        return unit.emitError("parameter ")
+               << parameter.getName() << " is in unit '"
+               << entry->second.getSymName() << "' as well";
+  for (BlockArgument argument : source.getArguments()) {
+    auto name = source.getArgAttrOfType<StringAttr>(
+        argument.getArgNumber(), ATenDialect::getParamAttrName());
+    if (!name)
+      continue;
+    UnitOp unit = owners.lookup(name);
+    if (!unit)
+      return emitError(argument.getLoc())
+             << "parameter " << name << " is in no unit";
+    auto expected = dyn_cast<RankedTensorType>(argument.getType());
+    ArrayRef<int64_t> sizes = unit.getLayout().find(name).getSizes();
+    if (!expected || expected.getShape() != sizes)
+      return unit.emitError("expected parameter ")
+             << name << " to have the sizes of " << argument.getType();
+  }
+  return success();
+}
+
+LogicalResult Equivalence::numberArguments(func::FuncOp func) {
+  for (BlockArgument argument : func.getArguments()) {
+    unsigned index = argument.getArgNumber();
+    unsigned &number = numbers[argument];
+    if (auto result = func.getArgAttrOfType<IntegerAttr>(
+            index, FSDPDialect::getResultAttrName())) {
+      Operation *end = init ? init.getBody().front().getTerminator() : nullptr;
+      int64_t k = result.getInt();
+      if (!end || k < 0 || k >= end->getNumOperands())
+        return emitError(argument.getLoc())
+               << "expected result " << k << " of '@init', found none";
+      number = numbers.lookup(end->getOperand(k));
+    } else if (auto state = func.getArgAttrOfType<StateAttr>(
+                   index, FSDPDialect::getStateAttrName())) {
+      number = internWords(State, word(state));
+      if (!states.try_emplace(state, argument).second)
+        return emitError(argument.getLoc())
+               << "two arguments are the state " << state;
+    } else if (auto role = getRole(func.getArgAttrDict(index))) {
+      bool isParameter = role->first == ATenDialect::getParamAttrName();
+      number =
+          internWords(isParameter ? Parameter : Argument, word(role->first),
+                      word(role->second), word(argument.getType()));
+    } else {
+      number = internWords(Fresh, argument.getAsOpaquePointer());
+    }
+  }
+  return success();
+}
+
+LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
+  if (failed(numberArguments(func)))
+    return failure();
+  for (Operation &op : func.getBody().front().without_terminator()) {
+    auto reduce = [&](auto op, FlatSymbolRefAttr unit, FlatSymbolRefAttr mesh) {
+      return numberReduction(
+          {op, op->getOperand(0), unit, mesh, op.getAxes(), op.getDivide()});
+    };
+    LogicalResult result =
+        TypeSwitch<Operation *, LogicalResult>(&op)
+            .Case<UnshardOp, AsyncUnshardOp, AsyncWaitOp>([&](auto op) {
+              forward(op->getOperand(0), op->getResult(0));
+              return success();
+            })
+            .Case([&](AsyncReshardOp) { return success(); })
+            .Case([&](ViewOp op) { return numberView(op); })
+            .Case([&](FlattenGradsOp op) { return numberFlat(op); })
+            .Case<ReduceScatterOp, AsyncReduceScatterOp>(
+                [&](auto op) { return reduce(op, op.getUnitAttr(), {}); })
+            .Case<AllReduceOp, AsyncAllReduceOp>([&](auto op) {
+              return reduce(op, op.getUnitAttr(), op.getMeshAttr());
+            })
+            .Case([&](AdamWOp op) {
+              return update(op, op.getUnitAttr(), op.getIntervals(),
+                            {{StateAttr::getParameterKind(),
+                              {op.getParameter(), op.getNewParameter()}},
+                             {StateAttr::getExpAvgKind(),
+                              {op.getExpAvg(), op.getNewExpAvg()}},
+                             {StateAttr::getExpAvgSqKind(),
+                              {op.getExpAvgSq(), op.getNewExpAvgSq()}}});
+            })
+            .Case([&](SGDOp op) {
+              return update(op, op.getUnitAttr(), op.getIntervals(),
+                            {{StateAttr::getParameterKind(),
+                              {op.getParameter(), op.getNewParameter()}},
+                             {StateAttr::getMomentumKind(),
+                              {op.getMomentum(), op.getNewMomentum()}}});
+            })
+            .Default([&](Operation *op) {
+              numberOther(*op, effects);
+              return success();
+            });
+    if (failed(result))
+      return failure();
+  }
+  return success();
+}
+
+/// Phase and scope of a call play no part: recomputation is equal.
+void Equivalence::numberOther(Operation &op, Effects &effects) {
+  SmallVector<uintptr_t, 16> key;
+  auto add = [&](const void *pointer) {
+    key.push_back(reinterpret_cast<uintptr_t>(pointer));
+  };
+  if (auto call = dyn_cast<aten::CallOp>(op)) {
+    add(word(call.getCallee()));
+    add(word(call.getArgs()));
+  } else {
+    add(op.getName().getAsOpaquePointer());
+    add(word(op.getAttrDictionary()));
+  }
+  for (Value operand : op.getOperands())
+    key.push_back(numbers.lookup(operand));
+  for (Type type : op.getResultTypes())
+    add(word(type));
+  bool hasEffect = !isMemoryEffectFree(&op);
+  if (hasEffect)
+    key.push_back(effects.size());
+  unsigned number = intern(key, op.getNumResults());
+  if (hasEffect)
+    effects.emplace_back(number, &op);
+  for (OpResult result : op.getResults())
+    numbers[result] = number + result.getResultNumber();
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters and gradients
+//===----------------------------------------------------------------------===//
+
+LogicalResult Equivalence::numberView(ViewOp view) {
+  auto state = StateAttr::get(
+      view.getContext(), view.getUnitAttr(),
+      StringAttr::get(view.getContext(), StateAttr::getParameterKind()));
+  if (numbers.lookup(view.getFull()) != internWords(State, word(state)))
+    return view.emitError("expected a view of the gathered parameters of unit ")
+           << view.getUnitAttr() << ", found one of "
+           << describe(resolve(view.getFull()));
+  auto name =
+      StringAttr::get(view.getContext(), ATenDialect::getParamAttrName());
+  numbers[view.getTensor()] =
+      internWords(Parameter, word(name), word(view.getParameterAttr()),
+                  word(view.getTensor().getType()));
+  return success();
+}
+
+LogicalResult Equivalence::numberFlat(FlattenGradsOp flatten) {
+  SmallVector<uintptr_t> key = {
+      Flat, reinterpret_cast<uintptr_t>(word(flatten.getUnitAttr()))};
+  for (Value gradient : flatten.getGradients())
+    key.push_back(numbers.lookup(gradient));
+  unsigned number = intern(key);
+  numbers[flatten.getFlat()] = number;
+  flats.try_emplace(number, flatten);
+  return success();
+}
+
+LogicalResult Equivalence::numberReduction(Reduction reduction) {
+  unsigned input = numbers.lookup(reduction.input);
+  unsigned number = internWords(Reduced, uintptr_t(input));
+  auto [entry, isNew] = reductions.try_emplace(number, reduction);
+  if (!isNew) {
+    InFlightDiagnostic diagnostic = reduction.op->emitError(
+        "expected each value to be reduced once, found a second reduction");
+    diagnostic.attachNote(entry->second.op->getLoc()) << "the first is here";
+    return diagnostic;
+  }
+  FlattenGradsOp flat = flats.lookup(input);
+  if (flat && flat.getUnitAttr() != reduction.unit)
+    return reduction.op->emitError("expected to reduce the gradient of unit ")
+           << reduction.unit << ", found that of unit " << flat.getUnitAttr();
+  numbers[reduction.op->getResult(0)] = number;
+  return success();
+}
+
+MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
+  return symbols.lookup<MeshOp>(
+      symbols.lookup<UnitOp>(unit.getValue()).getMesh());
+}
+
+/// Looks through the reductions that make `value` a mean over the mesh.
+FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
+                                         const Twine &what) {
+  int64_t summed = 1;
+  double divided = 1;
+  llvm::StringSet<> axes;
+  Operation *last = nullptr;
+  for (auto found = reductions.find(numbers.lookup(value));
+       found != reductions.end();
+       found = reductions.find(numbers.lookup(value))) {
+    const Reduction &reduction = found->second;
+    last = last ? last : reduction.op;
+    for (auto axis : reduction.axes.getAsRange<StringAttr>()) {
+      if (!axes.insert(axis).second)
+        return reduction.op->emitError("expected ")
+               << what << " to be summed once over axis " << axis
+               << ", found it twice";
+      summed *= mesh.getAxisSize(axis).value_or(1);
+    }
+    divided *= reduction.divide.getPre() * reduction.divide.getPost();
+    value = reduction.input;
+  }
+  int64_t ranks = mesh.getNumRanks();
+  if (summed != ranks)
+    return (last ? last->emitError() : emitError(value.getLoc()))
+           << "expected " << what << " to be summed over " << ranks
+           << " ranks, found " << (last ? std::to_string(summed) : "no sum");
+  if (std::abs(divided - double(ranks)) > 1e-9 * double(ranks))
+    return (last ? last->emitError() : emitError(value.getLoc()))
+           << "expected " << what << " to be divided by " << ranks
+           << ", found a division by " << divided;
+  return value;
+}
+
+//===----------------------------------------------------------------------===//
+// State
+//===----------------------------------------------------------------------===//
+
+/// An update of states of a unit, from old values to new ones.
+LogicalResult Equivalence::update(
+    Operation *op, FlatSymbolRefAttr unit, ArrayRef<int64_t> intervals,
+    ArrayRef<std::pair<StringRef, std::pair<Value, Value>>> changes) {
+  MLIRContext *context = op->getContext();
+  for (auto [kind, values] : changes) {
+    auto [before, after] = values;
+    if (!before)
+      continue;
+    auto state = StateAttr::get(context, unit, StringAttr::get(context, kind));
+    Value &current = states[state];
+    if (current != before)
+      return op->emitError("expected to update the current value of ")
+             << state << ", found " << describe(before);
+    current = after;
+    numbers[after] = internWords(Fresh, after.getAsOpaquePointer());
+  }
+  for (size_t i = 0; i + 1 < intervals.size(); i += 2)
+    updates[unit].push_back(
+        {intervals[i], intervals[i + 1], op, op->getOperand(1)});
+  return success();
+}
+
+/// Each trainable element of a unit that is updated is updated once.
+LogicalResult Equivalence::checkUpdates() {
+  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
+    auto found = updates.find(FlatSymbolRefAttr::get(unit));
+    if (found == updates.end())
+      continue;
+    SmallVector<Interval> &intervals = found->second;
+    llvm::sort(intervals, [](const Interval &left, const Interval &right) {
+      return left.begin < right.begin;
+    });
+    for (size_t i = 1; i < intervals.size(); ++i)
+      if (intervals[i].begin < intervals[i - 1].end)
+        return intervals[i].op->emitError("expected each element of unit '")
+               << unit.getSymName() << "' to be updated once, found element "
+               << intervals[i].begin << " a second time";
+    // Intervals are disjoint and ascend, and so do parameters.
+    const Interval *interval = intervals.begin();
+    for (ParameterAttr parameter : unit.getLayout().getParameters()) {
+      if (parameter.getFrozen())
+        continue;
+      for (int64_t at = parameter.getOffset(); at < parameter.getEnd();) {
+        while (interval != intervals.end() && interval->end <= at)
+          ++interval;
+        if (interval == intervals.end() || interval->begin > at)
+          return intervals.front().op->emitError("expected parameter ")
+                 << parameter.getName() << " to be updated, found element "
+                 << at << " in no interval";
+        at = interval->end;
+      }
+    }
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Diagnostics
+//===----------------------------------------------------------------------===//
+
+/// The call, view, argument or such that `value` of the step is carried from.
+Value Equivalence::resolve(Value value) {
+  while (true) {
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      auto func = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+      auto result = func.getArgAttrOfType<IntegerAttr>(
+          argument.getArgNumber(), FSDPDialect::getResultAttrName());
+      if (!result || !init)
+        return value;
+      value =
+          init.getBody().front().getTerminator()->getOperand(result.getInt());
+    } else if (isa<AsyncWaitOp, UnshardOp, AsyncUnshardOp, ReduceScatterOp,
+                   AsyncReduceScatterOp, AllReduceOp, AsyncAllReduceOp>(
+                   value.getDefiningOp())) {
+      value = value.getDefiningOp()->getOperand(0);
+    } else {
+      return value;
+    }
+  }
+}
+
+std::string Equivalence::describe(Value value) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (auto argument = dyn_cast<BlockArgument>(value)) {
+    auto func = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+    unsigned index = argument.getArgNumber();
+    if (auto state = func.getArgAttr(index, FSDPDialect::getStateAttrName()))
+      os << state;
+    else if (auto role = getRole(func.getArgAttrDict(index)))
+      os << role->first.getValue().split('.').second << ' ' << role->second;
+    else
+      os << "argument " << index;
+  } else if (auto view = value.getDefiningOp<ViewOp>()) {
+    os << "param " << view.getParameterAttr();
+  } else if (auto call = value.getDefiningOp<aten::CallOp>()) {
+    os << "a result of '" << call.getCallee().getName() << '\'';
+  } else {
+    os << "a result of '" << value.getDefiningOp()->getName() << '\'';
+  }
+  return text;
+}
+
+/// Reports where the two values begin to differ.
+LogicalResult Equivalence::reportDifference(Role role, Value found,
+                                            Value expected) {
+  while (true) {
+    found = resolve(found);
+    auto left = found.getDefiningOp<aten::CallOp>();
+    auto right = expected.getDefiningOp<aten::CallOp>();
+    if (!left || !right || left.getCallee() != right.getCallee() ||
+        left.getArgs() != right.getArgs())
+      break;
+    auto pairs = llvm::zip_equal(left.getInputs(), right.getInputs());
+    auto different = llvm::find_if(pairs, [&](const auto &pair) {
+      return numbers.lookup(std::get<0>(pair)) !=
+             numbers.lookup(std::get<1>(pair));
+    });
+    if (different == pairs.end())
+      break;
+    std::tie(found, expected) = *different;
+  }
+  InFlightDiagnostic diagnostic =
+      emitError(found.getLoc())
+      << "the " << getName(role) << " depends on another value: expected "
+      << describe(expected) << " of type " << expected.getType() << ", found "
+      << describe(found) << " of type " << found.getType();
+  diagnostic.attachNote(expected.getLoc()) << "in the source, it is this";
+  return diagnostic;
+}
+
+//===----------------------------------------------------------------------===//
+// Comparison
+//===----------------------------------------------------------------------===//
+
+LogicalResult Equivalence::compareEffects() {
+  size_t common = std::min(stepEffects.size(), sourceEffects.size());
+  for (size_t i = 0; i < common; ++i) {
+    if (stepEffects[i].first == sourceEffects[i].first)
+      continue;
+    InFlightDiagnostic diagnostic = stepEffects[i].second->emitError(
+        "expected the effects of the source in their order, found another");
+    diagnostic.attachNote(sourceEffects[i].second->getLoc()) << "expected this";
+    return diagnostic;
+  }
+  if (sourceEffects.size() > common)
+    return sourceEffects[common].second->emitError(
+        "expected this effect in the step as well, found none");
+  if (stepEffects.size() > common)
+    return stepEffects[common].second->emitError(
+        "expected only effects of the source, found one more");
+  return success();
+}
+
+/// Adds the gradients of which `value` is the mean over ranks.
+LogicalResult Equivalence::addGradients(Value value, StateAttr state,
+                                        llvm::MapVector<Role, Value> &found) {
+  UnitOp unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
+  FailureOr<Value> flat =
+      getReduced(value, getMesh(state.getUnit()),
+                 "the gradient of unit '" + unit.getSymName() + "'");
+  if (failed(flat))
+    return failure();
+  auto flatten = flats.lookup(numbers.lookup(*flat));
+  if (!flatten || flatten.getUnitAttr() != state.getUnit())
+    return emitError(flat->getLoc())
+           << "expected the flat gradient of unit " << state.getUnit()
+           << ", found " << describe(*flat);
+  auto name =
+      StringAttr::get(step.getContext(), ATenDialect::getGradOfAttrName());
+  auto next = flatten.getGradients().begin();
+  for (auto [parameter, present] :
+       llvm::zip_equal(unit.getLayout().getParameters(), flatten.getPresent()))
+    if (present)
+      found[{name, parameter.getName()}] = *next++;
+
+  for (const Interval &interval : updates.lookup(state.getUnit()))
+    if (numbers.lookup(interval.gradient) != numbers.lookup(value))
+      return interval.op->emitError("expected the gradient of unit ")
+             << state.getUnit() << " that the step returns, found another";
+  return success();
+}
+
+LogicalResult Equivalence::compareResults() {
+  llvm::MapVector<Role, Value> expected, found;
+  Operation *sourceEnd = source.getBody().front().getTerminator();
+  for (auto [index, value] : llvm::enumerate(sourceEnd->getOperands()))
+    if (auto role = getRole(source.getResultAttrDict(index)))
+      expected[*role] = value;
+
+  auto units = step->getParentOfType<ModuleOp>().getOps<UnitOp>();
+  Operation *stepEnd = step.getBody().front().getTerminator();
+  for (auto [index, value] : llvm::enumerate(stepEnd->getOperands())) {
+    auto state = step.getResultAttrOfType<StateAttr>(
+        index, FSDPDialect::getStateAttrName());
+    if (state && state.getKind() == StateAttr::getGradientKind()) {
+      if (failed(addGradients(value, state, found)))
+        return failure();
+      continue;
+    }
+    if (state && states.lookup(state) != value)
+      return emitError(value.getLoc())
+             << "expected the last value of " << state
+             << " as a result of the step, found another";
+    std::optional<Role> role = getRole(step.getResultAttrDict(index));
+    if (state || !role)
+      continue;
+    found[*role] = value;
+    if (role->first != ATenDialect::getLossAttrName() || units.empty())
+      continue;
+    FailureOr<Value> loss = getReduced(
+        value, getMesh(FlatSymbolRefAttr::get(*units.begin())), "the loss");
+    if (failed(loss))
+      return failure();
+    found[*role] = *loss;
+  }
+
+  for (auto [role, value] : expected) {
+    auto entry = found.find(role);
+    bool isOptional = role.first == ATenDialect::getOutputAttrName() ||
+                      role.first == ATenDialect::getGradOfInputAttrName();
+    if (entry == found.end()) {
+      if (isOptional)
+        continue;
+      return step.emitError("expected the step to return the ")
+             << getName(role) << ", found no such result";
+    }
+    if (numbers.lookup(entry->second) != numbers.lookup(value))
+      return reportDifference(role, entry->second, value);
+  }
+  for (auto [role, value] : found)
+    if (!expected.contains(role))
+      return emitError(value.getLoc())
+             << "the source has no " << getName(role) << ", found one here";
+  return success();
+}
+
+LogicalResult Equivalence::verify() {
+  Effects initEffects;
+  if (failed(checkLayouts()) ||
+      (init && failed(numberBody(init, initEffects))) ||
+      failed(numberBody(source, sourceEffects)) ||
+      failed(numberBody(step, stepEffects)))
+    return failure();
+  if (!initEffects.empty())
+    return initEffects.front().second->emitError(
+        "expected '@init' to have no effects, found one");
+  return success(succeeded(compareEffects()) && succeeded(compareResults()) &&
+                 succeeded(checkUpdates()));
+}
+
+LogicalResult fsdp::verifyEquivalence(func::FuncOp step, func::FuncOp source,
+                                      func::FuncOp init) {
+  return Equivalence(step, source, init).verify();
+}
