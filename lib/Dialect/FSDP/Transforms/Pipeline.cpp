@@ -37,6 +37,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   if (options.verify) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());
+    pm.addPass(createVerifyEquivalencePass());
   }
 }
 
