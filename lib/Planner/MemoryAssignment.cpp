@@ -115,7 +115,7 @@ private:
 };
 
 /// How much is tried where the first answer is not good enough.
-constexpr size_t maxTries = 64, maxPlacements = 20000;
+constexpr size_t maxTries = 32, maxPlacements = 20000;
 
 int64_t roundUp(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -164,45 +164,60 @@ static int64_t place(const std::vector<Lifetime> &lifetimes,
   return peak;
 }
 
+/// The buffers by descending weight. Longest life breaks ties: what is saved
+/// for the backward pass nests.
+static std::vector<uint32_t> getOrder(const std::vector<Lifetime> &lifetimes,
+                                      double (*weight)(const Lifetime &)) {
+  std::vector<uint32_t> order(lifetimes.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto key = [&](uint32_t i) {
+    const Lifetime &lifetime = lifetimes[i];
+    return std::make_tuple(-weight(lifetime), lifetime.begin - lifetime.end,
+                           lifetime.begin, i);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  return order;
+}
+
 MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
                                        int64_t alignment) {
   MemoryPlan plan;
   std::tie(plan.lowerBound, plan.peakTime) =
       mostBytesAlive(lifetimes, alignment);
 
-  // Longest life breaks ties: what is saved for the backward pass nests.
-  std::vector<uint32_t> order(lifetimes.size());
-  std::iota(order.begin(), order.end(), 0);
-  auto key = [&](uint32_t i) {
-    const Lifetime &lifetime = lifetimes[i];
-    return std::make_tuple(-lifetime.bytes, lifetime.begin - lifetime.end,
-                           lifetime.begin, i);
-  };
-  std::sort(order.begin(), order.end(),
-            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
-
-  // Largest first is close to the bound for most plans. For the others: who
-  // sticks out at the top is placed first the next time.
+  // Largest first is close to the bound for most plans. Where it is not, others
+  // are tried; and who sticks out at the top is placed first the next time.
+  using Weight = double (*)(const Lifetime &);
+  constexpr Weight weights[] = {
+      [](const Lifetime &l) { return double(l.bytes); },
+      [](const Lifetime &l) { return double(l.bytes) * (l.end - l.begin + 1); },
+      [](const Lifetime &l) { return double(l.end - l.begin); }};
   std::vector<int64_t> offsets(lifetimes.size());
-  size_t tries = 1 + maxPlacements / (lifetimes.size() + 1);
-  for (size_t i = 0; i != std::min(tries, maxTries); ++i) {
-    int64_t peak = place(lifetimes, order, alignment, offsets);
-    if (i == 0 || peak < plan.peak) {
-      plan.peak = peak;
-      plan.offsets = offsets;
+  size_t placements = 0;
+  for (Weight weight : weights) {
+    std::vector<uint32_t> order = getOrder(lifetimes, weight);
+    for (size_t i = 0; i != maxTries; ++i) {
+      int64_t peak = place(lifetimes, order, alignment, offsets);
+      if (plan.offsets.empty() || peak < plan.peak) {
+        plan.peak = peak;
+        plan.offsets = offsets;
+      }
+      placements += lifetimes.size();
+      if (plan.peak - plan.lowerBound <= plan.lowerBound / 200 ||
+          placements > maxPlacements)
+        return plan;
+      std::vector<uint32_t> next;
+      next.reserve(order.size());
+      auto sticksOut = [&](uint32_t i) {
+        return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
+      };
+      std::copy_if(order.begin(), order.end(), std::back_inserter(next),
+                   sticksOut);
+      std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
+                          sticksOut);
+      order = std::move(next);
     }
-    if (plan.peak - plan.lowerBound <= plan.lowerBound / 200)
-      break;
-    auto sticksOut = [&](uint32_t i) {
-      return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
-    };
-    std::vector<uint32_t> next;
-    next.reserve(order.size());
-    std::copy_if(order.begin(), order.end(), std::back_inserter(next),
-                 sticksOut);
-    std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
-                        sticksOut);
-    order = std::move(next);
   }
   return plan;
 }
