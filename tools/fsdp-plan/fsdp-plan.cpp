@@ -177,6 +177,7 @@ LogicalResult run(const CommandLine &line) {
   mlir::DialectRegistry registry;
   registerAllDialects(registry);
   mlir::MLIRContext context(registry, mlir::MLIRContext::Threading::DISABLED);
+  context.printOpOnDiagnostic(false); // one sentence, and where
   mlir::ScopedDiagnosticHandler handler(&context, printDiagnostic);
 
   mlir::TimingScope importing = root.nest("import");
