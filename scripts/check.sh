@@ -43,11 +43,11 @@ build() { cmake --preset "$1" && cmake --build --preset "$1" -j"$(nproc)" -- "${
 
 unit_tests() {
   mkdir -p "$out/results/$1"
-  GTEST_OUTPUT="xml:$out/results/$1/" ctest --test-dir "build/$1" --output-on-failure "${@:2}"
+  GTEST_OUTPUT="xml:$out/results/$1/" ctest --test-dir "build/$1" --output-on-failure -E fsdp-lit "${@:2}"
 }
 
 lit_tests() {
-  /usr/lib/llvm-22/bin/lit -sv --time-tests --xunit-xml-output "$out/results/lit-$1.xml" "${@:2}" "build/$1/test"
+  /usr/lib/llvm-22/bin/lit -sv --xunit-xml-output "$(mktemp "$out/results/lit-$1-XXXX.xml")" "${@:2}" "build/$1/test"
 }
 
 formatted() {
@@ -64,18 +64,17 @@ stage op-facts .venv/bin/python scripts/generate_op_facts.py --check
 if stage build-gcc build gcc; then
   stage unit-gcc unit_tests gcc
   stage lit-gcc lit_tests gcc
-  stage lit-roundtrip env FSDP_VERIFY_ROUNDTRIP=1 /usr/lib/llvm-22/bin/lit -sv \
-    --xunit-xml-output "$out/results/lit-roundtrip.xml" build/gcc/test/Dialect
+  stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
   stage python python_tests
 fi
 if stage build-asan build asan; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
-  stage unit-asan unit_tests asan -R 'Archive|PlanFile'
-  stage lit-asan lit_tests asan --filter 'bad|invalid'
+  stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|RuntimeFilesTest'
+  stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
 if stage build-tsan build tsan; then
-  stage unit-tsan env TSAN_OPTIONS=suppressions="$PWD/cmake/tsan.supp" ctest --test-dir build/tsan --output-on-failure -R Runtime
+  stage unit-tsan unit_tests tsan -R 'CommTest'
 fi
 if [ $all = yes ]; then
   for preset in clang debug; do

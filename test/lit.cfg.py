@@ -4,6 +4,7 @@ import os
 
 import lit.formats
 from lit.llvm import llvm_config
+from lit.llvm.subst import ToolSubst
 
 config.name = "fsdp-mlir"
 config.test_format = lit.formats.ShTest(execute_external=False)
@@ -34,4 +35,6 @@ llvm_config.use_default_substitutions()  # FileCheck, not, count
 # A tool that this build leaves out is missing only in the tests that need it.
 tools = ["fsdp-opt", "fsdp-translate", "fsdp-plan", "fsdp-run", "fsdp-lsp-server",
          "fsdp-reduce", "llvm-nm", "llvm-readelf"]
+if lit_config.params.get("verify_roundtrip"):  # noqa: F821
+    tools[0] = ToolSubst("fsdp-opt", extra_args=["--verify-roundtrip"])
 llvm_config.add_tool_substitutions(tools, [config.fsdp_tools_dir, config.llvm_tools_dir])

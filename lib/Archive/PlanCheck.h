@@ -11,8 +11,8 @@
 #ifndef FSDP_LIB_ARCHIVE_PLANCHECK_H
 #define FSDP_LIB_ARCHIVE_PLANCHECK_H
 
-#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/DType.h"
+#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/PlanFile.h"
 
 #include <set>

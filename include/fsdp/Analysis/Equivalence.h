@@ -1,8 +1,8 @@
 //===- Equivalence.h - Does a sharded step compute its source? --*- C++ -*-===//
 //
 // Value numbering of a step and of the function that it was made from, in one
-// table and with all that concerns shards seen through: taking the sharding away
-// must give the source back.
+// table and with all that concerns shards seen through: taking the sharding
+// away must give the source back.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,8 +21,8 @@ namespace fsdp {
 /// * each gradient reduced once, to a mean over all ranks, and so the loss;
 /// * each parameter in one unit, and each trainable element updated once.
 ///
-/// `init` is where arguments with `fsdp.result` come from; it may be null. Takes
-/// time linear in the number of operations.
+/// `init` is where arguments with `fsdp.result` come from; it may be null.
+/// Takes time linear in the number of operations.
 mlir::LogicalResult verifyEquivalence(mlir::func::FuncOp step,
                                       mlir::func::FuncOp source,
                                       mlir::func::FuncOp init);

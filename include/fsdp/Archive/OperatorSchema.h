@@ -1,9 +1,10 @@
 //===- OperatorSchema.h - An operator's schema as text ----------*- C++ -*-===//
 //
 // As much of the grammar of PyTorch's operator schemas as a plan needs to be
-// made and checked without PyTorch: how many arguments and results there are, of
-// which kinds, which arguments are written, and what stands for those left out.
-// `aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out)
+// made and checked without PyTorch: how many arguments and results there are,
+// of which kinds, which arguments are written, and what stands for those left
+// out. `aten::add.out(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!)
+// out)
 // -> Tensor(a!)`
 //
 //===----------------------------------------------------------------------===//
@@ -24,7 +25,8 @@ struct OperatorSchema {
     std::string kind, name;
     /// The text of the default value: `[0, 1]`, `None`, `"mean"`.
     std::optional<std::string> fallback;
-    /// Of `int[2]`: a single number stands for a list of so many. 0 if not said.
+    /// Of `int[2]`: a single number stands for a list of so many. 0 if not
+    /// said.
     size_t listSize = 0;
     bool isList = false, isOptional = false, noneInside = false;
     bool isWritten = false;

@@ -35,9 +35,9 @@ std::pair<int64_t, int64_t>
 mostBytesAlive(const std::vector<Lifetime> &lifetimes, int64_t alignment);
 
 /// Buffers that are alive at a common time never share a byte. Largest first,
-/// each into the gap that it fills best, the lowest of equals; where that is more
-/// than half a percent above the bound, other orders are tried. The answer is
-/// deterministic. Times should be dense: memory is used per unit of time.
+/// each into the gap that it fills best, the lowest of equals; where that is
+/// more than half a percent above the bound, other orders are tried. The answer
+/// is deterministic. Times should be dense: memory is used per unit of time.
 MemoryPlan assignMemory(const std::vector<Lifetime> &lifetimes,
                         int64_t alignment);
 
