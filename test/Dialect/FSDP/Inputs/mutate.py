@@ -57,11 +57,11 @@ def mutants(lines):
 
 
 def accepts(tool, text):
-    return subprocess.run([tool, *VERIFIERS, "-o", "/dev/null"], input=text, text=True,
+    return subprocess.run([*tool, *VERIFIERS, "-o", "/dev/null"], input=text, text=True,
                           stderr=subprocess.DEVNULL).returncode == 0
 
 
-def main(path, tool):
+def main(path, *tool):
     text = open(path).read()
     assert accepts(tool, text), "the schedule itself is refused"
     tried = {name: accepts(tool, "\n".join(lines)) for name, lines in mutants(text.split("\n"))}
