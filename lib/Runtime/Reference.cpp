@@ -237,5 +237,7 @@ Comparison Reference::run(Session &session, double tolerance) const {
     if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))
       result.fail(tensor.name + ": expected in the plan, found only in the "
                                 "reference");
+  for (std::string &problem : session.findDirtyPadding(!isTraining))
+    result.fail(std::move(problem));
   return result;
 }

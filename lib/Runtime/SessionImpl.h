@@ -44,6 +44,10 @@ struct Session::Impl {
   void scatter(std::string_view name, const Place &place, std::uint32_t buffer,
                const TensorView &value);
   HostTensor gather(const Place &place, std::uint32_t buffer) const;
+  /// A sentence about the first pad of `unit` in `buffer` that is not 0.
+  std::optional<std::string> findDirtyPad(std::uint32_t unit,
+                                          std::uint32_t buffer,
+                                          std::string_view what) const;
   void write(const RankData &data, std::uint32_t buffer,
              const TensorView &value) const;
   HostTensor read(const RankData &data, std::uint32_t buffer) const;

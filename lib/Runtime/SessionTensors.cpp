@@ -1,6 +1,7 @@
 //===- SessionTensors.cpp - Tensors into a session, and out of it ---------===//
 #include "DTypes.h"
 #include "SessionImpl.h"
+#include "Text.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -113,20 +114,41 @@ HostTensor Session::Impl::read(const RankData &data,
 
 namespace {
 
-/// What a parameter and one shard of its unit have in common, in elements.
+/// What a range of a flat parameter and one shard of it have in common, in
+/// elements.
 struct Overlap {
-  std::uint64_t inShard, inParameter, count;
+  std::uint64_t inShard, inRange, count;
 };
 
-Overlap overlap(const planfile::Unit &unit,
-                const planfile::Parameter &parameter, std::uint64_t numel,
-                unsigned shard) {
+Overlap overlap(const planfile::Unit &unit, std::uint64_t offset,
+                std::uint64_t numel, unsigned shard) {
   std::uint64_t length = unit.numel() / unit.shards(), low = shard * length;
-  std::uint64_t begin = std::max(parameter.offset(), low);
-  std::uint64_t end = std::min(parameter.offset() + numel, low + length);
+  std::uint64_t begin = std::max(offset, low);
+  std::uint64_t end = std::min(offset + numel, low + length);
   if (begin >= end)
     return {0, 0, 0};
-  return {begin - low, begin - parameter.offset(), end - begin};
+  return {begin - low, begin - offset, end - begin};
+}
+
+/// What no parameter covers: offset and number of elements, in order.
+std::vector<std::pair<std::uint64_t, std::uint64_t>>
+paddingOf(const planfile::Plan &plan, const planfile::Unit &unit) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> covered, padding;
+  for (const planfile::Parameter *parameter : *unit.parameters()) {
+    std::uint64_t numel = 1;
+    for (std::int64_t size : shape(plan, parameter->sizes()))
+      numel *= static_cast<std::uint64_t>(size);
+    covered.emplace_back(parameter->offset(), numel);
+  }
+  std::ranges::sort(covered);
+  covered.emplace_back(unit.numel(), 0);
+  std::uint64_t end = 0;
+  for (auto [offset, numel] : covered) {
+    if (offset > end)
+      padding.emplace_back(end, offset - end);
+    end = offset + numel;
+  }
+  return padding;
 }
 
 /// A parameter as it lies in the flat parameter, and the same as one row.
@@ -156,14 +178,13 @@ void Session::Impl::scatter(std::string_view name, const Place &place,
   stored.tensor.copy_(source);
   for (const RankData &data : ranks)
     onRank(data, [&] {
-      Overlap part = overlap(unit, *place.parameter,
+      Overlap part = overlap(unit, place.parameter->offset(),
                              static_cast<std::uint64_t>(stored.row.numel()),
                              data.rank.shards[place.unit]);
       if (part.count)
         data.rank.memory->slice(buffer, part.inShard, part.inShard + part.count)
-            .copy_(stored.row.narrow(
-                0, static_cast<std::int64_t>(part.inParameter),
-                static_cast<std::int64_t>(part.count)));
+            .copy_(stored.row.narrow(0, static_cast<std::int64_t>(part.inRange),
+                                     static_cast<std::int64_t>(part.count)));
     });
 }
 
@@ -180,17 +201,69 @@ HostTensor Session::Impl::gather(const Place &place,
     seen[shard] = true;
     onRank(data, [&] {
       Overlap part =
-          overlap(unit, *place.parameter,
+          overlap(unit, place.parameter->offset(),
                   static_cast<std::uint64_t>(stored.row.numel()), shard);
       if (part.count)
         stored.row
-            .narrow(0, static_cast<std::int64_t>(part.inParameter),
+            .narrow(0, static_cast<std::int64_t>(part.inRange),
                     static_cast<std::int64_t>(part.count))
             .copy_(data.rank.memory->slice(buffer, part.inShard,
                                            part.inShard + part.count));
     });
   }
   return toHost(stored.tensor, type);
+}
+
+std::optional<std::string>
+Session::Impl::findDirtyPad(std::uint32_t unitIndex, std::uint32_t buffer,
+                            std::string_view what) const {
+  const planfile::Unit &unit = *plan.units()->Get(unitIndex);
+  std::optional<std::string> problem;
+  for (auto [offset, numel] : paddingOf(plan, unit))
+    for (const RankData &data : ranks) {
+      Overlap part = overlap(unit, offset, numel, data.rank.shards[unitIndex]);
+      if (part.count == 0)
+        continue;
+      onRank(data, [&] {
+        at::Tensor pads =
+            data.rank.memory
+                ->slice(buffer, part.inShard, part.inShard + part.count)
+                .to(at::kDouble)
+                .cpu();
+        const double *values =
+            static_cast<const double *>(pads.const_data_ptr());
+        const double *dirty =
+            std::find_if(values, values + part.count,
+                         [](double value) { return value != 0; });
+        if (dirty == values + part.count)
+          return;
+        std::uint64_t element =
+            offset + part.inRange + static_cast<std::uint64_t>(dirty - values);
+        problem = "unit " + std::string(stringOf(plan, unit.name())) +
+                  ": expected 0 in element " + std::to_string(element) +
+                  " of its " + std::string(what) +
+                  ", which is padding, found " + spellNumber(*dirty) +
+                  " on rank " + std::to_string(data.rank.rank);
+      });
+      if (problem)
+        return problem;
+    }
+  return problem;
+}
+
+std::vector<std::string> Session::findDirtyPadding(bool withGradients) const {
+  std::vector<std::string> problems;
+  for (std::uint32_t u = 0; u != impl->plan.units()->size(); ++u) {
+    const planfile::Unit &unit = *impl->plan.units()->Get(u);
+    if (auto problem = impl->findDirtyPad(u, unit.shard(), "flat parameter"))
+      problems.push_back(std::move(*problem));
+    if (!withGradients || unit.gradient() == none)
+      continue;
+    if (auto problem =
+            impl->findDirtyPad(u, unit.gradient(), "reduced gradient"))
+      problems.push_back(std::move(*problem));
+  }
+  return problems;
 }
 
 std::vector<std::string> Session::parameterNames() const {

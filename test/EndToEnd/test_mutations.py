@@ -78,3 +78,22 @@ def test_update_of_frozen_parameters_is_noticed(plans, tmp_path):
     mutant = plan_of(substitute(r"(plan\.adamw @m\.transformer\.h\.1) \[0, 64, 4288, 12704\]", r"\1 [0, 12704]", text), tmp_path)
     check_fails(mutant, "frozen", 2, FIXTURES / "frozen_train2x5.safetensors",
                 r"param\.m\.transformer\.h\.1\.attn\.c_attn\.weight: expected values within")
+
+
+# Pads go into norms and checkpoints: they must be 0 although no parameter shows them.
+def test_dirty_padding_of_gradients_is_noticed(plans, references, tmp_path):
+    text = text_of(plans("gpt2", 3), tmp_path)
+    mutant = plan_of(substitute(r"plan\.zero (%\d+)( <backward>.*\n.*\n.*\n.*@m\.transformer\.h\.1 )",
+                                r'plan.launch "fill_.Scalar"(1.0) -> \1\2', text), tmp_path)
+    check_fails(mutant, "gpt2", 3, references("gpt2", 3),
+                r"unit m\.transformer\.h\.1: expected 0 in element 12704 of its reduced gradient, which is padding, "
+                r"found 1 on rank 2$")
+
+
+# What the same mistake leaves behind after updates.
+def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
+    text = text_of(plans("role_batch_norm", 2), tmp_path)
+    mutant = plan_of(substitute(r"plan\.zero (%\d+) <backward>", r'plan.launch "fill_.Scalar"(1.0) -> \1 <backward>', text),
+                     tmp_path)
+    check_fails(mutant, "role_batch_norm", 2, FIXTURES / "role_batch_norm_train2x5.safetensors",
+                r"unit root: expected 0 in element 213 of its flat parameter, which is padding, found \S+ on rank 1$")

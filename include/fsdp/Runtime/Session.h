@@ -115,6 +115,11 @@ public:
   HostTensor optimizerState(std::string_view name,
                             std::string_view state) const;
 
+  /// Between and behind a unit's parameters lies padding, which must stay 0.
+  /// A sentence for each unit whose flat parameter has a pad that is not, and,
+  /// after a run without update, for each whose reduced gradient has.
+  std::vector<std::string> findDirtyPadding(bool withGradients) const;
+
   /// Model buffers are replicated: every rank gets `value`; rank 0 is read.
   void setBuffer(std::string_view name, const TensorView &value);
   HostTensor buffer(std::string_view name) const;

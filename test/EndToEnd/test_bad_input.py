@@ -1,0 +1,259 @@
+"""What cannot be done is refused by one sentence before anything is written or run: exit status 1, no file, no crash."""
+
+import re
+import struct
+import subprocess
+
+import pytest
+from conftest import FIXTURES, succeed, tool
+
+TINY = FIXTURES / "role_tiny.pt2"
+
+
+def refusal(name, *arguments):
+    """What stands on stderr of a refused command; `fsdp-translate` adds the place in the text."""
+    result = tool(name, *arguments)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert result.stdout == ""
+    return result.stderr
+
+
+USAGE = {
+    "--ranks 0": "fsdp-plan: error: --ranks: expected a number of at least 1; found '0'",
+    "--ranks -1": "fsdp-plan: error: --ranks: expected a number of at least 1; found '-1'",
+    "--ranks x": "fsdp-plan: error: --ranks: expected a number of at least 1; found 'x'",
+    "--ranks 2 --strategy zero9":
+        "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'",
+    "--ranks 2 --optimizer lion": "fsdp-plan: error: --optimizer: expected one of adamw, sgd, none; found 'lion'",
+    "--ranks 2 --device tpu": "fsdp-plan: error: --device: expected one of cpu, cuda; found 'tpu'",
+    "": "fsdp-plan: for the --ranks option: must be specified at least once!",
+}
+
+
+@pytest.mark.parametrize("arguments", USAGE)
+def test_plan_refuses_bad_usage(arguments, tmp_path):
+    assert refusal("fsdp-plan", TINY, "-o", tmp_path / "p.plan", *arguments.split()) == USAGE[arguments] + "\n"
+    assert not list(tmp_path.iterdir())
+
+
+# A misspelt option must not be taken for one that has no effect.
+def test_plan_refuses_unknown_options(tmp_path):
+    errors = refusal("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", "--fast")
+    assert errors.startswith("fsdp-plan: Unknown command line argument '--fast'.")
+    assert not list(tmp_path.iterdir())
+
+
+# Without a name for the plan there is nothing to do.
+def test_plan_needs_an_output():
+    assert refusal("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: for the -o option: must be specified at least once!\n"
+
+
+# Where the plan cannot be written, the sentence names the place.
+def test_plan_refuses_outputs_that_cannot_be_written(tmp_path):
+    missing = tmp_path / "missing" / "p.plan"
+    assert refusal("fsdp-plan", TINY, "--ranks", 2, "-o", missing) == (
+        f"fsdp-plan: error: {missing}: cannot create the file: No such file or directory\n")
+    assert refusal("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path) == (
+        f"fsdp-plan: error: {tmp_path}: cannot write the file: Is a directory\n")
+    assert not list(tmp_path.iterdir())
+
+
+SIZES = {
+    "": "fsdp-plan: error: expected sizes that are bound, got 'tensor<?x?xi64>' (at 'in_0')",
+    "--bind s72=3": "fsdp-plan: error: expected sizes that are bound, got 'tensor<3x?xi64>' (at 'in_0')",
+    "--bind s1=3": "fsdp-plan: error: {graph}: range_constraints: --bind: there is no symbol 's1'; there are s72, s38",
+}
+
+
+# A plan has fixed sizes: whoever leaves one open must say what it is.
+@pytest.mark.parametrize("arguments", SIZES)
+def test_plan_refuses_open_sizes(arguments, tmp_path):
+    graph = FIXTURES / "role_dynamic.pt2"
+    errors = refusal("fsdp-plan", graph, "--ranks", 2, "-o", tmp_path / "p.plan", *arguments.split())
+    assert errors == SIZES[arguments].format(graph=graph) + "\n"
+    assert not list(tmp_path.iterdir())
+
+
+# Ranks would draw from one generator in an order that depends on timing.
+def test_plan_refuses_dropout(tmp_path):
+    errors = refusal("fsdp-plan", FIXTURES / "role_dropout.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+    assert errors == "fsdp-plan: error: operator 'native_dropout' is not one that a plan may run (at 'native_dropout')\n"
+    assert not list(tmp_path.iterdir())
+
+
+# An archive of another kind is refused for what it is, by all paths to it.
+def test_plan_refuses_what_is_no_archive(tmp_path):
+    output = tmp_path / "p.plan"
+    weights = FIXTURES / "gpt2_ref.safetensors"
+    assert refusal("fsdp-plan", weights, "--ranks", 2, "-o", output) == (
+        f"fsdp-plan: error: {weights}: zip: expected a zip file, found an error: Not a zip archive\n")
+    assert refusal("fsdp-plan", FIXTURES, "--ranks", 2, "-o", output) == (
+        f"fsdp-plan: error: {FIXTURES}: expected a regular file, found a directory\n")
+    assert refusal("fsdp-plan", FIXTURES / "none.pt2", "--ranks", 2, "-o", output) == (
+        f"fsdp-plan: error: {FIXTURES / 'none.pt2'}: cannot open: No such file or directory\n")
+    assert not list(tmp_path.iterdir())
+
+
+# Weights of another model have none of the names.
+def test_run_refuses_weights_of_another_model(plans, references):
+    other = FIXTURES / "llama.pt2"
+    assert refusal("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2)) == (
+        f"error: {other}: expected a value for each of 28 parameters and buffers, found none for 27: "
+        "m.transformer.wpe.weight, m.transformer.ln_f.weight, m.transformer.ln_f.bias and 24 more\n")
+
+
+TOKENS = {
+    "odd": (bytes(129), "expected tokens of 16 bits, found 129 bytes"),
+    "empty": (b"", "expected at least one byte, found an empty file"),
+    "missing": (None, "cannot open: No such file or directory"),
+    "vocabulary": (struct.pack("<64H", *[5] * 40, 128, *[3] * 23),
+                   "expected tokens below 128, found 128 at place 8 of batch 1"),
+}
+
+
+# Tokens come from outside: all of them are looked at before the first step.
+@pytest.mark.parametrize("case", TOKENS)
+def test_run_refuses_bad_tokens(case, plans, tmp_path):
+    content, sentence = TOKENS[case]
+    path = tmp_path / "tokens.bin"
+    if content is not None:
+        path.write_bytes(content)
+    assert refusal("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", path, "--steps", 1) == (
+        f"error: {path}: {sentence}\n")
+
+
+def load(library, plans, references):
+    graph = "role_custom_op"
+    return refusal("fsdp-run", plans(graph, 3), "--weights", FIXTURES / f"{graph}.pt2",
+                   "--reference", references(graph, 3), *(["--load", library] if library else []))
+
+
+# The sentence says what to do.
+def test_run_refuses_custom_operators_without_their_library(plans, references):
+    assert load(None, plans, references) == (
+        "error: program step, command 16: operator fsdp_test::scaled_square is not known here; "
+        "if a library registers it, name the library with --load\n")
+
+
+LIBRARIES = {
+    "missing": (None, "cannot load the library: cannot open shared object file: No such file or directory"),
+    "text": (b"int main() { return 0; }\n", "cannot load the library: file too short"),
+    "long text": (b"int main() { return 0; }\n" * 100, "cannot load the library: invalid ELF header"),
+    "empty": (b"", "cannot load the library: file too short"),
+}
+
+
+@pytest.mark.parametrize("case", LIBRARIES)
+def test_run_refuses_what_is_no_library(case, plans, references, tmp_path):
+    content, sentence = LIBRARIES[case]
+    path = tmp_path / "library.so"
+    if content is not None:
+        path.write_bytes(content)
+    assert load(path, plans, references) == f"error: {path}: {sentence}\n"
+
+
+def test_run_refuses_a_folder_as_library(plans, references, tmp_path):
+    assert load(tmp_path, plans, references) == (
+        f"error: {tmp_path}: cannot load the library: cannot read file data: Is a directory\n")
+
+
+@pytest.fixture(scope="module")
+def make_library(tmp_path_factory):
+    """make_library(name, source): path of a shared library."""
+    folder = tmp_path_factory.mktemp("libraries")
+
+    def make(name, source):
+        (folder / f"{name}.c").write_text(source)
+        path = folder / f"{name}.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", folder / f"{name}.c", "-o", path], check=True)
+        return path
+
+    return make
+
+
+# The system's loader maps what the headers promise and dies where the file ends.
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.7])
+def test_run_refuses_a_truncated_library(part, make_library, plans, references, tmp_path):
+    whole = make_library("whole", "int f(void) { return 1; }\n").read_bytes()
+    path = tmp_path / "library.so"
+    path.write_bytes(whole[: int(len(whole) * part)])
+    assert load(path, plans, references) == f"error: {path}: cannot load the library: the file is truncated\n"
+
+
+# Otherwise the next sentence would ask for --load, which was given.
+def test_run_refuses_a_library_without_operators(make_library, plans, references):
+    path = make_library("foreign", "int f(void) { return 1; }\n")
+    assert load(path, plans, references) == (
+        f"error: {path}: expected a library that registers new operators, found none in it\n")
+
+
+def test_run_refuses_a_library_that_needs_another(make_library, plans, references):
+    path = make_library("needy", "int nowhere(void);\nint f(void) { return nowhere(); }\n")
+    assert load(path, plans, references) == f"error: {path}: cannot load the library: undefined symbol: nowhere\n"
+
+
+@pytest.fixture(scope="module")
+def text(plans, tmp_path_factory):
+    """The plan of role_tiny for 3 ranks as text."""
+    path = tmp_path_factory.mktemp("text") / "p.mlir"
+    succeed("fsdp-translate", "--import-plan", plans("role_tiny", 3), "-o", path)
+    return path.read_text()
+
+
+def edit(pattern, replacement):
+    def apply(text):
+        changed, count = re.subn(pattern, replacement, text)
+        assert count == 1, f"{pattern} stands {count} times in the plan"
+        return changed
+
+    return apply
+
+
+TEXTS = {
+    "empty": (lambda text: "", "expected one plan.module to export, found 0"),
+    "foreign": (lambda text: '{"plan": 1}\n', "expected operation name in quotes"),
+    "binary": (lambda text: "\x01\x02\x7f", "unexpected character"),
+    "truncated": (lambda text: text[: text.index("plan.all_gather") + 8], "custom op 'plan.all' is unknown"),
+    "no plan": (lambda text: "func.func @f() { return }\n", "expected one plan.module to export, found 0"),
+    "two plans": (lambda text: text[:-2] + text[text.index("  plan.module"):].replace("@step_plan", "@other"),
+                  "expected one plan.module to export, found 2"),
+    "another dialect": (edit(r"plan\.all_gather", "mpi.all_gather"), "Dialect `mpi' not found for custom op 'mpi.all_gather'"),
+    "unknown command": (edit(r"plan\.all_gather", "plan.all_scatter"), "custom op 'plan.all_scatter' is unknown"),
+    "no place": (edit(r"transient at \d+ : tensor<f32>", "transient : tensor<f32>"),
+                 "'plan.buffer' op expected a place in the arena: run 'plan-assign-memory' first"),
+    "view outside": (edit(r"(plan\.view %\d+ at 0 : tensor<)3xf32>", r"\g<1>4xf32>"),
+                     "'plan.view' op C3: expected a window inside of 12 bytes, got [0, 16)"),
+    "shard too long": (edit(r"(buffer shard @root at 0 : tensor<)1xf32>", r"\g<1>2xf32>"),
+                       "'plan.all_gather' op C2: expected 6 elements, got 3"),
+    "unknown attribute": (edit(r"<pre = 2, post = 1\.5>", "<pre = 2, past = 1.5>"),
+                          "custom op 'plan.reduce_scatter' expected 'post'"),
+    "unknown value": (edit(r"(plan\.all_gather @shard) %\d+ to", r"\1 %99 to"), "use of undeclared SSA value name"),
+    "misaligned": (edit(r"buffer loss at \d+", "buffer loss at 322"),
+                   "plan: buffers[17]: expected an offset that is a multiple of 64, found 322"),
+    "unknown operator": (edit(r'"mse_loss"', '"mse_lass"'),
+                         "plan: operators[3] (aten::mse_lass): expected an operator that is safe to run from a plan, "
+                         "found an unknown one"),
+    "unsafe operator": (edit(r'"mse_loss"\(%\d+, %\d+, 1\)', '"from_file"(%1)'),
+                        "plan: operators[3] (aten::from_file): expected an operator that is safe to run from a plan, "
+                        "found one that is not"),
+    "unknown device": (edit('device "cpu"', 'device "tpu"'), "'plan.module' op C1: expected device 'cpu' or 'cuda', got 'tpu'"),
+}
+
+
+# Text that people have edited becomes a plan that can run, or nothing.
+@pytest.mark.parametrize("case", TEXTS)
+def test_export_refuses_bad_text(case, text, tmp_path):
+    change, sentence = TEXTS[case]
+    source, output = tmp_path / "p.mlir", tmp_path / "p.plan"
+    source.write_text(change(text))
+    first = refusal("fsdp-translate", "--export-plan", source, "-o", output).splitlines()[0]
+    assert first.startswith(f"{source}:"), first
+    assert first.split(" error: ", 1)[1].split("  (tried")[0].rstrip() == sentence, first
+    assert not output.exists()
+
+
+# The same for files that are not there or are no files.
+def test_export_refuses_missing_text(tmp_path):
+    assert refusal("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "p.plan") == (
+        f"cannot open input file '{tmp_path / 'p.mlir'}': No such file or directory\n")
+    assert not list(tmp_path.iterdir())
