@@ -1,7 +1,11 @@
 """One tiny graph per role that a graph can play: each runs with parity, or is refused by one sentence."""
 
+import pathlib
+import subprocess
+
 import pytest
-from conftest import FIXTURES, succeed, tool
+import torch
+from conftest import FIXTURES, succeed
 
 PARITY = {
     "role_batch_norm": 1e-5, "role_user_output": 1e-5, "role_input_grad": 1e-5, "role_channels_last": 1e-5,
@@ -23,3 +27,13 @@ def test_dynamic_shape_runs_when_bound(ranks, plans, references):
     plan = plans("role_dynamic", ranks, "--bind", "hint")
     succeed("fsdp-run", plan, "--ranks", ranks, "--weights", FIXTURES / "role_dynamic.pt2",
             "--reference", references("role_dynamic", ranks))
+
+
+# An operator that no torch library knows runs if the user's library registers it.
+def test_custom_operator_runs_when_loaded(plans, references, tmp_path):
+    source = pathlib.Path(__file__).parent / "Inputs" / "scaled_square.cpp"
+    include = pathlib.Path(torch.__file__).parent / "include"
+    library = tmp_path / "libscaled_square.so"
+    subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o", library], check=True)
+    succeed("fsdp-run", plans("role_custom_op", 3), "--ranks", 3, "--weights", FIXTURES / "role_custom_op.pt2",
+            "--load", library, "--reference", references("role_custom_op", 3))
