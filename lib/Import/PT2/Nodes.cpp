@@ -248,6 +248,13 @@ LogicalResult Importer::readNode(const Cursor &node) {
                << "the argument " << quote(keyword) << " occurs twice";
       keywords.push_back(attr);
     }
+    // Newer writers may call an argument otherwise, but none calls it by the
+    // name of another.
+    for (auto [place, parameter] : llvm::enumerate((*target)->parameters))
+      if (code == 1 && parameter.name == keyword && place != values.size())
+        return name.error()
+               << "expected argument " << place
+               << " of the operator, found argument " << values.size();
     return readArgument(argument, values.emplace_back(), operands);
   };
   if (failed(inputsCursor.forEachElement(readInput)) ||
