@@ -9,6 +9,7 @@
 #define FSDP_INITALLPASSES_H
 
 #include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+#include "fsdp/Dialect/ATen/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
 
@@ -33,12 +34,15 @@ inline const char *getStrategyName(Strategy strategy) {
 /// Adds all passes from the aten level to a plan that can be exported.
 inline void buildPlanPipeline(mlir::OpPassManager &pm,
                               const FSDPPipelineOptions &options) {
+  if (options.device == "cuda")
+    pm.addPass(aten::createRetargetPass());
   buildFSDPPipeline(pm, options);
   plan::buildLowerToPlanPipeline(
       pm, {options.device, getStrategyName(options.strategy)});
 }
 
 inline void registerAllPasses() {
+  aten::registerATenPasses();
   registerFSDPPasses();
   registerFSDPToPlanPasses();
   plan::registerPlanPasses();

@@ -1,0 +1,39 @@
+//===- Passes.td - Passes of the ATen dialect ---------------*- tablegen -*-===//
+//
+// In alphabetical order. Each pass has a file of its name, and a test.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_ATEN_TRANSFORMS_PASSES_TD
+#define FSDP_DIALECT_ATEN_TRANSFORMS_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def RetargetPass : Pass<"fsdp-retarget", "::mlir::ModuleOp"> {
+  let summary = "let a step captured for one kind of device run on another";
+  let description = [{
+    Device arguments become the new device. Attention, which PyTorch decides at
+    capture, becomes the variant of CUDA that takes every element type and a
+    mask: `_scaled_dot_product_efficient_attention`. A mask is expanded to all
+    batches and heads, as that kernel wants it. Between forward and backward,
+    the logarithms of the sums have another size there, and a seed and an offset
+    go along, which without dropout nobody reads.
+
+    A module that is for the device already is left alone. From CUDA to the CPU
+    is refused, and so is what the kernel cannot do: dropout, heads and masks
+    whose rows are not aligned to 16 bytes, sums of logarithms that are used
+    otherwise.
+
+    Before and after: the aten level, sizes of attention known. Remark
+    `retarget` for each attention.
+  }];
+  let dependentDialects = ["::fsdp::aten::ATenDialect"];
+  let options = [
+    Option<"device", "device", "::fsdp::aten::Device", "::fsdp::aten::Device::CUDA",
+           "The kind of device that runs the step.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::aten::Device::CPU, "cpu", "Ordinary processors."),
+             clEnumValN(::fsdp::aten::Device::CUDA, "cuda", "NVIDIA's GPUs."))}]>,
+  ];
+}
+
+#endif // FSDP_DIALECT_ATEN_TRANSFORMS_PASSES_TD

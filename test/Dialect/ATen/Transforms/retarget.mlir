@@ -1,0 +1,119 @@
+// RUN: fsdp-opt %s -split-input-file -verify-diagnostics --fsdp-retarget=device=cuda | FileCheck %s
+// RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=BERT
+// RUN: fsdp-translate --import-pt2 %fixtures/llama_bf16.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-retarget=device=cpu | FileCheck %s --check-prefix=SAME
+
+// LLAMA: aten.device = #aten<device cuda>
+// LLAMA-NOT: _for_cpu
+// LLAMA-NOT: = cpu
+// LLAMA: aten.call "_scaled_dot_product_efficient_attention"(
+// LLAMA-NOT: _for_cpu
+// LLAMA: aten.call "_scaled_dot_product_efficient_attention_backward"(
+// LLAMA-NOT: _for_cpu
+
+// BERT: aten.device = #aten<device cuda>
+// BERT-NOT: _for_cpu
+// BERT: aten.call "_scaled_dot_product_efficient_attention"(
+// BERT: aten.call "_scaled_dot_product_efficient_attention_backward"(
+
+// SAME: aten.device = #aten<device cpu>
+// SAME: _scaled_dot_product_flash_attention_for_cpu
+
+// The sums are as many as the kernel makes, and go to the backward with seed and offset.
+// CHECK: module attributes {aten.device = #aten<device cuda>}
+module attributes {aten.device = #aten<device cpu>} {
+// CHECK-LABEL: @causal
+func.func @causal(%q: tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) {
+  // CHECK: %[[F:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention"(%[[Q:.*]], %[[Q]], %[[Q]], none, true, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
+  // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
+    : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+  // CHECK: %[[B:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention_backward"(%[[Q]], %[[Q]], %[[Q]], %[[Q]], none, %[[F]]#0, %[[F]]#1, %[[F]]#2, %[[F]]#3, 0.0, [true, true, true, false], true, scale = 0.5) {phase = #aten<phase backward>}
+  // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, none)
+  %g:3 = aten.call "_scaled_dot_product_flash_attention_for_cpu_backward"(%q, %q, %q, %q, %o, %l, 0.0, true, scale = 0.5) {phase = #aten<phase backward>}
+    : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+      -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>)
+  // CHECK: return %[[F]]#0, %[[B]]#1
+  return %o, %g#1 : tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>
+}
+
+// A mask of one head is seen as one of all; device arguments change.
+// CHECK-LABEL: @mask
+func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2xf32>) {
+  // CHECK: %[[M:.*]] = aten.call "expand"(%{{.*}}, [2, 3, 16, 16]) {{.*}} : (tensor<2x1x16x16xf32>) -> tensor<2x3x16x16xf32, #aten.strided<[256, 0, 16, 1]>>
+  // CHECK: aten.call "_scaled_dot_product_efficient_attention"(%{{.*}}, %{{.*}}, %{{.*}}, %[[M]], true, 0.0, false)
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m) {phase = #aten<phase forward>}
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x1x16x16xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  // CHECK: aten.call "_scaled_dot_product_efficient_attention_backward"(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[M]],
+  %g:3 = aten.call "_scaled_dot_product_flash_attention_for_cpu_backward"(%q, %q, %q, %q, %o, %l, 0.0, false, attn_mask = %m) {phase = #aten<phase backward>}
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16xf32>, tensor<2x1x16x16xf32>)
+      -> (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>)
+  // CHECK: aten.call "full"([2], 0.0, device = cuda, pin_memory = false)
+  %z = aten.call "full"([2], 0.0, device = cpu, pin_memory = false) : () -> tensor<2xf32>
+  return %o, %g#0, %z : tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2xf32>
+}
+}
+
+// -----
+
+func.func @heads(%q: tensor<2x3x16x6xf32>) {
+  // expected-error @+1 {{expected heads of a multiple of 4 elements for attention on cuda, got 6}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
+    : (tensor<2x3x16x6xf32>, tensor<2x3x16x6xf32>, tensor<2x3x16x6xf32>) -> (tensor<2x3x16x6xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @keys(%q: tensor<2x3x17x8xf32>, %m: tensor<17x17xf32>) {
+  // expected-error @+1 {{expected a mask over a multiple of 4 keys for attention on cuda, got 17}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
+    : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<17x17xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17xf32>)
+  return
+}
+
+// -----
+
+func.func @truth(%q: tensor<2x3x16x8xf32>, %m: tensor<16x16xi1>) {
+  // expected-error @+1 {{expected a mask of the element type of the queries for attention on cuda, got 'tensor<16x16xi1>'}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<16x16xi1>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @grouped(%q: tensor<2x4x16x8xf32>, %k: tensor<2x2x16x8xf32>) {
+  // expected-error @+1 {{expected as many heads of keys as of queries for attention on cuda, got 2 and 4}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %k, %k)
+    : (tensor<2x4x16x8xf32>, tensor<2x2x16x8xf32>, tensor<2x2x16x8xf32>) -> (tensor<2x4x16x8xf32>, tensor<2x4x16xf32>)
+  return
+}
+
+// -----
+
+func.func @unknown_size(%q: tensor<?x3x16x8xf32>) {
+  // expected-error @+1 {{expected attention over tensors of four known sizes}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
+    : (tensor<?x3x16x8xf32>, tensor<?x3x16x8xf32>, tensor<?x3x16x8xf32>) -> (tensor<?x3x16x8xf32>, tensor<?x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @dropout(%q: tensor<2x3x16x8xf32>) {
+  // expected-error @+1 {{expected attention without dropout}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.1)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @sums(%q: tensor<2x3x16x8xf32>) -> tensor<2x3x16xf32> {
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  // expected-error @+1 {{expected the sums of attention to be used by its backward only}}
+  return %l : tensor<2x3x16xf32>
+}
