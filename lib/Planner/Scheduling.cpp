@@ -1,0 +1,334 @@
+//===- Scheduling.cpp - Problems, schedules and their times ---------------===//
+//
+// Checks of what goes in and what comes out, and the machine that turns an
+// order into times. The verifier shares no code with the machine.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Planner/Scheduling.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+using namespace fsdp::planner::scheduling;
+
+/// Sums stay below this, so that no arithmetic overflows.
+static constexpr int64_t mostTotal = std::numeric_limits<int64_t>::max() / 4;
+
+static std::string quote(const char *what, size_t index) {
+  return std::string(what) + " " + std::to_string(index);
+}
+
+//===----------------------------------------------------------------------===//
+// Checks
+//===----------------------------------------------------------------------===//
+
+std::string fsdp::planner::scheduling::check(const Problem &problem) {
+  size_t count = problem.operations.size();
+  if (count >= none)
+    return "there are too many operations";
+  if (problem.numStreams == 0)
+    return "there is no compute stream";
+  if (problem.memoryLimit < 0)
+    return "the memory limit is negative";
+  int64_t time = 0, bytes = 0;
+  for (size_t i = 0; i != count; ++i) {
+    const Operation &op = problem.operations[i];
+    if (op.duration < 0)
+      return quote("operation", i) + " has a negative duration";
+    if (op.duration > mostTotal - time)
+      return quote("operation", i) + " takes the total past 73 years";
+    time += op.duration;
+    if (op.stream >= problem.numStreams)
+      return quote("operation", i) + " is on stream " +
+             std::to_string(op.stream) + ", but there are " +
+             std::to_string(problem.numStreams);
+    for (uint32_t before : op.after) {
+      if (before >= count)
+        return quote("operation", i) + " depends on operation " +
+               std::to_string(before) + ", but there are " +
+               std::to_string(count);
+      if (before >= i)
+        return quote("operation", i) + " depends on operation " +
+               std::to_string(before) +
+               ", which is not before it: a cycle, or not program order";
+    }
+  }
+  for (size_t i = 0; i != problem.buffers.size(); ++i) {
+    const Buffer &buffer = problem.buffers[i];
+    if (buffer.bytes < 0)
+      return quote("buffer", i) + " has a negative size";
+    if (buffer.bytes > mostTotal - bytes)
+      return quote("buffer", i) + " takes the total past two exabytes";
+    bytes += buffer.bytes;
+    if (buffer.from >= count || buffer.until >= count)
+      return quote("buffer", i) + " belongs to operation " +
+             std::to_string(std::max(buffer.from, buffer.until)) +
+             ", but there are " + std::to_string(count);
+    if (buffer.until < buffer.from)
+      return quote("buffer", i) + " ends at operation " +
+             std::to_string(buffer.until) + ", before it begins at operation " +
+             std::to_string(buffer.from);
+  }
+  return "";
+}
+
+/// What a schedule must keep between two operations; empty if it does.
+static std::string verifyOrder(const Problem &problem, const Schedule &schedule,
+                               const std::vector<uint32_t> &place) {
+  std::vector<uint32_t> last; // of each sequence, in program order
+  std::vector<uint32_t> sequences;
+  for (const Operation &op : problem.operations)
+    if (op.sequence != none)
+      sequences.push_back(op.sequence);
+  std::sort(sequences.begin(), sequences.end());
+  last.resize(sequences.size(), none);
+  for (size_t i = 0; i != place.size(); ++i) {
+    const Operation &op = problem.operations[i];
+    for (uint32_t before : op.after) {
+      if (place[before] > place[i])
+        return quote("operation", i) + " is issued before operation " +
+               std::to_string(before) + ", which it depends on";
+      if (schedule.start[before] + problem.operations[before].duration >
+          schedule.start[i])
+        return quote("operation", i) + " starts before operation " +
+               std::to_string(before) + ", which it depends on, has ended";
+    }
+    if (op.sequence == none)
+      continue;
+    size_t number =
+        std::lower_bound(sequences.begin(), sequences.end(), op.sequence) -
+        sequences.begin();
+    if (last[number] != none && place[last[number]] > place[i])
+      return quote("operation", i) + " is issued before operation " +
+             std::to_string(last[number]) +
+             ", which comes first in their sequence";
+    last[number] = uint32_t(i);
+  }
+  for (const Buffer &buffer : problem.buffers)
+    if (place[buffer.until] < place[buffer.from])
+      return quote("operation", buffer.until) + " is issued before operation " +
+             std::to_string(buffer.from) + ", whose memory it releases";
+  return "";
+}
+
+/// What the machine must keep: streams, and the order of issue.
+static std::string verifyTimes(const Problem &problem,
+                               const Schedule &schedule) {
+  std::vector<int64_t> streamEnd(problem.numStreams, 0);
+  int64_t clock = 0;
+  for (uint32_t i : schedule.order) {
+    const Operation &op = problem.operations[i];
+    if (schedule.issue[i] < clock)
+      return quote("operation", i) + " is issued before its turn";
+    if (schedule.start[i] < schedule.issue[i])
+      return quote("operation", i) + " starts before it is issued";
+    if (schedule.start[i] < streamEnd[op.stream])
+      return quote("operation", i) + " starts before stream " +
+             std::to_string(op.stream) + " is free";
+    if (schedule.start[i] > mostTotal)
+      return quote("operation", i) + " starts after 73 years";
+    streamEnd[op.stream] = schedule.start[i] + op.duration;
+    clock =
+        op.stream == computeStream ? streamEnd[op.stream] : schedule.issue[i];
+  }
+  return "";
+}
+
+/// The places of the operations in the order of issue.
+static std::vector<uint32_t> getPlaces(const std::vector<uint32_t> &order) {
+  std::vector<uint32_t> place(order.size());
+  for (size_t i = 0; i != order.size(); ++i)
+    place[order[i]] = uint32_t(i);
+  return place;
+}
+
+/// The most memory alive over time, and the first operation whose issue takes
+/// it past the limit (or `none`).
+static std::pair<int64_t, uint32_t> findPeakInTime(const Problem &problem,
+                                                   const Schedule &schedule) {
+  std::vector<uint32_t> place = getPlaces(schedule.order);
+  // At equal times, the order of issue decides; who takes and releases at once
+  // takes first.
+  std::vector<std::tuple<int64_t, uint32_t, int64_t>> changes;
+  changes.reserve(2 * problem.buffers.size());
+  for (const Buffer &buffer : problem.buffers) {
+    changes.emplace_back(schedule.issue[buffer.from], place[buffer.from],
+                         -buffer.bytes);
+    changes.emplace_back(schedule.start[buffer.until] +
+                             problem.operations[buffer.until].duration,
+                         place[buffer.until], buffer.bytes);
+  }
+  std::sort(changes.begin(), changes.end());
+  int64_t alive = 0, most = 0;
+  uint32_t culprit = none;
+  for (auto [time, at, freed] : changes) {
+    alive -= freed;
+    most = std::max(most, alive);
+    if (alive > problem.memoryLimit && culprit == none)
+      culprit = schedule.order[at];
+  }
+  return {most, culprit};
+}
+
+std::string fsdp::planner::scheduling::verify(const Problem &problem,
+                                              const Schedule &schedule) {
+  size_t count = problem.operations.size();
+  if (schedule.order.size() != count || schedule.issue.size() != count ||
+      schedule.start.size() != count)
+    return "the schedule is not of as many operations as the problem";
+  std::vector<uint32_t> place(count, none);
+  for (size_t i = 0; i != count; ++i) {
+    if (schedule.order[i] >= count)
+      return "the schedule issues operation " +
+             std::to_string(schedule.order[i]) + ", but there are " +
+             std::to_string(count);
+    if (place[schedule.order[i]] != none)
+      return quote("operation", schedule.order[i]) + " is issued twice";
+    place[schedule.order[i]] = uint32_t(i);
+  }
+  std::string error = verifyTimes(problem, schedule);
+  if (error.empty())
+    error = verifyOrder(problem, schedule, place);
+  if (!error.empty())
+    return error;
+  if (auto [most, culprit] = findPeakInTime(problem, schedule); culprit != none)
+    return quote("operation", culprit) +
+           " takes more memory than the limit of " +
+           std::to_string(problem.memoryLimit) + " bytes; the most is " +
+           std::to_string(most);
+  return "";
+}
+
+//===----------------------------------------------------------------------===//
+// Memory and time of an order
+//===----------------------------------------------------------------------===//
+
+Peak fsdp::planner::scheduling::findPeak(const Problem &problem,
+                                         const std::vector<uint32_t> &order) {
+  std::vector<int64_t> takes(problem.operations.size(), 0);
+  std::vector<int64_t> frees(problem.operations.size(), 0);
+  for (const Buffer &buffer : problem.buffers) {
+    takes[buffer.from] += buffer.bytes;
+    frees[buffer.until] += buffer.bytes;
+  }
+  Peak peak;
+  int64_t alive = 0;
+  for (uint32_t i : order) {
+    alive += takes[i];
+    if (alive > peak.bytes) {
+      peak.bytes = alive;
+      peak.operation = i;
+    }
+    alive -= frees[i];
+  }
+  if (peak.operation == none)
+    return peak;
+  std::vector<uint32_t> place = getPlaces(order);
+  uint32_t at = place[peak.operation];
+  for (size_t i = 0; i != problem.buffers.size(); ++i) {
+    const Buffer &buffer = problem.buffers[i];
+    if (buffer.bytes && place[buffer.from] <= at && at <= place[buffer.until])
+      peak.buffers.push_back(uint32_t(i));
+  }
+  std::sort(peak.buffers.begin(), peak.buffers.end(),
+            [&](uint32_t a, uint32_t b) {
+              int64_t left = problem.buffers[a].bytes;
+              int64_t right = problem.buffers[b].bytes;
+              return left != right ? left > right : a < b;
+            });
+  return peak;
+}
+
+Schedule
+fsdp::planner::scheduling::simulate(const Problem &problem,
+                                    const std::vector<uint32_t> &order) {
+  size_t count = problem.operations.size();
+  std::vector<int64_t> takes(count, 0), frees(count, 0), end(count, 0);
+  for (const Buffer &buffer : problem.buffers) {
+    takes[buffer.from] += buffer.bytes;
+    frees[buffer.until] += buffer.bytes;
+  }
+  Schedule schedule{order, std::vector<int64_t>(count, 0),
+                    std::vector<int64_t>(count, 0)};
+  std::vector<int64_t> streamEnd(problem.numStreams, 0);
+  using Release = std::pair<int64_t, int64_t>; // time, bytes
+  std::priority_queue<Release, std::vector<Release>, std::greater<Release>>
+      releases;
+  int64_t clock = 0, alive = 0;
+  for (uint32_t i : order) {
+    const Operation &op = problem.operations[i];
+    int64_t ready = std::max(clock, streamEnd[op.stream]);
+    for (uint32_t before : op.after)
+      ready = std::max(ready, end[before]);
+    bool isCompute = op.stream == computeStream;
+    int64_t issue = isCompute ? ready : clock;
+    if (takes[i])
+      while (!releases.empty() && (releases.top().first <= issue ||
+                                   alive > problem.memoryLimit - takes[i])) {
+        issue = std::max(issue, releases.top().first);
+        alive -= releases.top().second;
+        releases.pop();
+      }
+    alive += takes[i];
+    schedule.issue[i] = issue;
+    schedule.start[i] = std::max(issue, ready);
+    end[i] = schedule.start[i] + op.duration;
+    streamEnd[op.stream] = end[i];
+    clock = isCompute ? end[i] : issue;
+    if (frees[i])
+      releases.emplace(end[i], frees[i]);
+  }
+  return schedule;
+}
+
+Timeline fsdp::planner::scheduling::measure(const Problem &problem,
+                                            const Schedule &schedule) {
+  Timeline line;
+  size_t count = problem.operations.size();
+  line.exposed.resize(count, 0);
+  line.streams.resize(problem.numStreams);
+  std::vector<std::pair<int64_t, uint32_t>> queuedEnds;
+  for (uint32_t i = 0; i != count; ++i) {
+    const Operation &op = problem.operations[i];
+    int64_t end = schedule.start[i] + op.duration;
+    line.streams[op.stream].busy += op.duration;
+    line.makespan = std::max(line.makespan, end);
+    if (op.stream != computeStream && op.duration)
+      queuedEnds.emplace_back(end, i);
+  }
+  for (Timeline::Stream &stream : line.streams)
+    stream.idle = line.makespan - stream.busy;
+  std::sort(queuedEnds.begin(), queuedEnds.end());
+
+  // A gap of the compute stream ends because something else has ended, be it
+  // what the next computation depends on, or what had its memory.
+  int64_t clock = 0;
+  auto closeGap = [&](int64_t end, const std::vector<uint32_t> &after) {
+    if (end <= clock)
+      return;
+    line.exposedTotal += end - clock;
+    for (uint32_t before : after)
+      if (schedule.start[before] + problem.operations[before].duration == end &&
+          problem.operations[before].stream != computeStream) {
+        line.exposed[before] += end - clock;
+        return;
+      }
+    auto found = std::lower_bound(queuedEnds.begin(), queuedEnds.end(),
+                                  std::make_pair(end, uint32_t(0)));
+    if (found != queuedEnds.end() && found->first == end)
+      line.exposed[found->second] += end - clock;
+  };
+  for (uint32_t i : schedule.order)
+    if (problem.operations[i].stream == computeStream) {
+      closeGap(schedule.start[i], problem.operations[i].after);
+      clock = schedule.start[i] + problem.operations[i].duration;
+    }
+  closeGap(line.makespan, {});
+
+  line.peakBytes = findPeakInTime(problem, schedule).first;
+  return line;
+}

@@ -1,0 +1,384 @@
+//===- SchedulingTest.cpp - Schedules of random and of typical steps ------===//
+
+#include "fsdp/Planner/Scheduling.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <numeric>
+
+using namespace fsdp::planner::scheduling;
+
+namespace {
+
+std::vector<uint32_t> programOrder(const Problem &problem) {
+  std::vector<uint32_t> order(problem.operations.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+int64_t getMakespan(const Problem &problem, const Answer &answer) {
+  return measure(problem, answer.schedule).makespan;
+}
+
+/// Any problem that `check` accepts, without a limit.
+Problem randomProblem(size_t most = 40) {
+  Problem problem;
+  problem.numStreams = *rc::gen::inRange(1, 5);
+  auto count = *rc::gen::inRange<size_t>(0, most);
+  for (uint32_t i = 0; i != count; ++i) {
+    Operation op;
+    op.duration = *rc::gen::inRange<int64_t>(0, 20);
+    op.stream = *rc::gen::inRange<uint32_t>(0, problem.numStreams);
+    if (*rc::gen::inRange(0, 2))
+      op.sequence = *rc::gen::inRange<uint32_t>(0, 3);
+    for (int edges = *rc::gen::inRange(0, 3); i && edges; --edges)
+      op.after.push_back(*rc::gen::inRange<uint32_t>(0, i));
+    problem.operations.push_back(op);
+  }
+  for (auto buffers = count ? *rc::gen::inRange<size_t>(0, count) : 0; buffers;
+       --buffers) {
+    auto from = *rc::gen::inRange<uint32_t>(0, count);
+    auto until = *rc::gen::inRange<uint32_t>(from, count);
+    problem.buffers.push_back(
+        {*rc::gen::inRange<int64_t>(0, 100), from, until});
+  }
+  return problem;
+}
+
+/// A limit that program order meets, often barely.
+void limitToProgram(Problem &problem) {
+  problem.memoryLimit = findPeak(problem, programOrder(problem)).bytes +
+                        *rc::gen::inRange<int64_t>(0, 50);
+}
+
+/// A forward of `layers` layers as FSDP writes it: gather, wait, compute,
+/// reshard; computations in sequence 0, gathers in sequence 1. Activations
+/// stay.
+Problem layeredForward(uint32_t layers, int64_t gather, int64_t compute,
+                       int64_t gathered, int64_t saved) {
+  Problem problem;
+  problem.numStreams = 2;
+  for (uint32_t layer = 0; layer != layers; ++layer) {
+    uint32_t launch = 2 * layer;
+    problem.operations.push_back({gather, 1, 1, {}});
+    problem.operations.push_back({compute, computeStream, 0, {launch}});
+    problem.buffers.push_back({gathered, launch, launch + 1});
+    problem.buffers.push_back({saved, launch + 1, 2 * layers - 1});
+  }
+  return problem;
+}
+
+//===----------------------------------------------------------------------===//
+// Bad input
+//===----------------------------------------------------------------------===//
+
+// Each kind of bad input has its sentence; the first problem is what is
+// reported.
+TEST(Scheduling, ChecksItsInput) {
+  Problem good;
+  good.numStreams = 2;
+  good.operations = {{5, 1, none, {}}, {7, 0, none, {0}}};
+  good.buffers = {{64, 0, 1}};
+  EXPECT_EQ(check(good), "");
+  auto expect = [&](auto &&damage, const char *sentence) {
+    Problem bad = good;
+    damage(bad);
+    EXPECT_EQ(check(bad), sentence);
+  };
+  expect([](Problem &p) { p.numStreams = 0; }, "there is no compute stream");
+  expect([](Problem &p) { p.memoryLimit = -1; },
+         "the memory limit is negative");
+  expect([](Problem &p) { p.operations[1].duration = -1; },
+         "operation 1 has a negative duration");
+  expect([](Problem &p) { p.operations[1].duration = unlimited - 1; },
+         "operation 1 takes the total past 73 years");
+  expect([](Problem &p) { p.operations[0].stream = 2; },
+         "operation 0 is on stream 2, but there are 2");
+  expect([](Problem &p) { p.operations[1].after = {9}; },
+         "operation 1 depends on operation 9, but there are 2");
+  expect([](Problem &p) { p.operations[0].after = {1}; },
+         "operation 0 depends on operation 1, which is not before it: a cycle, "
+         "or not program order");
+  expect([](Problem &p) { p.operations[1].after = {1}; },
+         "operation 1 depends on operation 1, which is not before it: a cycle, "
+         "or not program order");
+  expect([](Problem &p) { p.buffers[0].bytes = -8; },
+         "buffer 0 has a negative size");
+  expect([](Problem &p) { p.buffers.push_back({unlimited - 1, 0, 1}); },
+         "buffer 1 takes the total past two exabytes");
+  expect([](Problem &p) { p.buffers[0].until = 2; },
+         "buffer 0 belongs to operation 2, but there are 2");
+  expect([](Problem &p) { p.buffers[0] = {64, 1, 0}; },
+         "buffer 0 ends at operation 0, before it begins at operation 1");
+}
+
+// Each rule of the machine, broken alone in a schedule that is otherwise right.
+TEST(Scheduling, VerifiesAnswers) {
+  Problem problem;
+  problem.numStreams = 2;
+  problem.operations = {
+      {5, 1, 3, {}}, {5, 1, 3, {}}, {7, 0, none, {0}}, {1, 0, none, {1}}};
+  problem.buffers = {{64, 0, 2}, {64, 1, 3}};
+  Schedule good = simulate(problem, {0, 1, 2, 3});
+  EXPECT_EQ(verify(problem, good), "");
+  auto expect = [&](auto &&damage, const char *sentence) {
+    Schedule bad = good;
+    damage(bad);
+    EXPECT_EQ(verify(problem, bad), sentence);
+  };
+  expect([](Schedule &s) { s.order.pop_back(); },
+         "the schedule is not of as many operations as the problem");
+  expect([](Schedule &s) { s.order[3] = 4; },
+         "the schedule issues operation 4, but there are 4");
+  expect([](Schedule &s) { s.order[3] = 2; }, "operation 2 is issued twice");
+  expect([](Schedule &s) { s.order = {0, 2, 1, 3}; },
+         "operation 1 is issued before its turn");
+  expect([](Schedule &s) { s.start[0] = -1; },
+         "operation 0 starts before it is issued");
+  expect([](Schedule &s) { s.start[1] = 4; },
+         "operation 1 starts before stream 1 is free");
+  expect([](Schedule &s) { s.start[3] = unlimited / 3; },
+         "operation 3 starts after 73 years");
+  expect([](Schedule &s) { s.start[2] = s.issue[2] = 4; },
+         "operation 2 starts before operation 0, which it depends on, has "
+         "ended");
+  Schedule turned = good;
+  turned.order = {1, 0, 2, 3};
+  std::swap(turned.start[0], turned.start[1]);
+  turned.start[2] = turned.issue[2] = 10;
+  turned.start[3] = turned.issue[3] = 17;
+  EXPECT_EQ(verify(problem, turned), "operation 1 is issued before operation "
+                                     "0, which comes first in their sequence");
+  problem.memoryLimit = 100;
+  EXPECT_EQ(verify(problem, good),
+            "operation 1 takes more memory than the limit of 100 bytes; the "
+            "most is 128");
+}
+
+//===----------------------------------------------------------------------===//
+// Properties
+//===----------------------------------------------------------------------===//
+
+// Whatever an algorithm returns is a schedule, with and without a limit.
+TEST(Scheduling, AnswersPassTheVerifier) {
+  EXPECT_TRUE(rc::check([] {
+    Problem problem = randomProblem();
+    RC_ASSERT(check(problem) == "");
+    for (bool isLimited : {false, true}) {
+      if (isLimited)
+        limitToProgram(problem);
+      for (Algorithm algorithm : {Algorithm::Program, Algorithm::List}) {
+        Answer answer = solve(problem, algorithm);
+        RC_ASSERT(answer.isFeasible);
+        RC_ASSERT(verify(problem, answer.schedule) == "");
+        RC_ASSERT(answer.peak.bytes <= problem.memoryLimit);
+        RC_ASSERT(answer.peak.bytes ==
+                  findPeak(problem, answer.schedule.order).bytes);
+        RC_ASSERT(measure(problem, answer.schedule).peakBytes <=
+                  problem.memoryLimit);
+      }
+    }
+  }));
+}
+
+TEST(Scheduling, ListIsNeverSlowerThanProgramOrder) {
+  EXPECT_TRUE(rc::check([] {
+    Problem problem = randomProblem();
+    if (*rc::gen::arbitrary<bool>())
+      limitToProgram(problem);
+    int64_t program = getMakespan(problem, solve(problem, Algorithm::Program));
+    RC_ASSERT(getMakespan(problem, solve(problem, Algorithm::List)) <= program);
+  }));
+}
+
+// Where a limit can't be met, the answer says one that can, and what stands at
+// the peak adds up to it.
+TEST(Scheduling, TheLimitThatIsNamedCanBeMet) {
+  EXPECT_TRUE(rc::check([] {
+    Problem problem = randomProblem();
+    Algorithm algorithm =
+        *rc::gen::element(Algorithm::Program, Algorithm::List);
+    problem.memoryLimit = *rc::gen::inRange<int64_t>(0, 300);
+    Answer answer = solve(problem, algorithm);
+    if (answer.isFeasible) {
+      RC_ASSERT(verify(problem, answer.schedule) == "");
+      return;
+    }
+    RC_ASSERT(answer.peak.bytes > problem.memoryLimit);
+    int64_t total = 0;
+    for (uint32_t buffer : answer.peak.buffers)
+      total += problem.buffers[buffer].bytes;
+    RC_ASSERT(total == answer.peak.bytes);
+    problem.memoryLimit = answer.peak.bytes;
+    answer = solve(problem, algorithm);
+    RC_ASSERT(answer.isFeasible);
+    RC_ASSERT(verify(problem, answer.schedule) == "");
+  }));
+}
+
+/// Tries every order that keeps the order of computations.
+int64_t findLeastMemory(const Problem &problem) {
+  int64_t least = unlimited;
+  std::vector<uint32_t> order = programOrder(problem);
+  do {
+    std::vector<uint32_t> place(order.size());
+    for (uint32_t i = 0; i != order.size(); ++i)
+      place[order[i]] = i;
+    bool isLegal = true;
+    uint32_t lastComputation = none;
+    for (uint32_t i = 0; i != order.size(); ++i) {
+      for (uint32_t before : problem.operations[i].after)
+        isLegal &= place[before] < place[i];
+      if (problem.operations[i].stream != computeStream)
+        continue;
+      isLegal &= lastComputation == none || place[lastComputation] < place[i];
+      lastComputation = i;
+    }
+    if (isLegal)
+      least = std::min(least, findPeak(problem, order).bytes);
+  } while (std::next_permutation(order.begin(), order.end()));
+  return least;
+}
+
+// Where queued operations either take memory or free it, as gathers and
+// reductions do, the limit that is named is the smallest of all.
+TEST(Scheduling, TheLimitThatIsNamedIsTheSmallest) {
+  EXPECT_TRUE(rc::check([] {
+    Problem problem;
+    problem.numStreams = 3;
+    std::vector<uint32_t> computations, gathers;
+    auto count = *rc::gen::inRange<uint32_t>(1, 8);
+    for (uint32_t i = 0; i != count; ++i) {
+      uint32_t kind = *rc::gen::inRange(0, 3);
+      Operation op{1, kind, none, {}};
+      if (kind == computeStream) {
+        computations.push_back(i);
+        while (!gathers.empty() && *rc::gen::arbitrary<bool>()) {
+          op.after.push_back(gathers.back());
+          problem.buffers.push_back(
+              {*rc::gen::inRange<int64_t>(1, 100), gathers.back(), i});
+          gathers.pop_back();
+        }
+      } else if (kind == 1) {
+        gathers.push_back(i);
+      } else if (!computations.empty()) {
+        op.after.push_back(computations.back());
+        problem.buffers.push_back(
+            {*rc::gen::inRange<int64_t>(1, 100), computations.back(), i});
+      }
+      problem.operations.push_back(op);
+    }
+    problem.memoryLimit = 0;
+    Answer answer = solve(problem, Algorithm::List);
+    RC_ASSERT(answer.peak.bytes == findLeastMemory(problem));
+  }));
+}
+
+//===----------------------------------------------------------------------===//
+// Typical steps
+//===----------------------------------------------------------------------===//
+
+// Nothing to do is no special case.
+TEST(Scheduling, NothingTakesNoTime) {
+  for (Algorithm algorithm : {Algorithm::Program, Algorithm::List}) {
+    Answer answer = solve({}, algorithm);
+    EXPECT_TRUE(answer.isFeasible);
+    EXPECT_EQ(getMakespan({}, answer), 0);
+  }
+}
+
+// A gather in front of its layer hides behind nothing: the next launch waits
+// for the computation in front of it.
+TEST(Scheduling, ProgramOrderExposesEveryGather) {
+  Problem problem = layeredForward(4, 3, 10, 100, 0);
+  Timeline line = measure(problem, solve(problem, Algorithm::Program).schedule);
+  EXPECT_EQ(line.makespan, 4 * (3 + 10));
+  EXPECT_EQ(line.exposedTotal, 4 * 3);
+  EXPECT_EQ(line.exposed[2], 3);
+  EXPECT_EQ(line.streams[computeStream].idle, 4 * 3);
+  EXPECT_EQ(line.streams[1].busy, 4 * 3);
+  EXPECT_EQ(line.peakBytes, 100);
+}
+
+// List scheduling hides all but the first, and holds two units at most although
+// it could hold all: launching earlier would gain nothing.
+TEST(Scheduling, ListHidesGathersWithTwoUnitsAtATime) {
+  Problem problem = layeredForward(6, 3, 10, 100, 0);
+  Answer answer = solve(problem, Algorithm::List);
+  Timeline line = measure(problem, answer.schedule);
+  EXPECT_EQ(line.makespan, 3 + 6 * 10);
+  EXPECT_EQ(line.exposedTotal, 3);
+  EXPECT_EQ(answer.peak.bytes, 200);
+}
+
+// Gathers that are longer than a layer are launched as far ahead as the limit
+// lets them: 350 bytes are three units.
+TEST(Scheduling, ListSpendsTheLimitOnGathersThatAreLong) {
+  Problem problem = layeredForward(6, 15, 10, 100, 0);
+  int64_t unbounded = getMakespan(problem, solve(problem, Algorithm::List));
+  EXPECT_EQ(unbounded, 6 * 15 + 10);
+  for (auto [limit, most] : {std::pair{350, 300}, {299, 200}, {100, 100}}) {
+    problem.memoryLimit = limit;
+    Answer answer = solve(problem, Algorithm::List);
+    ASSERT_TRUE(answer.isFeasible);
+    EXPECT_LE(answer.peak.bytes, most);
+  }
+  problem.memoryLimit = 99;
+  Answer answer = solve(problem, Algorithm::List);
+  EXPECT_FALSE(answer.isFeasible);
+  EXPECT_EQ(answer.peak.bytes, 100);
+}
+
+// Two far-ahead gathers must not take the memory that the computation in
+// between needs to go on.
+TEST(Scheduling, PrefetchNeverStarvesComputations) {
+  Problem problem = layeredForward(6, 15, 10, 100, 50);
+  problem.memoryLimit = 400; // the last layer needs 100 + 6 * 50
+  Answer answer = solve(problem, Algorithm::List);
+  ASSERT_TRUE(answer.isFeasible);
+  EXPECT_EQ(verify(problem, answer.schedule), "");
+  EXPECT_LT(getMakespan(problem, answer),
+            getMakespan(problem, solve(problem, Algorithm::Program)));
+}
+
+// Memory that a reduction reads is free when it has ended: with no room for a
+// second gradient the computation waits, and the reduction is to blame.
+TEST(Scheduling, ComputationsWaitForMemoryInFlight) {
+  Problem problem;
+  problem.numStreams = 2;
+  problem.operations = {
+      {10, 0, 0, {}}, {25, 1, 1, {0}}, {10, 0, 0, {}}, {25, 1, 1, {2}}};
+  problem.buffers = {{100, 0, 1}, {100, 2, 3}};
+  EXPECT_EQ(getMakespan(problem, solve(problem, Algorithm::Program)), 60);
+  problem.memoryLimit = 100;
+  Answer answer = solve(problem, Algorithm::Program);
+  ASSERT_TRUE(answer.isFeasible);
+  Timeline line = measure(problem, answer.schedule);
+  EXPECT_EQ(line.makespan, 10 + 25 + 10 + 25);
+  EXPECT_EQ(line.exposed[1], 25);
+  EXPECT_EQ(line.exposed[3], 25);
+  EXPECT_EQ(line.peakBytes, 100);
+}
+
+// An update fills the time in which the next computation waits for its gather.
+TEST(Scheduling, ListFillsGapsWithWhatMayMove) {
+  Problem problem;
+  problem.numStreams = 2;
+  problem.operations = {
+      {10, 0, 0, {}}, {20, 1, 1, {0}}, {10, 0, 0, {1}}, {15, 0, none, {0}}};
+  EXPECT_EQ(getMakespan(problem, solve(problem, Algorithm::Program)), 55);
+  EXPECT_EQ(getMakespan(problem, solve(problem, Algorithm::List)), 40);
+}
+
+// Two hundred thousand operations: anything quadratic would take minutes here.
+TEST(Scheduling, LargeStepsAreSolved) {
+  Problem problem = layeredForward(100000, 15, 10, 100, 0);
+  problem.memoryLimit = 1000;
+  Answer answer = solve(problem, Algorithm::List);
+  ASSERT_TRUE(answer.isFeasible);
+  EXPECT_EQ(verify(problem, answer.schedule), "");
+}
+
+} // namespace
