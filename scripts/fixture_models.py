@@ -132,6 +132,24 @@ class Tiny(nn.Module):
         return F.mse_loss((x * self.weight).sum(-1), y)
 
 
+class Chain(nn.Module):
+    """(x: f32 [batch, width]) -> loss; u.0, u.1, ... in a row, between parameters of the root's own where it has some."""
+
+    def __init__(self, units: int, width: int, scale: bool = True, head: bool = True, frozen: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.w0 = nn.Parameter(torch.ones(width)) if scale else None
+        self.u = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(units))
+        self.head = nn.Linear(width, width) if head else nn.Identity()
+        for index in frozen:
+            self.u[index].requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.w0 is None else x * self.w0
+        for unit in self.u:
+            x = unit(x)
+        return self.head(x).square().mean()
+
+
 @torch.library.custom_op("fsdp_test::scaled_square", mutates_args=())
 def scaled_square(x: torch.Tensor, scale: float) -> torch.Tensor:
     """scale * x * x, elementwise; an operation that no torch library knows."""
@@ -285,6 +303,7 @@ ROLES: dict[str, Callable[[], Case]] = {
     "tiny": lambda: Case(Tiny(), (torch.randn(BATCH, 3), torch.randn(BATCH))),
     "encoder_decoder": lambda: Case(EncoderDecoder(), (tokens()[0], tokens()[0])),
     "gpt2_renamed": _gpt2_renamed,
+    "chain": lambda: Case(Chain(4, 4), (torch.randn(BATCH, 4),)),
 }
 
 

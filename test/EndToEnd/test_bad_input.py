@@ -24,6 +24,10 @@ USAGE = {
     "--ranks x": "fsdp-plan: error: --ranks: expected a number of at least 1; found 'x'",
     "--ranks 2 --strategy zero9":
         "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'",
+    "--ranks 2 --prefetch early":
+        "fsdp-plan: error: --prefetch: expected one of backward_pre, backward_post, none; found 'early'",
+    "--ranks 2 --forward-prefetch -1":
+        "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
     "--ranks 2 --optimizer lion": "fsdp-plan: error: --optimizer: expected one of adamw, sgd, none; found 'lion'",
     "--ranks 2 --device tpu": "fsdp-plan: error: --device: expected one of cpu, cuda; found 'tpu'",
     "": "fsdp-plan: for the --ranks option: must be specified at least once!",

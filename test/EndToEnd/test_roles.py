@@ -10,7 +10,7 @@ from conftest import FIXTURES, succeed
 PARITY = {
     "role_batch_norm": 1e-5, "role_user_output": 1e-5, "role_input_grad": 1e-5, "role_channels_last": 1e-5,
     "role_tied": 1e-5, "role_frozen": 1e-5, "role_unused": 1e-5, "role_bf16": 3e-2, "role_tiny": 1e-5,
-    "role_encoder_decoder": 1e-5, "role_gpt2_renamed": 1e-5,
+    "role_encoder_decoder": 1e-5, "role_gpt2_renamed": 1e-5, "role_chain": 1e-5,
 }
 
 

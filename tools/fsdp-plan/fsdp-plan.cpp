@@ -66,6 +66,15 @@ struct CommandLine {
   cl::opt<std::string> device{"device", cl::init("cpu"),
                               cl::desc("cpu (default) or cuda"),
                               cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> prefetch{
+      "prefetch", cl::init("backward_pre"),
+      cl::desc("When the backward's gathers are launched: backward_pre "
+               "(default), backward_post or none"),
+      cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> forwardPrefetch{
+      "forward-prefetch", cl::init("0"),
+      cl::desc("How many units the forward gathers ahead (default: 0)"),
+      cl::value_desc("N"), cl::cat(category)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
@@ -115,16 +124,31 @@ LogicalResult choose(StringRef option, StringRef text,
                 text + "'");
 }
 
+/// Sets `value` to the number that `text` is, which is at least `least`.
+LogicalResult read(StringRef option, StringRef text, int64_t least,
+                   int64_t &value) {
+  if (text.getAsInteger(10, value) || value < least)
+    return refuse("--" + option + ": expected a number of at least " +
+                  llvm::Twine(least) + "; found '" + text + "'");
+  return success();
+}
+
 LogicalResult readOptions(const CommandLine &line,
                           FSDPPipelineOptions &options) {
-  int64_t ranks = 0;
-  if (StringRef(line.ranks).getAsInteger(10, ranks) || ranks < 1)
-    return refuse("--ranks: expected a number of at least 1; found '" +
-                  line.ranks + "'");
+  int64_t ranks = 0, forwardPrefetch = 0;
+  Prefetch prefetch = Prefetch::Pre;
   Strategy strategy = Strategy::FullShard;
   Optimizer optimizer = Optimizer::AdamW;
   bool isCUDA = false, isDtype = false;
-  if (failed(choose<Strategy>("strategy", line.strategy,
+  if (failed(read("ranks", line.ranks, 1, ranks)) ||
+      failed(
+          read("forward-prefetch", line.forwardPrefetch, 0, forwardPrefetch)) ||
+      failed(choose<Prefetch>("prefetch", line.prefetch,
+                              {{"backward_pre", Prefetch::Pre},
+                               {"backward_post", Prefetch::Post},
+                               {"none", Prefetch::None}},
+                              prefetch)) ||
+      failed(choose<Strategy>("strategy", line.strategy,
                               {{"full_shard", Strategy::FullShard},
                                {"shard_grad_op", Strategy::ShardGradOp},
                                {"no_shard", Strategy::NoShard}},
@@ -145,6 +169,8 @@ LogicalResult readOptions(const CommandLine &line,
                           isDtype)))
     return failure();
   options.ranks = ranks;
+  options.prefetch = prefetch;
+  options.forwardPrefetch = forwardPrefetch;
   options.strategy = strategy;
   options.optimizer = optimizer;
   options.storageDtype = line.storageDtype.getValue();

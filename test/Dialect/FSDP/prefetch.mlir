@@ -2,6 +2,9 @@
 //   noAG(root) wait AG(u3)* B(head) wait(u3) AG(u2)* B(u3) wait(u2) AG(u1)* B(u2)
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --fsdp-verify-futures | FileCheck %s
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward=none | FileCheck %s --check-prefix=NONE
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward=post --fsdp-verify-futures | FileCheck %s --check-prefix=POST
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward=2 --fsdp-verify-futures | FileCheck %s --check-prefix=AHEAD
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --remarks-filter=fsdp-prefetch --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // CHECK: fsdp.async.all_reduce on @mesh
@@ -16,13 +19,38 @@
 // CHECK-NEXT: fsdp.async.wait %[[U1]]
 // CHECK: fsdp.async.reduce_scatter @u1
 
+// BACKWARD_POST: AG(u3) wait(u3) B(u3) free(u3) AG(u2)* RS(u3) wait(u2)
+// POST: %[[U3:.*]] = fsdp.async.unshard @u3 <backward>
+// POST-NEXT: %[[FULL3:.*]] = fsdp.async.wait %[[U3]]
+// POST: fsdp.async.reshard %[[FULL3]]
+// POST: %[[U2:.*]] = fsdp.async.unshard @u2 <backward>
+// POST-NEXT: fsdp.async.reduce_scatter @u3
+// POST-NEXT: fsdp.async.wait %[[U2]]
+// POST: %[[U1:.*]] = fsdp.async.unshard @u1 <backward>
+// POST-NEXT: fsdp.async.reduce_scatter @u2
+// POST-NEXT: fsdp.async.wait %[[U1]]
+
+// Two units ahead, in the order of the forward.
+// AHEAD: %[[U1:.*]] = fsdp.async.unshard @u1 <forward>
+// AHEAD-NEXT: fsdp.async.wait %[[U1]]
+// AHEAD-NEXT: %[[U2:.*]] = fsdp.async.unshard @u2 <forward>
+// AHEAD-NEXT: %[[U3:.*]] = fsdp.async.unshard @u3 <forward>
+// AHEAD: fsdp.async.wait %[[U2]]
+// AHEAD-NEXT: %[[ROOT:.*]] = fsdp.async.unshard @root <forward>
+// AHEAD: fsdp.async.wait %[[U3]]
+// AHEAD-NOT: fsdp.async.unshard
+// AHEAD: fsdp.async.wait %[[ROOT]]
+
+// NEGATIVE: error: expected to gather at least 0 units ahead, got -1
+
 // NONE: fsdp.async.reduce_scatter @u3
 // NONE-NEXT: %[[U2:.*]] = fsdp.async.unshard @u2 <backward>
 // NONE-NEXT: fsdp.async.wait %[[U2]]
 
-// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During="the root", Unit=u3
-// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During=u3, Unit=u2
-// REMARK: prefetch | Category:fsdp-prefetch | Function=step | During=u2, Unit=u1
+// One unit's backward is two calls.
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | Bytes=16, Calls=1, During=root, Unit=u3
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | Bytes=16, Calls=2, During=u3, Unit=u2
+// REMARK: prefetch | Category:fsdp-prefetch | Function=step | Bytes=16, Calls=2, During=u2, Unit=u1
 func.func @step(%w0: tensor<4xf32> {aten.param = "w0"}, %w1: tensor<4xf32> {aten.param = "u1.w", fsdp.unit = "u1"},
                 %w2: tensor<4xf32> {aten.param = "u2.w", fsdp.unit = "u2"},
                 %w3: tensor<4xf32> {aten.param = "u3.w", fsdp.unit = "u3"}, %x: tensor<4xf32> {aten.input = 0 : i64})

@@ -33,6 +33,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   pm.addPass(createAsyncPass());
   PrefetchPassOptions prefetch;
   prefetch.backward = options.prefetch;
+  prefetch.forward = options.forwardPrefetch;
   pm.addPass(createPrefetchPass(prefetch));
   if (options.verify) {
     pm.addPass(createVerifyScheduledPass());

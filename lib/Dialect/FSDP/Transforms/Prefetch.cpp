@@ -1,19 +1,183 @@
-//===- Prefetch.cpp - Launch the gathers of the backward early ------------===//
+//===- Prefetch.cpp - Launch gathers before they are needed ---------------===//
 //
-// FSDP's BACKWARD_PRE, over the order that the step itself has.
+// FSDP1's choice of what is gathered early, and where, over the order that the
+// step itself has. All moves are found first, and made then.
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/Gathers.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
 
 #include "mlir/IR/Remarks.h"
+#include "llvm/ADT/MapVector.h"
 
 using namespace mlir;
 
 namespace fsdp {
 #define GEN_PASS_DEF_PREFETCHPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+namespace {
+/// What the step says about one unit.
+struct Use {
+  Gather *forward = nullptr;  // also that of both phases
+  Gather *backward = nullptr; // null if the forward's serves
+  Operation *reduction = nullptr;
+  Operation *lastInForward = nullptr;
+  Operation *firstInBackward = nullptr;
+};
+
+/// One gather that is launched early.
+struct Move {
+  Gather *gather;
+  Operation *before;
+  StringRef during;
+};
+
+class Prefetcher {
+public:
+  explicit Prefetcher(Block &block) : block(block), gathers(block) {
+    collect();
+  }
+
+  void prefetchForward(int64_t distance);
+  void prefetchBackward(Prefetch when);
+  void apply();
+
+private:
+  void collect();
+  bool prefetch(Gather *gather, Operation *before, StringRef during);
+
+  Block &block;
+  Gathers gathers;
+  llvm::MapVector<StringRef, Use> units;
+  Operation *backwardBegin = nullptr; // behind the loss
+  SmallVector<Move> moves;
+  llvm::DenseSet<Gather *> moved;
+};
+} // namespace
+
+void Prefetcher::collect() {
+  for (Gather &gather : gathers)
+    (gather.getPhase() == aten::Phase::Forward
+         ? units[gather.getUnit()].forward
+         : units[gather.getUnit()].backward) = &gather;
+  bool afterLoss = false;
+  for (Operation &op : block) {
+    if (auto reduction = dyn_cast<AsyncAllReduceOp>(op)) {
+      afterLoss |= reduction.getMesh().has_value();
+      if (reduction.getUnit())
+        units[*reduction.getUnit()].reduction = &op;
+    } else if (auto reduction = dyn_cast<AsyncReduceScatterOp>(op)) {
+      units[reduction.getUnit()].reduction = &op;
+    } else if (isa<aten::CallOp>(op)) {
+      bool isForward = getGatherPhase(&op) == aten::Phase::Forward;
+      if (!isForward && afterLoss && !backwardBegin)
+        backwardBegin = &op;
+      for (Value operand : op.getOperands())
+        if (Gather *gather = gathers.lookup(operand)) {
+          Use &use = units[gather->getUnit()];
+          if (isForward)
+            use.lastInForward = &op;
+          else if (!use.firstInBackward)
+            use.firstInBackward = &op;
+        }
+    }
+  }
+}
+
+/// Launches `gather` in front of `before`, unless it is launched early already
+/// or that would be too late.
+bool Prefetcher::prefetch(Gather *gather, Operation *before, StringRef during) {
+  if (!gather || !before->isBeforeInBlock(gather->wait) ||
+      !moved.insert(gather).second)
+    return false;
+  moves.push_back({gather, before, during});
+  return true;
+}
+
+/// Where a unit is first used, the next ones are launched: the order is that of
+/// first uses.
+void Prefetcher::prefetchForward(int64_t distance) {
+  SmallVector<Gather *> order;
+  for (Gather &gather : gathers)
+    if (gather.getPhase() == aten::Phase::Forward)
+      order.push_back(&gather);
+  for (auto [index, current] : llvm::enumerate(order))
+    for (Gather *next :
+         ArrayRef(order).drop_front(index + 1).take_front(distance))
+      prefetch(next, getPlaceBehind(current->wait), current->getUnit());
+}
+
+/// The target of a unit is the one before it in the order in which modules end
+/// in the forward: that of last uses.
+void Prefetcher::prefetchBackward(Prefetch when) {
+  SmallVector<std::pair<StringRef, Use>> order;
+  for (auto &[name, use] : units)
+    if (use.lastInForward && use.firstInBackward)
+      order.push_back({name, use});
+  llvm::sort(order, [](const auto &a, const auto &b) {
+    Operation *left = a.second.lastInForward, *right = b.second.lastInForward;
+    return left == right ? a.first < b.first : left->isBeforeInBlock(right);
+  });
+
+  // Each unit has one place where its target is launched.
+  struct Place {
+    Operation *before;
+    StringRef unit;
+    Gather *target;
+  };
+  SmallVector<Place> places;
+  for (auto [target, current] :
+       llvm::zip(ArrayRef(order).drop_back(order.empty() ? 0 : 1),
+                 ArrayRef(order).drop_front(order.empty() ? 0 : 1))) {
+    auto &[name, use] = current;
+    Gather *gather = use.backward ? use.backward : use.forward;
+    Operation *before = nullptr;
+    if (when == Prefetch::Pre) {
+      before = use.backward ? getPlaceBehind(use.backward->wait)
+                            : use.firstInBackward;
+    } else {
+      before = getPlaceBehind(gather->reshard);
+      if (use.reduction && before->isBeforeInBlock(use.reduction))
+        before = use.reduction;
+    }
+    places.push_back({before, name, target.second.backward});
+  }
+  llvm::sort(places, [](const Place &a, const Place &b) {
+    return a.before == b.before ? a.unit < b.unit
+                                : a.before->isBeforeInBlock(b.before);
+  });
+  // The first unit of the backward may be there from the forward: then its
+  // target is launched where the backward begins.
+  if (when == Prefetch::Pre && !places.empty() && backwardBegin &&
+      !units[places.front().unit].backward &&
+      backwardBegin->isBeforeInBlock(places.front().before))
+    places.front().before = backwardBegin;
+  for (const Place &place : places)
+    prefetch(place.target, place.before, place.unit);
+}
+
+void Prefetcher::apply() {
+  DenseMap<Operation *, int64_t> callsBefore;
+  int64_t calls = 0;
+  for (Operation &op : block) {
+    callsBefore[&op] = calls;
+    calls += isa<aten::CallOp>(op);
+  }
+  for (const Move &move : moves) {
+    move.gather->launch->moveBefore(move.before);
+    remark::passed(move.gather->launch.getLoc(),
+                   remark::RemarkOpts::name("prefetch")
+                       .category("fsdp-prefetch")
+                       .function("step"))
+        << remark::metric("Unit", move.gather->getUnit())
+        << remark::metric("During", move.during)
+        << remark::metric("Calls", callsBefore.lookup(move.gather->wait) -
+                                       callsBefore.lookup(move.before))
+        << remark::metric("Bytes", move.gather->getBytes());
+  }
+}
 
 namespace {
 class PrefetchPass : public impl::PrefetchPassBase<PrefetchPass> {
@@ -23,63 +187,16 @@ class PrefetchPass : public impl::PrefetchPassBase<PrefetchPass> {
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return signalPassFailure();
-    if (backward == Prefetch::Pre)
-      prefetch(step->getBody().front());
-  }
-
-  /// The phase of the gather that is waited for, if it is one.
-  static std::optional<aten::Phase> getPhase(AsyncWaitOp wait) {
-    auto gather = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
-    return gather ? std::optional(getGatherPhase(gather.getPhase()))
-                  : std::nullopt;
-  }
-
-  void prefetch(Block &block) {
-    // The waits for gathers of the backward, in order. The first of these may
-    // be launched where the backward starts, if that is the root's: if a unit
-    // is still gathered from the forward then.
-    GatheredViews views(block);
-    SmallVector<AsyncWaitOp> waits;
-    Operation *start = nullptr;
-    bool afterLoss = false, rootIsGathered = false;
-    for (Operation &op : block) {
-      if (auto wait = dyn_cast<AsyncWaitOp>(op)) {
-        if (getPhase(wait) == aten::Phase::Backward)
-          waits.push_back(wait);
-      } else if (auto reduction = dyn_cast<AsyncAllReduceOp>(op)) {
-        afterLoss |= reduction.getMesh().has_value();
-      } else if (isa<aten::CallOp>(op) &&
-                 getGatherPhase(&op) == aten::Phase::Backward) {
-        if (!start && afterLoss)
-          start = &op;
-        rootIsGathered |= llvm::any_of(op.getOperands(), [&](Value operand) {
-          Value full = views.lookup(operand);
-          auto wait = full ? full.getDefiningOp<AsyncWaitOp>() : AsyncWaitOp();
-          return wait && getPhase(wait) == aten::Phase::Forward;
-        });
-      }
+    if (forward < 0) {
+      step->emitError("expected to gather at least 0 units ahead, got ")
+          << int64_t(forward);
+      return signalPassFailure();
     }
-    if (!rootIsGathered)
-      start = nullptr;
-    for (auto [index, wait] : llvm::enumerate(waits)) {
-      Operation *gather = wait.getFuture().getDefiningOp();
-      if (index > 0)
-        gather->moveAfter(waits[index - 1]);
-      else if (start)
-        gather->moveBefore(start);
-      else
-        continue;
-      remark::passed(gather->getLoc(), remark::RemarkOpts::name("prefetch")
-                                           .category("fsdp-prefetch")
-                                           .function("step"))
-          << remark::metric("Unit", cast<AsyncUnshardOp>(gather).getUnit())
-          << remark::metric("During", index > 0
-                                          ? waits[index - 1]
-                                                .getFuture()
-                                                .getDefiningOp<AsyncUnshardOp>()
-                                                .getUnit()
-                                          : StringRef("the root"));
-    }
+    Prefetcher prefetcher(step->getBody().front());
+    prefetcher.prefetchForward(forward);
+    if (backward != Prefetch::None)
+      prefetcher.prefetchBackward(backward);
+    prefetcher.apply();
   }
 };
 } // namespace

@@ -20,7 +20,7 @@ enum class Strategy { FullShard, ShardGradOp, NoShard };
 enum class Optimizer { AdamW, SGD, None };
 
 /// When the gathers of the backward are launched.
-enum class Prefetch { Pre, None };
+enum class Prefetch { Pre, Post, None };
 
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
@@ -59,7 +59,12 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::desc("When the gathers of the backward are launched."),
       llvm::cl::init(Prefetch::Pre),
       llvm::cl::values(clEnumValN(Prefetch::Pre, "backward_pre", ""),
+                       clEnumValN(Prefetch::Post, "backward_post", ""),
                        clEnumValN(Prefetch::None, "none", ""))};
+  Option<int64_t> forwardPrefetch{
+      *this, "forward-prefetch",
+      llvm::cl::desc("How many units the forward gathers ahead."),
+      llvm::cl::init(0)};
   Option<bool> verify{*this, "verify",
                       llvm::cl::desc("Run the verifiers at the borders."),
                       llvm::cl::init(true)};

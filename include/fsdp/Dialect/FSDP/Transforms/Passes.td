@@ -67,20 +67,31 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
 }
 
 def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
-  let summary = "launch the gathers of the backward early";
+  let summary = "launch gathers before they are needed";
   let description = [{
-    With `backward=pre`, FSDP's BACKWARD_PRE: the next unit's gather is launched
-    as soon as the current unit's is there, in front of the current unit's
-    backward. The order of units is the order of the step itself.
+    In the backward, the target of a unit is the unit before it in the order in
+    which units end in the forward, as in FSDP1, if its gather is still to come.
+    With `backward=pre` (BACKWARD_PRE) the target is launched as soon as the
+    unit's own gather is there, in front of its backward; where the backward
+    begins with a unit that is still gathered (the root), in front of that. With
+    `backward=post` (BACKWARD_POST) it is launched behind the unit's backward,
+    in front of its reduction; the first unit is nobody's target.
+
+    With `forward=N`, the N units that the forward uses next are launched as soon
+    as a unit is there, in front of its forward: with 1, FSDP1's
+    `forward_prefetch`.
 
     Before and after: the scheduled level. Remark `prefetch` for each gather
-    that moves.
+    that moves: its bytes, and how many calls it may overlap with.
   }];
   let options = [
     Option<"backward", "backward", "::fsdp::Prefetch", "::fsdp::Prefetch::Pre",
            "When the gathers of the backward are launched.", [{::llvm::cl::values(
-             clEnumValN(::fsdp::Prefetch::Pre, "pre", "One unit ahead."),
+             clEnumValN(::fsdp::Prefetch::Pre, "pre", "Before the backward of the unit before."),
+             clEnumValN(::fsdp::Prefetch::Post, "post", "Behind the backward of the unit before."),
              clEnumValN(::fsdp::Prefetch::None, "none", "When the unit needs it."))}]>,
+    Option<"forward", "forward", "int64_t", "0",
+           "How many units the forward gathers ahead.">,
   ];
 }
 

@@ -1,0 +1,45 @@
+//===- Gathers.cpp - The gathers of a scheduled step ----------------------===//
+//
+// Launches are matched with waits and ends.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Gathers.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+int64_t Gather::getBytes() {
+  auto type = cast<GatheredType>(wait.getValue().getType());
+  return type.getNumel() * aten::getItemSize(type.getElementType());
+}
+
+Gathers::Gathers(Block &block) : views(block) {
+  for (auto wait : block.getOps<AsyncWaitOp>()) {
+    auto launch = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
+    if (!launch)
+      continue;
+    for (Operation *user : wait.getValue().getUsers())
+      if (auto reshard = dyn_cast<AsyncReshardOp>(user)) {
+        indices[wait.getValue()] = gathers.size();
+        gathers.push_back({launch, wait, reshard});
+        break;
+      }
+  }
+}
+
+Gather *Gathers::lookup(Value value) {
+  Value owner = views.lookup(value);
+  auto found = indices.find(owner ? owner : value);
+  return found == indices.end() ? nullptr : &gathers[found->second];
+}
+
+Operation *getPlaceBehind(Operation *op) {
+  do
+    op = op->getNextNode();
+  while (isa<AsyncUnshardOp>(op));
+  return op;
+}
+
+} // namespace fsdp
