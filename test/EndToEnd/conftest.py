@@ -65,3 +65,26 @@ def plans(tmp_path_factory):
         return made[key]
 
     return find
+
+
+@pytest.fixture(scope="session")
+def chains(tmp_path_factory):
+    """chains(config): the aten level of the chain that a file of PyTorch's FSDP (fsdp_*.json) was recorded with."""
+    sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
+    import torch
+    from fixture_models import Case, Chain
+    from make_fixtures import write
+
+    folder, made = tmp_path_factory.mktemp("chains"), {}
+
+    def find(config: dict) -> pathlib.Path:
+        args, dtype = config["args"], (config.get("mixed") or ["float32"])[0]
+        path = made.setdefault(str((args, dtype)), folder / f"chain{len(made)}.mlir")
+        if not path.exists():
+            chain = Chain(args["n"], args["d"], args.get("root_params", True), args.get("head", True), args.get("frozen", ()))
+            case = Case(chain.train().to(getattr(torch, dtype)), (torch.ones(2, args["d"], dtype=getattr(torch, dtype)),))
+            write(case, folder, path.stem, reference=False)
+            succeed("fsdp-translate", "--import-pt2", path.with_suffix(".pt2"), "-o", path)
+        return path
+
+    return find

@@ -7,15 +7,9 @@ A plan differs by nature in what `expected` leaves out, line by line.
 
 import json
 import re
-import sys
 
 import pytest
-from conftest import FIXTURES, ROOT, succeed
-
-sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
-import torch
-from fixture_models import Case, Chain
-from make_fixtures import write
+from conftest import FIXTURES, succeed
 
 CASES = json.loads((FIXTURES / "fsdp_traces.json").read_text())["cases"]
 VIEWS = ("t", "transpose.int", "view", "detach")
@@ -24,27 +18,6 @@ VIEWS = ("t", "transpose.int", "view", "detach")
 def name(case):
     config = {k: v for k, v in case["config"].items() if k != "world"}
     return " ".join(str(v).lower() if k != "args" else "_".join(f"{a}{b}" for a, b in v.items()) for k, v in config.items())
-
-
-@pytest.fixture(scope="session")
-def graph(tmp_path_factory):
-    """graph(config): the aten level of the recorded model. Sizes other than the number of units do not matter."""
-    folder, made = tmp_path_factory.mktemp("chains"), {}
-
-    def find(config):
-        args = config["args"]
-        key = json.dumps([config["model"], args])
-        if key not in made:
-            archive = FIXTURES / "gpt2.pt2"
-            if config["model"] == "chain":
-                chain = Chain(args["n"], args["d"], args.get("root_params", True), args.get("head", True), args.get("frozen", ()))
-                write(Case(chain.train(), (torch.ones(2, args["d"]),)), folder, f"chain{len(made)}", reference=False)
-                archive = folder / f"chain{len(made)}.pt2"
-            made[key] = folder / f"{len(made)}.mlir"
-            succeed("fsdp-translate", "--import-pt2", archive, "-o", made[key])
-        return made[key]
-
-    return find
 
 
 def short(unit):
@@ -125,11 +98,19 @@ def ends_alike(case, unit):
     return unit != "root" and unit not in {f"u{i + 1}" for i in case["config"]["args"].get("frozen", ())}
 
 
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpt2") / "gpt2.mlir"
+    succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", path)
+    return path
+
+
 @pytest.mark.parametrize("case", CASES, ids=name)
-def test_order_is_that_of_pytorch(case, graph):
+def test_order_is_that_of_pytorch(case, chains, gpt2):
     config = case["config"]
+    graph = chains(config) if config["model"] == "chain" else gpt2
     mine = [[e for e in events if not e.startswith("free") or ends_alike(case, e[5:-1])]
-            for events in schedule(graph(config), config)]
+            for events in schedule(graph, config)]
     theirs = expected(case, {e[2:-1] for e in mine[1] if e.startswith("B")})
     if config.get("explicit_fwd"):  # recorded with a script whose root prefetches nobody
         for events in (mine[0], theirs[0]):
