@@ -12,6 +12,8 @@ set(LLVM_LIT_ARGS "-sv" CACHE STRING "Default options for lit")
 set(LLVM_ENABLE_WERROR ${FSDP_WARNINGS_AS_ERRORS})
 if(FSDP_SANITIZE STREQUAL "address,undefined")
   set(LLVM_USE_SANITIZER "Address;Undefined")
+  # Set by LLVM's own top folder only; vptr and function need the run-time types that LLVM is built without.
+  set(LLVM_UBSAN_FLAGS "-fsanitize=undefined -fno-sanitize=vptr,function -fno-sanitize-recover=all")
 endif()
 list(APPEND CMAKE_MODULE_PATH "${MLIR_CMAKE_DIR}" "${LLVM_CMAKE_DIR}")
 find_program(FSDP_LLD ld.lld-22)

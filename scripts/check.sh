@@ -67,13 +67,14 @@ if stage build-gcc build gcc; then
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
   stage python python_tests
 fi
-if stage build-asan build asan; then
+# The sanitizers' stages build what they run, and no more.
+if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests RuntimeFilesTest; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
   stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|RuntimeFilesTest'
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
-if stage build-tsan build tsan; then
+if stage build-tsan build tsan CommTest; then
   stage unit-tsan unit_tests tsan -R 'CommTest'
 fi
 if [ $all = yes ]; then

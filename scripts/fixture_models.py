@@ -332,6 +332,7 @@ LLAMAS = {
     "llama-25m": LlamaSize(384, 1536, 8, 6, 6, 4096, (2, 64), True),
     "llama-7b": LlamaSize(4096, 11008, 32, 32, 32, 32000, (1, 4096), False),
     "llama-405b": LlamaSize(16384, 53248, 126, 128, 8, 128256, (1, 4096), False),
+    "llama-405b-half": LlamaSize(16384, 53248, 63, 128, 8, 128256, (1, 4096), False),
 }
 
 
