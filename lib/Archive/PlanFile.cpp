@@ -5,13 +5,10 @@
 #include "PlanCheck.h"
 #include "fsdp/Archive/DType.h"
 #include "fsdp/Archive/MappedFile.h"
+#include "fsdp/Archive/WriteFile.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 namespace fsdp::planfile {
@@ -25,51 +22,6 @@ XXH128_canonical_t hash(const uint8_t *data, size_t size) {
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, size));
   return canonical;
 }
-
-/// A refusal of the system, about `path`.
-Error systemError(const std::string &path, const char *what) {
-  return Error{path + ": " + what + ": " + std::strerror(errno)};
-}
-
-/// An open file under a temporary name, closed and removed on destruction.
-class TemporaryFile {
-public:
-  explicit TemporaryFile(std::string path)
-      : path(std::move(path)),
-        descriptor(::open(this->path.c_str(),
-                          O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {}
-  TemporaryFile(const TemporaryFile &) = delete;
-  TemporaryFile &operator=(const TemporaryFile &) = delete;
-  ~TemporaryFile() {
-    if (descriptor < 0)
-      return;
-    ::close(descriptor);
-    ::unlink(path.c_str()); // Fails after a rename, as it should.
-  }
-
-  bool isOpen() const { return descriptor >= 0; }
-
-  bool write(const uint8_t *data, size_t size) {
-    while (size != 0) {
-      ssize_t count = ::write(descriptor, data, size);
-      if (count < 0 && errno == EINTR)
-        continue;
-      if (count < 0)
-        return false;
-      data += count;
-      size -= static_cast<size_t>(count);
-    }
-    return ::fsync(descriptor) == 0;
-  }
-
-  bool renameTo(const std::string &target) {
-    return ::rename(path.c_str(), target.c_str()) == 0;
-  }
-
-private:
-  std::string path;
-  int descriptor;
-};
 
 } // namespace
 
@@ -129,12 +81,9 @@ Expected<PlanFile> PlanFile::seal(std::string name, const uint8_t *data,
 }
 
 Expected<size_t> PlanFile::write(const std::string &path) const {
-  TemporaryFile file(path + ".tmp" + std::to_string(::getpid()));
-  if (!file.isOpen())
-    return systemError(path, "cannot create the file");
-  if (!file.write(content.data(), content.size()) || !file.renameTo(path))
-    return systemError(path, "cannot write the file");
-  return content.size();
+  std::string_view bytes(reinterpret_cast<const char *>(content.data()),
+                         content.size());
+  return archive::writeFile(path, {bytes});
 }
 
 std::string_view PlanFile::string(uint32_t index) const {

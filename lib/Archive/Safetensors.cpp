@@ -3,13 +3,11 @@
 #include "fsdp/Archive/Safetensors.h"
 
 #include "JSONCursor.h"
+#include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <tuple>
-#include <unistd.h>
 
 using namespace fsdp::archive;
 
@@ -269,32 +267,6 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
   return length + text;
 }
 
-static bool writeAll(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written <= 0)
-      return false;
-    bytes.remove_prefix(written);
-  }
-  return true;
-}
-
-/// Makes a rename in the folder of `path` survive a power failure.
-static bool syncFolder(const std::string &path) {
-  size_t slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "."
-                       : slash == 0               ? "/"
-                                                  : path.substr(0, slash);
-  int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0)
-    return false;
-  bool synced = ::fsync(file) == 0;
-  ::close(file);
-  return synced;
-}
-
 Expected<uint64_t>
 fsdp::archive::writeSafetensors(const std::string &path,
                                 const std::vector<TensorRef> &tensors,
@@ -311,31 +283,8 @@ fsdp::archive::writeSafetensors(const std::string &path,
   if (!header)
     return Error{path + ": " + header.error().message};
 
-  std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
-  int file =
-      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0)
-    return Error{path + ": cannot create: " + std::strerror(errno)};
-  bool written = writeAll(file, *header);
-  uint64_t size = header->size();
-  for (const TensorRef *tensor : ordered) {
-    written = written && writeAll(file, tensor->bytes);
-    size += tensor->bytes.size();
-  }
-  written = written && ::fsync(file) == 0;
-  int cause = errno;
-  if (::close(file) != 0 && written) {
-    written = false;
-    cause = errno;
-  }
-  if (written &&
-      (::rename(temporary.c_str(), path.c_str()) != 0 || !syncFolder(path))) {
-    written = false;
-    cause = errno;
-  }
-  if (!written) {
-    ::unlink(temporary.c_str());
-    return Error{path + ": cannot write: " + std::strerror(cause)};
-  }
-  return size;
+  std::vector<std::string_view> pieces = {*header};
+  for (const TensorRef *tensor : ordered)
+    pieces.push_back(tensor->bytes);
+  return writeFile(path, pieces);
 }

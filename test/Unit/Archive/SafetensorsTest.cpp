@@ -96,9 +96,9 @@ TEST_F(SafetensorsTest, RefusesToWriteNonsense) {
             "tensor 'w': expected a name of its own, found one that is taken");
   auto size = writeSafetensors(getPath("no/folder"), {same});
   ASSERT_FALSE(size);
-  EXPECT_EQ(size.error().message, getPath("no/folder") +
-                                      ": cannot create: No such file or "
-                                      "directory");
+  EXPECT_EQ(size.error().message,
+            getPath("no/folder") + ": cannot create the file: No such file or "
+                                   "directory");
 }
 
 TEST_F(SafetensorsTest, RefusesBadHeaders) {
