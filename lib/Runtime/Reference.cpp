@@ -213,6 +213,7 @@ Comparison Reference::run(Session &session, double tolerance) const {
   std::vector<std::string> names =
       isTraining ? session.parameterNames() : session.gradientNames();
   std::set<std::string> known;
+  std::vector<std::string> onlyInPlan, onlyHere;
   for (const std::string &name : names) {
     auto spellings = std::ranges::find(
         parameters, name, [](const auto &all) { return all.front(); });
@@ -229,14 +230,16 @@ Comparison Reference::run(Session &session, double tolerance) const {
                      isTraining ? session.parameter(name)
                                 : session.gradient(name));
     else
-      result.fail(prefix + name +
-                  ": expected in the reference, found only in "
-                  "the plan");
+      onlyInPlan.push_back(prefix + name);
   }
   for (const archive::TensorRef &tensor : file.tensors())
     if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))
-      result.fail(tensor.name + ": expected in the plan, found only in the "
-                                "reference");
+      onlyHere.push_back(tensor.name);
+  if (!onlyInPlan.empty())
+    result.fail("expected all that the plan has, found nothing for " +
+                listSome(onlyInPlan));
+  if (!onlyHere.empty())
+    result.fail("expected only what the plan has, found " + listSome(onlyHere));
   for (std::string &problem : session.findDirtyPadding(!isTraining))
     result.fail(std::move(problem));
   return result;

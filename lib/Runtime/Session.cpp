@@ -1,6 +1,8 @@
 //===- Session.cpp - A loaded plan, ready to step -------------------------===//
 #include "SessionImpl.h"
 
+#include "fsdp/Archive/Bytes.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -8,6 +10,8 @@
 
 #include <algorithm>
 #include <cstring>
+
+#include <unistd.h>
 
 using namespace fsdp;
 using planfile::Space;
@@ -216,11 +220,30 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     ++updates;
 }
 
+/// Ranks that are threads of this process: what is sensible for it to hold.
+static void checkLocal(const planfile::Plan &plan, unsigned ranks) {
+  constexpr unsigned mostRanks = 1024;
+  if (ranks > mostRanks)
+    throw Error("expected at most " + std::to_string(mostRanks) +
+                " ranks in one process, found a plan for " +
+                std::to_string(ranks));
+  std::uint64_t bytes = plan.device_bytes() + plan.host_bytes();
+  std::uint64_t memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > memory / ranks)
+    throw Error("expected a plan that fits into this machine's " +
+                spellBytes(memory) + ", found one that needs " +
+                spellBytes(bytes) + " for each of " + std::to_string(ranks) +
+                " ranks");
+}
+
 Session::Session(const planfile::Plan &plan, unsigned ranks,
                  SessionOptions options) {
   if (ranks != rankCount(plan))
     throw Error("the plan is for " + std::to_string(rankCount(plan)) +
                 " ranks, not for " + std::to_string(ranks));
+  if (!options.backend)
+    checkLocal(plan, ranks);
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));
 }
 

@@ -61,8 +61,12 @@ std::uint32_t Session::Impl::findNamed(BufferRole role,
                                        std::uint32_t index) const {
   auto found = named.find({role, index});
   if (found == named.end())
-    throw Error(std::string("the plan has no ") + EnumNameBufferRole(role) +
-                (index == none ? "" : " " + std::to_string(index)));
+    throw Error(role == BufferRole::Loss
+                    ? "the plan has no loss"
+                    : "the plan has no " +
+                          std::string(role == BufferRole::Input ? "input "
+                                                                : "output ") +
+                          std::to_string(index));
   return found->second;
 }
 

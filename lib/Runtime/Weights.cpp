@@ -135,18 +135,42 @@ const Weights::Value *Weights::find(const std::vector<std::string> &names,
   return found;
 }
 
-/// True if every value of `from` is one of `to`.
-static bool widens(DType from, DType to) {
-  if (from == DType::F16 || from == DType::BF16)
-    return to == from || to == DType::F32 || to == DType::F64;
-  return to == from || (from == DType::F32 && to == DType::F64);
+static bool isFloat(DType type) {
+  return type == DType::F16 || type == DType::BF16 || type == DType::F32 ||
+         type == DType::F64;
+}
+
+bool Weights::Match::isRounded() const {
+  bool isHalf =
+      value.type == planfile::DType::F16 || value.type == planfile::DType::BF16;
+  bool isWidened = wanted == planfile::DType::F64 ||
+                   (wanted == planfile::DType::F32 && isHalf);
+  return value.type != wanted && !isWidened;
+}
+
+std::string Weights::describeRounding(const std::vector<Match> &matches) const {
+  std::vector<std::string> names;
+  const Match *first = nullptr;
+  for (const Match &match : matches)
+    if (match.isRounded()) {
+      first = first ? first : &match;
+      names.push_back(match.name);
+    }
+  if (names.empty())
+    return {};
+  auto spell = [](planfile::DType type) {
+    return std::string(archive::getMLIRName(static_cast<DType>(type)));
+  };
+  return path + ": rounded from " + spell(first->value.type) + " to " +
+         spell(first->wanted) + ", as the plan stores them: " + listSome(names);
 }
 
 TensorView
 Weights::check(std::string_view name, const Value &value, planfile::DType dtype,
                const flatbuffers::Vector<std::int64_t> &sizes) const {
   DType wanted = static_cast<DType>(dtype);
-  if (!std::ranges::equal(value.sizes, sizes) || !widens(value.dtype, wanted))
+  if (!std::ranges::equal(value.sizes, sizes) ||
+      (value.dtype != wanted && !(isFloat(value.dtype) && isFloat(wanted))))
     throw Error(path + ": " + std::string(name) + ": expected " +
                 spellTensor(sizes, wanted) + ", found " +
                 spellTensor(value.sizes, value.dtype));
@@ -181,7 +205,8 @@ Weights::match(const planfile::PlanFile &plan) const {
       else
         matches.push_back({names[0], false,
                            check(names[0], *value, unit->storage(),
-                                 plan.shape(parameter->sizes()))});
+                                 plan.shape(parameter->sizes())),
+                           unit->storage()});
     }
   for (const planfile::Buffer *buffer : *plan->buffers()) {
     std::string name(plan.string(buffer->name()));
@@ -192,7 +217,8 @@ Weights::match(const planfile::PlanFile &plan) const {
     if (value)
       matches.push_back(
           {name, true,
-           check(name, *value, buffer->dtype(), plan.shape(buffer->sizes()))});
+           check(name, *value, buffer->dtype(), plan.shape(buffer->sizes())),
+           buffer->dtype()});
     else if (!buffer->bytes())
       missing.push_back(name);
   }

@@ -88,3 +88,19 @@ def chains(tmp_path_factory):
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def operators(tmp_path_factory):
+    """operators(name): the library of custom operators out of Inputs/name.cpp, for `fsdp-run --load`."""
+    import torch
+
+    folder, include = tmp_path_factory.mktemp("operators"), pathlib.Path(torch.__file__).parent / "include"
+
+    def make(name: str) -> pathlib.Path:
+        source, library = pathlib.Path(__file__).parent / "Inputs" / f"{name}.cpp", folder / f"lib{name}.so"
+        if not library.exists():
+            subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o", library], check=True)
+        return library
+
+    return make

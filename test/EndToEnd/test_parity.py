@@ -20,6 +20,15 @@ def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
     succeed("fsdp-run", plan, "--ranks", ranks, "--weights", weights, "--reference", reference, "--tolerance", GRAPHS[graph])
 
 
+# Parameters kept wider or narrower than the archive has them; rounding is said.
+@pytest.mark.parametrize("storage, tolerance", [("f64", 1e-5), ("bf16", 3e-2)])
+def test_storage_of_another_dtype(storage, tolerance, plans, references):
+    plan, weights = plans("llama", 3, "--storage-dtype", storage), FIXTURES / "llama.pt2"
+    result = succeed("fsdp-run", plan, "--weights", weights, "--reference", references("llama", 3), "--tolerance", tolerance)
+    note = f"note: {weights}: rounded from f32 to bf16, as the plan stores them: " if storage == "bf16" else ""
+    assert result.stderr.startswith(note) and result.stderr.count("\n") == (storage == "bf16"), result.stderr
+
+
 # A check that accepts everything is worth nothing: another batch must be noticed, as failed check, not as refusal.
 def test_reference_of_another_batch_is_noticed(plans, references, tmp_path):
     from safetensors.torch import load_file, save_file

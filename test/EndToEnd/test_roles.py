@@ -1,10 +1,6 @@
 """One tiny graph per role that a graph can play: each runs with parity, or is refused by one sentence."""
 
-import pathlib
-import subprocess
-
 import pytest
-import torch
 from conftest import FIXTURES, succeed
 
 PARITY = {
@@ -30,10 +26,7 @@ def test_dynamic_shape_runs_when_bound(ranks, plans, references):
 
 
 # An operator that no torch library knows runs if the user's library registers it.
-def test_custom_operator_runs_when_loaded(plans, references, tmp_path):
-    source = pathlib.Path(__file__).parent / "Inputs" / "scaled_square.cpp"
-    include = pathlib.Path(torch.__file__).parent / "include"
-    library = tmp_path / "libscaled_square.so"
-    subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o", library], check=True)
+def test_custom_operator_runs_when_loaded(plans, references, operators):
+    library = operators("scaled_square")
     succeed("fsdp-run", plans("role_custom_op", 3), "--ranks", 3, "--weights", FIXTURES / "role_custom_op.pt2",
             "--load", library, "--reference", references("role_custom_op", 3))

@@ -2,6 +2,7 @@
 
 #include "Report.h"
 
+#include "fsdp/Archive/Bytes.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -297,7 +298,8 @@ private:
     if (lifetimes.empty())
       return;
     const pf::Command *peak = program.commands()->Get(unsigned(peakTime));
-    summary.peakAt = text(peak->node()) + ", " + pf::EnumNameRole(peak->role());
+    summary.peakAt = text(peak->node()) + ", " +
+                     llvm::StringRef(pf::EnumNameRole(peak->role())).lower();
 
     std::map<std::string, PlanSummary::Alive> rows;
     for (auto &[root, life] : lives) {
@@ -336,19 +338,6 @@ private:
   const pf::Plan &plan;
   PlanSummary summary;
 };
-
-std::string bytesText(uint64_t bytes) {
-  static const char *const suffixes[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = double(bytes);
-  unsigned suffix = 0;
-  while (value >= 1024 && suffix != 4) {
-    value /= 1024;
-    ++suffix;
-  }
-  return llvm::formatv(suffix ? "{0:f2} {1}" : "{0:f0} {1}", value,
-                       suffixes[suffix])
-      .str();
-}
 
 void printCalls(llvm::StringRef title,
                 const std::vector<std::pair<std::string, unsigned>> &calls,
@@ -390,14 +379,14 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
       parameters += " (" + std::to_string(unit.frozen) + " frozen)";
     os << llvm::formatv("{0,-32} {1,11} {2,13} {3,12} {4,8} {5,11}\n",
                         unit.name, parameters, unit.elements,
-                        bytesText(unit.shardBytes), unit.gathers,
+                        spellBytes(unit.shardBytes), unit.gathers,
                         unit.reductions);
   }
 
   os << "\nper step and rank\n";
   for (const PlanSummary::Traffic &row : summary.traffic)
     os << llvm::formatv("  {0,-15} over {1,-10} {2,5} calls {3,12}\n", row.kind,
-                        row.communicator, row.calls, bytesText(row.bytes));
+                        row.communicator, row.calls, spellBytes(row.bytes));
   if (summary.traffic.empty())
     os << "  no communication\n";
   os << llvm::formatv("  {0} launches, {1} copies\n", summary.launches,
@@ -405,30 +394,30 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
-    os << llvm::formatv("  {0,-40} {1,12}\n", row.what, bytesText(row.bytes));
+    os << llvm::formatv("  {0,-40} {1,12}\n", row.what, spellBytes(row.bytes));
   uint64_t transient = summary.arenaBytes - summary.persistentBytes;
   uint64_t bound = summary.lowerBound - summary.persistentBytes;
   os << llvm::formatv("  {0,-40} {1,12}   lower bound {2} (+{3:f2} %)\n",
                       "activations, gathers and temporaries",
-                      bytesText(transient), bytesText(bound),
+                      spellBytes(transient), spellBytes(bound),
                       bound ? 100.0 * (double(transient) / double(bound) - 1)
                             : 0.0);
   os << llvm::formatv("  {0,-40} {1,12}\n", "arena",
-                      bytesText(summary.arenaBytes));
+                      spellBytes(summary.arenaBytes));
   if (!summary.alive.empty()) {
     os << "  alive at the peak (" << summary.peakAt << "):\n";
     for (const PlanSummary::Alive &row :
          llvm::ArrayRef(summary.alive).take_front(8))
       os << llvm::formatv("    {0,-46} {1,3} buffer{2} {3,11}\n", row.what,
                           row.buffers, row.buffers == 1 ? " " : "s",
-                          bytesText(row.bytes));
+                          spellBytes(row.bytes));
     if (summary.alive.size() > 8) {
       uint64_t rest = 0;
       for (const PlanSummary::Alive &row :
            llvm::ArrayRef(summary.alive).drop_front(8))
         rest += row.bytes;
       os << llvm::formatv("    and {0} others {1}\n", summary.alive.size() - 8,
-                          bytesText(rest));
+                          spellBytes(rest));
     }
   }
   os << "\n";

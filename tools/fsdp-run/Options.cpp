@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <fstream>
+
 using namespace fsdp;
 
 static const char *const description =
@@ -16,6 +18,17 @@ hyper-parameters in the file's metadata, and losses and final parameters are com
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
 Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed; 3 a rank failed.)";
+
+/// The likeliest mistake: the model in place of its plan.
+static void refuseArchive(const std::string &path) {
+  char magic[2] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  if (magic[0] == 'P' && magic[1] == 'K')
+    throw Error(path +
+                ": expected a plan, found an archive; plan it first: "
+                "fsdp-plan " +
+                path + " --ranks N -o step.plan");
+}
 
 std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   Options options;
@@ -78,17 +91,22 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     app.exit(success);
     return std::nullopt;
   } catch (const CLI::ParseError &error) {
+    refuseArchive(options.plan); // What else is missing would mislead.
     throw Error(error.what());
   }
+  refuseArchive(options.plan);
   if (options.ranks && *options.ranks < 1)
     throw Error("--ranks: expected at least 1, found " +
                 std::to_string(*options.ranks));
   if (!*data && !*reference)
     throw Error("expected --data to train on or --reference to compare with, "
                 "found neither");
-  if (*data && (!*steps || options.steps < 1))
+  if (*data && !*steps)
+    throw Error("expected --steps N, how many steps to train on " +
+                options.data + "; found none");
+  if (*data && options.steps < 1)
     throw Error("--steps: expected at least 1, found " +
-                (*steps ? std::to_string(options.steps) : "none"));
+                std::to_string(options.steps));
   if (!(options.tolerance >= 0))
     throw Error("--tolerance: expected at least 0, found " +
                 std::to_string(options.tolerance));

@@ -2,6 +2,8 @@
 
 #include "Training.h"
 
+#include "fsdp/Archive/Bytes.h"
+
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,18 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 double secondsBetween(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
-}
-
-/// "1.2 MB"
-std::string spellBytes(double bytes) {
-  const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1000 && unit != 4; ++unit)
-    bytes /= 1000;
-  char text[32];
-  std::snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", bytes,
-                units[unit]);
-  return text;
 }
 
 /// Says how the training goes, while it goes and at the end.
@@ -96,16 +86,16 @@ public:
     const LoadReport &load = session.report();
     std::printf("memory of a rank: %s planned, of it %s kept from step to "
                 "step; %s on the host; %s scratch of operators\n",
-                spellBytes(double(load.arenaBytes)).c_str(),
-                spellBytes(double(plan->persistent_bytes())).c_str(),
-                spellBytes(double(load.hostBytes)).c_str(),
-                spellBytes(double(load.scratchBytes)).c_str());
+                spellBytes(load.arenaBytes).c_str(),
+                spellBytes(plan->persistent_bytes()).c_str(),
+                spellBytes(load.hostBytes).c_str(),
+                spellBytes(load.scratchBytes).c_str());
     const AllocationCounts &allocations = session.statistics().allocations;
     std::printf("allocations of the last step, all ranks: %llu in planned "
                 "places, %llu on the heap (%s); %llu results copied in all\n",
                 static_cast<unsigned long long>(allocations.planned),
                 static_cast<unsigned long long>(allocations.heap),
-                spellBytes(double(allocations.heapBytes)).c_str(),
+                spellBytes(allocations.heapBytes).c_str(),
                 static_cast<unsigned long long>(misses));
   }
 

@@ -5,6 +5,7 @@
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Weights.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -26,6 +27,12 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   if (!options.device.empty() && options.device != device)
     throw Error(options.plan + ": expected a plan for " + options.device +
                 ", found one for " + device);
+  auto isLoss = [](const planfile::Buffer *buffer) {
+    return buffer->role() == planfile::BufferRole::Loss;
+  };
+  const auto &buffers = *(*plan)->buffers();
+  if (std::none_of(buffers.begin(), buffers.end(), isLoss))
+    throw Error(options.plan + ": expected a plan with a loss, found none");
   return std::move(*plan);
 }
 
@@ -60,9 +67,14 @@ static int compare(const Options &options, const Reference &reference,
                 comparison.passed() ? "true" : "false");
   else
     std::printf("%s\n", comparison.summary().c_str());
-  for (const std::string &problem : comparison.problems())
+  constexpr std::size_t most = 5;
+  const std::vector<std::string> &problems = comparison.problems();
+  for (std::size_t i = 0; i != problems.size() && i != most; ++i)
     std::fprintf(stderr, "error: %s: %s\n", options.reference.c_str(),
-                 problem.c_str());
+                 problems[i].c_str());
+  if (problems.size() > most)
+    std::fprintf(stderr, "error: %s: and %zu more like these\n",
+                 options.reference.c_str(), problems.size() - most);
   return comparison.passed() ? 0 : static_cast<int>(Failure::CheckFailed);
 }
 
@@ -78,7 +90,9 @@ static int run(const Options &options) {
   else
     data = Data::open(options.data, plan, options.tokenBits);
   std::optional<Weights> weights = Weights::open(options.weights);
-  weights->match(plan);
+  std::string note = weights->describeRounding(weights->match(plan));
+  if (!note.empty())
+    std::fprintf(stderr, "note: %s\n", note.c_str());
 
   Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
   weights->load(plan, session);

@@ -31,12 +31,18 @@ public:
     std::string name;
     bool isBuffer;
     TensorView value;
+    planfile::DType wanted; ///< The plan's; setting it converts.
+    /// The plan's type does not hold every value of the file's.
+    bool isRounded() const;
   };
 
   /// What the file has for each parameter of the plan, and for each model
   /// buffer with a name (those that the plan embeds may be missing). Valid as
   /// long as this object.
   std::vector<Match> match(const planfile::PlanFile &plan) const;
+
+  /// A sentence if some of the matches are rounded; else empty.
+  std::string describeRounding(const std::vector<Match> &matches) const;
 
   /// Puts all that `match` finds into the session; nothing if it refuses.
   void load(const planfile::PlanFile &plan, Session &session) const;

@@ -73,10 +73,16 @@ protected:
 TEST_F(FsdpRun, BadUsage) {
   EXPECT_EQ(refusal(""), "error: plan is required\n");
   EXPECT_EQ(refusal("small.plan"), "error: --weights is required\n");
+  for (const char *rest : {"", " --weights w.safetensors", " --fast"})
+    EXPECT_EQ(refusal(FSDP_FIXTURES "/gpt2.pt2" + std::string(rest)),
+              "error: " FSDP_FIXTURES "/gpt2.pt2: expected a plan, found an "
+              "archive; plan it first: fsdp-plan " FSDP_FIXTURES "/gpt2.pt2 "
+              "--ranks N -o step.plan\n");
   EXPECT_EQ(refusal(usual), "error: expected --data to train on or --reference "
                             "to compare with, found neither\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors"),
-            "error: --steps: expected at least 1, found none\n");
+            "error: expected --steps N, how many steps to train on "
+            "d.safetensors; found none\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 0"),
             "error: --steps: expected at least 1, found 0\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --overlap"),
@@ -119,6 +125,31 @@ TEST_F(FsdpRun, BadInput) {
             "parameter, to be equal, found different values\n");
 }
 
+TEST_F(FsdpRun, PlanWithoutLoss) {
+  TestPlan plan = test::makeSmallPlan(2);
+  for (TestPlan::Buffer &buffer : plan.buffers)
+    if (buffer.role == planfile::BufferRole::Loss)
+      buffer.role = planfile::BufferRole::Transient;
+  writePlan(plan);
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+            "error: small.plan: expected a plan with a loss, found none\n");
+}
+
+TEST_F(FsdpRun, MoreThanAMachineHolds) {
+  TestPlan plan = test::makeSmallPlan(100'000);
+  writePlan(plan);
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+            "error: expected at most 1024 ranks in one process, found a plan "
+            "for 100000\n");
+  plan = test::makeSmallPlan(1000);
+  plan.deviceBytes = uint64_t{1} << 40;
+  writePlan(plan);
+  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1"),
+              MatchesRegex("error: expected a plan that fits into this "
+                           "machine's .* [GT]iB, found one that needs 1.00 TiB "
+                           "for each of 1000 ranks\n"));
+}
+
 TEST_F(FsdpRun, UnknownOperator) {
   TestPlan plan = test::makeSmallPlan(2);
   plan.on(planfile::Stream::Compute, planfile::Role::Forward)
@@ -155,6 +186,22 @@ TEST_F(FsdpRun, TrainsWithObjects) {
     EXPECT_TRUE(std::regex_match(line, object)) << line;
   }
   EXPECT_EQ(step, 5);
+}
+
+// Another model's reference has other names, many of them: three are enough.
+TEST_F(FsdpRun, ComparesWithAnotherModel) {
+  files.add("in_0", {2, 4}, std::vector<float>(8, 1));
+  files.add("loss", {}, std::vector<float>{24});
+  for (int i = 0; i != 9; ++i)
+    files.add("grad.c" + std::to_string(i), {1}, std::vector<float>{1});
+  writeFile(files, "r.safetensors");
+  Result result = run(usual + "--reference r.safetensors");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.err,
+            "error: r.safetensors: expected all that the plan has, found "
+            "nothing for grad.w, grad.b\n"
+            "error: r.safetensors: expected only what the plan has, found "
+            "grad.c0, grad.c1, grad.c2 and 6 more\n");
 }
 
 TEST_F(FsdpRun, ComparesWithAReference) {

@@ -125,9 +125,24 @@ TEST_F(WeightsTest, ValuesMayWiden) {
   EXPECT_THAT(match(), ElementsAre("w=0", "b=0"));
 }
 
-TEST_F(WeightsTest, ValuesMayNotNarrow) {
+// Rounding is what a narrower storage dtype asks for, but it must be said.
+TEST_F(WeightsTest, ValuesMayNarrowWithANote) {
+  auto describe = [&] {
+    std::string path = files.write("w.safetensors");
+    Weights weights = Weights::open(path);
+    return files.withoutFolder(weights.describeRounding(weights.match(seal())));
+  };
   files.addBytes("w", {4, 4}, DType::F64, std::string(128, '\0'));
-  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x4xf64");
+  files.addBytes("b", {4}, DType::BF16, std::string(8, '\0'));
+  EXPECT_EQ(describe(), "w.safetensors: rounded from f64 to f32, as the plan "
+                        "stores them: w");
+  files.addBytes("w", {4, 4}, DType::F16, std::string(32, '\0'));
+  EXPECT_EQ(describe(), "");
+}
+
+TEST_F(WeightsTest, IntegersAreNoWeights) {
+  files.addBytes("w", {4, 4}, DType::I32, std::string(64, '\0'));
+  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x4xi32");
 }
 
 TEST_F(WeightsTest, ModelBuffers) {

@@ -1,0 +1,19 @@
+"""A rank that fails while training stops all others within seconds, by one sentence: exit status 3."""
+
+import re
+import time
+
+from conftest import FIXTURES, tool
+
+
+# An operator that throws in the second step of one rank: the others wait for it in a collective.
+def test_a_failing_rank_stops_all(plans, references, operators):
+    command = ["fsdp-run", plans("role_custom_op", 3), "--weights", FIXTURES / "role_custom_op.pt2",
+               "--data", references("role_custom_op", 3), "--steps", 5, "--load", operators("failing_square")]
+    started = time.monotonic()
+    result = tool(*command)
+    assert time.monotonic() - started < 10
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert result.stdout.startswith("step 1/5  loss ") and "step 2" not in result.stdout
+    assert re.fullmatch(r"error: rank [0-2], step 2, program step, fsdp_test::scaled_square, node scaled_square, "
+                        r"scope blocks\.0\.feed_forward: out of luck\n", result.stderr), result.stderr
