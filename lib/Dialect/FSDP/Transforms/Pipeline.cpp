@@ -35,6 +35,9 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   prefetch.backward = options.prefetch;
   prefetch.forward = options.forwardPrefetch;
   pm.addPass(createPrefetchPass(prefetch));
+  PlaceReducePassOptions placeReduce;
+  placeReduce.wait = options.reduceWait;
+  pm.addPass(createPlaceReducePass(placeReduce));
   if (options.verify) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());

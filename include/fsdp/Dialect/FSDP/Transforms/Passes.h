@@ -22,6 +22,9 @@ enum class Optimizer { AdamW, SGD, None };
 /// When the gathers of the backward are launched.
 enum class Prefetch { Pre, Post, None };
 
+/// When the backward waits for the reductions that it has launched.
+enum class ReduceWait { Use, Backward, Next };
+
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
@@ -65,6 +68,13 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       *this, "forward-prefetch",
       llvm::cl::desc("How many units the forward gathers ahead."),
       llvm::cl::init(0)};
+  Option<ReduceWait> reduceWait{
+      *this, "reduce-wait",
+      llvm::cl::desc("When the backward waits for reductions."),
+      llvm::cl::init(ReduceWait::Use),
+      llvm::cl::values(clEnumValN(ReduceWait::Use, "use", ""),
+                       clEnumValN(ReduceWait::Backward, "backward", ""),
+                       clEnumValN(ReduceWait::Next, "next", ""))};
   Option<bool> verify{*this, "verify",
                       llvm::cl::desc("Run the verifiers at the borders."),
                       llvm::cl::init(true)};

@@ -66,6 +66,28 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
   ];
 }
 
+def PlaceReducePass : Pass<"fsdp-place-reduce", "::mlir::ModuleOp"> {
+  let summary = "say when the backward waits for reductions";
+  let description = [{
+    A reduction is launched as soon as the last gradient of its unit is there,
+    and waited for where its result is first used: by the update of its unit.
+    With `wait=backward`, all are waited for where the backward ends, as in
+    FSDP1. With `wait=next`, each is waited for before the next unit's gradient
+    is laid out flat, as in FSDP2: one flat gradient is alive at a time. A wait
+    only moves to an earlier place.
+
+    Before and after: the scheduled level. Remark `reduce` for each wait that
+    moves.
+  }];
+  let options = [
+    Option<"wait", "wait", "::fsdp::ReduceWait", "::fsdp::ReduceWait::Use",
+           "When the backward waits for reductions.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::ReduceWait::Use, "use", "When the update needs them."),
+             clEnumValN(::fsdp::ReduceWait::Backward, "backward", "When the backward ends."),
+             clEnumValN(::fsdp::ReduceWait::Next, "next", "Before the next gradient is laid out."))}]>,
+  ];
+}
+
 def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
   let summary = "launch gathers before they are needed";
   let description = [{

@@ -1,0 +1,84 @@
+//===- PlaceReduce.cpp - Say when the backward waits for reductions -------===//
+//
+// A reduction is launched as soon as the last gradient of its unit is there;
+// this is about the other end.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "mlir/IR/Remarks.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_PLACEREDUCEPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// The unit whose gradient `op` reduces; empty for anything else, as the loss.
+static StringRef getReducedUnit(Operation &op) {
+  if (auto reduction = dyn_cast<AsyncReduceScatterOp>(op))
+    return reduction.getUnit();
+  if (auto reduction = dyn_cast<AsyncAllReduceOp>(op))
+    return reduction.getUnit().value_or("");
+  return "";
+}
+
+/// The first operation behind all that the backward computes and reduces, and
+/// behind what is waited for there already.
+static Operation *getEndOfBackward(Block &block) {
+  for (Operation &op : llvm::reverse(block)) {
+    if (getReducedUnit(op).empty() &&
+        (!isa<aten::CallOp>(op) || getGatherPhase(&op) == aten::Phase::Forward))
+      continue;
+    Operation *end = op.getNextNode();
+    while (isa<AsyncWaitOp>(end))
+      end = end->getNextNode();
+    return end;
+  }
+  return block.getTerminator();
+}
+
+namespace {
+class PlaceReducePass : public impl::PlaceReducePassBase<PlaceReducePass> {
+  using PlaceReducePassBase::PlaceReducePassBase;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step))
+      return signalPassFailure();
+    if (wait == ReduceWait::Use)
+      return;
+
+    // From the end, where each reduction sees what comes next.
+    Block &block = step->getBody().front();
+    Operation *place = getEndOfBackward(block);
+    struct Move {
+      Operation *launch, *wait, *before;
+    };
+    SmallVector<Move> moves;
+    for (Operation &op : llvm::reverse(block)) {
+      if (wait == ReduceWait::Next && isa<FlattenGradsOp>(op))
+        place = &op;
+      if (getReducedUnit(op).empty())
+        continue;
+      for (Operation *user : op.getUsers())
+        if (isa<AsyncWaitOp>(user) && place->isBeforeInBlock(user))
+          moves.push_back({&op, user, place});
+    }
+    for (const Move &move : llvm::reverse(moves)) {
+      move.wait->moveBefore(move.before);
+      remark::passed(move.launch->getLoc(), remark::RemarkOpts::name("reduce")
+                                                .category("fsdp-place-reduce")
+                                                .function("step"))
+          << remark::metric("Unit", getReducedUnit(*move.launch))
+          << remark::metric("Wait", wait == ReduceWait::Next
+                                        ? "in front of the next gradient"
+                                        : "at the end of the backward");
+    }
+  }
+};
+} // namespace
+
+} // namespace fsdp

@@ -1,0 +1,31 @@
+// Where the backward waits for reductions: a real chain of four units and a root.
+// DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async
+// RUN: %{shard} --fsdp-place-reduce=wait=backward --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=BACKWARD
+// RUN: %{shard} --fsdp-place-reduce=wait=next --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=NEXT
+// RUN: %{shard} -o %t && fsdp-opt %t --fsdp-place-reduce | diff %t -
+// RUN: %{shard} --fsdp-place-reduce=wait=next --remarks-filter=fsdp-place-reduce --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// FSDP1: in the final callback of the backward; the updates follow.
+// BACKWARD: %[[U3:.*]] = fsdp.async.reduce_scatter @u.3
+// BACKWARD: %[[U2:.*]] = fsdp.async.reduce_scatter @u.2
+// BACKWARD: %[[ROOT:.*]] = fsdp.async.reduce_scatter @root
+// BACKWARD-NEXT: fsdp.async.wait %[[U3]]
+// BACKWARD-NEXT: fsdp.async.wait %[[U2]]
+// BACKWARD: fsdp.async.wait %[[ROOT]]
+// BACKWARD-NEXT: fsdp.adamw
+// BACKWARD-NOT: fsdp.async.wait {{.*}}fsdp.shard
+
+// FSDP2: the copy-in of a gradient waits for the reduction before it.
+// NEXT: %[[U3:.*]] = fsdp.async.reduce_scatter @u.3
+// NEXT: fsdp.async.wait %[[U3]]
+// NEXT-NEXT: fsdp.flatten_grads @u.2
+// NEXT-NEXT: %[[U2:.*]] = fsdp.async.reduce_scatter @u.2
+// NEXT: fsdp.async.wait %[[U2]]
+// NEXT-NEXT: fsdp.flatten_grads @u.1
+// NEXT: fsdp.flatten_grads @root
+// NEXT-NEXT: %[[ROOT:.*]] = fsdp.async.reduce_scatter @root
+// NEXT-NEXT: fsdp.async.wait %[[ROOT]]
+// NEXT-NEXT: fsdp.adamw
+
+// REMARK: reduce | Category:fsdp-place-reduce | Function=step | Unit=u.3, Wait="in front of the next gradient"
+// REMARK: reduce | Category:fsdp-place-reduce | Function=step | Unit=u.2, Wait="in front of the next gradient"
