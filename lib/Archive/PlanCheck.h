@@ -109,6 +109,10 @@ private:
   bool checkPrograms();
   bool checkCommand(const Place &place, const Command &command);
   bool checkEvent(const Place &place, const Command &command);
+  /// That a group's collectives stand in a row and are alike; `before` is the
+  /// command ahead, or null.
+  bool checkGroup(const Place &place, const Command *before,
+                  const Command &command);
   bool checkRead(const Place &place, uint32_t buffer);
   bool checkWrite(const Place &place, uint32_t buffer, Role role);
   bool checkLaunch(const Place &place, const Launch &launch, Role role);
@@ -142,6 +146,8 @@ private:
   std::set<std::string> names;
   // Of the current program: the stream that recorded each event, or -1.
   std::vector<int> recorders;
+  // And the groups of collectives so far.
+  std::set<uint32_t> groups;
 };
 
 } // namespace fsdp::planfile

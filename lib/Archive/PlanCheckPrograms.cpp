@@ -402,6 +402,38 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
                 std::to_string(static_cast<int>(command.step_type())));
 }
 
+static uint32_t getCommunicator(const Command &command) {
+  if (const AllGather *gather = command.step_as_AllGather())
+    return gather->communicator();
+  if (const ReduceScatter *reduce = command.step_as_ReduceScatter())
+    return reduce->communicator();
+  if (const AllReduce *reduce = command.step_as_AllReduce())
+    return reduce->communicator();
+  return none;
+}
+
+bool PlanChecker::checkGroup(const Place &place, const Command *before,
+                             const Command &command) {
+  uint32_t group = command.group();
+  if (group == none)
+    return true;
+  std::string name = "group " + std::to_string(group);
+  if (getCommunicator(command) == none)
+    return refuse(place.text(), "a collective in " + name,
+                  EnumNameStep(command.step_type()));
+  if (!before || before->group() != group)
+    return groups.insert(group).second ||
+           refuse(place.text(), "the collectives of " + name + " in a row",
+                  "another command between them");
+  bool isAlike = before->step_type() == command.step_type() &&
+                 before->stream() == command.stream() &&
+                 before->role() == command.role() &&
+                 getCommunicator(*before) == getCommunicator(command);
+  return isAlike ||
+         refuse(place.text(),
+                "one kind, communicator, stream and role in " + name, "two");
+}
+
 bool PlanChecker::checkPrograms() {
   for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
     const Program &program = *plan.programs()->Get(i);
@@ -414,12 +446,15 @@ bool PlanChecker::checkPrograms() {
       return refuse(place.text(), "at most one event for each command",
                     std::to_string(program.events()) + " events");
     recorders.assign(program.events(), -1);
+    groups.clear();
+    const Command *before = nullptr;
     bool isInit = nameOf(program.name()) == "init";
     for (uint32_t j = 0; j != program.commands()->size(); ++j) {
       const Command &command = *program.commands()->Get(j);
       Place inner("commands", j, nameOf(command.node()), &place);
-      if (!checkCommand(inner, command))
+      if (!checkCommand(inner, command) || !checkGroup(inner, before, command))
         return false;
+      before = &command;
       if ((command.role() == Role::Init) != isInit)
         return refuse(inner.text(),
                       isInit ? "the role Init" : "a role of a step",

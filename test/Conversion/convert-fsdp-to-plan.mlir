@@ -94,3 +94,77 @@ module {
     return %g : !fsdp.shard<8xf32, 1>
   }
 }
+
+// -----
+
+// A gather that waits until another's memory is given up: whoever has used that
+// is ahead of it. Once is enough, and with one rank there is nothing to wait for.
+// CHECK-LABEL: plan.module @plan
+// CHECK: %[[FIRST:.*]] = plan.buffer transient : tensor<8xf32>
+// CHECK: plan.buffer transient after %[[FIRST]] : tensor<8xf32>
+// CHECK: plan.program @step
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
+                  %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>})
+      -> (tensor<8xf32> {aten.output = 0 : i64}) {
+    %f = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<8xf32> -> tensor<8xf32>
+    %y = aten.call "neg"(%w) {phase = #aten<phase forward>} : (tensor<8xf32>) -> tensor<8xf32>
+    %freed = fsdp.async.reshard %full : !fsdp.gathered<8xf32>
+    %g = fsdp.async.unshard @v <forward> %q after %freed, %freed : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %other = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    %x = fsdp.view %other[@v, "x"] : !fsdp.gathered<8xf32> -> tensor<8xf32>
+    %z = aten.call "mul.Tensor"(%x, %y) {phase = #aten<phase forward>} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+    fsdp.async.reshard %other : !fsdp.gathered<8xf32>
+    return %z : tensor<8xf32>
+  }
+}
+
+// -----
+
+// CHECK-LABEL: plan.module @plan
+// CHECK-NOT: after
+// CHECK: plan.program @step
+module {
+  fsdp.mesh @mesh ["shard" = 1]
+  fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>}) {
+    %f = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    %freed = fsdp.async.reshard %full : !fsdp.gathered<8xf32>
+    %g = fsdp.async.unshard @u <forward> %p after %freed : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %again = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    fsdp.async.reshard %again : !fsdp.gathered<8xf32>
+    return
+  }
+}
+
+// -----
+
+// A bucket becomes a group: what prepares its gathers goes ahead of all of them.
+// CHECK-LABEL: plan.module @plan
+// CHECK: plan.program @step
+// CHECK-NEXT: plan.copy %{{.*}} to %[[P:.*]] <forward> on gather
+// CHECK-NEXT: plan.copy %{{.*}} to %[[Q:.*]] <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard %[[P]] to %{{.*}} of @u group 5 <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard %[[Q]] to %{{.*}} of @v group 5 <forward> on gather
+// CHECK-NEXT: }
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh storage f32 compute bf16 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
+                  %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) {
+    %f = fsdp.async.unshard @u <forward> %p bucket 5 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
+    %g = fsdp.async.unshard @v <forward> %q bucket 5 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
+    %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xbf16>> -> !fsdp.gathered<8xbf16>
+    %other = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<8xbf16>> -> !fsdp.gathered<8xbf16>
+    fsdp.async.reshard %full : !fsdp.gathered<8xbf16>
+    fsdp.async.reshard %other : !fsdp.gathered<8xbf16>
+    return
+  }
+}

@@ -44,7 +44,7 @@ private:
   LogicalResult lower(aten::CallOp op);
   LogicalResult lower(AsyncUnshardOp op);
   LogicalResult lower(AsyncWaitOp op);
-  LogicalResult lower(AsyncReshardOp) { return success(); }
+  LogicalResult lower(AsyncReshardOp op);
   LogicalResult lower(ViewOp op);
   LogicalResult lower(FlattenGradsOp op);
   LogicalResult lower(AsyncReduceScatterOp op);
@@ -54,6 +54,7 @@ private:
   LogicalResult lower(func::ReturnOp op);
 
   void setPhase(aten::Phase phase);
+  void setInsertionPointBefore(IntegerAttr group);
   void zeroGaps(FlattenGradsOp op, Value flat, LayoutAttr layout);
   FailureOr<Value> getDestination(unsigned index, Value value);
 
@@ -202,6 +203,20 @@ LogicalResult Lowering::lower(aten::CallOp op) {
 // Parameters
 //===----------------------------------------------------------------------===//
 
+/// Where to put what the next collective of a group needs: nothing stands
+/// between collectives of one group.
+void Lowering::setInsertionPointBefore(IntegerAttr group) {
+  Block *block = builder.getInsertionBlock();
+  Block::iterator begin = block->end();
+  while (begin != block->begin()) {
+    auto gather = dyn_cast<plan::AllGatherOp>(*std::prev(begin));
+    if (!gather || gather.getGroupAttr() != group)
+      break;
+    --begin;
+  }
+  builder.setInsertionPoint(block, begin);
+}
+
 LogicalResult Lowering::lower(AsyncUnshardOp op) {
   setPhase(op.getPhase());
   Location loc = op.getLoc();
@@ -210,6 +225,10 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
   RankedTensorType fullType = getMemoryType(op.getFuture().getType());
   if (pieceType.getElementType() != fullType.getElementType()) {
     Value cast = addTransient(loc, pieceType.clone(fullType.getElementType()));
+    // Nothing stands between the collectives of a group.
+    OpBuilder::InsertionGuard guard(builder);
+    if (op.getBucketAttr())
+      setInsertionPointBefore(op.getBucketAttr());
     copy(loc, piece, cast, Stream::Gather);
     piece = cast;
   }
@@ -217,8 +236,16 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
   if (FlatSymbolRefAttr communicator = tables.getCommunicator({"shard"})) {
     full = addTransient(loc, fullType);
     plan::AllGatherOp::create(builder, loc, communicator.getValue(), piece,
-                              full, op.getUnitAttr(), role, Stream::Gather);
+                              full, op.getUnitAttr(), op.getBucketAttr(), role,
+                              Stream::Gather);
   }
+  // Of a group of one rank, there may be no memory of its own to wait with.
+  plan::BufferOp target = plan::getRoot(full);
+  for (Value freed : op.getAfter())
+    if (plan::BufferOp before = plan::getRoot(buffers.lookup(freed));
+        before != target && !before.isPersistent() && !target.isPersistent() &&
+        !llvm::is_contained(target.getAfter(), before.getBuffer()))
+      target.getAfterMutable().append(before.getBuffer());
   buffers[op.getFuture()] = full;
   return success();
 }
@@ -228,6 +255,12 @@ LogicalResult Lowering::lower(AsyncWaitOp op) {
   buffers[op.getValue()] = buffers.lookup(op.getFuture());
   if (auto found = roles.find(op.getFuture()); found != roles.end())
     roles[op.getValue()] = found->second;
+  return success();
+}
+
+/// The memory ends with its last reader: only who waits for that needs to know.
+LogicalResult Lowering::lower(AsyncReshardOp op) {
+  buffers[op.getFreed()] = buffers.lookup(op.getFull());
   return success();
 }
 
@@ -324,7 +357,8 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
           tables.getCommunicator(getAxes(op.getAxes())))
     plan::ReduceScatterOp::create(builder, op.getLoc(), communicator.getValue(),
                                   op.getDivide(), op.getVia(), source, target,
-                                  op.getUnitAttr(), role, Stream::Reduce);
+                                  op.getUnitAttr(), op.getBucketAttr(), role,
+                                  Stream::Reduce);
   else
     copy(op.getLoc(), source, target, Stream::Compute);
   buffers[op.getFuture()] = target;
@@ -347,7 +381,8 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
           tables.getCommunicator(getAxes(op.getAxes())))
     plan::AllReduceOp::create(builder, loc, communicator.getValue(),
                               op.getDivide(), op.getVia(), source, target,
-                              op.getUnitAttr(), role, Stream::AllReduce);
+                              op.getUnitAttr(), op.getBucketAttr(), role,
+                              Stream::AllReduce);
   else
     copy(loc, source, target, Stream::Compute);
   buffers[op.getFuture()] = target;

@@ -415,7 +415,8 @@ LogicalResult Exporter::addPrograms() {
         scope = launch.getScope();
       commands.push_back(pf::CreateCommand(
           fbb, pf::Stream(command.getStream()), pf::Role(command.getRole()),
-          kind, *step, string(getNode(op.getLoc())), string(scope)));
+          kind, *step, string(getNode(op.getLoc())), string(scope),
+          uint32_t(command.getGroup().value_or(pf::none))));
     }
     programTable.push_back(pf::CreateProgramDirect(
         fbb, string(program.getSymName()), &commands, uint32_t(events.size())));

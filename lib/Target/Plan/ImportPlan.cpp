@@ -235,11 +235,14 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
   Location loc = command.node() == pf::none
                      ? unknown
                      : Location(NameLoc::get(string(command.node())));
+  IntegerAttr group = command.group() == pf::none
+                          ? IntegerAttr()
+                          : builder.getI64IntegerAttr(command.group());
   auto reduce = [&](auto *op, auto create) {
     create(builder, loc, communicator(op->communicator()),
            DivideAttr::get(context, op->pre(), op->post()),
            TypeAttr::get(type(op->via())), buffer(op->source()),
-           buffer(op->target()), unit(op->unit()),
+           buffer(op->target()), unit(op->unit()), group,
            plan::RoleAttr::get(context, role),
            plan::StreamAttr::get(context, stream));
   };
@@ -251,7 +254,7 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
     plan::AllGatherOp::create(
         builder, loc, communicator(gather->communicator()),
         buffer(gather->source()), buffer(gather->target()),
-        unit(gather->unit()), plan::RoleAttr::get(context, role),
+        unit(gather->unit()), group, plan::RoleAttr::get(context, role),
         plan::StreamAttr::get(context, stream));
     return success();
   }

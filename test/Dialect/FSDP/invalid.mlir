@@ -460,3 +460,13 @@ func.func @f(%f: !fsdp.future<tensor<4xf32>>) {
   %0 = fsdp.async.wait %f : !fsdp.future<tensor<4xf32>> -> tensor<8xf32>
   return
 }
+
+// -----
+
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @bucket(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{attribute 'bucket' failed to satisfy constraint}}
+  %0 = fsdp.async.unshard @u <forward> %p bucket -1 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+  return
+}

@@ -76,13 +76,23 @@ func.func @scheduled(%p: !fsdp.shard<28xf32, 4>, %flat: tensor<28xbf16>, %loss: 
   %f = fsdp.async.unshard @h.0 <backward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
   // CHECK: %[[FULL:.*]] = fsdp.async.wait %[[F]] : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
   %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
-  // CHECK: fsdp.async.reshard %[[FULL]] : !fsdp.gathered<28xbf16>
-  fsdp.async.reshard %full : !fsdp.gathered<28xbf16>
+  // CHECK: %[[FREED:.*]] = fsdp.async.reshard %[[FULL]] : !fsdp.gathered<28xbf16>
+  %freed = fsdp.async.reshard %full : !fsdp.gathered<28xbf16>
+  // CHECK: fsdp.async.unshard @h.0 <backward> %{{.*}} after %[[FREED]], %[[FREED]] : !fsdp.shard<28xf32, 4>
+  %f1 = fsdp.async.unshard @h.0 <backward> %p after %freed, %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
   // CHECK: fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %{{.*}} : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
   %r = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
       : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
   // CHECK: fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> !fsdp.future<tensor<f32>>
   %l = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss
+      : tensor<f32> -> !fsdp.future<tensor<f32>>
+  // CHECK: fsdp.async.unshard @h.0 <forward> %{{.*}} bucket 0 after %[[FREED]] : !fsdp.shard<28xf32, 4>
+  %f2 = fsdp.async.unshard @h.0 <forward> %p bucket 0 after %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  // CHECK: fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %{{.*}} bucket 1 : tensor<28xbf16>
+  %r1 = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat bucket 1
+      : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
+  // CHECK: fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} bucket 2 : tensor<f32>
+  %l1 = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss bucket 2
       : tensor<f32> -> !fsdp.future<tensor<f32>>
   %g = fsdp.async.wait %r : !fsdp.future<!fsdp.shard<28xf32, 4>> -> !fsdp.shard<28xf32, 4>
   %mean = fsdp.async.wait %l : !fsdp.future<tensor<f32>> -> tensor<f32>

@@ -53,6 +53,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
     plan.copy %shard to %cast <forward> on gather
     // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 <forward> on gather
     plan.all_gather @shard %cast to %full of @h.0 <forward> on gather
+    // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 group 0 <forward> on gather
+    plan.all_gather @shard %cast to %full of @h.0 group 0 <forward> on gather
     // CHECK: %[[EVENT:.*]] = plan.record <forward> on gather
     %event = plan.record <forward> on gather
     // CHECK: plan.wait %[[EVENT]] <forward>
@@ -67,6 +69,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
     plan.zero %b <backward>
     // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} of @h.0 <backward> on reduce
     plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g of @h.0 <backward> on reduce
+    // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} group 1 <backward> on reduce
+    plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g group 1 <backward> on reduce
     // CHECK: plan.all_reduce @all divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} <forward> on all_reduce
     plan.all_reduce @all divide <pre = 1, post = 4> via f32 %loss to %loss <forward> on all_reduce
     // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} <update>

@@ -98,3 +98,35 @@ plan.module @readers mesh ["shard" = 2] device "cpu" strategy "" {
     plan.zero %a <forward>
   }
 }
+
+// -----
+
+// Collectives of a group start together, when all may, and are done together.
+// CHECK-LABEL: plan.module @group
+plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %a = plan.buffer transient at 0 : tensor<8xf32>
+  %b = plan.buffer transient at 64 : tensor<8xf32>
+  %x = plan.buffer transient at 128 : tensor<4xf32>
+  %y = plan.buffer transient at 192 : tensor<4xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.launch "a"
+    // CHECK-NEXT: plan.launch "b"
+    // CHECK-NEXT: %[[MADE:.*]] = plan.record <backward>
+    // CHECK-NEXT: plan.wait %[[MADE]] <backward> on reduce
+    // CHECK-NEXT: plan.reduce_scatter {{.*}} group 0
+    // CHECK-NEXT: plan.reduce_scatter {{.*}} group 0
+    // CHECK-NEXT: %[[DONE:.*]] = plan.record <backward> on reduce
+    // CHECK-NEXT: plan.wait %[[DONE]] <backward>
+    // CHECK-NEXT: plan.launch "c"
+    // CHECK-NEXT: plan.launch "c"
+    // CHECK-NEXT: }
+    plan.launch "a"() -> %a <backward>
+    plan.launch "b"() -> %b <backward>
+    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %a to %x group 0 <backward> on reduce
+    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %b to %y group 0 <backward> on reduce
+    plan.launch "c"(%x) <backward>
+    plan.launch "c"(%y) <backward>
+  }
+}

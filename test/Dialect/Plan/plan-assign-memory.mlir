@@ -53,3 +53,24 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
     plan.launch "neg.out"(%shard) -> %t <backward>
   }
 }
+
+// -----
+
+// Collectives of a group run at once: the second does not write where the first
+// still reads.
+// CHECK-LABEL: plan.module @group
+// CHECK: plan.buffer transient at 192 : tensor<4xf32>
+// CHECK: plan.buffer transient at 64 : tensor<8xf32>
+// CHECK: plan.buffer transient at 128 : tensor<8xf32>
+plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %p = plan.buffer input number 0 at 0 : tensor<4xf32>
+  %a = plan.buffer transient : tensor<4xf32>
+  %full = plan.buffer transient : tensor<8xf32>
+  %next = plan.buffer transient : tensor<8xf32>
+  plan.program @step {
+    plan.copy %p to %a <forward> on gather
+    plan.all_gather @shard %a to %full group 0 <forward> on gather
+    plan.all_gather @shard %p to %next group 0 <forward> on gather
+  }
+}

@@ -415,6 +415,29 @@ TEST(PlanFile, RefusesBadEventsAndRoles) {
       "second program init");
 }
 
+// Collectives that are issued in one call stand in a row and are alike.
+TEST(PlanFile, RefusesBadGroups) {
+  auto grouped = [](auto damage) {
+    return refusalAfter([&](TestPlan &plan) {
+      std::vector<TestPlan::Command> &commands = plan.programs[1].commands;
+      commands[0].group = 7;
+      commands.insert(commands.begin(), commands[0]);
+      damage(commands);
+    });
+  };
+  EXPECT_EQ(grouped([](auto &) {}), "accepted");
+  EXPECT_EQ(grouped([](auto &commands) { commands[2].group = 7; }),
+            "small.plan: programs[1] (step).commands[2]: expected a collective "
+            "in group 7, found Record");
+  EXPECT_EQ(grouped([](auto &commands) { commands[6].group = 7; }),
+            "small.plan: programs[1] (step).commands[6]: expected the "
+            "collectives of group 7 in a row, found another command between "
+            "them");
+  EXPECT_EQ(grouped([](auto &commands) { commands[1].role = Role::Backward; }),
+            "small.plan: programs[1] (step).commands[1]: expected one kind, "
+            "communicator, stream and role in group 7, found two");
+}
+
 TEST(PlanFile, RefusesBadCollectives) {
   auto collective = [](auto add) {
     return refusalAfter(

@@ -101,7 +101,7 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
             sequences[command.line->first].push_back(command.line->second);
           auto step = command.make(fbb);
           return CreateCommand(fbb, command.stream, command.role, command.type,
-                               step, text(command.node));
+                               step, text(command.node), none, command.group);
         });
     return CreateProgram(fbb, text(program.name), commands, program.events);
   });

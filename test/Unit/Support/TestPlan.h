@@ -61,6 +61,7 @@ public:
     std::string node;
     // A collective's place in its communicator's sequence.
     std::optional<std::pair<uint32_t, std::string>> line;
+    uint32_t group = planfile::none; // issued together
   };
   struct Program {
     std::string name = {};
@@ -148,7 +149,8 @@ public:
          type,
          [make](FBB &fbb) { return make(fbb).Union(); },
          std::move(node),
-         {}});
+         {},
+         planfile::none});
     return programs.back().commands.back();
   }
   void launch(const std::string &schema, std::vector<int32_t> args,

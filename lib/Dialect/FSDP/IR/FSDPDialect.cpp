@@ -12,6 +12,7 @@ using namespace mlir;
 
 #include "fsdp/Dialect/FSDP/IR/FSDPDialect.cpp.inc"
 #include "fsdp/Dialect/FSDP/IR/FSDPEnums.cpp.inc"
+#include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.cpp.inc"
 
 namespace fsdp {
 

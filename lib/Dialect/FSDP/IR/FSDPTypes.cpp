@@ -69,6 +69,26 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
+int64_t getMemoryBytes(Type type) {
+  auto bytes = [](int64_t numel, Type elementType) {
+    return numel * aten::getItemSize(elementType);
+  };
+  return TypeSwitch<Type, int64_t>(type)
+      .Case([&](RankedTensorType type) {
+        return type.hasStaticShape()
+                   ? bytes(type.getNumElements(), type.getElementType())
+                   : 0;
+      })
+      .Case([&](ShardType type) {
+        return bytes(type.getLocalNumel(), type.getElementType());
+      })
+      .Case([&](GatheredType type) {
+        return bytes(type.getNumel(), type.getElementType());
+      })
+      .Case([](FutureType type) { return getMemoryBytes(type.getValueType()); })
+      .Default([](Type) { return int64_t(0); });
+}
+
 } // namespace fsdp
 
 #define GET_TYPEDEF_CLASSES

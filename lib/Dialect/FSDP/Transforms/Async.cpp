@@ -24,18 +24,20 @@ static Value launch(OpBuilder &builder, Operation &op) {
           .Case([&](UnshardOp op) {
             return AsyncUnshardOp::create(builder, loc, future,
                                           op.getUnitAttr(), op.getPhaseAttr(),
-                                          op.getShard());
+                                          op.getShard(), /*after=*/ValueRange(),
+                                          /*bucket=*/IntegerAttr());
           })
           .Case([&](ReduceScatterOp op) {
             return AsyncReduceScatterOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getAxesAttr(),
-                op.getDivideAttr(), op.getViaAttr(), op.getFlat());
+                op.getDivideAttr(), op.getViaAttr(), op.getFlat(),
+                /*bucket=*/IntegerAttr());
           })
           .Case([&](AllReduceOp op) {
             return AsyncAllReduceOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
                 op.getAxesAttr(), op.getDivideAttr(), op.getViaAttr(),
-                op.getInput());
+                op.getInput(), /*bucket=*/IntegerAttr());
           });
   return launch->getResult(0);
 }

@@ -41,6 +41,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   if (options.verify) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());
+    pm.addPass(createVerifyOrderPass());
     pm.addPass(createVerifyEquivalencePass());
   }
 }

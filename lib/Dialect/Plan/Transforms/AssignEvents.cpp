@@ -122,17 +122,28 @@ void EventAssigner::waitFor(CommandOpInterface command, Clock needed) {
 }
 
 void EventAssigner::run() {
-  for (auto [position, command] : llvm::enumerate(commands)) {
-    unsigned self = static_cast<unsigned>(command.getStream());
+  for (unsigned first = 0, end; first != commands.size(); first = end) {
+    // Collectives of a group wait together, and are done together.
+    end = first + 1;
+    if (std::optional<uint64_t> group = commands[first].getGroup())
+      while (end != commands.size() && commands[end].getGroup() == group)
+        ++end;
+    MutableArrayRef<CommandOpInterface> together =
+        MutableArrayRef(commands).slice(first, end - first);
+    unsigned self = static_cast<unsigned>(together.front().getStream());
+    int32_t last = end - 1;
     Clock needed;
-    addDependences(command, needed);
-    waitFor(command, needed);
-    streams[self][self] = position;
-    clocks[position] = streams[self];
-    for (Value buffer : command.getReads())
-      histories[getRoot(buffer)].reads[self] = position;
-    for (Value buffer : command.getWrites())
-      histories[getRoot(buffer)].writes[self] = position;
+    for (CommandOpInterface command : together)
+      addDependences(command, needed);
+    waitFor(together.front(), needed);
+    streams[self][self] = last;
+    clocks[last] = streams[self];
+    for (CommandOpInterface command : together) {
+      for (Value buffer : command.getReads())
+        histories[getRoot(buffer)].reads[self] = last;
+      for (Value buffer : command.getWrites())
+        histories[getRoot(buffer)].writes[self] = last;
+    }
   }
 }
 

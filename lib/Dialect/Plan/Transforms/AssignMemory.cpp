@@ -60,7 +60,8 @@ static void assignTransient(ProgramOp program, int64_t start,
     BufferOp before = buffers[edge.before], after = buffers[edge.after];
     unsigned streams =
         getStreams(accesses.of(before)) | getStreams(accesses.of(after));
-    if (!llvm::isPowerOf2_32(streams)) // one stream runs in order anyway
+    if (!llvm::isPowerOf2_32(streams) && // one stream runs in order anyway
+        !llvm::is_contained(after.getAfter(), before.getBuffer()))
       after.getAfterMutable().append(before.getBuffer());
   }
   remark::analysis(program.getLoc(), remark::RemarkOpts::name("memory")

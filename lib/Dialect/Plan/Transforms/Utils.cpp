@@ -38,9 +38,14 @@ Value createView(Location loc, Value base, int64_t offset,
 }
 
 Accesses::Accesses(ProgramOp program) {
+  std::optional<uint64_t> group;
   for (Operation &op : program.getBody().front()) {
     auto command = cast<CommandOpInterface>(op);
-    uint32_t position = numCommands++;
+    // Collectives of a group run at once.
+    if (!group || command.getGroup() != group)
+      ++numCommands;
+    group = command.getGroup();
+    uint32_t position = numCommands - 1;
     positions[&op] = position;
     auto add = [&](Value buffer, bool isWrite) {
       int64_t begin = getRootOffset(buffer);

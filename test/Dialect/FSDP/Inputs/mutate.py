@@ -25,7 +25,7 @@ def mutants(lines):
     # End each gathered unit where it has just arrived.
     for i in asynchronous:
         if "async.reshard" in lines[i]:
-            full = re.search(r"%\S+", lines[i]).group()
+            full = re.search(r"reshard (%\S+)", lines[i]).group(1)
             wait = next(j for j in asynchronous if lines[j].strip().startswith(full + " ="))
             rest = lines[:i] + lines[i + 1:]
             yield f"move the reshard of line {i + 1} up", rest[:wait + 1] + [lines[i]] + rest[wait + 1:]

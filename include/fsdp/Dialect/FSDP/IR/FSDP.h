@@ -32,6 +32,10 @@
 
 namespace fsdp {
 
+/// The bytes that a value of this type is on one rank: what is in flight counts
+/// as if it had arrived. 0 for what is no memory, or of unknown size.
+int64_t getMemoryBytes(mlir::Type type);
+
 //===----------------------------------------------------------------------===//
 // Traits
 //===----------------------------------------------------------------------===//
@@ -66,6 +70,8 @@ struct GatheredMemoryResource
 };
 
 } // namespace fsdp
+
+#include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.h.inc"
 
 #define GET_OP_CLASSES
 #include "fsdp/Dialect/FSDP/IR/FSDPOps.h.inc"

@@ -17,43 +17,62 @@ def FSDP_InFlightResource : Resource<"::fsdp::InFlightResource">;
 // Memory of gathered parameters, from the launch of the gather to its reshard.
 def FSDP_GatheredMemoryResource : Resource<"::fsdp::GatheredMemoryResource">;
 
-class FSDP_LaunchOp<string mnemonic, string stream> : FSDP_UserOp<"async." # mnemonic, [
-    FSDP_ScheduledOp,
-    MemoryEffects<[MemRead<FSDP_CommunicatorResource>, MemWrite<FSDP_CommunicatorResource>]>]> {
-  let extraClassDeclaration = [{
-    /// The stream on which the collective runs.
+// A launch may belong to a bucket: launches with the same number stand next to
+// each other, are of one operation, communicator and phase, and are issued
+// together, in one call. None of them is done before all are.
+class FSDP_LaunchOp<string mnemonic, string kind, string stream>
+    : FSDP_UserOp<"async." # mnemonic, [
+        FSDP_ScheduledOp, FSDP_CollectiveOpInterface, FSDP_StreamedOpInterface,
+        FSDP_MemoryFootprintOpInterface,
+        MemoryEffects<[MemRead<FSDP_CommunicatorResource>, MemWrite<FSDP_CommunicatorResource>]>]> {
+  let extraClassDeclaration = FSDP_CollectiveKindOf<kind>.decl # [{
     static ::fsdp::Stream getStream() { return ::fsdp::Stream::}] # stream # [{; }
+    int64_t getEnteredBytes() { return ::fsdp::getMemoryBytes(getFuture().getType()); }
   }];
 }
+
+// Where a launch says that it belongs to a bucket.
+defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
+    IntNonNegative, IntMaxValue<4294967294>]>>:$bucket);
 
 //===----------------------------------------------------------------------===//
 // Launches
 //===----------------------------------------------------------------------===//
 
-def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "Gather"> {
+def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
   let summary = "launch the gather of a unit";
   let description = [{
     `fsdp.unshard` on the stream `gather`. The memory of the result counts from
-    here, not from the wait.
+    here, not from the wait. With `after`, the gather starts only when the memory
+    of those gathered units has been given up: when all that read them, on
+    whatever stream, is done. Launches with the same `bucket` are issued together.
 
     Example:
 
     ```mlir
     %f = fsdp.async.unshard @h.0 <forward> %shard
         : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    %g = fsdp.async.unshard @h.2 <forward> %other bucket 0 after %freed0, %freed1
+        : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
     ```
 
-    **Constraints**: those of `fsdp.unshard`, for what is in flight.
+    **Constraints**: those of `fsdp.unshard`, for what is in flight; and, checked
+    by `--fsdp-verify-order` for launches of every kind:
+
+    * B1: launches of a bucket are neighbours in their block.
+    * B2: launches of a bucket are of one operation, communicator and phase.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_ShardType:$shard);
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
+    FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) $shard attr-dict `:` qualified(type($shard)) `->` qualified(type($future))
+    $unit custom<Phase>($phase) $shard (`bucket` $bucket^)? (`after` $after^)? attr-dict `:`
+    qualified(type($shard)) `->` qualified(type($future))
   }];
 }
 
-def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "Reduce"> {
+def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter", "Reduce"> {
   let summary = "launch the reduction of a flat gradient into shards";
   let description = [{
     `fsdp.reduce_scatter` on the stream `reduce`.
@@ -67,17 +86,17 @@ def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "Reduce"> {
 
     **Constraints**: those of `fsdp.reduce_scatter`, for what is in flight.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
-                       TypeAttr:$via, AnyRankedTensor:$flat);
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes,
+    FSDP_DivideAttr:$divide, TypeAttr:$via, AnyRankedTensor:$flat), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the reduction in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    $unit `over` $axes `divide` $divide `via` $via $flat attr-dict `:`
+    $unit `over` $axes `divide` $divide `via` $via $flat (`bucket` $bucket^)? attr-dict `:`
     type($flat) `->` qualified(type($future))
   }];
 }
 
-def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce"> {
+def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"> {
   let summary = "launch the sum of a value over ranks";
   let description = [{
     `fsdp.all_reduce` on the stream `all_reduce`.
@@ -91,13 +110,14 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce"> {
 
     **Constraints**: those of `fsdp.all_reduce`, for what is in flight.
   }];
-  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh,
-                       StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
+  let arguments = !con((ins OptionalAttr<FlatSymbolRefAttr>:$unit,
+    OptionalAttr<FlatSymbolRefAttr>:$mesh, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
+    TypeAttr:$via, AnyType:$input), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the reduction in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
-    type($input) `->` qualified(type($future))
+    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input
+    (`bucket` $bucket^)? attr-dict `:` type($input) `->` qualified(type($future))
   }];
 }
 
@@ -105,7 +125,14 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce"> {
 // Ends
 //===----------------------------------------------------------------------===//
 
-def FSDP_AsyncWaitOp : FSDP_Op<"async.wait", [FSDP_ScheduledOp,
+class FSDP_EndOp<string mnemonic, list<Trait> traits = []>
+    : FSDP_Op<"async." # mnemonic, [FSDP_ScheduledOp, FSDP_StreamedOpInterface] # traits> {
+  let extraClassDeclaration = [{
+    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Compute; }
+  }];
+}
+
+def FSDP_AsyncWaitOp : FSDP_EndOp<"wait", [
     TypesMatchWith<"the value is what the future promises", "future", "value",
                    "::llvm::cast<::fsdp::FutureType>($_self).getValueType()">]> {
   let summary = "let the compute stream wait for a collective";
@@ -131,20 +158,28 @@ def FSDP_AsyncWaitOp : FSDP_Op<"async.wait", [FSDP_ScheduledOp,
       "$future attr-dict `:` qualified(type($future)) `->` qualified(type($value))";
 }
 
-def FSDP_AsyncReshardOp : FSDP_Op<"async.reshard", [FSDP_ScheduledOp]> {
+def FSDP_AsyncReshardOp : FSDP_EndOp<"reshard", [FSDP_MemoryFootprintOpInterface]> {
   let summary = "end the memory of a gathered unit";
   let description = [{
     Nothing may use the gathered unit or a view of it from here on, which
-    `--fsdp-verify-futures` checks.
+    `--fsdp-verify-futures` checks. A later gather may wait for this with `after`.
 
     Example:
 
     ```mlir
-    fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
+    %freed = fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
     ```
   }];
   let arguments = (ins Arg<FSDP_GatheredType, "the gathered unit",
                            [MemFree<FSDP_GatheredMemoryResource>]>:$full);
+  let results = (outs FSDP_TokenType:$freed);
+  let builders = [OpBuilder<(ins "::mlir::Value":$full), [{
+    build($_builder, $_state, TokenType::get($_builder.getContext()), full);
+  }]>];
+  let extraClassDeclaration = [{
+    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Compute; }
+    int64_t getFreedBytes() { return ::fsdp::getMemoryBytes(getFull().getType()); }
+  }];
   let assemblyFormat = "$full attr-dict `:` qualified(type($full))";
 }
 

@@ -148,4 +148,20 @@ def FSDP_FutureType : FSDP_Type<"Future", "future"> {
   let assemblyFormat = "`<` $valueType `>`";
 }
 
+def FSDP_TokenType : FSDP_Type<"Token", "token">,
+    BuildableType<"::fsdp::TokenType::get($_builder.getContext())"> {
+  let summary = "memory of a gathered unit that has been given up";
+  let description = [{
+    Result of `fsdp.async.reshard`: what names it starts when all that used the
+    gathered unit is done.
+
+    Example:
+
+    ```mlir
+    !fsdp.token
+    ```
+  }];
+  let genVerifyDecl = 0;
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPDIALECT_TD

@@ -16,4 +16,11 @@ def FSDP_Stream : I32Enum<"Stream", "a stream of the step", [
   let cppNamespace = "::fsdp";
 }
 
+def FSDP_CollectiveKind : I32Enum<"CollectiveKind", "what a collective does", [
+    I32EnumCase<"AllGather", 0, "all_gather">,
+    I32EnumCase<"ReduceScatter", 1, "reduce_scatter">,
+    I32EnumCase<"AllReduce", 2, "all_reduce">]> {
+  let cppNamespace = "::fsdp";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

@@ -9,6 +9,7 @@
 
 include "fsdp/Dialect/ATen/IR/ATenDialect.td"
 include "fsdp/Dialect/FSDP/IR/FSDPAttrs.td"
+include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
@@ -21,6 +22,17 @@ def FSDP_LogicalOp : NativeOpTrait<"LogicalOp"> { let cppNamespace = "::fsdp"; }
 // On ops that exist only once the step is scheduled.
 def FSDP_ScheduledOp : NativeOpTrait<"ScheduledOp"> { let cppNamespace = "::fsdp"; }
 
+// How a collective implements its interface.
+class FSDP_CollectiveKindOf<string kind> {
+  string decl = [{
+    static ::fsdp::CollectiveKind getKind() { return ::fsdp::CollectiveKind::}] # kind # [{; }
+  }] # !if(!eq(kind, "AllGather"), [{
+    ::llvm::SmallVector<::llvm::StringRef> getGroupAxes() {
+      return {::fsdp::FSDPDialect::getShardAxisName()};
+    }
+  }], "");
+}
+
 class FSDP_Op<string mnemonic, list<Trait> traits = []>
     : Op<FSDP_Dialect, mnemonic, traits>;
 
@@ -29,8 +41,11 @@ class FSDP_Op<string mnemonic, list<Trait> traits = []>
 class FSDP_UserOp<string mnemonic, list<Trait> traits = []>
     : FSDP_Op<mnemonic, traits # [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
 
-class FSDP_LogicalOpBase<string mnemonic>
-    : FSDP_UserOp<mnemonic, [Pure, FSDP_LogicalOp]>;
+// A collective of the logical level.
+class FSDP_PureCollectiveOp<string mnemonic, string kind>
+    : FSDP_UserOp<mnemonic, [Pure, FSDP_LogicalOp, FSDP_CollectiveOpInterface]> {
+  let extraClassDeclaration = FSDP_CollectiveKindOf<kind>.decl;
+}
 
 //===----------------------------------------------------------------------===//
 // Symbols
@@ -113,7 +128,7 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
 // Parameters
 //===----------------------------------------------------------------------===//
 
-def FSDP_UnshardOp : FSDP_LogicalOpBase<"unshard"> {
+def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
   let summary = "gather the shards of a unit";
   let description = [{
     The shards of all ranks of the axis "shard", in order, cast to the compute
@@ -206,7 +221,7 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
   let hasVerifier = 1;
 }
 
-def FSDP_ReduceScatterOp : FSDP_LogicalOpBase<"reduce_scatter"> {
+def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatter"> {
   let summary = "sum a flat gradient over ranks and keep one piece";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, keeps the
@@ -236,7 +251,7 @@ def FSDP_ReduceScatterOp : FSDP_LogicalOpBase<"reduce_scatter"> {
   }];
 }
 
-def FSDP_AllReduceOp : FSDP_LogicalOpBase<"all_reduce"> {
+def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
   let summary = "sum a value over ranks";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by

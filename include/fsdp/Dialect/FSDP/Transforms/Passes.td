@@ -182,6 +182,14 @@ def VerifyLogicalPass : Pass<"fsdp-verify-logical", "::mlir::ModuleOp"> {
   }];
 }
 
+def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
+  let summary = "check the order of collectives";
+  let description = [{
+    Launches of a bucket stand next to each other, and are of one operation,
+    communicator and phase.
+  }];
+}
+
 def VerifyScheduledPass : Pass<"fsdp-verify-scheduled", "::mlir::ModuleOp"> {
   let summary = "check that the step is of the scheduled level";
   let description = [{

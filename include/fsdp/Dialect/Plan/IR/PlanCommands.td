@@ -64,6 +64,12 @@ class Plan_Move<string mnemonic, list<Trait> traits = []> : Plan_Command<mnemoni
   }];
 }
 
+// Collectives with the same `group` are issued together, in one call: they stand
+// next to each other, and are of one operation, communicator, stream and role.
+// None of them starts before all may, and none is done before all are.
+defvar Plan_Group = (ins OptionalAttr<ConfinedAttr<I64Attr, [
+    IntNonNegative, IntMaxValue<4294967294>]>>:$group);
+
 class Plan_Collective<string mnemonic>
     : Plan_Move<mnemonic, [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
 
@@ -73,7 +79,8 @@ def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
     Example:
 
     ```mlir
-    plan.all_gather @shard %h0 to %full of @h.0 <forward> on gather
+    plan.all_gather @shard %h0 to %full of @h.0 group 0 <forward> on gather
+    plan.all_gather @shard %h1 to %other of @h.1 group 0 <forward> on gather
     ```
 
     **Constraints**:
@@ -83,19 +90,20 @@ def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
       elements as there are ranks in a group.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, Plan_BufferType:$source,
-    Plan_BufferType:$target, OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Place);
+    Plan_BufferType:$target, OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Group, Plan_Place);
   let assemblyFormat = [{
-    $communicator $source `to` $target (`of` $unit^)? custom<Place>($role, $stream) attr-dict
+    $communicator $source `to` $target (`of` $unit^)? (`group` $group^)?
+    custom<Place>($role, $stream) attr-dict
   }];
 }
 
 class Plan_Reduction<string mnemonic> : Plan_Collective<mnemonic> {
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
     TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
-    OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Place);
+    OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Group, Plan_Place);
   let assemblyFormat = [{
     $communicator `divide` $divide `via` $via $source `to` $target (`of` $unit^)?
-    custom<Place>($role, $stream) attr-dict
+    (`group` $group^)? custom<Place>($role, $stream) attr-dict
   }];
 }
 

@@ -25,6 +25,10 @@ def Plan_CommandOpInterface : OpInterface<"CommandOpInterface"> {
       "::mlir::OperandRange", "getWrites", (ins), [{}], [{
         return $_op->getOperands().take_front(0);
       }]>,
+    InterfaceMethod<"The number of the collectives that it is issued with.",
+      "std::optional<uint64_t>", "getGroup", (ins), [{}], [{
+        return std::nullopt;
+      }]>,
   ];
 }
 

@@ -135,9 +135,10 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `input`, `output` | of the user, by `index` |
     | `loss` | the scalar loss |
 
-    `at` is the offset in bytes in the arena of its space; `after` names the
-    buffers whose place it takes over from another stream: it may be written
-    only when all commands that use those are done.
+    `at` is the offset in bytes in the arena of its space. `after` names buffers
+    that are done with before this one starts: it may be written only when all
+    commands ahead that use those are done. It takes over the place of such a
+    buffer from another stream, or is gathered only when that is given up.
 
     Example:
 

@@ -1,0 +1,67 @@
+//===- FSDPInterfaces.td - Interfaces of the fsdp dialect ---*- tablegen -*-===//
+//
+// What scheduling, costs and verifiers ask of an op, so that they name no op.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD
+#define FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD
+
+include "mlir/IR/OpBase.td"
+
+def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
+  let cppNamespace = "::fsdp";
+  let description = [{ A collective, at the logical or the scheduled level. }];
+  let methods = [
+    StaticInterfaceMethod<"What it does.", "::fsdp::CollectiveKind", "getKind">,
+    InterfaceMethod<"The unit that it is of, or null.",
+      "::mlir::FlatSymbolRefAttr", "getUnitAttr">,
+    InterfaceMethod<"The mesh that it is on, or null: then it is the unit's.",
+      "::mlir::FlatSymbolRefAttr", "getMeshAttr", (ins), [{}], [{
+        return {};
+      }]>,
+    InterfaceMethod<"The axes of the mesh that it is over.",
+      "::llvm::SmallVector<::llvm::StringRef>", "getGroupAxes", (ins), [{}], [{
+        ::llvm::SmallVector<::llvm::StringRef> axes;
+        for (auto axis : $_op.getAxes().template getAsRange<::mlir::StringAttr>())
+          axes.push_back(axis.getValue());
+        return axes;
+      }]>,
+    InterfaceMethod<"The bytes of the whole: what it gathers or sums, on one rank.",
+      "int64_t", "getBytes", (ins), [{}], [{
+        return std::max(::fsdp::getMemoryBytes($_op->getOperand(0).getType()),
+                        ::fsdp::getMemoryBytes($_op->getResult(0).getType()));
+      }]>,
+    InterfaceMethod<"The number of the launches that it is issued with, or null.",
+      "::mlir::IntegerAttr", "getBucketAttr", (ins), [{}], [{
+        return {};
+      }]>,
+  ];
+}
+
+def FSDP_StreamedOpInterface : OpInterface<"StreamedOpInterface"> {
+  let cppNamespace = "::fsdp";
+  let description = [{
+    An op of the scheduled level that says on which stream it acts. What says
+    nothing computes.
+  }];
+  let methods = [
+    StaticInterfaceMethod<"The stream.", "::fsdp::Stream", "getStream">,
+  ];
+}
+
+def FSDP_MemoryFootprintOpInterface : OpInterface<"MemoryFootprintOpInterface"> {
+  let cppNamespace = "::fsdp";
+  let description = [{
+    An op of the scheduled level that starts or ends memory apart from the lives
+    of its operands and results.
+  }];
+  let methods = [
+    InterfaceMethod<"The bytes that are in use from here on.",
+      "int64_t", "getEnteredBytes", (ins), [{}], [{ return 0; }]>,
+    InterfaceMethod<"The bytes that are free behind this.",
+      "int64_t", "getFreedBytes", (ins), [{}], [{ return 0; }]>,
+  ];
+}
+
+#endif // FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD

@@ -1,0 +1,60 @@
+// Every rank launches the same collectives in the same order.
+// RUN: fsdp-opt %s --fsdp-verify-order -split-input-file -verify-diagnostics
+
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+// Axes with one rank make no other communicator.
+func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) {
+  %f0 = fsdp.async.unshard @u <forward> %p bucket 0 : !p -> !f
+  %f1 = fsdp.async.unshard @v <forward> %q bucket 0 : !p -> !f
+  %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
+  %r1 = fsdp.async.reduce_scatter @v over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %y bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p) {
+  // expected-note@+1 {{an earlier launch of it}}
+  %f0 = fsdp.async.unshard @u <forward> %p bucket 3 : !p -> !f
+  %v0 = fsdp.async.wait %f0 : !f -> !g
+  // expected-error@+1 {{bucket 3: B1: expected its launches next to each other}}
+  %f1 = fsdp.async.unshard @u <forward> %p bucket 3 : !p -> !f
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p) {
+  // expected-note@+1 {{an earlier launch of it}}
+  %f0 = fsdp.async.unshard @u <forward> %p bucket 3 : !p -> !f
+  // expected-error@+1 {{bucket 3: B2: expected launches of one operation, communicator and phase}}
+  %f1 = fsdp.async.unshard @u <backward> %p bucket 3 : !p -> !f
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %x: tensor<8xf32>) {
+  // expected-note@+1 {{an earlier launch of it}}
+  %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<8xf32> -> !fsdp.future<!p>
+  // expected-error@+1 {{bucket 0: B2: expected launches of one operation, communicator and phase}}
+  %r1 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<8xf32> -> !fsdp.future<!p>
+  return
+}
