@@ -1,0 +1,79 @@
+//===- Hardware.h - How long work takes on a machine ------------*- C++ -*-===//
+//
+// Constants of a machine, read from a file such as hardware/cpu.toml, and the
+// durations that follow from them: a roofline for computations, latency and
+// bandwidth for collectives. Durations are predictions, in nanoseconds; they
+// are at most about a week each.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PLANNER_HARDWARE_H
+#define FSDP_PLANNER_HARDWARE_H
+
+#include "fsdp/Archive/Expected.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fsdp::planner {
+
+enum class FloatType { F64, F32, BF16, F16 };
+inline constexpr size_t numFloatTypes = 4;
+
+enum class CollectiveKind { AllGather, ReduceScatter, AllReduce };
+inline constexpr size_t numCollectiveKinds = 3;
+
+/// What one rank computes in one launch.
+struct Computation {
+  enum class Kind { Matrix, Attention, Vector };
+  Kind kind = Kind::Vector;
+  FloatType type = FloatType::F32; ///< For matrix and attention.
+  double flops = 0;
+  double bytes = 0; ///< Read and written.
+};
+
+/// A collective over `ranks` ranks; `bytes` are those of the whole tensor, not
+/// of a rank's piece.
+struct Communication {
+  CollectiveKind kind;
+  double bytes = 0;
+  int64_t ranks = 1;
+};
+
+struct Hardware {
+  /// latency + perRank * (ranks - 1) + bytes * (ranks - 1) / ranks / bandwidth
+  struct Line {
+    double latency = 0, perRank = 0; ///< Nanoseconds.
+    double bandwidth = 0;            ///< Bytes per nanosecond.
+  };
+  using Link = std::array<Line, numCollectiveKinds>;
+
+  std::string name;
+  double launch = 0; ///< Nanoseconds, of every computation.
+  /// Operations per nanosecond.
+  std::array<double, numFloatTypes> matrix = {}, attention = {};
+  double vector = 0;
+  /// Bytes per nanosecond; the second where no more than `cacheBytes` are
+  /// touched.
+  double memory = 0, cache = 0, cacheBytes = 0;
+  /// Groups of at most `nodeRanks` use the first link, larger ones the other.
+  Link node = {}, network = {};
+  int64_t nodeRanks = 1;
+
+  int64_t getDuration(const Computation &work) const;
+  int64_t getDuration(const Communication &work) const;
+};
+
+/// Reads the text of a hardware file; errors name `path`.
+archive::Expected<Hardware> parseHardware(std::string_view text,
+                                          const std::string &path);
+
+/// The hardware that is built in under this name ("cpu", "h100"), or else the
+/// file of that name.
+archive::Expected<Hardware> loadHardware(const std::string &nameOrPath);
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_HARDWARE_H

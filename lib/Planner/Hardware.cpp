@@ -1,0 +1,266 @@
+//===- Hardware.cpp - Hardware files and durations ------------------------===//
+//
+// Reads the file strictly: every number is finite and in a range in which no
+// duration overflows, and nothing unknown is passed over.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Planner/Hardware.h"
+
+#include "fsdp/Archive/MappedFile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <initializer_list>
+#include <sstream>
+#include <stdexcept>
+
+// toml++ 3.3 asserts, and in release builds assumes, what bad text can break:
+// `[+]` is enough. Here such an assertion is an error like any other.
+#undef NDEBUG
+[[noreturn]] static void refuseText() {
+  throw std::runtime_error("expected TOML");
+}
+#define TOML_ASSERT(condition) ((condition) ? void() : refuseText())
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 1
+#include <toml++/toml.h>
+
+using namespace fsdp::planner;
+using fsdp::archive::Error;
+using fsdp::archive::Expected;
+
+//===----------------------------------------------------------------------===//
+// Durations
+//===----------------------------------------------------------------------===//
+
+/// Whole nanoseconds; no single operation takes longer than a week.
+static int64_t toNanoseconds(double time) {
+  constexpr double week = 7.0 * 24 * 3600 * 1e9;
+  return std::isnan(time) ? 0 : std::llround(std::clamp(time, 0.0, week));
+}
+
+int64_t Hardware::getDuration(const Computation &work) const {
+  double rate = vector;
+  if (work.kind == Computation::Kind::Matrix)
+    rate = matrix[size_t(work.type)];
+  else if (work.kind == Computation::Kind::Attention)
+    rate = attention[size_t(work.type)];
+  double bandwidth = work.bytes <= cacheBytes ? cache : memory;
+  return toNanoseconds(launch +
+                       std::max(work.flops / rate, work.bytes / bandwidth));
+}
+
+int64_t Hardware::getDuration(const Communication &work) const {
+  if (work.ranks < 2)
+    return 0;
+  const Line &line =
+      (work.ranks <= nodeRanks ? node : network)[size_t(work.kind)];
+  double others = double(work.ranks - 1);
+  double sent = work.bytes * others / double(work.ranks);
+  if (work.kind == CollectiveKind::AllReduce)
+    sent *= 2;
+  return toNanoseconds(line.latency + line.perRank * others +
+                       sent / line.bandwidth);
+}
+
+//===----------------------------------------------------------------------===//
+// Files
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Reads tables and keeps the first error.
+class Reader {
+public:
+  explicit Reader(std::string path) : path(std::move(path)) {}
+
+  Expected<Hardware> read(const toml::table &root);
+
+private:
+  void fail(const std::string &where, const std::string &message) {
+    if (error.empty())
+      error = path + ": " + where + ": " + message;
+  }
+  /// Refuses keys that nobody reads.
+  void expectKeys(const toml::table &table, const std::string &where,
+                  std::initializer_list<std::string_view> known);
+  const toml::table *getTable(const toml::table &parent,
+                              const std::string &where, std::string_view key);
+  /// A number from `least` to 10^9.
+  double getNumber(const toml::table &table, const std::string &where,
+                   std::string_view key, double least);
+  void readRates(const toml::table &compute, std::string_view key,
+                 std::array<double, numFloatTypes> &rates);
+  void readLink(const toml::table &table, const std::string &where,
+                Hardware::Link &link);
+
+  std::string path, error;
+};
+
+std::string join(const std::string &where, std::string_view key) {
+  return where.empty() ? std::string(key) : where + "." + std::string(key);
+}
+
+constexpr double mostNumber = 1e9, leastRate = 1e-3;
+
+} // namespace
+
+void Reader::expectKeys(const toml::table &table, const std::string &where,
+                        std::initializer_list<std::string_view> known) {
+  for (auto &&[key, value] : table) {
+    if (std::find(known.begin(), known.end(), key.str()) != known.end())
+      continue;
+    std::string names;
+    for (std::string_view name : known)
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    fail(where.empty() ? "top level" : where,
+         "expected only " + names + ", found '" + std::string(key.str()) + "'");
+  }
+}
+
+const toml::table *Reader::getTable(const toml::table &parent,
+                                    const std::string &where,
+                                    std::string_view key) {
+  const toml::node *node = parent.get(key);
+  if (node && node->is_table())
+    return node->as_table();
+  fail(join(where, key), node ? "expected a table"
+                              : "expected a table, found "
+                                "nothing");
+  return nullptr;
+}
+
+double Reader::getNumber(const toml::table &table, const std::string &where,
+                         std::string_view key, double least) {
+  const toml::node *node = table.get(key);
+  bool isNumber = node && node->is_number();
+  double value = isNumber ? node->value_or(0.0) : 0.0;
+  if (isNumber && value >= least && value <= mostNumber)
+    return value;
+  std::ostringstream expected;
+  expected << "expected a number from " << least << " to " << mostNumber
+           << ", found ";
+  if (isNumber)
+    expected << value;
+  else
+    expected << (node ? "something else" : "nothing");
+  fail(join(where, key), expected.str());
+  return least;
+}
+
+void Reader::readRates(const toml::table &compute, std::string_view key,
+                       std::array<double, numFloatTypes> &rates) {
+  std::string where = join("compute", key);
+  const toml::table *table = getTable(compute, "compute", key);
+  if (!table)
+    return;
+  expectKeys(*table, where, {"f64", "f32", "bf16", "f16"});
+  size_t i = 0;
+  for (std::string_view type : {"f64", "f32", "bf16", "f16"})
+    rates[i++] = getNumber(*table, where, type, leastRate);
+}
+
+void Reader::readLink(const toml::table &table, const std::string &where,
+                      Hardware::Link &link) {
+  size_t i = 0;
+  for (std::string_view kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    Hardware::Line &line = link[i++];
+    const toml::table *row = getTable(table, where, kind);
+    if (!row)
+      return;
+    std::string at = join(where, kind);
+    expectKeys(*row, at, {"latency_us", "rank_us", "gbytes"});
+    line.latency = 1e3 * getNumber(*row, at, "latency_us", 0);
+    line.perRank = 1e3 * getNumber(*row, at, "rank_us", 0);
+    line.bandwidth = getNumber(*row, at, "gbytes", leastRate);
+  }
+}
+
+Expected<Hardware> Reader::read(const toml::table &root) {
+  Hardware hardware;
+  expectKeys(root, "", {"name", "launch_us", "compute", "memory", "link"});
+  if (auto name = root["name"].value<std::string>())
+    hardware.name = *name;
+  else
+    fail("name", "expected a text");
+  hardware.launch = 1e3 * getNumber(root, "", "launch_us", 0);
+
+  if (const toml::table *compute = getTable(root, "", "compute")) {
+    expectKeys(*compute, "compute", {"matrix", "attention", "vector"});
+    readRates(*compute, "matrix", hardware.matrix);
+    readRates(*compute, "attention", hardware.attention);
+    hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
+  }
+  if (const toml::table *memory = getTable(root, "", "memory")) {
+    expectKeys(*memory, "memory", {"gbytes", "cache_gbytes", "cache_mbytes"});
+    hardware.memory = getNumber(*memory, "memory", "gbytes", leastRate);
+    hardware.cache = hardware.memory;
+    if (memory->contains("cache_gbytes") || memory->contains("cache_mbytes")) {
+      hardware.cache = getNumber(*memory, "memory", "cache_gbytes", leastRate);
+      hardware.cacheBytes =
+          1e6 * getNumber(*memory, "memory", "cache_mbytes", 0);
+    }
+  }
+  if (const toml::table *link = getTable(root, "", "link")) {
+    expectKeys(*link, "link", {"node", "network"});
+    if (const toml::table *node = getTable(*link, "link", "node")) {
+      expectKeys(*node, "link.node",
+                 {"ranks", "all_gather", "reduce_scatter", "all_reduce"});
+      hardware.nodeRanks = int64_t(getNumber(*node, "link.node", "ranks", 1));
+      readLink(*node, "link.node", hardware.node);
+    }
+    hardware.network = hardware.node;
+    if (link->contains("network"))
+      if (const toml::table *network = getTable(*link, "link", "network")) {
+        expectKeys(*network, "link.network",
+                   {"all_gather", "reduce_scatter", "all_reduce"});
+        readLink(*network, "link.network", hardware.network);
+      }
+  }
+  if (!error.empty())
+    return Error{error};
+  return hardware;
+}
+
+Expected<Hardware> fsdp::planner::parseHardware(std::string_view text,
+                                                const std::string &path) {
+  constexpr size_t mostBytes = 64 * 1024;
+  if (text.size() > mostBytes)
+    return Error{path + ": expected a hardware file of at most " +
+                 std::to_string(mostBytes) + " bytes, found " +
+                 std::to_string(text.size())};
+  // The tables of toml++ for anything else have holes.
+  for (char c : text)
+    if ((c < ' ' || c > '~') && c != '\n' && c != '\t' && c != '\r')
+      return Error{path + ": expected ASCII text, found a byte of value " +
+                   std::to_string(static_cast<unsigned char>(c))};
+  try {
+    return Reader(path).read(toml::parse(text, std::string_view(path)));
+  } catch (const toml::parse_error &error) {
+    return Error{path + ": line " + std::to_string(error.source().begin.line) +
+                 ": " + std::string(error.description())};
+  } catch (const std::exception &error) {
+    return Error{path + ": " + error.what()};
+  }
+}
+
+namespace {
+struct Builtin {
+  std::string_view name, text;
+};
+constexpr Builtin builtins[] = {
+#include "BuiltinHardware.inc"
+};
+} // namespace
+
+Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath) {
+  for (const Builtin &builtin : builtins)
+    if (builtin.name == nameOrPath)
+      return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml");
+  Expected<archive::MappedFile> file = archive::MappedFile::open(nameOrPath);
+  if (!file)
+    return file.error();
+  return parseHardware(file->bytes(), nameOrPath);
+}
