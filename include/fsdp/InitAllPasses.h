@@ -31,14 +31,26 @@ inline const char *getStrategyName(Strategy strategy) {
   return "";
 }
 
-/// Adds all passes from the aten level to a plan that can be exported.
-inline void buildPlanPipeline(mlir::OpPassManager &pm,
-                              const FSDPPipelineOptions &options) {
+/// Adds all passes from the aten level to the scheduled level.
+inline void buildSchedulePipeline(mlir::OpPassManager &pm,
+                                  const FSDPPipelineOptions &options) {
   if (options.device == "cuda")
     pm.addPass(aten::createRetargetPass());
   buildFSDPPipeline(pm, options);
+}
+
+/// Adds all passes from the scheduled level to a plan that can be exported.
+inline void buildLoweringPipeline(mlir::OpPassManager &pm,
+                                  const FSDPPipelineOptions &options) {
   plan::buildLowerToPlanPipeline(
       pm, {options.device, getStrategyName(options.strategy)});
+}
+
+/// Adds all passes from the aten level to a plan that can be exported.
+inline void buildPlanPipeline(mlir::OpPassManager &pm,
+                              const FSDPPipelineOptions &options) {
+  buildSchedulePipeline(pm, options);
+  buildLoweringPipeline(pm, options);
 }
 
 inline void registerAllPasses() {

@@ -404,6 +404,18 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                             : 0.0);
   os << llvm::formatv("  {0,-40} {1,12}\n", "arena",
                       spellBytes(summary.arenaBytes));
+  if (summary.scheduledBytes) {
+    auto change = [](uint64_t from, uint64_t to) {
+      return (to < from ? "-" : "+") +
+             spellBytes(to < from ? from - to : to - from);
+    };
+    os << llvm::formatv(
+        "  {0,-40} {1,12}   {2} casts, kernels and alignment, less folded "
+        "copies; {3} gaps\n",
+        "of which values of the schedule", spellBytes(summary.scheduledBytes),
+        change(summary.scheduledBytes, summary.lowerBound),
+        change(summary.lowerBound, summary.arenaBytes));
+  }
   if (!summary.alive.empty()) {
     os << "  alive at the peak (" << summary.peakAt << "):\n";
     for (const PlanSummary::Alive &row :
@@ -475,6 +487,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},
                         {"lower_bound_bytes", int64_t(summary.lowerBound)},
+                        {"scheduled_bytes", int64_t(summary.scheduledBytes)},
                         {"persistent", std::move(persistent)},
                         {"peak_at", summary.peakAt},
                         {"alive_at_peak", std::move(alive)}}},

@@ -46,6 +46,9 @@ struct PlanSummary {
   uint64_t persistentBytes = 0, arenaBytes = 0, hostBytes = 0;
   uint64_t lowerBound =
       0; ///< Persistent region plus most transient bytes alive at once.
+  /// What is alive at the peak of the scheduled level: values alone. Not from
+  /// the plan; 0 if nobody knows.
+  uint64_t scheduledBytes = 0;
   std::string peakAt;       ///< Node and role of the command at the peak.
   std::vector<Alive> alive; ///< Transient memory at the peak, largest first.
   unsigned launches = 0, copies = 0;

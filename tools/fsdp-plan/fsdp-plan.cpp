@@ -7,6 +7,7 @@
 
 #include "Report.h"
 
+#include "fsdp/Analysis/Memory.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
@@ -75,6 +76,11 @@ struct CommandLine {
       "forward-prefetch", cl::init("0"),
       cl::desc("How many units the forward gathers ahead (default: 0)"),
       cl::value_desc("N"), cl::cat(category)};
+  cl::opt<std::string> budget{
+      "budget",
+      cl::desc("The most memory that a rank may hold: refuse a plan "
+               "that needs more"),
+      cl::value_desc("bytes, or N KiB|MiB|GiB"), cl::cat(category)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
@@ -133,6 +139,28 @@ LogicalResult read(StringRef option, StringRef text, int64_t least,
   return success();
 }
 
+/// `1048576`, `1024KiB`, `1 MiB`; 0 if there is no text.
+LogicalResult readBytes(StringRef option, StringRef text, int64_t &bytes) {
+  bytes = 0;
+  if (text.empty())
+    return success();
+  StringRef rest = text;
+  int64_t count = 0;
+  bool isNumber = !rest.consumeInteger(10, count) && count > 0;
+  unsigned shift = llvm::StringSwitch<unsigned>(rest.ltrim())
+                       .Case("", 0)
+                       .Case("KiB", 10)
+                       .Case("MiB", 20)
+                       .Case("GiB", 30)
+                       .Default(64);
+  if (!isNumber || shift == 64 || count > (INT64_MAX >> shift))
+    return refuse("--" + option +
+                  ": expected bytes, or a number of KiB, MiB or GiB; found '" +
+                  text + "'");
+  bytes = count << shift;
+  return success();
+}
+
 LogicalResult readOptions(const CommandLine &line,
                           FSDPPipelineOptions &options) {
   int64_t ranks = 0, forwardPrefetch = 0;
@@ -168,6 +196,10 @@ LogicalResult readOptions(const CommandLine &line,
                            {"f64", true}},
                           isDtype)))
     return failure();
+  int64_t budget = 0;
+  if (failed(readBytes("budget", line.budget, budget)))
+    return failure();
+  options.budget = budget;
   options.ranks = ranks;
   options.prefetch = prefetch;
   options.forwardPrefetch = forwardPrefetch;
@@ -214,11 +246,17 @@ LogicalResult run(const CommandLine &line) {
   importing.stop();
 
   mlir::TimingScope passes = root.nest("passes");
-  mlir::PassManager pm(&context);
-  pm.enableVerifier(true);
-  pm.enableTiming(passes);
-  buildPlanPipeline(pm, options);
-  if (failed(pm.run(*module)))
+  mlir::PassManager schedule(&context), lower(&context);
+  schedule.enableTiming(passes);
+  lower.enableTiming(passes);
+  buildSchedulePipeline(schedule, options);
+  buildLoweringPipeline(lower, options);
+  if (failed(schedule.run(*module)))
+    return failure();
+  int64_t scheduledBytes =
+      findMemoryPeak(module->lookupSymbol<mlir::func::FuncOp>("step"))
+          .getTotal();
+  if (failed(lower.run(*module)))
     return failure();
   passes.stop();
 
@@ -230,6 +268,13 @@ LogicalResult run(const CommandLine &line) {
   exporting.stop();
 
   PlanSummary summary = summarize(file->plan());
+  summary.scheduledBytes = scheduledBytes;
+  if (options.budget && summary.arenaBytes > uint64_t(options.budget))
+    return refuse("--budget: the plan needs an arena of " +
+                  llvm::Twine(summary.arenaBytes) + " bytes, more than " +
+                  llvm::Twine(options.budget) +
+                  "; what the schedule holds would fit, the temporaries of "
+                  "kernels do not");
   planfile::Expected<size_t> written = file->write(line.output);
   if (!written)
     return refuse(written.error().message);

@@ -86,9 +86,9 @@ func.func @on_one_path(%p: !p, %c: i1) {
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) {
-  // expected-note@+1 {{launched here}}
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   scf.for %i = %lb to %ub step %s {
+    // expected-note@+2 {{waited for here}}
     // expected-error@+1 {{collective may already have been waited for}}
     %v = fsdp.async.wait %f : !f -> !g
     fsdp.async.reshard %v : !g
@@ -120,10 +120,10 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @view_of_view(%p: !p) -> tensor<4x2xf32> {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
-  // expected-note@+1 {{launched here}}
   %full = fsdp.async.wait %f : !f -> !g
   %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
   %t = aten.call "t"(%a) : (tensor<2x4xf32>) -> tensor<4x2xf32, #aten.strided<[1, 4]>>
+  // expected-note@+1 {{resharded here}}
   fsdp.async.reshard %full : !g
   // expected-error@+1 {{gathered unit may already have been resharded}}
   %n = aten.call "clone"(%t) : (tensor<4x2xf32, #aten.strided<[1, 4]>>) -> tensor<4x2xf32>
@@ -139,8 +139,8 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_twice(%p: !p) {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
-  // expected-note@+1 {{launched here}}
   %full = fsdp.async.wait %f : !f -> !g
+  // expected-note@+1 {{resharded here}}
   fsdp.async.reshard %full : !g
   // expected-error@+1 {{gathered unit may already have been resharded}}
   fsdp.async.reshard %full : !g
@@ -157,7 +157,6 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32> {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
-  // expected-note@+1 {{launched here}}
   %full = fsdp.async.wait %f : !f -> !g
   %a = scf.if %c -> tensor<2x4xf32> {
     %v = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
@@ -165,8 +164,59 @@ func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32
   } else {
     scf.yield %x : tensor<2x4xf32>
   }
+  // expected-note@+1 {{resharded here}}
   fsdp.async.reshard %full : !g
   // expected-error@+1 {{gathered unit may already have been resharded}}
   %n = aten.call "clone"(%a) : (tensor<2x4xf32>) -> tensor<2x4xf32>
   return %n : tensor<2x4xf32>
+}
+
+// -----
+
+// An update is in place: what it wrote over is not read any more, also not by a
+// gather in flight.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) {
+  // expected-note@+1 {{updated here}}
+  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+  // expected-error@+1 {{shard may already have been updated, in its place}}
+  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) {
+  // expected-note@+1 {{launched here}}
+  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  // expected-error@+1 {{shard is updated while it may still be gathered: expected the gather to be waited for before}}
+  %new, %m1, %v1 = fsdp.adamw @u [0 to 8] %p, %grad, %m, %v, %hyper : !p, tensor<6xf64>
+  %full = fsdp.async.wait %f : !f -> !g
+  fsdp.async.reshard %full : !g
+  return
+}
+
+// -----
+
+// Updated, then gathered again: fine.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) {
+  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+  %f = fsdp.async.unshard @u <forward> %new : !p -> !f
+  %full = fsdp.async.wait %f : !f -> !g
+  fsdp.async.reshard %full : !g
+  return
 }

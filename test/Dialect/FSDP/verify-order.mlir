@@ -58,3 +58,120 @@ func.func @step(%p: !p, %x: tensor<8xf32>) {
   %r1 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<8xf32> -> !fsdp.future<!p>
   return
 }
+
+// -----
+
+// Groups that share ranks: the sum over all waits for the gather, which it need
+// not do for the sum over replicas, with whom a group of shards shares one rank.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+!t = tensor<8xf32>
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %x: !t) {
+  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %r0 = fsdp.async.all_reduce on @mesh over ["replica"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
+  %g0 = fsdp.async.wait %f0 : !f -> !g
+  %y = aten.call "neg"(%x) : (!t) -> !t
+  %s0 = fsdp.async.wait %r0 : !fsdp.future<!t> -> !t
+  %z = aten.call "neg"(%y) : (!t) -> !t
+  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %z : !t -> !fsdp.future<!t>
+  %s1 = fsdp.async.wait %r1 : !fsdp.future<!t> -> !t
+  %freed = fsdp.async.reshard %g0 : !g
+  %f1 = fsdp.async.unshard @u <forward> %p after %freed : !p -> !f
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!t = tensor<8xf32>
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %x: !t) {
+  // expected-note@+1 {{the earlier one}}
+  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
+  // expected-error@+1 {{this and an earlier collective of another group share ranks, and may start in either order: wait for that one before this launch}}
+  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %x : !t -> !fsdp.future<!t>
+  return
+}
+
+// -----
+
+// A wait inside of a branch does not order what comes behind it.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+!t = tensor<8xf32>
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %x: !t) {
+  %yes = arith.constant true
+  // expected-note@+1 {{the earlier one}}
+  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
+  scf.if %yes {
+    %g0 = fsdp.async.wait %f0 : !f -> !g
+  }
+  // expected-error@+1 {{this and an earlier collective of another group share ranks}}
+  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %x : !t -> !fsdp.future<!t>
+  return
+}
+
+// -----
+
+// Control that is the same on all ranks: a constant, a sum over all of them.
+!t = tensor<1xf32>
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
+func.func @step(%x: !t) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %l = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
+  %loss = fsdp.async.wait %l : !fsdp.future<!t> -> !t
+  %count = builtin.unrealized_conversion_cast %loss : !t to index
+  scf.for %i = %zero to %count step %one {
+    %r = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
+    %s = fsdp.async.wait %r : !fsdp.future<!t> -> !t
+  }
+  return
+}
+
+// -----
+
+// A branch on this rank's data.
+!t = tensor<1xf32>
+fsdp.mesh @mesh ["shard" = 2]
+// expected-note@+1 {{which depends on this}}
+func.func @step(%x: !t) {
+  %c = builtin.unrealized_conversion_cast %x : !t to i1
+  // expected-note@+1 {{under this}}
+  scf.if %c {
+    // expected-error@+1 {{some ranks may launch this collective and others not: expected control that is the same on all}}
+    %r = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
+    %s = fsdp.async.wait %r : !fsdp.future<!t> -> !t
+  }
+  return
+}
+
+// -----
+
+// A loop that carries what differs into its own bound, through another loop.
+!t = tensor<1xf32>
+fsdp.mesh @mesh ["shard" = 2]
+// expected-note@+1 {{which depends on this}}
+func.func @step(%x: !t) {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %mine = builtin.unrealized_conversion_cast %x : !t to index
+  %n = scf.for %i = %zero to %one step %one iter_args(%now = %zero) -> index {
+    // expected-note@+1 {{under this}}
+    scf.for %j = %zero to %now step %one {
+      // expected-error@+1 {{some ranks may launch this collective and others not}}
+      %r = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
+      %s = fsdp.async.wait %r : !fsdp.future<!t> -> !t
+    }
+    scf.yield %mine : index
+  }
+  return
+}

@@ -42,6 +42,9 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());
     pm.addPass(createVerifyOrderPass());
+    VerifyMemoryPassOptions memory;
+    memory.budget = options.budget;
+    pm.addPass(createVerifyMemoryPass(memory));
     pm.addPass(createVerifyEquivalencePass());
   }
 }

@@ -12,7 +12,6 @@
 #include "fsdp/Dialect/FSDP/Transforms/Step.h"
 
 #include "mlir/Interfaces/ControlFlowInterfaces.h"
-#include "llvm/ADT/SetOperations.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -26,22 +25,37 @@ namespace {
 /// What may hold at a point. A value in both sets is outstanding on one path to
 /// the point and done with on another.
 struct Outstanding {
-  llvm::SetVector<Value> open; // futures and gathered units
-  llvm::DenseSet<Value> closed;
+  llvm::SetVector<Value> open;         // futures and gathered units
+  DenseMap<Value, Operation *> closed; // also shards; and what ended each
 
   /// True if this grew.
   bool join(const Outstanding &other) {
     bool grew = open.set_union(other.open);
-    return llvm::set_union(closed, other.closed) || grew;
+    for (auto [value, end] : other.closed)
+      grew |= closed.try_emplace(value, end).second;
+    return grew;
   }
-  void close(Value value) {
+  void close(Value value, Operation &end) {
     open.remove(value);
-    closed.insert(value);
+    closed.try_emplace(value, &end);
   }
 };
 
 bool isTracked(Value value) {
   return isa<FutureType, GatheredType>(value.getType());
+}
+
+/// What an optimizer writes over; nothing if `op` is none.
+SmallVector<Value> getUpdatedShards(Operation &op) {
+  if (auto adamw = dyn_cast<AdamWOp>(op))
+    return {adamw.getParameter(), adamw.getExpAvg(), adamw.getExpAvgSq()};
+  auto sgd = dyn_cast<SGDOp>(op);
+  if (!sgd)
+    return {};
+  SmallVector<Value> shards{sgd.getParameter()};
+  if (sgd.getMomentum())
+    shards.push_back(sgd.getMomentum());
+  return shards;
 }
 
 class FutureVerifier {
@@ -92,19 +106,44 @@ private:
 
   LogicalResult checkAlive(Operation &op, Value value,
                            const Outstanding &state) {
-    if (!state.closed.contains(value))
+    auto end = state.closed.find(value);
+    if (end == state.closed.end())
       return success();
-    InFlightDiagnostic diag =
-        op.emitError(isa<FutureType>(value.getType())
-                         ? "collective may already have been waited for"
-                         : "gathered unit may already have been resharded");
-    diag.attachNote(value.getLoc()) << "launched here";
+    bool isFuture = isa<FutureType>(value.getType());
+    bool isShard = isa<ShardType>(value.getType());
+    InFlightDiagnostic diag = op.emitError(
+        isFuture  ? "collective may already have been waited for"
+        : isShard ? "shard may already have been updated, in its place"
+                  : "gathered unit may already have been resharded");
+    diag.attachNote(end->second->getLoc()) << (isFuture  ? "waited for here"
+                                               : isShard ? "updated here"
+                                                         : "resharded here");
     return diag;
+  }
+
+  /// What an update writes over, nobody reads any more.
+  LogicalResult update(Operation &op, ValueRange shards, Outstanding &state) {
+    if (shards.empty())
+      return success();
+    for (Value future : state.open) {
+      auto gather = future.getDefiningOp<AsyncUnshardOp>();
+      if (!gather || !llvm::is_contained(shards, gather.getShard()))
+        continue;
+      InFlightDiagnostic diag =
+          op.emitError("shard is updated while it may still be gathered: "
+                       "expected the gather to be waited for before");
+      diag.attachNote(gather.getLoc()) << "launched here";
+      return diag;
+    }
+    for (Value shard : shards)
+      state.close(shard, op);
+    return success();
   }
 
   LogicalResult checkOperands(Operation &op, const Outstanding &state) {
     for (Value operand : op.getOperands()) {
-      if (isTracked(operand) && failed(checkAlive(op, operand, state)))
+      if ((isTracked(operand) || isa<ShardType>(operand.getType())) &&
+          failed(checkAlive(op, operand, state)))
         return failure();
       for (Value owner : getOwners(operand))
         if (failed(checkAlive(op, owner, state)))
@@ -123,7 +162,9 @@ private:
             (isa<GatheredType>(operand.getType()) &&
              (isa<AsyncReshardOp>(op) || op.hasTrait<OpTrait::IsTerminator>() ||
               op.getNumRegions())))
-          state.close(operand);
+          state.close(operand, op);
+      if (failed(update(op, getUpdatedShards(op), state)))
+        return failure();
       if (auto branch = dyn_cast<RegionBranchOpInterface>(op)) {
         if (failed(visit(branch, state)))
           return failure();

@@ -75,6 +75,10 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::values(clEnumValN(ReduceWait::Use, "use", ""),
                        clEnumValN(ReduceWait::Backward, "backward", ""),
                        clEnumValN(ReduceWait::Next, "next", ""))};
+  Option<int64_t> budget{
+      *this, "budget",
+      llvm::cl::desc("The most bytes that a rank may hold; 0 for no limit."),
+      llvm::cl::init(0)};
   Option<bool> verify{*this, "verify",
                       llvm::cl::desc("Run the verifiers at the borders."),
                       llvm::cl::init(true)};

@@ -169,7 +169,8 @@ def VerifyFuturesPass : Pass<"fsdp-verify-futures", "::mlir::ModuleOp"> {
   let summary = "check that what is launched is waited for, and memory used in time";
   let description = [{
     On every path, each future is consumed exactly once and each gathered unit
-    ends at most once, and is used, also through views, only before.
+    ends at most once, and is used, also through views, only before. A shard that
+    is updated, which is in place, is not in flight then and not read afterwards.
   }];
 }
 
@@ -182,11 +183,33 @@ def VerifyLogicalPass : Pass<"fsdp-verify-logical", "::mlir::ModuleOp"> {
   }];
 }
 
-def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
-  let summary = "check the order of collectives";
+def VerifyMemoryPass : Pass<"fsdp-verify-memory", "::mlir::ModuleOp"> {
+  let summary = "check that the step fits into a budget of memory";
   let description = [{
-    Launches of a bucket stand next to each other, and are of one operation,
-    communicator and phase.
+    Counts the arguments, and what is alive at each operation: a gathered unit
+    from its launch to its reshard, anything else from where it is made to the
+    last use of itself or a view. What kernels need beside their results, copies
+    that are folded away and alignment are not known yet.
+
+    Before: the scheduled level, without control flow. Remark `peak` for where the
+    step holds most, `alive` for each of the largest kinds of what it holds there.
+  }];
+  let options = [
+    Option<"budget", "budget", "int64_t", "0",
+           "The most bytes that a rank may hold; 0 for no limit.">,
+  ];
+}
+
+def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
+  let summary = "check that every rank launches the same collectives in one order";
+  let description = [{
+    The block is the order of issue. All ranks take the same way to a collective:
+    no control around it depends on what may differ from rank to rank. Launches of
+    a bucket stand next to each other, and are of one operation, communicator and
+    phase. Where groups of two communicators have two ranks or more in common, one
+    collective is done before the other starts, or they are on one stream.
+
+    Before and after: the scheduled level.
   }];
 }
 

@@ -1,0 +1,47 @@
+//===- Memory.h - What a scheduled step holds in memory ---------*- C++ -*-===//
+//
+// The most bytes that are alive at once, told from values alone: what an arena
+// needs before anybody knows kernels, alignment or places.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_ANALYSIS_MEMORY_H
+#define FSDP_ANALYSIS_MEMORY_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+#include <string>
+
+namespace fsdp {
+
+/// Where a rank's step holds the most memory. All figures are in bytes.
+struct MemoryPeak {
+  /// Some of what is alive, all of it of one kind.
+  struct Alive {
+    std::string what;
+    mlir::Location loc; // of one of the values
+    int64_t bytes = 0;
+    unsigned values = 0;
+  };
+
+  /// The arguments: shards, states, inputs, constants. They live throughout.
+  int64_t persistent = 0;
+  /// What the step made, and has not used for the last time.
+  int64_t transient = 0;
+  /// The operation that runs then; null if the step makes nothing.
+  mlir::Operation *at = nullptr;
+  /// What `transient` consists of, largest first.
+  llvm::SmallVector<Alive> alive;
+
+  int64_t getTotal() const { return persistent + transient; }
+};
+
+/// Finds the peak of a step of the scheduled level, which is one block without
+/// regions inside. A gathered unit counts from its launch to its reshard, a
+/// reduction from its launch, anything else from where it is made; each to the
+/// last use of itself or a view. An update is in place. Takes linear time.
+MemoryPeak findMemoryPeak(mlir::func::FuncOp step);
+
+} // namespace fsdp
+
+#endif // FSDP_ANALYSIS_MEMORY_H

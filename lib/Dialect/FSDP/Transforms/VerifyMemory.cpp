@@ -1,0 +1,77 @@
+//===- VerifyMemory.cpp - Check a step against a budget of memory ---------===//
+//
+// Finds the peak, says what is alive there, and refuses what does not fit.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Archive/Bytes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "mlir/IR/Remarks.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_VERIFYMEMORYPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+namespace {
+class VerifyMemoryPass : public impl::VerifyMemoryPassBase<VerifyMemoryPass> {
+  using VerifyMemoryPassBase::VerifyMemoryPassBase;
+
+  /// Kinds of values that are worth a line.
+  static constexpr unsigned mostKinds = 8;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step) || failed(verify(*step)))
+      return signalPassFailure();
+    markAllAnalysesPreserved();
+  }
+
+  LogicalResult verify(func::FuncOp step) {
+    for (Operation &op : step.getOps())
+      if (op.getNumRegions())
+        return op.emitError("expected a step without control flow");
+    MemoryPeak peak = findMemoryPeak(step);
+    if (peak.at)
+      emitRemarks(peak);
+    if (budget == 0 || peak.getTotal() <= budget)
+      return success();
+
+    InFlightDiagnostic diag =
+        (peak.at ? peak.at : step.getOperation())->emitError("memory peaks at ")
+        << spellBytes(peak.getTotal()) << ", " << spellBytes(peak.persistent)
+        << " of it in arguments, and the budget is " << spellBytes(budget)
+        << ": this schedule fits into " << peak.getTotal()
+        << " bytes, and not into less";
+    for (const MemoryPeak::Alive &alive :
+         ArrayRef(peak.alive).take_front(mostKinds))
+      diag.attachNote(alive.loc)
+          << alive.what << ": " << spellBytes(alive.bytes) << " in "
+          << alive.values << (alive.values == 1 ? " value" : " values");
+    return diag;
+  }
+
+  static void emitRemarks(const MemoryPeak &peak) {
+    auto options = [](StringRef name) {
+      return remark::RemarkOpts::name(name)
+          .category("fsdp-verify-memory")
+          .function("step");
+    };
+    remark::analysis(peak.at->getLoc(), options("peak"))
+        << remark::metric("Bytes", peak.getTotal())
+        << remark::metric("Persistent", peak.persistent);
+    for (const MemoryPeak::Alive &alive :
+         ArrayRef(peak.alive).take_front(mostKinds))
+      remark::analysis(alive.loc, options("alive"))
+          << remark::metric("What", alive.what)
+          << remark::metric("Bytes", alive.bytes)
+          << remark::metric("Values", alive.values);
+  }
+};
+} // namespace
+
+} // namespace fsdp
