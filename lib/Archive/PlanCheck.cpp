@@ -198,6 +198,22 @@ bool PlanChecker::checkDigests() {
   return true;
 }
 
+bool PlanChecker::checkMeaning() {
+  if (!plan.meaning())
+    return true;
+  if (plan.meaning()->size() != 0 &&
+      reinterpret_cast<uintptr_t>(plan.meaning()->Data()) % 8 != 0)
+    return refuse("meaning", "aligned elements", "misaligned ones");
+  for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
+    Place place("meaning", i);
+    uint32_t what = plan.meaning()->Get(i)->what();
+    if (!checkString(place, what) ||
+        !checkUnique(place, "meaning", nameOf(what)))
+      return false;
+  }
+  return true;
+}
+
 //===----------------------------------------------------------------------===//
 // Buffers
 //===----------------------------------------------------------------------===//
@@ -593,7 +609,7 @@ bool PlanChecker::checkUnits() {
 std::string PlanChecker::run() {
   if (checkHeader() && checkShapes() && checkConstants() && checkOperators() &&
       checkCommunicators() && checkBuffers() && checkUnits() &&
-      checkPrograms() && checkReuse() && checkDigests())
+      checkPrograms() && checkReuse() && checkDigests() && checkMeaning())
     return {};
   return message;
 }

@@ -38,9 +38,6 @@ private:
 /// The spelling of an element type that is in range.
 std::string_view spell(DType dtype);
 
-/// True for what keeps its content from one step to the next.
-bool isPersistent(BufferRole role);
-
 /// Checks one plan, table by table; each relies on those before it.
 class PlanChecker {
 public:
@@ -105,6 +102,7 @@ private:
   bool checkPiece(const Place &place, uint32_t unit, uint32_t index);
   bool checkReuse();
   bool checkDigests();
+  bool checkMeaning();
 
   bool checkPrograms();
   bool checkCommand(const Place &place, const Command &command);

@@ -11,6 +11,7 @@
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/Diagnostics.h"
@@ -266,6 +267,12 @@ LogicalResult run(const CommandLine &line) {
   if (failed(file))
     return failure();
   exporting.stop();
+
+  mlir::TimingScope verifying = root.nest("verify the plan");
+  if (std::string problem = symbolic::verifyPlan(file->plan());
+      !problem.empty())
+    return refuse(line.output + ": " + problem);
+  verifying.stop();
 
   PlanSummary summary = summarize(file->plan());
   summary.scheduledBytes = scheduledBytes;

@@ -81,6 +81,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.add_option("--load", options.libraries,
                  "Load this library of operators first; may be repeated")
       ->allow_extra_args(false);
+  app.add_flag("--verify", options.verify,
+               "First prove that the plan does what its model means");
   app.add_flag("--json", options.json,
                "One JSON object per step on stdout, and nothing else there");
   reference->excludes(data);

@@ -20,6 +20,7 @@ struct Options {
   double tolerance = 1e-5;
   std::string device;
   std::vector<std::string> libraries;
+  bool verify = false;
   bool json = false;
 };
 

@@ -4,6 +4,7 @@
 #include "Training.h"
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Weights.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -33,6 +34,10 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   const auto &buffers = *(*plan)->buffers();
   if (std::none_of(buffers.begin(), buffers.end(), isLoss))
     throw Error(options.plan + ": expected a plan with a loss, found none");
+  if (options.verify)
+    if (std::string problem = symbolic::verifyPlan((*plan).plan());
+        !problem.empty())
+      throw Error(options.plan + ": " + problem);
   return std::move(*plan);
 }
 

@@ -80,6 +80,9 @@ std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size);
 /// The size of one element in bytes.
 size_t getItemSize(DType dtype);
 
+/// True for what keeps its content from one step to the next.
+bool isPersistent(BufferRole role);
+
 /// One collective as a line of its communicator's sequence: what all members
 /// must agree on. `bytes` is the size of the source. `unit` may be empty.
 /// "all_gather 50816 bytes f32 h.0"

@@ -7,6 +7,7 @@
 #include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
 
 #include "StepToProgram.h"
+#include "fsdp/Target/Plan/Meaning.h"
 
 namespace fsdp {
 #define GEN_PASS_DEF_CONVERTFSDPTOPLAN
@@ -158,6 +159,15 @@ struct ConvertFSDPToPlan
     for (auto [func, program] : programs)
       if (failed(fsdp::detail::lowerFunction(func, tables, program)))
         return signalPassFailure();
+
+    if (auto source = module.lookupSymbol<func::FuncOp>("step.source")) {
+      FailureOr<symbolic::Meanings> meanings = getMeaning(source, step);
+      if (failed(meanings))
+        return signalPassFailure();
+      builder.setInsertionPointToEnd(&plan.getBody().front());
+      for (const auto &[what, number] : *meanings)
+        plan::MeaningOp::create(builder, step.getLoc(), what, number);
+    }
 
     for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
       if (&op != plan.getOperation())

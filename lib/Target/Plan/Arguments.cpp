@@ -5,7 +5,9 @@
 #include "fsdp/Archive/DType.h"
 #include "fsdp/Archive/OpFacts.h"
 
+#include "mlir/IR/AsmState.h"
 #include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -142,6 +144,49 @@ Attribute fsdp::readConstant(const pf::Constant &constant, aten::Device device,
   default:
     return builder.getUnitAttr();
   }
+}
+
+FailureOr<std::vector<uint8_t>>
+fsdp::getBytes(Operation *op, ElementsAttr elements, RankedTensorType type) {
+  size_t itemSize = aten::getItemSize(type.getElementType());
+  std::vector<uint8_t> logical; // row-major
+  if (auto resource = dyn_cast<DenseResourceElementsAttr>(elements)) {
+    AsmResourceBlob *blob = resource.getRawHandle().getBlob();
+    if (!blob)
+      return op->emitOpError()
+             << "expected the content of a constant, found an empty resource";
+    logical.assign(blob->getData().begin(), blob->getData().end());
+  } else if (auto dense = dyn_cast<DenseElementsAttr>(elements)) {
+    if (type.getElementType().isInteger(1)) {
+      for (bool value : dense.getValues<bool>())
+        logical.push_back(value);
+    } else {
+      ArrayRef<char> raw = dense.getRawData();
+      for (int64_t i = 0, e = dense.isSplat() ? type.getNumElements() : 1;
+           i != e; ++i)
+        logical.insert(logical.end(), raw.begin(), raw.end());
+    }
+  }
+  if (logical.size() != size_t(type.getNumElements()) * itemSize)
+    return op->emitOpError()
+           << "expected a value of " << type.getNumElements() * itemSize
+           << " bytes, found " << logical.size();
+  if (aten::isDense(type))
+    return logical;
+
+  std::vector<uint8_t> placed(plan::getExtent(type));
+  SmallVector<int64_t> index(type.getRank()), strides = aten::getStrides(type);
+  for (size_t from = 0; from != logical.size(); from += itemSize) {
+    int64_t to = 0;
+    for (auto [i, stride] : llvm::zip_equal(index, strides))
+      to += i * stride;
+    std::copy_n(logical.begin() + from, itemSize,
+                placed.begin() + to * itemSize);
+    for (int64_t d = type.getRank() - 1;
+         d >= 0 && ++index[d] == type.getDimSize(d); --d)
+      index[d] = 0;
+  }
+  return placed;
 }
 
 //===----------------------------------------------------------------------===//
@@ -293,11 +338,10 @@ StringRef getKind(Attribute attr) {
 
 } // namespace
 
-std::string fsdp::getSchemaText(plan::LaunchOp launch) {
-  aten::OpNameAttr callee = launch.getCalleeAttr();
+std::string fsdp::getSchemaText(aten::OpNameAttr callee, aten::ArgsAttr args,
+                                size_t numResults) {
   if (const archive::OpFacts *facts = callee.getFacts())
     return std::string(facts->schema);
-  aten::ArgsAttr args = launch.getArgs();
   std::string text = callee.getQualifiedName() + "(";
   for (auto [i, value] : llvm::enumerate(args.getValues())) {
     text += i ? ", " : "";
@@ -306,37 +350,30 @@ std::string fsdp::getSchemaText(plan::LaunchOp launch) {
                 ? "_" + std::to_string(i)
                 : args.getKeywords()[i - args.getNumPositional()].str();
   }
-  size_t results = launch.getPresent() ? launch.getPresent()->size()
-                                       : launch.getOutputs().size();
   text += ") -> ";
-  if (results == 1)
+  if (numResults == 1)
     return text + "Tensor";
   text += "(";
-  for (size_t i = 0; i != results; ++i)
+  for (size_t i = 0; i != numResults; ++i)
     text += i ? ", Tensor" : "Tensor";
   return text + ")";
 }
 
-FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
-  std::string text = getSchemaText(launch);
-  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
-  if (!schema)
-    return launch.emitOpError()
-           << "expected an operator with a schema, found '" << text << "'";
+std::string fsdp::getSchemaText(plan::LaunchOp launch) {
+  return getSchemaText(launch.getCalleeAttr(), launch.getArgs(),
+                       launch.getPresent() ? launch.getPresent()->size()
+                                           : launch.getOutputs().size());
+}
 
-  aten::ArgsAttr args = launch.getArgs();
-  LaunchArguments result;
-  auto output = launch.getOutputs().begin(),
-       outputEnd = launch.getOutputs().end();
+FailureOr<std::vector<MatchedArgument>>
+fsdp::matchArguments(Operation *op, const pf::OperatorSchema &schema,
+                     aten::ArgsAttr args) {
+  std::vector<MatchedArgument> result;
   unsigned positional = 0, used = 0;
-  for (const SchemaArgument &argument : schema->arguments) {
-    LaunchArguments::Argument &complete = result.arguments.emplace_back();
+  for (const SchemaArgument &argument : schema.arguments) {
+    MatchedArgument &match = result.emplace_back();
     if (argument.isWritten) {
-      if (output == outputEnd || argument.isList)
-        return launch.emitOpError() << "expected a buffer for the argument '"
-                                    << argument.name << "'";
-      complete.isTensor = true;
-      complete.tensors.push_back(*output++);
+      match.kind = MatchedArgument::Written;
       continue;
     }
     std::optional<unsigned> index = args.find(argument.name);
@@ -347,34 +384,68 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
       if (argument.fallback)
         value = parseDefault(*argument.fallback, argument);
       if (!value)
-        return launch.emitOpError()
+        return op->emitOpError()
                << "expected an argument '" << argument.name << "'";
-      complete.constant = fit(std::move(*value), argument);
+      match.constant = fit(std::move(*value), argument);
       continue;
     }
     ++used;
     Attribute attr = args.getValues()[*index];
-    OperandRange operands = launch.getArgInputs(*index);
+    for (Attribute before : args.getValues().take_front(*index))
+      match.firstOperand += aten::ArgsAttr::countPlaces(before);
+    auto list = dyn_cast<ArrayAttr>(attr);
     if (isa<aten::OperandAttr>(attr)) {
-      complete.isTensor = !argument.isList;
-      complete.isTensorList = argument.isList;
-      complete.tensors.push_back(operands.front());
-    } else if (auto list = dyn_cast<ArrayAttr>(attr)) {
-      complete.isTensorList = true;
-      auto operand = operands.begin();
+      match.kind =
+          argument.isList ? MatchedArgument::Tensors : MatchedArgument::Tensor;
+      match.present = {true};
+    } else if (list) {
+      match.kind = MatchedArgument::Tensors;
       for (Attribute element : list)
-        complete.tensors.push_back(
-            isa<aten::OperandAttr>(element) ? Value(*operand++) : Value());
+        match.present.push_back(isa<aten::OperandAttr>(element));
     } else if (std::optional<ConstantValue> value = getConstant(attr)) {
-      complete.constant = fit(std::move(*value), argument);
+      match.constant = fit(std::move(*value), argument);
     } else {
-      return launch.emitOpError() << "expected for '" << argument.name
-                                  << "' what a plan file knows, found " << attr;
+      return op->emitOpError() << "expected for '" << argument.name
+                               << "' what a plan file knows, found " << attr;
     }
   }
   if (used != args.getValues().size())
-    return launch.emitOpError() << "expected at most the arguments of '" << text
-                                << "', found " << args.getValues().size();
+    return op->emitOpError()
+           << "expected at most the arguments of '" << schema.name
+           << "', found " << args.getValues().size();
+  return result;
+}
+
+FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
+  std::string text = getSchemaText(launch);
+  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
+  if (!schema)
+    return launch.emitOpError()
+           << "expected an operator with a schema, found '" << text << "'";
+  auto matched = matchArguments(launch, *schema, launch.getArgs());
+  if (failed(matched))
+    return failure();
+
+  LaunchArguments result;
+  auto output = launch.getOutputs().begin(),
+       outputEnd = launch.getOutputs().end();
+  for (auto [match, argument] : llvm::zip_equal(*matched, schema->arguments)) {
+    LaunchArguments::Argument &complete = result.arguments.emplace_back();
+    complete.isTensor = match.kind == MatchedArgument::Tensor ||
+                        match.kind == MatchedArgument::Written;
+    complete.isTensorList = match.kind == MatchedArgument::Tensors;
+    complete.constant = match.constant;
+    if (match.kind == MatchedArgument::Written) {
+      if (output == outputEnd || argument.isList)
+        return launch.emitOpError() << "expected a buffer for the argument '"
+                                    << argument.name << "'";
+      complete.tensors.push_back(*output++);
+      continue;
+    }
+    auto operand = launch.getInputs().begin() + match.firstOperand;
+    for (bool isPresent : match.present)
+      complete.tensors.push_back(isPresent ? Value(*operand++) : Value());
+  }
 
   if (schema->hasWrittenArguments()) {
     if (output != outputEnd)

@@ -62,12 +62,35 @@ struct LaunchArguments {
   llvm::SmallVector<mlir::Value> results; // null: left undefined
 };
 
+/// Where an argument of an operator comes from: a constant, or the operands
+/// from `firstOperand` on, one for each that is present.
+struct MatchedArgument {
+  enum Kind { Constant, Tensor, Tensors, Written } kind = Constant;
+  unsigned firstOperand = 0;
+  llvm::SmallVector<bool, 1> present;
+  ConstantValue constant;
+};
+
+/// The arguments of `schema`, from those that were given and the defaults.
+/// `op` is what a diagnostic is about.
+mlir::FailureOr<std::vector<MatchedArgument>>
+matchArguments(mlir::Operation *op, const planfile::OperatorSchema &schema,
+               aten::ArgsAttr args);
+
 /// Completes the arguments of `launch` with the defaults of its schema.
 mlir::FailureOr<LaunchArguments> completeArguments(plan::LaunchOp launch);
 
 /// The schema of the launch's operator as the plan file has it. Of an operator
 /// without facts only the name is known: the kinds are those of the arguments.
 std::string getSchemaText(plan::LaunchOp launch);
+std::string getSchemaText(aten::OpNameAttr callee, aten::ArgsAttr args,
+                          size_t numResults);
+
+/// The content of an embedded buffer of a type, as its bytes lie in memory.
+/// `op` is what a diagnostic is about.
+mlir::FailureOr<std::vector<uint8_t>> getBytes(mlir::Operation *op,
+                                               mlir::ElementsAttr elements,
+                                               mlir::RankedTensorType type);
 
 } // namespace fsdp
 

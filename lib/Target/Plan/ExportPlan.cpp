@@ -6,7 +6,6 @@
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/AsmState.h"
-#include "mlir/IR/DialectResourceBlobManager.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -58,7 +57,6 @@ private:
   }
 
   LogicalResult addBuffers();
-  FailureOr<std::vector<uint8_t>> getBytes(plan::BufferOp op);
   LogicalResult addUnits();
   LogicalResult addPrograms();
   FailureOr<Offset<void>> getStep(Operation &op, pf::Step &kind);
@@ -97,51 +95,6 @@ FailureOr<pf::DType> getDType(Operation *op, Type type) {
 // Buffers
 //===----------------------------------------------------------------------===//
 
-/// The content of an embedded buffer, as its bytes lie in memory.
-FailureOr<std::vector<uint8_t>> Exporter::getBytes(plan::BufferOp op) {
-  RankedTensorType type = op.getTensorType();
-  size_t itemSize = aten::getItemSize(type.getElementType());
-  std::vector<uint8_t> logical; // row-major
-  auto elements = *op.getValue();
-  if (auto resource = dyn_cast<DenseResourceElementsAttr>(elements)) {
-    AsmResourceBlob *blob = resource.getRawHandle().getBlob();
-    if (!blob)
-      return op.emitOpError()
-             << "expected the content of a constant, found an empty resource";
-    logical.assign(blob->getData().begin(), blob->getData().end());
-  } else if (auto dense = dyn_cast<DenseElementsAttr>(elements)) {
-    if (type.getElementType().isInteger(1)) {
-      for (bool value : dense.getValues<bool>())
-        logical.push_back(value);
-    } else {
-      ArrayRef<char> raw = dense.getRawData();
-      for (int64_t i = 0, e = dense.isSplat() ? type.getNumElements() : 1;
-           i != e; ++i)
-        logical.insert(logical.end(), raw.begin(), raw.end());
-    }
-  }
-  if (logical.size() != size_t(type.getNumElements()) * itemSize)
-    return op.emitOpError()
-           << "expected a value of " << type.getNumElements() * itemSize
-           << " bytes, found " << logical.size();
-  if (aten::isDense(type))
-    return logical;
-
-  std::vector<uint8_t> placed(plan::getExtent(type));
-  SmallVector<int64_t> index(type.getRank()), strides = aten::getStrides(type);
-  for (size_t from = 0; from != logical.size(); from += itemSize) {
-    int64_t to = 0;
-    for (auto [i, stride] : llvm::zip_equal(index, strides))
-      to += i * stride;
-    std::copy_n(logical.begin() + from, itemSize,
-                placed.begin() + to * itemSize);
-    for (int64_t d = type.getRank() - 1;
-         d >= 0 && ++index[d] == type.getDimSize(d); --d)
-      index[d] = 0;
-  }
-  return placed;
-}
-
 LogicalResult Exporter::addBuffers() {
   for (Operation &op : module.getBody().front())
     if (isa<plan::BufferOp, plan::ViewOp>(op))
@@ -166,7 +119,8 @@ LogicalResult Exporter::addBuffers() {
 
     flatbuffers::Offset<flatbuffers::Vector<uint8_t>> bytes;
     if (own && own.getValue()) {
-      FailureOr<std::vector<uint8_t>> content = getBytes(own);
+      FailureOr<std::vector<uint8_t>> content =
+          getBytes(own, *own.getValue(), type);
       if (failed(content))
         return failure();
       fbb.ForceVectorAlignment(content->size(), 1, 16);
@@ -450,6 +404,10 @@ FailureOr<pf::PlanFile> Exporter::run() {
   std::vector<Offset<pf::Shape>> shapeTable;
   for (const std::vector<int64_t> &values : shapes.keys)
     shapeTable.push_back(pf::CreateShapeDirect(fbb, &values));
+  std::vector<pf::Meaning> meanings;
+  for (auto meaning : module.getOps<plan::MeaningOp>())
+    meanings.emplace_back(uint64_t(meaning.getNumber()),
+                          string(meaning.getWhat()));
   std::vector<Offset<flatbuffers::String>> notes, stringTable;
   if (module.getNotes())
     for (StringAttr note : module.getNotes()->getAsRange<StringAttr>())
@@ -462,14 +420,14 @@ FailureOr<pf::PlanFile> Exporter::run() {
   std::vector<Offset<flatbuffers::String>> digests;
   for (const std::vector<std::string> &sequence : sequences)
     digests.push_back(fbb.CreateString(pf::digestCollectives(sequence)));
-  fbb.Finish(
-      pf::CreatePlanDirect(fbb, pf::planVersion, "fsdp-mlir", device.c_str(),
-                           strategy.c_str(), &mesh, arena[0], persistentBytes,
-                           arena[1], &stringTable, &shapeTable, &operatorTable,
-                           &constants, &bufferTable, &unitTable,
-                           &communicatorTable, &programTable, &reuse, &digests,
-                           uint64_t(module.getTokenRows().value_or(0)), &notes),
-      pf::PlanIdentifier());
+  fbb.Finish(pf::CreatePlanDirect(
+                 fbb, pf::planVersion, "fsdp-mlir", device.c_str(),
+                 strategy.c_str(), &mesh, arena[0], persistentBytes, arena[1],
+                 &stringTable, &shapeTable, &operatorTable, &constants,
+                 &bufferTable, &unitTable, &communicatorTable, &programTable,
+                 &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),
+                 &notes, meanings.empty() ? nullptr : &meanings),
+             pf::PlanIdentifier());
   pf::Expected<pf::PlanFile> file =
       pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());
   if (!file)
@@ -485,5 +443,9 @@ FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module,
   if (plans.size() != 1)
     return module.emitError()
            << "expected one plan.module to export, found " << plans.size();
-  return Exporter(plans.front(), name).run();
+  return exportPlan(plans.front(), name);
+}
+
+FailureOr<pf::PlanFile> fsdp::exportPlan(plan::ModuleOp plan, StringRef name) {
+  return Exporter(plan, name).run();
 }

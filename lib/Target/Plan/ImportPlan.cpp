@@ -355,6 +355,10 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
       if (failed(addCommand(*command)))
         return {};
   }
+  if (plan.meaning())
+    for (const pf::Meaning *entry : *plan.meaning())
+      plan::MeaningOp::create(builder, unknown, string(entry->what()),
+                              builder.getI64IntegerAttr(entry->value()));
   if (failed(verify(*module)))
     return {};
   return module;

@@ -10,6 +10,7 @@
 #define FSDP_TARGET_PLAN_PLANTARGET_H
 
 #include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Dialect/Plan/IR/Plan.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
@@ -19,6 +20,8 @@ namespace fsdp {
 /// The checked plan file of the one `plan.module` in `module`, every buffer of
 /// which has a place. `name` stands in diagnostics for the file.
 mlir::FailureOr<planfile::PlanFile> exportPlan(mlir::ModuleOp module,
+                                               llvm::StringRef name);
+mlir::FailureOr<planfile::PlanFile> exportPlan(plan::ModuleOp plan,
                                                llvm::StringRef name);
 
 /// A module with the `plan.module` of a checked plan file. Fails, with a

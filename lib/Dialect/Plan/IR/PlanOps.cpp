@@ -57,7 +57,8 @@ LogicalResult ModuleOp::verify() {
     return emitOpError() << "C1: expected device 'cpu' or 'cuda', got '"
                          << getDevice() << "'";
   for (Operation &op : getBody().front())
-    if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp>(op))
+    if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp, MeaningOp>(
+            op))
       return emitOpError("C2: expected only tables and programs in the body, "
                          "got '")
              << op.getName() << "'";

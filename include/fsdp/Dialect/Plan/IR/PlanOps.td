@@ -240,4 +240,23 @@ def Plan_ProgramOp : Plan_Op<"program", [
   let hasVerifier = 1;
 }
 
+def Plan_MeaningOp : Plan_Op<"meaning", [HasParent<"ModuleOp">]> {
+  let summary = "what the model computes";
+  let description = [{
+    The number of one value that outlives a step, as the model means it: two
+    values with the same number are the same function of the step's inputs. Made
+    from the model before it was sharded; `plan-verify` compares with it what
+    the programs compute.
+
+    Example:
+
+    ```mlir
+    plan.meaning "loss" is 8122339151131226327
+    plan.meaning "gradient transformer.wte.weight" is -339151131226327812
+    ```
+  }];
+  let arguments = (ins StrAttr:$what, I64Attr:$number);
+  let assemblyFormat = "$what `is` $number attr-dict";
+}
+
 #endif // FSDP_DIALECT_PLAN_IR_PLANOPS_TD

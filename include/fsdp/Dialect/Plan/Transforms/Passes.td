@@ -76,4 +76,16 @@ def SelectKernels : Pass<"plan-select-kernels", "::fsdp::plan::ModuleOp"> {
   }];
 }
 
+def Verify : Pass<"plan-verify", "::fsdp::plan::ModuleOp"> {
+  let summary = "prove that the plan does what its model means";
+  let description = [{
+    Makes the plan file of the plan and runs its programs over numbers that
+    stand for values: every read must find what was last written to its own
+    buffer, wholly and in an order that the events enforce, and what is left at
+    the end must have the numbers that `plan.meaning` says, if there are any.
+
+    After: the same plan.
+  }];
+}
+
 #endif // FSDP_DIALECT_PLAN_TRANSFORMS_PASSES_TD

@@ -1,0 +1,148 @@
+//===- Machine.h - Commands over numbers ------------------------*- C++ -*-===//
+//
+// What each command of a plan does to a symbolic memory. The same machine runs
+// the model before it was sharded, operator by operator, each value in memory
+// of its own: operators that kernel selection replaces are brought to one form
+// here, whichever of them is met.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_SYMBOLIC_MACHINE_H
+#define FSDP_SYMBOLIC_MACHINE_H
+
+#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Archive/OperatorSchema.h"
+#include "fsdp/Symbolic/Memory.h"
+
+#include <memory>
+#include <string>
+
+namespace fsdp::symbolic {
+
+/// A constant argument. Truth values and enumerations are integers.
+struct Literal {
+  planfile::Value kind = planfile::Value::None;
+  std::vector<int64_t> integers = {};
+  std::vector<double> floats = {};
+  std::string text = {};
+
+  Number number() const;
+};
+
+/// An operator, and what it is the same as.
+struct Operator {
+  enum Kind {
+    Plain,
+    Copy,        // the elements of `source`
+    Fill,        // equal elements, of the literal `value` or of `constant`
+    FillTensor,  // the element of `value`
+    Embedding,   // a choice of rows
+    WindowWrite, // `source` in a window, `base` or zeros around it
+    Mean,        // a sum, divided
+  } kind = Plain;
+  planfile::OperatorSchema schema;
+  Number number = 0;
+  /// Of each argument: which one it is of the operator that stands for all
+  /// that are the same; -1 if that has none such, or it is only written.
+  std::vector<int> places;
+  size_t numPlaces = 0;
+  /// Draws random numbers, or is not known: equal calls differ.
+  bool hasEffect = false;
+  /// Result i depends on the elements i of the operands only.
+  bool isPointwise = false;
+  // Arguments by position, -1 if there is none.
+  int source = -1, base = -1, value = -1, dim = -1, start = -1, step = -1,
+      index = -1, keepdim = -1;
+  double constant = 0;
+
+  int find(std::string_view name) const;
+};
+
+/// An argument: a literal, or tensors (null: none).
+struct Argument {
+  const Literal *literal = nullptr;
+  std::vector<const Window *> tensors = {};
+};
+
+/// A flat parameter.
+struct Unit {
+  struct Parameter {
+    std::string_view name;
+    uint64_t offset, numel; // elements
+    bool isTrainable;
+  };
+  std::string_view name;
+  DType storage, compute, reduce;
+  uint64_t numel = 0, shards = 1;
+  uint64_t axes = 0; // along which it is cut, as bits
+  std::vector<Parameter> parameters = {};
+};
+
+/// Elements [begin, end) of a flat parameter.
+using Range = std::pair<uint64_t, uint64_t>;
+
+/// What is there at the end, by name.
+using Meanings = std::map<std::string, Number>;
+
+class Machine {
+public:
+  Memory memory;
+  Values values;
+
+  /// The operator of a qualified name, "aten::mm"; the reference stays valid.
+  /// The schema must be one.
+  const Operator &getOperator(std::string_view name, std::string_view schema);
+
+  /// `results`: of an operator that writes no argument; null: unused.
+  void launch(const Operator &op, const std::vector<Argument> &arguments,
+              const std::vector<const Window *> &results);
+  void copy(const Window &source, const Window &target);
+  void zero(const Window &target);
+  void allGather(const Window &source, const Window &target, uint64_t axes);
+  void reduceScatter(const Window &source, const Window &target, uint64_t axes,
+                     double divisor, DType via);
+  void allReduce(const Window &source, const Window &target, uint64_t axes,
+                 double divisor, DType via);
+
+  // Flat parameters. A window is that of a rank's piece.
+  Pieces readFlat(const Unit &unit, const Window &window);
+  void writeFlat(const Unit &unit, const Window &window, const Pieces &flat);
+  /// What a flat parameter, or a state of it, is before all commands.
+  Pieces initial(const Unit &unit, std::string_view kind);
+  Pieces sum(const Pieces &flat, uint64_t axes, double divisor, DType via,
+             DType dtype);
+  /// One update of the elements in `ranges`: what the first `states` become,
+  /// by all of `operands`.
+  std::vector<Pieces> update(const Unit &unit, std::string_view rule,
+                             const std::vector<Pieces> &operands,
+                             const std::vector<size_t> &states,
+                             const std::vector<Range> &ranges);
+  /// Adds "<what> <parameter>" for each parameter, and whether pads are zero.
+  static void describe(const Unit &unit, std::string_view what,
+                       const Pieces &flat, bool skipsZeros, Meanings &meanings);
+
+  /// A new program begins.
+  void resetEffects() { numEffects = 0; }
+
+private:
+  void beginCommand() { operands.clear(); }
+  Content read(const Window &window);
+  Pieces readPieces(const Window &window);
+  void write(const Window &window, const Content &content,
+             bool mayOverlap = false);
+  void writePieces(const Window &window, const Pieces &pieces,
+                   bool mayOverlap = false);
+  void checkOverlap(const Window &window, bool mayBeSame);
+  Number call(const Operator &op, const std::vector<Number> &arguments);
+  Content result(Number call, size_t index, const Layout &layout, DType dtype);
+  void writeWindow(const Operator &op, const std::vector<Argument> &arguments,
+                   const Window &target);
+
+  std::map<std::string, Operator, std::less<>> operators;
+  std::vector<const Window *> operands; // of the command
+  uint64_t numEffects = 0;
+};
+
+} // namespace fsdp::symbolic
+
+#endif // FSDP_SYMBOLIC_MACHINE_H

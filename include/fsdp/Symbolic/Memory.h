@@ -1,0 +1,159 @@
+//===- Memory.h - Which value lies where ------------------------*- C++ -*-===//
+//
+// Memory as intervals of bytes, each with the value that was written there
+// last, by whom, and who has read it since. A read gives the number of what it
+// finds; one that finds bytes of another buffer, or a command that no event
+// orders against, is a problem. Time n log n in the number of accesses.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_SYMBOLIC_MEMORY_H
+#define FSDP_SYMBOLIC_MEMORY_H
+
+#include "fsdp/Symbolic/Values.h"
+
+#include <map>
+
+namespace fsdp::symbolic {
+
+inline constexpr size_t numStreams = static_cast<size_t>(Stream::MAX) + 1;
+
+/// For each stream, the last command that is known to be done; -1 if none.
+struct Clock : std::array<int32_t, numStreams> {
+  Clock() { fill(-1); }
+  void join(const Clock &other);
+};
+
+/// A command that touches memory.
+struct Actor {
+  int32_t position = -1; // -1: before all commands
+  Stream stream = Stream::Compute;
+};
+
+/// Sizes and strides in elements, and what follows from them.
+struct Layout {
+  Layout(std::vector<int64_t> sizes, std::vector<int64_t> strides);
+
+  std::vector<int64_t> sizes, strides;
+  uint64_t numel = 1;
+  uint64_t extent = 0; // elements from the first to behind the last
+  std::optional<IndexMap> map;
+  std::optional<PlaceMap> inverse;
+  /// All places of the extent are elements, once each.
+  bool isGapless = false;
+  Number shape = 0; // of the sizes
+
+  static Layout vector(uint64_t size) {
+    return Layout({static_cast<int64_t>(size)}, {1});
+  }
+};
+
+/// A tensor in memory. `root` owns the bytes; `begin` is that of the first
+/// element, in bytes.
+struct Window {
+  uint32_t buffer = 0, root = 0;
+  Space space = Space::Device;
+  DType dtype = DType::F32;
+  uint64_t begin = 0;
+  const Layout *layout = nullptr;
+
+  uint64_t end() const;
+  bool isEmpty() const { return layout->numel == 0; }
+  /// Sizes and type, which together with its content make an operand.
+  Number operand(const Content &content) const;
+  /// Another layout on the same memory, `offset` elements farther on.
+  Window at(int64_t offset, const Layout &layout) const;
+};
+
+/// Why an access is wrong.
+struct Problem {
+  enum Kind {
+    Unwritten,   // nobody has written the bytes
+    Stale,       // somebody has, for another buffer
+    RaceToRead,  // `other` writes what is read, in no order
+    RaceToWrite, // `other` touches what is written, in no order
+    Overlap,     // the same command reads some of what it writes
+  } kind;
+  uint32_t buffer;
+  uint64_t begin, end; // bytes
+  Actor other;         // not of Unwritten
+  uint32_t otherRoot;  // of Stale, Overlap: whose bytes they are
+  int32_t lastWriter;  // of Stale: of the buffer itself; -1 if none
+};
+
+class Memory {
+public:
+  /// Who accesses now, and what has been done before.
+  void setActor(Actor who, const Clock &done) {
+    actor = who;
+    clock = done;
+  }
+
+  /// The content of a window, which becomes a problem if it is none.
+  Content read(const Window &window);
+  /// The same of a window without gaps, in the order of memory.
+  Pieces readPieces(const Window &window);
+  /// `content` by running index.
+  void write(const Window &window, const Content &content);
+  /// Pieces in the order of memory, into a window without gaps.
+  void writePieces(const Window &window, const Pieces &pieces);
+
+  /// The first problem so far.
+  const std::optional<Problem> &getProblem() const { return problem; }
+  void setProblem(const Problem &found) {
+    if (!problem)
+      problem = found;
+  }
+
+  /// A new program begins: all that was done is in order, and of the bytes
+  /// only those whose root `keeps` are left.
+  template <typename Keeps> void beginProgram(const Keeps &keeps) {
+    for (Segments &part : segments)
+      for (auto it = part.begin(); it != part.end();) {
+        it->second.writer = {};
+        it->second.readers = {};
+        it = keeps(it->second.root) ? std::next(it) : part.erase(it);
+      }
+    writers.clear();
+  }
+
+private:
+  /// What was written at once.
+  struct Store {
+    Number bytes; // of all that is there, in the order of memory
+    DType dtype;
+    bool isGapless, hasUnwrittenGaps;
+    Content content; // by running index
+    std::optional<PlaceMap> inverse;
+  };
+  struct Segment {
+    uint64_t end;
+    uint64_t shift; // of its first byte in the store
+    uint32_t store, root;
+    Actor writer;
+    Clock readers;
+  };
+  using Segments = std::map<uint64_t, Segment>; // by first byte
+
+  void report(const Window &window, Problem::Kind kind, uint64_t begin,
+              uint64_t end, const Segment *segment, Actor other);
+  static Segments::iterator find(Segments &part, uint64_t at);
+  bool isDone(Actor other) const;
+  void checkRead(const Window &window);
+  void checkWrite(const Window &window);
+  Content get(const Window &window, Segments::const_iterator segment,
+              uint64_t at, const std::optional<IndexMap> &map, Number layout);
+  Pieces getPieces(const Window &window, uint64_t begin, uint64_t end);
+  void place(const Window &window, uint64_t begin, uint64_t end, Store store);
+
+  std::array<Segments, static_cast<size_t>(Space::MAX) + 1> segments;
+  std::vector<Store> stores;
+  std::vector<int32_t> writers; // of each root, the last one
+  std::optional<Problem> problem;
+  Actor actor;
+  Clock clock;
+};
+
+} // namespace fsdp::symbolic
+
+#endif // FSDP_SYMBOLIC_MEMORY_H

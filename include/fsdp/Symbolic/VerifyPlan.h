@@ -1,0 +1,32 @@
+//===- VerifyPlan.h - Does a plan do what its model means? ------*- C++ -*-===//
+//
+// Translation validation: the programs of a plan are run over numbers instead
+// of tensors, and what they leave is compared with what the plan says that its
+// model means. It stands on the plan file alone, so the compiler runs it on
+// what it writes and the runtime on what it loads.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_SYMBOLIC_VERIFYPLAN_H
+#define FSDP_SYMBOLIC_VERIFYPLAN_H
+
+#include "fsdp/Archive/PlanFile.h"
+
+namespace fsdp::symbolic {
+
+/// Why the plan is wrong, as `<where>: expected <x>, found <y>`; nothing if it
+/// is not. Run with the roles Forward, Forward and Backward, and all:
+///
+/// * every read finds what was written last to its own buffer, all of it;
+/// * what is written is ordered, by its stream or by events, after all that
+///   touch the same bytes before it, and so is what is read;
+/// * no command writes what it still reads;
+/// * the loss, the reduced gradients, the updated parameters and states, and
+///   the outputs have the numbers in `Plan.meaning`, if there are any.
+///
+/// The plan must be checked. Takes time n log n in its commands.
+std::string verifyPlan(const planfile::Plan &plan);
+
+} // namespace fsdp::symbolic
+
+#endif // FSDP_SYMBOLIC_VERIFYPLAN_H

@@ -1,0 +1,26 @@
+//===- Meaning.h - What a model computes, as numbers ------------*- C++ -*-===//
+//
+// Runs the function that a step was made from, before anything was sharded,
+// over numbers: every value in memory of its own, one operator after the other.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TARGET_PLAN_MEANING_H
+#define FSDP_TARGET_PLAN_MEANING_H
+
+#include "fsdp/Symbolic/Machine.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace fsdp {
+
+/// What must be there at the end of a step made from `source`, of the aten
+/// level: the loss and the gradients as means over all ranks, each parameter
+/// with a gradient updated once by the rule of `step`'s optimizer, mutated
+/// buffers, and the outputs that `step` keeps.
+mlir::FailureOr<symbolic::Meanings> getMeaning(mlir::func::FuncOp source,
+                                               mlir::func::FuncOp step);
+
+} // namespace fsdp
+
+#endif // FSDP_TARGET_PLAN_MEANING_H

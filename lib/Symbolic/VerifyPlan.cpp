@@ -1,0 +1,553 @@
+//===- VerifyPlan.cpp - Does a plan do what its model means? --------------===//
+
+#include "fsdp/Symbolic/VerifyPlan.h"
+
+#include "fsdp/Symbolic/Machine.h"
+
+#include <deque>
+#include <xxhash.h>
+
+namespace pf = fsdp::planfile;
+
+namespace fsdp::symbolic {
+
+namespace {
+
+using pf::BufferRole;
+using pf::none;
+using pf::Role;
+
+/// Which commands of a program run.
+using Roles = unsigned;
+constexpr Roles bit(Role role) { return 1u << static_cast<unsigned>(role); }
+constexpr Roles forward = bit(Role::Forward);
+constexpr Roles gradients = forward | bit(Role::Backward);
+constexpr Roles all = gradients | bit(Role::Update);
+
+class PlanVerifier {
+public:
+  explicit PlanVerifier(const pf::Plan &plan) : plan(plan) {}
+  std::string run();
+
+private:
+  void readTables();
+  void readUnits();
+  void setInitialContent();
+  void runProgram(const pf::Program &program, Roles roles);
+  void runCommand(const pf::Command &command);
+  void runLaunch(const pf::Launch &launch);
+  template <typename Update>
+  void runUpdate(const char *rule, const Update &update,
+                 const std::vector<uint32_t> &states);
+  Meanings describe(Roles roles);
+  std::string compare(Roles roles, const Meanings &found);
+
+  uint64_t getAxes(uint32_t communicator) const;
+  std::string_view nameOf(uint32_t index) const {
+    return index == none ? std::string_view()
+                         : plan.strings()->Get(index)->string_view();
+  }
+  std::string nameOfBuffer(uint32_t index) const;
+  std::string nameOfCommand(int32_t position) const;
+  std::string explain(const Problem &problem) const;
+
+  const pf::Plan &plan;
+  Machine machine;
+  std::deque<Layout> layouts; // what windows point to
+  std::vector<Window> windows;
+  std::vector<Literal> literals;
+  std::vector<const Operator *> operators;
+  std::vector<Unit> units;
+  // The run.
+  uint32_t program = 0;
+  int32_t position = 0;
+  std::string message;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Tables
+//===----------------------------------------------------------------------===//
+
+static Literal getLiteral(const pf::Constant &constant) {
+  Literal literal;
+  literal.kind = constant.value_type();
+  auto set = [&](const auto &values, auto &list) {
+    list.assign(values.begin(), values.end());
+  };
+  switch (literal.kind) {
+  case pf::Value::Int:
+    literal.integers = {constant.value_as_Int()->value()};
+    break;
+  case pf::Value::Float:
+    literal.floats = {constant.value_as_Float()->value()};
+    break;
+  case pf::Value::Bool:
+    literal.integers = {constant.value_as_Bool()->value()};
+    break;
+  case pf::Value::Text:
+    literal.text = constant.value_as_Text()->value()->str();
+    break;
+  case pf::Value::Ints:
+    set(*constant.value_as_Ints()->values(), literal.integers);
+    break;
+  case pf::Value::Floats:
+    set(*constant.value_as_Floats()->values(), literal.floats);
+    break;
+  case pf::Value::Bools:
+    set(*constant.value_as_Bools()->values(), literal.integers);
+    break;
+  case pf::Value::Type:
+    literal.integers = {int64_t(constant.value_as_Type()->value())};
+    break;
+  case pf::Value::MemoryFormat:
+    literal.integers = {int64_t(constant.value_as_MemoryFormat()->value())};
+    break;
+  default:
+    break;
+  }
+  return literal;
+}
+
+/// The axes of more than one rank along which a communicator reaches.
+uint64_t PlanVerifier::getAxes(uint32_t communicator) const {
+  uint64_t axes = 0;
+  for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
+    if (plan.mesh()->Get(axis)->size() != 1)
+      axes |= uint64_t(1) << std::min(axis, 63u);
+  return axes;
+}
+
+void PlanVerifier::readTables() {
+  // Buffers share their shapes.
+  std::map<std::pair<uint32_t, uint32_t>, const Layout *> known;
+  for (uint32_t i = 0; i != plan.buffers()->size(); ++i) {
+    const pf::Buffer &buffer = *plan.buffers()->Get(i);
+    const Layout *&layout = known[{buffer.sizes(), buffer.strides()}];
+    if (!layout) {
+      const auto &sizes = *plan.shapes()->Get(buffer.sizes())->values();
+      const auto &strides = *plan.shapes()->Get(buffer.strides())->values();
+      layout = &layouts.emplace_back(
+          std::vector<int64_t>(sizes.begin(), sizes.end()),
+          std::vector<int64_t>(strides.begin(), strides.end()));
+    }
+    windows.push_back({i, buffer.root(), buffer.space(), buffer.dtype(),
+                       buffer.offset(), layout});
+  }
+  for (const pf::Constant *constant : *plan.constants())
+    literals.push_back(getLiteral(*constant));
+  for (const pf::Operator *op : *plan.operators())
+    operators.push_back(
+        &machine.getOperator(nameOf(op->name()), nameOf(op->schema())));
+}
+
+void PlanVerifier::readUnits() {
+  for (const pf::Unit *unit : *plan.units()) {
+    Unit &own = units.emplace_back();
+    own.name = nameOf(unit->name());
+    own.storage = unit->storage();
+    own.compute = unit->compute();
+    own.reduce = unit->reduce();
+    own.numel = unit->numel();
+    own.shards = unit->shards();
+    for (const pf::Parameter *parameter : *unit->parameters()) {
+      uint64_t numel = 1;
+      for (int64_t size : *plan.shapes()->Get(parameter->sizes())->values())
+        numel *= static_cast<uint64_t>(size);
+      own.parameters.push_back({nameOf(parameter->name()), parameter->offset(),
+                                numel, parameter->trainable()});
+    }
+  }
+  // Collectives say along which axes a unit is cut; the first one decides.
+  std::vector<bool> isKnown(units.size());
+  auto cut = [&](uint32_t unit, uint32_t communicator) {
+    if (unit == none || isKnown[unit])
+      return;
+    units[unit].axes = getAxes(communicator);
+    isKnown[unit] = true;
+  };
+  for (const pf::Program *program : *plan.programs())
+    for (const pf::Command *command : *program->commands())
+      if (const pf::AllGather *gather = command->step_as_AllGather())
+        cut(gather->unit(), gather->communicator());
+      else if (const pf::ReduceScatter *reduce =
+                   command->step_as_ReduceScatter())
+        cut(reduce->unit(), reduce->communicator());
+}
+
+void PlanVerifier::setInitialContent() {
+  for (uint32_t i = 0; i != windows.size(); ++i) {
+    const pf::Buffer &buffer = *plan.buffers()->Get(i);
+    const Window &window = windows[i];
+    if (buffer.root() != i)
+      continue;
+    auto setVector = [&](const Key &key) {
+      machine.memory.write(window,
+                           Values::vector(key.number(), window.layout->numel));
+    };
+    switch (buffer.role()) {
+    case BufferRole::Shard:
+    case BufferRole::OptimizerState: {
+      const Unit &unit = units[buffer.owner()];
+      std::string_view kind = buffer.role() == BufferRole::Shard
+                                  ? "parameter"
+                                  : nameOf(buffer.name());
+      machine.writeFlat(unit, window, machine.initial(unit, kind));
+      break;
+    }
+    case BufferRole::ModelBuffer:
+      setVector(Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype()));
+      break;
+    case BufferRole::Constant:
+      setVector(Key("constant",
+                    XXH3_64bits(buffer.bytes()->Data(), buffer.bytes()->size()),
+                    buffer.dtype()));
+      break;
+    case BufferRole::Input:
+      setVector(Key("input", buffer.index(), buffer.dtype()));
+      break;
+    default:
+      break;
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Commands
+//===----------------------------------------------------------------------===//
+
+void PlanVerifier::runLaunch(const pf::Launch &launch) {
+  std::vector<Argument> arguments;
+  std::vector<const Window *> results;
+  auto getWindow = [&](uint32_t index) {
+    return index == none ? nullptr : &windows[index];
+  };
+  for (int32_t value : *launch.args()) {
+    Argument &argument = arguments.emplace_back();
+    if (value >= 0) {
+      argument.tensors = {getWindow(static_cast<uint32_t>(value))};
+      continue;
+    }
+    const pf::Constant &constant =
+        *plan.constants()->Get(static_cast<uint32_t>(~value));
+    if (const pf::Refs *refs = constant.value_as_Refs())
+      for (int32_t ref : *refs->values())
+        argument.tensors.push_back(getWindow(static_cast<uint32_t>(ref)));
+    else
+      argument.literal = &literals[static_cast<uint32_t>(~value)];
+  }
+  if (launch.results())
+    for (uint32_t result : *launch.results())
+      results.push_back(getWindow(result));
+  machine.launch(*operators[launch.op()], arguments, results);
+}
+
+template <typename Update>
+void PlanVerifier::runUpdate(const char *rule, const Update &update,
+                             const std::vector<uint32_t> &states) {
+  const Unit &unit = units[update.unit()];
+  std::vector<Pieces> operands = {
+      machine.readFlat(unit, windows[update.gradient()])};
+  std::vector<size_t> changed;
+  for (uint32_t state : states) {
+    changed.push_back(operands.size());
+    operands.push_back(machine.readFlat(unit, windows[state]));
+  }
+  std::vector<Range> ranges;
+  for (const pf::Interval *interval : *update.intervals())
+    ranges.emplace_back(interval->begin(), interval->end());
+  std::vector<Pieces> results =
+      machine.update(unit, rule, operands, changed, ranges);
+  for (size_t k = 0; k != states.size(); ++k)
+    machine.writeFlat(unit, windows[states[k]], results[k]);
+}
+
+void PlanVerifier::runCommand(const pf::Command &command) {
+  switch (command.step_type()) {
+  case pf::Step::Launch:
+    return runLaunch(*command.step_as_Launch());
+  case pf::Step::AllGather: {
+    const pf::AllGather &gather = *command.step_as_AllGather();
+    return machine.allGather(windows[gather.source()], windows[gather.target()],
+                             getAxes(gather.communicator()));
+  }
+  case pf::Step::ReduceScatter: {
+    const pf::ReduceScatter &reduce = *command.step_as_ReduceScatter();
+    return machine.reduceScatter(windows[reduce.source()],
+                                 windows[reduce.target()],
+                                 getAxes(reduce.communicator()),
+                                 reduce.pre() * reduce.post(), reduce.via());
+  }
+  case pf::Step::AllReduce: {
+    const pf::AllReduce &reduce = *command.step_as_AllReduce();
+    return machine.allReduce(windows[reduce.source()], windows[reduce.target()],
+                             getAxes(reduce.communicator()),
+                             reduce.pre() * reduce.post(), reduce.via());
+  }
+  case pf::Step::AdamW: {
+    const pf::AdamW &update = *command.step_as_AdamW();
+    return runUpdate(
+        "adamw", update,
+        {update.parameter(), update.exp_avg(), update.exp_avg_sq()});
+  }
+  case pf::Step::SGD: {
+    const pf::SGD &update = *command.step_as_SGD();
+    std::vector<uint32_t> states = {update.parameter()};
+    if (update.momentum() != none)
+      states.push_back(update.momentum());
+    return runUpdate("sgd", update, states);
+  }
+  case pf::Step::Zero:
+    return machine.zero(windows[command.step_as_Zero()->target()]);
+  case pf::Step::Copy: {
+    const pf::Copy &copy = *command.step_as_Copy();
+    return machine.copy(windows[copy.source()], windows[copy.target()]);
+  }
+  case pf::Step::Record:
+  case pf::Step::Wait:
+  case pf::Step::NONE:
+    return;
+  }
+}
+
+/// Runs the commands of some roles, in file order; events order the streams.
+void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
+  machine.memory.beginProgram([&](uint32_t root) {
+    const pf::Buffer &buffer = *plan.buffers()->Get(root);
+    return pf::isPersistent(buffer.role()) ||
+           buffer.role() == BufferRole::Input;
+  });
+  machine.resetEffects();
+  std::array<Clock, numStreams> clocks;
+  std::vector<Clock> events(commands.events());
+  uint32_t group = none;
+  int32_t first = 0; // of the group
+  for (position = 0; position != int32_t(commands.commands()->size());
+       ++position) {
+    const pf::Command &command = *commands.commands()->Get(uint32_t(position));
+    if (!(roles & bit(command.role())))
+      continue;
+    size_t stream = static_cast<size_t>(command.stream());
+    clocks[stream][stream] = position;
+    if (const pf::Record *record = command.step_as_Record())
+      events[record->event()] = clocks[stream];
+    else if (const pf::Wait *wait = command.step_as_Wait())
+      clocks[stream].join(events[wait->event()]);
+    // Of the collectives of a group, none is done before the others.
+    if (command.group() == none || command.group() != group)
+      first = position;
+    group = command.group();
+    Clock done = clocks[stream];
+    done[stream] = first - 1;
+    machine.memory.setActor({position, command.stream()}, done);
+    runCommand(command);
+    if (machine.memory.getProblem())
+      return;
+  }
+  // All streams are joined behind a program.
+  Clock end;
+  end.fill(position);
+  position = -1;
+  machine.memory.setActor({}, end);
+}
+
+//===----------------------------------------------------------------------===//
+// The end
+//===----------------------------------------------------------------------===//
+
+/// What the buffers hold that outlive the commands of `roles`.
+Meanings PlanVerifier::describe(Roles roles) {
+  Meanings meanings;
+  auto add = [&](std::string name, const Window &window) {
+    Content content = machine.memory.read(window);
+    meanings[std::move(name)] = window.operand(content);
+  };
+  for (uint32_t i = 0; i != windows.size(); ++i) {
+    const pf::Buffer &buffer = *plan.buffers()->Get(i);
+    const Window &window = windows[i];
+    if (buffer.root() != i)
+      continue;
+    switch (buffer.role()) {
+    case BufferRole::Loss:
+      add("loss", window);
+      break;
+    case BufferRole::Output:
+      add("output " + std::to_string(buffer.index()), window);
+      break;
+    case BufferRole::ModelBuffer: {
+      Content old = Values::vector(
+          Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype())
+              .number(),
+          window.layout->numel);
+      if (machine.memory.read(window).number() != old.number())
+        add("buffer " + std::string(nameOf(buffer.name())), window);
+      break;
+    }
+    case BufferRole::Gradient:
+      if (roles == gradients)
+        Machine::describe(units[buffer.owner()], "gradient",
+                          machine.readFlat(units[buffer.owner()], window),
+                          /*skipsZeros=*/true, meanings);
+      break;
+    case BufferRole::Shard:
+    case BufferRole::OptimizerState:
+      if (roles == all)
+        Machine::describe(units[buffer.owner()],
+                          buffer.role() == BufferRole::Shard
+                              ? "parameter"
+                              : nameOf(buffer.name()),
+                          machine.readFlat(units[buffer.owner()], window),
+                          /*skipsZeros=*/false, meanings);
+      break;
+    default:
+      break;
+    }
+  }
+  return meanings;
+}
+
+std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
+  if (!plan.meaning() || plan.meaning()->size() == 0)
+    return {};
+  std::string end =
+      roles == all ? "the end of the step" : "the end of the backward";
+  size_t count = 0;
+  // The loss first: whatever is wrong in the forward shows there.
+  for (bool isLoss : {true, false})
+    for (const pf::Meaning *meaning : *plan.meaning()) {
+      std::string name(nameOf(meaning->what()));
+      if ((name == "loss") != isLoss)
+        continue;
+      auto startsWith = [&](std::string_view prefix) {
+        return name.compare(0, prefix.size(), prefix) == 0;
+      };
+      bool isGradient = startsWith("gradient ");
+      bool isOfAll = isLoss || startsWith("output ") || startsWith("buffer ");
+      if (!isOfAll && isGradient != (roles == gradients))
+        continue;
+      ++count;
+      auto actual = found.find(name);
+      if (actual == found.end())
+        return end + ": expected the " + name + " of the model, found none";
+      if (actual->second != meaning->value())
+        return end + ": expected the " + name +
+               " of the model, found another value";
+    }
+  if (count == found.size())
+    return {};
+  for (const auto &[name, number] : found) {
+    bool isKnown = false;
+    for (const pf::Meaning *meaning : *plan.meaning())
+      isKnown |= nameOf(meaning->what()) == name;
+    if (!isKnown)
+      return end + ": expected only what the model computes, found a " + name;
+  }
+  return end + ": expected each value once, found one twice";
+}
+
+//===----------------------------------------------------------------------===//
+// Problems
+//===----------------------------------------------------------------------===//
+
+/// `commands[3] (mm)`
+static std::string at(const char *list, uint32_t index, std::string_view name) {
+  std::string text = std::string(list) + "[" + std::to_string(index) + "]";
+  return name.empty() ? text : text.append(" (").append(name).append(")");
+}
+
+std::string PlanVerifier::nameOfBuffer(uint32_t index) const {
+  return at("buffers", index, nameOf(plan.buffers()->Get(index)->name()));
+}
+
+std::string PlanVerifier::nameOfCommand(int32_t number) const {
+  if (number < 0)
+    return "the end";
+  const pf::Program &commands = *plan.programs()->Get(program);
+  const pf::Command &command =
+      *commands.commands()->Get(static_cast<uint32_t>(number));
+  std::string name =
+      at("commands", static_cast<uint32_t>(number), nameOf(command.node()));
+  const pf::Launch *launch = command.step_as_Launch();
+  name += launch ? ", " + std::string(nameOf(
+                              plan.operators()->Get(launch->op())->name()))
+                 : std::string(", ") + pf::EnumNameStep(command.step_type());
+  return name + " on " + pf::EnumNameStream(command.stream());
+}
+
+std::string PlanVerifier::explain(const Problem &problem) const {
+  std::string bytes = "bytes [" + std::to_string(problem.begin) + ", " +
+                      std::to_string(problem.end) + ")";
+  std::string buffer = nameOfBuffer(problem.buffer);
+  std::string where =
+      at("programs", program, nameOf(plan.programs()->Get(program)->name())) +
+      "." + nameOfCommand(position);
+  std::string other = nameOfCommand(problem.other.position);
+  switch (problem.kind) {
+  case Problem::Unwritten:
+    return where + ": expected " + buffer +
+           " to be written before it is read, found " + bytes +
+           " that nothing has written";
+  case Problem::Stale: {
+    std::string writer = problem.other.position < 0
+                             ? "that were there before"
+                             : "that " + other + " wrote";
+    std::string last =
+        problem.lastWriter < 0
+            ? ""
+            : " as " + nameOfCommand(problem.lastWriter) + " left it";
+    return where + ": expected to read " + buffer + last + ", found " + bytes +
+           " " + writer + " for " + nameOfBuffer(problem.otherRoot);
+  }
+  case Problem::RaceToRead:
+    return where + ": expected to read " + buffer + " after " + other +
+           ", which writes " + bytes + ", found no order between them";
+  case Problem::RaceToWrite:
+    return where + ": expected to write " + buffer + " after " + other +
+           ", which touches " + bytes + ", found no order between them";
+  case Problem::Overlap:
+    return where + ": expected a result apart from its operands, found " +
+           bytes + " of both " + buffer + " and " +
+           nameOfBuffer(problem.otherRoot);
+  }
+  return where;
+}
+
+std::string PlanVerifier::run() {
+  readTables();
+  readUnits();
+  setInitialContent();
+  auto runNamed = [&](std::string_view name, Roles roles) {
+    for (program = 0; program != plan.programs()->size(); ++program)
+      if (nameOf(plan.programs()->Get(program)->name()) == name) {
+        runProgram(*plan.programs()->Get(program), roles);
+        return true;
+      }
+    return false;
+  };
+  auto explainProblem = [&] { return explain(*machine.memory.getProblem()); };
+  if (runNamed("init", bit(Role::Init)) && machine.memory.getProblem())
+    return explainProblem();
+  const Memory before = machine.memory;
+  for (Roles roles : {forward, gradients, all}) {
+    machine.memory = before;
+    if (!runNamed("step", roles))
+      return {};
+    if (machine.memory.getProblem())
+      return explainProblem();
+    if (roles == forward)
+      continue;
+    Meanings found = describe(roles);
+    if (machine.memory.getProblem())
+      return explainProblem();
+    if (std::string difference = compare(roles, found); !difference.empty())
+      return difference;
+  }
+  return {};
+}
+
+std::string verifyPlan(const pf::Plan &plan) {
+  return PlanVerifier(plan).run();
+}
+
+} // namespace fsdp::symbolic

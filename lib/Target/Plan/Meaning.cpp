@@ -1,0 +1,422 @@
+//===- Meaning.cpp - What a model computes, as numbers --------------------===//
+
+#include "fsdp/Target/Plan/Meaning.h"
+
+#include "Arguments.h"
+
+#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "llvm/ADT/MapVector.h"
+
+#include <deque>
+#include <xxhash.h>
+
+using namespace mlir;
+using namespace fsdp;
+using fsdp::aten::ATenDialect;
+namespace pf = fsdp::planfile;
+namespace sy = fsdp::symbolic;
+
+namespace {
+
+class SourceRun {
+public:
+  SourceRun(func::FuncOp source, func::FuncOp step)
+      : source(source), step(step), symbols(step->getParentOfType<ModuleOp>()) {
+  }
+
+  FailureOr<sy::Meanings> run();
+
+private:
+  /// Where a value lies, and where the tensor starts whose storage it shares.
+  struct Place {
+    sy::Window window;
+    uint64_t storage = 0;
+  };
+  /// A call without its operands.
+  struct Call {
+    const sy::Operator *op = nullptr;
+    std::vector<MatchedArgument> arguments;
+    std::vector<sy::Literal> literals;
+  };
+
+  LogicalResult readUnits();
+  LogicalResult addArgument(BlockArgument argument);
+  LogicalResult addCall(aten::CallOp op);
+  FailureOr<const Call *> getCall(aten::CallOp op);
+  LogicalResult addResults();
+  void addUnit(UnitOp unit, ArrayRef<Value> gradients);
+
+  const sy::Layout *getLayout(RankedTensorType type);
+  FailureOr<Place> place(Location loc, Type type);
+  sy::Window place(const sy::Layout &layout, pf::DType dtype);
+
+  func::FuncOp source, step;
+  SymbolTable symbols;
+  sy::Machine machine;
+  std::deque<sy::Layout> layouts;
+  DenseMap<Type, const sy::Layout *> layoutOf;
+  DenseMap<Value, Place> places;
+  DenseMap<std::pair<Attribute, Attribute>, Call> calls;
+  uint64_t end = 0; // of the memory in use
+  uint32_t numRoots = 0;
+
+  uint64_t axes = 0; // of more than one rank, as bits
+  double numRanks = 1;
+  DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
+  llvm::MapVector<Operation *, sy::Unit> units;
+  sy::Meanings meanings;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+const sy::Layout *SourceRun::getLayout(RankedTensorType type) {
+  const sy::Layout *&layout = layoutOf[type];
+  if (!layout) {
+    SmallVector<int64_t> strides = aten::getStrides(type);
+    layout = &layouts.emplace_back(
+        std::vector<int64_t>(type.getShape().begin(), type.getShape().end()),
+        std::vector<int64_t>(strides.begin(), strides.end()));
+  }
+  return layout;
+}
+
+sy::Window SourceRun::place(const sy::Layout &layout, pf::DType dtype) {
+  sy::Window window{numRoots, numRoots, pf::Space::Device, dtype, end, &layout};
+  ++numRoots;
+  end = llvm::alignTo(window.end() + 1, 64);
+  return window;
+}
+
+FailureOr<SourceRun::Place> SourceRun::place(Location loc, Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  std::optional<pf::DType> dtype =
+      tensor ? toPlanDType(tensor.getElementType()) : std::nullopt;
+  if (!dtype || !tensor.hasStaticShape())
+    return emitError(loc) << "expected a tensor of known sizes, found " << type;
+  sy::Window window = place(*getLayout(tensor), *dtype);
+  // The storage may start ahead of the first element.
+  uint64_t ahead = aten::getOffset(tensor) * pf::getItemSize(*dtype);
+  return Place{window, window.begin - ahead};
+}
+
+//===----------------------------------------------------------------------===//
+// Units and arguments
+//===----------------------------------------------------------------------===//
+
+LogicalResult SourceRun::readUnits() {
+  auto module = step->getParentOfType<ModuleOp>();
+  for (auto mesh : module.getOps<MeshOp>()) {
+    for (auto [index, axis] :
+         llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+      if (axis.getSize() != 1)
+        axes |= uint64_t(1) << index;
+    numRanks = double(mesh.getNumRanks());
+  }
+  for (auto unit : module.getOps<UnitOp>()) {
+    sy::Unit &own = units[unit];
+    std::optional<pf::DType> storage = toPlanDType(unit.getStorage()),
+                             compute = toPlanDType(unit.getCompute()),
+                             reduce = toPlanDType(unit.getReduce());
+    if (!storage || !compute || !reduce)
+      return unit.emitError("expected element types that a plan file knows");
+    own.name = unit.getSymName();
+    own.storage = *storage;
+    own.compute = *compute;
+    own.reduce = *reduce;
+    own.numel = unit.getLayout().getPadded();
+    for (ParameterAttr parameter : unit.getLayout().getParameters()) {
+      own.parameters.push_back(
+          {parameter.getName().getValue(), uint64_t(parameter.getOffset()),
+           uint64_t(parameter.getEnd() - parameter.getOffset()),
+           !parameter.getFrozen()});
+      parameters[parameter.getName()] = {unit, parameter};
+    }
+  }
+  return success();
+}
+
+LogicalResult SourceRun::addArgument(BlockArgument argument) {
+  FailureOr<Place> placed = place(argument.getLoc(), argument.getType());
+  if (failed(placed))
+    return failure();
+  places[argument] = *placed;
+  const sy::Window &window = placed->window;
+  auto get = [&](StringRef name) {
+    return source.getArgAttr(argument.getArgNumber(), name);
+  };
+  auto set = [&](const sy::Key &key) {
+    machine.memory.write(
+        window, sy::Values::vector(key.number(), window.layout->numel));
+    return success();
+  };
+  if (auto name =
+          dyn_cast_or_null<StringAttr>(get(ATenDialect::getParamAttrName()))) {
+    if (!window.layout->isGapless)
+      return emitError(argument.getLoc()) << "expected a dense parameter";
+    // Elements are numbered in the order of the flat parameter.
+    sy::Layout flat = sy::Layout::vector(window.layout->numel);
+    sy::Key key("initial", sy::hashText("parameter"),
+                sy::hashText(name.getValue()), window.dtype);
+    machine.memory.write(
+        window.at(0, flat),
+        sy::Values::vector(key.number(), window.layout->numel));
+    return success();
+  }
+  if (auto name =
+          dyn_cast_or_null<StringAttr>(get(ATenDialect::getBufferAttrName())))
+    return set(sy::Key("buffer", sy::hashText(name.getValue()), window.dtype));
+  if (auto index =
+          dyn_cast_or_null<IntegerAttr>(get(ATenDialect::getInputAttrName())))
+    return set(sy::Key("input", uint64_t(index.getInt()), window.dtype));
+  auto content =
+      dyn_cast_or_null<ElementsAttr>(get(ATenDialect::getValueAttrName()));
+  if (!content)
+    return emitError(argument.getLoc())
+           << "expected a parameter, a buffer, an input or a constant";
+  auto bytes =
+      getBytes(source, content, cast<RankedTensorType>(argument.getType()));
+  if (failed(bytes))
+    return failure();
+  return set(sy::Key("constant", XXH3_64bits(bytes->data(), bytes->size()),
+                     window.dtype));
+}
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+/// Operator and constants, found once for all calls that share them.
+FailureOr<const SourceRun::Call *> SourceRun::getCall(aten::CallOp op) {
+  auto [entry, isNew] =
+      calls.try_emplace({op.getCalleeAttr(), op.getArgsAttr()});
+  Call &call = entry->second;
+  if (!isNew)
+    return &call;
+  std::string text =
+      getSchemaText(op.getCalleeAttr(), op.getArgs(), op.getNumResults());
+  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
+  if (!schema)
+    return op.emitOpError()
+           << "expected an operator with a schema, found '" << text << "'";
+  auto arguments = matchArguments(op, *schema, op.getArgs());
+  if (failed(arguments))
+    return failure();
+  call.op = &machine.getOperator(op.getCalleeAttr().getQualifiedName(), text);
+  call.arguments = std::move(*arguments);
+  for (const MatchedArgument &argument : call.arguments)
+    call.literals.push_back({argument.constant.kind, argument.constant.integers,
+                             argument.constant.floats, argument.constant.text});
+  return &call;
+}
+
+LogicalResult SourceRun::addCall(aten::CallOp op) {
+  if (op.getNumResults() == 0)
+    return success();
+  if (aten::isView(op)) {
+    const Place &from = places[op.getInputs().front()];
+    Place place = from;
+    for (Value result : op.getResults()) {
+      auto type = cast<RankedTensorType>(result.getType());
+      place.window.dtype =
+          toPlanDType(type.getElementType()).value_or(from.window.dtype);
+      place.window.layout = getLayout(type);
+      place.window.begin =
+          place.storage +
+          aten::getOffset(type) * pf::getItemSize(place.window.dtype);
+      places[result] = place;
+    }
+    return success();
+  }
+  auto call = getCall(op);
+  if (failed(call))
+    return failure();
+  std::vector<sy::Argument> arguments;
+  for (auto [match, literal] :
+       llvm::zip_equal((*call)->arguments, (*call)->literals)) {
+    sy::Argument &argument = arguments.emplace_back();
+    if (match.kind == MatchedArgument::Constant &&
+        match.constant.kind != pf::Value::Refs)
+      argument.literal = &literal;
+    auto operand = op.getInputs().begin() + match.firstOperand;
+    for (bool isPresent : match.present)
+      argument.tensors.push_back(
+          isPresent ? &places.find(*operand++)->second.window : nullptr);
+  }
+  std::vector<sy::Window> windows(op.getNumResults());
+  std::vector<const sy::Window *> results;
+  for (auto [result, window] : llvm::zip_equal(op.getResults(), windows)) {
+    results.push_back(nullptr);
+    if (isa<NoneType>(result.getType()))
+      continue;
+    FailureOr<Place> placed = place(op.getLoc(), result.getType());
+    if (failed(placed))
+      return failure();
+    window = placed->window;
+    results.back() = &window;
+  }
+  machine.launch(*(*call)->op, arguments, results);
+  for (auto [result, window] : llvm::zip_equal(op.getResults(), windows))
+    if (auto type = dyn_cast<RankedTensorType>(result.getType()))
+      places[result] = {window,
+                        window.begin - aten::getOffset(type) *
+                                           pf::getItemSize(window.dtype)};
+  if (machine.memory.getProblem())
+    return op.emitOpError("expected operands that have been computed");
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Results
+//===----------------------------------------------------------------------===//
+
+/// The gradients of a unit, one for each parameter or null, and its update.
+void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
+  const sy::Unit &own = units[unit];
+  sy::Pieces state = machine.initial(own, "parameter"), gradient;
+  bool hasGradient = llvm::any_of(gradients, [](Value v) { return !!v; });
+  if (hasGradient) {
+    const sy::Layout &whole =
+        layouts.emplace_back(sy::Layout::vector(own.numel));
+    sy::Window flat = place(whole, own.compute);
+    machine.zero(flat);
+    for (auto [parameter, value] :
+         llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
+      if (!value)
+        continue;
+      SmallVector<int64_t> strides(parameter.getStrides());
+      if (strides.empty())
+        strides = aten::getDenseStrides(parameter.getSizes());
+      sy::Layout layout(
+          {parameter.getSizes().begin(), parameter.getSizes().end()},
+          {strides.begin(), strides.end()});
+      machine.copy(places[value].window,
+                   flat.at(parameter.getOffset(), layout));
+    }
+    gradient = machine.memory.readPieces(flat);
+    if (axes)
+      gradient = machine.sum(gradient, axes, numRanks, own.reduce, own.storage);
+    else if (own.compute != own.storage)
+      for (sy::Piece &piece : gradient)
+        piece.content = machine.values.cast(piece.content, own.storage);
+    sy::Machine::describe(own, "gradient", gradient, /*skipsZeros=*/true,
+                          meanings);
+  }
+
+  // What the optimizer of the step does to whatever has a gradient.
+  std::vector<StringRef> kinds = {StateAttr::getParameterKind()};
+  StringRef rule;
+  for (Operation &op : step.getBody().front()) {
+    if (isa<AdamWOp>(op)) {
+      rule = "adamw";
+      kinds.insert(kinds.end(),
+                   {StateAttr::getExpAvgKind(), StateAttr::getExpAvgSqKind()});
+    } else if (auto sgd = dyn_cast<SGDOp>(op)) {
+      rule = "sgd";
+      if (sgd.getMomentum())
+        kinds.push_back(StateAttr::getMomentumKind());
+    }
+    if (!rule.empty())
+      break;
+  }
+  if (!hasGradient || rule.empty())
+    return sy::Machine::describe(own, "parameter", state, /*skipsZeros=*/false,
+                                 meanings);
+  std::vector<sy::Pieces> operands = {gradient, state};
+  std::vector<size_t> changed = {1};
+  for (StringRef kind : ArrayRef(kinds).drop_front()) {
+    changed.push_back(operands.size());
+    operands.push_back(machine.initial(own, kind));
+  }
+  std::vector<sy::Range> ranges;
+  for (const sy::Unit::Parameter &parameter : own.parameters)
+    if (parameter.isTrainable)
+      ranges.emplace_back(parameter.offset, parameter.offset + parameter.numel);
+  std::vector<sy::Pieces> results =
+      machine.update(own, rule, operands, changed, ranges);
+  for (auto [kind, result] : llvm::zip_equal(kinds, results))
+    sy::Machine::describe(
+        own, kind == StateAttr::getParameterKind() ? "parameter" : kind, result,
+        /*skipsZeros=*/false, meanings);
+}
+
+LogicalResult SourceRun::addResults() {
+  DenseMap<Operation *, SmallVector<Value>> gradients;
+  for (auto &[unit, own] : units)
+    gradients[unit].resize(own.parameters.size());
+  llvm::SmallDenseSet<Attribute> kept; // outputs of the step
+  for (unsigned i = 0; i != step.getNumResults(); ++i)
+    if (Attribute index =
+            step.getResultAttr(i, ATenDialect::getOutputAttrName()))
+      kept.insert(index);
+
+  for (auto [index, value] : llvm::enumerate(
+           source.getBody().front().getTerminator()->getOperands())) {
+    auto get = [&, i = unsigned(index)](StringRef name) {
+      return source.getResultAttr(i, name);
+    };
+    auto found = places.find(value);
+    if (found == places.end())
+      continue;
+    const sy::Window &window = found->second.window;
+    sy::Content content = machine.memory.read(window);
+    if (auto name = dyn_cast_or_null<StringAttr>(
+            get(ATenDialect::getGradOfAttrName()))) {
+      auto owner = parameters.find(name);
+      if (owner == parameters.end() || owner->second.second.getFrozen())
+        continue;
+      UnitOp unit = owner->second.first;
+      auto position =
+          llvm::find(unit.getLayout().getParameters(), owner->second.second) -
+          unit.getLayout().getParameters().begin();
+      gradients[unit][position] = value;
+    } else if (get(ATenDialect::getLossAttrName())) {
+      pf::DType via =
+          pf::getItemSize(window.dtype) < 4 ? pf::DType::F32 : window.dtype;
+      if (axes)
+        content =
+            machine.values.sum(content, axes, numRanks, via, window.dtype);
+      meanings["loss"] = window.operand(content);
+    } else if (auto name = dyn_cast_or_null<StringAttr>(
+                   get(ATenDialect::getBufferMutationAttrName()))) {
+      sy::Key old("buffer", sy::hashText(name.getValue()), window.dtype);
+      if (content.number() !=
+          sy::Values::vector(old.number(), window.layout->numel).number())
+        meanings["buffer " + name.str()] = window.operand(content);
+    } else if (auto number = dyn_cast_or_null<IntegerAttr>(
+                   get(ATenDialect::getOutputAttrName()))) {
+      if (kept.contains(number))
+        meanings["output " + std::to_string(number.getInt())] =
+            window.operand(content);
+    }
+  }
+  for (auto &[unit, own] : units)
+    addUnit(cast<UnitOp>(unit), gradients[unit]);
+  if (machine.memory.getProblem())
+    return source.emitError("expected results that have been computed");
+  return success();
+}
+
+FailureOr<sy::Meanings> SourceRun::run() {
+  if (failed(readUnits()))
+    return failure();
+  for (BlockArgument argument : source.getArguments())
+    if (failed(addArgument(argument)))
+      return failure();
+  for (auto call : source.getBody().front().getOps<aten::CallOp>())
+    if (failed(addCall(call)))
+      return failure();
+  if (failed(addResults()))
+    return failure();
+  return std::move(meanings);
+}
+
+FailureOr<sy::Meanings> fsdp::getMeaning(func::FuncOp source,
+                                         func::FuncOp step) {
+  return SourceRun(source, step).run();
+}

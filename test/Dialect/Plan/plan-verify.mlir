@@ -1,0 +1,160 @@
+// A read finds what was written last to its own buffer, and events order what
+// touches the same bytes: each plan below is the first one with one mistake.
+// RUN: fsdp-opt %s --plan-verify --split-input-file --verify-diagnostics
+
+plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %y = plan.buffer transient at 384 : tensor<32xf32>
+  %z = plan.buffer transient at 256 after %full : tensor<32xf32>
+  %loss = plan.buffer loss at 192 : tensor<f32>
+  plan.program @step {
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+    %0 = plan.record <forward> on gather
+    plan.wait %0 <forward>
+    plan.launch "mul.out"(%x, %full) -> %y <forward>
+    plan.launch "relu.out"(%y) -> %z <forward>
+    plan.launch "sum.IntList_out"(%z, [], false) -> %loss <forward>
+  }
+}
+
+// -----
+// Nothing orders the streams.
+// expected-error @below {{programs[0] (step).commands[1], aten::mul.out on Compute: expected to read buffers[2] after commands[0], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
+plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %y = plan.buffer transient at 384 : tensor<32xf32>
+  plan.program @step {
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.launch "mul.out"(%x, %full) -> %y <forward>
+  }
+}
+
+// -----
+// The event is recorded, but before what it should be recorded behind.
+// expected-error @below {{programs[0] (step).commands[3], aten::mul.out on Compute: expected to read buffers[2] after commands[1], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
+plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %y = plan.buffer transient at 384 : tensor<32xf32>
+  plan.program @step {
+    %0 = plan.record <forward> on gather
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.wait %0 <forward>
+    plan.launch "mul.out"(%x, %full) -> %y <forward>
+  }
+}
+
+// -----
+// The place is used again while somebody on another stream reads it.
+// expected-error @below {{programs[0] (step).commands[2], AllGather on Gather: expected to write buffers[3] after commands[1], aten::sum.IntList_out on Compute, which touches bytes [256, 384), found no order between them}}
+plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %y = plan.buffer transient at 256 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %sum = plan.buffer transient at 384 : tensor<f32>
+  plan.program @step {
+    plan.launch "relu.out"(%x) -> %y <forward>
+    plan.launch "sum.IntList_out"(%y, [], false) -> %sum <forward>
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+  }
+}
+
+// -----
+// The place is given away too early.
+// expected-error @below {{programs[0] (step).commands[2], aten::mul.out on Compute: expected to read buffers[1] as commands[0], aten::relu.out on Compute left it, found bytes [192, 256) that commands[1], aten::neg.out on Compute wrote for buffers[2]}}
+plan.module @stale mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %y = plan.buffer transient at 128 : tensor<32xf32>
+  %z = plan.buffer transient at 192 : tensor<32xf32>
+  %r = plan.buffer transient at 320 : tensor<32xf32>
+  plan.program @step {
+    plan.launch "relu.out"(%x) -> %y <forward>
+    plan.launch "neg.out"(%x) -> %z <forward>
+    plan.launch "mul.out"(%y, %z) -> %r <forward>
+  }
+}
+
+// -----
+// Memory is not zero by nature.
+// expected-error @below {{programs[0] (step).commands[0], aten::mul.out on Compute: expected buffers[1] to be written before it is read, found bytes [128, 256) that nothing has written}}
+plan.module @unwritten mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %y = plan.buffer transient at 128 : tensor<32xf32>
+  %z = plan.buffer transient at 256 : tensor<32xf32>
+  plan.program @step {
+    plan.launch "mul.out"(%x, %y) -> %z <forward>
+  }
+}
+
+// -----
+// Only what goes element by element may write where it reads.
+// expected-error @below {{programs[0] (step).commands[1], aten::mm.out on Compute: expected a result apart from its operands, found bytes [64, 128) of both buffers[1] and buffers[1]}}
+plan.module @in_place mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
+  %y = plan.buffer transient at 64 : tensor<4x4xf32>
+  plan.program @step {
+    plan.launch "mul.out"(%x, %x) -> %y <forward>
+    plan.launch "mm.out"(%x, %y) -> %y <forward>
+  }
+}
+
+// -----
+// A step may run without its update: what it waits for must not be part of it.
+// expected-error @below {{programs[0] (step).commands[3], aten::neg.out on Compute: expected to read buffers[1] after commands[0], aten::relu.out on Copy, which writes bytes [128, 256), found no order between them}}
+plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %y = plan.buffer transient at 128 : tensor<32xf32>
+  %z = plan.buffer transient at 256 : tensor<32xf32>
+  plan.program @step {
+    plan.launch "relu.out"(%x) -> %y <forward> on copy
+    %0 = plan.record <forward> on copy
+    plan.wait %0 <update>
+    plan.launch "neg.out"(%y) -> %z <backward>
+  }
+}
+
+// -----
+// Views share the bytes of their buffer: rows and columns are told apart.
+plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
+  %y = plan.buffer transient at 64 : tensor<4x4xf32>
+  %row = plan.view %y at 16 : tensor<4xf32>
+  %column = plan.view %y at 4 : tensor<4xf32, #aten.strided<[4]>>
+  %xrow = plan.view %x at 16 : tensor<4xf32>
+  %sum = plan.buffer transient at 128 : tensor<f32>
+  plan.program @step {
+    plan.zero %y <forward>
+    plan.copy %xrow to %column <forward>
+    plan.copy %xrow to %row <forward>
+    plan.launch "sum.IntList_out"(%y, [], false) -> %sum <forward>
+  }
+}
+
+// -----
+// The collectives of a group may run at the same time.
+// expected-error @below {{programs[0] (step).commands[1], AllGather on Gather: expected to write buffers[2] after commands[0], AllGather on Gather, which touches bytes [64, 192), found no order between them}}
+plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %a = plan.buffer transient at 64 : tensor<32xf32>
+  %b = plan.buffer transient at 64 : tensor<32xf32>
+  plan.program @step {
+    plan.all_gather @shard %w to %a of @u group 1 <forward> on gather
+    plan.all_gather @shard %w to %b of @u group 1 <forward> on gather
+  }
+}
