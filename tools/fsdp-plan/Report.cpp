@@ -239,13 +239,13 @@ private:
     } else if (const auto *reduce = command.step_as_ReduceScatter()) {
       uint64_t group = groupSize(reduce->communicator());
       addTraffic("reduce_scatter", reduce->communicator(),
-                 bytesOf(reduce->source()) / group * (group - 1));
+                 bytesOf(reduce->source()) * (group - 1) / group);
       if (reduce->unit() != none)
         ++summary.units[reduce->unit()].reductions;
     } else if (const auto *all = command.step_as_AllReduce()) {
       uint64_t group = groupSize(all->communicator());
       addTraffic("all_reduce", all->communicator(),
-                 2 * bytesOf(all->source()) / group * (group - 1));
+                 2 * bytesOf(all->source()) * (group - 1) / group);
       if (all->unit() != none)
         ++summary.units[all->unit()].reductions;
     }
