@@ -75,8 +75,22 @@ void Comparison::compare(const std::string &name, const TensorView &expected,
     return fail(name + ": expected numbers, found NaN");
   if (!(difference <= allowed))
     fail(name + ": expected values within " + spellNumber(allowed) +
-         " of the reference, whose largest is " + spellNumber(largest) +
-         ", found one off by " + spellNumber(difference));
+             " of the reference, whose largest is " + spellNumber(largest) +
+             ", found one off by " + spellNumber(difference),
+         relative);
+}
+
+std::vector<std::string> Comparison::problems() const {
+  std::vector<const Problem *> order;
+  for (const Problem &problem : failures)
+    order.push_back(&problem);
+  std::ranges::sort(order, [](const Problem *a, const Problem *b) {
+    return std::pair(-a->severity, a) < std::pair(-b->severity, b);
+  });
+  std::vector<std::string> sentences;
+  for (const Problem *problem : order)
+    sentences.push_back(problem->sentence);
+  return sentences;
 }
 
 std::string Comparison::summary() const {

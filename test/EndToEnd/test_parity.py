@@ -41,10 +41,26 @@ def test_reference_of_another_batch_is_noticed(plans, references, tmp_path):
     assert result.returncode == 2, result.stderr
 
 
-# Five AdamW updates on different data per rank: losses and every parameter, frozen ones included.
+# Five AdamW updates with weight decay on different data per rank: losses and every parameter, frozen ones included.
 @pytest.mark.parametrize("graph", ["gpt2", "frozen", "role_batch_norm"])
 def test_training_equals_pytorch(graph, plans):
+    from safetensors import safe_open
+
     reference = FIXTURES / f"{graph}_train2x5.safetensors"
-    plan = plans(graph, 2)
-    result = succeed("fsdp-run", plan, "--ranks", 2, "--weights", FIXTURES / f"{graph}.pt2", "--reference", reference)
-    assert re.search(r"[1-9]\d* tensors", result.stdout), result.stdout
+    result = succeed("fsdp-run", plans(graph, 2), "--weights", FIXTURES / f"{graph}.pt2", "--reference", reference)
+    with safe_open(reference, "pt") as file:
+        assert file.metadata()["weight_decay"] == "0.1"
+        tensors = sum(name == "losses" or name.startswith("param.") for name in file.keys())
+    assert result.stdout.startswith(f"compared {tensors} tensors, "), result.stdout
+
+
+# The decay is large enough to be seen: another one must be noticed.
+def test_training_with_another_weight_decay_is_noticed(plans, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    reference = FIXTURES / "frozen_train2x5.safetensors"
+    with safe_open(reference, "pt") as file:
+        save_file(load_file(reference), tmp_path / "wrong.safetensors", metadata={**file.metadata(), "weight_decay": "0.05"})
+    result = tool("fsdp-run", plans("frozen", 2), "--weights", FIXTURES / "frozen.pt2", "--reference", tmp_path / "wrong.safetensors")
+    assert result.returncode == 2, result.stdout + result.stderr

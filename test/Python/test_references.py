@@ -75,7 +75,7 @@ def test_committed_training_reference(fixtures):
     made, program = load_file(fixtures / "frozen_train2x5.safetensors"), maker.load(fixtures / "frozen.pt2")
     with safe_open(fixtures / "frozen_train2x5.safetensors", "pt") as file:
         metadata = file.metadata()
-    assert metadata == {"ranks": "2", "steps": "5", "lr": "0.001", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"}
+    assert metadata == {"ranks": "2", "steps": "5", "lr": "0.001", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.1"}
     assert made["in_0"].shape == (10, 2, 16) and made["losses"].shape == (5,) and made["losses"].dtype == torch.float32
     trained = {s.target for s in program.graph_signature.output_specs if "GRADIENT" in s.kind.name}
     for name, before in program.state_dict.items():

@@ -73,7 +73,7 @@ static int compare(const Options &options, const Reference &reference,
   else
     std::printf("%s\n", comparison.summary().c_str());
   constexpr std::size_t most = 5;
-  const std::vector<std::string> &problems = comparison.problems();
+  std::vector<std::string> problems = comparison.problems();
   for (std::size_t i = 0; i != problems.size() && i != most; ++i)
     std::fprintf(stderr, "error: %s: %s\n", options.reference.c_str(),
                  problems[i].c_str());

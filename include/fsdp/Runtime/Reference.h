@@ -14,6 +14,8 @@
 
 #include "fsdp/Runtime/Data.h"
 
+#include <cmath>
+
 namespace fsdp {
 
 /// The outcome of comparing tensors.
@@ -24,11 +26,11 @@ public:
   void compare(const std::string &name, const TensorView &expected,
                const TensorView &found);
   /// Notes a name that only one side has.
-  void fail(std::string sentence) { failures.push_back(std::move(sentence)); }
+  void fail(std::string sentence) { fail(std::move(sentence), INFINITY); }
 
   bool passed() const { return failures.empty() && compared != 0; }
-  /// What is wrong: a sentence for each tensor.
-  const std::vector<std::string> &problems() const { return failures; }
+  /// What is wrong, the worst first: a sentence for each tensor.
+  std::vector<std::string> problems() const;
   /// "compared 22 tensors, worst grad.wte: off by 2e-08 where 5e-06 is allowed"
   std::string summary() const;
 
@@ -44,7 +46,14 @@ private:
   double tolerance;
   std::size_t compared = 0;
   Worst worst;
-  std::vector<std::string> failures;
+  struct Problem {
+    double severity; ///< The difference by what is allowed.
+    std::string sentence;
+  };
+  void fail(std::string sentence, double severity) {
+    failures.push_back({severity, std::move(sentence)});
+  }
+  std::vector<Problem> failures;
 };
 
 class Reference {

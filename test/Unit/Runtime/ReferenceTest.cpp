@@ -37,10 +37,10 @@ TEST(Comparison, IsRelativeToTheLargestValue) {
   comparison.compare("c", view({0, 0}, sizes), view({0, 1e-3f}, sizes));
   EXPECT_THAT(
       comparison.problems(),
-      ElementsAre("b: expected values within 0.01 of the reference, whose "
-                  "largest is 1, found one off by 0.5",
-                  "c: expected values within 1e-07 of the reference, whose "
-                  "largest is 0, found one off by 0.001"));
+      ElementsAre("c: expected values within 1e-07 of the reference, whose "
+                  "largest is 0, found one off by 0.001",
+                  "b: expected values within 0.01 of the reference, whose "
+                  "largest is 1, found one off by 0.5"));
   EXPECT_EQ(comparison.worstTensor().name, "c");
 }
 
