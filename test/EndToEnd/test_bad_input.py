@@ -135,7 +135,7 @@ def load(library, plans, references):
 # The sentence says what to do.
 def test_run_refuses_custom_operators_without_their_library(plans, references):
     assert load(None, plans, references) == (
-        "error: program step, command 16: operator fsdp_test::scaled_square is not known here; "
+        "error: program step, command 15: operator fsdp_test::scaled_square is not known here; "
         "if a library registers it, name the library with --load\n")
 
 
@@ -219,7 +219,7 @@ TEXTS = {
     "binary": (lambda text: "\x01\x02\x7f", "unexpected character"),
     "truncated": (lambda text: text[: text.index("plan.all_gather") + 8], "custom op 'plan.all' is unknown"),
     "no plan": (lambda text: "func.func @f() { return }\n", "expected one plan.module to export, found 0"),
-    "two plans": (lambda text: text[:-2] + text[text.index("  plan.module"):].replace("@step_plan", "@other"),
+    "two plans": (lambda text: text[:-2] + text[text.index("  plan.module"):].replace("@plan", "@other"),
                   "expected one plan.module to export, found 2"),
     "another dialect": (edit(r"plan\.all_gather", "mpi.all_gather"), "Dialect `mpi' not found for custom op 'mpi.all_gather'"),
     "unknown command": (edit(r"plan\.all_gather", "plan.all_scatter"), "custom op 'plan.all_scatter' is unknown"),
@@ -240,6 +240,9 @@ TEXTS = {
     "unsafe operator": (edit(r'"mse_loss"\(%\d+, %\d+, 1\)', '"from_file"(%1)'),
                         "plan: operators[3] (aten::from_file): expected an operator that is safe to run from a plan, "
                         "found one that is not"),
+    "unknown attribute of the plan": (edit('strategy "full_shard"', 'strategy "full_shard" attributes {color = "red"}'),
+                                      "'plan.module' op expected only attributes that the plan file has, found 'color'"),
+    "no step": (edit("plan.program @step", "plan.program @steps"), "'plan.module' op expected a program 'step', found none"),
     "unknown device": (edit('device "cpu"', 'device "tpu"'), "'plan.module' op C1: expected device 'cpu' or 'cuda', got 'tpu'"),
 }
 

@@ -447,5 +447,11 @@ FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module,
 }
 
 FailureOr<pf::PlanFile> fsdp::exportPlan(plan::ModuleOp plan, StringRef name) {
+  for (NamedAttribute attr : plan->getDiscardableAttrs())
+    return plan.emitOpError()
+           << "expected only attributes that the plan file has, found '"
+           << attr.getName().getValue() << "'";
+  if (!plan.lookupSymbol<plan::ProgramOp>("step"))
+    return plan.emitOpError() << "expected a program 'step', found none";
   return Exporter(plan, name).run();
 }

@@ -119,21 +119,21 @@ void Importer::addBuffers() {
   uint32_t count = plan.buffers()->size();
   buffers.assign(count, {});
   std::vector<SmallVector<Value>> after(count);
-  // A buffer may take over the place of one that stands behind it in the table.
-  std::vector<std::pair<plan::BufferOp, uint32_t>> roots;
+  // A view may stand before its root, and a buffer may take over the place of
+  // one that stands behind it: all roots come first.
+  auto isView = [&](uint32_t i) {
+    uint32_t root = plan.buffers()->Get(i)->root();
+    return root != i && root != pf::none;
+  };
+  auto getType = [&](const pf::Buffer &entry) {
+    return aten::getTensorType(shape(entry.sizes()), type(entry.dtype()),
+                               shape(entry.strides()));
+  };
   for (uint32_t i = 0; i != count; ++i) {
-    const pf::Buffer &entry = *plan.buffers()->Get(i);
-    RankedTensorType tensor = aten::getTensorType(
-        shape(entry.sizes()), type(entry.dtype()), shape(entry.strides()));
-    if (entry.root() != i && entry.root() != pf::none) {
-      const pf::Buffer &root = *plan.buffers()->Get(entry.root());
-      buffers[i] = plan::ViewOp::create(
-          builder, unknown, plan::BufferType::get(context),
-          buffers[entry.root()],
-          builder.getI64IntegerAttr(entry.offset() - root.offset()),
-          TypeAttr::get(tensor));
+    if (isView(i))
       continue;
-    }
+    const pf::Buffer &entry = *plan.buffers()->Get(i);
+    RankedTensorType tensor = getType(entry);
     auto op = plan::BufferOp::create(builder, unknown,
                                      plan::BufferRole(entry.role()), tensor);
     op.setSpace(plan::Space(entry.space()));
@@ -147,13 +147,28 @@ void Importer::addBuffers() {
       op.setValueAttr(getValue(entry, tensor));
     op.setOffset(entry.offset());
     buffers[i] = op.getBuffer();
-    roots.emplace_back(op, i);
   }
   if (plan.reuse())
     for (const pf::Reuse *edge : *plan.reuse())
       after[edge->after()].push_back(buffers[edge->before()]);
-  for (auto [op, index] : roots)
-    op.getAfterMutable().assign(after[index]);
+
+  // Backwards, each in front of the one that comes next.
+  OpBuilder::InsertionGuard guard(builder);
+  for (uint32_t i = count; i-- != 0;) {
+    if (isView(i)) {
+      const pf::Buffer &entry = *plan.buffers()->Get(i);
+      const pf::Buffer &root = *plan.buffers()->Get(entry.root());
+      buffers[i] = plan::ViewOp::create(
+          builder, unknown, plan::BufferType::get(context),
+          buffers[entry.root()],
+          builder.getI64IntegerAttr(entry.offset() - root.offset()),
+          TypeAttr::get(getType(entry)));
+    } else {
+      buffers[i].getDefiningOp<plan::BufferOp>().getAfterMutable().assign(
+          after[i]);
+    }
+    builder.setInsertionPoint(buffers[i].getDefiningOp());
+  }
 }
 
 LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
@@ -323,7 +338,7 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
     for (const flatbuffers::String *note : *plan.notes())
       notes.push_back(builder.getStringAttr(note->string_view()));
   auto op = plan::ModuleOp::create(
-      builder, unknown, builder.getStringAttr("step_plan"),
+      builder, unknown, builder.getStringAttr("plan"),
       builder.getArrayAttr(axes),
       builder.getStringAttr(plan.device()->string_view()),
       builder.getStringAttr(plan.strategy() ? plan.strategy()->string_view()
