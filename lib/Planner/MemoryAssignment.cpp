@@ -146,6 +146,40 @@ fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
   return {most, at};
 }
 
+std::vector<Lifetime>
+fsdp::planner::stretch(std::vector<Lifetime> lifetimes,
+                       const std::vector<Lifetime> &wishes, int64_t alignment) {
+  int64_t numTimes = 0;
+  for (const Lifetime &wish : wishes)
+    numTimes = std::max(numTimes, wish.end + 1);
+  std::vector<int64_t> alive(static_cast<size_t>(numTimes) + 1);
+  auto at = [&](int64_t time) -> int64_t & {
+    return alive[static_cast<size_t>(time)];
+  };
+  for (const Lifetime &lifetime : lifetimes) {
+    at(lifetime.begin) += roundUp(lifetime.bytes, alignment);
+    at(lifetime.end + 1) -= roundUp(lifetime.bytes, alignment);
+  }
+  std::partial_sum(alive.begin(), alive.end(), alive.begin());
+  int64_t most = mostBytesAlive(lifetimes, alignment).first;
+
+  std::vector<uint32_t> order(lifetimes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return std::tie(lifetimes[a].bytes, a) < std::tie(lifetimes[b].bytes, b);
+  });
+  for (uint32_t i : order) {
+    Lifetime &lifetime = lifetimes[i];
+    int64_t bytes = roundUp(lifetime.bytes, alignment);
+    while (lifetime.end < wishes[i].end && at(lifetime.end + 1) + bytes <= most)
+      at(++lifetime.end) += bytes;
+    while (lifetime.begin > wishes[i].begin &&
+           at(lifetime.begin - 1) + bytes <= most)
+      at(--lifetime.begin) += bytes;
+  }
+  return lifetimes;
+}
+
 /// Places the buffers in this order, each into the gap that it fills best.
 /// Returns the bytes of the arena.
 static int64_t place(const std::vector<Lifetime> &lifetimes,

@@ -74,3 +74,36 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
     plan.all_gather @shard %p to %next group 0 <forward> on gather
   }
 }
+
+// -----
+
+// The sum of the loss runs beside the backward, and the gather of the next unit
+// beside this one's: while there is room, nobody waits for their places. %big is
+// what makes room.
+// CHECK-LABEL: plan.module @overlap
+// CHECK-NOT: after
+// CHECK: plan.program
+plan.module @overlap mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2
+      layout <["w" : 20 at 0], numel = 20, padded = 20>
+  %shard = plan.buffer shard @u : tensor<10xf32>
+  %x = plan.buffer input number 0 : tensor<20xf32>
+  %big = plan.buffer transient : tensor<200xf32>
+  %local = plan.buffer transient : tensor<f32>
+  %mean = plan.buffer loss : tensor<f32>
+  %a = plan.buffer transient : tensor<20xf32>
+  %b = plan.buffer transient : tensor<20xf32>
+  %full = plan.buffer transient : tensor<20xf32>
+  %c = plan.buffer transient : tensor<20xf32>
+  plan.program @step {
+    plan.zero %big <forward>
+    plan.launch "sum.IntList_out"(%x, []) -> %local <forward>
+    plan.all_reduce @shard divide <pre = 1, post = 2> via f32 %local to %mean <forward> on all_reduce
+    plan.launch "neg.out"(%x) -> %a <backward>
+    plan.launch "neg.out"(%a) -> %b <backward>
+    plan.all_gather @shard %shard to %full of @u <backward> on gather
+    plan.launch "neg.out"(%b) -> %c <backward>
+    plan.launch "neg.out"(%full) -> %c <backward>
+  }
+}

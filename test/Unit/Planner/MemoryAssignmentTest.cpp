@@ -53,6 +53,37 @@ TEST(MemoryAssignment, NamesTheFirstPeak) {
   EXPECT_EQ(plan.peakTime, 3);
 }
 
+// A buffer that another stream still reads lives on where that is free, and not
+// where it would make the arena larger.
+TEST(MemoryAssignment, StretchesWhereMemoryAllows) {
+  std::vector<Lifetime> lives = {{64, 1, 1}, {256, 4, 6}, {128, 9, 9}};
+  std::vector<Lifetime> wishes = {{64, 0, 9}, {256, 4, 6}, {128, 2, 9}};
+  std::vector<Lifetime> stretched = stretch(lives, wishes, 64);
+  EXPECT_EQ(stretched[0].begin, 0);
+  EXPECT_EQ(stretched[0].end, 3);
+  EXPECT_EQ(stretched[2].begin, 7);
+}
+
+// Whatever is wished for: lives only grow, inside of the wish, at no price.
+TEST(MemoryAssignment, StretchingIsFree) {
+  rc::check([] {
+    std::vector<Lifetime> wishes = randomLifetimes(), lives = wishes;
+    for (Lifetime &life : lives) {
+      life.begin += *rc::gen::inRange<int64_t>(0, life.end - life.begin + 1);
+      life.end -= *rc::gen::inRange<int64_t>(0, life.end - life.begin + 1);
+    }
+    std::vector<Lifetime> stretched = stretch(lives, wishes, 64);
+    RC_ASSERT(mostBytesAlive(stretched, 64).first ==
+              mostBytesAlive(lives, 64).first);
+    for (size_t i = 0; i != lives.size(); ++i) {
+      RC_ASSERT(wishes[i].begin <= stretched[i].begin);
+      RC_ASSERT(stretched[i].begin <= lives[i].begin);
+      RC_ASSERT(lives[i].end <= stretched[i].end);
+      RC_ASSERT(stretched[i].end <= wishes[i].end);
+    }
+  });
+}
+
 // A place used three times: each owner waits for the one just before it only.
 TEST(MemoryAssignment, ReuseEdgesNameThePreviousOwnerOnly) {
   std::vector<Lifetime> lives = {{64, 0, 1}, {64, 2, 3}, {64, 4, 5}};

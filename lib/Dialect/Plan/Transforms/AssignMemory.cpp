@@ -30,13 +30,61 @@ static unsigned getStreams(ArrayRef<Access> accesses) {
   return streams;
 }
 
+namespace {
+/// The commands of each stream, by position; those of a group have the same.
+class StreamOrder {
+public:
+  StreamOrder(ProgramOp program, const Accesses &accesses)
+      : numCommands(accesses.getNumCommands()) {
+    for (Operation &op : program.getBody().front()) {
+      Stream stream = cast<CommandOpInterface>(op).getStream();
+      SmallVector<int64_t> &list = positions[static_cast<unsigned>(stream)];
+      int64_t position = accesses.positionOf(&op);
+      if (list.empty() || list.back() != position)
+        list.push_back(position);
+    }
+  }
+
+  /// From behind the last command of the stream that comes before `position` to
+  /// in front of the first one that comes behind it.
+  std::pair<int64_t, int64_t> getSlack(Stream stream, int64_t position) const {
+    ArrayRef<int64_t> list = positions[static_cast<unsigned>(stream)];
+    auto here = llvm::lower_bound(list, position);
+    auto next = here + (here != list.end() && *here == position);
+    return {here == list.begin() ? 0 : *std::prev(here) + 1,
+            next == list.end() ? numCommands - 1 : *next - 1};
+  }
+
+private:
+  SmallVector<int64_t> positions[getMaxEnumValForStream() + 1];
+  int64_t numCommands;
+};
+} // namespace
+
+/// Commands of other streams end later than they are issued, and should start
+/// as soon as their stream is free. So a buffer that one of them touches last
+/// should not be taken over while the stream has nothing else to do, and a
+/// buffer that one of them touches first should not take over what is still in
+/// use then: else one stream waits for the other for a place alone.
+static planner::Lifetime getWish(planner::Lifetime lifetime,
+                                 ArrayRef<Access> accesses,
+                                 const StreamOrder &order) {
+  const Access &first = accesses.front(), &last = accesses.back();
+  if (first.stream != Stream::Compute)
+    lifetime.begin = order.getSlack(first.stream, first.position).first;
+  if (last.stream != Stream::Compute)
+    lifetime.end = std::max(lifetime.end,
+                            order.getSlack(last.stream, last.position).second);
+  return lifetime;
+}
+
 /// Places what lives inside `program` only, from `start` on.
 static void assignTransient(ProgramOp program, int64_t start,
                             int64_t alignment) {
-  Builder builder(program.getContext());
   Accesses accesses(program);
+  StreamOrder order(program, accesses);
   SmallVector<BufferOp> buffers;
-  std::vector<planner::Lifetime> lifetimes;
+  std::vector<planner::Lifetime> lifetimes, wishes;
   auto module = cast<ModuleOp>(program->getParentOp());
   for (auto buffer : module.getBody().front().getOps<BufferOp>()) {
     ArrayRef<Access> ours = accesses.of(buffer);
@@ -51,12 +99,23 @@ static void assignTransient(ProgramOp program, int64_t start,
                                               : ours.back().position;
     buffers.push_back(buffer);
     lifetimes.push_back({bytes, ours.front().position, end});
+    wishes.push_back(getWish(lifetimes.back(), ours, order));
   }
 
-  planner::MemoryPlan plan = planner::assignMemory(lifetimes, alignment);
+  // What is stretched is harder to pack: not at the price of a larger arena.
+  std::vector<planner::Lifetime> stretched =
+      planner::stretch(lifetimes, wishes, alignment);
+  planner::MemoryPlan plan = planner::assignMemory(stretched, alignment);
+  if (plan.peak - plan.lowerBound > plan.lowerBound / 100) {
+    planner::MemoryPlan tight = planner::assignMemory(lifetimes, alignment);
+    if (tight.peak < plan.peak) {
+      plan = std::move(tight);
+      stretched = lifetimes;
+    }
+  }
   for (auto [buffer, offset] : llvm::zip_equal(buffers, plan.offsets))
     buffer.setOffset(start + offset);
-  for (planner::ReuseEdge edge : planner::reuseEdges(lifetimes, plan.offsets)) {
+  for (planner::ReuseEdge edge : planner::reuseEdges(stretched, plan.offsets)) {
     BufferOp before = buffers[edge.before], after = buffers[edge.after];
     unsigned streams =
         getStreams(accesses.of(before)) | getStreams(accesses.of(after));
