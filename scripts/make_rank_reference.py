@@ -6,7 +6,7 @@ Without --steps, each graph GRAPH.pt2 gets GRAPH_refRANKS.safetensors beside it,
   loss         []            the mean over ranks
   grad.NAME                  the mean over ranks, taken in fp32, in the gradient's dtype
 
-With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW on the mean gradient:
+With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW (or SGD) on the mean gradient:
   in_k         [K * RANKS, ...]  batch t * RANKS + r is rank r's at step t, counted from 0
   losses       [K] f32           the mean over ranks, before each update
   param.NAME                     every parameter after the last update; frozen ones as they were
@@ -21,6 +21,8 @@ import importlib
 import logging
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +135,8 @@ def one_step(program: ExportedProgram, ranks: int, seed: int) -> Tensors:
     return reference
 
 
-def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storage: torch.dtype | None, **adamw: Any) -> Tensors:
-    """The tensors of a reference for `steps` optimizer steps; `adamw` goes to torch.optim.AdamW.
+def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storage: torch.dtype | None, make: Callable[..., torch.optim.Optimizer]) -> Tensors:
+    """The tensors of a reference for `steps` steps of the optimizer that `make` makes of the parameters.
 
     Parameters that train are kept in `storage` where it is given (fp32 masters of a bf16 graph) and cast for each step;
     the mean gradient is taken in fp32 and cast to the dtype in which the parameter is kept.
@@ -143,7 +145,7 @@ def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storag
     names = [s.target for s in program.graph_signature.input_specs if s.kind == InputKind.PARAMETER]
     original = {name: program.state_dict[name].detach() for name in names}
     kept = {n: torch.nn.Parameter(original[n].to(storage or original[n].dtype, copy=True)) for n in names if n in trained}
-    optimizer = torch.optim.AdamW(kept.values(), fused=True, **adamw)
+    optimizer = make(kept.values())
     buffers: list[Tensors] = [{} for _ in range(ranks)]
     rows = batches(examples(program), ranks * steps, seed)
     losses = []
@@ -172,10 +174,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, help="the file to write, for a single graph")
     train = parser.add_argument_group("training")
     train.add_argument("--steps", type=int, metavar="K", help="train for K steps")
+    train.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
     train.add_argument("--lr", type=float, default=1e-3)
     train.add_argument("--beta1", type=float, default=0.9)
     train.add_argument("--beta2", type=float, default=0.999)
     train.add_argument("--eps", type=float, default=1e-8)
+    train.add_argument("--momentum", type=float, default=0.0, help="of SGD")
     train.add_argument("--weight-decay", type=float, default=1e-2)
     train.add_argument("--storage-dtype", choices=["f32"], help="keep trained parameters and their gradients in fp32")
     options = parser.parse_args(arguments)
@@ -197,19 +201,15 @@ def main(arguments: list[str] | None = None) -> int:
         name, metadata = f"{path.stem}_ref{options.ranks}.safetensors", {"ranks": str(options.ranks)}
         if options.steps:
             name = f"{path.stem}_train{options.ranks}x{options.steps}.safetensors"
-            hyper = {key: getattr(options, key) for key in ("steps", "lr", "beta1", "beta2", "eps", "weight_decay")}
-            metadata |= {key: repr(value) for key, value in hyper.items()}
-            reference = training(
-                program,
-                options.ranks,
-                options.steps,
-                options.seed,
-                storage,
-                lr=options.lr,
-                betas=(options.beta1, options.beta2),
-                eps=options.eps,
-                weight_decay=options.weight_decay,
-            )
+            common = {"lr": options.lr, "weight_decay": options.weight_decay}
+            if options.optimizer == "sgd":
+                own = {"momentum": options.momentum}
+                make = partial(torch.optim.SGD, **common, **own)
+            else:
+                own = {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
+                make = partial(torch.optim.AdamW, fused=True, betas=(options.beta1, options.beta2), eps=options.eps, **common)
+            metadata |= {key: repr(value) for key, value in ({"steps": options.steps} | common | own).items()}
+            reference = training(program, options.ranks, options.steps, options.seed, storage, make)
             said = f"losses {reference['losses'][0]:.6f} to {reference['losses'][-1]:.6f}"
         else:
             reference = one_step(program, options.ranks, options.seed)

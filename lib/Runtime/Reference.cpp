@@ -174,7 +174,8 @@ HyperParameters Reference::hyperParameters() const {
   for (auto [key, value] :
        {std::pair("lr", &values.lr), std::pair("beta1", &values.beta1),
         std::pair("beta2", &values.beta2), std::pair("eps", &values.eps),
-        std::pair("weight_decay", &values.weightDecay)}) {
+        std::pair("weight_decay", &values.weightDecay),
+        std::pair("momentum", &values.momentum)}) {
     auto it = file.metadata().find(key);
     if (it == file.metadata().end())
       continue;

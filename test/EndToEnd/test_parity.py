@@ -1,9 +1,11 @@
 """Loss and every gradient of a sharded step against PyTorch's own, with a different batch on every rank."""
 
 import re
+import subprocess
+import sys
 
 import pytest
-from conftest import FIXTURES, succeed, tool
+from conftest import FIXTURES, ROOT, succeed, tool
 
 GRAPHS = {"gpt2": 1e-5, "llama": 1e-5, "bert": 1e-5, "frozen": 1e-5, "newer_schema/gpt2": 1e-5, "llama_bf16": 3e-2}
 STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
@@ -64,3 +66,21 @@ def test_training_with_another_weight_decay_is_noticed(plans, tmp_path):
         save_file(load_file(reference), tmp_path / "wrong.safetensors", metadata={**file.metadata(), "weight_decay": "0.05"})
     result = tool("fsdp-run", plans("frozen", 2), "--weights", FIXTURES / "frozen.pt2", "--reference", tmp_path / "wrong.safetensors")
     assert result.returncode == 2, result.stdout + result.stderr
+
+
+# Momentum starts as the first gradient, not as a share of it: only a second step tells. Frozen parameters stay.
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_equals_pytorch(momentum, tmp_path):
+    reference, plan = tmp_path / "reference.safetensors", tmp_path / "step.plan"
+    script = ROOT / "scripts" / "make_rank_reference.py"
+    subprocess.run([sys.executable, script, "2", FIXTURES / "frozen.pt2", "--output", reference, "--steps", "4",
+                    "--optimizer", "sgd", "--lr", "0.1", "--momentum", str(momentum)], check=True, capture_output=True)
+    if momentum:
+        succeed("fsdp-translate", "--import-pt2", FIXTURES / "frozen.pt2", "-o", tmp_path / "model.mlir")
+        passes = ["--fsdp-assign-units", "--fsdp-shard=ranks=2", "--fsdp-insert-optimizer=optimizer=sgd momentum",
+                  "--fsdp-async", "--lower-to-plan"]
+        succeed("fsdp-opt", tmp_path / "model.mlir", *passes, "-o", tmp_path / "low.mlir")
+        succeed("fsdp-translate", "--export-plan", tmp_path / "low.mlir", "-o", plan)
+    else:
+        succeed("fsdp-plan", FIXTURES / "frozen.pt2", "--ranks", "2", "--optimizer", "sgd", "-o", plan)
+    succeed("fsdp-run", plan, "--ranks", 2, "--weights", FIXTURES / "frozen.pt2", "--reference", reference)
