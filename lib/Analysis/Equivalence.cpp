@@ -14,6 +14,7 @@
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/Format.h"
 
 using namespace mlir;
 using namespace fsdp;
@@ -117,6 +118,13 @@ std::string getName(Role role) {
               ? "output "
               : "gradient of input ") +
          std::to_string(number ? number.getInt() : 0);
+}
+
+/// A number as people write it: 2, not 2.000000e+00.
+std::string spell(double number) {
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%g", number);
+  return text;
 }
 
 /// The role of a result or argument at the aten level, if it has one.
@@ -368,7 +376,7 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
   if (std::abs(divided - double(ranks)) > 1e-9 * double(ranks))
     return (last ? last->emitError() : emitError(value.getLoc()))
            << "expected " << what << " to be divided by " << ranks
-           << ", found a division by " << divided;
+           << ", found a division by " << spell(divided);
   return value;
 }
 
