@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <unistd.h>
 
@@ -136,18 +137,24 @@ static bool isInit(const planfile::Plan &plan, std::size_t program) {
   return stringOf(plan, plan.programs()->Get(program)->name()) == "init";
 }
 
+/// False if the plan has none.
+bool Session::Impl::runInit(RankData &data) {
+  for (std::size_t p = 0; p != data.programs.size(); ++p)
+    if (isInit(plan, p)) {
+      data.programs[p]->run(roleBit(planfile::Role::Init));
+      return true;
+    }
+  return false;
+}
+
 /// Runs `init`, and probes what hooked operators of the other programs
 /// allocate. Transient memory is zero by then: all indices are in range.
 void Session::Impl::initialise(RankData &data) {
   Rank &rank = data.rank;
   std::byte *transient = rank.memory->transient();
   std::uint64_t bytes = rank.memory->transientBytes();
-  for (std::size_t p = 0; p != data.programs.size(); ++p)
-    if (isInit(plan, p)) {
-      data.programs[p]->run(roleBit(planfile::Role::Init));
-      if (bytes)
-        rank.device->fill(Stream::Compute, transient, 0, bytes);
-    }
+  if (runInit(data) && bytes)
+    rank.device->fill(Stream::Compute, transient, 0, bytes);
 
   std::size_t scratch = 0;
   std::vector<std::string> hooked;
@@ -192,7 +199,10 @@ void Session::Impl::run(std::string_view name, Roles roles) {
   set |= roles.forward ? roleBit(Role::Forward) : 0;
   set |= roles.backward ? roleBit(Role::Backward) : 0;
   set |= roles.update ? roleBit(Role::Update) : 0;
+  bool initFirst = std::exchange(buffersChanged, false);
   onAllRanks(Failure::RankFailed, [&](RankData &data) {
+    if (initFirst)
+      runInit(data);
     Rank &rank = data.rank;
     rank.hyper = hyper;
     rank.updates = updates;

@@ -28,6 +28,7 @@ struct Session::Impl {
   void fail(Failure kind, const std::exception &error);
 
   void open(RankData &data);
+  bool runInit(RankData &data);
   void initialise(RankData &data);
   void run(std::string_view program, Roles roles);
 
@@ -67,6 +68,8 @@ struct Session::Impl {
   std::mutex mutex;
   std::atomic<bool> stop{false};
   bool loaded = false;
+  /// `init` may have read another content of a model buffer.
+  bool buffersChanged = false;
   std::optional<Error> failure;
   /// Last: its threads use everything above.
   RankThreads threads;

@@ -333,6 +333,7 @@ void Session::setBuffer(std::string_view name, const TensorView &value) {
   std::uint32_t buffer = impl->findModelBuffer(name);
   for (const Impl::RankData &data : impl->ranks)
     impl->write(data, buffer, value);
+  impl->buffersChanged = true;
 }
 
 HostTensor Session::buffer(std::string_view name) const {

@@ -93,6 +93,9 @@ public:
     for (const pf::Program *program : *plan.programs())
       if (text(program->name()) == "step")
         addStep(*program);
+      else
+        for (const pf::Command *command : *program->commands())
+          summary.initLaunches += command->step_type() == pf::Step::Launch;
     if (plan.notes())
       for (const flatbuffers::String *note : *plan.notes())
         summary.notes.push_back(note->str());
@@ -389,8 +392,11 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                         row.communicator, row.calls, spellBytes(row.bytes));
   if (summary.traffic.empty())
     os << "  no communication\n";
-  os << llvm::formatv("  {0} launches, {1} copies\n", summary.launches,
+  os << llvm::formatv("  {0} launches, {1} copies", summary.launches,
                       summary.copies);
+  if (summary.initLaunches)
+    os << llvm::formatv("; {0} launches once, at load", summary.initLaunches);
+  os << "\n";
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
@@ -483,6 +489,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"collectives", std::move(traffic)},
       {"launches", summary.launches},
       {"copies", summary.copies},
+      {"init_launches", summary.initLaunches},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},

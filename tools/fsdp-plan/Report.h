@@ -52,6 +52,7 @@ struct PlanSummary {
   std::string peakAt;       ///< Node and role of the command at the peak.
   std::vector<Alive> alive; ///< Transient memory at the peak, largest first.
   unsigned launches = 0, copies = 0;
+  unsigned initLaunches = 0; ///< Once, when the plan is loaded.
   std::vector<std::pair<std::string, unsigned>> hooked,
       foreign; ///< Operator names and calls.
   std::vector<std::string> notes;

@@ -82,6 +82,9 @@ struct CommandLine {
       cl::desc("The most memory that a rank may hold: refuse a plan "
                "that needs more"),
       cl::value_desc("bytes, or N KiB|MiB|GiB"), cl::cat(category)};
+  cl::opt<bool> keepOutput{"keep-output",
+                           cl::desc("Keep the outputs of the model, too"),
+                           cl::cat(category)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
@@ -208,6 +211,7 @@ LogicalResult readOptions(const CommandLine &line,
   options.optimizer = optimizer;
   options.storageDtype = line.storageDtype.getValue();
   options.wrap = line.wrap.getValue();
+  options.keepOutput = line.keepOutput.getValue();
   options.device = line.device.getValue();
   return success();
 }

@@ -120,7 +120,8 @@ public:
   /// after a run without update, for each whose reduced gradient has.
   std::vector<std::string> findDirtyPadding(bool withGradients) const;
 
-  /// Model buffers are replicated: every rank gets `value`; rank 0 is read.
+  /// Model buffers are replicated: every rank gets `value`; rank 0 is read. The
+  /// next run starts with `init`, which may read the buffer.
   void setBuffer(std::string_view name, const TensorView &value);
   HostTensor buffer(std::string_view name) const;
 

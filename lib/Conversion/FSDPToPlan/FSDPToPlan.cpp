@@ -9,6 +9,9 @@
 #include "StepToProgram.h"
 #include "fsdp/Target/Plan/Meaning.h"
 
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/Support/FormatVariadic.h"
+
 namespace fsdp {
 #define GEN_PASS_DEF_CONVERTFSDPTOPLAN
 #include "fsdp/Conversion/FSDPToPlan/Passes.h.inc"
@@ -78,17 +81,48 @@ FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
 // The pass
 //===----------------------------------------------------------------------===//
 
+/// A note for each output of the model that the step does not return.
+static void addDropped(func::FuncOp source, func::FuncOp step,
+                       SmallVectorImpl<std::string> &notes) {
+  DenseSet<Attribute> kept;
+  for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
+    kept.insert(step.getResultAttr(i, aten::ATenDialect::getOutputAttrName()));
+  Operation *end = source.getBody().front().getTerminator();
+  for (auto [i, value] : llvm::enumerate(end->getOperands())) {
+    auto get = [&](StringRef name) {
+      return source.getResultAttrOfType<IntegerAttr>(i, name);
+    };
+    std::string node;
+    if (auto named = dyn_cast<NameLoc>(value.getLoc()))
+      node = (" ('" + named.getName().getValue() + "')").str();
+    if (auto output = get(aten::ATenDialect::getOutputAttrName());
+        output && !kept.contains(output))
+      notes.push_back(
+          llvm::formatv("output {0}{1} is not kept; --keep-output keeps it",
+                        output.getInt(), node));
+    if (auto input = get(aten::ATenDialect::getGradOfInputAttrName()))
+      notes.push_back(llvm::formatv("the gradient of input {0}{1} is not kept",
+                                    input.getInt(), node));
+  }
+}
+
 /// What people should know of the graph that the plan was made from.
-static ArrayAttr getNotes(ModuleOp module) {
-  Builder builder(module.getContext());
+static ArrayAttr getNotes(ModuleOp module, func::FuncOp step) {
+  SmallVector<std::string> notes;
   auto order = module->getAttrOfType<StringAttr>(
       aten::ATenDialect::getParameterOrderAttrName());
-  if (!order || order.getValue() == "model")
+  if (order && order.getValue() != "model")
+    notes.push_back(
+        "parameters are in the order of the archive, and a tied parameter has "
+        "only the names that stand there: the archive does not say what the "
+        "model registers");
+  auto source = module.lookupSymbol<func::FuncOp>("step.source");
+  if (source && source.getBody().hasOneBlock())
+    addDropped(source, step, notes);
+  if (notes.empty())
     return {};
-  return builder.getStrArrayAttr(StringRef(
-      "parameters are in the order of the archive, and a tied parameter has "
-      "only the names that stand there: the archive does not say what the "
-      "model registers"));
+  return Builder(module.getContext())
+      .getStrArrayAttr(llvm::to_vector_of<StringRef>(notes));
 }
 
 /// The rows of the embedding that reads input 0, itself or through views; or 0.
@@ -139,7 +173,7 @@ struct ConvertFSDPToPlan
         builder, step.getLoc(), "plan", mesh.getAxes(),
         builder.getStringAttr(device), builder.getStringAttr(strategy),
         tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
-        getNotes(module));
+        getNotes(module, step));
     builder.createBlock(&plan.getBody());
 
     for (UnitOp unit : module.getOps<UnitOp>())

@@ -22,11 +22,13 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   shard.strategy = options.strategy;
   shard.storageDtype = options.storageDtype;
   shard.reduceDtype = options.reduceDtype;
+  shard.keepOutput = options.keepOutput;
   pm.addPass(createShardPass(shard));
 
   InsertOptimizerPassOptions optimizer;
   optimizer.optimizer = options.optimizer;
   pm.addPass(createInsertOptimizerPass(optimizer));
+  pm.addPass(createSplitInitPass());
   if (options.verify)
     pm.addPass(createVerifyLogicalPass());
 

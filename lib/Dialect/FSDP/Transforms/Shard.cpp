@@ -51,9 +51,9 @@ struct Unit {
 class Sharder {
 public:
   Sharder(func::FuncOp step, MeshOp mesh, Strategy strategy, Type storage,
-          Type reduce)
+          Type reduce, bool keepOutput)
       : step(step), mesh(mesh), strategy(strategy), storage(storage),
-        reduce(reduce), block(step.getBody().front()),
+        reduce(reduce), keepOutput(keepOutput), block(step.getBody().front()),
         builder(step.getContext()) {}
 
   LogicalResult run();
@@ -94,6 +94,7 @@ private:
   MeshOp mesh;
   Strategy strategy;
   Type storage, reduce; // null: those of the parameters
+  bool keepOutput;
   Block &block;
   OpBuilder builder;
 
@@ -106,7 +107,7 @@ private:
   DenseMap<Value, SmallVector<unsigned, 1>> gradientOf;
   unsigned lossIndex = 0;
   Value loss, meanLoss;
-  SmallVector<unsigned> mutations; // indices of results
+  SmallVector<unsigned> kept; // indices of results: state, outputs
 
   /// Operations on parameters alone, and what they have become in each phase.
   DenseSet<Operation *> chains;
@@ -211,8 +212,9 @@ LogicalResult Sharder::collectResults() {
         return step.emitError("two results are the gradient of ") << name;
       parameter.gradient = value;
       gradientOf[value].push_back(entry->second);
-    } else if (attr(ATenDialect::getBufferMutationAttrName())) {
-      mutations.push_back(index);
+    } else if (attr(ATenDialect::getBufferMutationAttrName()) ||
+               (keepOutput && attr(ATenDialect::getOutputAttrName()))) {
+      kept.push_back(index);
     } else {
       remark("dropped", value.getLoc())
           << remark::metric("Result", int64_t(index))
@@ -437,14 +439,14 @@ void Sharder::visitResults(Operation &op) {
 void Sharder::rewriteBody() {
   // Outputs that are dropped take with them what only they need.
   Operation *terminator = block.getTerminator();
-  SmallVector<Value> mutated, kept = {loss};
-  for (unsigned index : mutations)
-    mutated.push_back(terminator->getOperand(index));
-  llvm::append_range(kept, mutated);
+  SmallVector<Value> others, needed = {loss};
+  for (unsigned index : kept)
+    others.push_back(terminator->getOperand(index));
+  llvm::append_range(needed, others);
   for (const Parameter &parameter : parameters)
     if (parameter.gradient)
-      kept.push_back(parameter.gradient);
-  terminator->setOperands(kept);
+      needed.push_back(parameter.gradient);
+  terminator->setOperands(needed);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
     if (isOpTriviallyDead(&op))
       op.erase();
@@ -480,7 +482,7 @@ void Sharder::rewriteBody() {
   for (Unit &unit : units)
     if (unit.reduced)
       results.push_back(unit.reduced);
-  for (Value value : mutated)
+  for (Value value : others)
     results.push_back(resolve(value, aten::Phase::Forward));
   terminator->setOperands(results);
   for (Operation *op : llvm::reverse(setAside))
@@ -509,7 +511,7 @@ void Sharder::rewriteSignature() {
     if (unit.reduced)
       results.add(unit.reduced.getType(),
                   getStateDict(unit.op, StateAttr::getGradientKind()));
-  for (unsigned index : mutations)
+  for (unsigned index : kept)
     results.add(oldResults.types[index], oldResults.attrs[index]);
   setSignature(step, arguments, results);
 }
@@ -579,7 +581,7 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
         builder.getArrayAttr(
             {axis(FSDPDialect::getReplicaAxisName(), ranks / shards),
              axis(FSDPDialect::getShardAxisName(), shards)}));
-    Sharder sharder(*step, mesh, chosen, *storage, *reduce);
+    Sharder sharder(*step, mesh, chosen, *storage, *reduce, keepOutput);
     if (failed(sharder.run()))
       signalPassFailure();
   }

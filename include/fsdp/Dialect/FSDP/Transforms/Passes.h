@@ -51,6 +51,9 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::desc("The element type of the shards.")};
   Option<std::string> reduceDtype{
       *this, "reduce-dtype", llvm::cl::desc("The element type of reductions.")};
+  Option<bool> keepOutput{*this, "keep-output",
+                          llvm::cl::desc("Keep the outputs of the model."),
+                          llvm::cl::init(false)};
   Option<Optimizer> optimizer{
       *this, "optimizer", llvm::cl::desc("What updates the shards."),
       llvm::cl::init(Optimizer::AdamW),

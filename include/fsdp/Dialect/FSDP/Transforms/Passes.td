@@ -147,6 +147,30 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
            "The element type of the shards; that of the parameters by default.">,
     Option<"reduceDtype", "reduce-dtype", "std::string", "",
            "The element type of reductions; that of the gradients by default.">,
+    Option<"keepOutput", "keep-output", "bool", "false",
+           "Return the outputs of the model as well, of each rank its own.">,
+  ];
+}
+
+def SplitInitPass : Pass<"fsdp-split-init", "::mlir::ModuleOp"> {
+  let summary = "compute once what depends on constants alone";
+  let description = [{
+    What the step computes from constants and embedded buffers alone, and the
+    same each time (ranges, masks, position tables), moves into `@init`, which
+    runs once. What the step reads of it are results of `@init`, which persist:
+    so they may take `max-bytes` in all, and where they would take more, the
+    largest stay in the step. Random and unknown operators never move. Views stay
+    where they are read.
+
+    The default is a causal mask of 8192 x 8192 truth values: less than 1 % of a
+    GPU's memory, and below the activations of any model with such sequences.
+
+    Before and after: the logical level. Remark `init`, and `too-large` for each
+    result that stays in the step.
+  }];
+  let options = [
+    Option<"maxBytes", "max-bytes", "int64_t", "64 << 20",
+           "How many bytes the results of @init may take.">,
   ];
 }
 
