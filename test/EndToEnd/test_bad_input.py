@@ -28,6 +28,13 @@ USAGE = {
         "fsdp-plan: error: --prefetch: expected one of backward_pre, backward_post, none; found 'early'",
     "--ranks 2 --forward-prefetch -1":
         "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
+    "--ranks 2 --limit -2": "fsdp-plan: error: --limit: expected a number of at least 0; found '-2'",
+    "--ranks 2 --bucket 2": "fsdp-plan: error: --bucket: expected none, blocks:N or bytes:N; found '2'",
+    "--ranks 2 --bucket bytes:-1": "fsdp-plan: error: --bucket: expected none, blocks:N or bytes:N; found 'bytes:-1'",
+    "--ranks 2 --schedule fsdp3":
+        "fsdp-plan: error: --schedule: expected one of fsdp1, fsdp2, manual-block, inductor; found 'fsdp3'",
+    "--ranks 2 --schedule fsdp1 --limit 3":
+        "fsdp-plan: error: --schedule: 'fsdp1' already says what --limit is; give one of the two",
     "--ranks 2 --optimizer lion": "fsdp-plan: error: --optimizer: expected one of adamw, sgd, none; found 'lion'",
     "--ranks 2 --device tpu": "fsdp-plan: error: --device: expected one of cpu, cuda; found 'tpu'",
     "": "fsdp-plan: for the --ranks option: must be specified at least once!",

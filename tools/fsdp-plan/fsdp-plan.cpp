@@ -85,6 +85,22 @@ struct CommandLine {
   cl::opt<bool> keepOutput{"keep-output",
                            cl::desc("Keep the outputs of the model, too"),
                            cl::cat(category)};
+  cl::opt<std::string> limit{
+      "limit", cl::init("2"),
+      cl::desc(
+          "How many gathered units may be alive at once, beside those that "
+          "the strategy keeps (default: 2; 0: any number)"),
+      cl::value_desc("N"), cl::cat(category)};
+  cl::opt<std::string> bucket{
+      "bucket", cl::init("none"),
+      cl::desc("Which collectives go in one call: none (default), blocks:N "
+               "units or bytes:N bytes"),
+      cl::value_desc("policy"), cl::cat(category)};
+  cl::opt<std::string> schedule{
+      "schedule",
+      cl::desc("Imitate fsdp1, fsdp2, manual-block or inductor, instead of "
+               "--prefetch, --forward-prefetch, --limit and --bucket"),
+      cl::value_desc("name"), cl::cat(category)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
@@ -165,9 +181,49 @@ LogicalResult readBytes(StringRef option, StringRef text, int64_t &bytes) {
   return success();
 }
 
+LogicalResult readBucket(const CommandLine &line,
+                         FSDPPipelineOptions &options) {
+  auto [policy, text] = StringRef(line.bucket).split(':');
+  int64_t number = 0;
+  bool isNumber = !text.getAsInteger(10, number) && number > 0;
+  if (policy == "blocks" && isNumber)
+    options.bucketBlocks = number;
+  else if (policy == "bytes" && isNumber)
+    options.bucketBytes = number;
+  else if (line.bucket != "none")
+    return refuse("--bucket: expected none, blocks:N or bytes:N; found '" +
+                  line.bucket + "'");
+  return success();
+}
+
+/// A preset is all of a schedule: what contradicts it is refused.
+LogicalResult readSchedule(const CommandLine &line,
+                           FSDPPipelineOptions &options) {
+  if (line.schedule.getNumOccurrences() == 0)
+    return readBucket(line, options);
+  Schedule schedule = Schedule::FSDP1;
+  if (failed(choose<Schedule>("schedule", line.schedule,
+                              {{"fsdp1", Schedule::FSDP1},
+                               {"fsdp2", Schedule::FSDP2},
+                               {"manual-block", Schedule::ManualBlock},
+                               {"inductor", Schedule::Inductor}},
+                              schedule)))
+    return failure();
+  for (const cl::Option *option :
+       {static_cast<const cl::Option *>(&line.prefetch),
+        static_cast<const cl::Option *>(&line.forwardPrefetch),
+        static_cast<const cl::Option *>(&line.limit),
+        static_cast<const cl::Option *>(&line.bucket)})
+    if (option->getNumOccurrences())
+      return refuse("--schedule: '" + line.schedule + "' already says what --" +
+                    option->ArgStr + " is; give one of the two");
+  setSchedule(options, schedule);
+  return success();
+}
+
 LogicalResult readOptions(const CommandLine &line,
                           FSDPPipelineOptions &options) {
-  int64_t ranks = 0, forwardPrefetch = 0;
+  int64_t ranks = 0, forwardPrefetch = 0, limit = 0;
   Prefetch prefetch = Prefetch::Pre;
   Strategy strategy = Strategy::FullShard;
   Optimizer optimizer = Optimizer::AdamW;
@@ -175,6 +231,7 @@ LogicalResult readOptions(const CommandLine &line,
   if (failed(read("ranks", line.ranks, 1, ranks)) ||
       failed(
           read("forward-prefetch", line.forwardPrefetch, 0, forwardPrefetch)) ||
+      failed(read("limit", line.limit, 0, limit)) ||
       failed(choose<Prefetch>("prefetch", line.prefetch,
                               {{"backward_pre", Prefetch::Pre},
                                {"backward_post", Prefetch::Post},
@@ -207,13 +264,14 @@ LogicalResult readOptions(const CommandLine &line,
   options.ranks = ranks;
   options.prefetch = prefetch;
   options.forwardPrefetch = forwardPrefetch;
+  options.limit = limit;
   options.strategy = strategy;
   options.optimizer = optimizer;
   options.storageDtype = line.storageDtype.getValue();
   options.wrap = line.wrap.getValue();
   options.keepOutput = line.keepOutput.getValue();
   options.device = line.device.getValue();
-  return success();
+  return readSchedule(line, options);
 }
 
 /// Writes the JSON report next to its final name first.

@@ -12,6 +12,17 @@ using namespace mlir;
 
 namespace fsdp {
 
+void setSchedule(FSDPPipelineOptions &options, Schedule schedule) {
+  options.prefetch = Prefetch::Pre;
+  options.limit = schedule == Schedule::Inductor ? 0 : 2;
+  options.forwardPrefetch =
+      schedule == Schedule::ManualBlock || schedule == Schedule::Inductor;
+  options.bucketBytes = schedule == Schedule::Inductor ? 500'000'000 : 0;
+  options.reduceWait = schedule == Schedule::FSDP1      ? ReduceWait::Backward
+                       : schedule == Schedule::Inductor ? ReduceWait::Use
+                                                        : ReduceWait::Next;
+}
+
 void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   AssignUnitsPassOptions units;
   units.wrap = options.wrap;
@@ -37,6 +48,14 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   prefetch.backward = options.prefetch;
   prefetch.forward = options.forwardPrefetch;
   pm.addPass(createPrefetchPass(prefetch));
+  BucketPassOptions bucket;
+  bucket.blocks = options.bucketBlocks;
+  bucket.bytes = options.bucketBytes;
+  pm.addPass(createBucketPass(bucket));
+  LimitInFlightPassOptions limit;
+  limit.gathers = options.limit;
+  limit.bytes = options.limitBytes;
+  pm.addPass(createLimitInFlightPass(limit));
   PlaceReducePassOptions placeReduce;
   placeReduce.wait = options.reduceWait;
   pm.addPass(createPlaceReducePass(placeReduce));

@@ -25,6 +25,9 @@ enum class Prefetch { Pre, Post, None };
 /// When the backward waits for the reductions that it has launched.
 enum class ReduceWait { Use, Backward, Next };
 
+/// Whose schedule a plan imitates; see docs/schedules.md.
+enum class Schedule { FSDP1, FSDP2, ManualBlock, Inductor };
+
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
@@ -71,6 +74,22 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       *this, "forward-prefetch",
       llvm::cl::desc("How many units the forward gathers ahead."),
       llvm::cl::init(0)};
+  Option<int64_t> limit{
+      *this, "limit",
+      llvm::cl::desc("How many gathered units may be alive; 0: any number."),
+      llvm::cl::init(2)};
+  Option<int64_t> limitBytes{
+      *this, "limit-bytes",
+      llvm::cl::desc("How many bytes of gathered units may be alive; 0: any."),
+      llvm::cl::init(0)};
+  Option<int64_t> bucketBlocks{
+      *this, "bucket-blocks",
+      llvm::cl::desc("How many units' collectives go in one call; 0: one."),
+      llvm::cl::init(0)};
+  Option<int64_t> bucketBytes{
+      *this, "bucket-bytes",
+      llvm::cl::desc("How many bytes of collectives go in one call; 0: one."),
+      llvm::cl::init(0)};
   Option<ReduceWait> reduceWait{
       *this, "reduce-wait",
       llvm::cl::desc("When the backward waits for reductions."),
@@ -86,6 +105,10 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
                       llvm::cl::desc("Run the verifiers at the borders."),
                       llvm::cl::init(true)};
 };
+
+/// Sets the options that a schedule consists of: prefetch, limit, buckets and
+/// waits for reductions.
+void setSchedule(FSDPPipelineOptions &options, Schedule schedule);
 
 /// Adds the passes from the aten level to the scheduled level.
 void buildFSDPPipeline(mlir::OpPassManager &pm,

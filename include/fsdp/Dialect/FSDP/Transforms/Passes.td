@@ -45,6 +45,24 @@ def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
   let dependentDialects = ["::fsdp::FSDPDialect"];
 }
 
+def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
+  let summary = "issue several collectives in one call";
+  let description = [{
+    Launches of one kind and phase that follow each other join a bucket of at
+    most `blocks` units and `bytes` bytes; 0 is no limit, and both 0 no bucket. A
+    collective larger than `bytes` stays alone. Each keeps its own memory: nothing
+    is copied. A bucket of gathers is launched where its first was, one of
+    reductions where its last was, unless a result is needed before that.
+
+    Before and after: the scheduled level. Remark `bucket` for each bucket of
+    several launches.
+  }];
+  let options = [
+    Option<"blocks", "blocks", "int64_t", "0", "How many units a bucket may hold.">,
+    Option<"bytes", "bytes", "int64_t", "0", "How many bytes a bucket may hold.">,
+  ];
+}
+
 def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
   let summary = "update the shards at the end of the step";
   let description = [{
@@ -63,6 +81,33 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
              clEnumValN(::fsdp::Optimizer::SGD, "sgd", "Gradient descent."),
              clEnumValN(::fsdp::Optimizer::None, "none", "No update."))}]>,
     Option<"momentum", "momentum", "bool", "false", "Give gradient descent momentum.">,
+  ];
+}
+
+def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
+  let summary = "bound the gathered units that are alive at once";
+  let description = [{
+    At most `gathers` units, and `bytes` bytes of them, are launched and not yet
+    resharded, whatever the timing of streams: a gather is launched `after` the
+    end that makes room for it, and moves behind that end if it stands ahead.
+    Gathers are admitted in the order in which they are waited for. 0 is no limit.
+    The step may read several units at once: a limit below that is refused.
+
+    A unit that is gathered in the forward and still read in the backward (the
+    root; each unit of `shard_grad_op`) does not count: what a strategy keeps is
+    no matter of order.
+
+    FSDP1's `limit_all_gathers` is `gathers=2`, as it was meant: there the CPU
+    waits for one free event per gather, of which some pile up in the backward,
+    so that from the second step on three units may be alive. That drift is not
+    imitated.
+
+    Before and after: the scheduled level. Remark `limit` for each gather that
+    waits for an end.
+  }];
+  let options = [
+    Option<"gathers", "gathers", "int64_t", "2", "How many gathered units may be alive.">,
+    Option<"bytes", "bytes", "int64_t", "0", "How many bytes of gathered units may be alive.">,
   ];
 }
 

@@ -1,0 +1,212 @@
+//===- LimitInFlight.cpp - Bound the gathered units that are alive --------===//
+//
+// Gathers are admitted one after the other, in the order in which they are
+// waited for: then those alive at a wait are those in use there, and the limit
+// fails only where no schedule could meet it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Gathers.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+
+#include "mlir/IR/Remarks.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_LIMITINFLIGHTPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+namespace {
+/// Gathered units and their bytes.
+struct Amount {
+  int64_t units = 0;
+  int64_t bytes = 0;
+
+  Amount operator+(const Amount &other) const {
+    return {units + other.units, bytes + other.bytes};
+  }
+  Amount operator-(const Amount &other) const {
+    return {units - other.units, bytes - other.bytes};
+  }
+};
+
+/// The gathers of one call: a bucket, or one alone.
+struct Call {
+  SmallVector<Gather *> gathers; // in the order of their waits
+  Amount amount;                 // of those that count
+
+  AsyncWaitOp getWait() const { return gathers.front()->wait; }
+  /// The launches, in the order in which they stand.
+  SmallVector<AsyncUnshardOp> getLaunches() const {
+    auto launches = llvm::map_to_vector(
+        gathers, [](Gather *gather) { return gather->launch; });
+    llvm::sort(launches, [](AsyncUnshardOp a, AsyncUnshardOp b) {
+      return a != b && a->isBeforeInBlock(b);
+    });
+    return launches;
+  }
+};
+
+class Limiter {
+public:
+  Limiter(Block &block, int64_t units, int64_t bytes);
+
+  LogicalResult checkFeasible();
+  void apply();
+
+private:
+  bool fits(const Amount &amount) const {
+    return (limit.units == 0 || amount.units <= limit.units) &&
+           (limit.bytes == 0 || amount.bytes <= limit.bytes);
+  }
+  Operation *place(const Call &call, const Amount &admitted,
+                   Operation *previous);
+
+  Gathers gathers;
+  Amount limit; // 0: none
+  /// What counts, in the order of first waits.
+  SmallVector<Call> calls;
+  /// The gathers that count, in the order of their ends, and what has ended
+  /// with the first `i` of them.
+  SmallVector<Gather *> ends;
+  SmallVector<Amount> ended;
+  unsigned lastAwaited = 0; // how many ends the latest gather is known behind
+};
+} // namespace
+
+/// What is gathered in one phase and read in another stays for as long as the
+/// strategy says: no order of launches could give its memory back earlier, and
+/// a limit that counted it would wait for something that is not going to happen
+/// in time.
+static llvm::DenseSet<Gather *> findKept(Block &block, Gathers &gathers) {
+  llvm::DenseSet<Gather *> kept;
+  for (Operation &op : block)
+    if (isa<aten::CallOp>(op))
+      for (Value operand : op.getOperands())
+        if (Gather *gather = gathers.lookup(operand))
+          if (gather->getPhase() != getGatherPhase(&op))
+            kept.insert(gather);
+  return kept;
+}
+
+Limiter::Limiter(Block &block, int64_t units, int64_t bytes)
+    : gathers(block), limit{units, bytes} {
+  llvm::DenseSet<Gather *> kept = findKept(block, gathers);
+  DenseMap<Attribute, unsigned> buckets;
+  for (Gather &gather : gathers) {
+    Attribute bucket = gather.launch.getBucketAttr();
+    unsigned index = calls.size();
+    if (bucket)
+      index = buckets.try_emplace(bucket, index).first->second;
+    if (index == calls.size())
+      calls.push_back({});
+    calls[index].gathers.push_back(&gather);
+    if (kept.contains(&gather))
+      continue;
+    calls[index].amount = calls[index].amount + Amount{1, gather.getBytes()};
+    ends.push_back(&gather);
+  }
+  llvm::erase_if(calls, [](const Call &call) { return !call.amount.units; });
+  llvm::sort(ends, [](Gather *a, Gather *b) {
+    return a != b && a->reshard->isBeforeInBlock(b->reshard);
+  });
+  ended.push_back({});
+  for (Gather *gather : ends)
+    ended.push_back(ended.back() + Amount{1, gather->getBytes()});
+}
+
+/// Compares the limit with what is in use at each first wait.
+LogicalResult Limiter::checkFeasible() {
+  Amount admitted, least;
+  Gather *tooMuch = nullptr;
+  unsigned numEnded = 0;
+  for (const Call &call : calls) {
+    while (numEnded != ends.size() &&
+           ends[numEnded]->reshard->isBeforeInBlock(call.getWait()))
+      ++numEnded;
+    admitted = admitted + call.amount;
+    Amount used = admitted - ended[numEnded];
+    if (!tooMuch && !fits(used))
+      tooMuch = call.gathers.front();
+    least.units = std::max(least.units, used.units);
+    least.bytes = std::max(least.bytes, used.bytes);
+  }
+  if (!tooMuch)
+    return success();
+  bool isUnits = limit.units && limit.units < least.units;
+  return tooMuch->launch.emitError("expected room for ")
+         << (isUnits ? least.units : least.bytes)
+         << (isUnits ? " gathered units" : " bytes of gathered units")
+         << ", which the step needs at once, got a limit of "
+         << (isUnits ? limit.units : limit.bytes);
+}
+
+/// Moves the call behind the first end that leaves room for it, and makes it
+/// depend on as many ends as it needs. Returns its last launch.
+Operation *Limiter::place(const Call &call, const Amount &admitted,
+                          Operation *previous) {
+  unsigned needed = 0;
+  while (!fits(admitted + call.amount - ended[needed]))
+    ++needed;
+  SmallVector<AsyncUnshardOp> launches = call.getLaunches();
+  Operation *behind = previous;
+  if (needed)
+    if (Operation *end = ends[needed - 1]->reshard;
+        !behind || behind->isBeforeInBlock(end))
+      behind = end;
+  bool isLate = behind && launches.front()->isBeforeInBlock(behind);
+  if (isLate)
+    for (AsyncUnshardOp launch : llvm::reverse(launches))
+      launch->moveAfter(behind);
+  // A stream runs in order: what an earlier gather has waited for is done.
+  if (needed <= lastAwaited)
+    return launches.back();
+  lastAwaited = needed;
+  Gather *end = ends[needed - 1];
+  launches.front().getAfterMutable().append(end->reshard.getFreed());
+  remark::passed(launches.front().getLoc(),
+                 remark::RemarkOpts::name("limit")
+                     .category("fsdp-limit-in-flight")
+                     .function("step"))
+      << remark::metric("Unit", launches.front().getUnit())
+      << remark::metric("After", end->getUnit())
+      << remark::metric("Moved", isLate ? "yes" : "no")
+      << remark::metric("Bytes", call.amount.bytes);
+  return launches.back();
+}
+
+void Limiter::apply() {
+  Amount admitted;
+  Operation *previous = nullptr;
+  for (const Call &call : calls) {
+    previous = place(call, admitted, previous);
+    admitted = admitted + call.amount;
+  }
+}
+
+namespace {
+class LimitInFlightPass
+    : public impl::LimitInFlightPassBase<LimitInFlightPass> {
+  using LimitInFlightPassBase::LimitInFlightPassBase;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step))
+      return signalPassFailure();
+    for (int64_t limit : {int64_t(gathers), int64_t(bytes)})
+      if (limit < 0) {
+        step->emitError("expected a limit of at least 0, got ") << limit;
+        return signalPassFailure();
+      }
+    if (gathers == 0 && bytes == 0)
+      return;
+    Limiter limiter(step->getBody().front(), gathers, bytes);
+    if (failed(limiter.checkFeasible()))
+      return signalPassFailure();
+    limiter.apply();
+  }
+};
+} // namespace
+
+} // namespace fsdp

@@ -1,0 +1,29 @@
+// Several collectives in one call: gathers where the first of them was, reductions where the last was.
+// DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async --fsdp-prefetch
+// DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence
+// RUN: %{shard} --fsdp-bucket=blocks=2 %{verify} | FileCheck %s
+// RUN: %{shard} --fsdp-bucket=bytes=160 %{verify} | FileCheck %s --check-prefix=BYTES
+// RUN: %{shard} -o %t && fsdp-opt %t --fsdp-bucket | diff %t -
+// RUN: fsdp-opt %t --fsdp-bucket=bytes=100 | diff %t -
+// RUN: not fsdp-opt %t --fsdp-bucket=blocks=-2 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// RUN: fsdp-opt %t --fsdp-bucket=blocks=2 --remarks-filter=fsdp-bucket --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// CHECK: fsdp.async.unshard @root <forward> %arg0 bucket [[A:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A]] :
+// CHECK: fsdp.async.unshard @u.1 <forward> %arg2 bucket [[B:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.2 <forward> %arg3 bucket [[B]] :
+// The last one is alone.
+// CHECK: fsdp.async.unshard @u.3 <forward> %arg4 :
+// CHECK: fsdp.async.unshard @u.3 <backward> %arg4 bucket [[C:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.2 <backward> %arg3 bucket [[C]] :
+// CHECK: fsdp.flatten_grads @u.2
+// CHECK-NEXT: fsdp.async.reduce_scatter @u.3 {{.*}} bucket [[D:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.reduce_scatter @u.2 {{.*}} bucket [[D]] :
+
+// The root's 96 bytes and a unit's 80 are more than 160.
+// BYTES: fsdp.async.unshard @root <forward> %arg0 :
+// BYTES: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A:[0-9]+]] :
+// BYTES-NEXT: fsdp.async.unshard @u.1 <forward> %arg2 bucket [[A]] :
+
+// NEGATIVE: error: expected buckets of at least 0, got -2
+// REMARK: bucket | Category:fsdp-bucket | Function=step | Bytes=176, Calls=2, First=root, Launch=async.unshard
