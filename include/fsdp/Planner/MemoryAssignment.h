@@ -21,9 +21,9 @@ struct Lifetime {
   int64_t end;
 };
 
-/// Lifetimes that reach, where memory allows, from where `wishes` begin to where
-/// they end: at no time are more bytes alive than the most that there were
-/// before. Small buffers come first: they cost least. A wish contains its
+/// Lifetimes that reach, where memory allows, from where `wishes` begin to
+/// where they end: at no time are more bytes alive than the most that there
+/// were before. Small buffers come first: they cost least. A wish contains its
 /// lifetime; times are dense.
 std::vector<Lifetime> stretch(std::vector<Lifetime> lifetimes,
                               const std::vector<Lifetime> &wishes,
