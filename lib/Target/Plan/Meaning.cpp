@@ -46,6 +46,7 @@ private:
   LogicalResult addCall(aten::CallOp op);
   FailureOr<const Call *> getCall(aten::CallOp op);
   LogicalResult addResults();
+  void readOptimizer();
   void addUnit(UnitOp unit, ArrayRef<Value> gradients);
 
   const sy::Layout *getLayout(RankedTensorType type);
@@ -64,6 +65,8 @@ private:
 
   uint64_t axes = 0; // of more than one rank, as bits
   double numRanks = 1;
+  StringRef rule;               // of the update; empty if there is none
+  std::vector<StringRef> kinds; // of the state that it changes
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<Operation *, sy::Unit> units;
   sy::Meanings meanings;
@@ -276,6 +279,25 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
 //===----------------------------------------------------------------------===//
 
 /// The gradients of a unit, one for each parameter or null, and its update.
+/// What the optimizer of the step does to whatever has a gradient.
+void SourceRun::readOptimizer() {
+  kinds = {StateAttr::getParameterKind()};
+  for (Operation &op : step.getBody().front()) {
+    if (isa<AdamWOp>(op)) {
+      rule = "adamw";
+      kinds.insert(kinds.end(),
+                   {StateAttr::getExpAvgKind(), StateAttr::getExpAvgSqKind()});
+      return;
+    }
+    if (auto sgd = dyn_cast<SGDOp>(op)) {
+      rule = "sgd";
+      if (sgd.getMomentum())
+        kinds.push_back(StateAttr::getMomentumKind());
+      return;
+    }
+  }
+}
+
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
   sy::Pieces state = machine.initial(own, "parameter"), gradient;
@@ -308,22 +330,6 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
                           meanings);
   }
 
-  // What the optimizer of the step does to whatever has a gradient.
-  std::vector<StringRef> kinds = {StateAttr::getParameterKind()};
-  StringRef rule;
-  for (Operation &op : step.getBody().front()) {
-    if (isa<AdamWOp>(op)) {
-      rule = "adamw";
-      kinds.insert(kinds.end(),
-                   {StateAttr::getExpAvgKind(), StateAttr::getExpAvgSqKind()});
-    } else if (auto sgd = dyn_cast<SGDOp>(op)) {
-      rule = "sgd";
-      if (sgd.getMomentum())
-        kinds.push_back(StateAttr::getMomentumKind());
-    }
-    if (!rule.empty())
-      break;
-  }
   if (!hasGradient || rule.empty())
     return sy::Machine::describe(own, "parameter", state, /*skipsZeros=*/false,
                                  meanings);
@@ -395,6 +401,7 @@ LogicalResult SourceRun::addResults() {
             window.operand(content);
     }
   }
+  readOptimizer();
   for (auto &[unit, own] : units)
     addUnit(cast<UnitOp>(unit), gradients[unit]);
   if (machine.memory.getProblem())
