@@ -1,5 +1,8 @@
 """References for several ranks and for training: their shapes, and that they are what they say."""
 
+from functools import partial
+
+
 import make_rank_reference as maker
 import pytest
 import torch
@@ -44,11 +47,12 @@ def test_the_mean_is_that_of_the_ranks(fixtures):
 def test_training_is_that_of_eager_pytorch(name, fixtures):
     """Four steps of two ranks against eager modules, one per rank as far as buffers go."""
     program = maker.load(fixtures / f"role_{name}.pt2")
-    made = maker.training(program, 2, 4, seed=7, storage=None, lr=1e-2, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.1)
+    make = partial(torch.optim.AdamW, fused=True, lr=1e-2, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.1)
+    made = maker.training(program, 2, 4, seed=7, storage=None, make=make)
     modules = [role(name).module for _ in range(2)]
     first = dict(modules[0].named_parameters())
     trained = [p for n, p in first.items() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, fused=True, lr=1e-2, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = make(trained)
     losses = []
     for step in range(4):
         total = 0.0
@@ -85,9 +89,10 @@ def test_committed_training_reference(fixtures):
 
 def test_fp32_masters(fixtures):
     program = maker.load(fixtures / "role_bf16.pt2")
-    made = maker.training(program, 2, 2, seed=7, storage=torch.float32, lr=1e-3)
+    make = partial(torch.optim.AdamW, fused=True, lr=1e-3)
+    made = maker.training(program, 2, 2, seed=7, storage=torch.float32, make=make)
     assert {t.dtype for k, t in made.items() if k.startswith("param.")} == {torch.float32}
-    plain = maker.training(program, 2, 2, seed=7, storage=None, lr=1e-3)
+    plain = maker.training(program, 2, 2, seed=7, storage=None, make=make)
     assert {t.dtype for k, t in plain.items() if k.startswith("param.")} == {torch.bfloat16}
 
 
