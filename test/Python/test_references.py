@@ -2,7 +2,6 @@
 
 from functools import partial
 
-
 import make_rank_reference as maker
 import pytest
 import torch
