@@ -88,9 +88,9 @@ static void addDropped(func::FuncOp source, func::FuncOp step,
   for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
     kept.insert(step.getResultAttr(i, aten::ATenDialect::getOutputAttrName()));
   Operation *end = source.getBody().front().getTerminator();
-  for (auto [i, value] : llvm::enumerate(end->getOperands())) {
-    auto get = [&](StringRef name) {
-      return source.getResultAttrOfType<IntegerAttr>(i, name);
+  for (auto [index, value] : llvm::enumerate(end->getOperands())) {
+    auto get = [&, index = index](StringRef name) {
+      return source.getResultAttrOfType<IntegerAttr>(index, name);
     };
     std::string node;
     if (auto named = dyn_cast<NameLoc>(value.getLoc()))
