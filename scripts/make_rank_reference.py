@@ -5,6 +5,7 @@ Without --steps, each graph GRAPH.pt2 gets GRAPH_refRANKS.safetensors beside it,
   in_k         [RANKS, ...]  the inputs, one batch per rank; rank 0 has the graph's example
   loss         []            the mean over ranks
   grad.NAME                  the mean over ranks, taken in fp32, in the gradient's dtype
+  output.K   [RANKS, ...]    the K-th output beside the loss, counted from 0, of every rank
 
 With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW (or SGD) on the mean gradient:
   in_k         [K * RANKS, ...]  batch t * RANKS + r is rank r's at step t, counted from 0
@@ -22,6 +23,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,8 +97,18 @@ def batches(first: list[torch.Tensor], count: int, seed: int) -> list[list[torch
     return result
 
 
-def run(program: ExportedProgram, batch: list[torch.Tensor], state: Tensors | None = None) -> tuple[torch.Tensor, Tensors, Tensors]:
-    """(loss, gradients by parameter, new values of changed buffers) of the graph on one batch.
+@dataclass
+class Results:
+    """What the graph returns on one batch: gradients by parameter, new values of changed buffers, and other outputs in order."""
+
+    loss: torch.Tensor | None = None
+    grads: Tensors = field(default_factory=dict)
+    buffers: Tensors = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)
+
+
+def run(program: ExportedProgram, batch: list[torch.Tensor], state: Tensors | None = None) -> Results:
+    """The results of the graph on one batch.
 
     `state` replaces the archive's parameters and buffers by name; what it lacks is the archive's.
     """
@@ -105,15 +117,17 @@ def run(program: ExportedProgram, batch: list[torch.Tensor], state: Tensors | No
     args = [next(inputs) if s.kind == InputKind.USER_INPUT else values[s.target] for s in program.graph_signature.input_specs]
     with torch.no_grad():
         results = program.graph_module(*[a.detach().clone() if isinstance(a, torch.Tensor) else a for a in args])
-    loss, grads, buffers = None, {}, {}
+    found = Results()
     for value, spec in zip(results, program.graph_signature.output_specs):
         if spec.kind == OutputKind.LOSS_OUTPUT:
-            loss = value
+            found.loss = value
         elif spec.kind == OutputKind.GRADIENT_TO_PARAMETER:
-            grads[spec.target] = value
+            found.grads[spec.target] = value
         elif spec.kind == OutputKind.BUFFER_MUTATION:
-            buffers[spec.target] = value
-    return loss, grads, buffers
+            found.buffers[spec.target] = value
+        elif spec.kind == OutputKind.USER_OUTPUT:
+            found.outputs.append(value)
+    return found
 
 
 def mean(values: list[torch.Tensor]) -> torch.Tensor:
@@ -129,9 +143,13 @@ def one_step(program: ExportedProgram, ranks: int, seed: int) -> Tensors:
     rows = batches(examples(program), ranks, seed)
     results = [run(program, row) for row in rows]
     reference = stacked(rows)
-    reference["loss"] = mean([loss for loss, _, _ in results]).to(results[0][0].dtype)
-    for name, grad in results[0][1].items():
-        reference[f"grad.{name}"] = mean([grads[name] for _, grads, _ in results]).to(grad.dtype).contiguous()
+    first = results[0]
+    reference["loss"] = mean([r.loss for r in results]).to(first.loss.dtype)
+    for name, grad in first.grads.items():
+        reference[f"grad.{name}"] = mean([r.grads[name] for r in results]).to(grad.dtype).contiguous()
+    for i, output in enumerate(first.outputs):
+        if isinstance(output, torch.Tensor):
+            reference[f"output.{i}"] = torch.stack([r.outputs[i] for r in results])
     return reference
 
 
@@ -152,12 +170,12 @@ def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storag
     for step in tqdm(range(steps), unit="step", leave=False):
         weights = {n: p.detach().to(original[n].dtype) for n, p in kept.items()}
         results = [run(program, rows[step * ranks + r], weights | buffers[r]) for r in range(ranks)]
-        for rank, (_, _, changed) in enumerate(results):
-            buffers[rank] |= changed
+        for rank, result in enumerate(results):
+            buffers[rank] |= result.buffers
         for name, parameter in kept.items():
-            average = mean([grads[name] for _, grads, _ in results]).to(parameter.dtype)
+            average = mean([r.grads[name] for r in results]).to(parameter.dtype)
             parameter.grad = torch.empty_like(parameter).copy_(average)
-        losses.append(mean([loss for loss, _, _ in results]))
+        losses.append(mean([r.loss for r in results]))
         optimizer.step()
     reference = stacked(rows) | {"losses": torch.stack(losses)}
     for name in names:

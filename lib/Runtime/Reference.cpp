@@ -158,6 +158,9 @@ Reference Reference::open(const std::string &path,
                           const planfile::PlanFile &plan) {
   Reference reference(take(archive::Safetensors::open(path)), getInputs(plan));
   reference.checkInputs(plan);
+  for (const planfile::Buffer *buffer : *plan->buffers())
+    if (buffer->role() == planfile::BufferRole::Output)
+      reference.outputs.push_back(buffer->index());
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
       std::vector<std::string> &names = reference.parameters.emplace_back();
@@ -203,6 +206,28 @@ TensorView Reference::input(std::size_t step, unsigned rank,
 // Running
 //===----------------------------------------------------------------------===//
 
+void Reference::compareOutputs(const Session &session,
+                               Comparison &result) const {
+  for (std::uint32_t index : outputs) {
+    std::string name = "output." + std::to_string(index);
+    const archive::TensorRef *expected = file.find(name);
+    if (!expected) {
+      result.fail("expected all that the plan has, found nothing for " + name);
+      continue;
+    }
+    for (unsigned rank = 0; rank != ranks; ++rank) {
+      HostTensor found = session.output(rank, index);
+      TensorView all = view(*expected), own = all;
+      std::size_t size = all.bytes.size() / ranks;
+      if (all.sizes.size() > found.sizes.size() &&
+          all.sizes[0] == static_cast<std::int64_t>(ranks))
+        own = {all.type, all.sizes.subspan(1),
+               all.bytes.subspan(rank * size, size)};
+      result.compare(name + " of rank " + std::to_string(rank), own, found);
+    }
+  }
+}
+
 Comparison Reference::run(Session &session, double tolerance) const {
   Comparison result(tolerance);
   bool isTraining = steps != 0;
@@ -222,6 +247,8 @@ Comparison Reference::run(Session &session, double tolerance) const {
   const char *lossName = isTraining ? "losses" : "loss";
   result.compare(lossName, view(get(lossName)),
                  {DType::F64, count, std::as_bytes(std::span(losses))});
+  if (!isTraining)
+    compareOutputs(session, result);
 
   // Each of the session's tensors has one of the file under any of its names.
   std::string prefix = isTraining ? "param." : "grad.";

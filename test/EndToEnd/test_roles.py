@@ -17,6 +17,17 @@ def test_role_runs_with_parity(graph, ranks, plans, references):
             "--reference", references(graph, ranks), "--tolerance", PARITY[graph])
 
 
+# An output that is kept is what every rank returns for its own batch; one that is not is named by the report.
+def test_outputs_beside_the_loss_are_kept_or_named(tmp_path, references):
+    archive, plan = FIXTURES / "role_user_output.pt2", tmp_path / "step.plan"
+    assert "note: output 0 ('detach_3') is not kept; --keep-output keeps it" in succeed("fsdp-plan", archive, "--ranks", 3, "-o", plan).stdout
+    reference = references("role_user_output", 3)
+    dropped = succeed("fsdp-run", plan, "--ranks", 3, "--weights", archive, "--reference", reference).stdout
+    assert "not kept" not in succeed("fsdp-plan", archive, "--ranks", 3, "--keep-output", "-o", plan).stdout
+    kept = succeed("fsdp-run", plan, "--ranks", 3, "--weights", archive, "--reference", reference).stdout
+    assert "compared 33 tensors" in dropped and "compared 36 tensors" in kept
+
+
 # Sizes left open are bound on the command line; the example's sizes are those of the reference.
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_dynamic_shape_runs_when_bound(ranks, plans, references):

@@ -45,13 +45,13 @@ def test_the_graph_is_the_model(demo):
     from make_rank_reference import load as load_graph, run
 
     ids = torch.arange(32).view(2, 16)
-    loss, grads, _ = run(load_graph(demo / "gpt2.pt2"), [ids, ids])
+    result = run(load_graph(demo / "gpt2.pt2"), [ids, ids])
     model, _ = load(demo)
     expected = model(ids, ids)
     expected.backward()
-    torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(result.loss, expected.detach())
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(result.grads[name], parameter.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_equal_losses_agree(demo, losses, capsys):

@@ -64,10 +64,10 @@ def test_plain_graph(name, fixtures):
     from make_rank_reference import run
 
     program, reference = load(fixtures / f"{name}.pt2"), load_file(fixtures / f"{name}_ref.safetensors")
-    loss, grads, _ = run(program, [reference["in_0"], reference["in_1"]])
-    close(loss, reference["loss"], "loss")
-    assert {f"grad.{n}" for n in grads} == {k for k in reference if k.startswith("grad.")}
-    for key, value in grads.items():
+    result = run(program, [reference["in_0"], reference["in_1"]])
+    close(result.loss, reference["loss"], "loss")
+    assert {f"grad.{n}" for n in result.grads} == {k for k in reference if k.startswith("grad.")}
+    for key, value in result.grads.items():
         close(value, reference[f"grad.{key}"], key)
 
 

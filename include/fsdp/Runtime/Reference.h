@@ -1,11 +1,12 @@
 //===- Reference.h - What PyTorch says about a plan -------------*- C++ -*-===//
 //
 // A safetensors file with inputs `in_0, in_1, ...` and what PyTorch makes of
-// them: either `loss` and `grad.NAME` of one forward and backward, or `losses`
-// (one per step) and `param.NAME` of a training of that many steps. An input
-// with one axis more than the plan's holds a batch for each rank, in a training
-// for each rank of each step. Values are compared per tensor and by their size:
-// max|d| <= tolerance * max|reference| + 1e-7; NaN fails.
+// them: either `loss`, `grad.NAME` and `output.K` of one forward and backward,
+// or `losses` (one per step) and `param.NAME` of a training of that many steps.
+// An input with one axis more than the plan's holds a batch for each rank, in a
+// training for each rank of each step; an output, what each rank returns.
+// Values are compared per tensor and by their size: max|d| <= tolerance *
+// max|reference| + 1e-7; NaN fails.
 //
 //===----------------------------------------------------------------------===//
 
@@ -77,12 +78,15 @@ private:
   Reference(archive::Safetensors file, std::vector<InputSpec> inputs)
       : file(std::move(file)), inputs(std::move(inputs)) {}
   void checkInputs(const planfile::PlanFile &plan);
+  void compareOutputs(const Session &session, Comparison &result) const;
   const archive::TensorRef &get(const std::string &name) const;
 
   archive::Safetensors file;
   std::vector<InputSpec> inputs;
   unsigned ranks = 1;
   std::size_t steps = 0;
+  // Those that the plan keeps, beside the loss.
+  std::vector<std::uint32_t> outputs;
   // All names of each parameter, its primary one first.
   std::vector<std::vector<std::string>> parameters;
 };
