@@ -2,7 +2,7 @@
 # Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
-#   scripts/check.sh --all   the same, and clang release, debug, clang-tidy over everything
+#   scripts/check.sh --all   the same, and 100 seeds of chaos, clang release, debug, clang-tidy over everything
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
 set -uo pipefail
@@ -55,7 +55,8 @@ formatted() {
 }
 
 python_tests() {
-  .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd
+  FSDP_CHAOS_SEEDS=$([ $all = yes ] && echo 100 || echo 10) \
+    .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd
 }
 
 stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }

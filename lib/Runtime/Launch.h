@@ -22,6 +22,9 @@ public:
   Launch(const planfile::Plan &plan, const planfile::Launch &launch,
          std::span<const std::string> trusted, Memory &memory, Device &device);
 
+  /// Concurrent streams must not share scratch.
+  planfile::Stream stream = planfile::Stream::Compute;
+
   bool isHooked() const { return !results.empty(); }
   std::string name() const { return c10::toString(op.operator_name()); }
   const Accesses &accesses() const { return touched; }

@@ -68,6 +68,11 @@ Range Memory::range(std::uint32_t index) const {
               extent(sizes(index), strides(index), itemSize(b.dtype()))};
 }
 
+std::uint32_t Memory::root(std::uint32_t index) const {
+  std::uint32_t root = buffer(index).root();
+  return root == none ? index : root;
+}
+
 std::uint64_t Memory::elements(std::uint32_t index) const {
   return static_cast<std::uint64_t>(c10::multiply_integers(sizes(index)));
 }

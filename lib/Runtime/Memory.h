@@ -34,6 +34,8 @@ public:
   const at::Tensor &tensor(std::uint32_t buffer);
   std::byte *data(std::uint32_t buffer) const;
   Range range(std::uint32_t buffer) const;
+  /// The buffer that owns the bytes.
+  std::uint32_t root(std::uint32_t buffer) const;
   std::uint64_t elements(std::uint32_t buffer) const;
   planfile::DType type(std::uint32_t buffer) const;
   at::IntArrayRef sizes(std::uint32_t buffer) const;

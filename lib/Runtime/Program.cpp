@@ -4,38 +4,16 @@
 #include "Comm/Reduce.h"
 #include "DTypes.h"
 #include "Mesh.h"
+#include "Tsan.h"
 
-#include <c10/util/Exception.h>
-
-#include <chrono>
-#include <thread>
+#include <algorithm>
 
 using namespace fsdp;
 using planfile::Stream;
 
-#if defined(__SANITIZE_THREAD__)
-#define FSDP_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define FSDP_TSAN 1
-#endif
-#endif
-#ifdef FSDP_TSAN
-extern "C" void __tsan_read_range(void *address, unsigned long size);
-extern "C" void __tsan_write_range(void *address, unsigned long size);
-#endif
-
-static constexpr RoleSet allRoles = 0xff;
-
-static double now() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 Program::Program(Rank &rank, unsigned index)
     : rank(rank), program(*rank.plan->programs()->Get(index)), number(index),
-      chaos(static_cast<unsigned>(rank.chaosSeed * 7919 + rank.rank + 1)) {
+      eventRoles(program.events()) {
   rank.device->programEvents(number, program.events());
   commands.reserve(program.commands()->size());
   for (std::uint32_t i = 0; i != program.commands()->size(); ++i) {
@@ -47,11 +25,15 @@ Program::Program(Rank &rank, unsigned index)
                   ", command " + std::to_string(i) + ": " + error.what());
     }
   }
+  if (rank.chaosSeed)
+    insertPoison();
   insertDrains();
+  makeLanes();
 }
 
 void Program::touch(std::uint32_t buffer, bool isWrite) {
-  accesses.back().push_back({rank.memory->range(buffer), isWrite});
+  accesses.back().push_back(
+      {rank.memory->range(buffer), isWrite, rank.memory->root(buffer)});
 }
 
 void Program::prepare(const planfile::Command &command, std::uint32_t source) {
@@ -65,7 +47,8 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   case Step::Launch: {
     launches.emplace_back(plan, *command.step_as_Launch(), rank.trusted, memory,
                           *rank.device);
-    const Launch &launch = launches.back();
+    Launch &launch = launches.back();
+    launch.stream = command.stream();
     prepared.kind = launch.isHooked() ? Kind::HookedLaunch : Kind::Launch;
     prepared.index = static_cast<std::uint32_t>(launches.size() - 1);
     for (std::uint32_t buffer : launch.accesses().reads)
@@ -143,6 +126,7 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   case Step::Record:
     prepared.kind = Kind::Record;
     prepared.index = command.step_as_Record()->event();
+    eventRoles[prepared.index] = prepared.roles;
     break;
   case Step::Wait:
     prepared.kind = Kind::Wait;
@@ -238,8 +222,26 @@ void Program::prepareCollective(Command &command, Collective collective,
   list.push_back(collective);
 }
 
+/// Puts each of the commands before the one of that number.
+void Program::insert(Insertions insertions) {
+  std::vector<Command> with;
+  std::vector<std::vector<Access>> withAccesses;
+  for (std::size_t i = 0; i != insertions.size(); ++i) {
+    for (auto &[command, touched] : insertions[i]) {
+      with.push_back(command);
+      withAccesses.push_back(std::move(touched));
+    }
+    if (i == commands.size())
+      break;
+    with.push_back(commands[i]);
+    withAccesses.push_back(std::move(accesses[i]));
+  }
+  commands = std::move(with);
+  accesses = std::move(withAccesses);
+}
+
 void Program::insertDrains() {
-  std::vector<std::vector<Command>> drains(commands.size());
+  Insertions drains(commands.size());
   for (std::size_t i = 0; i != commands.size(); ++i) {
     const Command &exposed = commands[i];
     if (exposed.kind != Kind::Collective)
@@ -258,160 +260,110 @@ void Program::insertDrains() {
       drain.kind = Kind::Drain;
       drain.roles = allRoles;
       drain.stream = commands[j].stream;
-      drains[j].push_back(drain);
+      drains[j].push_back({drain, {}});
       break;
     }
   }
-  std::vector<Command> with;
-  std::vector<std::vector<Access>> withAccesses;
+  insert(std::move(drains));
+}
+
+void Program::poison(Insertions &insertions, std::size_t at,
+                     const Command &like, std::uint32_t root, Range range) {
+  if (range.begin >= range.end)
+    return;
+  Command command = like;
+  command.kind = Kind::Poison;
+  command.index = static_cast<std::uint32_t>(blocks.size());
+  blocks.push_back({rank.memory->arena(range.space) + range.begin, nullptr,
+                    range.end - range.begin});
+  insertions[at].push_back({command, {{range, true, root}}});
+}
+
+/// No old values where a gather writes, none behind the last use of what lives
+/// inside a run: whoever reads too early or too late reads NaN.
+void Program::insertPoison() {
+  Insertions insertions(commands.size() + 1);
+  std::vector<std::vector<std::size_t>> uses(rank.plan->buffers()->size());
   for (std::size_t i = 0; i != commands.size(); ++i) {
-    for (const Command &drain : drains[i]) {
-      with.push_back(drain);
-      withAccesses.emplace_back();
+    for (const Access &access : accesses[i])
+      if (uses[access.root].empty() || uses[access.root].back() != i)
+        uses[access.root].push_back(i);
+    const Command &command = commands[i];
+    if (command.kind != Kind::Collective ||
+        rank.collectives[command.group][command.index].kind !=
+            Collective::Kind::AllGather)
+      continue;
+    const Access &source = accesses[i][0], &target = accesses[i][1];
+    Range before = target.range, behind = target.range;
+    if (source.range.overlaps(target.range)) {
+      before.end = source.range.begin;
+      behind.begin = source.range.end;
+      poison(insertions, i, command, target.root, behind);
     }
-    with.push_back(commands[i]);
-    withAccesses.push_back(std::move(accesses[i]));
+    poison(insertions, i, command, target.root, before);
   }
-  commands = std::move(with);
-  accesses = std::move(withAccesses);
+  for (std::uint32_t root = 0; root != uses.size(); ++root) {
+    if (uses[root].empty() || rank.plan->buffers()->Get(root)->role() !=
+                                  planfile::BufferRole::Transient)
+      continue;
+    // Uses on another stream must have ended: known of those before the first
+    // use on the last one's stream, if one of both writes.
+    std::size_t last = uses[root].back();
+    Stream stream = commands[last].stream;
+    auto writes = [&](std::size_t i) {
+      return std::ranges::any_of(accesses[i], [&](const Access &access) {
+        return access.isWrite && access.root == root;
+      });
+    };
+    auto first = std::ranges::find_if(uses[root], [&](std::size_t i) {
+      return commands[i].stream == stream;
+    });
+    bool isKnown = std::ranges::all_of(uses[root], [&](std::size_t i) {
+      return commands[i].stream == stream ||
+             (i < *first && (writes(i) || writes(*first)));
+    });
+    // The last use may already write what takes the place.
+    Range range = rank.memory->range(root);
+    bool isTaken = std::ranges::any_of(accesses[last], [&](const Access &a) {
+      return a.isWrite && a.root != root && a.range.overlaps(range);
+    });
+    if (isKnown && !isTaken)
+      poison(insertions, last + 1, commands[last], root, range);
+  }
+  insert(std::move(insertions));
+}
+
+void Program::makeLanes() {
+  lanes.resize(rank.team ? 2 : 1);
+  if (rank.team)
+    events = std::vector<Counter>(program.events());
+  std::vector<int> laneOf(rank.plan->communicators()->size(), -1);
+  for (std::uint32_t i = 0; i != commands.size(); ++i) {
+    Command &command = commands[i];
+    command.place = i;
+    int lane = rank.team && command.stream != Stream::Compute;
+    if (command.kind == Kind::Collective) {
+      int &other = laneOf[command.group];
+      if (other != -1 && other != lane)
+        throw Error(
+            "program " + std::string(stringOf(*rank.plan, program.name())) +
+            ": communicator " +
+            std::string(stringOf(
+                *rank.plan,
+                rank.plan->communicators()->Get(command.group)->name())) +
+            " is used on the compute stream and on others, which "
+            "cannot overlap");
+      other = lane;
+    }
+    lanes[static_cast<unsigned>(lane)].commands.push_back(command);
+  }
+  for (unsigned l = 0; l != lanes.size(); ++l)
+    lanes[l].chaos.seed(static_cast<unsigned>(
+        rank.chaosSeed * 7919 + rank.rank * lanes.size() + l + 1));
+  commands.clear();
 #ifndef FSDP_TSAN
   accesses.clear();
 #endif
-}
-
-void Program::run(RoleSet roles) {
-  std::size_t position = 0;
-  selected = Stream::Compute; // as whoever enters a device finds it
-  try {
-    loop(roles, position);
-    rank.device->synchronize();
-    if (!isChecked)
-      rank.memory->checkUnchanged();
-    isChecked = true;
-  } catch (const std::exception &error) {
-    rank.device->follow(nullptr);
-    const auto *torch = dynamic_cast<const c10::Error *>(&error);
-    throw Error(
-        "rank " + std::to_string(rank.rank) + ", step " +
-            std::to_string(rank.updates + 1) + ", " +
-            describe(commands[std::min(position, commands.size() - 1)]) + ": " +
-            (torch ? torch->what_without_backtrace() : error.what()),
-        Failure::RankFailed);
-  }
-}
-
-void Program::loop(RoleSet roles, std::size_t &position) {
-  Statistics &statistics = rank.statistics;
-  double seconds[8] = {};
-  RoleSet timed = 0;
-  double since = now();
-  selected = Stream::Compute;
-  rank.device->select(selected);
-  auto account = [&](RoleSet next) {
-    double time = now();
-    seconds[std::countr_zero(timed) & 7] += time - since;
-    since = time;
-    timed = next;
-  };
-  for (; position != commands.size(); ++position) {
-    const Command &command = commands[position];
-    if (!(command.roles & roles))
-      continue;
-    if (command.roles != timed && command.roles != allRoles) {
-      if (timed)
-        account(command.roles);
-      timed = command.roles;
-    }
-    if (rank.stop->load(std::memory_order_relaxed))
-      throw Error("stopped because another rank failed", Failure::RankFailed);
-    if (rank.chaosSeed)
-      disturb(command);
-#ifdef FSDP_TSAN
-    // ATen is not instrumented: say what it touches.
-    for (const Access &access : accesses[position]) {
-      std::byte *base = rank.memory->arena(access.range.space);
-      (access.isWrite ? __tsan_write_range : __tsan_read_range)(
-          base + access.range.begin, access.range.end - access.range.begin);
-    }
-#endif
-    execute(command);
-  }
-  if (timed)
-    account(0);
-  using planfile::Role;
-  statistics.forward = seconds[static_cast<unsigned>(Role::Forward)];
-  statistics.backward = seconds[static_cast<unsigned>(Role::Backward)];
-  statistics.update = seconds[static_cast<unsigned>(Role::Update)];
-}
-
-inline void Program::execute(const Command &command) {
-  Device &device = *rank.device;
-  if (command.stream != selected) {
-    selected = command.stream;
-    device.select(selected);
-  }
-  switch (command.kind) {
-  case Kind::Launch:
-    launches[command.index].call(stack);
-    break;
-  case Kind::HookedLaunch:
-    rank.statistics.hookMisses +=
-        launches[command.index].callHooked(stack, device);
-    break;
-  case Kind::Collective: {
-    double begin = now();
-    rank.comms[command.group]->run(command.index);
-    rank.statistics.collectives += now() - begin;
-    break;
-  }
-  case Kind::Drain: {
-    double begin = now();
-    rank.comms[command.group]->drain(command.index);
-    rank.statistics.collectives += now() - begin;
-    break;
-  }
-  case Kind::AdamW:
-    adamws[command.index].run(rank.hyper);
-    break;
-  case Kind::SGD:
-    sgds[command.index].run(rank.hyper, rank.updates == 0);
-    break;
-  case Kind::Zero: {
-    const Block &block = blocks[command.index];
-    device.fill(command.stream, block.target, 0, block.bytes);
-    break;
-  }
-  case Kind::CopyBytes: {
-    const Block &block = blocks[command.index];
-    device.copy(command.stream, block.target, block.source, block.bytes);
-    break;
-  }
-  case Kind::Copy:
-    copies[command.index].first.copy_(copies[command.index].second);
-    break;
-  case Kind::Record:
-    device.record(command.stream, number, command.index);
-    break;
-  case Kind::Wait:
-    device.wait(command.stream, number, command.index);
-    break;
-  }
-}
-
-/// Chaos: a delay now and then, and no old values where a gather writes.
-void Program::disturb(const Command &command) {
-  if (chaos() % 4 == 0)
-    std::this_thread::sleep_for(std::chrono::microseconds(chaos() % 300));
-  if (command.kind != Kind::Collective)
-    return;
-  const Collective &c = rank.collectives[command.group][command.index];
-  if (c.kind != Collective::Kind::AllGather)
-    return;
-  std::size_t piece = c.count * itemSize(c.sourceType);
-  std::size_t bytes =
-      piece * groupOf(*rank.plan, command.group, rank.rank).members.size();
-  if (c.source >= c.target + bytes || c.source + piece <= c.target)
-    rank.device->fill(command.stream, c.target, 0xff, bytes);
 }
 
 std::string Program::describe(const Command &command) const {

@@ -1,20 +1,27 @@
 //===- Program.h - One rank's prepared program ------------------*- C++ -*-===//
 //
-// A program of the plan as a vector of prepared commands. Running it is a loop
-// over that vector. What the plan leaves to the runtime is put in when it is
+// A program of the plan as vectors of prepared commands, one for each thread of
+// the rank: inline, a single one; overlapped, one for the compute stream and
+// one for all others, with the plan's events between them. Running it is a loop
+// over each vector. What the plan leaves to the runtime is put in when it is
 // prepared: a collective completes before its peers have read this rank's
 // source, so the first command that overwrites those bytes is preceded by a
-// drain.
+// drain. Under chaos, memory is poisoned where a gather begins to write it and
+// where its life ends.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_PROGRAM_H
 #define FSDP_LIB_RUNTIME_PROGRAM_H
 
+#include "Counter.h"
 #include "Launch.h"
 #include "Optimizer.h"
+#include "ThreadTeam.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 
 namespace fsdp {
@@ -32,6 +39,12 @@ struct Rank {
   std::span<const std::string> trusted; ///< Operators, see resolveOperator.
   const std::atomic<bool> *stop = nullptr;
   std::uint64_t chaosSeed = 0;
+  bool timed = false; ///< Commands leave spans.
+  /// The rank's two threads, if it overlaps; who waits for whom.
+  std::unique_ptr<ThreadTeam> team;
+  unsigned spins = 0;
+  /// Stops all ranks; the first failure is kept.
+  std::function<void(const Error &)> fail;
 
   // Set before each run.
   HyperParameters hyper;
@@ -46,6 +59,7 @@ using RoleSet = std::uint8_t;
 inline RoleSet roleBit(planfile::Role role) {
   return static_cast<RoleSet>(1u << static_cast<unsigned>(role));
 }
+inline constexpr RoleSet allRoles = 0xff;
 
 class Program {
 public:
@@ -58,6 +72,9 @@ public:
   /// Running it counts as an update of the parameters.
   bool hasUpdate() const { return !adamws.empty() || !sgds.empty(); }
 
+  /// Of all runs so far, if they are timed.
+  void appendSpans(std::vector<Span> &spans) const;
+
   std::vector<Launch> launches;
 
 private:
@@ -69,6 +86,7 @@ private:
     AdamW,
     SGD,
     Zero,
+    Poison,
     Copy,
     CopyBytes,
     Record,
@@ -78,9 +96,10 @@ private:
     Kind kind;
     RoleSet roles;
     planfile::Stream stream;
-    std::uint32_t index;  ///< Of what the kind needs.
-    std::uint32_t group;  ///< Communicator.
-    std::uint32_t source; ///< Command of the plan.
+    std::uint32_t index;     ///< Of what the kind needs.
+    std::uint32_t group;     ///< Communicator.
+    std::uint32_t source;    ///< Command of the plan.
+    std::uint32_t place = 0; ///< In `accesses`.
   };
   struct Block {
     std::byte *target;
@@ -90,7 +109,22 @@ private:
   struct Access {
     Range range;
     bool isWrite;
+    std::uint32_t root;
   };
+  /// What one thread does and has.
+  struct Lane {
+    std::vector<Command> commands;
+    std::size_t position = 0;
+    planfile::Stream selected = planfile::Stream::Compute;
+    Launch::Stack stack;
+    std::minstd_rand chaos;
+    Statistics statistics;
+    std::vector<Span> spans;
+    std::optional<Error> failure;
+  };
+  /// Commands to put before those of the plan, with what they touch.
+  using Insertions =
+      std::vector<std::vector<std::pair<Command, std::vector<Access>>>>;
 
   void prepare(const planfile::Command &command, std::uint32_t source);
   void prepareCollective(Command &command, Collective collective,
@@ -98,24 +132,31 @@ private:
                          std::uint32_t unit);
   void prepareCopy(Command &command, const planfile::Copy &copy);
   void touch(std::uint32_t buffer, bool isWrite);
+  void insert(Insertions insertions);
   void insertDrains();
-  void execute(const Command &command);
-  void loop(RoleSet roles, std::size_t &position);
-  void disturb(const Command &command);
+  void insertPoison();
+  void poison(Insertions &insertions, std::size_t at, const Command &like,
+              std::uint32_t root, Range range);
+  void makeLanes();
+
+  void work(Lane &lane, RoleSet roles);
+  void loop(Lane &lane, RoleSet roles);
+  void execute(Lane &lane, const Command &command, RoleSet roles);
   std::string describe(const Command &command) const;
 
   Rank &rank;
   const planfile::Program &program;
   unsigned number;
-  std::vector<Command> commands;
+  std::vector<Command> commands;             ///< Until they are in the lanes.
   std::vector<std::vector<Access>> accesses; ///< Of each command.
+  std::vector<Lane> lanes;
+  std::vector<Counter> events; ///< Overlapped: the latest run that recorded it.
+  std::vector<RoleSet> eventRoles;
+  std::uint64_t runs = 0;
   std::vector<AdamW> adamws;
   std::vector<SGD> sgds;
   std::vector<Block> blocks;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies; ///< target, source
-  Launch::Stack stack;
-  planfile::Stream selected = planfile::Stream::Compute;
-  std::minstd_rand chaos;
   bool isChecked = false;
 };
 

@@ -1,11 +1,10 @@
 //===- Session.cpp - A loaded plan, ready to step -------------------------===//
+#include "RankScope.h"
 #include "SessionImpl.h"
 
 #include "fsdp/Archive/Bytes.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -20,37 +19,17 @@ using planfile::Stream;
 
 static constexpr unsigned char canaryByte = 0xa5;
 
-namespace {
-
-/// Makes the thread a rank's: all of this is per thread in PyTorch.
-class RankScope {
-public:
-  explicit RankScope(Device *device) : device(device) {
-    if (at::get_num_threads() != 1)
-      at::set_num_threads(1);
-    if (device)
-      device->enter();
-  }
-  ~RankScope() {
-    if (device)
-      device->leave();
-  }
-  RankScope(const RankScope &) = delete;
-  RankScope &operator=(const RankScope &) = delete;
-
-private:
-  c10::InferenceMode inference;
-  Device *device;
-};
-
-} // namespace
+/// Ranks wait with a second thread each if they overlap.
+static unsigned countThreads(unsigned ranks, const SessionOptions &options) {
+  return options.overlap ? 2 * ranks : ranks;
+}
 
 Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
                     SessionOptions given)
     : plan(plan), options(std::move(given)),
       backend(options.backend ? std::move(options.backend)
-                              : makeLocalBackend(count)),
-      ranks(count), threads(count) {
+                              : makeLocalBackend(countThreads(count, options))),
+      ranks(count), threads(count, countThreads(count, options)) {
   for (std::uint32_t u = 0; u != plan.units()->size(); ++u)
     for (const planfile::Parameter *p : *plan.units()->Get(u)->parameters()) {
       places[std::string(stringOf(plan, p->name()))] = {u, p};
@@ -73,12 +52,13 @@ Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
   onAllRanks(Failure::Refused, [this](RankData &data) { initialise(data); });
 }
 
-void Session::Impl::fail(Failure kind, const std::exception &error) {
+void Session::Impl::fail(const std::exception &error) {
   std::lock_guard lock(mutex);
   if (failure)
     return;
   const auto *torch = dynamic_cast<const c10::Error *>(&error);
-  failure.emplace(torch ? torch->what_without_backtrace() : error.what(), kind);
+  failure.emplace(torch ? torch->what_without_backtrace() : error.what(),
+                  phase);
   stop.store(true);
   if (loaded)
     for (RankData &data : ranks)
@@ -89,12 +69,13 @@ void Session::Impl::fail(Failure kind, const std::exception &error) {
 void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
   if (failure)
     throw *failure;
+  phase = kind;
   threads.run([&](unsigned r) {
     RankScope scope(ranks[r].rank.device.get());
     try {
       job(ranks[r]);
     } catch (const std::exception &error) {
-      fail(kind, error);
+      fail(error);
     }
   });
   if (failure)
@@ -116,6 +97,14 @@ void Session::Impl::open(RankData &data) {
   rank.trusted = options.trustedOperators;
   rank.stop = &stop;
   rank.chaosSeed = options.chaosSeed;
+  rank.timed = options.timed;
+  rank.fail = [this](const Error &error) { fail(error); };
+  if (options.overlap) {
+    unsigned threads =
+        countThreads(static_cast<unsigned>(ranks.size()), options);
+    rank.team = std::make_unique<ThreadTeam>(2, threads);
+    rank.spins = spinsFor(threads);
+  }
   rank.shards = shardIndices(plan, rank.rank);
   rank.device = backend->openDevice(rank.rank);
   rank.device->enter();
@@ -169,7 +158,8 @@ void Session::Impl::initialise(RankData &data) {
     std::byte *place = rank.device->allocate(Space::Device, scratch);
     for (std::unique_ptr<Program> &program : data.programs)
       for (Launch &launch : program->launches)
-        launch.placeScratch(place);
+        if (launch.stream == Stream::Compute)
+          launch.placeScratch(place);
   }
   if (options.canary && bytes)
     rank.device->fill(Stream::Compute, transient, canaryByte, bytes);
@@ -254,6 +244,9 @@ Session::Session(const planfile::Plan &plan, unsigned ranks,
                 " ranks, not for " + std::to_string(ranks));
   if (!options.backend)
     checkLocal(plan, ranks);
+  else if (options.overlap)
+    throw Error("a backend whose streams overlap by themselves needs no second "
+                "thread");
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));
 }
 
@@ -273,6 +266,14 @@ void Session::setHyperParameters(const HyperParameters &values) {
 
 void Session::run(std::string_view program, Roles roles) {
   impl->run(program, roles);
+}
+
+std::vector<Span> Session::spans() const {
+  std::vector<Span> spans;
+  for (const Impl::RankData &data : impl->ranks)
+    for (const std::unique_ptr<Program> &program : data.programs)
+      program->appendSpans(spans);
+  return spans;
 }
 
 std::uint64_t Session::highestByte() const {

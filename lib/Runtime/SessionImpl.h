@@ -4,7 +4,7 @@
 
 #include "Mesh.h"
 #include "Program.h"
-#include "RankThreads.h"
+#include "ThreadTeam.h"
 
 #include <map>
 #include <mutex>
@@ -25,7 +25,7 @@ struct Session::Impl {
   void onAllRanks(Failure kind, const RankJob &job);
   /// On the caller's thread, in place of the rank's.
   void onRank(const RankData &data, const std::function<void()> &job) const;
-  void fail(Failure kind, const std::exception &error);
+  void fail(const std::exception &error);
 
   void open(RankData &data);
   bool runInit(RankData &data);
@@ -70,9 +70,10 @@ struct Session::Impl {
   bool loaded = false;
   /// `init` may have read another content of a model buffer.
   bool buffersChanged = false;
+  Failure phase = Failure::Refused; ///< What a failure is, now.
   std::optional<Error> failure;
   /// Last: its threads use everything above.
-  RankThreads threads;
+  ThreadTeam threads;
 };
 
 } // namespace fsdp

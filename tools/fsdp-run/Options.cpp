@@ -83,6 +83,11 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->allow_extra_args(false);
   app.add_flag("--verify", options.verify,
                "First prove that the plan does what its model means");
+  app.add_flag("--overlap", options.overlap,
+               "Communicate on a second thread of each rank");
+  CLI::Option *chaos = app.add_option(
+      "--chaos", options.chaosSeed,
+      "A test: random delays of this SEED, NaN in memory that is not in use");
   app.add_flag("--json", options.json,
                "One JSON object per step on stdout, and nothing else there");
   reference->excludes(data);
@@ -100,6 +105,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   if (options.ranks && *options.ranks < 1)
     throw Error("--ranks: expected at least 1, found " +
                 std::to_string(*options.ranks));
+  if (*chaos && options.chaosSeed == 0)
+    throw Error("--chaos: expected a seed of at least 1, found 0");
   if (!*data && !*reference)
     throw Error("expected --data to train on or --reference to compare with, "
                 "found neither");

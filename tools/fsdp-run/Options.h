@@ -21,7 +21,8 @@ struct Options {
   std::string device;
   std::vector<std::string> libraries;
   bool verify = false;
-  bool json = false;
+  bool json = false, overlap = false;
+  std::uint64_t chaosSeed = 0; ///< 0: no chaos.
 };
 
 /// Reads the command line. Nothing if it asked for help, which has been given;

@@ -28,6 +28,11 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   if (!options.device.empty() && options.device != device)
     throw Error(options.plan + ": expected a plan for " + options.device +
                 ", found one for " + device);
+  if (options.overlap && device != "cpu")
+    throw Error(options.plan +
+                ": expected a plan for cpu with --overlap, "
+                "found one for " +
+                device);
   auto isLoss = [](const planfile::Buffer *buffer) {
     return buffer->role() == planfile::BufferRole::Loss;
   };
@@ -45,6 +50,8 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
                                          const Options &options,
                                          unsigned ranks) {
   SessionOptions result;
+  result.overlap = options.overlap;
+  result.chaosSeed = options.chaosSeed;
   for (const std::string &library : options.libraries)
     for (std::string &name : loadOperators(library.c_str()))
       result.trustedOperators.push_back(std::move(name));

@@ -79,8 +79,8 @@ public:
                                          Device &device) = 0;
 };
 
-/// CPU memory, ranks are threads of this process.
-std::unique_ptr<Backend> makeLocalBackend(unsigned ranks);
+/// CPU memory, ranks are threads of this process: `threads` of them.
+std::unique_ptr<Backend> makeLocalBackend(unsigned threads);
 
 /// A backend out of a shared library that exports
 /// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`.

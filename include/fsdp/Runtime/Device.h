@@ -1,8 +1,8 @@
 //===- Device.h - What the executor needs of a device -----------*- C++ -*-===//
 //
 // A `Device` is one rank's share of a device: its memory, streams and events.
-// It is used by one thread at a time, the rank's. Sizes and offsets are in
-// bytes. All work is ordered by streams: a call returns when the work is
+// It is used by the rank's threads: one, or on the CPU two. Sizes and offsets
+// are in bytes. All work is ordered by streams: a call returns when the work is
 // enqueued, which on the CPU (one stream, inline) means done. Failures are
 // thrown as `fsdp::Error`. The header needs no symbol of the runtime's
 // library, so that an implementation can live in a library of its own.

@@ -56,16 +56,35 @@ struct Roles {
 struct SessionOptions {
   /// The kind of device; null: CPU, local.
   std::unique_ptr<Backend> backend;
+  /// A second thread on every rank for all streams but compute. Only without a
+  /// backend of one's own: a GPU's streams overlap anyway.
+  bool overlap = false;
   /// Fill transient memory with a pattern, so that `highestByte` can tell.
   bool canary = false;
-  /// Other than 0: random delays before commands. The bits must not change.
+  /// Other than 0: random delays before commands, NaN in gathered memory before
+  /// its gather and in all that ends behind its last use. The bits must not
+  /// change.
   std::uint64_t chaosSeed = 0;
+  /// Keep a `Span` of every command that is run.
+  bool timed = false;
   /// Operators outside ATen that plans may run: what `loadOperators` returned.
   std::vector<std::string> trustedOperators;
 };
 
 /// Loads a library that registers operators, and returns their full names.
 std::vector<std::string> loadOperators(const char *library);
+
+/// When a command of the plan was run, in seconds of a clock that all ranks
+/// share. What the runtime adds to wait for the readers of a collective's
+/// source is a drain, and names that collective.
+struct Span {
+  unsigned rank, program;
+  std::uint32_t command;
+  bool isDrain;
+  planfile::Stream stream;
+  std::uint64_t update; ///< How many updates were before it.
+  double begin, end;
+};
 
 /// Of the latest run, rank 0 unless said otherwise; seconds and bytes.
 struct Statistics {
@@ -145,8 +164,11 @@ public:
   HostTensor output(unsigned rank, unsigned index) const;
 
   const Statistics &statistics() const;
-  /// With the canary on: bytes from the start of the device arena to behind
-  /// the last byte ever written, the most of any rank.
+  /// Of all runs and ranks so far, if they are timed; thread by thread, each in
+  /// the order in which it ran.
+  std::vector<Span> spans() const;
+  /// With the canary on: bytes from the start of the device arena to
+  /// behind the last byte ever written, the most of any rank.
   std::uint64_t highestByte() const;
 
 private:

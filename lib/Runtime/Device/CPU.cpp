@@ -17,6 +17,8 @@ using namespace fsdp;
 /// Whose allocations this thread makes. c10 has one CPU allocator per process
 /// and passes it no context, so the way from it to the rank is the thread.
 static thread_local CPUDevice *current = nullptr;
+/// What the thread's allocations follow; null: nothing.
+static thread_local AllocationScript *script = nullptr;
 
 namespace fsdp {
 
@@ -40,7 +42,7 @@ public:
     CPUDevice *device = current;
     if (!device || bytes == 0)
       return base->allocate(bytes);
-    if (AllocationScript *script = device->script) {
+    if (script) {
       if (script->recording) {
         void *place = base->raw_allocate(bytes);
         script->entries.push_back({bytes, place});
@@ -49,13 +51,13 @@ public:
       if (script->next < script->entries.size()) {
         const AllocationScript::Entry &entry = script->entries[script->next++];
         if (entry.bytes == bytes && entry.place) {
-          ++device->counts.planned;
+          device->planned.fetch_add(1, std::memory_order_relaxed);
           return {entry.place, entry.place, &release, c10::kCPU};
         }
       }
     }
-    ++device->counts.heap;
-    device->counts.heapBytes += bytes;
+    device->heap.fetch_add(1, std::memory_order_relaxed);
+    device->heapBytes.fetch_add(bytes, std::memory_order_relaxed);
     return base->allocate(bytes);
   }
 
@@ -72,8 +74,7 @@ private:
     if (CPUDevice *device = current) {
       if (device->owns(place))
         return;
-      if (AllocationScript *script = device->script;
-          script && script->recording) {
+      if (script && script->recording) {
         // The latest at this address: addresses come back within a call.
         auto entry = std::find_if(
             script->entries.rbegin(), script->entries.rend(),
@@ -97,6 +98,7 @@ CPUDevice::~CPUDevice() {
 
 void CPUDevice::enter() { current = this; }
 void CPUDevice::leave() { current = nullptr; }
+void CPUDevice::follow(AllocationScript *followed) { script = followed; }
 
 std::byte *CPUDevice::allocate(planfile::Space, std::size_t bytes) {
   if (bytes == 0)

@@ -4,6 +4,7 @@
 
 #include "fsdp/Runtime/Device.h"
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -26,8 +27,10 @@ public:
   void record(planfile::Stream, unsigned, unsigned) override {}
   void wait(planfile::Stream, unsigned, unsigned) override {}
   void synchronize() override {}
-  void follow(AllocationScript *script) override { this->script = script; }
-  AllocationCounts allocationCounts() const override { return counts; }
+  void follow(AllocationScript *script) override;
+  AllocationCounts allocationCounts() const override {
+    return {planned.load(), heap.load(), heapBytes.load()};
+  }
 
 private:
   friend class CPUAllocator;
@@ -38,8 +41,8 @@ private:
   bool owns(const void *address) const;
 
   std::vector<Block> blocks;
-  AllocationScript *script = nullptr;
-  AllocationCounts counts;
+  // Of all the rank's threads.
+  std::atomic<std::uint64_t> planned{0}, heap{0}, heapBytes{0};
 };
 
 } // namespace fsdp

@@ -6,7 +6,7 @@
 #include "Runtime/Comm/Local.h"
 #include "Runtime/Comm/Reduce.h"
 #include "Runtime/DTypes.h"
-#include "Runtime/RankThreads.h"
+#include "Runtime/ThreadTeam.h"
 #include "fsdp/Runtime/Error.h"
 
 #include <c10/util/BFloat16.h>
@@ -88,7 +88,7 @@ std::vector<float> train(unsigned ranks, unsigned seed, std::size_t piece) {
                       .post = static_cast<double>(ranks)};
     comms[r]->prepare(std::vector{gather, scatter, reduce});
   }
-  RankThreads threads(ranks);
+  ThreadTeam threads(ranks);
   for (unsigned step = 0; step != 20; ++step)
     threads.run([&](unsigned r) {
       Memory &m = memory[r];
@@ -136,8 +136,8 @@ template <typename Job> void onRanks(unsigned ranks, const Job &job) {
   for (unsigned r = 0; r != ranks; ++r)
     comms.push_back(world.openComm(0, everyone(ranks, r)));
   // Announced before anyone runs.
-  RankThreads(ranks).run([&](unsigned r) { job(r, *comms[r], false); });
-  RankThreads(ranks).run([&](unsigned r) { job(r, *comms[r], true); });
+  ThreadTeam(ranks).run([&](unsigned r) { job(r, *comms[r], false); });
+  ThreadTeam(ranks).run([&](unsigned r) { job(r, *comms[r], true); });
 }
 
 TEST(Local, AllReduceOfEverySize) {

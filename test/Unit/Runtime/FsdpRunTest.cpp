@@ -85,8 +85,10 @@ TEST_F(FsdpRun, BadUsage) {
             "d.safetensors; found none\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 0"),
             "error: --steps: expected at least 1, found 0\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --overlap"),
-            "error: The following argument was not expected: --overlap\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --fast"),
+            "error: The following argument was not expected: --fast\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --chaos 0"),
+            "error: --chaos: expected a seed of at least 1, found 0\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --reference r.safetensors"),
             "error: --data excludes --reference\n");
   EXPECT_EQ(refusal(usual + "--reference r.safetensors --lr 1"),

@@ -144,10 +144,12 @@ TEST(Session, Names) {
       Error);
 }
 
-TEST(Session, RandomDelaysDoNotChangeBits) {
-  auto train = [](TestPlan plan, unsigned ranks, std::uint64_t seed) {
+TEST(Session, ChaosAndOverlapDoNotChangeBits) {
+  auto train = [](TestPlan plan, unsigned ranks, std::uint64_t seed,
+                  bool overlap = false) {
     SessionOptions options;
     options.chaosSeed = seed;
+    options.overlap = overlap;
     Loaded loaded(std::move(plan), ranks, std::move(options));
     load(loaded.session);
     std::vector<std::byte> bits;
@@ -159,10 +161,60 @@ TEST(Session, RandomDelaysDoNotChangeBits) {
   };
   auto quiet = train(makeSmallPlan(3), 3, 0);
   auto hybrid = train(makeHybridPlan(), 4, 0);
+  EXPECT_EQ(quiet, train(makeOverlappingPlan(3), 3, 0, true));
   for (std::uint64_t seed = 1; seed != 6; ++seed) {
     EXPECT_EQ(quiet, train(makeSmallPlan(3), 3, seed));
+    EXPECT_EQ(quiet, train(makeOverlappingPlan(3), 3, seed, true));
     EXPECT_EQ(hybrid, train(makeHybridPlan(), 4, seed));
   }
+}
+
+// A run without its update waits for nothing that the update would record, and
+// one of the update alone for nothing of the backward.
+TEST(Session, RolesOverlap) {
+  SessionOptions options;
+  options.overlap = true;
+  Loaded loaded(makeOverlappingPlan(2), 2, std::move(options));
+  Session &session = loaded.session;
+  load(session);
+  feed(session, 0);
+  session.setHyperParameters({.lr = 0.1});
+  session.run("step", {.update = false});
+  session.run("step", {.forward = false, .backward = false});
+  Expected expected;
+  expected.step(0, 2, 0.1);
+  EXPECT_TRUE(at::allclose(toTorch(session.parameter("w")), expected.w));
+}
+
+// The order of collectives on two threads would be a matter of chance.
+TEST(Session, CollectivesOnTheComputeStreamCannotOverlap) {
+  SessionOptions options;
+  options.overlap = true;
+  try {
+    Loaded loaded(makeSmallPlan(2), 2, std::move(options));
+    FAIL() << "accepted";
+  } catch (const Error &error) {
+    EXPECT_STREQ(error.what(),
+                 "program step: communicator shard is used on the compute "
+                 "stream and on others, which cannot overlap");
+  }
+}
+
+TEST(Session, SpansTellWhatWasRun) {
+  SessionOptions options;
+  options.timed = options.overlap = true;
+  Loaded loaded(makeOverlappingPlan(2), 2, std::move(options));
+  load(loaded.session);
+  feed(loaded.session, 0);
+  loaded.session.run();
+  const planfile::Plan &plan = *planfile::GetPlan(loaded.bytes.data());
+  std::vector<std::size_t> counts(2);
+  for (const Span &span : loaded.session.spans()) {
+    EXPECT_LE(span.begin, span.end);
+    counts[span.rank] += span.program == 1 && !span.isDrain;
+  }
+  for (std::size_t count : counts)
+    EXPECT_EQ(count, plan.programs()->Get(1)->commands()->size());
 }
 
 TEST(Session, CanarySeesTheHighestByte) {

@@ -223,3 +223,18 @@ TestPlan test::makeSmallPlan(uint32_t ranks) {
   plan.adamW(0, expAvg, expAvgSq, {{0, 20}});
   return plan;
 }
+
+TestPlan test::makeOverlappingPlan(uint32_t ranks) {
+  TestPlan plan = makeSmallPlan(ranks);
+  TestPlan::Program &step = plan.programs.back();
+  auto reduce = std::ranges::find(step.commands, planfile::Step::AllReduce,
+                                  &TestPlan::Command::type);
+  auto place = reduce - step.commands.begin();
+  reduce->stream = Stream::AllReduce;
+  uint32_t event = step.events++;
+  plan.on(Stream::Compute, Role::Forward).record(event);
+  plan.on(Stream::AllReduce, Role::Forward).wait(event);
+  std::rotate(step.commands.begin() + place, step.commands.end() - 2,
+              step.commands.end());
+  return plan;
+}

@@ -243,6 +243,10 @@ private:
 /// `tied.w`, and `b` of 4), input 0 `x` of 2x4, and the loss sum(x w + b).
 TestPlan makeSmallPlan(uint32_t ranks = 2);
 
+/// The same with the loss reduced on a stream of its own, as the compiler has
+/// it: only compute on the compute stream.
+TestPlan makeOverlappingPlan(uint32_t ranks = 2);
+
 } // namespace fsdp::test
 
 #endif // FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H

@@ -1,0 +1,192 @@
+//===- ProgramRun.cpp - Running a prepared program ------------------------===//
+#include "Mesh.h"
+#include "Program.h"
+#include "RankScope.h"
+#include "Tsan.h"
+
+#include <c10/util/Exception.h>
+
+#include <bit>
+#include <chrono>
+#include <thread>
+
+using namespace fsdp;
+using planfile::Stream;
+
+static double now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+[[noreturn]] static void stop() {
+  throw Error("stopped because another rank failed", Failure::RankFailed);
+}
+
+void Program::run(RoleSet roles) {
+  ++runs;
+  if (rank.team)
+    rank.team->run([&](unsigned lane) {
+      if (lane == 0)
+        return work(lanes[0], roles);
+      RankScope scope(rank.device.get());
+      work(lanes[lane], roles);
+    });
+  else
+    work(lanes[0], roles);
+  for (const Lane &lane : lanes) {
+    if (lane.failure)
+      throw *lane.failure;
+    rank.statistics.forward += lane.statistics.forward;
+    rank.statistics.backward += lane.statistics.backward;
+    rank.statistics.update += lane.statistics.update;
+    rank.statistics.collectives += lane.statistics.collectives;
+    rank.statistics.hookMisses += lane.statistics.hookMisses;
+  }
+  if (!isChecked)
+    rank.memory->checkUnchanged();
+  isChecked = true;
+}
+
+void Program::work(Lane &lane, RoleSet roles) {
+  lane.position = 0;
+  lane.statistics = {};
+  try {
+    loop(lane, roles);
+    rank.device->synchronize();
+  } catch (const std::exception &error) {
+    rank.device->follow(nullptr);
+    const auto *torch = dynamic_cast<const c10::Error *>(&error);
+    std::size_t position = std::min(lane.position, lane.commands.size() - 1);
+    lane.failure.emplace(
+        "rank " + std::to_string(rank.rank) + ", step " +
+            std::to_string(rank.updates + 1) + ", " +
+            describe(lane.commands[position]) + ": " +
+            (torch ? torch->what_without_backtrace() : error.what()),
+        Failure::RankFailed);
+    // At once: the rank's other thread may wait for this one.
+    rank.fail(*lane.failure);
+  }
+}
+
+void Program::loop(Lane &lane, RoleSet roles) {
+  double seconds[8] = {};
+  RoleSet timed = 0;
+  double since = now();
+  lane.selected = Stream::Compute; // as whoever enters a device finds it
+  rank.device->select(lane.selected);
+  auto account = [&](RoleSet next) {
+    double time = now();
+    seconds[std::countr_zero(timed) & 7] += time - since;
+    since = time;
+    timed = next;
+  };
+  bool isCompute = &lane == &lanes[0];
+  for (; lane.position != lane.commands.size(); ++lane.position) {
+    const Command &command = lane.commands[lane.position];
+    if (!(command.roles & roles))
+      continue;
+    if (isCompute && command.roles != timed && command.roles != allRoles) {
+      if (timed)
+        account(command.roles);
+      timed = command.roles;
+    }
+    if (rank.stop->load(std::memory_order_relaxed))
+      stop();
+    // Chaos: a delay now and then.
+    if (rank.chaosSeed && lane.chaos() % 4 == 0)
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(lane.chaos() % 300));
+    double begin = rank.timed ? now() : 0;
+#ifdef FSDP_TSAN
+    // ATen is not instrumented: say what it touches.
+    for (const Access &access : accesses[command.place]) {
+      std::byte *base = rank.memory->arena(access.range.space);
+      (access.isWrite ? __tsan_write_range : __tsan_read_range)(
+          base + access.range.begin, access.range.end - access.range.begin);
+    }
+#endif
+    execute(lane, command, roles);
+    if (rank.timed && command.kind != Kind::Poison)
+      lane.spans.push_back({rank.rank, number, command.source,
+                            command.kind == Kind::Drain, command.stream,
+                            rank.updates, begin, now()});
+  }
+  if (timed)
+    account(0);
+  using planfile::Role;
+  lane.statistics.forward = seconds[static_cast<unsigned>(Role::Forward)];
+  lane.statistics.backward = seconds[static_cast<unsigned>(Role::Backward)];
+  lane.statistics.update = seconds[static_cast<unsigned>(Role::Update)];
+}
+
+inline void Program::execute(Lane &lane, const Command &command,
+                             RoleSet roles) {
+  Device &device = *rank.device;
+  if (command.stream != lane.selected) {
+    lane.selected = command.stream;
+    device.select(command.stream);
+  }
+  switch (command.kind) {
+  case Kind::Launch:
+    launches[command.index].call(lane.stack);
+    break;
+  case Kind::HookedLaunch:
+    lane.statistics.hookMisses +=
+        launches[command.index].callHooked(lane.stack, device);
+    break;
+  case Kind::Collective: {
+    double begin = now();
+    rank.comms[command.group]->run(command.index);
+    lane.statistics.collectives += now() - begin;
+    break;
+  }
+  case Kind::Drain: {
+    double begin = now();
+    rank.comms[command.group]->drain(command.index);
+    lane.statistics.collectives += now() - begin;
+    break;
+  }
+  case Kind::AdamW:
+    adamws[command.index].run(rank.hyper);
+    break;
+  case Kind::SGD:
+    sgds[command.index].run(rank.hyper, rank.updates == 0);
+    break;
+  case Kind::Zero:
+  case Kind::Poison: {
+    const Block &block = blocks[command.index];
+    device.fill(command.stream, block.target,
+                command.kind == Kind::Zero ? 0 : 0xff, block.bytes);
+    break;
+  }
+  case Kind::CopyBytes: {
+    const Block &block = blocks[command.index];
+    device.copy(command.stream, block.target, block.source, block.bytes);
+    break;
+  }
+  case Kind::Copy:
+    copies[command.index].first.copy_(copies[command.index].second);
+    break;
+  case Kind::Record:
+    if (rank.team)
+      events[command.index].advance(runs);
+    else
+      device.record(command.stream, number, command.index);
+    break;
+  case Kind::Wait:
+    // What this run leaves out is not recorded either.
+    if (!rank.team)
+      device.wait(command.stream, number, command.index);
+    else if ((eventRoles[command.index] & roles) &&
+             !events[command.index].reached(runs) &&
+             !events[command.index].await(runs, *rank.stop, rank.spins))
+      stop();
+    break;
+  }
+}
+
+void Program::appendSpans(std::vector<Span> &spans) const {
+  for (const Lane &lane : lanes)
+    spans.insert(spans.end(), lane.spans.begin(), lane.spans.end());
+}
