@@ -18,19 +18,6 @@
 
 namespace fsdp {
 
-/// The strategy as the command line spells it.
-inline const char *getStrategyName(Strategy strategy) {
-  switch (strategy) {
-  case Strategy::FullShard:
-    return "full_shard";
-  case Strategy::ShardGradOp:
-    return "shard_grad_op";
-  case Strategy::NoShard:
-    return "no_shard";
-  }
-  return "";
-}
-
 /// Adds all passes from the aten level to the scheduled level.
 inline void buildSchedulePipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
@@ -42,8 +29,7 @@ inline void buildSchedulePipeline(mlir::OpPassManager &pm,
 /// Adds all passes from the scheduled level to a plan that can be exported.
 inline void buildLoweringPipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
-  plan::buildLowerToPlanPipeline(
-      pm, {options.device, getStrategyName(options.strategy)});
+  plan::buildLowerToPlanPipeline(pm, {options.device, options.strategy});
 }
 
 /// Adds all passes from the aten level to a plan that can be exported.

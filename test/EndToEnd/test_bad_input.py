@@ -29,8 +29,18 @@ USAGE = {
     "--ranks 2 --forward-prefetch -1":
         "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
     "--ranks 2 --limit -2": "fsdp-plan: error: --limit: expected a number of at least 0; found '-2'",
-    "--ranks 2 --bucket 2": "fsdp-plan: error: --bucket: expected none, blocks:N or bytes:N; found '2'",
-    "--ranks 2 --bucket bytes:-1": "fsdp-plan: error: --bucket: expected none, blocks:N or bytes:N; found 'bytes:-1'",
+    "--ranks 2 --bucket 2": "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units; found '2'",
+    "--ranks 2 --bucket merge:bytes:-1":
+        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units; "
+        "found 'merge:bytes:-1'",
+    "--ranks 2 --reshard maybe": "fsdp-plan: error: --reshard: expected one of true, false; found 'maybe'",
+    "--ranks 2 --reshard 2":
+        "fsdp-plan: error: --reshard: expected true or false; found '2', and shards over a smaller group are not built yet",
+    "--ranks 2 --reshard true --strategy no_shard":
+        "fsdp-plan: error: --reshard: --strategy 'no_shard' already says what is freed; give one of the two",
+    "--ranks 2 --remat h.0": "fsdp-plan: error: --remat: expected none, scope:REGEX or budget:BYTES; found 'h.0'",
+    "--ranks 2 --remat budget:-4":
+        "fsdp-plan: error: --remat: expected bytes, or a number of KiB, MiB or GiB; found '-4'",
     "--ranks 2 --schedule fsdp3":
         "fsdp-plan: error: --schedule: expected one of fsdp1, fsdp2, manual-block, inductor; found 'fsdp3'",
     "--ranks 2 --schedule fsdp1 --limit 3":

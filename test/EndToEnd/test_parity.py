@@ -22,6 +22,13 @@ def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
     succeed("fsdp-run", plan, "--ranks", ranks, "--weights", weights, "--reference", reference, "--tolerance", GRAPHS[graph])
 
 
+# One flat parameter for both blocks: gathered together, reduced together.
+@pytest.mark.parametrize("graph", ["gpt2", "frozen"])
+def test_merged_units(graph, plans, references):
+    plan = plans(graph, 2, "--bucket", "merge:blocks:2")
+    succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, 2))
+
+
 # Parameters kept wider or narrower than the archive has them; rounding is said.
 @pytest.mark.parametrize("storage, tolerance", [("f64", 1e-5), ("bf16", 3e-2)])
 def test_storage_of_another_dtype(storage, tolerance, plans, references):

@@ -83,6 +83,16 @@ struct CommandLine {
       cl::desc("The most memory that a rank may hold: refuse a plan "
                "that needs more"),
       cl::value_desc("bytes, or N KiB|MiB|GiB"), cl::cat(category)};
+  cl::opt<std::string> reshard{
+      "reshard",
+      cl::desc("Whether parameters are freed behind the forward, instead of "
+               "--strategy: true is full_shard, false shard_grad_op"),
+      cl::value_desc("policy"), cl::cat(category)};
+  cl::opt<std::string> remat{
+      "remat", cl::init("none"),
+      cl::desc("What the backward computes again: none (default), scope:REGEX, "
+               "or as much as it takes to hold budget:BYTES"),
+      cl::value_desc("policy"), cl::cat(category)};
   cl::opt<bool> keepOutput{"keep-output",
                            cl::desc("Keep the outputs of the model, too"),
                            cl::cat(category)};
@@ -95,7 +105,8 @@ struct CommandLine {
   cl::opt<std::string> bucket{
       "bucket", cl::init("none"),
       cl::desc("Which collectives go in one call: none (default), blocks:N "
-               "units or bytes:N bytes"),
+               "units or bytes:N bytes; merge:blocks:N or merge:bytes:N make "
+               "one unit of several"),
       cl::value_desc("policy"), cl::cat(category)};
   cl::opt<std::string> schedule{
       "schedule",
@@ -184,7 +195,10 @@ LogicalResult readBytes(StringRef option, StringRef text, int64_t &bytes) {
 
 LogicalResult readBucket(const CommandLine &line,
                          FSDPPipelineOptions &options) {
-  auto [policy, text] = StringRef(line.bucket).split(':');
+  StringRef rest = line.bucket;
+  if (rest.consume_front("merge:"))
+    options.bucketMode = "merge";
+  auto [policy, text] = rest.split(':');
   int64_t number = 0;
   bool isNumber = !text.getAsInteger(10, number) && number > 0;
   if (policy == "blocks" && isNumber)
@@ -192,7 +206,8 @@ LogicalResult readBucket(const CommandLine &line,
   else if (policy == "bytes" && isNumber)
     options.bucketBytes = number;
   else if (line.bucket != "none")
-    return refuse("--bucket: expected none, blocks:N or bytes:N; found '" +
+    return refuse("--bucket: expected none, or blocks:N or bytes:N, with "
+                  "merge: in front to join units; found '" +
                   line.bucket + "'");
   return success();
 }
@@ -222,11 +237,53 @@ LogicalResult readSchedule(const CommandLine &line,
   return success();
 }
 
+LogicalResult readRemat(const CommandLine &line, FSDPPipelineOptions &options) {
+  StringRef policy = line.remat;
+  int64_t bytes = 0;
+  if (policy.consume_front("scope:") && !policy.empty())
+    options.remat = policy.str();
+  else if (policy.consume_front("budget:") && !policy.empty()) {
+    if (failed(readBytes("remat", policy, bytes)))
+      return failure();
+    options.rematBudget = bytes;
+  } else if (line.remat != "none")
+    return refuse("--remat: expected none, scope:REGEX or budget:BYTES; found "
+                  "'" +
+                  line.remat + "'");
+  return success();
+}
+
+/// A strategy that shards is a reshard policy: one of the two is given.
+LogicalResult readStrategy(const CommandLine &line,
+                           FSDPPipelineOptions &options) {
+  StringRef strategy = line.strategy;
+  bool isKnown = false;
+  if (failed(choose<bool>(
+          "strategy", strategy,
+          {{"full_shard", true}, {"shard_grad_op", true}, {"no_shard", true}},
+          isKnown)))
+    return failure();
+  if (line.reshard.getNumOccurrences()) {
+    if (int64_t count = 0; !StringRef(line.reshard).getAsInteger(10, count))
+      return refuse("--reshard: expected true or false; found '" +
+                    line.reshard +
+                    "', and shards over a smaller group are not built yet");
+    if (failed(choose<StringRef>(
+            "reshard", line.reshard,
+            {{"true", "full_shard"}, {"false", "shard_grad_op"}}, strategy)))
+      return failure();
+    if (line.strategy.getNumOccurrences())
+      return refuse("--reshard: --strategy '" + line.strategy +
+                    "' already says what is freed; give one of the two");
+  }
+  options.strategy = strategy.str();
+  return success();
+}
+
 LogicalResult readOptions(const CommandLine &line,
                           FSDPPipelineOptions &options) {
   int64_t ranks = 0, forwardPrefetch = 0, limit = 0;
   Prefetch prefetch = Prefetch::Pre;
-  Strategy strategy = Strategy::FullShard;
   Optimizer optimizer = Optimizer::AdamW;
   bool isCUDA = false, isDtype = false;
   if (failed(read("ranks", line.ranks, 1, ranks)) ||
@@ -238,11 +295,6 @@ LogicalResult readOptions(const CommandLine &line,
                                {"backward_post", Prefetch::Post},
                                {"none", Prefetch::None}},
                               prefetch)) ||
-      failed(choose<Strategy>("strategy", line.strategy,
-                              {{"full_shard", Strategy::FullShard},
-                               {"shard_grad_op", Strategy::ShardGradOp},
-                               {"no_shard", Strategy::NoShard}},
-                              strategy)) ||
       failed(choose<Optimizer>("optimizer", line.optimizer,
                                {{"adamw", Optimizer::AdamW},
                                 {"sgd", Optimizer::SGD},
@@ -259,14 +311,14 @@ LogicalResult readOptions(const CommandLine &line,
                           isDtype)))
     return failure();
   int64_t budget = 0;
-  if (failed(readBytes("budget", line.budget, budget)))
+  if (failed(readBytes("budget", line.budget, budget)) ||
+      failed(readStrategy(line, options)) || failed(readRemat(line, options)))
     return failure();
   options.budget = budget;
   options.ranks = ranks;
   options.prefetch = prefetch;
   options.forwardPrefetch = forwardPrefetch;
   options.limit = limit;
-  options.strategy = strategy;
   options.optimizer = optimizer;
   options.storageDtype = line.storageDtype.getValue();
   options.wrap = line.wrap.getValue();

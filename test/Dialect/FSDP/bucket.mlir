@@ -25,5 +25,20 @@
 // BYTES: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A:[0-9]+]] :
 // BYTES-NEXT: fsdp.async.unshard @u.1 <forward> %arg2 bucket [[A]] :
 
-// NEGATIVE: error: expected buckets of at least 0, got -2
+// NEGATIVE: error: expected buckets of at least 0, got -2{{$}}
 // REMARK: bucket | Category:fsdp-bucket | Function=step | Bytes=176, Calls=2, First=root, Launch=async.unshard
+
+// Units that join before they are sharded have one flat parameter; the root stays alone.
+// DEFINE: %{merge} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+'
+// RUN: %{merge} --fsdp-bucket="mode=merge bytes=200" --fsdp-shard=ranks=2 --fsdp-verify-logical --fsdp-verify-equivalence | FileCheck %s --check-prefix=MERGE
+// RUN: %{merge} --fsdp-bucket="mode=merge blocks=3" --remarks-filter=fsdp-bucket --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=MERGED
+// RUN: not fsdp-opt %t --fsdp-bucket="mode=merge blocks=3" 2>&1 | FileCheck %s --check-prefix=LATE
+// RUN: not fsdp-opt %t --fsdp-bucket="mode=copy blocks=3" 2>&1 | FileCheck %s --check-prefix=MODE
+
+// MERGE: fsdp.unit @root on @mesh {{.*}}"head.bias" : 4 at 20], numel = 24
+// MERGE: fsdp.unit @u.0..u.1 on @mesh {{.*}} layout <["u.0.0.weight" : 4x4 at 0, "u.0.0.bias" : 4 at 16, "u.1.0.weight" : 4x4 at 20, "u.1.0.bias" : 4 at 36], numel = 40, padded = 40> {reshard_after_forward}
+// MERGE: fsdp.unit @u.2..u.3 on @mesh
+// MERGE-NOT: fsdp.unit @
+// MERGED: merge | Category:fsdp-bucket | Function=step | Bytes=240, Unit=u.0..u.2, Units=3
+// LATE: error: expected to merge units before they are sharded{{$}}
+// MODE: error: expected mode to be 'group' or 'merge', got 'copy'{{$}}

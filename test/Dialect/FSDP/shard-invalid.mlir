@@ -1,5 +1,9 @@
 // What can't be sharded is refused with a sentence.
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 -split-input-file -verify-diagnostics
+// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
+// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-pipeline=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
+// STRATEGY: two_blocks.mlir:3:1: error: expected strategy to be 'full_shard', 'shard_grad_op' or 'no_shard', got 'zero9'{{$}}
+// STRATEGY-NOT: error
 
 // expected-error@+1 {{expected a function '@step' with a body}}
 module {

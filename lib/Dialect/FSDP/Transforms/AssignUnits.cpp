@@ -7,6 +7,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Step.h"
 
@@ -15,7 +16,6 @@
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
-#include "llvm/Support/Regex.h"
 
 using namespace mlir;
 
@@ -232,62 +232,28 @@ LogicalResult ModuleTree::markRepeated() {
 // Names and sizes
 //===----------------------------------------------------------------------===//
 
-/// The path with a pattern in place of each number: what layers have in common.
-static std::string generalize(StringRef path) {
-  SmallVector<StringRef> parts;
-  path.split(parts, '.');
-  std::string result;
-  for (StringRef part : parts) {
-    bool isNumber = !part.empty() && llvm::all_of(part, llvm::isDigit);
-    result += (result.empty() ? "" : "\\.") + (isNumber ? "\\d+" : part.str());
-  }
-  return result;
-}
-
 LogicalResult ModuleTree::reportNone(StringRef what, StringRef wanted,
                                      std::vector<std::string> found) {
-  constexpr size_t shown = 16;
-  llvm::StringSet<> seen;
-  llvm::erase_if(found,
-                 [&](StringRef name) { return !seen.insert(name).second; });
   InFlightDiagnostic diagnostic =
       step.emitError("no module with parameters has ")
-      << what << " '" << wanted << "'; there ";
-  if (found.empty())
-    return diagnostic << "is none that is known";
-  diagnostic << "are ";
-  llvm::interleaveComma(
-      ArrayRef(found).take_front(shown), diagnostic,
-      [&](StringRef name) { diagnostic << '\'' << name << '\''; });
-  if (found.size() > shown)
-    diagnostic << " and " << found.size() - shown << " more";
+      << what << " '" << wanted << "'";
+  listFound(diagnostic, std::move(found));
   return diagnostic;
 }
 
 LogicalResult ModuleTree::markMatching(StringRef text) {
-  // Extended regular expressions lack two classes that people expect.
-  std::string pattern;
-  for (size_t i = 0; i < text.size(); ++i) {
-    StringRef token = text.substr(i, text[i] == '\\' ? 2 : 1);
-    pattern += token == "\\d"   ? "[0-9]"
-               : token == "\\w" ? "[A-Za-z0-9_]"
-                                : token;
-    i += token.size() - 1;
-  }
-  std::string error;
-  if (!llvm::Regex(pattern).isValid(error))
-    return step.emitError("'")
-           << text << "' is no regular expression: " << error;
-  // A wrapper around the model is called 'm'; what users know lies inside.
-  llvm::Regex regex("^(m\\.)?(" + pattern + ")$");
+  FailureOr<llvm::Regex> regex =
+      getPathRegex(text, [&] { return step.emitError(); });
+  if (failed(regex))
+    return failure();
   std::vector<std::string> paths;
   bool found = false;
   for (Module &module : modules) {
     if (module.numParameters == 0 || module.path.empty())
       continue;
-    module.isUnit = regex.match(module.path);
+    module.isUnit = regex->match(module.path);
     found |= module.isUnit;
-    paths.push_back(generalize(module.path));
+    paths.push_back(generalizePath(module.path));
   }
   return found ? success() : reportNone("path", text, std::move(paths));
 }

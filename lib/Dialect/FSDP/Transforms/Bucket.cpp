@@ -1,12 +1,14 @@
 //===- Bucket.cpp - Issue several collectives in one call -----------------===//
 //
 // Launches of one kind that follow each other join while there is room; each
-// keeps its own memory, so nothing is copied.
+// keeps its own memory, so nothing is copied. Or units join before they are
+// sharded, and are gathered and reduced as one.
 //
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Gathers.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/ReshardPolicy.h"
 
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/MapVector.h"
@@ -16,6 +18,10 @@ using namespace mlir;
 namespace fsdp {
 #define GEN_PASS_DEF_BUCKETPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+//===----------------------------------------------------------------------===//
+// Launches
+//===----------------------------------------------------------------------===//
 
 namespace {
 class Bucketer {
@@ -105,6 +111,86 @@ void Bucketer::run() {
     issueTogether(bucket);
 }
 
+//===----------------------------------------------------------------------===//
+// Units
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// A unit of the aten level: the parameters with its name.
+struct NamedUnit {
+  StringAttr name;
+  Type element;
+  int64_t bytes = 0;
+  SmallVector<unsigned> arguments;
+};
+} // namespace
+
+/// Units as the step first reads them. What is in none is the root's.
+static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
+  llvm::MapVector<Attribute, NamedUnit> units;
+  Block &block = step.getBody().front();
+  auto getName = [&](Value value) {
+    auto argument = dyn_cast<BlockArgument>(value);
+    return argument
+               ? step.getArgAttrOfType<StringAttr>(
+                     argument.getArgNumber(), FSDPDialect::getUnitAttrName())
+               : StringAttr();
+  };
+  for (Operation &op : block)
+    for (Value operand : op.getOperands())
+      if (StringAttr name = getName(operand))
+        units[name];
+  for (BlockArgument argument : block.getArguments()) {
+    StringAttr name = getName(argument);
+    auto type = dyn_cast<RankedTensorType>(argument.getType());
+    if (!name || !type)
+      continue;
+    NamedUnit &unit = units[name];
+    unit.name = name;
+    unit.element = type.getElementType();
+    unit.bytes += getMemoryBytes(type);
+    unit.arguments.push_back(argument.getArgNumber());
+  }
+  return llvm::map_to_vector(
+      units.takeVector(), [](auto &entry) { return std::move(entry.second); });
+}
+
+/// Gives units that follow each other one name while there is room.
+static void mergeUnits(func::FuncOp step, int64_t blocks, int64_t bytes) {
+  SmallVector<NamedUnit> units = getNamedUnits(step);
+  for (size_t begin = 0, end; begin < units.size(); begin = end) {
+    int64_t sum = units[begin].bytes;
+    for (end = begin + 1; end != units.size(); ++end) {
+      const NamedUnit &next = units[end];
+      if (next.element != units[begin].element || isRoot(next.name) ||
+          isRoot(units[begin].name) ||
+          (blocks && int64_t(end - begin) >= blocks) ||
+          (bytes && sum + next.bytes > bytes))
+        break;
+      sum += next.bytes;
+    }
+    if (end - begin < 2)
+      continue;
+    ArrayRef<NamedUnit> merged = ArrayRef(units).slice(begin, end - begin);
+    auto name = StringAttr::get(step.getContext(),
+                                merged.front().name.getValue() + ".." +
+                                    merged.back().name.getValue());
+    for (const NamedUnit &unit : merged)
+      for (unsigned argument : unit.arguments)
+        step.setArgAttr(argument, FSDPDialect::getUnitAttrName(), name);
+    remark::passed(step.getLoc(), remark::RemarkOpts::name("merge")
+                                      .category("fsdp-bucket")
+                                      .function("step"))
+        << remark::metric("Unit", name.getValue())
+        << remark::metric("Units", merged.size())
+        << remark::metric("Bytes", sum);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
 namespace {
 class BucketPass : public impl::BucketPassBase<BucketPass> {
   using BucketPassBase::BucketPassBase;
@@ -115,11 +201,26 @@ class BucketPass : public impl::BucketPassBase<BucketPass> {
       return signalPassFailure();
     for (int64_t number : {int64_t(blocks), int64_t(bytes)})
       if (number < 0) {
-        step->emitError("expected buckets of at least 0, got ") << number;
+        emitError(step->getLoc())
+            << "expected buckets of at least 0, got " << number;
         return signalPassFailure();
       }
-    if (blocks || bytes)
-      Bucketer(step->getBody().front(), blocks, bytes).run();
+    if (mode != "group" && mode != "merge") {
+      emitError(step->getLoc())
+          << "expected mode to be 'group' or 'merge', got '" << mode.getValue()
+          << '\'';
+      return signalPassFailure();
+    }
+    if (!blocks && !bytes)
+      return;
+    if (mode == "group")
+      return Bucketer(step->getBody().front(), blocks, bytes).run();
+    if (!getOperation().getOps<UnitOp>().empty()) {
+      emitError(step->getLoc())
+          << "expected to merge units before they are sharded";
+      return signalPassFailure();
+    }
+    mergeUnits(*step, blocks, bytes);
   }
 };
 } // namespace

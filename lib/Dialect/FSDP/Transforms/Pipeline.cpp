@@ -28,6 +28,14 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   units.wrap = options.wrap;
   pm.addPass(createAssignUnitsPass(units));
 
+  BucketPassOptions bucket;
+  bucket.blocks = options.bucketBlocks;
+  bucket.bytes = options.bucketBytes;
+  bucket.mode = options.bucketMode;
+  bool isMerge = options.bucketMode == "merge";
+  if (isMerge)
+    pm.addPass(createBucketPass(bucket));
+
   ShardPassOptions shard;
   shard.ranks = options.ranks;
   shard.strategy = options.strategy;
@@ -40,6 +48,11 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   optimizer.optimizer = options.optimizer;
   pm.addPass(createInsertOptimizerPass(optimizer));
   pm.addPass(createSplitInitPass());
+
+  RematPassOptions remat;
+  remat.scopes = options.remat;
+  remat.budget = options.rematBudget;
+  pm.addPass(createRematPass(remat));
   if (options.verify)
     pm.addPass(createVerifyLogicalPass());
 
@@ -48,10 +61,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   prefetch.backward = options.prefetch;
   prefetch.forward = options.forwardPrefetch;
   pm.addPass(createPrefetchPass(prefetch));
-  BucketPassOptions bucket;
-  bucket.blocks = options.bucketBlocks;
-  bucket.bytes = options.bucketBytes;
-  pm.addPass(createBucketPass(bucket));
+  if (!isMerge)
+    pm.addPass(createBucketPass(bucket));
   LimitInFlightPassOptions limit;
   limit.gathers = options.limit;
   limit.bytes = options.limitBytes;

@@ -1,14 +1,16 @@
 //===- Shard.cpp - Shard the parameters of the step over ranks ------------===//
 //
 // One walk over the step. What is computed from parameters alone is set aside,
-// and made anew in front of the first use in each phase, with the gather and
-// the views that it needs; a unit's reduction follows its last gradient.
+// and made anew in front of the first use in each phase, with the views that it
+// needs, and the first time with the gather; a unit's reduction follows its
+// last gradient. What is gathered once more is for the reshard policy to say.
 //
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/ReshardPolicy.h"
 #include "fsdp/Dialect/FSDP/Transforms/Step.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -16,6 +18,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSwitch.h"
 
 using namespace mlir;
 
@@ -24,6 +27,8 @@ namespace fsdp {
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 namespace {
+
+enum class Strategy { FullShard, ShardGradOp, NoShard };
 
 /// A parameter of the aten level.
 struct Parameter {
@@ -42,7 +47,7 @@ struct Unit {
   SmallVector<unsigned> parameters; // indices, in order of the layout
   UnitOp op;
   Value shard;                  // the new argument
-  Value gathers[2];             // forward, backward
+  Value gather;                 // for both phases
   SmallVector<Value> gradients; // one per parameter once seen, null if frozen
   unsigned missing = 0;         // how many have not been seen
   Value reduced;                // the shard of the gradient
@@ -274,14 +279,10 @@ LogicalResult Sharder::createUnits() {
     if (failed(LayoutAttr::verify(emitHere, attrs, flat.numel, flat.padded)))
       return failure();
     auto layout = LayoutAttr::get(context, attrs, flat.numel, flat.padded);
-    // The backward starts where the forward ends, with the root: freeing it in
-    // between would only mean to gather it at once again.
-    bool isRoot = unit.name == "root" ||
-                  unit.name == "root." + llvm::formatv("{0}", compute).str();
     unit.op = UnitOp::create(builder, step.getLoc(), unit.name,
                              mesh.getSymName(), storage ? storage : compute,
                              compute, reduce ? reduce : compute, layout,
-                             strategy == Strategy::FullShard && !isRoot);
+                             /*reshard_after_forward=*/false);
     symbols.insert(unit.op, Block::iterator(step)); // which may rename it
     if (layout.hasTrainable()) {
       unit.gradients.resize(unit.parameters.size());
@@ -324,14 +325,11 @@ bool Sharder::isChain(Operation &op) const {
 }
 
 Value Sharder::getGather(Unit &unit, aten::Phase phase) {
-  bool perPhase = unit.op.getReshardAfterForward();
-  Value &gather =
-      unit.gathers[perPhase && phase == aten::Phase::Backward ? 1 : 0];
-  if (!gather)
-    gather = UnshardOp::create(builder, getLoc(unit.op.getSymName()),
-                               unit.op.getGatheredType(), unit.op.getSymName(),
-                               phase, unit.shard);
-  return gather;
+  if (!unit.gather)
+    unit.gather = UnshardOp::create(builder, getLoc(unit.op.getSymName()),
+                                    unit.op.getGatheredType(),
+                                    unit.op.getSymName(), phase, unit.shard);
+  return unit.gather;
 }
 
 /// What `value`, which is from parameters, is in a phase; made at the builder's
@@ -533,6 +531,8 @@ LogicalResult Sharder::run() {
                              getLoc((unit.op.getSymName() + ".shard").str()));
   rewriteBody();
   rewriteSignature();
+  if (strategy == Strategy::FullShard)
+    setReshardAfterForward(step, true);
   return success();
 }
 
@@ -566,7 +566,19 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
       module.emitError("expected at least one rank, got ") << ranks;
       return signalPassFailure();
     }
-    Strategy chosen = strategy;
+    auto known = llvm::StringSwitch<std::optional<Strategy>>(strategy)
+                     .Case("full_shard", Strategy::FullShard)
+                     .Case("shard_grad_op", Strategy::ShardGradOp)
+                     .Case("no_shard", Strategy::NoShard)
+                     .Default(std::nullopt);
+    if (!known) {
+      emitError(step->getLoc())
+          << "expected strategy to be 'full_shard', 'shard_grad_op' or "
+             "'no_shard', got '"
+          << strategy.getValue() << '\'';
+      return signalPassFailure();
+    }
+    Strategy chosen = *known;
     if (ranks == 1 && chosen != Strategy::NoShard) {
       step->emitWarning("one rank has nothing to shard: using 'no_shard'");
       chosen = Strategy::NoShard;

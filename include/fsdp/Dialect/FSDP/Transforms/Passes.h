@@ -13,9 +13,6 @@
 
 namespace fsdp {
 
-/// What is sharded, and for how long parameters stay gathered.
-enum class Strategy { FullShard, ShardGradOp, NoShard };
-
 /// What updates the shards.
 enum class Optimizer { AdamW, SGD, None };
 
@@ -37,12 +34,9 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
   Option<int64_t> ranks{*this, "ranks",
                         llvm::cl::desc("How many ranks share the step."),
                         llvm::cl::init(1)};
-  Option<Strategy> strategy{
+  Option<std::string> strategy{
       *this, "strategy", llvm::cl::desc("What is sharded, and for how long."),
-      llvm::cl::init(Strategy::FullShard),
-      llvm::cl::values(clEnumValN(Strategy::FullShard, "full_shard", ""),
-                       clEnumValN(Strategy::ShardGradOp, "shard_grad_op", ""),
-                       clEnumValN(Strategy::NoShard, "no_shard", ""))};
+      llvm::cl::init("full_shard")};
   Option<std::string> wrap{*this, "wrap",
                            llvm::cl::desc("What becomes a unit."),
                            llvm::cl::init("auto")};
@@ -57,6 +51,12 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
   Option<bool> keepOutput{*this, "keep-output",
                           llvm::cl::desc("Keep the outputs of the model."),
                           llvm::cl::init(false)};
+  Option<std::string> remat{
+      *this, "remat", llvm::cl::desc("Scopes to recompute in the backward.")};
+  Option<int64_t> rematBudget{
+      *this, "remat-budget",
+      llvm::cl::desc("Recompute until the step holds no more bytes."),
+      llvm::cl::init(0)};
   Option<Optimizer> optimizer{
       *this, "optimizer", llvm::cl::desc("What updates the shards."),
       llvm::cl::init(Optimizer::AdamW),
@@ -90,6 +90,10 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       *this, "bucket-bytes",
       llvm::cl::desc("How many bytes of collectives go in one call; 0: one."),
       llvm::cl::init(0)};
+  Option<std::string> bucketMode{
+      *this, "bucket-mode",
+      llvm::cl::desc("What joins: launches (group) or units (merge)."),
+      llvm::cl::init("group")};
   Option<ReduceWait> reduceWait{
       *this, "reduce-wait",
       llvm::cl::desc("When the backward waits for reductions."),

@@ -54,12 +54,19 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
     is copied. A bucket of gathers is launched where its first was, one of
     reductions where its last was, unless a result is needed before that.
 
-    Before and after: the scheduled level. Remark `bucket` for each bucket of
-    several launches.
+    With `mode=merge`, units join instead, in the order in which the step first
+    reads them: parameters of one element type become one flat parameter, which
+    is gathered, kept and reduced as a whole. The root stays alone.
+
+    Before and after: the scheduled level; with `merge`, the aten level with its
+    units. Remark `bucket` for each bucket of several launches, `merge` for each
+    unit made of several.
   }];
   let options = [
     Option<"blocks", "blocks", "int64_t", "0", "How many units a bucket may hold.">,
     Option<"bytes", "bytes", "int64_t", "0", "How many bytes a bucket may hold.">,
+    Option<"mode", "mode", "std::string", "\"group\"",
+           "What joins: launches (group) or units (merge).">,
   ];
 }
 
@@ -162,6 +169,53 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
   ];
 }
 
+def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
+  let summary = "compute again what the backward reads of the forward";
+  let description = [{
+    What the backward reads of the forward of a scope is computed a second time,
+    in phase `recompute`, in front of its first use there: from what enters the
+    scope, and from parameters as gathered for the backward. The phase keeps the
+    two computations apart. What leaves the scope is kept, and so are the results
+    of what is random or unknown: it is never repeated.
+
+    With `scopes`, every outermost module whose whole path matches is recomputed
+    (a wrapper `m.` in front does not count). With `budget`, only as many as it
+    takes for the step to hold no more bytes, counted as `--fsdp-verify-memory`
+    does, but before gathers are launched ahead; those first whose repetition
+    costs the least work per byte that it frees. Without `scopes`, the units are
+    what can be chosen.
+
+    Before and after: the logical level. Remark `remat` for each scope, with the
+    work that is done again and the bytes that are no longer kept for it, and
+    `peak` for what the step holds before and after.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [
+    Option<"scopes", "scopes", "std::string", "",
+           "A regular expression of paths of modules to recompute.">,
+    Option<"budget", "budget", "int64_t", "0",
+           "How many bytes the step may hold; 0 for no limit.">,
+  ];
+}
+
+def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
+  let summary = "say what stays gathered behind the forward";
+  let description = [{
+    With `after-forward=true`, what is gathered in the forward is freed where the
+    forward ends with it, and the backward gathers it again: each unit but the
+    root (and the root's types), with which the backward begins. With `false`,
+    one gather serves both. `full_shard` and `shard_grad_op` are these two.
+
+    Before and after: the logical level. Remark `reshard` for each unit, with the
+    bytes that are gathered again or kept.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [
+    Option<"afterForward", "after-forward", "std::string", "\"true\"",
+           "Whether parameters are freed behind the forward: true or false.">,
+  ];
+}
+
 def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
   let summary = "shard the parameters of the step over ranks";
   let description = [{
@@ -171,10 +225,9 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     What is computed from parameters alone (views, casts) is computed anew in each
     phase, so that nothing of a gathered unit lives from one phase to the next.
 
-    The strategy is a choice of `reshard_after_forward`, mesh and reduction: with
-    `full_shard`, each unit but the root (and the root's types) is gathered anew
-    in the backward; with `shard_grad_op`, one gather serves both; with
-    `no_shard`, each rank has the whole unit.
+    The strategy is a choice of mesh, reduction and reshard policy: `full_shard`
+    is that of `--fsdp-reshard-policy=after-forward=true`, `shard_grad_op` that of
+    `false`; with `no_shard`, each rank has the whole unit.
 
     Before: the aten level, every size known. After: the logical level; a private
     copy of the step, `@step.source`, is kept for `--fsdp-verify-equivalence`.
@@ -183,11 +236,8 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
   let dependentDialects = ["::fsdp::FSDPDialect"];
   let options = [
     Option<"ranks", "ranks", "int64_t", "1", "How many ranks share the step.">,
-    Option<"strategy", "strategy", "::fsdp::Strategy", "::fsdp::Strategy::FullShard",
-           "What is sharded, and for how long.", [{::llvm::cl::values(
-             clEnumValN(::fsdp::Strategy::FullShard, "full_shard", "Gather in each phase."),
-             clEnumValN(::fsdp::Strategy::ShardGradOp, "shard_grad_op", "Gather once per step."),
-             clEnumValN(::fsdp::Strategy::NoShard, "no_shard", "Keep everything on each rank."))}]>,
+    Option<"strategy", "strategy", "std::string", "\"full_shard\"",
+           "What is sharded, and for how long: full_shard, shard_grad_op or no_shard.">,
     Option<"storageDtype", "storage-dtype", "std::string", "",
            "The element type of the shards; that of the parameters by default.">,
     Option<"reduceDtype", "reduce-dtype", "std::string", "",

@@ -1,0 +1,23 @@
+//===- ReshardPolicy.h - What stays gathered behind the forward -*- C++ -*-===//
+//
+// The one mechanism behind strategies and `--fsdp-reshard-policy`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_RESHARDPOLICY_H
+#define FSDP_DIALECT_FSDP_TRANSFORMS_RESHARDPOLICY_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace fsdp {
+
+/// True of the name of the root or of one of its element types: `root.bf16`.
+bool isRoot(llvm::StringRef unit);
+
+/// Has the backward gather each unit again but the root (and the root's types),
+/// or lets one gather serve both phases, in a step of the logical level.
+void setReshardAfterForward(mlir::func::FuncOp step, bool reshard);
+
+} // namespace fsdp
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_RESHARDPOLICY_H

@@ -1,0 +1,343 @@
+//===- Remat.cpp - Compute again what the backward reads of the forward ---===//
+//
+// Scope by scope: what the backward reads of a scope is computed anew in front
+// of its first use there, from what enters the scope and from the gathers of
+// the backward. What leaves a scope, and what has an effect, is kept.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Dialect/FSDP/Transforms/BackwardCopies.h"
+#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_REMATPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+static int64_t getNumel(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type ? type.getNumElements() : 0;
+}
+
+/// Two operations per multiplication of a product or of attention, one per
+/// element of anything else.
+static int64_t getFlops(aten::CallOp call) {
+  using archive::FlopFormula;
+  int64_t elements = 0;
+  for (Value output : call.getOutputs())
+    elements += getNumel(output);
+  OperandRange inputs = call.getInputs();
+  auto getSize = [&](unsigned index, int64_t fromBack) -> int64_t {
+    auto type = index < inputs.size()
+                    ? dyn_cast<RankedTensorType>(inputs[index].getType())
+                    : RankedTensorType();
+    return type && type.getRank() >= fromBack
+               ? type.getDimSize(type.getRank() - fromBack)
+               : 1;
+  };
+  switch (call.getFacts()->flops) {
+  case FlopFormula::MatMul:
+    return 2 * elements * getSize(0, 1);
+  case FlopFormula::AddMatMul:
+    return 2 * elements * getSize(1, 1);
+  case FlopFormula::Attention:
+    return inputs.empty() ? 0 : 4 * getNumel(inputs[0]) * getSize(1, 2);
+  default:
+    return elements;
+  }
+}
+
+/// The memory that a value is part of: what the first of its views looks at.
+static Value getMemory(Value value) {
+  auto call = value.getDefiningOp<aten::CallOp>();
+  while (call && aten::isView(call) && !call.getInputs().empty()) {
+    value = call.getInputs().front();
+    call = value.getDefiningOp<aten::CallOp>();
+  }
+  return value;
+}
+
+namespace {
+/// The calls of a module in the forward.
+struct Scope {
+  std::string path;
+  SmallVector<Operation *, 0> calls;
+};
+
+/// What repeating a scope means.
+struct Repetition {
+  /// The calls of the scope that may be repeated.
+  BackwardCopies::Operations calls;
+  /// The reads of the backward that are replaced, in order.
+  BackwardCopies::Uses uses;
+  int64_t operations = 0, flops = 0;
+  int64_t bytes = 0; // that are no longer kept for the backward
+};
+
+class Rematerializer {
+public:
+  explicit Rematerializer(func::FuncOp step)
+      : step(step), block(step.getBody().front()), copies(step),
+        parameters(copies.findParameters(
+            [](UnitOp unit) { return unit.getReshardAfterForward(); })) {}
+
+  /// `isScope` says which modules are repeated; with a budget, only as many of
+  /// them as it takes. Returns how many there are to choose from.
+  size_t findScopes(llvm::function_ref<bool(StringRef)> isScope);
+  LogicalResult run(int64_t budget);
+
+  /// The paths of all modules in the forward, in order.
+  std::vector<std::string> getPaths();
+
+private:
+  Repetition plan(const Scope &scope);
+  void apply(const Scope &scope, const Repetition &repetition);
+  bool isRepeated(const Repetition &repetition, Operation *op) const {
+    return op && (repetition.calls.contains(op) || parameters.contains(op));
+  }
+  remark::RemarkOpts getRemark(StringRef name) {
+    return remark::RemarkOpts::name(name)
+        .category("fsdp-remat")
+        .function("step");
+  }
+
+  func::FuncOp step;
+  Block &block;
+  BackwardCopies copies;
+  /// Memory of units that are resharded after the forward, and what is computed
+  /// from it alone.
+  BackwardCopies::Operations parameters;
+  SmallVector<Scope, 0> scopes;
+  /// Memory that the backward reads.
+  DenseSet<Value> kept;
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// What there is
+//===----------------------------------------------------------------------===//
+
+std::vector<std::string> Rematerializer::getPaths() {
+  std::vector<std::string> paths;
+  for (auto call : block.getOps<aten::CallOp>()) {
+    if (!call.getScope() || isBackward(call))
+      continue;
+    StringRef scope = *call.getScope();
+    for (size_t end = 0; end != StringRef::npos;) {
+      end = scope.find('.', end + 1);
+      paths.push_back(generalizePath(scope.take_front(end)));
+    }
+  }
+  return paths;
+}
+
+size_t Rematerializer::findScopes(llvm::function_ref<bool(StringRef)> isScope) {
+  // The outermost module around a call that is asked for.
+  llvm::StringMap<std::string> known;
+  auto getPath = [&](StringRef scope) -> StringRef {
+    auto [entry, isNew] = known.try_emplace(scope);
+    for (size_t end = 0; isNew && end != StringRef::npos;) {
+      end = scope.find('.', end + 1);
+      if (isScope(scope.take_front(end))) {
+        entry->second = scope.take_front(end).str();
+        break;
+      }
+    }
+    return entry->second;
+  };
+  llvm::StringMap<unsigned> index;
+  for (auto call : block.getOps<aten::CallOp>()) {
+    if (isBackward(call)) {
+      for (Value input : call.getInputs())
+        kept.insert(getMemory(input));
+      continue;
+    }
+    StringRef path = call.getScope() ? getPath(*call.getScope()) : StringRef();
+    if (path.empty())
+      continue;
+    auto [entry, isNew] = index.try_emplace(path, scopes.size());
+    if (isNew)
+      scopes.push_back({path.str(), {}});
+    scopes[entry->second].calls.push_back(call);
+  }
+  return scopes.size();
+}
+
+//===----------------------------------------------------------------------===//
+// Repeating
+//===----------------------------------------------------------------------===//
+
+/// Finds what is repeated if the scope is, and what that saves.
+Repetition Rematerializer::plan(const Scope &scope) {
+  Repetition repetition;
+  DenseSet<Operation *> inside(scope.calls.begin(), scope.calls.end()), leaving;
+  // What the forward reads outside is kept, and so is the memory of a view.
+  for (Operation *op : llvm::reverse(scope.calls))
+    if (llvm::any_of(op->getUsers(), [&](Operation *user) {
+          return !isBackward(user) &&
+                 (!inside.contains(user) ||
+                  (leaving.contains(user) &&
+                   aten::isView(cast<aten::CallOp>(user))));
+        }))
+      leaving.insert(op);
+  for (Operation *op : scope.calls) {
+    auto call = cast<aten::CallOp>(op);
+    bool isViewOfKept =
+        aten::isView(call) && llvm::none_of(call.getInputs(), [&](Value input) {
+          return isRepeated(repetition, input.getDefiningOp());
+        });
+    if (call.getFacts() && isMemoryEffectFree(op) && !leaving.contains(op) &&
+        !isViewOfKept)
+      repetition.calls.insert(op);
+  }
+
+  repetition.uses = copies.getUses(repetition.calls);
+  DenseSet<Value> known, freed, added;
+  for (OpOperand *use : repetition.uses) {
+    if (Value memory = getMemory(use->get());
+        repetition.calls.contains(memory.getDefiningOp()))
+      freed.insert(memory);
+    for (Operation *op : copies.getNeeded(
+             use->get(),
+             [&](Operation *op) { return isRepeated(repetition, op); },
+             [&](Value value) { return known.contains(value); })) {
+      known.insert(op->getResult(0));
+      auto call = dyn_cast<aten::CallOp>(op);
+      if (!call)
+        continue;
+      if (!aten::isView(call)) {
+        ++repetition.operations;
+        repetition.flops += getFlops(call);
+      }
+      for (Value input : call.getInputs())
+        if (Value memory = getMemory(input);
+            !isRepeated(repetition, memory.getDefiningOp()) &&
+            memory.getDefiningOp<aten::CallOp>() && !kept.contains(memory))
+          added.insert(memory);
+    }
+  }
+  for (Value memory : freed)
+    repetition.bytes += getMemoryBytes(memory.getType());
+  for (Value memory : added)
+    repetition.bytes -= getMemoryBytes(memory.getType());
+  return repetition;
+}
+
+void Rematerializer::apply(const Scope &scope, const Repetition &repetition) {
+  IRMapping repeated;
+  for (OpOperand *use : repetition.uses)
+    copies.replace(
+        *use, aten::Phase::Recompute,
+        [&](Operation *op) { return isRepeated(repetition, op); }, repeated);
+  for (auto [before, after] : repeated.getValueMap())
+    for (Value input : after.getDefiningOp()->getOperands())
+      kept.insert(getMemory(input));
+  remark::passed(step.getLoc(), getRemark("remat"))
+      << remark::metric("Scope", scope.path)
+      << remark::metric("Operations", repetition.operations)
+      << remark::metric("Flops", repetition.flops)
+      << remark::metric("BytesSaved", repetition.bytes);
+}
+
+LogicalResult Rematerializer::run(int64_t budget) {
+  int64_t before = findMemoryPeak(step).getTotal(), peak = before;
+  // With a budget, those first that cost the least work per byte.
+  std::vector<std::pair<double, size_t>> order;
+  for (auto [index, scope] : llvm::enumerate(scopes)) {
+    if (!budget)
+      order.emplace_back(0, index);
+    else if (Repetition repetition = plan(scope); repetition.bytes > 0)
+      order.emplace_back(double(repetition.flops) / double(repetition.bytes),
+                         index);
+  }
+  llvm::sort(order);
+  int64_t repeated = 0, flops = 0;
+  // No scope lowers the peak by more than it saves: until that could be enough,
+  // there is no need to measure.
+  int64_t bound = peak;
+  for (auto [price, index] : order) {
+    if (budget && bound <= budget) {
+      bound = peak = findMemoryPeak(step).getTotal();
+      if (peak <= budget)
+        break;
+    }
+    Repetition repetition = plan(scopes[index]);
+    if (repetition.uses.empty())
+      continue;
+    apply(scopes[index], repetition);
+    bound -= std::max<int64_t>(repetition.bytes, 0);
+    flops += repetition.flops;
+    ++repeated;
+  }
+  peak = findMemoryPeak(step).getTotal();
+  if (budget && peak > budget)
+    return emitError(step.getLoc())
+           << "expected a step that holds at most " << budget
+           << " bytes, found one of " << peak << " with " << repeated << " of "
+           << scopes.size()
+           << " scopes recomputed, which is all that helps; shard over more "
+              "ranks, or allow more";
+  remark::passed(step.getLoc(), getRemark("peak"))
+      << remark::metric("Scopes", repeated) << remark::metric("Flops", flops)
+      << remark::metric("Before", before) << remark::metric("After", peak);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+namespace {
+class RematPass : public impl::RematPassBase<RematPass> {
+  using RematPassBase::RematPassBase;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step) || failed(recompute(*step)))
+      signalPassFailure();
+  }
+
+  LogicalResult recompute(func::FuncOp step) {
+    if (budget < 0)
+      return emitError(step.getLoc())
+             << "expected a budget of at least 1 byte, got " << int64_t(budget);
+    if (scopes.empty() && budget == 0)
+      return success();
+    Rematerializer rematerializer(step);
+    if (scopes.empty()) {
+      llvm::StringSet<> units;
+      for (auto unit : getOperation().getOps<UnitOp>())
+        units.insert(unit.getSymName());
+      if (rematerializer.findScopes(
+              [&](StringRef path) { return units.contains(path); }) == 0)
+        return emitError(step.getLoc())
+               << "no unit is a module that could be recomputed; say which "
+                  "scopes may be";
+      return rematerializer.run(budget);
+    }
+    FailureOr<llvm::Regex> regex =
+        getPathRegex(scopes, [&] { return emitError(step.getLoc()); });
+    if (failed(regex))
+      return failure();
+    if (rematerializer.findScopes(
+            [&](StringRef path) { return regex->match(path); }) == 0) {
+      InFlightDiagnostic diagnostic = emitError(step.getLoc())
+                                      << "no module of the forward has path '"
+                                      << scopes.getValue() << "'";
+      listFound(diagnostic, rematerializer.getPaths());
+      return diagnostic;
+    }
+    return rematerializer.run(budget);
+  }
+};
+} // namespace
+
+} // namespace fsdp

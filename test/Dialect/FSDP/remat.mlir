@@ -1,0 +1,56 @@
+// What the backward reads of a scope is computed again, from the gather of the backward.
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=b --cse --canonicalize --fsdp-verify-logical --fsdp-verify-equivalence -o %t.mlir
+// RUN: FileCheck %s < %t.mlir
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=b --remarks-filter=fsdp-remat --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+
+// CHECK: %[[FULL:.*]] = fsdp.unshard @b <forward>
+// CHECK: %[[KEPT:.*]] = aten.call "rand_like"
+// CHECK: fsdp.all_reduce on @mesh
+// The gather comes to where the recomputation needs it; what is random is not repeated.
+// CHECK: aten.call "expand"
+// CHECK-NEXT: %[[BACK:.*]] = fsdp.unshard @b <backward>
+// CHECK-NEXT: %[[W:.*]] = fsdp.view %[[BACK]][@b, "w"]
+// CHECK-NEXT: %[[WT:.*]] = aten.call "t"(%[[W]]) {phase = #aten<phase recompute>, scope = "b"}
+// CHECK-NEXT: %[[H:.*]] = aten.call "mm"(%{{.*}}, %[[WT]]) {phase = #aten<phase recompute>, scope = "b"}
+// CHECK-NEXT: %[[N:.*]] = aten.call "mul.Tensor"(%[[H]], %[[KEPT]]) {phase = #aten<phase recompute>, scope = "b"}
+// CHECK-NEXT: aten.call "tanh_backward"(%{{.*}}, %[[N]]) {phase = #aten<phase backward>}
+// CHECK-NOT: fsdp.unshard
+
+// 8 products of 4 and a mul; %n is no longer kept.
+// REMARK: remat | Category:fsdp-remat | Function=step | BytesSaved=32, Flops=72, Operations=2, Scope=b
+// REMARK: peak | Category:fsdp-remat | Function=step | After=232, Before=196, Flops=72, Scopes=1
+
+// A recomputation that reads the gather of the forward would keep it alive.
+// RUN: sed 's/= fsdp.unshard @b <backward>/= fsdp.unshard @b <forward>/' %t.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE
+// PHASE: error: the backward reads unit @b as gathered for the forward
+
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=c 2>&1 | FileCheck %s --check-prefix=NONE
+// NONE: error: no module of the forward has path 'c'; there are 'b'{{$}}
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=[ 2>&1 | FileCheck %s --check-prefix=REGEX
+// REGEX: error: '[' is no regular expression: brackets ([ ]) not balanced{{$}}
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// NEGATIVE: error: expected a budget of at least 1 byte, got -1{{$}}
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=16 2>&1 | FileCheck %s --check-prefix=BUDGET
+// BUDGET: error: expected a step that holds at most 16 bytes, found one of 232 with 1 of 1 scopes recomputed, which is all that helps; shard over more ranks, or allow more{{$}}
+
+// What fits is left alone.
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=100000 | FileCheck %s --check-prefix=FITS
+// FITS-NOT: phase recompute
+
+func.func @step(%w: tensor<4x4xf32> {aten.param = "w", fsdp.unit = "b"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})
+    -> (tensor<f32> {aten.loss}, tensor<4x4xf32> {aten.grad_of = "w"}) {
+  %t = aten.call "t"(%w) {phase = #aten<phase forward>, scope = "b"} : (tensor<4x4xf32>) -> tensor<4x4xf32, #aten.strided<[1, 4]>>
+  %h = aten.call "mm"(%x, %t) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>, tensor<4x4xf32, #aten.strided<[1, 4]>>) -> tensor<2x4xf32>
+  %r = aten.call "rand_like"(%h) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %n = aten.call "mul.Tensor"(%h, %r) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %y = aten.call "tanh"(%n) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %loss = aten.call "sum"(%y) {phase = #aten<phase forward>} : (tensor<2x4xf32>) -> tensor<f32>
+  %one = aten.call "full"([], 1.0) {phase = #aten<phase backward>} : () -> tensor<f32>
+  %gy = aten.call "expand"(%one, [2, 4]) {phase = #aten<phase backward>} : (tensor<f32>) -> tensor<2x4xf32, #aten.strided<[0, 0]>>
+  %gn = aten.call "tanh_backward"(%gy, %n) {phase = #aten<phase backward>} : (tensor<2x4xf32, #aten.strided<[0, 0]>>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %gh = aten.call "mul.Tensor"(%gn, %r) {phase = #aten<phase backward>} : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %u = aten.call "mm"(%gh, %w) {phase = #aten<phase backward>} : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+  %ut = aten.call "t"(%u) {phase = #aten<phase backward>} : (tensor<2x4xf32>) -> tensor<4x2xf32, #aten.strided<[1, 4]>>
+  %gw = aten.call "mm"(%ut, %x) {phase = #aten<phase backward>} : (tensor<4x2xf32, #aten.strided<[1, 4]>>, tensor<2x4xf32>) -> tensor<4x4xf32>
+  return %loss, %gw : tensor<f32>, tensor<4x4xf32>
+}
