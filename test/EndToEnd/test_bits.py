@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from conftest import FIXTURES, succeed
+from conftest import FIXTURES, succeed, tool
 
 SCHEDULES = [
     f"--prefetch {prefetch} --bucket {bucket} --limit {limit}"
@@ -62,3 +62,10 @@ def test_chaos_keeps_the_bits(graph, seed, train):
 def test_other_trainings_have_other_bits(train):
     default = "--prefetch none --limit 0"
     assert train("gpt2", 2, default, "--lr", 0.01)[1:] != train("gpt2", 2)[1:]
+
+
+# A GPU's streams overlap by themselves.
+def test_overlap_is_for_the_cpu(plans):
+    plan = plans("gpt2", 2, "--device", "cuda")
+    ran = tool("fsdp-run", plan, "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / DATA["gpt2"], "--steps", 1, "--overlap")
+    assert (ran.returncode, ran.stderr) == (1, f"error: {plan}: expected a plan for cpu with --overlap, found one for cuda\n")

@@ -20,7 +20,10 @@ than the plan's holds a batch for each rank; in a training, batch t * RANKS + r 
 Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed; 3 a rank failed.)";
 
 /// The likeliest mistake: the model in place of its plan.
-static void refuseArchive(const std::string &path) {
+static void refuseArchive(const std::vector<std::string> &plans) {
+  if (plans.empty())
+    return;
+  const std::string &path = plans.front();
   char magic[2] = {};
   std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
   if (magic[0] == 'P' && magic[1] == 'K')
@@ -38,7 +41,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.footer(footer);
   app.get_formatter()->column_width(34);
 
-  app.add_option("plan", options.plan, "The plan file")->required();
+  app.add_option("plan", options.plans,
+                 "The plan file; or one for each rank, which must agree")
+      ->required();
   app.add_option("--ranks", options.ranks, "Must be the plan's, if given");
   app.add_option("--weights", options.weights,
                  "Parameters: a .pt2 archive or a .safetensors file")
@@ -98,10 +103,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     app.exit(success);
     return std::nullopt;
   } catch (const CLI::ParseError &error) {
-    refuseArchive(options.plan); // What else is missing would mislead.
+    refuseArchive(options.plans); // What else is missing would mislead.
     throw Error(error.what());
   }
-  refuseArchive(options.plan);
+  refuseArchive(options.plans);
   if (options.ranks && *options.ranks < 1)
     throw Error("--ranks: expected at least 1, found " +
                 std::to_string(*options.ranks));

@@ -12,7 +12,8 @@
 namespace fsdp {
 
 struct Options {
-  std::string plan, weights, data, reference;
+  std::vector<std::string> plans; ///< One, or one for each rank.
+  std::string weights, data, reference;
   std::optional<long long> ranks;
   long long steps = 0;
   unsigned tokenBits = 16;

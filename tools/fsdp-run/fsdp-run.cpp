@@ -2,6 +2,7 @@
 
 #include "Options.h"
 #include "Training.h"
+#include "fsdp/Runtime/Agreement.h"
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Weights.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
@@ -12,38 +13,49 @@
 
 using namespace fsdp;
 
-/// Opens the plan and compares it with what the command line says of it.
+/// Opens the plans and compares them with what the command line says, and with
+/// each other.
 static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
-  auto plan = planfile::PlanFile::open(options.plan);
-  if (!plan)
-    throw Error(plan.error().message);
+  std::vector<planfile::PlanFile> plans;
+  for (const std::string &path : options.plans) {
+    auto plan = planfile::PlanFile::open(path);
+    if (!plan)
+      throw Error(plan.error().message);
+    plans.push_back(std::move(*plan));
+  }
+  const planfile::PlanFile &plan = plans.front();
   ranks = 1;
-  for (const planfile::MeshAxis *axis : *(*plan)->mesh())
+  for (const planfile::MeshAxis *axis : *plan->mesh())
     ranks *= axis->size();
   if (options.ranks && *options.ranks != ranks)
-    throw Error(options.plan + ": expected a plan for " +
+    throw Error(plan.name() + ": expected a plan for " +
                 std::to_string(*options.ranks) + " ranks, found one for " +
                 std::to_string(ranks));
-  std::string device = (*plan)->device()->str();
+  if (plans.size() != 1 && plans.size() != ranks)
+    throw Error("expected one plan, or one for each of " +
+                std::to_string(ranks) + " ranks; found " +
+                std::to_string(plans.size()));
+  checkAgreement(plans);
+  std::string device = plan->device()->str();
   if (!options.device.empty() && options.device != device)
-    throw Error(options.plan + ": expected a plan for " + options.device +
+    throw Error(plan.name() + ": expected a plan for " + options.device +
                 ", found one for " + device);
   if (options.overlap && device != "cpu")
-    throw Error(options.plan +
+    throw Error(plan.name() +
                 ": expected a plan for cpu with --overlap, "
                 "found one for " +
                 device);
   auto isLoss = [](const planfile::Buffer *buffer) {
     return buffer->role() == planfile::BufferRole::Loss;
   };
-  const auto &buffers = *(*plan)->buffers();
+  const auto &buffers = *plan->buffers();
   if (std::none_of(buffers.begin(), buffers.end(), isLoss))
-    throw Error(options.plan + ": expected a plan with a loss, found none");
+    throw Error(plan.name() + ": expected a plan with a loss, found none");
   if (options.verify)
-    if (std::string problem = symbolic::verifyPlan((*plan).plan());
+    if (std::string problem = symbolic::verifyPlan(plan.plan());
         !problem.empty())
-      throw Error(options.plan + ": " + problem);
-  return std::move(*plan);
+      throw Error(plan.name() + ": " + problem);
+  return std::move(plans.front());
 }
 
 static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
