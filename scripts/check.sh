@@ -75,8 +75,11 @@ if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTest
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
-if stage build-tsan build tsan CommTest; then
-  stage unit-tsan unit_tests tsan -R 'CommTest'
+if stage build-tsan build tsan CommTest RaceTest; then
+  # What the race test runs; the compiler is not in its build.
+  stage race-plan build/gcc/bin/fsdp-plan test/fixtures/gpt2.pt2 --ranks 4 -o "$out/race.plan"
+  export FSDP_RACE_PLAN=$out/race.plan
+  stage unit-tsan unit_tests tsan -R 'CommTest|RaceTest'
 fi
 if [ $all = yes ]; then
   for preset in clang debug; do

@@ -1,0 +1,54 @@
+//===- RaceTest.cpp - A rank's threads under ThreadSanitizer --------------===//
+//
+// Run only there. The runtime tells ThreadSanitizer which bytes each command
+// reads and writes, so that a wait that is missing in a plan is a data race.
+//
+//===----------------------------------------------------------------------===//
+#include "Support/TestPlan.h"
+#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Runtime/Session.h"
+
+#include <gtest/gtest.h>
+
+using namespace fsdp;
+using test::TestPlan;
+
+/// On 4 ranks, with zeros for inputs and parameters.
+static void train(const planfile::Plan &plan) {
+  SessionOptions options;
+  options.overlap = true;
+  Session session(plan, 4, std::move(options));
+  for (unsigned step = 0; step != 50; ++step)
+    session.run();
+}
+
+/// Not verified.
+static void train(TestPlan plan) {
+  std::vector<std::uint8_t> bytes = plan.flatbuffer();
+  train(*planfile::GetPlan(bytes.data()));
+}
+
+TEST(Race, NoneInAPlanWithAllItsWaits) { train(test::makeOverlappingPlan(4)); }
+
+// What fsdp-plan has made of a model; there is no compiler in this build.
+TEST(Race, NoneInACompiledPlan) {
+  const char *path = std::getenv("FSDP_RACE_PLAN");
+  if (!path)
+    GTEST_SKIP() << "FSDP_RACE_PLAN names no plan for 4 ranks";
+  auto file = planfile::PlanFile::open(path);
+  ASSERT_TRUE(file) << file.error().message;
+  train(file->plan());
+}
+
+// ThreadSanitizer's exit status is what counts.
+TEST(RaceWithoutAWait, IsReported) {
+  TestPlan plan = test::makeOverlappingPlan(4);
+  std::vector<TestPlan::Command> &commands = plan.programs.back().commands;
+  auto wait = std::find_if(commands.begin(), commands.end(), [](auto &command) {
+    return command.type == planfile::Step::Wait &&
+           command.stream == planfile::Stream::Reduce;
+  });
+  ASSERT_NE(wait, commands.end());
+  commands.erase(wait);
+  train(std::move(plan));
+}
