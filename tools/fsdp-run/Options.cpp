@@ -93,6 +93,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   CLI::Option *chaos = app.add_option(
       "--chaos", options.chaosSeed,
       "A test: random delays of this SEED, NaN in memory that is not in use");
+  app.add_option("--trace", options.trace,
+                 "Write what was run when, as JSON for Perfetto");
+  app.add_option("--profile", options.profile,
+                 "Write how long operators and collectives took, as JSON");
   app.add_flag("--json", options.json,
                "One JSON object per step on stdout, and nothing else there");
   reference->excludes(data);

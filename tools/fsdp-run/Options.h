@@ -13,7 +13,7 @@ namespace fsdp {
 
 struct Options {
   std::vector<std::string> plans; ///< One, or one for each rank.
-  std::string weights, data, reference;
+  std::string weights, data, reference, trace, profile;
   std::optional<long long> ranks;
   long long steps = 0;
   unsigned tokenBits = 16;

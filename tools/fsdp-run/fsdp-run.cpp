@@ -4,12 +4,16 @@
 #include "Training.h"
 #include "fsdp/Runtime/Agreement.h"
 #include "fsdp/Runtime/Reference.h"
+#include "fsdp/Runtime/Trace.h"
 #include "fsdp/Runtime/Weights.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <unistd.h>
 
 using namespace fsdp;
 
@@ -40,11 +44,13 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   if (!options.device.empty() && options.device != device)
     throw Error(plan.name() + ": expected a plan for " + options.device +
                 ", found one for " + device);
-  if (options.overlap && device != "cpu")
-    throw Error(plan.name() +
-                ": expected a plan for cpu with --overlap, "
-                "found one for " +
-                device);
+  for (auto [name, isGiven] :
+       {std::pair("--overlap", options.overlap),
+        std::pair("--trace", !options.trace.empty()),
+        std::pair("--profile", !options.profile.empty())})
+    if (isGiven && device != "cpu")
+      throw Error(plan.name() + ": expected a plan for cpu with " +
+                  std::string(name) + ", found one for " + device);
   auto isLoss = [](const planfile::Buffer *buffer) {
     return buffer->role() == planfile::BufferRole::Loss;
   };
@@ -58,12 +64,20 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   return std::move(plans.front());
 }
 
+/// Before a long training, not behind it.
+static void refuseUnwritable(const std::string &path) {
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!path.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK))
+    throw Error(path + ": cannot create the file: " + std::strerror(errno));
+}
+
 static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
                                          const Options &options,
                                          unsigned ranks) {
   SessionOptions result;
   result.overlap = options.overlap;
   result.chaosSeed = options.chaosSeed;
+  result.timed = !options.trace.empty() || !options.profile.empty();
   for (const std::string &library : options.libraries)
     for (std::string &name : loadOperators(library.c_str()))
       result.trustedOperators.push_back(std::move(name));
@@ -105,6 +119,8 @@ static int compare(const Options &options, const Reference &reference,
 static int run(const Options &options) {
   unsigned ranks = 0;
   planfile::PlanFile plan = openPlan(options, ranks);
+  refuseUnwritable(options.trace);
+  refuseUnwritable(options.profile);
 
   // All that can be refused is looked at before anything is loaded.
   std::optional<Reference> reference;
@@ -121,10 +137,16 @@ static int run(const Options &options) {
   Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
   weights->load(plan, session);
   weights.reset();
+  int code = 0;
   if (reference)
-    return compare(options, *reference, session);
-  train(plan, options, *data, session);
-  return 0;
+    code = compare(options, *reference, session);
+  else
+    train(plan, options, *data, session);
+  if (!options.trace.empty())
+    writeTrace(options.trace, plan, session.spans());
+  if (!options.profile.empty())
+    writeProfile(options.profile, plan, session.spans());
+  return code;
 }
 
 int main(int argc, char **argv) {

@@ -1,0 +1,199 @@
+//===- Trace.cpp - A run as rows of slices --------------------------------===//
+
+#include "fsdp/Runtime/Trace.h"
+
+#include "Describe.h"
+#include "JSON.h"
+#include "Text.h"
+#include "fsdp/Archive/WriteFile.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+using namespace fsdp;
+using planfile::Step;
+using planfile::Stream;
+
+namespace {
+
+/// Writes the events of one trace. Times are in microseconds from its start.
+class TraceWriter {
+public:
+  TraceWriter(const planfile::PlanFile &plan, const std::vector<Span> &spans)
+      : plan(plan), spans(spans) {
+    for (const Span &span : spans)
+      start = std::min(start, span.begin);
+  }
+
+  std::string run() {
+    writeRows();
+    for (const Span &span : spans)
+      writeSlice(span);
+    writeArrows();
+    writeMemory();
+    text += "\n]}\n";
+    return std::move(text);
+  }
+
+private:
+  /// A run of one program on one rank.
+  using Run = std::tuple<unsigned, unsigned, std::uint64_t>;
+  static Run runOf(const Span &span) {
+    return {span.rank, span.program, span.update};
+  }
+  const planfile::Command &commandOf(const Span &span) const {
+    return *plan->programs()->Get(span.program)->commands()->Get(span.command);
+  }
+  static bool isEvent(Step step) {
+    return step == Step::Record || step == Step::Wait;
+  }
+  double time(double seconds) const { return 1e6 * (seconds - start); }
+
+  void add(const std::string &event) {
+    text += (text.empty() ? "{\"traceEvents\": [\n{" : ",\n{") + event + "}";
+  }
+  /// The fields that all events have.
+  std::string place(const char *phase, unsigned rank, unsigned row,
+                    double seconds) const {
+    return "\"ph\": \"" + std::string(phase) +
+           "\", \"pid\": " + std::to_string(rank) +
+           ", \"tid\": " + std::to_string(row) +
+           ", \"ts\": " + json::number(time(seconds));
+  }
+
+  void writeRows() {
+    std::set<std::pair<unsigned, unsigned>> rows;
+    for (const Span &span : spans)
+      rows.emplace(span.rank, static_cast<unsigned>(span.stream));
+    for (auto [rank, row] : rows) {
+      add(place("M", rank, row, start) +
+          ", \"name\": \"process_name\", \"args\": {\"name\": \"rank " +
+          std::to_string(rank) + "\"}");
+      add(place("M", rank, row, start) +
+          ", \"name\": \"thread_name\", \"args\": {\"name\": \"" +
+          getName(static_cast<Stream>(row)) + "\"}");
+    }
+  }
+
+  void writeSlice(const Span &span) {
+    const planfile::Command &command = commandOf(span);
+    bool waits = span.isDrain || command.step_type() == Step::Wait;
+    // What was not waited for is not worth a slice.
+    if (command.step_type() == Step::Record ||
+        (waits && span.end - span.begin < 1e-6))
+      return;
+    CommandFacts facts = getFacts(plan, command);
+    std::string name = span.isDrain ? "drain " + facts.name : facts.name;
+    std::string arguments = "\"step\": " + std::to_string(span.update + 1);
+    auto describe = [&](const char *key, std::string_view value) {
+      if (!value.empty())
+        arguments += ", \"" + std::string(key) + "\": " + json::quote(value);
+    };
+    if (facts.unit != planfile::none) {
+      std::string_view unit =
+          plan.string(plan->units()->Get(facts.unit)->name());
+      name.append(" ").append(unit);
+    }
+    if (facts.communicator != planfile::none)
+      arguments += ", \"bytes\": " +
+                   std::to_string(getBytes(plan, facts.buffers.front()));
+    describe("node", plan.string(command.node()));
+    describe("scope", plan.string(command.scope()));
+    std::string role = EnumNameRole(command.role());
+    role[0] = static_cast<char>(std::tolower(role[0]));
+    add(place("X", span.rank, static_cast<unsigned>(span.stream), span.begin) +
+        ", \"dur\": " + json::number(1e6 * (span.end - span.begin)) +
+        ", \"name\": " + json::quote(name) + ", \"cat\": \"" + role +
+        "\", \"args\": {" + arguments + "}");
+  }
+
+  /// From the collective before a record to what follows the wait.
+  void writeArrows() {
+    std::map<std::pair<Run, std::uint32_t>, const Span *> recorded;
+    std::map<std::pair<Run, Stream>, const Span *> latest;
+    for (const Span &span : spans) {
+      const planfile::Command &command = commandOf(span);
+      if (const auto *record = command.step_as_Record())
+        recorded[{runOf(span), record->event()}] =
+            latest[{runOf(span), span.stream}];
+      else if (command.step_type() != Step::Wait && !span.isDrain)
+        latest[{runOf(span), span.stream}] = &span;
+    }
+    std::map<std::pair<Run, Stream>, std::vector<const Span *>> waiting;
+    std::size_t arrows = 0;
+    for (const Span &span : spans) {
+      std::vector<const Span *> &sources = waiting[{runOf(span), span.stream}];
+      const planfile::Command &command = commandOf(span);
+      if (const auto *wait = command.step_as_Wait()) {
+        const Span *source = recorded[{runOf(span), wait->event()}];
+        if (source &&
+            getFacts(plan, commandOf(*source)).communicator != planfile::none)
+          sources.push_back(source);
+      } else if (!isEvent(command.step_type()) && !span.isDrain) {
+        for (const Span *source : sources) {
+          std::string rest = ", \"name\": \"wait\", \"cat\": \"wait\", "
+                             "\"id\": " +
+                             std::to_string(arrows++);
+          add(place("s", source->rank, static_cast<unsigned>(source->stream),
+                    source->begin) +
+              rest);
+          add(place("f", span.rank, static_cast<unsigned>(span.stream),
+                    span.begin) +
+              rest + ", \"bp\": \"e\"");
+        }
+        sources.clear();
+      }
+    }
+  }
+
+  /// A buffer is alive from its first command to its last.
+  void writeMemory() {
+    std::map<std::pair<Run, std::uint32_t>, std::pair<double, double>> lives;
+    for (const Span &span : spans)
+      if (!span.isDrain)
+        for (std::uint32_t buffer : getFacts(plan, commandOf(span)).buffers) {
+          std::uint32_t root = plan->buffers()->Get(buffer)->root();
+          root = root == planfile::none ? buffer : root;
+          const planfile::Buffer &owner = *plan->buffers()->Get(root);
+          if (owner.space() != planfile::Space::Device ||
+              owner.offset() < plan->persistent_bytes())
+            continue;
+          auto [life, isNew] =
+              lives.try_emplace({runOf(span), root}, span.begin, span.end);
+          life->second.first = std::min(life->second.first, span.begin);
+          life->second.second = std::max(life->second.second, span.end);
+        }
+    std::map<std::pair<unsigned, double>, std::int64_t> changes;
+    for (const auto &[key, life] : lives) {
+      auto bytes = static_cast<std::int64_t>(getBytes(plan, key.second));
+      unsigned rank = std::get<0>(key.first);
+      changes[{rank, life.first}] += bytes;
+      changes[{rank, life.second}] -= bytes;
+    }
+    std::map<unsigned, std::int64_t> alive;
+    for (auto [key, change] : changes) {
+      std::int64_t &bytes =
+          alive
+              .try_emplace(key.first,
+                           static_cast<std::int64_t>(plan->persistent_bytes()))
+              .first->second;
+      bytes += change;
+      add(place("C", key.first, 0, key.second) +
+          ", \"name\": \"arena\", \"args\": {\"bytes alive\": " +
+          std::to_string(bytes) + "}");
+    }
+  }
+
+  const planfile::PlanFile &plan;
+  const std::vector<Span> &spans;
+  double start = 1e300;
+  std::string text;
+};
+
+} // namespace
+
+void fsdp::writeTrace(const std::string &path, const planfile::PlanFile &plan,
+                      const std::vector<Span> &spans) {
+  take(archive::writeFile(path, {TraceWriter(plan, spans).run()}));
+}
