@@ -82,6 +82,8 @@ private:
   /// Where each value is, and the role of the command that puts it there.
   DenseMap<Value, Value> buffers;
   DenseMap<Value, plan::Role> roles;
+  /// The commands of reductions, by their futures.
+  DenseMap<Value, plan::CommandOpInterface> reductions;
 };
 } // namespace
 
@@ -250,11 +252,41 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
   return success();
 }
 
-/// The consumer waits for who writes the buffer: nothing is left to do.
+/// True if something else is computed between the wait and the first use.
+static bool isAheadOfUse(AsyncWaitOp op) {
+  Operation *next = op->getNextNode();
+  while (isa<AsyncWaitOp>(next))
+    next = next->getNextNode();
+  return !llvm::is_contained(next->getOperands(), op.getValue());
+}
+
+/// The consumer waits for who writes the buffer. Only where a reduction is
+/// waited for earlier, by choice of the schedule, is there something to do.
 LogicalResult Lowering::lower(AsyncWaitOp op) {
   buffers[op.getValue()] = buffers.lookup(op.getFuture());
   if (auto found = roles.find(op.getFuture()); found != roles.end())
     roles[op.getValue()] = found->second;
+  plan::CommandOpInterface reduction = reductions.lookup(op.getFuture());
+  if (!reduction || !isAheadOfUse(op))
+    return success();
+  // Nothing stands between the collectives of a group.
+  Operation *last = reduction;
+  while (auto next =
+             dyn_cast_or_null<plan::CommandOpInterface>(last->getNextNode())) {
+    if (!next.getGroup() || next.getGroup() != reduction.getGroup())
+      break;
+    last = next;
+  }
+  auto record = dyn_cast_or_null<plan::RecordOp>(last->getNextNode());
+  if (!record) {
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointAfter(last);
+    record = plan::RecordOp::create(builder, op.getLoc(),
+                                    plan::EventType::get(builder.getContext()),
+                                    reduction.getRole(), reduction.getStream());
+  }
+  plan::WaitOp::create(builder, op.getLoc(), record.getEvent(), role,
+                       Stream::Compute);
   return success();
 }
 
@@ -355,10 +387,10 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
       getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type);
   if (FlatSymbolRefAttr communicator =
           tables.getCommunicator(getAxes(op.getAxes())))
-    plan::ReduceScatterOp::create(builder, op.getLoc(), communicator.getValue(),
-                                  op.getDivide(), op.getVia(), source, target,
-                                  op.getUnitAttr(), op.getBucketAttr(), role,
-                                  Stream::Reduce);
+    reductions[op.getFuture()] = plan::ReduceScatterOp::create(
+        builder, op.getLoc(), communicator.getValue(), op.getDivide(),
+        op.getVia(), source, target, op.getUnitAttr(), op.getBucketAttr(), role,
+        Stream::Reduce);
   else
     copy(op.getLoc(), source, target, Stream::Compute);
   buffers[op.getFuture()] = target;
@@ -379,10 +411,10 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
   }
   if (FlatSymbolRefAttr communicator =
           tables.getCommunicator(getAxes(op.getAxes())))
-    plan::AllReduceOp::create(builder, loc, communicator.getValue(),
-                              op.getDivide(), op.getVia(), source, target,
-                              op.getUnitAttr(), op.getBucketAttr(), role,
-                              Stream::AllReduce);
+    reductions[op.getFuture()] = plan::AllReduceOp::create(
+        builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
+        source, target, op.getUnitAttr(), op.getBucketAttr(), role,
+        Stream::AllReduce);
   else
     copy(loc, source, target, Stream::Compute);
   buffers[op.getFuture()] = target;

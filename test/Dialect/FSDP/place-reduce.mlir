@@ -29,3 +29,27 @@
 
 // REMARK: reduce | Category:fsdp-place-reduce | Function=step | Unit=u.3, Wait="in front of the next gradient"
 // REMARK: reduce | Category:fsdp-place-reduce | Function=step | Unit=u.2, Wait="in front of the next gradient"
+
+// A plan waits where the schedule does, and not once more for the update.
+// RUN: %{shard} --fsdp-place-reduce=wait=next --lower-to-plan | FileCheck %s --check-prefix=PLAN
+// PLAN: plan.reduce_scatter {{.*}} of @u.3 <backward> on reduce
+// PLAN-NEXT: %[[E:.*]] = plan.record <backward> on reduce
+// PLAN: plan.launch "sum.IntList_out"{{.*}}scope = "u.2.0"
+// PLAN: plan.wait %[[E]] <backward>{{$}}
+// PLAN: plan.reduce_scatter {{.*}} of @u.2 <backward> on reduce
+// PLAN: plan.adamw @u.3
+// PLAN-NOT: plan.wait
+// PLAN: plan.adamw @root
+// RUN: %{shard} --fsdp-place-reduce=wait=backward --lower-to-plan | FileCheck %s --check-prefix=END
+// END: plan.reduce_scatter {{.*}} of @root <backward> on reduce
+// END-NEXT: %[[E:.*]] = plan.record <backward> on reduce
+// END: plan.wait %[[E]] <backward>
+// END-NOT: plan.wait
+// END: plan.adamw @u.3
+// Where the update alone waits, nothing is added.
+// RUN: %{shard} --lower-to-plan | FileCheck %s --check-prefix=USE
+// USE: plan.reduce_scatter {{.*}} of @root <backward> on reduce
+// USE-NOT: plan.wait
+// USE: plan.adamw @u.0
+// USE-NEXT: plan.wait {{.*}} <update>
+// USE-NEXT: plan.adamw @root

@@ -52,6 +52,7 @@ private:
   SmallVector<Clock> clocks; // of the command's stream, behind the command
   SmallVector<Value> events; // that are recorded behind the command
   std::array<Clock, numStreams> streams;
+  DenseMap<Value, Clock> recorded; // by events that were there before
   DenseMap<Operation *, History> histories;
 };
 
@@ -84,11 +85,15 @@ void EventAssigner::addDependences(Operation *op, Clock &needed) {
   }
 }
 
-/// The event behind a command, recorded at its first use.
+/// The event behind a command, recorded at its first use, or by the schedule.
 Value EventAssigner::getEvent(uint32_t position) {
   Value &event = events[position];
+  CommandOpInterface command = commands[position];
+  if (!event)
+    if (auto record = dyn_cast_or_null<RecordOp>(command->getNextNode()))
+      if (record.getStream() == command.getStream())
+        event = record.getEvent();
   if (!event) {
-    CommandOpInterface command = commands[position];
     OpBuilder builder(command.getContext());
     builder.setInsertionPointAfter(command);
     event = RecordOp::create(builder, command.getLoc(),
@@ -136,8 +141,13 @@ void EventAssigner::run() {
     for (CommandOpInterface command : together)
       addDependences(command, needed);
     waitFor(together.front(), needed);
+    // The schedule waits of its own accord.
+    if (auto wait = dyn_cast<WaitOp>(*together.front()))
+      streams[self].join(recorded.lookup(wait.getEvent()));
     streams[self][self] = last;
     clocks[last] = streams[self];
+    if (auto record = dyn_cast<RecordOp>(*together.front()))
+      recorded[record.getEvent()] = streams[self];
     for (CommandOpInterface command : together) {
       for (Value buffer : command.getReads())
         histories[getRoot(buffer)].reads[self] = last;
