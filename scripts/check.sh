@@ -2,7 +2,7 @@
 # Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
-#   scripts/check.sh --all   the same, and 100 seeds of chaos, clang release, debug, clang-tidy over everything
+#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), clang release, debug, clang-tidy
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
 set -uo pipefail
@@ -56,7 +56,7 @@ formatted() {
 
 python_tests() {
   FSDP_CHAOS_SEEDS=$([ $all = yes ] && echo 100 || echo 10) \
-    .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd
+    .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
 stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }
@@ -66,7 +66,7 @@ if stage build-gcc build gcc; then
   stage unit-gcc unit_tests gcc
   stage lit-gcc lit_tests gcc
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
-  stage python python_tests
+  stage python python_tests $([ $all = yes ] && echo --all-mutants)
 fi
 # The sanitizers' stages build what they run, and no more.
 if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests RuntimeFilesTest; then

@@ -26,6 +26,10 @@ def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:
     return result
 
 
+def pytest_addoption(parser):
+    parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in ten, and write docs/mutation.md")
+
+
 @pytest.fixture(scope="session")
 def references(tmp_path_factory):
     """references(graph, ranks): path of a reference with a different batch on every rank; `graph` is relative to the fixtures."""

@@ -1,9 +1,16 @@
-"""A check is worth what it notices: plans with one command changed, which the runtime accepts, must fail the comparison."""
+"""A check is worth what it notices.
 
+Plans with one command changed, which the runtime accepts, must fail the comparison with PyTorch. Schedules and plans with
+one mistake of any kind must be refused by a verifier, or else leave the same bits behind; `--all-mutants` tries all of
+them and writes docs/mutation.md.
+"""
+
+import collections
+import concurrent.futures
 import re
 
 import pytest
-from conftest import FIXTURES, succeed, tool
+from conftest import FIXTURES, ROOT, succeed, tool
 
 
 def text_of(plan, folder):
@@ -97,3 +104,127 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
                      tmp_path)
     check_fails(mutant, "role_batch_norm", 2, FIXTURES / "role_batch_norm_train2x5.safetensors",
                 r"unit root: expected 0 in element 213 of its flat parameter, which is padding, found \S+ on rank 1$")
+
+
+# A graph, the options of its pipeline, and a batch for each of its ranks.
+TRIALS = {
+    "gpt2": ("ranks=3", "gpt2_ref3"),
+    "llama": ("ranks=4 bucket-blocks=2 forward-prefetch=1", "llama_ref4"),
+}
+LEVELS = {"schedule": [], "plan": ["--plan"]}
+Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
+
+
+def bits(graph, seed, plans):
+    """What each plan leaves behind: a hash, or the sentence of a failure."""
+    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=900)
+    assert result.returncode == 0, f"the last of these crashes:\n{result.stdout}{result.stderr}"
+    return dict(line.split("\t") for line in result.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def trials(request, tmp_path_factory):
+    """Of each graph and level: all mutants, and the bits of the original and of those that no verifier refuses."""
+    every = 1 if request.config.getoption("--all-mutants") else 30
+
+    def run(graph, level):
+        folder = tmp_path_factory.mktemp(f"{graph}-{level}")
+        output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", TRIALS[graph][0], *LEVELS[level],
+                         "--every", every, "-o", folder, timeout=600).stdout
+        mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
+        plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
+        found = [bits(graph, seed, [folder / plan for plan in plans]) for seed in (0, 1)]
+        return mutants, {plan: {each[str(folder / plan)] for each in found} for plan in plans}
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return dict(zip(keys := [(g, l) for g in TRIALS for l in LEVELS], pool.map(lambda key: run(*key), keys)))
+
+
+# The oracle of the tests below can tell.
+def test_bits_show_a_wrong_divisor(plans, tmp_path):
+    plan = plans("gpt2", 3)
+    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard divide <pre = )[0-9.]+,", r"\g<1>1,", text_of(plan, tmp_path)),
+                     tmp_path)
+    found = bits("gpt2", 0, [plan, mutant])
+    assert re.fullmatch("[0-9a-f]{16}", found[str(mutant)]) and found[str(plan)] != found[str(mutant)]
+
+
+# Whoever gets past all verifiers means the same, whatever the order of what nothing orders.
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("graph", TRIALS)
+def test_what_no_verifier_refuses_is_harmless(graph, level, trials):
+    mutants, found = trials[graph, level]
+    right = found["original.plan"]
+    assert len(right) == 1 and re.fullmatch("[0-9a-f]{16}", *right)
+    harmful = [f"{m.what}: {found[m.verdict]}" for m in mutants if m.verdict.endswith(".plan") and found[m.verdict] != right]
+    assert not harmful, "\n".join(harmful)
+
+
+def table(columns, rows, cell):
+    """A table of Markdown."""
+    lines = [["", *columns]] + [[row, *(cell(row, column) for column in columns)] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join("| " + " | ".join(text.ljust(width) for text, width in zip(line, widths)) + " |" for line in lines)
+
+
+# Few mutants, or mistakes that no verifier meets, would prove little.
+def test_every_kind_of_mistake_is_tried(trials, request):
+    isFull = request.config.getoption("--all-mutants")
+    mutants = [m for found, _ in trials.values() for m in found if m.verdict != "parser"]
+    unparsed = sum(len(found) for found, _ in trials.values()) - len(mutants)
+    tried = collections.Counter((m.op, m.mutation) for m in mutants)
+    harmless = collections.Counter((m.op, m.mutation) for m in mutants if m.verdict == "same" or m.verdict.endswith(".plan"))
+    names = ["delete", "duplicate", "swap", "move", "operand", "group", "divisor", "phase", "offset", "event", "stream", "unit"]
+    assert {m.mutation for m in mutants} == set(names)
+
+    def cell(op, mutation):
+        count, left = tried[op, mutation], harmless[op, mutation]
+        return f"{count - left} of {count}" if count else ""
+
+    by_mistake = table(names, sorted({m.op for m in mutants}), cell)
+    refused = collections.Counter((m.verdict, graph, level) for (graph, level), (found, _) in trials.items() for m in found)
+    verifiers = ["MLIR", "scheduled", "futures", "order", "equivalence", "lowering", "plan file", "plan-verify"]
+    by_verifier = table([f"{graph}, {level}" for graph, level in trials], [*verifiers, "nobody: same plan", "nobody: same bits"],
+                        lambda row, column: str(sum(
+                            count for (verdict, graph, level), count in refused.items() if column == f"{graph}, {level}"
+                            and row == ("nobody: same plan" if verdict == "same" else
+                                        "nobody: same bits" if verdict.endswith(".plan") else verdict))))
+    print(f"\n{len(mutants)} mutants, and {unparsed} that do not parse\n\n{by_mistake}\n\n{by_verifier}")
+    assert len(mutants) >= (2000 if isFull else 700)
+    if isFull:
+        (ROOT / "docs" / "mutation.md").write_text(PAGE.format(
+            count=len(mutants), unparsed=unparsed, by_mistake=by_mistake, by_verifier=by_verifier,
+            harmless=sum(harmless.values()), trials="; ".join(f"{g}: `{options}`" for g, (options, _) in TRIALS.items())))
+
+
+PAGE = """# Mistakes, and who refuses them
+
+Written by `scripts/check.sh --all`, or by
+
+```
+pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
+```
+
+A legal schedule and a legal plan of two models ({trials}) are damaged in one place, in every way of a few kinds: an
+operation is gone, there twice, behind its neighbour, somewhere else; takes another operand, or exchanges one with the next
+of its kind; talks to another group, divides by something else, is of another phase, at another offset, waits for another
+event or none, runs on another stream, is of another unit. Each of the {count} mutants goes through all verifiers
+({unparsed} more do not parse: an operand is used ahead of its definition).
+
+What nobody refuses must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or
+leave the same bits behind (losses, gradients, parameters, states and buffers of three steps, other data on every rank,
+with and without random delays). Most of those move what depends on nothing, or compute twice what nobody reads.
+
+Refused of all tried, by the operation that was damaged and how:
+
+{by_mistake}
+
+Who refused, the first one in the order of a compilation:
+
+{by_verifier}
+
+`MLIR` is the verifier of each operation, which quotes its constraints; `scheduled`, `futures`, `order` and `equivalence`
+are the passes `--fsdp-verify-*`; `plan file` is the check that every plan file goes through when it is written and read;
+`plan-verify` is the proof of what the plan computes.
+"""

@@ -1,0 +1,94 @@
+//===- fsdp-bits.cpp - What plans leave behind, bit for bit ---------------===//
+//
+// Trains a few steps with each of many plans of one model and prints a hash of
+// all that is there then: losses, gradients, parameters, states, buffers. With
+// a seed, commands are delayed at random. A plan that is refused or fails has a
+// sentence instead of a hash.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Runtime/Reference.h"
+#include "fsdp/Runtime/Weights.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <xxhash.h>
+
+using namespace fsdp;
+
+namespace {
+
+constexpr int numSteps = 3;
+
+std::uint64_t hashTensor(std::uint64_t seed, const HostTensor &tensor) {
+  return XXH3_64bits_withSeed(tensor.bytes.data(), tensor.bytes.size(), seed);
+}
+
+std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
+                  std::uint64_t seed) {
+  auto plan = planfile::PlanFile::open(path);
+  if (!plan)
+    throw Error(plan.error().message);
+  unsigned ranks = 1;
+  for (const planfile::MeshAxis *axis : *(*plan)->mesh())
+    ranks *= axis->size();
+  Reference reference = Reference::open(inputs, *plan);
+  SessionOptions options;
+  options.chaosSeed = seed;
+  Session session(plan->plan(), ranks, std::move(options));
+  weights.load(*plan, session);
+  session.setHyperParameters({});
+  for (unsigned rank = 0; rank != ranks; ++rank)
+    for (unsigned index = 0; index != session.inputCount(); ++index)
+      session.setInput(rank, index, reference.input(0, rank, index));
+
+  std::uint64_t hash = 0;
+  auto addLoss = [&] {
+    double loss = session.loss();
+    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+  };
+  auto addGradients = [&] {
+    for (const std::string &name : session.gradientNames())
+      hash = hashTensor(hash, session.gradient(name));
+    for (const std::string &sentence : session.findDirtyPadding(true))
+      throw Error(sentence);
+  };
+  session.run("step", {.update = false});
+  addLoss();
+  addGradients();
+  for (int step = 0; step != numSteps; ++step) {
+    session.run();
+    addLoss();
+  }
+  for (const std::string &name : session.parameterNames())
+    hash = hashTensor(hash, session.parameter(name));
+  for (const std::string &name : session.gradientNames())
+    for (const char *state : {"exp_avg", "exp_avg_sq"})
+      hash = hashTensor(hash, session.optimizerState(name, state));
+  for (const std::string &name : session.bufferNames())
+    hash = hashTensor(hash, session.buffer(name));
+  return hash;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  if (argc < 5) {
+    std::fprintf(stderr, "usage: fsdp-bits WEIGHTS INPUTS SEED PLAN...\n");
+    return 1;
+  }
+  Weights weights = Weights::open(argv[1]);
+  for (int i = 4; i != argc; ++i) {
+    std::printf("%s\t", argv[i]);
+    std::fflush(stdout);
+    try {
+      std::printf("%016llx\n", static_cast<unsigned long long>(
+                                   run(argv[i], weights, argv[2],
+                                       std::strtoull(argv[3], nullptr, 10))));
+    } catch (const std::exception &error) {
+      std::printf("%s\n", error.what());
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
