@@ -3,7 +3,9 @@
 // Memory as intervals of bytes, each with the value that was written there
 // last, by whom, and who has read it since. A read gives the number of what it
 // finds; one that finds bytes of another buffer, or a command that no event
-// orders against, is a problem. Time n log n in the number of accesses.
+// orders against, is a problem. A read counts for all that is left of what was
+// written at once, also where it took a part: that may find a race too many,
+// never one too few. Time n log n in the number of accesses.
 //
 //===----------------------------------------------------------------------===//
 

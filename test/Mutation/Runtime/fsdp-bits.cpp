@@ -2,8 +2,9 @@
 //
 // Trains a few steps with each of many plans of one model and prints a hash of
 // all that is there then: losses, gradients, parameters, states, buffers. With
-// a seed, commands are delayed at random. A plan that is refused or fails has a
-// sentence instead of a hash.
+// a seed, in chaos, and with the second thread of each rank. A plan that fails
+// has a sentence instead of a hash; one that is refused before its first step
+// says so.
 //
 //===----------------------------------------------------------------------===//
 
@@ -12,6 +13,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <xxhash.h>
 
 using namespace fsdp;
@@ -35,7 +37,14 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   Reference reference = Reference::open(inputs, *plan);
   SessionOptions options;
   options.chaosSeed = seed;
-  Session session(plan->plan(), ranks, std::move(options));
+  options.overlap = seed != 0;
+  std::optional<Session> loaded;
+  try {
+    loaded.emplace(plan->plan(), ranks, std::move(options));
+  } catch (const Error &error) {
+    throw Error(std::string("refused: ") + error.what());
+  }
+  Session &session = *loaded;
   weights.load(*plan, session);
   session.setHyperParameters({});
   for (unsigned rank = 0; rank != ranks; ++rank)

@@ -1,0 +1,158 @@
+//===- MachineTest.cpp - Commands over numbers ----------------------------===//
+
+#include "fsdp/Symbolic/Machine.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+using namespace fsdp::symbolic;
+using fsdp::planfile::Space;
+
+namespace {
+
+/// A machine with vectors of floats, each in memory of its own.
+class MachineTest : public testing::Test {
+protected:
+  MachineTest() {
+    Clock done;
+    done.fill(0);
+    machine.memory.setActor({0, Stream::Compute}, done);
+  }
+  const Window &place(Layout layout, DType dtype = DType::F32) {
+    auto root = static_cast<uint32_t>(windows.size());
+    layouts.push_back(std::make_unique<Layout>(std::move(layout)));
+    windows.push_back(std::make_unique<Window>(
+        Window{root, root, Space::Device, dtype, next, layouts.back().get()}));
+    next = (windows.back()->end() + 63) / 64 * 64;
+    return *windows.back();
+  }
+  const Window &vector(uint64_t size, DType dtype = DType::F32) {
+    return place(Layout::vector(size), dtype);
+  }
+  Number numberOf(const Window &window) {
+    return window.operand(machine.memory.read(window));
+  }
+  void write(const Window &window, Number base) {
+    machine.memory.write(window, Values::vector(base, window.layout->numel));
+  }
+  std::optional<Problem::Kind> problem() const {
+    if (!machine.memory.getProblem())
+      return {};
+    return machine.memory.getProblem()->kind;
+  }
+
+  Machine machine;
+  std::vector<std::unique_ptr<Layout>> layouts;
+  std::vector<std::unique_ptr<Window>> windows;
+  uint64_t next = 0;
+};
+
+} // namespace
+
+// What is copied through any layout and back is what it was.
+TEST_F(MachineTest, CopiesKeepTheElements) {
+  const Window &source = place(Layout({2, 3}, {3, 1})),
+               &turned = place(Layout({2, 3}, {1, 2})),
+               &back = place(Layout({2, 3}, {3, 1}));
+  write(source, 7);
+  machine.copy(source, turned);
+  machine.copy(turned, back);
+  EXPECT_EQ(numberOf(back), numberOf(source));
+  EXPECT_EQ(numberOf(turned), numberOf(source));
+  EXPECT_FALSE(problem());
+}
+
+// The pieces of all ranks, put together again, are the flat parameter.
+TEST_F(MachineTest, GathersWhatWasCut) {
+  Unit unit;
+  unit.name = "u";
+  unit.storage = unit.compute = unit.reduce = DType::F32;
+  unit.numel = 12, unit.shards = 2, unit.axes = 1;
+  unit.parameters = {{"w", 0, 8, true}, {"b", 8, 2, true}};
+  const Window &shard = vector(6), &full = vector(12);
+  machine.writeFlat(unit, shard, machine.initial(unit, "parameter"));
+  machine.allGather(shard, full, 1);
+  EXPECT_EQ(join(machine.readFlat(unit, shard)).number(),
+            join(machine.initial(unit, "parameter")).number());
+  EXPECT_EQ(machine.memory.read(full).number(),
+            join(machine.initial(unit, "parameter")).number());
+  // Along another axis it is something else.
+  const Window &other = vector(12);
+  machine.allGather(shard, other, 2);
+  EXPECT_NE(numberOf(other), numberOf(full));
+}
+
+// Scatter, then sum over replicas, is a sum over all.
+TEST_F(MachineTest, ReductionsOverTwoAxesAreOne) {
+  Unit unit;
+  unit.name = "u";
+  unit.storage = unit.compute = unit.reduce = DType::F32;
+  unit.numel = 8, unit.shards = 2, unit.axes = 1;
+  unit.parameters = {{"w", 0, 8, true}};
+  const Window &flat = vector(8), &piece = vector(4), &sum = vector(4),
+               &all = vector(8);
+  write(flat, 7);
+  machine.reduceScatter(flat, piece, 1, 2, DType::F32);
+  machine.allReduce(piece, sum, 2, 3, DType::F32);
+  machine.allReduce(flat, all, 3, 6, DType::F32);
+  EXPECT_EQ(join(machine.readFlat(unit, sum)).number(),
+            machine.memory.read(all).number());
+}
+
+// An update touches its intervals and nothing else.
+TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
+  EXPECT_TRUE(rc::check([] {
+    Machine machine;
+    Unit unit;
+    unit.name = "u";
+    unit.storage = unit.compute = unit.reduce = DType::F32;
+    unit.numel = 20;
+    unit.parameters = {{"a", 0, 7, true}, {"b", 8, 12, true}};
+    auto begin = *rc::gen::inRange<uint64_t>(0, 20);
+    auto end = *rc::gen::inRange<uint64_t>(begin + 1, 21);
+    Pieces before = {{20, Values::vector(7, 20)}};
+    Pieces gradient = {{20, Values::vector(8, 20)}};
+    Pieces after =
+        machine.update(unit, "sgd", {gradient, before}, {1}, {{begin, end}})[0];
+    for (uint64_t i = 0; i != 20; ++i) {
+      bool isKept = join(slice(after, i, i + 1)).number() ==
+                    join(slice(before, i, i + 1)).number();
+      RC_ASSERT(isKept == (i < begin || i >= end));
+    }
+  }));
+}
+
+// Only what goes element by element may write over what it reads.
+TEST_F(MachineTest, RefusesResultsOnOperands) {
+  const Window &x = place(Layout({2, 2}, {2, 1}));
+  write(x, 7);
+  Argument argument{nullptr, {&x}};
+  const Operator &negate = machine.getOperator(
+      "aten::neg.out",
+      "aten::neg.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)");
+  machine.launch(negate, {argument, argument}, {});
+  EXPECT_FALSE(problem());
+  const Operator &product = machine.getOperator(
+      "aten::mm.out", "aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) "
+                      "out) -> Tensor(a!)");
+  machine.launch(product, {argument, argument, argument}, {});
+  EXPECT_EQ(problem(), Problem::Overlap);
+}
+
+// Calls are numbered by what they do: the same call has the same number, unless
+// it draws random numbers.
+TEST_F(MachineTest, EqualCallsAreEqual) {
+  const Window &x = vector(4), &y = vector(4), &z = vector(4);
+  write(x, 7);
+  auto call = [&](const char *name, const char *schema, const Window &target) {
+    machine.launch(machine.getOperator(name, schema),
+                   {Argument{nullptr, {&x}}, Argument{nullptr, {&target}}}, {});
+    return numberOf(target);
+  };
+  const char *neg =
+      "aten::neg.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)";
+  const char *exp =
+      "aten::exp.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)";
+  EXPECT_EQ(call("aten::neg.out", neg, y), call("aten::neg.out", neg, z));
+  EXPECT_NE(call("aten::neg.out", neg, y), call("aten::exp.out", exp, z));
+}

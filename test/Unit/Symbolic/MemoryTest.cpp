@@ -1,0 +1,230 @@
+//===- MemoryTest.cpp - Which value lies where ----------------------------===//
+//
+// Random commands on random streams, against a memory of single bytes and an
+// order that is searched for as a path.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Symbolic/Memory.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <set>
+
+using namespace fsdp::symbolic;
+using fsdp::planfile::Space;
+
+namespace {
+
+/// A vector of floats in the memory of a root.
+struct Place {
+  Layout layout;
+  Window window;
+  Place(uint32_t root, uint64_t begin, Layout shape)
+      : layout(std::move(shape)) {
+    window = {root, root, Space::Device, DType::F32, begin, &layout};
+  }
+  Place(const Place &) = delete;
+};
+
+/// One that runs after all that ran before it.
+void act(Memory &memory, int32_t position) {
+  Clock done;
+  done.fill(position);
+  memory.setActor({position, Stream::Compute}, done);
+}
+
+std::optional<Problem::Kind> kindOf(const Memory &memory) {
+  if (!memory.getProblem())
+    return {};
+  return memory.getProblem()->kind;
+}
+
+} // namespace
+
+TEST(Memory, ReadsWhatWasWritten) {
+  Memory memory;
+  Place rows(0, 0, Layout({2, 3}, {3, 1})),
+      columns(0, 0, Layout({3, 2}, {1, 3}));
+  act(memory, 0);
+  memory.write(rows.window, Values::vector(7, 6));
+  EXPECT_EQ(memory.read(rows.window).number(), Values::vector(7, 6).number());
+  EXPECT_NE(memory.read(columns.window).number(),
+            Values::vector(7, 6).number());
+  // Written in the one order, read in the other, and written back.
+  Content transposed = memory.read(columns.window);
+  act(memory, 1);
+  memory.write(columns.window, transposed);
+  EXPECT_EQ(memory.read(rows.window).number(), Values::vector(7, 6).number());
+  EXPECT_FALSE(kindOf(memory));
+}
+
+// The number of what is read is that of the elements, whatever pieces they were
+// written in.
+TEST(Memory, PiecesMakeTheWhole) {
+  Memory memory;
+  Place all(0, 64, Layout::vector(8)), front(0, 64, Layout::vector(3)),
+      back(0, 76, Layout::vector(5));
+  act(memory, 0);
+  memory.write(front.window, {7, false, IndexMap::range(0, 3)});
+  memory.write(back.window, {7, false, IndexMap::range(3, 5)});
+  EXPECT_EQ(memory.read(all.window).number(), Values::vector(7, 8).number());
+}
+
+TEST(Memory, ForgetsWhatAProgramDoesNotKeep) {
+  Memory memory;
+  Place kept(0, 0, Layout::vector(4)), lost(1, 16, Layout::vector(4));
+  act(memory, 0);
+  memory.write(kept.window, Values::vector(7, 4));
+  memory.write(lost.window, Values::vector(8, 4));
+  memory.beginProgram([](uint32_t root) { return root == 0; });
+  act(memory, 0);
+  memory.read(kept.window);
+  EXPECT_FALSE(kindOf(memory));
+  memory.read(lost.window);
+  EXPECT_EQ(kindOf(memory), Problem::Unwritten);
+}
+
+namespace {
+
+/// Commands on streams, with events between them: who is done before whom.
+struct Order {
+  static constexpr size_t numUsed = 3; // of the streams
+  std::vector<std::vector<size_t>> after; // direct predecessors
+
+  bool isBefore(size_t first, size_t second) const {
+    std::set<size_t> seen = {second};
+    std::vector<size_t> work = {second};
+    while (!work.empty()) {
+      size_t at = work.back();
+      work.pop_back();
+      for (size_t previous : after[at])
+        if (seen.insert(previous).second)
+          work.push_back(previous);
+    }
+    return first == second || seen.count(first);
+  }
+};
+
+/// The memory, byte by byte.
+struct Byte {
+  std::optional<uint32_t> root;
+  std::optional<size_t> writer = {};        // none: before all commands
+  std::pair<Number, uint64_t> element = {}; // which one of which vector
+  std::vector<size_t> readers = {};
+};
+
+} // namespace
+
+// A command races exactly if nothing orders it against one that touches the
+// same bytes; it reads exactly what was written there last, for its own root.
+TEST(Memory, AgreesWithBytesAndPaths) {
+  std::array<int, 5> seen{};
+  int reads = 0;
+  auto trial = [&] {
+    constexpr size_t numElements = 12, numCommands = 20;
+    Memory memory;
+    std::vector<Byte> bytes(numElements); // of one element: they move together
+    Order order;
+    std::array<Clock, numStreams> clocks;
+    std::array<std::optional<size_t>, Order::numUsed> latest;
+    std::vector<std::pair<Clock, size_t>> events;
+    std::map<Number, std::vector<std::pair<Number, uint64_t>>> meanings;
+    // Before all commands there is something nearly everywhere.
+    constexpr size_t numWritten = 11;
+    Place written(0, 0, Layout::vector(numWritten));
+    memory.setActor({}, Clock());
+    memory.write(written.window, Values::vector(100, numWritten));
+    for (size_t i = 0; i != numWritten; ++i)
+      bytes[i] = {0, {}, {100, i}, {}};
+    for (size_t command = 0; command != numCommands; ++command) {
+      auto index = *rc::gen::inRange<size_t>(0, Order::numUsed);
+      Stream stream = static_cast<Stream>(index);
+      order.after.emplace_back();
+      if (latest[index])
+        order.after.back().push_back(*latest[index]);
+      latest[index] = command;
+      Clock &clock = clocks[index];
+      clock[index] = int32_t(command);
+      // Mostly all that came before is waited for, or most trials would end
+      // soon.
+      bool waitsForAll = *rc::gen::inRange(0, 4) != 0;
+      for (auto &[known, recorded] : events)
+        if (waitsForAll || *rc::gen::inRange(0, 3) == 0) {
+          clock.join(known);
+          order.after.back().push_back(recorded);
+        }
+      memory.setActor({int32_t(command), stream}, clock);
+
+      auto begin = *rc::gen::inRange<size_t>(0, numElements);
+      auto end = *rc::gen::inRange<size_t>(begin + 1, numElements + 1);
+      // Two roots in the same memory.
+      auto root = uint32_t(*rc::gen::inRange(0, 12) == 0);
+      Place place(root, 4 * begin, Layout::vector(end - begin));
+      std::optional<Problem::Kind> expected;
+      auto expect = [&](Problem::Kind kind) {
+        if (!expected)
+          expected = kind;
+      };
+      if (*rc::gen::inRange(0, 2)) {
+        for (size_t i = begin; i != end; ++i)
+          for (size_t other : bytes[i].readers)
+            if (!order.isBefore(other, command))
+              expect(Problem::RaceToWrite);
+        for (size_t i = begin; i != end; ++i)
+          if (bytes[i].writer && !order.isBefore(*bytes[i].writer, command))
+            expect(Problem::RaceToWrite);
+        Number base = 100 + command % 3; // the same vectors, again and again
+        memory.write(place.window, Values::vector(base, end - begin));
+        for (size_t i = begin; i != end; ++i)
+          bytes[i] = {root, command, {base, i - begin}, {}};
+      } else {
+        std::vector<std::pair<Number, uint64_t>> elements;
+        for (size_t i = begin; i != end; ++i) {
+          if (!bytes[i].root)
+            expect(Problem::Unwritten);
+          else if (*bytes[i].root != root)
+            expect(Problem::Stale);
+          else if (bytes[i].writer &&
+                   !order.isBefore(*bytes[i].writer, command))
+            expect(Problem::RaceToRead);
+          elements.push_back(bytes[i].element);
+        }
+        // A read counts for all that was written at once, as far as it is
+        // there.
+        auto isSame = [&](size_t i, size_t j) {
+          return bytes[i].root && bytes[i].root == bytes[j].root &&
+                 bytes[i].writer == bytes[j].writer;
+        };
+        size_t from = begin, until = end;
+        while (from != 0 && isSame(from - 1, from))
+          --from;
+        while (until != numElements && isSame(until, until - 1))
+          ++until;
+        for (size_t i = from; i != until; ++i)
+          bytes[i].readers.push_back(command);
+        Content content = memory.read(place.window);
+        if (!expected) {
+          // Equal numbers if and only if equal elements.
+          Number number = place.window.operand(content);
+          auto [known, isNew] = meanings.try_emplace(number, elements);
+          RC_ASSERT(known->second == elements);
+          for (auto &[other, others] : meanings)
+            RC_ASSERT(other == number || others != elements);
+          ++reads;
+        }
+      }
+      RC_ASSERT(kindOf(memory) == expected);
+      if (expected) {
+        ++seen[size_t(*expected)];
+        return; // the first problem is the one that is told
+      }
+      events.emplace_back(clock, command);
+    }
+  };
+  EXPECT_TRUE(rc::check(trial));
+  for (Problem::Kind kind : {Problem::Unwritten, Problem::Stale,
+                             Problem::RaceToRead, Problem::RaceToWrite})
+    EXPECT_GT(seen[size_t(kind)], 0) << "no trial had problem " << kind;
+  EXPECT_GT(reads, 100);
+}
