@@ -128,9 +128,9 @@ private:
 std::vector<std::string> Rematerializer::getPaths() {
   std::vector<std::string> paths;
   for (auto call : block.getOps<aten::CallOp>()) {
-    if (!call.getScope() || isBackward(call))
+    StringRef scope = call.getScope().value_or("");
+    if (scope.empty() || isBackward(call))
       continue;
-    StringRef scope = *call.getScope();
     for (size_t end = 0; end != StringRef::npos;) {
       end = scope.find('.', end + 1);
       paths.push_back(generalizePath(scope.take_front(end)));
@@ -270,8 +270,12 @@ LogicalResult Rematerializer::run(int64_t budget) {
         break;
     }
     Repetition repetition = plan(scopes[index]);
-    if (repetition.uses.empty())
+    if (repetition.uses.empty()) {
+      remark::missed(step.getLoc(), getRemark("remat"))
+          << remark::metric("Scope", scopes[index].path)
+          << remark::reason("the backward reads nothing that may be repeated");
       continue;
+    }
     apply(scopes[index], repetition);
     bound -= std::max<int64_t>(repetition.bytes, 0);
     flops += repetition.flops;
