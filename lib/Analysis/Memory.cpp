@@ -27,35 +27,6 @@ struct Life {
   unsigned begin, end;
 };
 
-/// The value in whose memory result `index` lies; null if it has its own.
-Value getMemory(Operation *op, unsigned index) {
-  return TypeSwitch<Operation *, Value>(op)
-      .Case([](ViewOp op) { return op.getFull(); })
-      .Case([](AsyncWaitOp op) { return op.getFuture(); })
-      .Case([](AsyncUnshardOp op) {
-        // A group of one rank: the shard is the whole.
-        ShardType shard = op.getShard().getType();
-        auto full = cast<GatheredType>(op.getFuture().getType().getValueType());
-        return shard.getShards() == 1 &&
-                       shard.getElementType() == full.getElementType()
-                   ? Value(op.getShard())
-                   : Value();
-      })
-      .Case([&](AdamWOp op) {
-        return Value(ArrayRef<Value>{op.getParameter(), op.getExpAvg(),
-                                     op.getExpAvgSq()}[index]);
-      })
-      .Case([&](SGDOp op) {
-        return Value(index ? op.getMomentum() : op.getParameter());
-      })
-      .Case([](aten::CallOp op) {
-        return aten::isView(op) && !op.getInputs().empty()
-                   ? op.getInputs().front()
-                   : Value();
-      })
-      .Default([](Operation *) { return Value(); });
-}
-
 /// What a value is, as people say it.
 std::string describe(Value value) {
   return TypeSwitch<Operation *, std::string>(value.getDefiningOp())
@@ -88,7 +59,7 @@ SmallVector<Life, 0> getLives(Block &block, SmallVectorImpl<Operation *> &ops) {
       if (auto owner = owners.find(operand); owner != owners.end())
         lives[owner->second].end = position;
     for (OpResult result : op.getResults()) {
-      if (Value memory = getMemory(&op, result.getResultNumber())) {
+      if (Value memory = getMemoryOf(result)) {
         // Arguments are in no list: they live anyway.
         if (auto owner = owners.find(memory); owner != owners.end()) {
           unsigned index = owner->second;
@@ -105,12 +76,68 @@ SmallVector<Life, 0> getLives(Block &block, SmallVectorImpl<Operation *> &ops) {
 
 } // namespace
 
-MemoryPeak findMemoryPeak(func::FuncOp step) {
-  MemoryPeak peak;
+Value getMemoryOf(OpResult result) {
+  unsigned index = result.getResultNumber();
+  return TypeSwitch<Operation *, Value>(result.getOwner())
+      .Case([](ViewOp op) { return op.getFull(); })
+      .Case([](AsyncWaitOp op) { return op.getFuture(); })
+      .Case([](AsyncUnshardOp op) {
+        // A group of one rank: the shard is the whole.
+        ShardType shard = op.getShard().getType();
+        auto full = cast<GatheredType>(op.getFuture().getType().getValueType());
+        return shard.getShards() == 1 &&
+                       shard.getElementType() == full.getElementType()
+                   ? Value(op.getShard())
+                   : Value();
+      })
+      .Case([&](AdamWOp op) {
+        return Value(ArrayRef<Value>{op.getParameter(), op.getExpAvg(),
+                                     op.getExpAvgSq()}[index]);
+      })
+      .Case([&](SGDOp op) {
+        return Value(index ? op.getMomentum() : op.getParameter());
+      })
+      .Case([](aten::CallOp op) {
+        return aten::isView(op) && !op.getInputs().empty()
+                   ? op.getInputs().front()
+                   : Value();
+      })
+      .Default([](Operation *) { return Value(); });
+}
+
+int64_t getPersistentBytes(func::FuncOp step) {
+  int64_t bytes = 0;
   for (BlockArgument argument : step.getArguments())
     if (!step.getArgAttr(argument.getArgNumber(),
                          FSDPDialect::getHyperAttrName()))
-      peak.persistent += getMemoryBytes(argument.getType());
+      bytes += getMemoryBytes(argument.getType());
+  return bytes;
+}
+
+SmallVector<MemoryPeak::Alive> summarizeMemory(ArrayRef<Value> values) {
+  llvm::MapVector<std::string, MemoryPeak::Alive,
+                  std::map<std::string, unsigned>>
+      kinds;
+  for (Value value : values) {
+    std::string what = describe(value);
+    auto kind =
+        kinds.insert({what, MemoryPeak::Alive{what, value.getLoc(), 0, 0}})
+            .first;
+    kind->second.bytes += getMemoryBytes(value.getType());
+    ++kind->second.values;
+  }
+  SmallVector<MemoryPeak::Alive> alive;
+  for (auto &[name, kind] : kinds)
+    alive.push_back(std::move(kind));
+  llvm::sort(alive, [](const auto &a, const auto &b) {
+    return std::tie(b.bytes, a.what) < std::tie(a.bytes, b.what);
+  });
+  return alive;
+}
+
+MemoryPeak findMemoryPeak(func::FuncOp step) {
+  MemoryPeak peak;
+  peak.persistent = getPersistentBytes(step);
 
   SmallVector<Operation *, 0> ops;
   SmallVector<Life, 0> lives = getLives(step.getBody().front(), ops);
@@ -132,24 +159,11 @@ MemoryPeak findMemoryPeak(func::FuncOp step) {
     return peak;
   peak.at = ops[time];
 
-  llvm::MapVector<std::string, MemoryPeak::Alive,
-                  std::map<std::string, unsigned>>
-      kinds;
-  for (const Life &life : lives) {
-    if (life.begin > time || life.end < time)
-      continue;
-    std::string what = describe(life.value);
-    auto kind =
-        kinds.insert({what, MemoryPeak::Alive{what, life.value.getLoc(), 0, 0}})
-            .first;
-    kind->second.bytes += life.bytes;
-    ++kind->second.values;
-  }
-  for (auto &[name, alive] : kinds)
-    peak.alive.push_back(std::move(alive));
-  llvm::sort(peak.alive, [](const auto &a, const auto &b) {
-    return std::tie(b.bytes, a.what) < std::tie(a.bytes, b.what);
-  });
+  SmallVector<Value> alive;
+  for (const Life &life : lives)
+    if (life.begin <= time && time <= life.end)
+      alive.push_back(life.value);
+  peak.alive = summarizeMemory(alive);
   return peak;
 }
 

@@ -70,6 +70,13 @@ Expected<int64_t> JSONCursor::asInteger() const {
   return value;
 }
 
+Expected<double> JSONCursor::asNumber() const {
+  double value = 0;
+  if (element.get(value))
+    return expected("a number");
+  return value;
+}
+
 Expected<bool> JSONCursor::asBool() const {
   bool value = false;
   if (element.get(value))

@@ -39,6 +39,7 @@ public:
   Expected<JSONCursor> at(std::string_view key) const;
 
   Expected<int64_t> asInteger() const;
+  Expected<double> asNumber() const;
   Expected<bool> asBool() const;
   Expected<std::string_view> asString() const;
 

@@ -42,6 +42,16 @@ struct MemoryPeak {
 /// last use of itself or a view. An update is in place. Takes linear time.
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step);
 
+/// The bytes of the arguments of a step: `MemoryPeak::persistent`.
+int64_t getPersistentBytes(mlir::func::FuncOp step);
+
+/// The value in whose memory a result lies; null if it has its own.
+mlir::Value getMemoryOf(mlir::OpResult result);
+
+/// Sums up results with memory of their own by what they are, largest first.
+llvm::SmallVector<MemoryPeak::Alive>
+summarizeMemory(llvm::ArrayRef<mlir::Value> values);
+
 } // namespace fsdp
 
 #endif // FSDP_ANALYSIS_MEMORY_H

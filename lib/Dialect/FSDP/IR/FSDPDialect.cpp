@@ -51,6 +51,13 @@ static LogicalResult verifyState(Operation *op, NamedAttribute attr,
 
 LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
+  if (attr.getName() == getCostAttrName() ||
+      attr.getName() == getIssueAttrName()) {
+    auto number = dyn_cast<IntegerAttr>(attr.getValue());
+    return number && number.getType().isInteger(64) && number.getInt() >= 0
+               ? success()
+               : wrongKind(op, attr, "an i64 of at least 0");
+  }
   if (attr.getName() != getSourceAttrName())
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))

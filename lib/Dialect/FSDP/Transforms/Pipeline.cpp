@@ -13,14 +13,16 @@ using namespace mlir;
 namespace fsdp {
 
 void setSchedule(FSDPPipelineOptions &options, Schedule schedule) {
-  options.prefetch = Prefetch::Pre;
-  options.limit = schedule == Schedule::Inductor ? 0 : 2;
+  options.list = schedule == Schedule::List;
+  options.prefetch = options.list ? Prefetch::None : Prefetch::Pre;
+  options.limit = schedule == Schedule::Inductor || options.list ? 0 : 2;
   options.forwardPrefetch =
       schedule == Schedule::ManualBlock || schedule == Schedule::Inductor;
   options.bucketBytes = schedule == Schedule::Inductor ? 500'000'000 : 0;
-  options.reduceWait = schedule == Schedule::FSDP1      ? ReduceWait::Backward
-                       : schedule == Schedule::Inductor ? ReduceWait::Use
-                                                        : ReduceWait::Next;
+  options.reduceWait = schedule == Schedule::FSDP1 ? ReduceWait::Backward
+                       : schedule == Schedule::Inductor || options.list
+                           ? ReduceWait::Use
+                           : ReduceWait::Next;
 }
 
 void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
@@ -70,6 +72,20 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   PlaceReducePassOptions placeReduce;
   placeReduce.wait = options.reduceWait;
   pm.addPass(createPlaceReducePass(placeReduce));
+  if (options.list || !options.hardware.empty()) {
+    AnnotateCostsPassOptions costs;
+    costs.hardware = options.hardware;
+    if (costs.hardware.empty())
+      costs.hardware = options.device == "cuda" ? "h100" : "cpu";
+    costs.profile = options.profile;
+    pm.addPass(createAnnotateCostsPass(costs));
+  }
+  if (options.list) {
+    SchedulePassOptions schedule;
+    schedule.memoryLimit = options.budget;
+    pm.addPass(createSchedulePass(schedule));
+    pm.addPass(createApplySchedulePass());
+  }
   if (options.verify) {
     pm.addPass(createVerifyScheduledPass());
     pm.addPass(createVerifyFuturesPass());

@@ -35,6 +35,8 @@ def FSDP_Dialect : Dialect {
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
     | argument | `fsdp.result = 0 : i64` | comes from that result of `@init`, which runs once |
+    | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
+    | operation | `fsdp.issue = 12 : i64` | the place at which it is to be issued |
     | function | `fsdp.source` | the private copy of the step as it was before sharding |
 
     Buffers keep their role from the aten level. A buffer that the step changes
@@ -59,6 +61,8 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
     static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
+    static llvm::StringRef getCostAttrName() { return "fsdp.cost"; }
+    static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 
     /// The axis of a mesh over which parameters are cut, and the other one.

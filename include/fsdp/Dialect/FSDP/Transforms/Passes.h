@@ -7,6 +7,8 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_H
 
+#include "fsdp/Planner/Scheduling.h"
+
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassOptions.h"
@@ -22,8 +24,8 @@ enum class Prefetch { Pre, Post, None };
 /// When the backward waits for the reductions that it has launched.
 enum class ReduceWait { Use, Backward, Next };
 
-/// Whose schedule a plan imitates; see docs/schedules.md.
-enum class Schedule { FSDP1, FSDP2, ManualBlock, Inductor };
+/// Whose schedule a plan imitates, or how it is found; see docs/schedules.md.
+enum class Schedule { FSDP1, FSDP2, ManualBlock, Inductor, List };
 
 #define GEN_PASS_DECL
 #define GEN_PASS_REGISTRATION
@@ -101,6 +103,17 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::values(clEnumValN(ReduceWait::Use, "use", ""),
                        clEnumValN(ReduceWait::Backward, "backward", ""),
                        clEnumValN(ReduceWait::Next, "next", ""))};
+  Option<bool> list{
+      *this, "list",
+      llvm::cl::desc("Let list scheduling say when collectives are issued."),
+      llvm::cl::init(false)};
+  Option<std::string> hardware{
+      *this, "hardware",
+      llvm::cl::desc("Annotate costs, by this hardware file or built-in name."),
+      llvm::cl::init("")};
+  Option<std::string> profile{
+      *this, "profile",
+      llvm::cl::desc("Take costs from this profile where it has them.")};
   Option<int64_t> budget{
       *this, "budget",
       llvm::cl::desc("The most bytes that a rank may hold; 0 for no limit."),

@@ -9,6 +9,41 @@
 
 include "mlir/Pass/PassBase.td"
 
+def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
+  let summary = "write on each operation how long it takes";
+  let description = [{
+    A duration in nanoseconds, `fsdp.cost`, on each operation of the step that
+    takes time: calls by floating-point operations and bytes, collectives by the
+    bytes of the whole and the ranks of their group, updates by the bytes of the
+    shard. What costs nothing, such as a view, has none.
+
+    `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
+    name of one that is built in. `profile` is a file of `fsdp-run --profile`:
+    nodes of the graph, and collectives of the same kind, bytes and ranks, take
+    as long as they were measured to; anything else as the hardware predicts.
+
+    Before and after: any level with a step; collectives have a cost at the
+    scheduled level. Remark `costs`: how many operations take time, how many of
+    them were measured, and the nanoseconds of each.
+  }];
+  let options = [
+    Option<"hardware", "hardware", "std::string", "\"cpu\"",
+           "A hardware file, or the name of one that is built in: cpu, h100.">,
+    Option<"profile", "profile", "std::string", "\"\"",
+           "A profile of the step; none by default.">,
+  ];
+}
+
+def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
+  let summary = "issue launches where the schedule says";
+  let description = [{
+    Each launch with `fsdp.issue` moves to that place of the step, counted from
+    0; all other operations keep their order around them.
+
+    Before and after: the scheduled level.
+  }];
+}
+
 def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
   let summary = "say which unit each parameter belongs to";
   let description = [{
@@ -213,6 +248,38 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
   let options = [
     Option<"afterForward", "after-forward", "std::string", "\"true\"",
            "Whether parameters are freed behind the forward: true or false.">,
+  ];
+}
+
+def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
+  let summary = "decide when collectives are issued";
+  let description = [{
+    Makes a scheduling problem of the step, with the durations that
+    `--fsdp-annotate-costs` has written, and writes the place at which each
+    launch is to be issued, `fsdp.issue`. Computations, and the launches of one
+    stream, keep their order.
+
+    `program` leaves everything where it is. `list` launches what is urgent
+    early, as far as memory lets it, and what takes memory as late as costs no
+    time; its step is never slower than program order, by the durations.
+
+    `memory-limit` is for all memory of a rank, in bytes; 0 is none. One that can
+    not be met is refused, with the smallest that can.
+
+    Before and after: the scheduled level. Remark `gather` for each gather, with
+    what is hidden of it and why it is not launched earlier; `timeline` for the
+    step.
+  }];
+  let options = [
+    Option<"algorithm", "algorithm", "::fsdp::planner::scheduling::Algorithm",
+           "::fsdp::planner::scheduling::Algorithm::List",
+           "How the order is found.", [{::llvm::cl::values(
+             clEnumValN(::fsdp::planner::scheduling::Algorithm::Program, "program",
+                        "Program order."),
+             clEnumValN(::fsdp::planner::scheduling::Algorithm::List, "list",
+                        "List scheduling by critical path."))}]>,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "The bytes that a rank has; 0 for no limit.">,
   ];
 }
 

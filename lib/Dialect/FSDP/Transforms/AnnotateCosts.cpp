@@ -1,0 +1,177 @@
+//===- AnnotateCosts.cpp - Write durations on operations ------------------===//
+//
+// Asks each operation for its work and the hardware for its duration; what a
+// profile has measured takes the place of what is predicted.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Costs.h"
+#include "fsdp/Archive/Profile.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/ADT/MapVector.h"
+
+#include <cmath>
+#include <map>
+#include <tuple>
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_ANNOTATECOSTSPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+namespace {
+
+using MeasuredKind = archive::Profile::Collective::Kind;
+
+/// Durations by operation, in nanoseconds.
+class Costs {
+public:
+  /// Predicts the durations of all operations of a step that take time.
+  Costs(func::FuncOp step, const planner::Hardware &hardware);
+
+  /// Replaces what was predicted by what was measured, where it was.
+  void measure(const archive::Profile &profile);
+  void annotate(func::FuncOp step);
+  void emitRemark(func::FuncOp step);
+
+private:
+  struct Cost {
+    int64_t duration;
+    bool isMeasured = false;
+    std::optional<planner::Communication> sent;
+  };
+  llvm::MapVector<Operation *, Cost> costs;
+};
+
+} // namespace
+
+Costs::Costs(func::FuncOp step, const planner::Hardware &hardware) {
+  SymbolTableCollection symbols;
+  for (Operation &op : step.getOps()) {
+    auto costly = dyn_cast<CostOpInterface>(op);
+    if (!costly)
+      continue;
+    Work work = costly.getWork(symbols);
+    if (auto *computation = std::get_if<planner::Computation>(&work))
+      costs[&op] = {hardware.getDuration(*computation), false, std::nullopt};
+    else if (auto *sent = std::get_if<planner::Communication>(&work))
+      costs[&op] = {hardware.getDuration(*sent), false, *sent};
+  }
+}
+
+/// A profile counts the bytes of one rank's source: of a gather, its piece.
+static std::tuple<MeasuredKind, int64_t, int64_t>
+getKey(const planner::Communication &sent) {
+  auto bytes = int64_t(sent.bytes);
+  switch (sent.kind) {
+  case planner::CollectiveKind::AllGather:
+    return {MeasuredKind::AllGather, bytes / sent.ranks, sent.ranks};
+  case planner::CollectiveKind::ReduceScatter:
+    return {MeasuredKind::ReduceScatter, bytes, sent.ranks};
+  case planner::CollectiveKind::AllReduce:
+    return {MeasuredKind::AllReduce, bytes, sent.ranks};
+  }
+  llvm_unreachable("not a kind");
+}
+
+void Costs::measure(const archive::Profile &profile) {
+  std::map<std::tuple<MeasuredKind, int64_t, int64_t>, int64_t> collectives;
+  for (const archive::Profile::Collective &row : profile.collectives)
+    collectives[{row.kind, row.bytes, row.ranks}] = row.duration;
+  llvm::MapVector<StringRef, SmallVector<Cost *, 1>> nodes;
+  for (auto &[op, cost] : costs) {
+    if (cost.sent) {
+      auto found = collectives.find(getKey(*cost.sent));
+      if (found != collectives.end())
+        cost = {found->second, true, cost.sent};
+    } else if (auto name = dyn_cast<NameLoc>(op->getLoc())) {
+      nodes[name.getName()].push_back(&cost);
+    }
+  }
+  // What one node became shares its time as predicted.
+  for (const archive::Profile::Node &node : profile.nodes) {
+    auto found = nodes.find(node.name);
+    if (found == nodes.end())
+      continue;
+    ArrayRef<Cost *> parts = found->second;
+    double predicted = 0;
+    for (Cost *part : parts)
+      predicted += double(part->duration);
+    for (Cost *part : parts) {
+      double share = predicted > 0 ? double(part->duration) / predicted
+                                   : 1 / double(parts.size());
+      *part = {std::llround(double(node.duration) * share), true, std::nullopt};
+    }
+  }
+}
+
+void Costs::annotate(func::FuncOp step) {
+  auto name =
+      StringAttr::get(step.getContext(), FSDPDialect::getCostAttrName());
+  Builder builder(step.getContext());
+  for (Operation &op : step.getOps()) {
+    auto found = costs.find(&op);
+    if (found != costs.end() && found->second.duration)
+      op.setAttr(name, builder.getI64IntegerAttr(found->second.duration));
+    else
+      op.removeAttr(name);
+  }
+}
+
+void Costs::emitRemark(func::FuncOp step) {
+  int64_t measured = 0, time = 0, measuredTime = 0;
+  for (auto &[op, cost] : costs) {
+    measured += cost.isMeasured;
+    time += cost.duration;
+    measuredTime += cost.isMeasured ? cost.duration : 0;
+  }
+  remark::analysis(step.getLoc(), remark::RemarkOpts::name("costs")
+                                      .category("fsdp-annotate-costs")
+                                      .function("step"))
+      << remark::metric("Operations", int64_t(costs.size()))
+      << remark::metric("Measured", measured)
+      << remark::metric("Nanoseconds", time)
+      << remark::metric("MeasuredNanoseconds", measuredTime);
+}
+
+namespace {
+class AnnotateCostsPass
+    : public impl::AnnotateCostsPassBase<AnnotateCostsPass> {
+  using AnnotateCostsPassBase::AnnotateCostsPassBase;
+
+  void getDependentDialects(DialectRegistry &registry) const final {
+    registry.insert<FSDPDialect>();
+    registerCostModels(registry);
+  }
+
+  void runOnOperation() final {
+    if (failed(annotate()))
+      signalPassFailure();
+  }
+
+  LogicalResult annotate() {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step))
+      return failure();
+    auto machine = planner::loadHardware(hardware);
+    if (!machine)
+      return getOperation().emitError(machine.error().message);
+    Costs costs(*step, *machine);
+    if (!profile.empty()) {
+      auto measured = archive::Profile::read(profile);
+      if (!measured)
+        return getOperation().emitError(measured.error().message);
+      costs.measure(*measured);
+    }
+    costs.annotate(*step);
+    costs.emitRemark(*step);
+    return success();
+  }
+};
+} // namespace
+
+} // namespace fsdp

@@ -1,0 +1,209 @@
+//===- Schedule.cpp - Decide when collectives are issued ------------------===//
+//
+// Hands the step to the planner, checks what comes back, and says why each
+// gather is where it is.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Analysis/StepProblem.h"
+#include "fsdp/Archive/Bytes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace mlir;
+namespace scheduling = fsdp::planner::scheduling;
+
+namespace fsdp {
+#define GEN_PASS_DEF_SCHEDULEPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// "1.80 ms"
+static std::string spellTime(int64_t nanoseconds) {
+  if (nanoseconds < 1000000)
+    return llvm::formatv("{0:f1} us", double(nanoseconds) / 1e3);
+  return llvm::formatv("{0:f2} ms", double(nanoseconds) / 1e6);
+}
+
+namespace {
+
+/// Says of each gather how far ahead it is launched, what that hides, and what
+/// the next unit ahead would cost.
+class GatherRemarks {
+public:
+  GatherRemarks(const StepProblem &step, const scheduling::Answer &answer)
+      : step(step), schedule(answer.schedule), order(schedule.order),
+        line(measure(step.problem, answer.schedule)) {}
+
+  void emit();
+
+private:
+  std::string explain(uint32_t gather, size_t place, size_t firstWait);
+
+  const StepProblem &step;
+  const scheduling::Schedule &schedule;
+  const std::vector<uint32_t> &order;
+  scheduling::Timeline line;
+  std::vector<int64_t> memory; // at each place of the order
+  std::vector<size_t> waits;   // places at which a gather is waited for
+  int64_t busyUntil = -1;      // the end of the gather before
+};
+
+} // namespace
+
+void GatherRemarks::emit() {
+  const scheduling::Problem &problem = step.problem;
+  std::vector<int64_t> change(order.size() + 1);
+  std::vector<size_t> place(order.size());
+  for (auto [i, op] : llvm::enumerate(order))
+    place[op] = i;
+  for (const scheduling::Buffer &buffer : problem.buffers) {
+    change[place[buffer.from]] += buffer.bytes;
+    change[place[buffer.until] + 1] -= buffer.bytes;
+  }
+  int64_t alive = 0;
+  for (size_t i = 0; i != order.size(); ++i)
+    memory.push_back(alive += change[i]);
+  for (auto [i, op] : llvm::enumerate(order))
+    if (auto wait = dyn_cast<AsyncWaitOp>(step.operations[op].front()))
+      if (wait.getFuture().getDefiningOp<AsyncUnshardOp>())
+        waits.push_back(i);
+
+  for (auto [i, op] : llvm::enumerate(order)) {
+    auto gather = dyn_cast<AsyncUnshardOp>(step.operations[op].front());
+    if (!gather || gather.getFuture().use_empty())
+      continue; // not a gather that verifiers let pass
+    size_t first = llvm::lower_bound(waits, i) - waits.begin();
+    Operation *user = *gather.getFuture().getUsers().begin();
+    size_t ahead = 0;
+    while (first + ahead < waits.size() &&
+           step.operations[order[waits[first + ahead]]].front() != user)
+      ++ahead;
+    int64_t hidden = std::max<int64_t>(0, problem.operations[op].duration -
+                                              line.exposed[op]);
+    auto opts = remark::RemarkOpts::name("gather")
+                    .category("fsdp-schedule")
+                    .function("step");
+    remark::analysis(gather.getLoc(), opts)
+        << remark::metric("Unit", gather.getUnit())
+        << remark::metric("Phase", aten::stringifyPhase(gather.getPhase()))
+        << remark::metric("UnitsAhead", int64_t(ahead))
+        << remark::metric("Hidden", spellTime(hidden))
+        << remark::metric("Of", spellTime(problem.operations[op].duration))
+        << remark::reason("{0}", explain(op, i, first));
+    busyUntil = schedule.start[op] + problem.operations[op].duration;
+  }
+  auto opts = remark::RemarkOpts::name("timeline")
+                  .category("fsdp-schedule")
+                  .function("step");
+  remark::analysis(step.operations.front().front()->getLoc(), opts)
+      << remark::metric("Step", spellTime(line.makespan))
+      << remark::metric("Exposed", spellTime(line.exposedTotal))
+      << remark::metric("Peak",
+                        spellBytes(line.peakBytes + step.persistentBytes));
+}
+
+/// Why the gather at `place` is not launched one unit earlier, in front of the
+/// wait before `firstWait`.
+std::string GatherRemarks::explain(uint32_t gather, size_t place,
+                                   size_t firstWait) {
+  if (line.exposed[gather] == 0)
+    return "all of it is hidden";
+  if (firstWait == 0)
+    return "nothing comes before it";
+  int64_t bytes = 0;
+  for (Operation *launch : step.operations[gather]) {
+    if (!cast<AsyncUnshardOp>(launch).getAfter().empty())
+      return "it waits for a reshard";
+    bytes += getMemoryBytes(launch->getResult(0).getType());
+  }
+  int64_t most = *std::max_element(memory.begin() + waits[firstWait - 1],
+                                   memory.begin() + place);
+  if (most > step.problem.memoryLimit - bytes)
+    return "one unit more would exceed the limit by " +
+           spellBytes(most - (step.problem.memoryLimit - bytes));
+  if (schedule.start[gather] == busyUntil)
+    return "the gather before it ends as it starts";
+  return "one unit more would hold " +
+         spellBytes(most + bytes + step.persistentBytes) + " there";
+}
+
+namespace {
+class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
+  using SchedulePassBase::SchedulePassBase;
+
+  /// Kinds of values that are worth a line.
+  static constexpr unsigned mostKinds = 8;
+
+  void runOnOperation() final {
+    FailureOr<func::FuncOp> step = getStep(getOperation());
+    if (failed(step) || failed(schedule(*step)))
+      return signalPassFailure();
+  }
+
+  LogicalResult schedule(func::FuncOp func) {
+    for (Operation &op : func.getOps())
+      if (op.getNumRegions())
+        return op.emitError("expected a step without control flow");
+      else if (op.hasTrait<LogicalOp>())
+        return op.emitError("is of the logical level, which has no schedule");
+    StepProblem step = buildStepProblem(func);
+    if (memoryLimit < 0)
+      return func.emitError("expected a memory limit of at least 0, got ")
+             << int64_t(memoryLimit);
+    if (memoryLimit)
+      step.problem.memoryLimit =
+          std::max<int64_t>(0, memoryLimit - step.persistentBytes);
+    if (std::string error = check(step.problem); !error.empty())
+      return func.emitError("cannot be scheduled: ") << error;
+
+    scheduling::Answer answer = solve(step.problem, algorithm);
+    if (!answer.isFeasible ||
+        (memoryLimit && memoryLimit < step.persistentBytes))
+      return refuse(func, step, answer.peak);
+    if (std::string error = verify(step.problem, answer.schedule);
+        !error.empty())
+      return func.emitError("the schedule is wrong: ") << error;
+
+    Builder builder(&getContext());
+    int64_t place = 0;
+    for (uint32_t number : answer.schedule.order)
+      for (Operation *op : step.operations[number]) {
+        if (isLaunch(op))
+          op->setAttr(FSDPDialect::getIssueAttrName(),
+                      builder.getI64IntegerAttr(place));
+        ++place;
+      }
+    if (getContext().getRemarkEngine() && !step.operations.empty())
+      GatherRemarks(step, answer).emit();
+    return success();
+  }
+
+  LogicalResult refuse(func::FuncOp func, const StepProblem &step,
+                       const scheduling::Peak &peak) {
+    bool isProgram = algorithm == scheduling::Algorithm::Program;
+    InFlightDiagnostic diag =
+        func.emitError("memory peaks at ")
+        << spellBytes(step.persistentBytes + peak.bytes)
+        << (isProgram ? " in program order, " : " in the leanest order, ")
+        << spellBytes(step.persistentBytes)
+        << " of it in arguments, and the limit is " << spellBytes(memoryLimit)
+        << ": the smallest that can be met is "
+        << step.persistentBytes + peak.bytes << " bytes";
+    SmallVector<Value> values;
+    for (uint32_t buffer : peak.buffers)
+      values.push_back(step.buffers[buffer]);
+    SmallVector<MemoryPeak::Alive> kinds = summarizeMemory(values);
+    for (const MemoryPeak::Alive &alive : ArrayRef(kinds).take_front(mostKinds))
+      diag.attachNote(alive.loc)
+          << alive.what << ": " << spellBytes(alive.bytes) << " in "
+          << alive.values << (alive.values == 1 ? " value" : " values");
+    return diag;
+  }
+};
+} // namespace
+
+} // namespace fsdp

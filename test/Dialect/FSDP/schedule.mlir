@@ -1,0 +1,49 @@
+// When collectives are issued, on the model of prefetch.mlir: every computation takes 20 us and every collective 30 us.
+// DEFINE: %{input} = fsdp-opt %S/prefetch.mlir --fsdp-shard=ranks=2 --fsdp-async --fsdp-annotate-costs=hardware=%S/Inputs/round.toml
+// DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence
+// DEFINE: %{remarks} = --remarks-filter=fsdp-schedule --remark-format=emitRemark -o /dev/null
+
+// Program order is what it was.
+// RUN: %{input} -o %t.before
+// RUN: fsdp-opt %t.before --fsdp-schedule=algorithm=program --fsdp-apply-schedule | diff - %t.before
+
+// 11 calls and 4 flat gradients compute for 300 us; nothing hides 7 gathers and the last reduction.
+// RUN: fsdp-opt %t.before --fsdp-schedule=algorithm=program %{remarks} 2>&1 | FileCheck %s --check-prefix=PROGRAM
+// PROGRAM: gather | {{.*}} Hidden="0.0 us", Of="30.0 us", Phase=forward, Reason="nothing comes before it", Unit=u1, UnitsAhead=0
+// PROGRAM: gather | {{.*}} Hidden="0.0 us", Of="30.0 us", Phase=forward, Reason="one unit more would hold 96 B there", Unit=u2, UnitsAhead=0
+// PROGRAM: timeline | {{.*}} Exposed="240.0 us", Peak="160 B", Step="540.0 us"
+
+// Each unit is gathered during the one before: of 30 us a call of the forward hides 20, the two of the backward all. More would
+// not help, since gathers follow each other.
+// RUN: fsdp-opt %t.before --fsdp-schedule --fsdp-apply-schedule %{verify} | FileCheck %s
+// RUN: fsdp-opt %t.before --fsdp-schedule %{remarks} 2>&1 | FileCheck %s --check-prefix=LIST
+// CHECK: fsdp.async.wait
+// CHECK: %[[U2:.*]] = fsdp.async.unshard @u2 <forward> %{{[^ ]*}} {fsdp.cost = 30000 : i64} :
+// CHECK-NEXT: aten.call "mul.Tensor"
+// CHECK: fsdp.async.wait %[[U2]]
+// CHECK: fsdp.async.unshard @u3 <forward>
+// CHECK-NEXT: aten.call "mul.Tensor"
+// LIST: gather | {{.*}} Reason="nothing comes before it", Unit=u1, UnitsAhead=0
+// LIST: gather | {{.*}} Hidden="20.0 us", Of="30.0 us", Phase=forward, Reason="the gather before it ends as it starts", Unit=u2, UnitsAhead=0
+// LIST: gather | {{.*}} Hidden="30.0 us", Of="30.0 us", Phase=backward, Reason="all of it is hidden", Unit=u3, UnitsAhead=0
+// LIST: timeline | {{.*}} Exposed="90.0 us", Peak="184 B", Step="390.0 us"
+
+// A limit: as much is hidden as fits.
+// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=170 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=170 -o /dev/null
+// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=170 %{remarks} 2>&1 | FileCheck %s --check-prefix=LIMIT
+// LIMIT: Hidden="0.0 us", Of="30.0 us", Phase=backward, Reason="one unit more would exceed the limit by 6 B", Unit=u3, UnitsAhead=0
+// LIMIT: timeline |
+
+// The smallest limit that can be met is named, and can be met.
+// RUN: not fsdp-opt %t.before --fsdp-schedule=memory-limit=159 -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: not fsdp-opt %t.before --fsdp-schedule='memory-limit=10 algorithm=program' -o /dev/null 2>&1 | FileCheck %s --check-prefix=ORDER
+// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=160 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=160 -o /dev/null
+// SMALL: error: memory peaks at 160 B in the leanest order, 48 B of it in arguments, and the limit is 159 B: the smallest that can be met is 160 bytes
+// SMALL: note: made by 'mul.Tensor': 80 B in 5 values
+// SMALL: note: gathered unit 'root': 16 B in 1 value
+// ORDER: error: memory peaks at 160 B in program order, 48 B of it in arguments, and the limit is 10 B: the smallest that can be met is 160 bytes
+
+// RUN: not fsdp-opt %t.before --fsdp-schedule=memory-limit=-1 -o /dev/null 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// NEGATIVE: error: expected a memory limit of at least 0, got -1
+// RUN: not fsdp-opt %S/prefetch.mlir --fsdp-shard=ranks=2 --fsdp-schedule -o /dev/null 2>&1 | FileCheck %s --check-prefix=LOGICAL
+// LOGICAL: error: {{.*}}is of the logical level, which has no schedule
