@@ -15,6 +15,7 @@ OTHERS = [
     "--limit 1", "--prefetch backward_post --forward-prefetch 2 --limit 3", "--forward-prefetch 4 --limit 0 --bucket blocks:2",
     "--bucket bytes:60000 --limit 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
     r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard false",
+    "--schedule list", "--schedule list --budget 700KiB",
 ]
 DATA = {"gpt2": "gpt2_train2x5.safetensors", "llama": "llama_ref4.safetensors"}
 SEEDS = int(os.environ.get("FSDP_CHAOS_SEEDS", 10))

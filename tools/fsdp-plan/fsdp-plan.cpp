@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Report.h"
+#include "Trace.h"
 
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
@@ -110,9 +111,18 @@ struct CommandLine {
       cl::value_desc("policy"), cl::cat(category)};
   cl::opt<std::string> schedule{
       "schedule",
-      cl::desc("Imitate fsdp1, fsdp2, manual-block or inductor, instead of "
-               "--prefetch, --forward-prefetch, --limit and --bucket"),
+      cl::desc("Imitate fsdp1, fsdp2, manual-block or inductor, or let list "
+               "scheduling decide by costs (list), instead of --prefetch, "
+               "--forward-prefetch, --limit and --bucket"),
       cl::value_desc("name"), cl::cat(category)};
+  cl::opt<std::string> profile{
+      "profile",
+      cl::desc("Measured times of fsdp-run --profile, for --trace and "
+               "--schedule list (default: predicted for the device)"),
+      cl::value_desc("p.json"), cl::cat(category)};
+  cl::opt<std::string> trace{
+      "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
+      cl::value_desc("t.json"), cl::cat(category)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
@@ -222,7 +232,8 @@ LogicalResult readSchedule(const CommandLine &line,
                               {{"fsdp1", Schedule::FSDP1},
                                {"fsdp2", Schedule::FSDP2},
                                {"manual-block", Schedule::ManualBlock},
-                               {"inductor", Schedule::Inductor}},
+                               {"inductor", Schedule::Inductor},
+                               {"list", Schedule::List}},
                               schedule)))
     return failure();
   for (const cl::Option *option :
@@ -324,7 +335,25 @@ LogicalResult readOptions(const CommandLine &line,
   options.wrap = line.wrap.getValue();
   options.keepOutput = line.keepOutput.getValue();
   options.device = line.device.getValue();
-  return readSchedule(line, options);
+  if (failed(readSchedule(line, options)))
+    return failure();
+  if (!line.profile.empty() && line.trace.empty() && !options.list)
+    return refuse("--profile: expected --trace or --schedule list, which use "
+                  "it; found neither");
+  if (!line.trace.empty())
+    options.hardware = isCUDA ? "h100" : "cpu";
+  options.profile = line.profile.getValue();
+  return success();
+}
+
+LogicalResult writeTrace(mlir::func::FuncOp step, StringRef path) {
+  std::string error;
+  auto file = mlir::openOutputFile(path, &error);
+  if (!file)
+    return refuse("--trace: " + error);
+  fsdp::writeTrace(step, file->os());
+  file->keep();
+  return success();
 }
 
 /// Writes the JSON report next to its final name first.
@@ -374,9 +403,10 @@ LogicalResult run(const CommandLine &line) {
   buildLoweringPipeline(lower, options);
   if (failed(schedule.run(*module)) || failed(mlir::verify(*module)))
     return failure();
-  int64_t scheduledBytes =
-      findMemoryPeak(module->lookupSymbol<mlir::func::FuncOp>("step"))
-          .getTotal();
+  auto step = module->lookupSymbol<mlir::func::FuncOp>("step");
+  int64_t scheduledBytes = findMemoryPeak(step).getTotal();
+  if (!line.trace.empty() && failed(writeTrace(step, line.trace)))
+    return failure();
   if (failed(lower.run(*module)) || failed(mlir::verify(*module)))
     return failure();
   passes.stop();

@@ -1,0 +1,62 @@
+"""The predicted timeline of fsdp-plan says what the plan does, in the format of fsdp-run's."""
+
+import json
+from collections import Counter
+
+import pytest
+from conftest import FIXTURES, succeed, tool
+
+SCHEDULES = ["--schedule fsdp1", "--schedule inductor", "--schedule list"]
+
+
+def predict(folder, model, *options):
+    trace, report = folder / "t.json", folder / "r.json"
+    succeed("fsdp-plan", FIXTURES / f"{model}.pt2", "--ranks", 2, "-o", folder / "p.plan", "--report", report, "--trace", trace, *options)
+    return json.loads(trace.read_text())["traceEvents"], json.loads(report.read_text())
+
+
+# Every collective has its slice and an arrow to what waited for it; rows do not overlap; at the end only arguments are left.
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_trace_says_what_is_planned(model, schedule, tmp_path):
+    events, report = predict(tmp_path, model, *schedule.split())
+    slices = [e for e in events if e["ph"] == "X"]
+    launched = Counter(part.split()[0] for e in slices if "bytes" in e["args"] for part in e["name"].split(", "))
+    assert launched == Counter({row["kind"]: row["calls"] for row in report["collectives"]})
+    rows = {e["tid"] for e in events if e.get("name") == "thread_name"}
+    assert {e["tid"] for e in slices} == rows
+    for row in rows:
+        times = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == row)
+        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in zip(times, times[1:]))
+    begins, ends = ({e["id"]: e for e in events if e["ph"] == phase} for phase in "sf")
+    assert begins.keys() == ends.keys() and len(begins) >= launched["all_gather"] / (8 if "inductor" in schedule else 1)
+    for i, begin in begins.items():
+        source = next(e for e in slices if e["tid"] == begin["tid"] and e["ts"] == begin["ts"])
+        assert source["ts"] + source["dur"] <= ends[i]["ts"] + 1e-3
+        assert any(e["ts"] == ends[i]["ts"] and e["tid"] == ends[i]["tid"] for e in slices)
+    counts = [e["args"]["bytes alive"] for e in events if e["ph"] == "C"]
+    assert counts[-1] == min(counts) < max(counts)
+
+
+# What was measured takes the place of what is predicted, and list scheduling answers to it.
+def test_profile(tmp_path):
+    events, _ = predict(tmp_path, "gpt2")
+    gathers = [e for e in events if e.get("name", "").startswith("all_gather")]
+    sizes = {e["args"]["bytes"] for e in gathers}
+    profile = tmp_path / "measured.json"
+    profile.write_text(json.dumps({"nodes": [], "collectives": [
+        {"kind": "all_gather", "bytes": size, "ranks": 2, "seconds": 1e-3} for size in sizes]}))
+    for options in [(), ("--schedule", "list")]:
+        slow, _ = predict(tmp_path, "gpt2", "--profile", profile, *options)
+        assert {e["dur"] for e in slow if e.get("name", "").startswith("all_gather")} == {1000.0}
+
+
+@pytest.mark.parametrize("options, sentence", [
+    (("--profile", "p.json"), "--profile: expected --trace or --schedule list, which use it; found neither"),
+    (("--schedule", "list", "--limit", "3"), "--schedule: 'list' already says what --limit is; give one of the two"),
+    (("--trace", "/nowhere/t.json"), "--trace: cannot open output file '/nowhere/t.json': No such file or directory"),
+    (("--schedule", "list", "--profile", "/nowhere/p.json"), "/nowhere/p.json: cannot open: No such file or directory"),
+])
+def test_refusals(options, sentence, tmp_path):
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "-o", tmp_path / "p.plan", *options)
+    assert (result.returncode, result.stderr) == (1, f"fsdp-plan: error: {sentence}\n")

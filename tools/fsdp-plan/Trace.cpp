@@ -1,0 +1,213 @@
+//===- Trace.cpp - The predicted timeline of a step -----------------------===//
+
+#include "Trace.h"
+
+#include "fsdp/Analysis/StepProblem.h"
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/JSON.h"
+
+#include <map>
+#include <numeric>
+#include <utility>
+
+using namespace mlir;
+using namespace fsdp;
+namespace scheduling = fsdp::planner::scheduling;
+
+/// What fsdp-run calls it, and its unit.
+static std::string getName(Operation *op) {
+  return llvm::TypeSwitch<Operation *, std::string>(op)
+      .Case([](aten::CallOp call) {
+        StringRef name = call.getCallee().getName();
+        return (name.contains("::") ? "" : "aten::") + name.str();
+      })
+      .Case(
+          [](AsyncUnshardOp op) { return "all_gather " + op.getUnit().str(); })
+      .Case([](AsyncReduceScatterOp op) {
+        return "reduce_scatter " + op.getUnit().str();
+      })
+      .Case([](AsyncAllReduceOp op) {
+        return op.getUnit() ? "all_reduce " + op.getUnit()->str()
+                            : std::string("all_reduce");
+      })
+      .Case([](FlattenGradsOp op) { return "flatten " + op.getUnit().str(); })
+      .Case([](AdamWOp op) { return "adamw " + op.getUnit().str(); })
+      .Case([](SGDOp op) { return "sgd " + op.getUnit().str(); })
+      .Default(
+          [](Operation *op) { return op->getName().getStringRef().str(); });
+}
+
+static StringRef getRole(Operation *op) {
+  if (auto call = dyn_cast<aten::CallOp>(op))
+    return aten::stringifyPhase(call.getPhase().value_or(aten::Phase::Forward));
+  if (auto gather = dyn_cast<AsyncUnshardOp>(op))
+    return aten::stringifyPhase(gather.getPhase());
+  return isa<AdamWOp, SGDOp>(op) ? "update" : "backward";
+}
+
+namespace {
+
+/// Writes the events of one step. Times are in microseconds from its start.
+class TraceWriter {
+public:
+  TraceWriter(const StepProblem &step, llvm::raw_ostream &os)
+      : step(step), os(os) {
+    const std::vector<scheduling::Operation> &rows = step.problem.operations;
+    std::vector<uint32_t> order(rows.size());
+    std::iota(order.begin(), order.end(), 0);
+    schedule = simulate(step.problem, order);
+    exposed = measure(step.problem, schedule).exposed;
+    for (auto [number, ops] : llvm::enumerate(step.operations))
+      for (Operation *op : ops)
+        numbers[op] = uint32_t(number);
+  }
+
+  void write() {
+    os << "{\"traceEvents\": [";
+    writeRows();
+    for (uint32_t number = 0; number != step.operations.size(); ++number)
+      writeSlice(number);
+    writeMemory();
+    os << "\n]}\n";
+  }
+
+private:
+  using Object = llvm::json::Object;
+
+  void add(Object event) {
+    os << (isFirst ? "\n" : ",\n") << llvm::json::Value(std::move(event));
+    isFirst = false;
+  }
+  static Object place(StringRef phase, uint32_t row, int64_t nanoseconds) {
+    return Object{{"ph", phase},
+                  {"pid", 0},
+                  {"tid", row},
+                  {"ts", double(nanoseconds) / 1e3}};
+  }
+  int64_t getEnd(uint32_t number) const {
+    return schedule.start[number] + step.problem.operations[number].duration;
+  }
+
+  void writeRows();
+  void writeSlice(uint32_t number);
+  void writeArrows(uint32_t number);
+  void writeMemory();
+
+  const StepProblem &step;
+  llvm::raw_ostream &os;
+  scheduling::Schedule schedule;
+  std::vector<int64_t> exposed;
+  llvm::DenseMap<Operation *, uint32_t> numbers;
+  bool isFirst = true;
+  int64_t computed = 0;                  ///< When the latest computation ended.
+  llvm::SmallVector<uint32_t> waitedFor; ///< Since then: launches.
+  int64_t arrows = 0;
+};
+
+} // namespace
+
+void TraceWriter::writeRows() {
+  auto name = [&](StringRef what, uint32_t row, StringRef value) {
+    Object event = place("M", row, 0);
+    event["name"] = what;
+    event["args"] = Object{{"name", value}};
+    add(std::move(event));
+  };
+  name("process_name", 0, "every rank, predicted");
+  std::vector<bool> isUsed(step.problem.numStreams);
+  for (const scheduling::Operation &op : step.problem.operations)
+    isUsed[op.stream] = true;
+  for (uint32_t stream = 0; stream != step.problem.numStreams; ++stream)
+    if (isUsed[stream])
+      name("thread_name", stream, stringifyStream(Stream(stream)));
+}
+
+void TraceWriter::writeSlice(uint32_t number) {
+  const scheduling::Operation &row = step.problem.operations[number];
+  Operation *op = step.operations[number].front();
+  if (auto wait = dyn_cast<AsyncWaitOp>(op)) {
+    if (Operation *launch = wait.getFuture().getDefiningOp())
+      waitedFor.push_back(numbers.lookup(launch));
+    if (int64_t stood = schedule.start[number] - computed) {
+      Object event = place("X", scheduling::computeStream, computed);
+      event["dur"] = double(stood) / 1e3;
+      event["name"] = event["cat"] = "wait";
+      event["args"] = Object{{"step", 1}};
+      add(std::move(event));
+    }
+  }
+  if (row.stream == scheduling::computeStream)
+    computed = getEnd(number);
+  if (row.duration == 0)
+    return;
+  Object event = place("X", row.stream, schedule.start[number]);
+  event["dur"] = double(row.duration) / 1e3;
+  std::string names;
+  for (Operation *each : step.operations[number])
+    names += (names.empty() ? "" : ", ") + getName(each);
+  event["name"] = names;
+  event["cat"] = getRole(op);
+  Object args{{"step", 1}};
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+    int64_t bytes = 0;
+    for (Operation *each : step.operations[number])
+      bytes += getMemoryBytes(each->getOperand(0).getType());
+    args["bytes"] = bytes;
+    args["exposed"] = double(exposed[number]) / 1e3;
+  }
+  if (auto node = dyn_cast<NameLoc>(op->getLoc()))
+    args["node"] = node.getName().getValue();
+  if (auto call = dyn_cast<aten::CallOp>(op))
+    if (std::optional<StringRef> scope = call.getScope())
+      args["scope"] = *scope;
+  event["args"] = std::move(args);
+  add(std::move(event));
+  if (row.stream == scheduling::computeStream)
+    writeArrows(number);
+}
+
+/// From each collective that was waited for to what follows the wait.
+void TraceWriter::writeArrows(uint32_t number) {
+  for (uint32_t launch : std::exchange(waitedFor, {})) {
+    auto end = [&](StringRef phase, uint32_t at) {
+      Object event =
+          place(phase, step.problem.operations[at].stream, schedule.start[at]);
+      event["name"] = event["cat"] = "wait";
+      event["id"] = arrows;
+      return event;
+    };
+    add(end("s", launch));
+    Object target = end("f", number);
+    target["bp"] = "e";
+    add(std::move(target));
+    ++arrows;
+  }
+}
+
+/// A buffer is alive from the launch of what makes it to the end of what
+/// releases it.
+void TraceWriter::writeMemory() {
+  std::map<int64_t, int64_t> changes;
+  for (const scheduling::Buffer &buffer : step.problem.buffers) {
+    changes[schedule.issue[buffer.from]] += buffer.bytes;
+    changes[getEnd(buffer.until)] -= buffer.bytes;
+  }
+  int64_t bytes = step.persistentBytes;
+  for (auto [time, change] : changes) {
+    if (change == 0)
+      continue;
+    bytes += change;
+    Object event = place("C", 0, time);
+    event["name"] = "arena";
+    event["args"] = Object{{"bytes alive", bytes}};
+    add(std::move(event));
+  }
+}
+
+void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
+  StepProblem problem = buildStepProblem(step);
+  TraceWriter(problem, os).write();
+}
