@@ -117,7 +117,7 @@ Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
 
 def bits(graph, seed, plans):
     """What each plan leaves behind: a hash, or the sentence of a failure."""
-    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=900)
+    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=3600)
     assert result.returncode == 0, f"the last of these crashes:\n{result.stdout}{result.stderr}"
     return dict(line.split("\t") for line in result.stdout.splitlines())
 
@@ -130,7 +130,7 @@ def trials(request, tmp_path_factory):
     def run(graph, level):
         folder = tmp_path_factory.mktemp(f"{graph}-{level}")
         output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", TRIALS[graph][0], *LEVELS[level],
-                         "--every", every, "-o", folder, timeout=600).stdout
+                         "--every", every, "-o", folder, timeout=3600).stdout
         mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
         found = [bits(graph, seed, [folder / plan for plan in plans]) for seed in (0, 1)]

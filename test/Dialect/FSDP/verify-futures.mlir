@@ -98,6 +98,103 @@ func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) {
 
 // -----
 
+// A leak in every iteration.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+  scf.for %i = %lb to %ub step %s {
+    // expected-error@+1 {{collective may never be waited for}}
+    %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  }
+  // expected-note@+1 {{function returns here}}
+  return
+}
+
+// -----
+
+// A loop that forgets the future that it was given.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+  %first = fsdp.async.unshard @u <forward> %p : !p -> !f
+  // expected-error@+1 {{collective may never be waited for}}
+  %last = scf.for %i = %lb to %ub step %s iter_args(%cur = %first) -> (!f) {
+    %next = fsdp.async.unshard @u <forward> %p : !p -> !f
+    scf.yield %next : !f
+  }
+  %v = fsdp.async.wait %last : !f -> !g
+  fsdp.async.reshard %v : !g
+  // expected-note@+1 {{function returns here}}
+  return
+}
+
+// -----
+
+// The one way of a branch reshards what both ways lead to.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> {
+  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %full = fsdp.async.wait %f : !f -> !g
+  scf.if %c {
+    // expected-note@+1 {{resharded here}}
+    fsdp.async.reshard %full : !g
+  }
+  // expected-error@+1 {{gathered unit may already have been resharded}}
+  %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
+  return %a : tensor<2x4xf32>
+}
+
+// -----
+
+// The next iteration uses what this one has resharded.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %full = fsdp.async.wait %f : !f -> !g
+  scf.for %i = %lb to %ub step %s {
+    // expected-error@+1 {{gathered unit may already have been resharded}}
+    %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
+    // expected-note@+1 {{resharded here}}
+    fsdp.async.reshard %full : !g
+  }
+  return
+}
+
+// -----
+
+// The next iteration gathers what this one updates.
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+!g = !fsdp.gathered<8xf32>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) {
+  scf.for %i = %lb to %ub step %s {
+    // expected-error@+1 {{shard may already have been updated, in its place}}
+    %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+    %full = fsdp.async.wait %f : !f -> !g
+    fsdp.async.reshard %full : !g
+    // expected-note@+1 {{updated here}}
+    %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+  }
+  return
+}
+
+// -----
+
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>

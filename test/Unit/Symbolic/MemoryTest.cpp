@@ -89,7 +89,7 @@ namespace {
 
 /// Commands on streams, with events between them: who is done before whom.
 struct Order {
-  static constexpr size_t numUsed = 3; // of the streams
+  static constexpr size_t numUsed = 3;    // of the streams
   std::vector<std::vector<size_t>> after; // direct predecessors
 
   bool isBefore(size_t first, size_t second) const {
