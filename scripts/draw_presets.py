@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "python-bindings"))
 import fsdp_mlir  # noqa: E402
 
 PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
-WIDTH, BATCH, STEPS = 1024, 32, 8
+WIDTH, BATCH, STEPS, BATCHES = 1024, 32, 300, 8
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         folder = pathlib.Path(name)
         torch.manual_seed(0)
         torch.export.save(fsdp_mlir.capture(Chain(4, WIDTH), (torch.randn(BATCH, WIDTH),)), folder / "chain.pt2")
-        save_file({"in_0": torch.randn(2 * STEPS, BATCH, WIDTH)}, folder / "data.safetensors")
+        save_file({"in_0": torch.randn(2 * BATCHES, BATCH, WIDTH)}, folder / "data.safetensors")
         for preset in PRESETS:
             subprocess.run([bin / "fsdp-plan", folder / "chain.pt2", "--ranks", "2", "--wrap", r"scope:u\.\d+", "--schedule", preset,
                             "--trace", folder / "predicted.json", "-o", folder / "step.plan"], check=True, stdout=subprocess.DEVNULL)

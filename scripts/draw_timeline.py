@@ -1,4 +1,4 @@
-"""Draws traces of `fsdp-plan --trace` and `fsdp-run --trace` as one SVG: the last step of rank 0, all on one scale of time.
+"""Draws traces of `fsdp-plan --trace` and `fsdp-run --trace` as one SVG: the shortest step of rank 0, all on one scale of time.
 
 A row for each stream, an arrow from each collective to what waits for it, and the bytes alive below. One panel per trace,
 under its label. Example: draw_timeline.py -o timeline.svg predicted=predicted.json measured=measured.json
@@ -16,6 +16,12 @@ COLORS = {"forward": "#4e79a7", "backward": "#f28e2b", "recompute": "#b07aa1", "
 STREAMS = {"gather": "#76b7b2", "reduce": "#e15759", "all_reduce": "#edc948", "copy": "#9c755f"}
 
 
+def length_of(slices: list[dict]) -> tuple[float, float, list[dict]]:
+    """How long slices take in all, when they start, and themselves."""
+    start = min(e["ts"] for e in slices)
+    return max(e["ts"] + e["dur"] for e in slices) - start, start, slices
+
+
 class Trace:
     """One step of one rank: slices, arrows and bytes alive, in microseconds from its start."""
 
@@ -26,10 +32,10 @@ class Trace:
         slices = [e for e in events if e["ph"] == "X"]
         if not slices:
             sys.exit(f"{label}: expected slices of rank 0, found none")
-        last = max(e["args"]["step"] for e in slices)
-        self.slices = [e for e in slices if e["args"]["step"] == last]
-        self.start = min(e["ts"] for e in self.slices)
-        self.length = max(e["ts"] + e["dur"] for e in self.slices) - self.start
+        steps: dict[int, list[dict]] = {}
+        for event in slices:
+            steps.setdefault(event["args"]["step"], []).append(event)
+        self.length, self.start, self.slices = min((length_of(step) for step in steps.values()), key=lambda found: found[0])
         ours = {e["id"]: e for e in events if e["ph"] == "s" and self.holds(e)}
         self.arrows = [(ours[e["id"]], e) for e in events if e["ph"] == "f" and e["id"] in ours]
         self.bytes = [(e["ts"] - self.start, e["args"]["bytes alive"]) for e in events if e["ph"] == "C" and self.holds(e)]
@@ -67,15 +73,16 @@ def panel(trace: Trace, top: float, scale: float, most: int) -> list[str]:
         shapes.append(f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0.4):.1f}" height="{ROW}" fill="{color(trace.rows[event["tid"]], event)}">'
                       f"<title>{escape(tip)}</title></rect>")
         name = event["name"].split()[-1] if " " in event["name"] and "," not in event["name"] else event["name"].removeprefix("aten::")
-        if width > 6.5 * len(name):
-            shapes.append(text(x + 3, y + 15, name, ' class="name"'))
+        if width > 6 * len(name) and name != "wait":
+            shapes.append(text(x + 2, y + 14, name, ' class="name"'))
     for source, target in trace.arrows:
         x, y = LEFT + (source["ts"] - trace.start) * scale, tops[source["tid"]]
         x2, y2 = LEFT + (target["ts"] - trace.start) * scale, tops[target["tid"]] + ROW
         shapes.append(f'<path d="M{x:.1f} {y} L{x2:.1f} {y2}" class="arrow"/>')
     if trace.bytes:
         base = top + TITLE + len(tops) * (ROW + GAP) + MEMORY - 4
-        path, now = f"M{LEFT} {base}", trace.bytes[0][1]
+        now = trace.bytes[0][1]
+        path = f"M{LEFT} {base} V{base - now / most * (MEMORY - 8):.1f}"
         for time, bytes in [*trace.bytes, (trace.length, trace.bytes[-1][1])]:
             x = LEFT + time * scale
             path += f" L{x:.1f} {base - now / most * (MEMORY - 8):.1f} L{x:.1f} {base - bytes / most * (MEMORY - 8):.1f}"
@@ -98,8 +105,10 @@ def draw(traces: list[Trace]) -> str:
     tick *= next(factor for factor in (5, 2, 1) if tick * factor <= longest / 4)
     for i in range(int(longest / tick) + 1):
         x = LEFT + i * tick * scale
+        if x > WIDTH - 50:  # no room for its text
+            continue
         shapes.append(f'<path d="M{x:.1f} {TITLE} V{top:.0f}" class="tick"/><text x="{x:.1f}" y="{top + 16:.0f}">{spell_time(i * tick)}</text>')
-    style = ("text{font:11px sans-serif;fill:#333}.title{font-weight:bold;font-size:13px}.name{fill:#fff}.lane{fill:#f4f4f4}"
+    style = ("text{font:11px sans-serif;fill:#333}.title{font-weight:bold;font-size:13px}.name{fill:#fff;font-size:9px}.lane{fill:#f4f4f4}"
              ".arrow{stroke:#333;stroke-width:.6;fill:none}.memory{fill:#d7e3ef;stroke:#4e79a7;stroke-width:.8}"
              ".tick{stroke:#999;stroke-width:.4;stroke-dasharray:2 3}")
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top + BOTTOM:.0f}"><style>{style}</style>'
