@@ -38,6 +38,10 @@ USAGE = {
         "fsdp-plan: error: --reshard: expected true or false; found '2', and shards over a smaller group are not built yet",
     "--ranks 2 --reshard true --strategy no_shard":
         "fsdp-plan: error: --reshard: --strategy 'no_shard' already says what is freed; give one of the two",
+    "--ranks 2 --remat scope:nosuch":
+        "fsdp-plan: error: no module of the forward has path 'nosuch'; there is none that is known",
+    "--ranks 2 --remat budget:16":
+        "fsdp-plan: error: no unit is a module that could be recomputed; say which scopes may be",
     "--ranks 2 --remat h.0": "fsdp-plan: error: --remat: expected none, scope:REGEX or budget:BYTES; found 'h.0'",
     "--ranks 2 --remat budget:-4":
         "fsdp-plan: error: --remat: expected bytes, or a number of KiB, MiB or GiB; found '-4'",

@@ -321,7 +321,8 @@ class RematPass : public impl::RematPassBase<RematPass> {
       for (auto unit : getOperation().getOps<UnitOp>())
         units.insert(unit.getSymName());
       if (rematerializer.findScopes(
-              [&](StringRef path) { return units.contains(path); }) == 0)
+              [&](StringRef path) { return units.contains(path); }) == 0 &&
+          findMemoryPeak(step).getTotal() > budget)
         return emitError(step.getLoc())
                << "no unit is a module that could be recomputed; say which "
                   "scopes may be";
