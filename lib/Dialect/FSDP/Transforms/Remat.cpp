@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
-#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/Transforms/BackwardCopies.h"
 #include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
@@ -22,37 +22,13 @@ namespace fsdp {
 #define GEN_PASS_DEF_REMATPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
-static int64_t getNumel(Value value) {
-  auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type ? type.getNumElements() : 0;
-}
-
-/// Two operations per multiplication of a product or of attention, one per
-/// element of anything else.
-static int64_t getFlops(aten::CallOp call) {
-  using archive::FlopFormula;
-  int64_t elements = 0;
-  for (Value output : call.getOutputs())
-    elements += getNumel(output);
-  OperandRange inputs = call.getInputs();
-  auto getSize = [&](unsigned index, int64_t fromBack) -> int64_t {
-    auto type = index < inputs.size()
-                    ? dyn_cast<RankedTensorType>(inputs[index].getType())
-                    : RankedTensorType();
-    return type && type.getRank() >= fromBack
-               ? type.getDimSize(type.getRank() - fromBack)
-               : 1;
-  };
-  switch (call.getFacts()->flops) {
-  case FlopFormula::MatMul:
-    return 2 * elements * getSize(0, 1);
-  case FlopFormula::AddMatMul:
-    return 2 * elements * getSize(1, 1);
-  case FlopFormula::Attention:
-    return inputs.empty() ? 0 : 4 * getNumel(inputs[0]) * getSize(1, 2);
-  default:
-    return elements;
-  }
+/// Floating-point operations.
+static int64_t getFlops(Operation *op) {
+  SymbolTableCollection symbols; // of which calls need none
+  auto costly = dyn_cast<CostOpInterface>(op);
+  Work work = costly ? costly.getWork(symbols) : Work();
+  auto *computation = std::get_if<planner::Computation>(&work);
+  return computation ? int64_t(computation->flops) : 0;
 }
 
 /// The memory that a value is part of: what the first of its views looks at.
@@ -302,6 +278,11 @@ LogicalResult Rematerializer::run(int64_t budget) {
 namespace {
 class RematPass : public impl::RematPassBase<RematPass> {
   using RematPassBase::RematPassBase;
+
+  void getDependentDialects(DialectRegistry &registry) const final {
+    RematPassBase::getDependentDialects(registry);
+    registerCostModels(registry);
+  }
 
   void runOnOperation() final {
     FailureOr<func::FuncOp> step = getStep(getOperation());
