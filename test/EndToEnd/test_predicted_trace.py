@@ -51,6 +51,26 @@ def test_profile(tmp_path):
         assert {e["dur"] for e in slow if e.get("name", "").startswith("all_gather")} == {1000.0}
 
 
+# What fsdp-run writes, fsdp-plan understands: every node and every collective of the step has its measured time.
+@pytest.mark.parametrize("options", [(), ("--schedule", "inductor")])
+def test_profile_of_a_run(options, plans, tmp_path):
+    measured = tmp_path / "measured.json"
+    succeed("fsdp-run", plans("gpt2", 2, *options), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors",
+            "--steps", 4, "--profile", measured)
+    profile = json.loads(measured.read_text())
+    events, _ = predict(tmp_path, "gpt2", "--profile", measured, *options)
+    slices = [e for e in events if e["ph"] == "X"]
+    predicted = Counter()
+    for event in slices:
+        predicted[event["args"].get("node")] += event["dur"] / 1e6
+    for node in profile["nodes"]:
+        if node["stream"] == "compute":
+            assert predicted[node["node"]] == pytest.approx(node["seconds"], abs=1e-8), node
+    for kind in {row["kind"] for row in profile["collectives"]}:
+        sent = sum(row["seconds"] * row["count"] for row in profile["collectives"] if row["kind"] == kind)
+        assert sum(e["dur"] for e in slices if e["name"].startswith(kind)) / 1e6 == pytest.approx(sent, abs=1e-7), kind
+
+
 @pytest.mark.parametrize("options, sentence", [
     (("--profile", "p.json"), "--profile: expected --trace or --schedule list, which use it; found neither"),
     (("--schedule", "list", "--limit", "3"), "--schedule: 'list' already says what --limit is; give one of the two"),

@@ -23,6 +23,11 @@
 // CHECK: fsdp.async.wait %[[U2]]
 // CHECK: fsdp.async.unshard @u3 <forward>
 // CHECK-NEXT: aten.call "mul.Tensor"
+// CHECK: fsdp.async.unshard @u3 <backward>
+// The loss is read by the backward, too: its reduction keeps its place.
+// CHECK: %[[LOSS:.*]] = aten.call "mul.Tensor"({{.*}} {fsdp.cost = 20000 : i64, phase = #aten<phase forward>}
+// CHECK-NEXT: fsdp.async.all_reduce on @mesh {{.*}} %[[LOSS]]
+// CHECK: aten.call "mul.Tensor"(%[[LOSS]],
 // LIST: gather | {{.*}} Reason="nothing comes before it", Unit=u1, UnitsAhead=0
 // LIST: gather | {{.*}} Hidden="20.0 us", Of="30.0 us", Phase=forward, Reason="the gather before it ends as it starts", Unit=u2, UnitsAhead=0
 // LIST: gather | {{.*}} Hidden="30.0 us", Of="30.0 us", Phase=backward, Reason="all of it is hidden", Unit=u3, UnitsAhead=0
