@@ -34,6 +34,7 @@ private:
   void readUnits();
   void setInitialContent();
   void runProgram(const pf::Program &program, Roles roles);
+  void checkGroups(const pf::Command &command, const Clock &done);
   void runCommand(const pf::Command &command);
   void runLaunch(const pf::Launch &launch);
   template <typename Update>
@@ -61,6 +62,8 @@ private:
   // The run.
   uint32_t program = 0;
   int32_t position = 0;
+  /// Of each set of axes, as bits: its latest collective on each stream.
+  std::map<uint64_t, Clock> collectives;
   std::string message;
 };
 
@@ -311,6 +314,38 @@ void PlanVerifier::runCommand(const pf::Command &command) {
   }
 }
 
+/// `commands[3] (mm)`
+static std::string at(const char *list, uint32_t index, std::string_view name) {
+  std::string text = std::string(list) + "[" + std::to_string(index) + "]";
+  return name.empty() ? text : text.append(" (").append(name).append(")");
+}
+
+/// Groups that share two ranks or more must not start in either order: one rank
+/// might start with the one, another rank with the other.
+void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done) {
+  uint64_t axes = 0;
+  if (const pf::AllGather *gather = command.step_as_AllGather())
+    axes = getAxes(gather->communicator());
+  else if (const pf::ReduceScatter *reduce = command.step_as_ReduceScatter())
+    axes = getAxes(reduce->communicator());
+  else if (const pf::AllReduce *reduce = command.step_as_AllReduce())
+    axes = getAxes(reduce->communicator());
+  if (axes == 0)
+    return;
+  for (const auto &[others, latest] : collectives)
+    if (others != axes && (others & axes) != 0)
+      for (size_t stream = 0; stream != numStreams; ++stream)
+        if (latest[stream] > done[stream] && message.empty())
+          message = at("programs", program,
+                       nameOf(plan.programs()->Get(program)->name())) +
+                    "." + nameOfCommand(position) +
+                    ": expected to start after " +
+                    nameOfCommand(latest[stream]) +
+                    ", whose groups share ranks with its own, found no order "
+                    "between them";
+  collectives[axes][static_cast<size_t>(command.stream())] = position;
+}
+
 /// Runs the commands of some roles, in file order; events order the streams.
 void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
   machine.memory.beginProgram([&](uint32_t root) {
@@ -319,6 +354,7 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
            buffer.role() == BufferRole::Input;
   });
   machine.resetEffects();
+  collectives.clear();
   std::array<Clock, numStreams> clocks;
   std::vector<Clock> events(commands.events());
   uint32_t group = none;
@@ -341,8 +377,9 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
     Clock done = clocks[stream];
     done[stream] = first - 1;
     machine.memory.setActor({position, command.stream()}, done);
+    checkGroups(command, done);
     runCommand(command);
-    if (machine.memory.getProblem())
+    if (machine.memory.getProblem() || !message.empty())
       return;
   }
   // All streams are joined behind a program.
@@ -450,12 +487,6 @@ std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
 // Problems
 //===----------------------------------------------------------------------===//
 
-/// `commands[3] (mm)`
-static std::string at(const char *list, uint32_t index, std::string_view name) {
-  std::string text = std::string(list) + "[" + std::to_string(index) + "]";
-  return name.empty() ? text : text.append(" (").append(name).append(")");
-}
-
 std::string PlanVerifier::nameOfBuffer(uint32_t index) const {
   return at("buffers", index, nameOf(plan.buffers()->Get(index)->name()));
 }
@@ -525,16 +556,21 @@ std::string PlanVerifier::run() {
       }
     return false;
   };
-  auto explainProblem = [&] { return explain(*machine.memory.getProblem()); };
-  if (runNamed("init", bit(Role::Init)) && machine.memory.getProblem())
-    return explainProblem();
+  auto explainProblem = [&] {
+    return message.empty() && machine.memory.getProblem()
+               ? explain(*machine.memory.getProblem())
+               : message;
+  };
+  if (runNamed("init", bit(Role::Init)))
+    if (std::string problem = explainProblem(); !problem.empty())
+      return problem;
   const Memory before = machine.memory;
   for (Roles roles : {forward, gradients, all}) {
     machine.memory = before;
     if (!runNamed("step", roles))
       return {};
-    if (machine.memory.getProblem())
-      return explainProblem();
+    if (std::string problem = explainProblem(); !problem.empty())
+      return problem;
     if (roles == forward)
       continue;
     Meanings found = describe(roles);

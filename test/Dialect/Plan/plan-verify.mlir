@@ -158,3 +158,44 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
     plan.all_gather @shard %w to %b of @u group 1 <forward> on gather
   }
 }
+
+// -----
+// Groups that share ranks: the sum over all waits for the gather, which it need
+// not do for the sum over replicas, with whom a group of shards shares one rank.
+plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [1]
+  plan.communicator @replica axes [0]
+  plan.communicator @all axes [0, 1]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %y = plan.buffer transient at 384 : tensor<32xf32>
+  %z = plan.buffer transient at 512 : tensor<32xf32>
+  plan.program @step {
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+    %0 = plan.record <forward> on gather
+    plan.all_reduce @replica divide <pre = 1, post = 2> via f32 %x to %y <forward> on reduce
+    %1 = plan.record <forward> on reduce
+    plan.wait %0 <forward> on all_reduce
+    plan.wait %1 <forward> on all_reduce
+    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %x to %z <forward> on all_reduce
+  }
+}
+
+// -----
+// One rank might start with the gather, another one with the sum: both wait.
+// expected-error @below {{programs[0] (step).commands[1], AllReduce on AllReduce: expected to start after commands[0], AllGather on Gather, whose groups share ranks with its own, found no order between them}}
+plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [1]
+  plan.communicator @all axes [0, 1]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %full = plan.buffer transient at 256 : tensor<32xf32>
+  %z = plan.buffer transient at 512 : tensor<32xf32>
+  plan.program @step {
+    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %x to %z <forward> on all_reduce
+  }
+}

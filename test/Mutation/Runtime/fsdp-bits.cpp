@@ -62,6 +62,8 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     for (const std::string &sentence : session.findDirtyPadding(true))
       throw Error(sentence);
   };
+  session.run("step", {.backward = false, .update = false});
+  addLoss();
   session.run("step", {.update = false});
   addLoss();
   addGradients();

@@ -81,8 +81,9 @@ def Verify : Pass<"plan-verify", "::fsdp::plan::ModuleOp"> {
   let description = [{
     Makes the plan file of the plan and runs its programs over numbers that
     stand for values: every read must find what was last written to its own
-    buffer, wholly and in an order that the events enforce, and what is left at
-    the end must have the numbers that `plan.meaning` says, if there are any.
+    buffer, wholly and in an order that the events enforce; collectives of
+    groups that share ranks must be in one order; and what is left at the end
+    must have the numbers that `plan.meaning` says, if there are any.
 
     After: the same plan.
   }];
