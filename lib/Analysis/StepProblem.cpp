@@ -11,6 +11,8 @@
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
+#include "llvm/Support/MathExtras.h"
+
 using namespace mlir;
 using namespace fsdp;
 namespace scheduling = fsdp::planner::scheduling;
@@ -53,7 +55,8 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
     result.operations.back().push_back(&op);
     numbers[&op] = number;
     scheduling::Operation &row = problem.operations.back();
-    row.duration += getCost(&op);
+    if (llvm::AddOverflow(row.duration, getCost(&op), row.duration))
+      row.duration = std::numeric_limits<int64_t>::max(); // which is refused
     row.stream = row.sequence = uint32_t(getStream(&op));
     for (Value operand : op.getOperands()) {
       if (Operation *producer = operand.getDefiningOp())

@@ -59,3 +59,11 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
   %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = -1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
 }
+
+// -----
+
+func.func @step(%x: tensor<4xf32>) {
+  // expected-error @below {{has a place to be issued at, but is no launch}}
+  %y = aten.call "neg"(%x) {fsdp.issue = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}

@@ -36,6 +36,8 @@ class ApplySchedulePass
         others.push_back(&op);
         continue;
       }
+      if (!isLaunch(&op))
+        return op.emitError("has a place to be issued at, but is no launch");
       if (place.getInt() >= int64_t(order.size()))
         return op.emitError("is to be issued at place ")
                << place.getInt() << ", but the step has " << order.size();
