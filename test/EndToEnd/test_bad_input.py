@@ -46,7 +46,7 @@ USAGE = {
     "--ranks 2 --remat budget:-4":
         "fsdp-plan: error: --remat: expected bytes, or a number of KiB, MiB or GiB; found '-4'",
     "--ranks 2 --schedule fsdp3":
-        "fsdp-plan: error: --schedule: expected one of fsdp1, fsdp2, manual-block, inductor; found 'fsdp3'",
+        "fsdp-plan: error: --schedule: expected one of fsdp1, fsdp2, manual-block, inductor, list; found 'fsdp3'",
     "--ranks 2 --schedule fsdp1 --limit 3":
         "fsdp-plan: error: --schedule: 'fsdp1' already says what --limit is; give one of the two",
     "--ranks 2 --optimizer lion": "fsdp-plan: error: --optimizer: expected one of adamw, sgd, none; found 'lion'",
