@@ -33,7 +33,8 @@ Memory::Memory(const planfile::Plan &plan, Device &device)
   for (std::size_t space = 0; space != arenas.size(); ++space)
     if (arenas[space].bytes)
       arenas[space].data =
-          device.allocate(static_cast<Space>(space), arenas[space].bytes);
+          device.allocate(static_cast<Space>(space),
+                          arenas[space].bytes + (space == 0 ? guardBytes : 0));
 
   for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
     Range r = range(i);

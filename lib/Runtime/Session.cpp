@@ -162,7 +162,8 @@ void Session::Impl::initialise(RankData &data) {
           launch.placeScratch(place);
   }
   if (options.canary && bytes)
-    rank.device->fill(Stream::Compute, transient, canaryByte, bytes);
+    rank.device->fill(Stream::Compute, transient, canaryByte,
+                      bytes + Memory::guardBytes);
   rank.device->synchronize();
   if (rank.rank != 0)
     return;
@@ -285,6 +286,7 @@ std::uint64_t Session::highestByte() const {
     impl->onRank(data, [&] {
       const Memory &memory = *data.rank.memory;
       std::uint64_t end = memory.transientBytes(), found = 0;
+      end += end ? Memory::guardBytes : 0;
       while (end != 0 && found == 0) {
         std::uint64_t bytes = std::min<std::uint64_t>(chunk.size(), end);
         end -= bytes;

@@ -24,7 +24,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def train(plans):
-    """train(graph, ranks, schedule, *options): the losses of a few steps, digit by digit."""
+    """train(graph, ranks, schedule, *options): the losses of a few steps, digit by digit, and a hash of all parameters after them."""
     known = {}
 
     def run(graph, ranks, schedule="--prefetch none --limit 0", *options):
@@ -33,8 +33,9 @@ def train(plans):
             plan = plans(graph, ranks, *schedule.split())
             ran = succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--data", FIXTURES / DATA[graph],
                           "--steps", STEPS, "--json", *options)
-            known[key] = [json.loads(line)["loss"] for line in ran.stdout.splitlines()]
-            assert len(set(known[key])) == STEPS
+            *steps, last = map(json.loads, ran.stdout.splitlines())
+            known[key] = [step["loss"] for step in steps], last["summary"]["parameters"]
+            assert len(set(known[key][0])) == STEPS
         return known[key]
 
     return run
@@ -59,10 +60,11 @@ def test_chaos_keeps_the_bits(graph, seed, train):
     assert train(graph, 4, schedule, "--overlap", "--chaos", seed) == train(graph, 4)
 
 
-# The losses compared are those of updated weights: another learning rate gives others.
+# What is compared depends on the updates: another learning rate gives others.
 def test_other_trainings_have_other_bits(train):
     default = "--prefetch none --limit 0"
-    assert train("gpt2", 2, default, "--lr", 0.01)[1:] != train("gpt2", 2)[1:]
+    losses, parameters = train("gpt2", 2, default, "--lr", 0.01)
+    assert losses[1:] != train("gpt2", 2)[0][1:] and parameters != train("gpt2", 2)[1]
 
 
 # A GPU's streams overlap by themselves.

@@ -98,7 +98,7 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.add_option("--profile", options.profile,
                  "Write how long operators and collectives took, as JSON");
   app.add_flag("--json", options.json,
-               "One JSON object per step on stdout, and nothing else there");
+               "One JSON object per step on stdout, then one for the whole");
   reference->excludes(data);
 
   try {

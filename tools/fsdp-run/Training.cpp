@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <unistd.h>
+#include <xxhash.h>
 
 using namespace fsdp;
 
@@ -23,8 +24,8 @@ double secondsBetween(Clock::time_point begin, Clock::time_point end) {
 class Reporter {
 public:
   Reporter(const planfile::PlanFile &plan, const Options &options,
-           const Session &session)
-      : plan(plan), options(options), session(session),
+           const Resident &before, const Session &session)
+      : plan(plan), options(options), before(before), session(session),
         isTerminal(::isatty(STDOUT_FILENO) != 0), begin(Clock::now()),
         last(begin), shown(begin) {
     if (plan->token_rows() != 0)
@@ -67,7 +68,7 @@ public:
 
   void summarize() const {
     if (options.json)
-      return;
+      return printSummary();
     double seconds = secondsBetween(begin, last);
     std::printf("%lld steps in %.3g s, %.3g ms each", options.steps, seconds,
                 1e3 * seconds / static_cast<double>(options.steps));
@@ -97,9 +98,65 @@ public:
                 static_cast<unsigned long long>(allocations.heap),
                 spellBytes(allocations.heapBytes).c_str(),
                 static_cast<unsigned long long>(misses));
+    Growth growth = measureGrowth();
+    std::printf("memory of the process, beyond its start: %s resident; %s "
+                "planned, %s scratch, %s heap, %s code and files\n",
+                spell(growth.resident).c_str(), spell(growth.planned).c_str(),
+                spell(growth.scratch).c_str(), spell(growth.heap).c_str(),
+                spell(growth.files).c_str());
   }
 
 private:
+  /// How much memory the process has taken since its start, and for what, in
+  /// bytes; all ranks.
+  struct Growth {
+    std::int64_t resident, planned, scratch, heap, files;
+  };
+  Growth measureGrowth() const {
+    Resident now = measureResident();
+    const LoadReport &load = session.report();
+    auto ranks = static_cast<std::int64_t>(session.ranks());
+    return {now.total - before.total,
+            ranks * static_cast<std::int64_t>(load.arenaBytes + load.hostBytes),
+            ranks * static_cast<std::int64_t>(load.scratchBytes),
+            now.heap - before.heap, now.files - before.files};
+  }
+  /// Files may also be let go.
+  static std::string spell(std::int64_t bytes) {
+    return bytes < 0 ? "-" + spellBytes(static_cast<std::uint64_t>(-bytes))
+                     : spellBytes(static_cast<std::uint64_t>(bytes));
+  }
+
+  void printSummary() const {
+    Growth growth = measureGrowth();
+    std::printf("{\"summary\": {\"steps\": %lld, \"seconds\": %.9f, "
+                "\"parameters\": \"%s\", \"resident_bytes\": %lld, "
+                "\"planned_bytes\": %lld, \"scratch_bytes\": %lld, "
+                "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
+                "\"highest_byte\": %llu}}\n",
+                options.steps, secondsBetween(begin, last),
+                hashParameters().c_str(),
+                static_cast<long long>(growth.resident),
+                static_cast<long long>(growth.planned),
+                static_cast<long long>(growth.scratch),
+                static_cast<long long>(growth.heap),
+                static_cast<long long>(growth.files),
+                static_cast<unsigned long long>(session.highestByte()));
+  }
+
+  /// All bits of all parameters in one number: equal for equal trainings.
+  std::string hashParameters() const {
+    XXH64_hash_t hash = 0;
+    for (const std::string &name : session.parameterNames()) {
+      HostTensor value = session.parameter(name);
+      hash = XXH3_64bits_withSeed(value.bytes.data(), value.bytes.size(), hash);
+    }
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx",
+                  static_cast<unsigned long long>(hash));
+    return digits;
+  }
+
   void printObject(long long step, double loss, double seconds) const {
     char text[32] = "null"; // JSON has no NaN.
     if (std::isfinite(loss))
@@ -115,6 +172,7 @@ private:
 
   const planfile::PlanFile &plan;
   const Options &options;
+  Resident before;
   const Session &session;
   bool isTerminal;
   Clock::time_point begin, last, shown;
@@ -127,10 +185,10 @@ private:
 } // namespace
 
 void fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                 Data &data, Session &session) {
+                 const Resident &before, Data &data, Session &session) {
   session.setHyperParameters(options.hyperParameters);
   unsigned ranks = session.ranks(), inputs = session.inputCount();
-  Reporter reporter(plan, options, session);
+  Reporter reporter(plan, options, before, session);
   for (long long step = 0; step != options.steps; ++step) {
     for (unsigned rank = 0; rank != ranks; ++rank)
       for (unsigned i = 0; i != inputs; ++i)

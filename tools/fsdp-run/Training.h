@@ -4,13 +4,15 @@
 #define FSDP_TOOLS_FSDP_RUN_TRAINING_H
 
 #include "Options.h"
+#include "Resident.h"
 #include "fsdp/Runtime/Data.h"
 
 namespace fsdp {
 
-/// Trains for `options.steps` steps and reports on stdout.
-void train(const planfile::PlanFile &plan, const Options &options, Data &data,
-           Session &session);
+/// Trains for `options.steps` steps and reports on stdout. `before`: the
+/// memory of the process before anything was loaded.
+void train(const planfile::PlanFile &plan, const Options &options,
+           const Resident &before, Data &data, Session &session);
 
 } // namespace fsdp
 

@@ -76,6 +76,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
                                          unsigned ranks) {
   SessionOptions result;
   result.overlap = options.overlap;
+  result.canary = options.json;
   result.chaosSeed = options.chaosSeed;
   result.timed = !options.trace.empty() || !options.profile.empty();
   for (const std::string &library : options.libraries)
@@ -117,6 +118,7 @@ static int compare(const Options &options, const Reference &reference,
 }
 
 static int run(const Options &options) {
+  Resident before = measureResident();
   unsigned ranks = 0;
   planfile::PlanFile plan = openPlan(options, ranks);
   refuseUnwritable(options.trace);
@@ -141,7 +143,7 @@ static int run(const Options &options) {
   if (reference)
     code = compare(options, *reference, session);
   else
-    train(plan, options, *data, session);
+    train(plan, options, before, *data, session);
   if (!options.trace.empty())
     writeTrace(options.trace, plan, session.spans());
   if (!options.profile.empty())

@@ -167,8 +167,9 @@ public:
   /// Of all runs and ranks so far, if they are timed; thread by thread, each in
   /// the order in which it ran.
   std::vector<Span> spans() const;
-  /// With the canary on: bytes from the start of the device arena to
-  /// behind the last byte ever written, the most of any rank.
+  /// With the canary on: bytes from the start of the device arena to behind the
+  /// last byte ever written, the most of any rank; more than the plan's if
+  /// something wrote behind it.
   std::uint64_t highestByte() const;
 
 private:

@@ -181,13 +181,21 @@ TEST_F(FsdpRun, TrainsWithObjects) {
   std::istringstream lines(result.out);
   std::string line;
   int step = 0;
-  while (std::getline(lines, line)) {
+  while (step != 5 && std::getline(lines, line)) {
     std::regex object(R"(\{"step": )" + std::to_string(++step) +
                       R"(, "loss": [-0-9.e]+, "seconds": [0-9.]+, )"
                       R"("peak_bytes": [0-9]+\})");
     EXPECT_TRUE(std::regex_match(line, object)) << line;
   }
   EXPECT_EQ(step, 5);
+  std::getline(lines, line);
+  std::regex whole(R"(\{"summary": \{"steps": 5, "seconds": [0-9.]+, )"
+                   R"("parameters": "[0-9a-f]{16}", )"
+                   R"("resident_bytes": -?[0-9]+, "planned_bytes": [0-9]+, )"
+                   R"("scratch_bytes": 0, "heap_bytes": -?[0-9]+, )"
+                   R"("file_bytes": -?[0-9]+, "highest_byte": [0-9]+\}\})");
+  EXPECT_TRUE(std::regex_match(line, whole)) << line;
+  EXPECT_FALSE(std::getline(lines, line));
 }
 
 // Another model's reference has other names, many of them: three are enough.
