@@ -98,6 +98,7 @@ void Memory::checkRead(const Window &window) {
     reader = std::max(reader, actor.position);
     at = segment.end;
   }
+  checkLoss(window);
 }
 
 void Memory::checkWrite(const Window &window) {
@@ -115,6 +116,16 @@ void Memory::checkWrite(const Window &window) {
       check({segment.readers[stream], static_cast<Stream>(stream)});
     check(segment.writer);
   }
+  checkLoss(window);
+}
+
+void Memory::checkLoss(const Window &window) {
+  auto found = losses.find(window.root);
+  if (problem || found == losses.end())
+    return;
+  const Loss &loss = found->second;
+  problem = {Problem::Shared, window.buffer, loss.begin, loss.end,
+             loss.to,         loss.root,     -1};
 }
 
 //===----------------------------------------------------------------------===//
@@ -203,6 +214,13 @@ Pieces Memory::readPieces(const Window &window) {
 void Memory::place(const Window &window, uint64_t begin, uint64_t end,
                    Store store) {
   Segments &part = segments[static_cast<size_t>(window.space)];
+  for (auto lost = find(part, begin); lost != part.end() && lost->first < end;
+       ++lost)
+    if (lost->second.root != window.root)
+      losses.try_emplace(lost->second.root,
+                         Loss{std::max(begin, lost->first),
+                              std::min(end, lost->second.end), actor,
+                              window.root});
   auto it = find(part, begin);
   if (it != part.end() && it->first < begin) {
     // Keep what lies before, and perhaps what lies behind.

@@ -536,6 +536,11 @@ std::string PlanVerifier::explain(const Problem &problem) const {
   case Problem::RaceToWrite:
     return where + ": expected to write " + buffer + " after " + other +
            ", which touches " + bytes + ", found no order between them";
+  case Problem::Shared:
+    return where + ": expected " + buffer + " to have been used for the last " +
+           "time before " + other + " writes " +
+           nameOfBuffer(problem.otherRoot) +
+           " in its place, found another use; they share " + bytes;
   case Problem::Overlap:
     return where + ": expected a result apart from its operands, found " +
            bytes + " of both " + buffer + " and " +

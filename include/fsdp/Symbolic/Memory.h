@@ -75,11 +75,12 @@ struct Problem {
     RaceToRead,  // `other` writes what is read, in no order
     RaceToWrite, // `other` touches what is written, in no order
     Overlap,     // the same command reads some of what it writes
+    Shared,      // `other` has written on another part of the buffer
   } kind;
   uint32_t buffer;
   uint64_t begin, end; // bytes
   Actor other;         // not of Unwritten
-  uint32_t otherRoot;  // of Stale, Overlap: whose bytes they are
+  uint32_t otherRoot;  // of Stale, Overlap, Shared: whose bytes they are
   int32_t lastWriter;  // of Stale: of the buffer itself; -1 if none
 };
 
@@ -117,6 +118,7 @@ public:
         it = keeps(it->second.root) ? std::next(it) : part.erase(it);
       }
     writers.clear();
+    losses.clear();
   }
 
 private:
@@ -137,12 +139,21 @@ private:
   };
   using Segments = std::map<uint64_t, Segment>; // by first byte
 
+  /// A buffer is in use from its first access to its last: what has lost bytes
+  /// to another one is not touched again.
+  struct Loss {
+    uint64_t begin, end;
+    Actor to;
+    uint32_t root; // who has them now
+  };
+
   void report(const Window &window, Problem::Kind kind, uint64_t begin,
               uint64_t end, const Segment *segment, Actor other);
   static Segments::iterator find(Segments &part, uint64_t at);
   bool isDone(Actor other) const;
   void checkRead(const Window &window);
   void checkWrite(const Window &window);
+  void checkLoss(const Window &window);
   Content get(const Window &window, Segments::const_iterator segment,
               uint64_t at, const std::optional<IndexMap> &map, Number layout);
   Pieces getPieces(const Window &window, uint64_t begin, uint64_t end);
@@ -150,7 +161,8 @@ private:
 
   std::array<Segments, static_cast<size_t>(Space::MAX) + 1> segments;
   std::vector<Store> stores;
-  std::vector<int32_t> writers; // of each root, the last one
+  std::vector<int32_t> writers;    // of each root, the last one
+  std::map<uint32_t, Loss> losses; // of each root, the first one
   std::optional<Problem> problem;
   Actor actor;
   Clock clock;

@@ -199,3 +199,24 @@ plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "f
     plan.all_reduce @all divide <pre = 1, post = 4> via f32 %x to %z <forward> on all_reduce
   }
 }
+
+// -----
+// Nobody reads the bytes that are lost; the buffer is in use all the same, and
+// whoever ends its life would end the other's, too.
+// expected-error @below {{programs[0] (step).commands[4], aten::neg.out on Compute: expected buffers[3] to have been used for the last time before commands[2], aten::relu.out on Compute writes buffers[4] in its place, found another use; they share bytes [128, 192)}}
+plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %y = plan.buffer transient at 128 : tensor<32xf32>
+  %front = plan.view %y at 0 : tensor<16xf32>
+  %back = plan.view %y at 64 : tensor<16xf32>
+  %z = plan.buffer transient at 128 : tensor<16xf32>
+  %a = plan.buffer transient at 256 : tensor<16xf32>
+  %b = plan.buffer transient at 320 : tensor<16xf32>
+  plan.program @step {
+    plan.launch "relu.out"(%x) -> %y <forward>
+    plan.launch "neg.out"(%front) -> %a <forward>
+    plan.launch "relu.out"(%a) -> %z <forward>
+    plan.launch "neg.out"(%z) -> %a <forward>
+    plan.launch "neg.out"(%back) -> %b <forward>
+  }
+}

@@ -119,12 +119,13 @@ struct Byte {
 // A command races exactly if nothing orders it against one that touches the
 // same bytes; it reads exactly what was written there last, for its own root.
 TEST(Memory, AgreesWithBytesAndPaths) {
-  std::array<int, 5> seen{};
+  std::array<int, 6> seen{};
   int reads = 0;
   auto trial = [&] {
     constexpr size_t numElements = 12, numCommands = 20;
     Memory memory;
     std::vector<Byte> bytes(numElements); // of one element: they move together
+    std::set<uint32_t> losers;            // whose bytes another root has taken
     Order order;
     std::array<Clock, numStreams> clocks;
     std::array<std::optional<size_t>, Order::numUsed> latest;
@@ -174,10 +175,15 @@ TEST(Memory, AgreesWithBytesAndPaths) {
         for (size_t i = begin; i != end; ++i)
           if (bytes[i].writer && !order.isBefore(*bytes[i].writer, command))
             expect(Problem::RaceToWrite);
+        if (losers.count(root))
+          expect(Problem::Shared);
         Number base = 100 + command % 3; // the same vectors, again and again
         memory.write(place.window, Values::vector(base, end - begin));
-        for (size_t i = begin; i != end; ++i)
+        for (size_t i = begin; i != end; ++i) {
+          if (bytes[i].root && *bytes[i].root != root)
+            losers.insert(*bytes[i].root);
           bytes[i] = {root, command, {base, i - begin}, {}};
+        }
       } else {
         std::vector<std::pair<Number, uint64_t>> elements;
         for (size_t i = begin; i != end; ++i) {
@@ -190,6 +196,8 @@ TEST(Memory, AgreesWithBytesAndPaths) {
             expect(Problem::RaceToRead);
           elements.push_back(bytes[i].element);
         }
+        if (losers.count(root))
+          expect(Problem::Shared);
         // A read counts for all that was written at once, as far as it is
         // there.
         auto isSame = [&](size_t i, size_t j) {
@@ -224,8 +232,9 @@ TEST(Memory, AgreesWithBytesAndPaths) {
   };
   for (int i = 0; i != 5; ++i)
     EXPECT_TRUE(rc::check(trial));
-  for (Problem::Kind kind : {Problem::Unwritten, Problem::Stale,
-                             Problem::RaceToRead, Problem::RaceToWrite})
+  for (Problem::Kind kind :
+       {Problem::Unwritten, Problem::Stale, Problem::RaceToRead,
+        Problem::RaceToWrite, Problem::Shared})
     EXPECT_GT(seen[size_t(kind)], 0) << "no trial had problem " << kind;
   EXPECT_GT(reads, 100);
 }
