@@ -403,7 +403,9 @@ Meanings PlanVerifier::describe(Roles roles) {
   for (uint32_t i = 0; i != windows.size(); ++i) {
     const pf::Buffer &buffer = *plan.buffers()->Get(i);
     const Window &window = windows[i];
-    if (buffer.root() != i)
+    // Behind the forward alone, there need be no more than the loss.
+    if (buffer.root() != i ||
+        (roles == forward && buffer.role() != BufferRole::Loss))
       continue;
     switch (buffer.role()) {
     case BufferRole::Loss:
@@ -447,8 +449,9 @@ Meanings PlanVerifier::describe(Roles roles) {
 std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
   if (!plan.meaning() || plan.meaning()->size() == 0)
     return {};
-  std::string end =
-      roles == all ? "the end of the step" : "the end of the backward";
+  std::string end = roles == all       ? "the end of the step"
+                    : roles == forward ? "the end of the forward"
+                                       : "the end of the backward";
   size_t count = 0;
   // The loss first: whatever is wrong in the forward shows there.
   for (bool isLoss : {true, false})
@@ -460,6 +463,8 @@ std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
         return name.compare(0, prefix.size(), prefix) == 0;
       };
       bool isGradient = startsWith("gradient ");
+      if (roles == forward && !isLoss)
+        continue;
       bool isOfAll = isLoss || startsWith("output ") || startsWith("buffer ");
       if (!isOfAll && isGradient != (roles == gradients))
         continue;
@@ -576,8 +581,6 @@ std::string PlanVerifier::run() {
       return {};
     if (std::string problem = explainProblem(); !problem.empty())
       return problem;
-    if (roles == forward)
-      continue;
     Meanings found = describe(roles);
     if (machine.memory.getProblem())
       return explainProblem();
