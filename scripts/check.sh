@@ -56,7 +56,7 @@ formatted() {
 
 python_tests() {
   FSDP_CHAOS_SEEDS=$([ $all = yes ] && echo 100 || echo 10) \
-    .venv/bin/python -m pytest -q --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
+    .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
 stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }
