@@ -20,6 +20,7 @@ rm -rf "$out"
 mkdir -p "$out/results"
 export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+jobs=$(nproc) # ahead of the export, which nproc obeys
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 stages_passed=0
 stages_failed=0
@@ -39,7 +40,7 @@ stage() {
   fi
 }
 
-build() { cmake --preset "$1" && cmake --build --preset "$1" -j"$(nproc)" -- "${@:2}"; }
+build() { cmake --preset "$1" && cmake --build --preset "$1" -j"$jobs" -- "${@:2}"; }
 
 unit_tests() {
   mkdir -p "$out/results/$1"

@@ -9,6 +9,7 @@ steps=${1:-300}
 [[ $steps =~ ^[1-9][0-9]*$ ]] || { sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 1; }
 
 say() { printf '\n== %s\n' "$*"; }
+jobs=$(nproc) # ahead of the export, which nproc obeys
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache} CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
@@ -16,7 +17,7 @@ say "1/6 install what is missing"
 scripts/setup.sh
 say "2/6 build the compiler and the runtime (a few minutes the first time)"
 cmake --preset gcc -DFSDP_BUILD_TESTS=OFF >/dev/null
-cmake --build --preset gcc -j"$(nproc)" --target fsdp-plan fsdp-run
+cmake --build --preset gcc -j"$jobs" --target fsdp-plan fsdp-run
 cmake --preset gcc -DFSDP_BUILD_TESTS=ON >/dev/null
 bin=build/gcc/bin
 python=.venv/bin/python
