@@ -30,7 +30,8 @@ static void train(TestPlan plan) {
 
 TEST(Race, NoneInAPlanWithAllItsWaits) { train(test::makeOverlappingPlan(4)); }
 
-// What fsdp-plan has made of a model; there is no compiler in this build.
+// What fsdp-plan has made of a model; there is no compiler in this build, so
+// whoever runs it by hand without a plan skips it.
 TEST(Race, NoneInACompiledPlan) {
   const char *path = std::getenv("FSDP_RACE_PLAN");
   if (!path)
