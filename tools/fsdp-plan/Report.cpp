@@ -394,6 +394,9 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << "  no communication\n";
   os << llvm::formatv("  {0} launches, {1} copies", summary.launches,
                       summary.copies);
+  if (summary.recomputed)
+    os << llvm::formatv("; {0} operators computed again in the backward",
+                        summary.recomputed);
   if (summary.initLaunches)
     os << llvm::formatv("; {0} launches once, at load", summary.initLaunches);
   os << "\n";
@@ -490,6 +493,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"launches", summary.launches},
       {"copies", summary.copies},
       {"init_launches", summary.initLaunches},
+      {"recomputed", summary.recomputed},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},

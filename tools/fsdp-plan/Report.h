@@ -53,6 +53,8 @@ struct PlanSummary {
   std::vector<Alive> alive; ///< Transient memory at the peak, largest first.
   unsigned launches = 0, copies = 0;
   unsigned initLaunches = 0; ///< Once, when the plan is loaded.
+  /// Operators of the schedule; 0 if unknown.
+  unsigned recomputed = 0;
   std::vector<std::pair<std::string, unsigned>> hooked,
       foreign; ///< Operator names and calls.
   std::vector<std::string> notes;

@@ -17,6 +17,7 @@
 
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/MLIRContext.h"
+#include "mlir/IR/Remarks.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Support/FileUtilities.h"
@@ -24,6 +25,7 @@
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/Regex.h"
 #include "llvm/Support/ToolOutputFile.h"
 
 using namespace fsdp;
@@ -126,6 +128,11 @@ struct CommandLine {
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
+  cl::opt<std::string> remarks{
+      "remarks-filter",
+      cl::desc("Show what passes of matching names decided, and why: "
+               "fsdp-remat, or .* for all"),
+      cl::value_desc("regex"), cl::cat(category)};
   cl::opt<bool> timing{"timing",
                        cl::desc("Show where the compiler's time went"),
                        cl::cat(category)};
@@ -153,6 +160,31 @@ LogicalResult printDiagnostic(mlir::Diagnostic &diagnostic) {
   for (mlir::Diagnostic &note : diagnostic.getNotes())
     print(note, "note");
   return success();
+}
+
+/// Prints each decision on a line: who, what, by how much, and why.
+class RemarkPrinter : public mlir::remark::detail::MLIRRemarkStreamerBase {
+  void
+  streamOptimizationRemark(const mlir::remark::detail::Remark &remark) final {
+    llvm::errs() << "fsdp-plan: remark: " << remark.getCategoryName() << ": "
+                 << remark.getRemarkName();
+    for (const auto &argument : remark.getArgs())
+      llvm::errs() << ", " << argument.key << " = " << argument.val;
+    llvm::errs() << "\n";
+  }
+};
+
+LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
+  if (filter.empty())
+    return success();
+  std::string error;
+  if (!llvm::Regex(filter).isValid(error))
+    return refuse("--remarks-filter: expected a regular expression; found '" +
+                  filter + "': " + error);
+  return mlir::remark::enableOptimizationRemarks(
+      context, std::make_unique<RemarkPrinter>(),
+      std::make_unique<mlir::remark::RemarkEmittingPolicyAll>(),
+      {filter.str(), "", "", "", ""}); // a kind that is not there is off
 }
 
 /// Sets `value` to what `text` names, or says which names there are.
@@ -382,6 +414,8 @@ LogicalResult run(const CommandLine &line) {
   mlir::MLIRContext context(registry, mlir::MLIRContext::Threading::DISABLED);
   context.printOpOnDiagnostic(false); // one sentence, and where
   mlir::ScopedDiagnosticHandler handler(&context, printDiagnostic);
+  if (failed(enableRemarks(context, line.remarks)))
+    return failure();
 
   mlir::TimingScope importing = root.nest("import");
   mlir::OwningOpRef<mlir::ModuleOp> module =
@@ -405,6 +439,10 @@ LogicalResult run(const CommandLine &line) {
     return failure();
   auto step = module->lookupSymbol<mlir::func::FuncOp>("step");
   int64_t scheduledBytes = findMemoryPeak(step).getTotal();
+  unsigned recomputed =
+      llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
+        return call.getPhase() == aten::Phase::Recompute;
+      });
   if (!line.trace.empty() && failed(writeTrace(step, line.trace)))
     return failure();
   if (failed(lower.run(*module)) || failed(mlir::verify(*module)))
@@ -426,6 +464,7 @@ LogicalResult run(const CommandLine &line) {
 
   PlanSummary summary = summarize(file->plan());
   summary.scheduledBytes = scheduledBytes;
+  summary.recomputed = recomputed;
   if (options.budget && summary.arenaBytes > uint64_t(options.budget))
     return refuse("--budget: the plan needs an arena of " +
                   llvm::Twine(summary.arenaBytes) + " bytes, more than " +

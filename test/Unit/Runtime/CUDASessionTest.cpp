@@ -44,10 +44,11 @@ private:
 
 /// Losses, parameters and gradients of a few steps with different data on
 /// every rank.
-std::vector<HostTensor> train(unsigned ranks,
-                              std::unique_ptr<Backend> backend) {
+std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
+                              bool overlap = false) {
   std::vector<std::uint8_t> bytes = makeSmallPlan(ranks).flatbuffer();
   SessionOptions options;
+  options.overlap = overlap;
   options.backend = std::move(backend);
   Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
   session.setParameter("w",
@@ -92,6 +93,18 @@ TEST(CUDASession, ReportsACallThatFails) {
     EXPECT_THAT(error.what(), testing::HasSubstr("cudaMalloc: out of memory"));
   }
   EXPECT_TRUE(fake.isEmpty());
+}
+
+// Streams of a GPU overlap without a thread for each: the host queues them all.
+TEST(CUDASession, NeedsNoSecondThread) {
+  FakeCuda fake(2, /*isEager=*/true);
+  try {
+    train(2, std::make_unique<FakeBackend>(fake, 2), /*overlap=*/true);
+    FAIL();
+  } catch (const Error &error) {
+    EXPECT_STREQ(error.what(), "a backend whose streams overlap by themselves "
+                               "needs no second thread");
+  }
 }
 
 } // namespace
