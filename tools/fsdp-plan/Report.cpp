@@ -3,6 +3,7 @@
 #include "Report.h"
 
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -20,32 +21,6 @@ namespace pf = fsdp::planfile;
 namespace {
 
 constexpr uint32_t none = 0xffffffff;
-
-uint64_t itemSize(pf::DType type) {
-  switch (type) {
-  case pf::DType::Bool:
-  case pf::DType::U8:
-  case pf::DType::I8:
-    return 1;
-  case pf::DType::I16:
-  case pf::DType::U16:
-  case pf::DType::F16:
-  case pf::DType::BF16:
-    return 2;
-  case pf::DType::I32:
-  case pf::DType::U32:
-  case pf::DType::F32:
-    return 4;
-  case pf::DType::I64:
-  case pf::DType::U64:
-  case pf::DType::F64:
-  case pf::DType::C64:
-    return 8;
-  case pf::DType::C128:
-    return 16;
-  }
-  return 0;
-}
 
 llvm::StringRef roleName(pf::BufferRole role) {
   switch (role) {
@@ -123,7 +98,7 @@ private:
         return 0;
       last += uint64_t(sizes->Get(d) - 1) * strides->Get(d);
     }
-    return (last + 1) * itemSize(b.dtype());
+    return (last + 1) * pf::getItemSize(b.dtype());
   }
 
   void addUnits() {
@@ -132,7 +107,7 @@ private:
       row.name = text(unit->name());
       row.elements = unit->numel();
       row.shardBytes =
-          unit->numel() / unit->shards() * itemSize(unit->storage());
+          unit->numel() / unit->shards() * pf::getItemSize(unit->storage());
       for (const pf::Parameter *parameter : *unit->parameters()) {
         ++row.parameters;
         row.frozen += !parameter->trainable();
