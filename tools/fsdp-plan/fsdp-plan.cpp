@@ -362,6 +362,7 @@ LogicalResult readOptions(const CommandLine &line,
   options.prefetch = prefetch;
   options.forwardPrefetch = forwardPrefetch;
   options.limit = limit;
+  options.raiseLimit = line.limit.getNumOccurrences() == 0;
   options.optimizer = optimizer;
   options.storageDtype = line.storageDtype.getValue();
   options.wrap = line.wrap.getValue();

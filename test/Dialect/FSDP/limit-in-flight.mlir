@@ -11,6 +11,7 @@
 // RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=0 bytes=79" 2>&1 | FileCheck %s --check-prefix=BYTES
 // RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=-1" 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: not fsdp-opt %t.prefetched --fsdp-bucket=blocks=3 --fsdp-limit-in-flight 2>&1 | FileCheck %s --check-prefix=UNITS
+// RUN: fsdp-opt %t.prefetched --fsdp-bucket=blocks=3 --fsdp-limit-in-flight="raise bytes=1" --remarks-filter=fsdp-limit-in-flight --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=RAISED
 // RUN: fsdp-opt %t.prefetched --fsdp-bucket=blocks=2 --fsdp-limit-in-flight %{verify} --fsdp-verify-order | FileCheck %s --check-prefix=BUCKET
 // RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight --remarks-filter=fsdp-limit-in-flight --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
@@ -46,6 +47,11 @@
 
 // BYTES: error: expected room for 80 bytes of gathered units, which the step needs at once, got a limit of 79
 // UNITS: error: expected room for 3 gathered units, which the step needs at once, got a limit of 2
+
+// A default refuses no step.
+// RAISED: raised | Category:fsdp-limit-in-flight | Function=step | From=2, Of=units, Reason="the step needs them at once", To=3, Unit=
+// RAISED: raised | {{.*}}From=1, Of=bytes, Reason="the step needs them at once", To=240, Unit=
+// RAISED: limit |
 
 // A bucket is one call, and waits for all its room; the root is not counted.
 // BUCKET: fsdp.async.unshard @root <forward> %arg0 bucket 0 :

@@ -52,7 +52,7 @@ class Limiter {
 public:
   Limiter(Block &block, int64_t units, int64_t bytes);
 
-  LogicalResult checkFeasible();
+  LogicalResult checkFeasible(bool mayRaise);
   void apply();
 
 private:
@@ -116,8 +116,9 @@ Limiter::Limiter(Block &block, int64_t units, int64_t bytes)
     ended.push_back(ended.back() + Amount{1, gather->getBytes()});
 }
 
-/// Compares the limit with what is in use at each first wait.
-LogicalResult Limiter::checkFeasible() {
+/// Compares the limit with what is in use at each first wait, and may raise it
+/// to that.
+LogicalResult Limiter::checkFeasible(bool mayRaise) {
   Amount admitted, least;
   Gather *tooMuch = nullptr;
   unsigned numEnded = 0;
@@ -135,11 +136,22 @@ LogicalResult Limiter::checkFeasible() {
   if (!tooMuch)
     return success();
   bool isUnits = limit.units && limit.units < least.units;
-  return tooMuch->launch.emitError("expected room for ")
-         << (isUnits ? least.units : least.bytes)
-         << (isUnits ? " gathered units" : " bytes of gathered units")
-         << ", which the step needs at once, got a limit of "
-         << (isUnits ? limit.units : limit.bytes);
+  int64_t needed = isUnits ? least.units : least.bytes;
+  int64_t given = isUnits ? limit.units : limit.bytes;
+  if (!mayRaise)
+    return tooMuch->launch.emitError("expected room for ")
+           << needed
+           << (isUnits ? " gathered units" : " bytes of gathered units")
+           << ", which the step needs at once, got a limit of " << given;
+  remark::passed(tooMuch->launch.getLoc(), remark::RemarkOpts::name("raised")
+                                               .category("fsdp-limit-in-flight")
+                                               .function("step"))
+      << remark::metric("Unit", tooMuch->getUnit())
+      << remark::metric("From", given) << remark::metric("To", needed)
+      << remark::metric("Of", isUnits ? "units" : "bytes")
+      << remark::reason("the step needs them at once");
+  (isUnits ? limit.units : limit.bytes) = needed;
+  return checkFeasible(mayRaise);
 }
 
 /// Moves the call behind the first end that leaves room for it, and makes it
@@ -202,7 +214,7 @@ class LimitInFlightPass
     if (gathers == 0 && bytes == 0)
       return;
     Limiter limiter(step->getBody().front(), gathers, bytes);
-    if (failed(limiter.checkFeasible()))
+    if (failed(limiter.checkFeasible(raise)))
       return signalPassFailure();
     limiter.apply();
   }

@@ -68,6 +68,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   LimitInFlightPassOptions limit;
   limit.gathers = options.limit;
   limit.bytes = options.limitBytes;
+  limit.raise = options.raiseLimit;
   pm.addPass(createLimitInFlightPass(limit));
   PlaceReducePassOptions placeReduce;
   placeReduce.wait = options.reduceWait;

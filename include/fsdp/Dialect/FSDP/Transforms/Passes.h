@@ -84,6 +84,10 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       *this, "limit-bytes",
       llvm::cl::desc("How many bytes of gathered units may be alive; 0: any."),
       llvm::cl::init(0)};
+  Option<bool> raiseLimit{
+      *this, "raise-limit",
+      llvm::cl::desc("Raise a limit that the step cannot meet."),
+      llvm::cl::init(false)};
   Option<int64_t> bucketBlocks{
       *this, "bucket-blocks",
       llvm::cl::desc("How many units' collectives go in one call; 0: one."),

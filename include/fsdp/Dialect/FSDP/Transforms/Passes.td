@@ -133,7 +133,8 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
     resharded, whatever the timing of streams: a gather is launched `after` the
     end that makes room for it, and moves behind that end if it stands ahead.
     Gathers are admitted in the order in which they are waited for. 0 is no limit.
-    The step may read several units at once: a limit below that is refused.
+    The step may read several units at once: a limit below that is refused, or
+    with `raise` becomes that; so a default refuses no step.
 
     A unit that is gathered in the forward and still read in the backward (the
     root; each unit of `shard_grad_op`) does not count: what a strategy keeps is
@@ -145,11 +146,12 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
     imitated.
 
     Before and after: the scheduled level. Remark `limit` for each gather that
-    waits for an end.
+    waits for an end, `raised` for a limit that did not do.
   }];
   let options = [
     Option<"gathers", "gathers", "int64_t", "2", "How many gathered units may be alive.">,
     Option<"bytes", "bytes", "int64_t", "0", "How many bytes of gathered units may be alive.">,
+    Option<"raise", "raise", "bool", "false", "Raise a limit that the step cannot meet.">,
   ];
 }
 
