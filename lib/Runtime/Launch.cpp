@@ -12,6 +12,21 @@ static std::size_t roundUp(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+/// The keys of the backend that has the tensors among `arguments`.
+static c10::DispatchKeySet keysOf(const Launch::Stack &arguments) {
+  c10::DispatchKeySet keys;
+  for (const c10::IValue &argument : arguments)
+    if (argument.isTensor() && argument.toTensor().defined())
+      keys = keys | argument.toTensor().key_set();
+    else if (argument.isTensorList())
+      for (const at::Tensor &tensor : argument.toTensorList())
+        keys = keys | tensor.key_set();
+  if (keys.empty())
+    return {};
+  return c10::DispatchKeySet(c10::toRuntimePerBackendFunctionalityKey(
+      c10::DispatchKey::Dense, keys.highestBackendKey()));
+}
+
 static std::string nameOf(const planfile::Plan &plan, std::uint32_t op) {
   return std::string(stringOf(plan, plan.operators()->Get(op)->name()));
 }
@@ -24,7 +39,7 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
           stringOf(plan, plan.operators()->Get(launch.op())->schema()),
           trusted)),
       arguments(makeArguments(op, plan, launch, memory, device)),
-      touched(accessesOf(op.schema(), plan, launch)) {
+      keys(keysOf(arguments)), touched(accessesOf(op.schema(), plan, launch)) {
   if (!launch.results())
     return;
   for (unsigned i = 0; i != launch.results()->size(); ++i)
@@ -43,7 +58,7 @@ std::size_t Launch::probe(Device &device) {
   script.recording = true;
   Stack stack = arguments;
   device.follow(&script);
-  op.callBoxed(stack);
+  run(stack);
 
   // Dropping the results is part of the recording: what outlives the call
   // (a library's cache) must never be given memory of ours.
@@ -111,7 +126,7 @@ unsigned Launch::callHooked(Stack &stack, Device &device) {
   stack.assign(arguments.begin(), arguments.end());
   script.next = 0;
   device.follow(&script);
-  op.callBoxed(stack);
+  run(stack);
   device.follow(nullptr);
   unsigned misses = 0;
   for (Result &result : results) {

@@ -1,11 +1,11 @@
 //===- Launch.h - One prepared operator call --------------------*- C++ -*-===//
 //
-// Everything that a call needs is made at load: the operator's handle and its
-// arguments, tensors over the arena. A call then copies the arguments to a
-// stack and lets the dispatcher take them off again. An operator that returns
-// new tensors is *hooked*: a probe at load notes its allocations, and each
-// call is then given the planned places for its results, and scratch for the
-// rest.
+// Everything that a call needs is made at load: the operator's handle, whose
+// kernel it is, and its arguments, tensors over the arena. A call then copies
+// the arguments to a stack and lets the kernel take them off again. An operator
+// that returns new tensors is *hooked*: a probe at load notes its allocations,
+// and each call is then given the planned places for its results, and scratch
+// for the rest.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_LAUNCH_H
@@ -37,7 +37,7 @@ public:
   /// The call of an operator that writes its arguments.
   void call(Stack &stack) const {
     stack.assign(arguments.begin(), arguments.end());
-    op.callBoxed(stack);
+    run(stack);
     stack.clear();
   }
 
@@ -53,8 +53,18 @@ private:
   };
   [[noreturn]] void refuse(const std::string &what) const;
 
+  void run(Stack &stack) const {
+    if (keys.empty())
+      op.callBoxed(stack);
+    else
+      op.redispatchBoxed(keys, &stack);
+  }
+
   c10::OperatorHandle op;
   Stack arguments;
+  /// What the dispatcher would find in the arguments, and in a rank's thread:
+  /// their backend. Empty if there are no tensors, and others decide.
+  c10::DispatchKeySet keys;
   Accesses touched;
   std::vector<Result> results;
   AllocationScript script;
