@@ -387,7 +387,8 @@ std::vector<uint32_t> ListScheduler::run() {
 // Solving
 //===----------------------------------------------------------------------===//
 
-static Answer tryOrder(const Problem &problem, std::vector<uint32_t> order) {
+static Answer tryOrder(const Problem &problem,
+                       const std::vector<uint32_t> &order) {
   Answer answer;
   answer.peak = findPeak(problem, order);
   answer.isFeasible = answer.peak.bytes <= problem.memoryLimit;

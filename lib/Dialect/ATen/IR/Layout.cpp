@@ -153,7 +153,7 @@ LogicalResult StridedAttr::verify(function_ref<InFlightDiagnostic()> emitError,
 }
 
 LogicalResult StridedAttr::verifyEncoding(
-    ArrayRef<int64_t> shape, Type elementType,
+    ArrayRef<int64_t> shape, Type /*elementType*/,
     function_ref<InFlightDiagnostic()> emitError) const {
   if (shape.size() != getStrides().size())
     return emitError() << "S1: expected one stride per dimension, found "

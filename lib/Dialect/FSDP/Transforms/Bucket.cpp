@@ -99,10 +99,8 @@ void Bucketer::run() {
     Bucket &bucket =
         open[{launch->getName().getStringRef(),
               gather ? Attribute(gather.getPhaseAttr()) : Attribute()}];
-    if (!joins(bucket, launch)) {
-      closed.push_back(std::move(bucket));
-      bucket.clear();
-    }
+    if (!joins(bucket, launch))
+      closed.push_back(std::exchange(bucket, {}));
     bucket.push_back(launch);
   }
   for (auto &[kind, bucket] : open)
