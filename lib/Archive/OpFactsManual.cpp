@@ -311,6 +311,9 @@ static constexpr EquivalentRow equivalents[] = {
     {"div.Scalar", Equivalent::TensorScalar},
     {"mean", Equivalent::MeanAsSum},
     {"mean.dim", Equivalent::MeanAsSum},
+    // aten/src/ATen/native/Pow.cpp copies for 1; native/cpu/PowKernel.cpp and
+    // native/cuda/PowKernel.cu multiply for 2.
+    {"pow.Tensor_Scalar", Equivalent::Power},
 };
 
 //===----------------------------------------------------------------------===//

@@ -224,6 +224,22 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
     return write(*target, result(quotient, 0, *target->layout, target->dtype));
   }
 
+  if (op.kind == Kind::Power && source && target &&
+      source->dtype == target->dtype) {
+    const Literal *literal = arguments[size_t(op.value)].literal;
+    double exponent = literal ? getScalar(*literal, DType::F64) : 0;
+    if (exponent == 1)
+      return write(*target, read(*source));
+    if (exponent == 2 &&
+        (target->dtype == DType::F32 || target->dtype == DType::F64)) {
+      const Operator &multiply = getOperator(
+          "aten::mul.out", archive::lookupOpFacts("mul.out")->schema);
+      Number base = source->operand(read(*source));
+      return write(*target, result(call(multiply, {base, base}), 0,
+                                   *target->layout, target->dtype));
+    }
+  }
+
   std::vector<Number> numbers;
   for (size_t i = 0; i != arguments.size(); ++i) {
     const Argument &argument = arguments[i];

@@ -119,6 +119,11 @@ static void setKind(Operator &op, const OpFacts &facts) {
     op.dim = op.find("dim");
     op.keepdim = op.find("keepdim");
     return;
+  case Equivalent::Power:
+    op.kind = Kind::Power;
+    op.source = op.find("self");
+    op.value = op.find("exponent");
+    return;
   }
   op.kind = Kind::WindowWrite;
   op.dim = op.find("dim");

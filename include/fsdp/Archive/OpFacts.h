@@ -83,6 +83,7 @@ enum class Equivalent : uint8_t {
   SelectScatter,  // copy_(%out, self); copy_(select(%out), src)
   TensorScalar,   // X.out with the scalar as a tensor: mul.Scalar, div.Scalar
   MeanAsSum,      // sum.IntList_out, then div_ by the number of elements
+  Power,          // exponent 1: copy_(%out, self); 2, of f32 and f64: mul.out
 };
 
 /// The facts of one overload. Plain data that lives as long as the program.

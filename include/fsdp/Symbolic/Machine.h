@@ -39,6 +39,7 @@ struct Operator {
     Embedding,   // a choice of rows
     WindowWrite, // `source` in a window, `base` or zeros around it
     Mean,        // a sum, divided
+    Power,       // `source` to the literal `value`
   } kind = Plain;
   planfile::OperatorSchema schema;
   Number number = 0;

@@ -94,6 +94,28 @@ plan.module @asserted mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
+// The first power is its base, in whatever way the exponent is spelled.
+// CHECK-LABEL: plan.module @powers
+plan.module @powers mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %y = plan.buffer transient : tensor<4x6xf32>
+  %z = plan.buffer transient : tensor<4x6xf32>
+  %a = plan.buffer transient : tensor<4x6xf32>
+  %b = plan.buffer transient : tensor<4x6xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    plan.launch "pow.Tensor_Scalar"(%x, 1) -> %y <forward>
+    plan.launch "pow.Tensor_Scalar"(%y, 1.0) -> %z <forward>
+    // CHECK-NEXT: plan.launch "neg"(%[[X:.*]]) -> %{{.*}} <forward>
+    plan.launch "neg"(%z) -> %a <forward>
+    // CHECK-NEXT: plan.launch "pow.Tensor_Scalar"(%[[X]], 2) -> %{{.*}} <forward>
+    plan.launch "pow.Tensor_Scalar"(%z, 2) -> %b <forward>
+    // CHECK-NEXT: }
+  }
+}
+
+// -----
+
 plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
   %x = plan.buffer input number 0 : tensor<4x6xf32>
   plan.program @step {

@@ -31,6 +31,7 @@ plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
   %y = plan.buffer transient : tensor<4x6xf32>
   %e = plan.buffer transient : tensor<2x3x6xf32>
   %m = plan.buffer transient : tensor<4x1xf32>
+  %half2 = plan.buffer transient : tensor<4x6xbf16>
   plan.program @step {
     // CHECK: plan.copy %[[X:.*]] to %{{.*}} <forward>
     plan.launch "_to_copy"(%x, dtype = bf16) -> %half <forward>
@@ -47,6 +48,14 @@ plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
     // CHECK-NEXT: plan.launch "sum.IntList_out"(%[[X]], [-1], true, dtype = f32) -> %[[M:.*]] <forward>
     // CHECK-NEXT: plan.launch "div.out"(%[[M]], 6) -> %[[M]] <forward>
     plan.launch "mean.dim"(%x, [-1], true) -> %m <forward>
+    // CHECK-NEXT: plan.launch "mul.out"(%[[X]], %[[X]]) -> %{{.*}} <forward>
+    plan.launch "pow.Tensor_Scalar"(%x, 2) -> %y <forward>
+    // CHECK-NEXT: plan.copy %[[X]] to %{{.*}} <forward>
+    plan.launch "pow.Tensor_Scalar"(%x, 1.0) -> %y <forward>
+    // CHECK-NEXT: plan.launch "pow.Tensor_Scalar_out"(%[[X]], 3) -> %{{.*}} <forward>
+    plan.launch "pow.Tensor_Scalar"(%x, 3) -> %y <forward>
+    // CHECK-NEXT: plan.launch "pow.Tensor_Scalar_out"(%{{.*}}, 2) -> %{{.*}} <forward>
+    plan.launch "pow.Tensor_Scalar"(%half, 2) -> %half2 <forward>
   }
 }
 

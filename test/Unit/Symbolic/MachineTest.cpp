@@ -6,6 +6,7 @@
 #include <rapidcheck.h>
 
 using namespace fsdp::symbolic;
+namespace planfile = fsdp::planfile;
 using fsdp::planfile::Space;
 
 namespace {
@@ -137,6 +138,39 @@ TEST_F(MachineTest, RefusesResultsOnOperands) {
                       "out) -> Tensor(a!)");
   machine.launch(product, {argument, argument, argument}, {});
   EXPECT_EQ(problem(), Problem::Overlap);
+}
+
+// The first power is the number itself, the second a product; no other is.
+TEST_F(MachineTest, PowersThatAreNone) {
+  const Window &x = vector(4), &y = vector(4);
+  const Window &small = vector(4, DType::BF16), &power = vector(4, DType::BF16);
+  write(x, 7);
+  write(small, 8);
+  auto call = [&](const char *name, const char *schema, const Window &of,
+                  Argument other, const Window &target) {
+    machine.launch(machine.getOperator(name, schema),
+                   {Argument{nullptr, {&of}}, other, {nullptr, {&target}}}, {});
+    return numberOf(target);
+  };
+  auto pow = [&](double exponent, const Window &of, const Window &target) {
+    Literal literal{planfile::Value::Float, {}, {exponent}};
+    return call("aten::pow.Tensor_Scalar_out",
+                "aten::pow.Tensor_Scalar_out(Tensor self, Scalar exponent, *, "
+                "Tensor(a!) out) -> Tensor(a!)",
+                of, {&literal, {}}, target);
+  };
+  auto square = [&](const Window &of, const Window &target) {
+    return call("aten::mul.out",
+                "aten::mul.out(Tensor self, Tensor other, *, Tensor(a!) out) "
+                "-> Tensor(a!)",
+                of, {nullptr, {&of}}, target);
+  };
+  EXPECT_EQ(pow(1, x, y), numberOf(x));
+  EXPECT_EQ(pow(1, small, power), numberOf(small));
+  EXPECT_EQ(pow(2, x, y), square(x, y));
+  EXPECT_NE(pow(2, small, power), square(small, power));
+  EXPECT_NE(pow(3, x, y), square(x, y));
+  EXPECT_FALSE(problem());
 }
 
 // Calls are numbered by what they do: the same call has the same number, unless

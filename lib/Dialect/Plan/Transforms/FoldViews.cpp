@@ -139,8 +139,7 @@ LogicalResult Folder::run(LaunchOp launch) {
   Value input = launch.getInputs().front();
 
   bool isView = facts->isView;
-  if (facts->equivalent == archive::Equivalent::Copy &&
-      isNeverOverwritten(getRoot(input))) {
+  if (isCopy(launch) && isNeverOverwritten(getRoot(input))) {
     // The copy has a storage of its own: it starts where the source does.
     RankedTensorType type = getTensorType(launch.getOutputs().front());
     if (dropOffset(getTensorType(input)) == type && isGapless(type)) {

@@ -42,6 +42,7 @@ private:
   bool selectFill();
   bool selectEmbedding();
   bool selectMean();
+  bool selectPower();
   bool selectWindow(Value source, Value base, std::optional<int64_t> select,
                     int64_t dim, int64_t start, int64_t step);
   bool selectOutOverload(const OpFacts &facts);
@@ -205,6 +206,22 @@ bool Selector::selectMean() {
   return true;
 }
 
+/// A power that ATen's kernels compute without one.
+bool Selector::selectPower() {
+  Value input = launch.getInputs().front();
+  Type type = getTensorType(input).getElementType();
+  if (isCopy(launch)) {
+    copy(input, output());
+    return true;
+  }
+  if (getExponent(launch) != 2 || !(type.isF32() || type.isF64()) ||
+      getTensorType(output()).getElementType() != type)
+    return false;
+  Attribute operand = aten::OperandAttr::get(builder.getContext());
+  launchInstead("mul.out", {operand, operand}, {input, input}, output());
+  return true;
+}
+
 /// The output is `source` in the window [start :: step] of dimension `dim` (or
 /// at index `select` of it), and `base`, or 0, elsewhere.
 bool Selector::selectWindow(Value source, Value base,
@@ -299,6 +316,8 @@ bool Selector::selectEquivalent(Equivalent equivalent) {
     return true;
   case Equivalent::MeanAsSum:
     return selectMean();
+  case Equivalent::Power:
+    return selectPower();
   }
   llvm_unreachable("covered switch");
 }

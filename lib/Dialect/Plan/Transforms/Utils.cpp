@@ -2,6 +2,8 @@
 
 #include "Utils.h"
 
+#include "fsdp/Archive/OpFacts.h"
+
 using namespace mlir;
 
 namespace fsdp::plan {
@@ -35,6 +37,33 @@ Value createView(Location loc, Value base, int64_t offset,
   builder.setInsertionPointAfterValue(base);
   return ViewOp::create(builder, loc, getRoot(base),
                         getRootOffset(base) + offset, type);
+}
+
+std::optional<double> getExponent(LaunchOp launch) {
+  const archive::OpFacts *facts = launch.getCallee().getFacts();
+  if (!facts || facts->equivalent != archive::Equivalent::Power)
+    return std::nullopt;
+  aten::ArgsAttr args = launch.getArgs();
+  unsigned index = args.find("exponent").value_or(1);
+  if (index >= args.getValues().size())
+    return std::nullopt;
+  Attribute value = args.getValues()[index];
+  if (auto integer = dyn_cast<IntegerAttr>(value))
+    return static_cast<double>(integer.getInt());
+  if (auto number = dyn_cast<FloatAttr>(value))
+    return number.getValueAsDouble();
+  return std::nullopt;
+}
+
+bool isCopy(LaunchOp launch) {
+  const archive::OpFacts *facts = launch.getCallee().getFacts();
+  if (!facts || launch.getInputs().empty() || launch.getOutputs().empty())
+    return false;
+  if (facts->equivalent == archive::Equivalent::Copy)
+    return true;
+  return getExponent(launch) == 1 &&
+         getTensorType(launch.getInputs().front()).getElementType() ==
+             getTensorType(launch.getOutputs().front()).getElementType();
 }
 
 Accesses::Accesses(ProgramOp program) {

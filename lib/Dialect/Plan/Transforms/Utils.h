@@ -22,6 +22,13 @@ void tidyBuffers(ModuleOp plan);
 mlir::Value createView(mlir::Location loc, mlir::Value base, int64_t offset,
                        mlir::RankedTensorType type);
 
+/// The number that `launch` has as an exponent, if its operator is a power that
+/// is something simpler for some.
+std::optional<double> getExponent(LaunchOp launch);
+
+/// True if what `launch` writes are the elements of its first input.
+bool isCopy(LaunchOp launch);
+
 /// One use of a buffer by a command.
 struct Access {
   uint32_t position; ///< Of the command in its program.
