@@ -316,6 +316,11 @@ static constexpr EquivalentRow equivalents[] = {
     {"pow.Tensor_Scalar", Equivalent::Power},
 };
 
+// IEEE 754 says what the result is, so neither vectors nor the order of loops
+// change it: aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, UnaryOpsKernel.cpp.
+static constexpr std::string_view exactOut[] = {
+    "abs.out", "add.out", "div.out", "mul.out", "neg.out", "sub.out"};
+
 //===----------------------------------------------------------------------===//
 // Putting it together
 //===----------------------------------------------------------------------===//
@@ -377,6 +382,7 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
       facts.isPure() &&
       (cost.cost == CostClass::Metadata || cost.cost == CostClass::Copy ||
        cost.cost == CostClass::Fill || cost.cost == CostClass::Elementwise);
+  facts.isExact = contains(exactOut, facts.name);
   for (const EquivalentRow &row : equivalents)
     if (row.name == facts.name)
       facts.equivalent = row.equivalent;

@@ -40,3 +40,18 @@ def test_second_power_is_a_product(dtype):
     for exponent in (2, 2.0):
         assert_same_bits(torch.pow(x, exponent), torch.mul(x, x))
         assert_same_bits(torch.pow(x.transpose(0, 2), exponent), torch.mul(x, x).transpose(0, 2))
+
+
+# IEEE 754 has one result for each of these: that of a kernel over vectors and that of one over single elements.
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("operator", [torch.abs, torch.neg, torch.add, torch.sub, torch.mul, torch.div])
+def test_exact_operators_do_not_see_strides(operator, dtype):
+    operands = [numbers(dtype, seed) for seed in range(1 if operator in (torch.abs, torch.neg) else 2)]
+    expected = operator(*operands)
+    for order in itertools.permutations(range(3)):
+        wide = torch.zeros([2 * size for size in expected.permute(order).shape], dtype=dtype)
+        window = wide[tuple(slice(0, size) for size in expected.permute(order).shape)]
+        back = [order.index(axis) for axis in range(3)]
+        operator(*operands, out=window.permute(back))
+        assert_same_bits(window.permute(back), expected)
+        assert_same_bits(operator(*(operand.permute(order) for operand in operands)).permute(back), expected)

@@ -130,6 +130,9 @@ struct OpFacts {
   Equivalent equivalent = Equivalent::None;
   /// Recomputing it in the backward costs less than keeping its result.
   bool isCheapToRecompute = false;
+  /// Writes each element as one correctly rounded operation on those of its
+  /// operands (`add` and `sub` if alpha is 1): the same bits for any strides.
+  bool isExact = false;
   /// A plan from a stranger may run it: it reads and writes its tensors only,
   /// no file, no state of the process, and no memory outside of them.
   bool isSafeInPlan = false;

@@ -66,3 +66,88 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
     plan.copy %e to %mean <backward>
   }
 }
+
+// -----
+
+// What rounds once for each element does so anywhere: a transposed result is
+// written as it is needed, and a window between zeros behind the zeros.
+// CHECK-LABEL: plan.module @exact
+plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %sum = plan.buffer transient : tensor<4x6xf32>
+  %turned = plan.view %sum at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
+  // CHECK-DAG: %[[OUT:.*]] = plan.buffer output number 0 : tensor<6x4xf32>
+  // CHECK-DAG: %[[SUM:.*]] = plan.view %[[OUT]] at 0 : tensor<4x6xf32, #aten.strided<[1, 4]>>
+  %out = plan.buffer output number 0 : tensor<6x4xf32>
+  %half = plan.view %x at 0 : tensor<4x3xf32, #aten.strided<[6, 1]>>
+  %minus = plan.buffer transient : tensor<4x3xf32>
+  // CHECK-DAG: %[[WIDE:.*]] = plan.buffer transient : tensor<4x6xf32>
+  // CHECK-DAG: %[[RIGHT:.*]] = plan.view %[[WIDE]] at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
+  %wide = plan.buffer transient : tensor<4x6xf32>
+  %right = plan.view %wide at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
+  %y = plan.buffer output number 1 : tensor<4x6xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.launch "add.out"(%{{.*}}, %{{.*}}, 1) -> %[[SUM]] <forward>
+    plan.launch "add.out"(%x, %x, 1) -> %sum <forward>
+    plan.copy %turned to %out <forward>
+    // CHECK-NEXT: plan.zero %[[WIDE]] <forward>
+    // CHECK-NEXT: plan.launch "neg.out"(%{{.*}}) -> %[[RIGHT]] <forward>
+    plan.launch "neg.out"(%half) -> %minus <forward>
+    plan.zero %wide <forward>
+    plan.copy %minus to %right <forward>
+    // CHECK-NEXT: plan.launch "exp.out"(%[[WIDE]]) -> %{{.*}} <forward>
+    plan.launch "exp.out"(%wide) -> %y <forward>
+    // CHECK-NEXT: }
+  }
+}
+
+// -----
+
+// Other strides: not for a kernel that has its own way with vectors, nor for a
+// sum with a factor, nor if somebody else reads the result. And zeros do not go
+// ahead of what is needed of the buffer they are in.
+// CHECK-LABEL: plan.module @inexact
+plan.module @inexact mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %a = plan.buffer transient : tensor<4x6xf32>
+  %at = plan.view %a at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
+  %b = plan.buffer transient : tensor<4x6xf32>
+  %bt = plan.view %b at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
+  %c = plan.buffer transient : tensor<4x6xf32>
+  %ct = plan.view %c at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
+  %d = plan.buffer transient : tensor<4x3xf32>
+  %half = plan.view %x at 0 : tensor<4x3xf32, #aten.strided<[6, 1]>>
+  %0 = plan.buffer output number 0 : tensor<6x4xf32>
+  %1 = plan.buffer output number 1 : tensor<6x4xf32>
+  %2 = plan.buffer output number 2 : tensor<6x4xf32>
+  %3 = plan.buffer output number 3 : tensor<4x6xf32>
+  %wide = plan.buffer transient : tensor<4x6xf32>
+  %right = plan.view %wide at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.launch "exp.out"
+    // CHECK-NEXT: plan.copy
+    plan.launch "exp.out"(%x) -> %a <forward>
+    plan.copy %at to %0 <forward>
+    // CHECK-NEXT: plan.launch "add.out"
+    // CHECK-NEXT: plan.copy
+    plan.launch "add.out"(%x, %x, 2) -> %b <forward>
+    plan.copy %bt to %1 <forward>
+    // CHECK-NEXT: plan.launch "neg.out"
+    // CHECK-NEXT: plan.copy
+    // CHECK-NEXT: plan.launch "exp.out"
+    plan.launch "neg.out"(%x) -> %c <forward>
+    plan.copy %ct to %2 <forward>
+    plan.launch "exp.out"(%c) -> %wide <forward>
+    // CHECK-NEXT: plan.launch "neg.out"
+    // CHECK-NEXT: plan.launch "exp.out"
+    // CHECK-NEXT: plan.zero
+    // CHECK-NEXT: plan.copy
+    plan.launch "neg.out"(%half) -> %d <forward>
+    plan.launch "exp.out"(%wide) -> %3 <forward>
+    plan.zero %wide <forward>
+    plan.copy %d to %right <forward>
+    plan.launch "exp.out"(%wide) -> %3 <forward>
+  }
+}

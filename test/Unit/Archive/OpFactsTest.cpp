@@ -146,6 +146,15 @@ TEST(OpFacts, Equivalents) {
   EXPECT_EQ(get("mm").equivalent, Equivalent::None);
 }
 
+TEST(OpFacts, Exact) {
+  for (const char *name :
+       {"abs.out", "neg.out", "add.out", "sub.out", "mul.out", "div.out"})
+    EXPECT_TRUE(get(name).isExact) << name;
+  for (const char *name : {"exp.out", "rsqrt.out", "sum.IntList_out",
+                           "div.out_mode", "add.Tensor", "mm.out"})
+    EXPECT_FALSE(get(name).isExact) << name;
+}
+
 TEST(OpFacts, SafeInPlan) {
   for (const char *name :
        {"mm.out", "copy_", "fill_.Scalar", "zero_", "index_select.out",

@@ -23,8 +23,8 @@ void plan::buildLowerToPlanPipeline(OpPassManager &pm,
   pm.addPass(createConvertFSDPToPlan(conversion));
   OpPassManager &nested = pm.nest<plan::ModuleOp>();
   nested.addPass(createFoldViews());
-  nested.addPass(createFoldCopies());
   nested.addPass(createSelectKernels());
+  nested.addPass(createFoldCopies());
   nested.addPass(createAssignMemory());
   nested.addPass(createAssignEvents());
 }

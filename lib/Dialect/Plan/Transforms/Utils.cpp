@@ -79,7 +79,7 @@ Accesses::Accesses(ProgramOp program) {
     auto add = [&](Value buffer, bool isWrite) {
       int64_t begin = getRootOffset(buffer);
       accesses[getRoot(buffer)].push_back(
-          {position, isWrite, command.getStream(), begin,
+          {&op, position, isWrite, command.getStream(), begin,
            begin + getExtent(getTensorType(buffer))});
     };
     for (Value buffer : command.getReads())
@@ -89,15 +89,28 @@ Accesses::Accesses(ProgramOp program) {
   }
 }
 
-void Accesses::move(BufferOp from, BufferOp to, int64_t offset) {
+SmallVector<Access *> Accesses::find(BufferOp root, int64_t begin, int64_t end,
+                                     uint32_t first, uint32_t last) {
+  SmallVector<Access *> found;
+  for (Access &access : accesses[root])
+    if (access.begin < end && begin < access.end && access.position >= first &&
+        access.position <= last)
+      found.push_back(&access);
+  return found;
+}
+
+void Accesses::move(BufferOp from, BufferOp to, int64_t offset,
+                    RankedTensorType window, Operation *copy) {
   SmallVector<Access, 4> moved = std::move(accesses[from]);
   accesses.erase(from);
   SmallVector<Access, 4> &target = accesses[to];
   for (Access access : moved) {
-    access.begin += offset;
-    access.end += offset;
+    access.begin = window ? offset : access.begin + offset;
+    access.end = window ? offset + getExtent(window) : access.end + offset;
     target.push_back(access);
   }
+  llvm::erase_if(target,
+                 [&](const Access &access) { return access.command == copy; });
 }
 
 } // namespace fsdp::plan

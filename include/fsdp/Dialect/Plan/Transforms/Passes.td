@@ -46,7 +46,11 @@ def FoldCopies : Pass<"plan-fold-copies", "::fsdp::plan::ModuleOp"> {
     buffer becomes the window and the copy goes. So gradients are computed right
     into the flat gradient, and results of the program into their place.
 
-    Before: `plan-fold-views`.
+    Sizes in another order and other strides will do if an exact operator (see
+    `OpFacts::isExact`) writes the buffer and only the copy reads it. Zeros that
+    are written around the window are then written earlier.
+
+    Before: `plan-select-kernels`, which makes the copies.
   }];
 }
 
