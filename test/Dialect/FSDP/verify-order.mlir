@@ -61,66 +61,6 @@ func.func @step(%p: !p, %x: tensor<8xf32>) {
 
 // -----
 
-// Groups that share ranks: the sum over all waits for the gather, which it need
-// not do for the sum over replicas, with whom a group of shards shares one rank.
-!p = !fsdp.shard<8xf32, 2>
-!f = !fsdp.future<!fsdp.gathered<8xf32>>
-!g = !fsdp.gathered<8xf32>
-!t = tensor<8xf32>
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %x: !t) {
-  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
-  %r0 = fsdp.async.all_reduce on @mesh over ["replica"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
-  %g0 = fsdp.async.wait %f0 : !f -> !g
-  %y = aten.call "neg"(%x) : (!t) -> !t
-  %s0 = fsdp.async.wait %r0 : !fsdp.future<!t> -> !t
-  %z = aten.call "neg"(%y) : (!t) -> !t
-  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %z : !t -> !fsdp.future<!t>
-  %s1 = fsdp.async.wait %r1 : !fsdp.future<!t> -> !t
-  %freed = fsdp.async.reshard %g0 : !g
-  %f1 = fsdp.async.unshard @u <forward> %p after %freed : !p -> !f
-  return
-}
-
-// -----
-
-!p = !fsdp.shard<8xf32, 2>
-!f = !fsdp.future<!fsdp.gathered<8xf32>>
-!t = tensor<8xf32>
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %x: !t) {
-  // expected-note@+1 {{the earlier one}}
-  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
-  // expected-error@+1 {{this and an earlier collective of another group share ranks, and may start in either order: wait for that one before this launch}}
-  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %x : !t -> !fsdp.future<!t>
-  return
-}
-
-// -----
-
-// A wait inside of a branch does not order what comes behind it.
-!p = !fsdp.shard<8xf32, 2>
-!f = !fsdp.future<!fsdp.gathered<8xf32>>
-!g = !fsdp.gathered<8xf32>
-!t = tensor<8xf32>
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %x: !t) {
-  %yes = arith.constant true
-  // expected-note@+1 {{the earlier one}}
-  %f0 = fsdp.async.unshard @u <forward> %p : !p -> !f
-  scf.if %yes {
-    %g0 = fsdp.async.wait %f0 : !f -> !g
-  }
-  // expected-error@+1 {{this and an earlier collective of another group share ranks}}
-  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %x : !t -> !fsdp.future<!t>
-  return
-}
-
-// -----
-
 // Control that is the same on all ranks: a constant, a sum over all of them.
 !t = tensor<1xf32>
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]

@@ -130,3 +130,35 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
     plan.launch "c"(%y) <backward>
   }
 }
+
+// -----
+
+// Groups of four and of two share ranks: their collectives wait for each other,
+// though they have no memory in common. A sum over the other axis does not.
+// CHECK-LABEL: plan.module @groups
+plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device "cpu" strategy "" {
+  plan.communicator @all axes [1, 2]
+  plan.communicator @local axes [2]
+  plan.communicator @replica axes [0]
+  %piece = plan.buffer transient at 0 : tensor<4xf32>
+  %full = plan.buffer transient at 64 : tensor<8xf32>
+  %flat = plan.buffer transient at 128 : tensor<8xf32>
+  %g = plan.buffer transient at 192 : tensor<2xf32>
+  %x = plan.buffer transient at 256 : tensor<4xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.all_gather @local
+    plan.all_gather @local %piece to %full <backward> on gather
+    // CHECK-NEXT: %[[GATHERED:.*]] = plan.record <backward> on gather
+    // CHECK-NEXT: plan.wait %[[GATHERED]] <backward> on reduce
+    // CHECK-NEXT: plan.reduce_scatter @all
+    plan.reduce_scatter @all divide <pre = 1, post = 4> via f32 %flat to %g <backward> on reduce
+    // CHECK-NEXT: %[[REDUCED:.*]] = plan.record <backward> on reduce
+    // CHECK-NEXT: plan.all_reduce @replica
+    plan.all_reduce @replica divide <pre = 1, post = 2> via f32 %x to %x <backward> on all_reduce
+    // CHECK-NEXT: plan.wait %[[REDUCED]] <backward> on gather
+    // CHECK-NEXT: plan.all_gather @local
+    // CHECK-NEXT: }
+    plan.all_gather @local %piece to %full <backward> on gather
+  }
+}

@@ -2,6 +2,8 @@
 //
 // Events for every dependence between streams, by vector clocks: what a stream
 // has waited for, and what that had waited for, need not be waited for again.
+// Collectives of two communicators that share ranks depend on each other as
+// well: one rank might start with the one, another rank with the other.
 //
 //===----------------------------------------------------------------------===//
 
@@ -9,7 +11,11 @@
 
 #include "Utils.h"
 
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/TypeSwitch.h"
+
 #include <array>
+#include <map>
 
 namespace fsdp::plan {
 #define GEN_PASS_DEF_ASSIGNEVENTS
@@ -45,6 +51,7 @@ public:
 
 private:
   void addDependences(Operation *op, Clock &needed);
+  uint64_t getAxes(Operation *op);
   void waitFor(CommandOpInterface command, Clock needed);
   Value getEvent(uint32_t position);
 
@@ -54,6 +61,8 @@ private:
   std::array<Clock, numStreams> streams;
   DenseMap<Value, Clock> recorded; // by events that were there before
   DenseMap<Operation *, History> histories;
+  llvm::StringMap<uint64_t> axes;        // of communicators, as bits
+  std::map<uint64_t, Clock> collectives; // by axes, the latest
 };
 
 } // namespace
@@ -63,11 +72,29 @@ EventAssigner::EventAssigner(ProgramOp program) {
     commands.push_back(cast<CommandOpInterface>(op));
   clocks.resize(commands.size());
   events.resize(commands.size());
+  auto plan = program->getParentOfType<ModuleOp>();
+  for (auto communicator : plan.getBody().front().getOps<CommunicatorOp>())
+    for (int64_t axis : communicator.getAxes())
+      if (cast<AxisAttr>(plan.getMesh()[axis]).getSize() != 1)
+        axes[communicator.getSymName()] |= uint64_t(1)
+                                           << std::min<int64_t>(axis, 63);
+}
+
+/// The axes of more than one rank that a collective is over; 0 if it is none.
+uint64_t EventAssigner::getAxes(Operation *op) {
+  return llvm::TypeSwitch<Operation *, uint64_t>(op)
+      .Case<AllGatherOp, ReduceScatterOp, AllReduceOp>(
+          [&](auto op) { return axes.lookup(op.getCommunicator()); })
+      .Default([](Operation *) { return 0; });
 }
 
 /// What has to be done before the command may run.
 void EventAssigner::addDependences(Operation *op, Clock &needed) {
   auto command = cast<CommandOpInterface>(op);
+  uint64_t own = getAxes(op);
+  for (const auto &[other, latest] : collectives)
+    if (other != own && (other & own))
+      needed.join(latest);
   for (Value buffer : command.getReads())
     needed.join(histories[getRoot(buffer)].writes);
   for (Value buffer : command.getWrites()) {
@@ -149,6 +176,8 @@ void EventAssigner::run() {
     if (auto record = dyn_cast<RecordOp>(*together.front()))
       recorded[record.getEvent()] = streams[self];
     for (CommandOpInterface command : together) {
+      if (uint64_t own = getAxes(command))
+        collectives[own][self] = last;
       for (Value buffer : command.getReads())
         histories[getRoot(buffer)].reads[self] = last;
       for (Value buffer : command.getWrites())
