@@ -194,6 +194,15 @@ struct FlattenModel
   }
 };
 
+/// A copy of the piece.
+struct PieceModel : CostOpInterface::ExternalModel<PieceModel, PieceOp> {
+  Work getWork(Operation *op, SymbolTableCollection &) const {
+    Computation work;
+    work.bytes = 2 * double(getMemoryBytes(op->getResult(0).getType()));
+    return work;
+  }
+};
+
 /// An update reads and writes the shard and each state, and reads the gradient.
 template <typename UpdateOp>
 struct UpdateModel
@@ -252,6 +261,7 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
   });
   registry.addExtension(+[](MLIRContext *context, FSDPDialect *) {
     FlattenGradsOp::attachInterface<FlattenModel>(*context);
+    PieceOp::attachInterface<PieceModel>(*context);
     AdamWOp::attachInterface<UpdateModel<AdamWOp>>(*context);
     SGDOp::attachInterface<UpdateModel<SGDOp>>(*context);
     AsyncUnshardOp::attachInterface<LaunchModel<AsyncUnshardOp>>(*context);

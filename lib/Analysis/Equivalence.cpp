@@ -46,7 +46,15 @@ private:
   using Effects = SmallVector<std::pair<unsigned, Operation *>>;
 
   // The first words of keys. Those of calls start with a pointer.
-  enum Tag : uintptr_t { Argument, Parameter, State, Flat, Reduced, Fresh };
+  enum Tag : uintptr_t {
+    Argument,
+    Parameter,
+    State,
+    Kept,
+    Flat,
+    Reduced,
+    Fresh
+  };
 
   unsigned intern(ArrayRef<uintptr_t> key, unsigned numResults = 1);
   template <typename... Words> unsigned internWords(Tag tag, Words... words) {
@@ -59,6 +67,8 @@ private:
   LogicalResult checkLayouts();
   LogicalResult numberArguments(func::FuncOp func);
   LogicalResult numberBody(func::FuncOp func, Effects &effects);
+  LogicalResult numberGather(CollectiveOpInterface gather);
+  void numberPiece(PieceOp piece);
   LogicalResult numberView(ViewOp view);
   LogicalResult numberFlat(FlattenGradsOp flatten);
   LogicalResult numberReduction(Reduction reduction);
@@ -91,6 +101,7 @@ private:
   DenseMap<Value, unsigned> numbers;
   Effects sourceEffects, stepEffects;
 
+  DenseMap<unsigned, PieceOp> pieces;
   DenseMap<unsigned, FlattenGradsOp> flats;
   DenseMap<unsigned, Reduction> reductions;
   /// The last value of each state, and which elements are updated by whom.
@@ -227,11 +238,17 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
     };
     LogicalResult result =
         TypeSwitch<Operation *, LogicalResult>(&op)
-            .Case<UnshardOp, AsyncUnshardOp, AsyncWaitOp>([&](auto op) {
-              forward(op->getOperand(0), op->getResult(0));
+            .Case<UnshardOp, AsyncUnshardOp>(
+                [&](auto op) { return numberGather(op); })
+            .Case([&](AsyncWaitOp op) {
+              forward(op.getFuture(), op.getValue());
               return success();
             })
             .Case([&](AsyncReshardOp) { return success(); })
+            .Case([&](PieceOp op) {
+              numberPiece(op);
+              return success();
+            })
             .Case([&](ViewOp op) { return numberView(op); })
             .Case([&](FlattenGradsOp op) { return numberFlat(op); })
             .Case<ReduceScatterOp, AsyncReduceScatterOp>(
@@ -295,6 +312,33 @@ void Equivalence::numberOther(Operation &op, Effects &effects) {
 //===----------------------------------------------------------------------===//
 // Parameters and gradients
 //===----------------------------------------------------------------------===//
+
+/// Pieces make a whole again when those ranks gather that had cut it.
+LogicalResult Equivalence::numberGather(CollectiveOpInterface gather) {
+  Value shard = gather->getOperand(0), full = gather->getResult(0);
+  PieceOp piece = pieces.lookup(numbers.lookup(shard));
+  if (!piece) {
+    forward(shard, full);
+    return success();
+  }
+  if (llvm::to_vector(piece.getAxes().getAsValueRange<StringAttr>()) !=
+      gather.getGroupAxes()) {
+    InFlightDiagnostic diagnostic =
+        gather->emitError("expected to gather pieces over the axes ")
+        << piece.getAxes() << " over which they were cut, found other axes";
+    diagnostic.attachNote(piece.getLoc()) << "cut here";
+    return diagnostic;
+  }
+  forward(piece.getFull(), full);
+  return success();
+}
+
+void Equivalence::numberPiece(PieceOp piece) {
+  unsigned number = internWords(
+      Kept, uintptr_t(numbers.lookup(piece.getFull())), word(piece.getAxes()));
+  numbers[piece.getPiece()] = number;
+  pieces.try_emplace(number, piece);
+}
 
 LogicalResult Equivalence::numberView(ViewOp view) {
   auto state = StateAttr::get(
@@ -456,9 +500,9 @@ Value Equivalence::resolve(Value value) {
         return value;
       value =
           init.getBody().front().getTerminator()->getOperand(result.getInt());
-    } else if (isa<AsyncWaitOp, UnshardOp, AsyncUnshardOp, ReduceScatterOp,
-                   AsyncReduceScatterOp, AllReduceOp, AsyncAllReduceOp>(
-                   value.getDefiningOp())) {
+    } else if (isa<AsyncWaitOp, UnshardOp, AsyncUnshardOp, PieceOp,
+                   ReduceScatterOp, AsyncReduceScatterOp, AllReduceOp,
+                   AsyncAllReduceOp>(value.getDefiningOp())) {
       value = value.getDefiningOp()->getOperand(0);
     } else {
       return value;

@@ -33,6 +33,9 @@ std::string describe(Value value) {
       .Case([](AsyncUnshardOp op) {
         return ("gathered unit '" + op.getUnit() + "'").str();
       })
+      .Case([](PieceOp op) {
+        return ("piece of unit '" + op.getUnit() + "'").str();
+      })
       .Case([](FlattenGradsOp op) {
         return ("flat gradient of unit '" + op.getUnit() + "'").str();
       })

@@ -26,9 +26,10 @@ static bool isUniform(func::FuncOp func, unsigned argument) {
 
 /// True if the collective leaves the same on all ranks.
 static bool makesUniform(CollectiveOpInterface op) {
-  // Replicas have the same shards of parameters.
+  // Replicas have the same shards of parameters, and groups the same pieces.
   if (op.getKind() == CollectiveKind::AllGather)
-    return isa<BlockArgument>(op->getOperand(0));
+    return isa<BlockArgument>(op->getOperand(0)) ||
+           op->getOperand(0).getDefiningOp<PieceOp>();
   if (op.getKind() == CollectiveKind::ReduceScatter)
     return false;
   FlatSymbolRefAttr mesh = op.getMeshAttr();
@@ -125,6 +126,8 @@ bool Uniformity::visit(Block &block) {
     if (collective && makesUniform(collective))
       continue;
     Value source = getOperandSource(op.getOperands());
+    if (isa<PieceOp>(op)) // each rank has another
+      source = op.getResult(0);
     bool isKnown =
         collective || op.hasTrait<ScheduledOp>() || isMemoryEffectFree(&op);
     for (Value result : op.getResults())

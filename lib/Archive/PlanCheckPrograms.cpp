@@ -203,7 +203,8 @@ bool PlanChecker::checkCollective(const Place &place,
 
   // How many elements the two have, in pieces of which one is a rank's.
   constexpr bool gathers = std::is_same_v<Collective, AllGather>;
-  constexpr bool scatters = std::is_same_v<Collective, ReduceScatter>;
+  constexpr bool keeps = std::is_same_v<Collective, Piece>;
+  constexpr bool scatters = keeps || std::is_same_v<Collective, ReduceScatter>;
   uint64_t piece = gathers ? source.numel : target.numel;
   uint64_t whole = gathers ? target.numel : source.numel;
   uint64_t factor = gathers || scatters ? group : 1, expected = 0;
@@ -216,7 +217,14 @@ bool PlanChecker::checkCollective(const Place &place,
     if (!checkIndex(place, "unit", collective.unit(), plan.units()->size()))
       return false;
     const Unit &unit = *plan.units()->Get(collective.unit());
-    if (piece != unit.numel() / unit.shards())
+    // Pieces of what is gathered may be those of a group that is smaller.
+    bool isSmaller = (gathers || keeps) && group < unit.shards();
+    if (isSmaller && whole != unit.numel())
+      return refuse(place.text(),
+                    std::to_string(unit.numel()) + " elements of unit " +
+                        std::string(nameOf(unit.name())) + " for the whole",
+                    std::to_string(whole));
+    if (!isSmaller && piece != unit.numel() / unit.shards())
       return refuse(place.text(),
                     "pieces of " +
                         std::to_string(unit.numel() / unit.shards()) +
@@ -234,7 +242,7 @@ bool PlanChecker::checkCollective(const Place &place,
                       describeBuffer(collective.target()));
   DType from = buffer(collective.source()).dtype();
   DType to = buffer(collective.target()).dtype();
-  if (gathers && from != to)
+  if ((gathers || keeps) && from != to)
     return refuse(place.text(), "a target of " + std::string(spell(from)),
                   spell(to));
   return true;
@@ -392,6 +400,8 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
                   "a target of " + std::to_string(source) + " elements",
                   std::to_string(target));
   }
+  case Step::Piece:
+    return checkCollective(place, *command.step_as_Piece(), role);
   case Step::Record:
   case Step::Wait:
     return checkEvent(place, command);

@@ -76,6 +76,14 @@ CommandFacts fsdp::getFacts(const planfile::PlanFile &plan,
     facts.buffers = {command.step_as_Copy()->source(),
                      command.step_as_Copy()->target()};
     break;
+  case Step::Piece: {
+    const auto &piece = *command.step_as_Piece();
+    facts = {"piece",
+             piece.unit(),
+             planfile::none,
+             {piece.source(), piece.target()}};
+    break;
+  }
   case Step::Record:
     facts.name = "record";
     break;

@@ -48,15 +48,18 @@ Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
 std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
                                          unsigned rank) {
   std::vector<std::uint32_t> over(plan.units()->size(), none);
+  // What gathers pieces for a smaller group does not say how a unit is cut.
+  auto cut = [&](std::uint32_t unit, std::uint32_t communicator) {
+    if (unit != none && groupOf(plan, communicator, rank).members.size() ==
+                            plan.units()->Get(unit)->shards())
+      over[unit] = communicator;
+  };
   for (const planfile::Program *program : *plan.programs())
     for (const planfile::Command *command : *program->commands()) {
-      if (const auto *gather = command->step_as_AllGather()) {
-        if (gather->unit() != none)
-          over[gather->unit()] = gather->communicator();
-      } else if (const auto *scatter = command->step_as_ReduceScatter()) {
-        if (scatter->unit() != none)
-          over[scatter->unit()] = scatter->communicator();
-      }
+      if (const auto *gather = command->step_as_AllGather())
+        cut(gather->unit(), gather->communicator());
+      else if (const auto *scatter = command->step_as_ReduceScatter())
+        cut(scatter->unit(), scatter->communicator());
     }
   std::vector<unsigned> indices;
   for (unsigned unit = 0; unit != plan.units()->size(); ++unit) {

@@ -123,6 +123,9 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   case Step::Copy:
     prepareCopy(prepared, *command.step_as_Copy());
     break;
+  case Step::Piece:
+    preparePiece(prepared, *command.step_as_Piece());
+    break;
   case Step::Record:
     prepared.kind = Kind::Record;
     prepared.index = command.step_as_Record()->event();
@@ -169,6 +172,28 @@ void Program::prepareCopy(Command &command, const planfile::Copy &copy) {
   command.kind = Kind::Copy;
   command.index = static_cast<std::uint32_t>(copies.size());
   copies.emplace_back(std::move(target), std::move(source));
+}
+
+void Program::preparePiece(Command &command, const planfile::Piece &piece) {
+  Memory &memory = *rank.memory;
+  Group group = groupOf(*rank.plan, piece.communicator(), rank.rank);
+  std::uint64_t whole = memory.elements(piece.source());
+  std::uint64_t count = memory.elements(piece.target());
+  if (whole != count * group.members.size() ||
+      memory.type(piece.source()) != memory.type(piece.target()))
+    throw Error("piece: " + std::to_string(count) + " of " +
+                std::to_string(whole) + " elements among " +
+                std::to_string(group.members.size()) + " ranks");
+  if (!memory.isContiguous(piece.source()) ||
+      !memory.isContiguous(piece.target()))
+    throw Error("piece: a buffer is not contiguous");
+  touch(piece.source(), false);
+  touch(piece.target(), true);
+  std::size_t bytes = count * itemSize(memory.type(piece.target()));
+  command.kind = Kind::CopyBytes;
+  command.index = static_cast<std::uint32_t>(blocks.size());
+  blocks.push_back({memory.data(piece.target()),
+                    memory.data(piece.source()) + group.index * bytes, bytes});
 }
 
 void Program::prepareCollective(Command &command, Collective collective,

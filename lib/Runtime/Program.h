@@ -131,6 +131,7 @@ private:
                          std::uint32_t source, std::uint32_t target,
                          std::uint32_t unit);
   void prepareCopy(Command &command, const planfile::Copy &copy);
+  void preparePiece(Command &command, const planfile::Piece &piece);
   void touch(std::uint32_t buffer, bool isWrite);
   void insert(Insertions insertions);
   void insertDrains();

@@ -304,6 +304,12 @@ void Machine::allGather(const Window &source, const Window &target,
                                target.layout->numel));
 }
 
+void Machine::keepPiece(const Window &source, const Window &target,
+                        uint64_t axes) {
+  beginCommand();
+  write(target, values.shard(readPieces(source), axes, target.layout->numel));
+}
+
 Pieces Machine::sum(const Pieces &flat, uint64_t axes, double divisor,
                     DType via, DType dtype) {
   Pieces result;

@@ -44,6 +44,7 @@ private:
   std::string compare(Roles roles, const Meanings &found);
 
   uint64_t getAxes(uint32_t communicator) const;
+  uint64_t getGroupSize(uint32_t communicator) const;
   std::string_view nameOf(uint32_t index) const {
     return index == none ? std::string_view()
                          : plan.strings()->Get(index)->string_view();
@@ -122,6 +123,14 @@ uint64_t PlanVerifier::getAxes(uint32_t communicator) const {
   return axes;
 }
 
+/// The ranks of one of its groups.
+uint64_t PlanVerifier::getGroupSize(uint32_t communicator) const {
+  uint64_t ranks = 1;
+  for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
+    ranks *= plan.mesh()->Get(axis)->size();
+  return ranks;
+}
+
 void PlanVerifier::readTables() {
   // Buffers share their shapes.
   std::map<std::pair<uint32_t, uint32_t>, const Layout *> known;
@@ -162,10 +171,12 @@ void PlanVerifier::readUnits() {
                                 numel, parameter->trainable()});
     }
   }
-  // Collectives say along which axes a unit is cut; the first one decides.
+  // Collectives say along which axes a unit is cut; the first one decides that
+  // is not of pieces for a smaller group.
   std::vector<bool> isKnown(units.size());
   auto cut = [&](uint32_t unit, uint32_t communicator) {
-    if (unit == none || isKnown[unit])
+    if (unit == none || isKnown[unit] ||
+        getGroupSize(communicator) != units[unit].shards)
       return;
     units[unit].axes = getAxes(communicator);
     isKnown[unit] = true;
@@ -306,6 +317,11 @@ void PlanVerifier::runCommand(const pf::Command &command) {
   case pf::Step::Copy: {
     const pf::Copy &copy = *command.step_as_Copy();
     return machine.copy(windows[copy.source()], windows[copy.target()]);
+  }
+  case pf::Step::Piece: {
+    const pf::Piece &piece = *command.step_as_Piece();
+    return machine.keepPiece(windows[piece.source()], windows[piece.target()],
+                             getAxes(piece.communicator()));
   }
   case pf::Step::Record:
   case pf::Step::Wait:

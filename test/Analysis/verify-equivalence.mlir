@@ -27,6 +27,13 @@
 // TWICE: error: expected each value to be reduced once, found a second reduction
 // TWICE: note: the first is here
 
+// Pieces that are gathered by other ranks than those that have cut them.
+// RUN: fsdp-opt %S/../Dialect/FSDP/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-reshard-policy=after-forward=2 -o %t.pieces.mlir
+// RUN: sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' %t.pieces.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
+// RUN: fsdp-opt %t.pieces.mlir --fsdp-async | sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
+// PIECES: error: expected to gather pieces over the axes ["local"] over which they were cut, found other axes
+// PIECES: note: cut here
+
 // A use in the backward of the gather of the forward, one by one and all.
 // RUN: sed 's/%%b1 = fsdp.view %%u1/%%b1 = fsdp.view %%u0/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE
 // RUN: sed '/%%u1 = /d;s/%%u1\[/%%u0[/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE

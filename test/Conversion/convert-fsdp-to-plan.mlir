@@ -67,6 +67,34 @@ module {
 
 // -----
 
+// What is kept of a gathered unit, and the gather of that in a small group.
+// CHECK-LABEL: plan.module @plan
+// CHECK-DAG: plan.communicator @shard_local axes [1, 2]
+// CHECK-DAG: plan.communicator @local axes [2]
+// CHECK-DAG: plan.unit @u storage f32 compute bf16 reduce f32 shards 4
+// CHECK: plan.program @step
+// CHECK: plan.all_gather @shard_local %{{.*}} to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.piece @local %[[FULL]] to %[[PIECE:.*]] of @u <forward>
+// CHECK-NEXT: plan.all_gather @local %[[PIECE]] to %[[AGAIN:.*]] of @u <backward> on gather
+// CHECK-NEXT: }
+module {
+  fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+  fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32
+      layout <["w" : 24 at 0], numel = 24, padded = 24> {reshard_after_forward}
+  func.func @step(%p: !fsdp.shard<24xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}) {
+    %future = fsdp.async.unshard @u <forward> over ["shard", "local"] %p : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
+    %piece = fsdp.piece @u over ["local"] %full : !fsdp.gathered<24xbf16> -> !fsdp.shard<24xbf16, 2>
+    fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
+    %later = fsdp.async.unshard @u <backward> over ["local"] %piece : !fsdp.shard<24xbf16, 2> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    %again = fsdp.async.wait %later : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
+    fsdp.async.reshard %again : !fsdp.gathered<24xbf16>
+    return
+  }
+}
+
+// -----
+
 // One rank: no collective. The gathered unit is the shard, and the gradient is
 // laid out where it stays.
 // CHECK-LABEL: plan.module @plan

@@ -33,9 +33,9 @@ USAGE = {
     "--ranks 2 --bucket merge:bytes:-1":
         "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units; "
         "found 'merge:bytes:-1'",
-    "--ranks 2 --reshard maybe": "fsdp-plan: error: --reshard: expected one of true, false; found 'maybe'",
-    "--ranks 2 --reshard 2":
-        "fsdp-plan: error: --reshard: expected true or false; found '2', and shards over a smaller group are not built yet",
+    "--ranks 2 --reshard maybe": "fsdp-plan: error: --reshard: expected true, false or a number of ranks; found 'maybe'",
+    "--ranks 4 --reshard 3":
+        "fsdp-plan: error: --reshard: expected a number of ranks that divides the 4 of --ranks; found '3'",
     "--ranks 2 --reshard true --strategy no_shard":
         "fsdp-plan: error: --reshard: --strategy 'no_shard' already says what is freed; give one of the two",
     "--ranks 2 --remat scope:nosuch":

@@ -17,6 +17,8 @@ OTHERS = [
     r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard false",
     "--schedule list", "--schedule list --budget 700KiB",
 ]
+SMALL_GROUPS = ["--reshard 2", "--reshard 2 --limit 0 --forward-prefetch 2", "--reshard 2 --bucket blocks:2",
+                "--reshard 2 --prefetch backward_post", r"--reshard 2 --remat scope:.*mlp", "--reshard 2 --schedule list"]
 DATA = {"gpt2": "gpt2_train2x5.safetensors", "llama": "llama_ref4.safetensors"}
 SEEDS = int(os.environ.get("FSDP_CHAOS_SEEDS", 10))
 STEPS = 4
@@ -50,6 +52,14 @@ def test_schedules_keep_the_bits(ranks, train):
         assert train("gpt2", ranks, schedule, "--overlap") == plain, schedule
     for schedule in OTHERS[1 - ranks % 2 :: 2]:
         assert train("gpt2", ranks, schedule) == plain, schedule
+
+
+# Who gathers from whom changes nothing of what is gathered.
+@pytest.mark.parametrize("graph", ["gpt2", "llama"])
+def test_small_groups_keep_the_bits(graph, train):
+    for seed, schedule in enumerate(SMALL_GROUPS, 1):
+        assert train(graph, 4, schedule) == train(graph, 4), schedule
+        assert train(graph, 4, schedule, "--overlap", "--chaos", seed) == train(graph, 4), schedule
 
 
 # Delays before every command, and NaN in whatever is not in use: a wait that is missing in the plan would show.

@@ -24,6 +24,7 @@ def options(config):
     backward = {"BACKWARD_PRE": "backward_pre", "BACKWARD_POST": "backward_post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
     text = rf"ranks={config['world']} strategy={strategy} wrap=scope:u\.\d+ prefetch={backward} forward-prefetch={int(config.get('fwd', False))}"
     compute, reduce = config.get("mixed", [None, None])
+    text += f" reshard={config['reshard']}" if type(config.get("reshard")) is int else ""
     return text + (" storage-dtype=f32" if compute else "") + (" reduce-dtype=f32" if reduce else "")
 
 
@@ -33,10 +34,11 @@ def count(graph, config):
     sizes = {found[1]: (int(found[2] or 1), found[3])
              for found in re.finditer(r"(%\S+) = plan\.(?:buffer|view) .* : tensor<(?:(\d+)x)?(\w+)>", text)}
     rows = {phase: collections.defaultdict(lambda: [0, 0, 0]) for phase in ("forward", "backward")}
-    for kind, via, source, target, phase in re.findall(
-            r"plan\.(all_gather|reduce_scatter|all_reduce) @\w+ (?:divide <.*> via (\w+) )?(%\S+) to (%\S+) of .*<(\w+)>", text):
+    for kind, group, via, source, target, phase in re.findall(
+            r"plan\.(all_gather|reduce_scatter|all_reduce) @(\w+) (?:divide <.*> via (\w+) )?(%\S+) to (%\S+) of .*<(\w+)>", text):
         dtype, itemsize = DTYPES[via or sizes[source][1]]
-        row = rows[phase][f"{kind}/{config['world']}/{dtype}"]
+        ranks = config["reshard"] if group == "local" else config["world"]
+        row = rows[phase][f"{kind}/{ranks}/{dtype}"]
         for column, change in enumerate((1, sizes[source][0] * itemsize, sizes[target][0] * itemsize)):
             row[column] += change
     return {phase: dict(table) for phase, table in rows.items()}

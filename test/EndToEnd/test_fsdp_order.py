@@ -1,7 +1,8 @@
 """The order of a schedule is that of PyTorch's FSDP, event by event.
 
 test/fixtures/fsdp_traces.json is what FSDP1 and FSDP2 did in the last of their recorded steps: AG(u) a gather is
-launched, wait(u) compute waits for it, F(u) and B(u) compute, free(u) its memory ends, RS(u) a reduction is launched.
+launched, wait(u) compute waits for it, F(u) and B(u) compute, free(u) its memory ends, part(u) but for a piece, RS(u) a
+reduction is launched.
 A plan differs by nature in what `expected` leaves out, line by line.
 """
 
@@ -29,11 +30,13 @@ def short(unit):
 def schedule(graph, config):
     """(forward, backward): the events of the schedule that has this configuration's options."""
     strategy = config.get("strategy", "FULL_SHARD" if config.get("reshard", None) is not False else "SHARD_GRAD_OP").lower()
+    group = config.get("reshard")
+    policy = [f"--fsdp-reshard-policy=after-forward={group}"] if type(group) is int else []
     backward = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
     ahead = int(config.get("fwd", config.get("explicit_fwd", False)))
     wrap = r"u\.\d+" if config["model"] == "chain" else r"transformer\.h\.\d+"
-    text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard=ranks=2 strategy={strategy}",
-                   "--fsdp-async", f"--fsdp-prefetch=backward={backward} forward={ahead}", "--fsdp-verify-scheduled",
+    text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard=ranks={config['world']} strategy={strategy}",
+                   *policy, "--fsdp-async", f"--fsdp-prefetch=backward={backward} forward={ahead}", "--fsdp-verify-scheduled",
                    "--fsdp-verify-futures").stdout
     events, unit = {"forward": [], "backward": []}, {}
 
@@ -54,6 +57,8 @@ def schedule(graph, config):
         elif "async.wait" in line and read:
             unit[result] = unit[read[0]]
             add("wait", result)
+        elif "fsdp.piece" in line:
+            add("part", operands[0])
         elif "async.reshard" in line:
             add("free", operands[0])
         elif found := re.search(r"async\.(?:reduce_scatter|all_reduce) @\"?([^ \"]+)\"? over", line):
@@ -89,6 +94,8 @@ def expected(case, read):
             if kind == "free" and not ends_alike(case, unit):
                 continue
             yield f"{kind}({unit})"
+            if kind == "part":  # is also the end of what it is a part of
+                yield f"free({unit})"
 
     return [list(keep(case["forward"], False)), list(keep(case["backward"], True))]
 

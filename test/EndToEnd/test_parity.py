@@ -22,6 +22,15 @@ def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
     succeed("fsdp-run", plan, "--ranks", ranks, "--weights", weights, "--reference", reference, "--tolerance", GRAPHS[graph])
 
 
+# FSDP2's reshard_after_forward=N: the backward gathers what N neighbours have kept.
+@pytest.mark.parametrize("ranks, group", [(4, 2), (8, 4)])
+@pytest.mark.parametrize("graph", ["gpt2", "llama", "llama_bf16", "frozen"])
+def test_reshard_to_small_groups(graph, ranks, group, plans, references):
+    plan = plans(graph, ranks, "--reshard", group)
+    succeed("fsdp-run", plan, "--verify", "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, ranks),
+            "--tolerance", GRAPHS[graph])
+
+
 # One flat parameter for both blocks: gathered together, reduced together.
 @pytest.mark.parametrize("graph", ["gpt2", "frozen"])
 def test_merged_units(graph, plans, references):

@@ -183,6 +183,10 @@ private:
       visit(command.step_as_Copy()->source());
       visit(command.step_as_Copy()->target());
       break;
+    case pf::Step::Piece:
+      visit(command.step_as_Piece()->source());
+      visit(command.step_as_Piece()->target());
+      break;
     default:
       break;
     }
@@ -305,6 +309,10 @@ private:
     if (const auto *gather = first.step_as_AllGather())
       return "gathered parameters of " +
              text(plan.units()->Get(gather->unit())->name());
+    if (const auto *piece = first.step_as_Piece();
+        piece && piece->unit() != none)
+      return "piece of the parameters of " +
+             text(plan.units()->Get(piece->unit())->name());
     if (buffer(root).role() == pf::BufferRole::Gradient)
       return "reduced gradients";
     if (!unit.empty())
@@ -363,7 +371,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
 
   os << "\nper step and rank\n";
   for (const PlanSummary::Traffic &row : summary.traffic)
-    os << llvm::formatv("  {0,-15} over {1,-10} {2,5} calls {3,12}\n", row.kind,
+    os << llvm::formatv("  {0,-15} over {1,-11} {2,4} calls {3,12}\n", row.kind,
                         row.communicator, row.calls, spellBytes(row.bytes));
   if (summary.traffic.empty())
     os << "  no communication\n";

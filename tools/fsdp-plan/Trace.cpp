@@ -33,6 +33,7 @@ static std::string getName(Operation *op) {
         return op.getUnit() ? "all_reduce " + op.getUnit()->str()
                             : std::string("all_reduce");
       })
+      .Case([](PieceOp op) { return "piece " + op.getUnit().str(); })
       .Case([](FlattenGradsOp op) { return "flatten " + op.getUnit().str(); })
       .Case([](AdamWOp op) { return "adamw " + op.getUnit().str(); })
       .Case([](SGDOp op) { return "sgd " + op.getUnit().str(); })
@@ -45,6 +46,8 @@ static StringRef getRole(Operation *op) {
     return aten::stringifyPhase(call.getPhase().value_or(aten::Phase::Forward));
   if (auto gather = dyn_cast<AsyncUnshardOp>(op))
     return aten::stringifyPhase(gather.getPhase());
+  if (isa<PieceOp>(op))
+    return "forward";
   return isa<AdamWOp, SGDOp>(op) ? "update" : "backward";
 }
 

@@ -89,7 +89,8 @@ struct CommandLine {
   cl::opt<std::string> reshard{
       "reshard",
       cl::desc("Whether parameters are freed behind the forward, instead of "
-               "--strategy: true is full_shard, false shard_grad_op"),
+               "--strategy: true is full_shard, false shard_grad_op; or N: "
+               "each keeps a piece, that N neighbours gather again"),
       cl::value_desc("policy"), cl::cat(category)};
   cl::opt<std::string> remat{
       "remat", cl::init("none"),
@@ -297,7 +298,7 @@ LogicalResult readRemat(const CommandLine &line, FSDPPipelineOptions &options) {
 }
 
 /// A strategy that shards is a reshard policy: one of the two is given.
-LogicalResult readStrategy(const CommandLine &line,
+LogicalResult readStrategy(const CommandLine &line, int64_t ranks,
                            FSDPPipelineOptions &options) {
   StringRef strategy = line.strategy;
   bool isKnown = false;
@@ -307,14 +308,22 @@ LogicalResult readStrategy(const CommandLine &line,
           isKnown)))
     return failure();
   if (line.reshard.getNumOccurrences()) {
-    if (int64_t count = 0; !StringRef(line.reshard).getAsInteger(10, count))
-      return refuse("--reshard: expected true or false; found '" +
-                    line.reshard +
-                    "', and shards over a smaller group are not built yet");
-    if (failed(choose<StringRef>(
-            "reshard", line.reshard,
-            {{"true", "full_shard"}, {"false", "shard_grad_op"}}, strategy)))
-      return failure();
+    StringRef reshard = line.reshard;
+    if (int64_t group = 0; !reshard.getAsInteger(10, group)) {
+      if (group < 1 || ranks % group != 0)
+        return refuse(
+            "--reshard: expected a number of ranks that divides the " +
+            std::to_string(ranks) + " of --ranks; found '" + reshard + "'");
+      strategy = group == 1 && ranks > 1 ? "shard_grad_op" : "full_shard";
+      if (group != ranks)
+        options.reshard = reshard.str();
+    } else if (reshard == "true" || reshard == "false") {
+      strategy = reshard == "true" ? "full_shard" : "shard_grad_op";
+    } else {
+      return refuse("--reshard: expected true, false or a number of ranks; "
+                    "found '" +
+                    reshard + "'");
+    }
     if (line.strategy.getNumOccurrences())
       return refuse("--reshard: --strategy '" + line.strategy +
                     "' already says what is freed; give one of the two");
@@ -355,7 +364,8 @@ LogicalResult readOptions(const CommandLine &line,
     return failure();
   int64_t budget = 0;
   if (failed(readBytes("budget", line.budget, budget)) ||
-      failed(readStrategy(line, options)) || failed(readRemat(line, options)))
+      failed(readStrategy(line, ranks, options)) ||
+      failed(readRemat(line, options)))
     return failure();
   options.budget = budget;
   options.ranks = ranks;

@@ -100,6 +100,7 @@ public:
   void copy(const Window &source, const Window &target);
   void zero(const Window &target);
   void allGather(const Window &source, const Window &target, uint64_t axes);
+  void keepPiece(const Window &source, const Window &target, uint64_t axes);
   void reduceScatter(const Window &source, const Window &target, uint64_t axes,
                      double divisor, DType via);
   void allReduce(const Window &source, const Window &target, uint64_t axes,

@@ -45,6 +45,7 @@ private:
   LogicalResult lower(AsyncUnshardOp op);
   LogicalResult lower(AsyncWaitOp op);
   LogicalResult lower(AsyncReshardOp op);
+  LogicalResult lower(PieceOp op);
   LogicalResult lower(ViewOp op);
   LogicalResult lower(FlattenGradsOp op);
   LogicalResult lower(AsyncReduceScatterOp op);
@@ -235,7 +236,8 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
     piece = cast;
   }
   Value full = piece; // for a group of one rank
-  if (FlatSymbolRefAttr communicator = tables.getCommunicator({"shard"})) {
+  if (FlatSymbolRefAttr communicator =
+          tables.getCommunicator(op.getGroupAxes())) {
     full = addTransient(loc, fullType);
     plan::AllGatherOp::create(builder, loc, communicator.getValue(), piece,
                               full, op.getUnitAttr(), op.getBucketAttr(), role,
@@ -293,6 +295,25 @@ LogicalResult Lowering::lower(AsyncWaitOp op) {
 /// The memory ends with its last reader: only who waits for that needs to know.
 LogicalResult Lowering::lower(AsyncReshardOp op) {
   buffers[op.getFreed()] = buffers.lookup(op.getFull());
+  return success();
+}
+
+static SmallVector<StringRef> getAxes(ArrayAttr axes) {
+  return llvm::map_to_vector(axes.getAsRange<StringAttr>(),
+                             [](StringAttr axis) { return axis.getValue(); });
+}
+
+LogicalResult Lowering::lower(PieceOp op) {
+  Location loc = op.getLoc();
+  Value full = buffers.lookup(op.getFull());
+  Value piece = addTransient(loc, getMemoryType(op.getPiece().getType()));
+  if (FlatSymbolRefAttr communicator =
+          tables.getCommunicator(getAxes(op.getAxes())))
+    plan::PieceOp::create(builder, loc, communicator.getValue(), full, piece,
+                          op.getUnitAttr(), role, Stream::Compute);
+  else
+    copy(loc, full, piece, Stream::Compute);
+  buffers[op.getPiece()] = piece;
   return success();
 }
 
@@ -372,11 +393,6 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
   zeroGaps(op, flat, layout);
   buffers[op.getFlat()] = flat;
   return success();
-}
-
-static SmallVector<StringRef> getAxes(ArrayAttr axes) {
-  return llvm::map_to_vector(axes.getAsRange<StringAttr>(),
-                             [](StringAttr axis) { return axis.getValue(); });
 }
 
 LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
@@ -536,7 +552,7 @@ LogicalResult Lowering::run() {
   for (Operation &op : func.getBody().front()) {
     LogicalResult result =
         TypeSwitch<Operation *, LogicalResult>(&op)
-            .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, ViewOp,
+            .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, PieceOp, ViewOp,
                   FlattenGradsOp, AsyncReduceScatterOp, AsyncAllReduceOp,
                   AdamWOp, SGDOp, AsyncWaitOp, func::ReturnOp>(
                 [&](auto op) { return lower(op); })

@@ -332,6 +332,13 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
                     pf::CreateCopy(fbb, buffer(copy.getSource()),
                                    buffer(copy.getTarget())));
       })
+      .Case([&](plan::PieceOp piece) {
+        return step(
+            pf::Step::Piece,
+            pf::CreatePiece(fbb, communicators.lookup(piece.getCommunicator()),
+                            buffer(piece.getSource()),
+                            buffer(piece.getTarget()), unit(piece.getUnit())));
+      })
       .Case([&](plan::RecordOp record) {
         return step(pf::Step::Record,
                     pf::CreateRecord(fbb, events.lookup(record.getEvent())));

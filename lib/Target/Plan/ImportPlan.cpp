@@ -313,6 +313,15 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
                          buffer(command.step_as_Copy()->target()), role,
                          stream);
     return success();
+  case pf::Step::Piece: {
+    auto *piece = command.step_as_Piece();
+    plan::PieceOp::create(builder, loc, communicator(piece->communicator()),
+                          buffer(piece->source()), buffer(piece->target()),
+                          unit(piece->unit()),
+                          plan::RoleAttr::get(context, role),
+                          plan::StreamAttr::get(context, stream));
+    return success();
+  }
   case pf::Step::Record:
     events[command.step_as_Record()->event()] = plan::RecordOp::create(
         builder, loc, plan::EventType::get(context), role, stream);

@@ -179,6 +179,83 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>) {
 
 // -----
 
+// Unshard C2: over fewer axes, the operand is a piece in compute type.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
+  %0 = fsdp.unshard @u <forward> over ["local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
+  return
+}
+
+// -----
+
+// Unshard C4: axes of the mesh.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{mesh 'mesh' has no axis "rank"}}
+  %0 = fsdp.unshard @u <forward> over ["rank"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
+  return
+}
+
+// -----
+
+// Piece C1: the unit exists.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{no unit is called 'v'}}
+  %0 = fsdp.piece @v over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
+  return
+}
+
+// -----
+
+// Piece C2: of the gathered unit.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<8xf32>) {
+  // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
+  %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Piece C3: axes of the mesh.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{axis "local" occurs twice}}
+  %0 = fsdp.piece @u over ["local", "local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
+  return
+}
+
+// -----
+
+// Piece C4: as many pieces as there are ranks along the axes.
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{expected a result of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 4>'}}
+  %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
+  return
+}
+
+// -----
+
+// Piece C4: the elements divide.
+fsdp.mesh @mesh ["replica" = 3, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+  // expected-error@+1 {{expected a padded size of unit 'u' that is a multiple of the 3 ranks of a group, got 8}}
+  %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
+  return
+}
+
+// -----
+
 // Unshard C3: gathered in compute dtype, and so for a launch.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>

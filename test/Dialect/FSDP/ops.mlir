@@ -5,6 +5,8 @@
 
 // CHECK: fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
 fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+// CHECK: fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
+fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
 // CHECK: fsdp.mesh @copies ["replica" = 2, "shard" = 1]
 fsdp.mesh @copies ["replica" = 2, "shard" = 1]
 
@@ -18,6 +20,10 @@ fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
 // CHECK: fsdp.unit @whole on @copies
 fsdp.unit @whole on @copies storage f32 compute f32 reduce f32
   layout <["b" : 8 at 0], numel = 8, padded = 8>
+
+// CHECK: fsdp.unit @small on @groups
+fsdp.unit @small on @groups storage f32 compute bf16 reduce f32
+  layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
 // CHECK: func.func private @step.source() attributes {fsdp.source}
 func.func private @step.source() -> () attributes {fsdp.source}
@@ -68,6 +74,21 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   %b2, %b3 = fsdp.sgd @whole [] %b, %gb momentum %b, %hyper
       : !fsdp.shard<8xf32, 1>, tensor<6xf64> -> !fsdp.shard<8xf32, 1>
   return %p1 : !fsdp.shard<28xf32, 4>
+}
+
+// A gather over all axes over which a unit is cut, a piece over some of them, and the gather of that.
+// CHECK-LABEL: func.func @pieces
+func.func @pieces(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@small, parameter>}) {
+  // CHECK: %[[FULL:.*]] = fsdp.unshard @small <forward> over ["shard", "local"] %{{.*}} : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
+  %full = fsdp.unshard @small <forward> over ["shard", "local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
+  // CHECK: %[[PIECE:.*]] = fsdp.piece @small over ["local"] %[[FULL]] : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
+  %piece = fsdp.piece @small over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
+  // CHECK: fsdp.unshard @small <backward> over ["local"] %[[PIECE]] : !fsdp.shard<8xbf16, 2> -> !fsdp.gathered<8xbf16>
+  %again = fsdp.unshard @small <backward> over ["local"] %piece : !fsdp.shard<8xbf16, 2> -> !fsdp.gathered<8xbf16>
+  // CHECK: fsdp.async.unshard @small <backward> over ["local"] %[[PIECE]] bucket 0 : !fsdp.shard<8xbf16, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
+  %f = fsdp.async.unshard @small <backward> over ["local"] %piece bucket 0
+      : !fsdp.shard<8xbf16, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
+  return
 }
 
 // CHECK-LABEL: func.func @scheduled

@@ -17,5 +17,54 @@
 // RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=false --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=FALSE
 // FALSE: BytesKept=64, Reason="gathered once for both phases", Unit=b.0
 
-// RUN: not fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=2 2>&1 | FileCheck %s --check-prefix=NUMBER
-// NUMBER: error: expected after-forward to be 'true' or 'false', got '2': resharding to a group of fewer ranks is not built{{$}}
+
+// A number of ranks: the mesh is split, what is over all ranks is over both parts, and the backward gathers the pieces
+// that the forward keeps. The root, with which the backward begins, stays gathered, and b.0 is not read again.
+// RUN: %{shard} --fsdp-shard=ranks=4 -o %t.four.mlir
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --fsdp-verify-logical --fsdp-verify-equivalence -o %t.two.mlir
+// RUN: FileCheck %s --check-prefix=TWO --input-file=%t.two.mlir
+// TWO: fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+// TWO-LABEL: func.func @step(
+// TWO: fsdp.unshard @b.0 <forward> over ["shard", "local"] %{{.*}} : !fsdp.shard<16xf32, 4> -> !fsdp.gathered<16xf32>
+// TWO: %[[FULL:.*]] = fsdp.unshard @b.1 <forward> over ["shard", "local"]
+// TWO-NEXT: %[[PIECE:.*]] = fsdp.piece @b.1 over ["local"] %[[FULL]] : !fsdp.gathered<[[N:.*]]xf32> -> !fsdp.shard<[[N]]xf32, 2>
+// TWO: fsdp.all_reduce on @mesh over ["replica", "shard", "local"] divide <pre = 1, post = 4>
+// TWO: fsdp.reduce_scatter @root over ["shard", "local"]
+// TWO: fsdp.unshard @b.1 <backward> over ["local"] %[[PIECE]] : !fsdp.shard<[[N]]xf32, 2> -> !fsdp.gathered<[[N]]xf32>
+// TWO-NOT: fsdp.unshard
+
+// What is recomputed reads the same: nobody gathers a resharded unit over all ranks in the backward.
+// RUN: fsdp-opt %t.two.mlir --cse --canonicalize --fsdp-verify-logical --fsdp-verify-equivalence | grep -c 'fsdp.piece\|<backward> over \["local"\]' | FileCheck %s --check-prefix=KEPT
+// KEPT: 2
+
+// At the scheduled level, a piece is taken where its unit ends, and its bytes count until it is gathered again.
+// RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-prefetch --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence | FileCheck %s --check-prefix=ASYNC
+// ASYNC: %[[FULL:.*]] = fsdp.async.wait {{.*}}gathered
+// ASYNC: aten.call "add.Tensor"
+// ASYNC-NEXT: %[[PIECE:.*]] = fsdp.piece @b.1 over ["local"] %[[FULL:.*]] :
+// ASYNC-NEXT: fsdp.async.reshard %[[FULL]]
+// ASYNC: fsdp.async.unshard @b.1 <backward> over ["local"] %[[PIECE]]
+
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
+// SMALL: BytesKept=16, Reason="the backward starts with it", Unit=root
+// SMALL: BytesGatheredAgain=64, Reason="freed behind the forward", Unit=b.0
+// SMALL: BytesGatheredAgain=80, BytesKept=40, Ranks=2, Reason="a piece is kept, and gathered again in a small group", Unit=b.1
+
+// All ranks are one group: the same as true. One rank keeps all: the same as false, with a warning.
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=4 | diff %t.four.mlir -
+// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=1 2>%t.one | diff %t.grad.mlir -
+// RUN: FileCheck %s --check-prefix=ONE --input-file=%t.one
+// ONE: warning: groups of one rank keep all that is gathered: using after-forward=false{{$}}
+
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=3 2>&1 | FileCheck %s --check-prefix=THREE
+// THREE: error: expected after-forward to be a number of ranks that divides the 4 shards, got 3{{$}}
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=0 2>&1 | FileCheck %s --check-prefix=ZERO
+// ZERO: error: expected after-forward to be a number of ranks that divides the 4 shards, got 0{{$}}
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=maybe 2>&1 | FileCheck %s --check-prefix=MAYBE
+// MAYBE: error: expected after-forward to be 'true', 'false' or a number of ranks, got 'maybe'{{$}}
+// RUN: not fsdp-opt %t.two.mlir --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=AGAIN
+// AGAIN: error: expected a step without a policy of small groups, found the axis "local" in mesh 'mesh'{{$}}
+// RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE
+// WHOLE: error: expected parameters in several shards to keep some of them, got one{{$}}
+// RUN: not %{shard} --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=MESH
+// MESH: error: expected a step that is sharded over one mesh{{$}}

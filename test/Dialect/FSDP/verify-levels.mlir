@@ -18,8 +18,22 @@ func.func @step(%g: tensor<4xf32>) -> (tensor<4xf32> {aten.grad_of = "w"}) { ret
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>}) {
-  // expected-error@+1 {{expected to gather the parameter argument of unit @u}}
+  // expected-error@+1 {{expected to gather the parameter argument of unit @u, or a piece of it}}
   %full = fsdp.unshard @u <forward> %m : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
+  return
+}
+
+// -----
+
+// A piece of another unit.
+fsdp.mesh @mesh ["shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, parameter>}) {
+  %full = fsdp.unshard @v <forward> over ["shard", "local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xf32>
+  %piece = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
+  // expected-error@+1 {{expected to gather the parameter argument of unit @u, or a piece of it}}
+  %again = fsdp.unshard @u <backward> over ["local"] %piece : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   return
 }
 

@@ -256,3 +256,38 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
     plan.zero %a <forward> on river
   }
 }
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<4xf32>
+  plan.program @p {
+    // expected-error@+1 {{C1: expected a communicator called 'local', found none}}
+    plan.piece @local %a to %b <forward>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @c axes [0]
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<2xf32>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected 4 elements, got 8}}
+    plan.piece @c %a to %b <forward>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @c axes [0]
+  %a = plan.buffer transient : tensor<8xf32>
+  %b = plan.buffer transient : tensor<4xbf16>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected elements of 'f32', got 'bf16'}}
+    plan.piece @c %a to %b <forward>
+  }
+}

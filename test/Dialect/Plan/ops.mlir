@@ -55,6 +55,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
     plan.all_gather @shard %cast to %full of @h.0 <forward> on gather
     // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 group 0 <forward> on gather
     plan.all_gather @shard %cast to %full of @h.0 group 0 <forward> on gather
+    // CHECK: plan.piece @shard %[[FULL]] to %{{.*}} of @h.0 <forward>
+    plan.piece @shard %full to %cast of @h.0 <forward>
     // CHECK: %[[EVENT:.*]] = plan.record <forward> on gather
     %event = plan.record <forward> on gather
     // CHECK: plan.wait %[[EVENT]] <forward>

@@ -220,3 +220,60 @@ plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
     plan.launch "neg.out"(%back) -> %b <forward>
   }
 }
+
+// -----
+// A piece of a gathered unit makes the same whole again.
+plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @all axes [0, 1]
+  plan.communicator @local axes [1]
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 4 layout <["w" : 64 at 0], numel = 64, padded = 64>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<64xf32>
+  %loss = plan.buffer loss at 320 : tensor<f32>
+  %full = plan.buffer transient at 384 : tensor<64xf32>
+  %piece = plan.buffer transient at 640 : tensor<32xf32>
+  %again = plan.buffer transient at 768 : tensor<64xf32>
+  %y = plan.buffer transient at 1024 : tensor<64xf32>
+  plan.program @step {
+    plan.all_gather @all %w to %full of @u <forward> on gather
+    %0 = plan.record <forward> on gather
+    plan.wait %0 <forward>
+    plan.piece @local %full to %piece of @u <forward>
+    %1 = plan.record <forward>
+    plan.wait %1 <forward> on gather
+    plan.all_gather @local %piece to %again of @u <forward> on gather
+    %2 = plan.record <forward> on gather
+    plan.wait %2 <forward>
+    plan.launch "mul.out"(%x, %again) -> %y <forward>
+    plan.launch "sum.IntList_out"(%y, [], false) -> %loss <forward>
+  }
+}
+
+// -----
+// The gather does not wait for the piece.
+// expected-error @below {{programs[0] (step).commands[4], AllGather on Gather: expected to read buffers[4] after commands[3], Piece on Compute, which writes bytes [640, 768), found no order between them}}
+plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @all axes [0, 1]
+  plan.communicator @local axes [1]
+  plan.communicator @shard axes [0]
+  plan.unit @u storage f32 compute f32 reduce f32 shards 4 layout <["w" : 64 at 0], numel = 64, padded = 64>
+  %w = plan.buffer shard @u at 0 : tensor<16xf32>
+  %x = plan.buffer input number 0 at 64 : tensor<64xf32>
+  %loss = plan.buffer loss at 320 : tensor<f32>
+  %full = plan.buffer transient at 384 : tensor<64xf32>
+  %piece = plan.buffer transient at 640 : tensor<32xf32>
+  %again = plan.buffer transient at 768 : tensor<64xf32>
+  %y = plan.buffer transient at 1024 : tensor<64xf32>
+  plan.program @step {
+    plan.all_gather @all %w to %full of @u <forward> on gather
+    %0 = plan.record <forward> on gather
+    plan.wait %0 <forward>
+    plan.piece @local %full to %piece of @u <forward>
+    plan.all_gather @local %piece to %again of @u <forward> on gather
+    %2 = plan.record <forward> on gather
+    plan.wait %2 <forward>
+    plan.launch "mul.out"(%x, %again) -> %y <forward>
+    plan.launch "sum.IntList_out"(%y, [], false) -> %loss <forward>
+  }
+}

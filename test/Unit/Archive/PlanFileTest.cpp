@@ -471,6 +471,44 @@ TEST(PlanFile, RefusesBadCollectives) {
             }),
             "small.plan: programs[1] (step).commands[15]: expected a source "
             "and a target apart, found buffers[15] across buffers[16]");
+  // A piece is like the end of a scatter, but sends nothing.
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.piece(5, 9, 0); }),
+            "accepted");
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.piece(5, 6, none); }),
+            "small.plan: programs[1] (step).commands[15]: expected 2 x 8 "
+            "elements for the whole, found 32");
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.piece(5, 0, 0); }),
+            "small.plan: programs[1] (step).commands[15]: expected a buffer "
+            "that Backward commands may write, found buffers[0] of role Shard");
+  EXPECT_EQ(collective([](TestPlan &plan) {
+              plan.piece(5, 9, 0);
+              plan.programs.back().commands.back().group = 7;
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected a "
+            "collective in group 7, found Piece");
+  // In groups of fewer ranks than there are shards, the whole is the unit's.
+  auto small = [](auto add) {
+    return refusalAfter([=](TestPlan &plan) {
+      plan.mesh = {{"shard", 2}, {"local", 1}};
+      plan.communicators.push_back({"local", {1}});
+      TestPlan::Buffer part;
+      part.sizes = {8};
+      part.offset = plan.buffers[8].offset;
+      part.root = 8;
+      add(plan.on(Stream::Gather, Role::Backward), plan.add(part));
+    });
+  };
+  EXPECT_EQ(small([](TestPlan &plan, uint32_t) { plan.piece(5, 8, 0, 1); }),
+            "accepted");
+  EXPECT_EQ(
+      small([](TestPlan &plan, uint32_t part) { plan.piece(6, part, 0, 1); }),
+      "small.plan: programs[1] (step).commands[15]: expected 32 elements of "
+      "unit u for the whole, found 8");
+  EXPECT_EQ(small([](TestPlan &plan, uint32_t part) {
+              plan.allGather(part, 6, 0, 1);
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected 32 elements "
+            "of unit u for the whole, found 8");
   EXPECT_EQ(
       refusalAfter([](TestPlan &plan) { plan.digest = {"0123456789abcdef"}; }),
       "small.plan: digest[0]: expected 0798b3a94427075a, found "

@@ -22,3 +22,16 @@ TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   EXPECT_THAT(groupOf(p, 2, 4).members, ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_EQ(groupOf(p, 2, 4).index, 4u);
 }
+
+// Who gathers pieces in small groups does not say how a unit is cut.
+TEST(Mesh, ShardsAreThoseOfAllRanks) {
+  test::TestPlan plan = test::makeSmallPlan(4);
+  plan.mesh = {{"shard", 2}, {"local", 2}};
+  plan.communicators = {{"all", {0, 1}}, {"local", {1}}};
+  plan.on(planfile::Stream::Gather, planfile::Role::Backward)
+      .allGather(0, 5, 0, 1);
+  std::vector<std::uint8_t> bytes = plan.flatbuffer();
+  const planfile::Plan &p = *planfile::GetPlan(bytes.data());
+  EXPECT_THAT(groupOf(p, 1, 3).members, ElementsAre(2, 3));
+  EXPECT_THAT(shardIndices(p, 3), ElementsAre(3));
+}

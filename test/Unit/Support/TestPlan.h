@@ -203,6 +203,12 @@ public:
       return planfile::CreateCopy(fbb, source, target);
     });
   }
+  void piece(uint32_t source, uint32_t target, uint32_t unit,
+             uint8_t communicator = 0) {
+    command(planfile::Step::Piece, [=](FBB &fbb) {
+      return planfile::CreatePiece(fbb, communicator, source, target, unit);
+    });
+  }
   void record(uint32_t event) {
     command(planfile::Step::Record,
             [=](FBB &fbb) { return planfile::CreateRecord(fbb, event); });

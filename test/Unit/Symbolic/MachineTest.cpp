@@ -83,6 +83,19 @@ TEST_F(MachineTest, GathersWhatWasCut) {
   EXPECT_NE(numberOf(other), numberOf(full));
 }
 
+// What is kept of the whole makes it again, among the ranks that have cut it.
+TEST_F(MachineTest, GathersWhatWasKept) {
+  const Window &whole = vector(12), &piece = vector(6), &again = vector(12),
+               &other = vector(12);
+  write(whole, 7);
+  machine.keepPiece(whole, piece, 2);
+  machine.allGather(piece, again, 2);
+  machine.allGather(piece, other, 1);
+  EXPECT_EQ(numberOf(again), numberOf(whole));
+  EXPECT_NE(numberOf(other), numberOf(whole));
+  EXPECT_FALSE(problem());
+}
+
 // Scatter, then sum over replicas, is a sum over all.
 TEST_F(MachineTest, ReductionsOverTwoAxesAreOne) {
   Unit unit;

@@ -146,6 +146,21 @@ std::optional<int64_t> MeshOp::getAxisSize(StringRef axis) {
   return std::nullopt;
 }
 
+SmallVector<StringRef> MeshOp::getShardAxes() {
+  SmallVector<StringRef> names;
+  for (auto axis : getAxes().getAsRange<AxisAttr>())
+    if (axis.getName() != FSDPDialect::getReplicaAxisName())
+      names.push_back(axis.getName());
+  return names;
+}
+
+int64_t MeshOp::getShards() {
+  int64_t shards = 1;
+  for (StringRef axis : getShardAxes())
+    shards *= *getAxisSize(axis);
+  return shards;
+}
+
 int64_t MeshOp::getNumRanks() {
   int64_t ranks = 1;
   for (auto axis : getAxes().getAsRange<AxisAttr>())
@@ -174,6 +189,11 @@ ShardType UnitOp::getShardType(int64_t shards) {
 
 GatheredType UnitOp::getGatheredType() {
   return GatheredType::get(getContext(), getLayout().getPadded(), getCompute());
+}
+
+ShardType UnitOp::getPieceType(int64_t pieces) {
+  return ShardType::get(getContext(), getLayout().getPadded(), getCompute(),
+                        pieces);
 }
 
 RankedTensorType UnitOp::getFlatGradientType() {
@@ -258,12 +278,41 @@ static LogicalResult verifyAxes(Operation *op, ArrayAttr axes, MeshOp mesh) {
   return success();
 }
 
+/// The ranks along axes of the mesh.
+static int64_t getGroupSize(ArrayAttr axes, MeshOp mesh) {
+  int64_t ranks = 1;
+  for (auto axis : axes.getAsRange<StringAttr>())
+    ranks *= *mesh.getAxisSize(axis);
+  return ranks;
+}
+
+/// The type of a piece of the unit, which its layout may not divide into.
+static LogicalResult verifyPiece(UnitCheck &check, StringRef what, Type found,
+                                 ArrayAttr axes) {
+  int64_t ranks = getGroupSize(axes, check.mesh);
+  if (check.unit.getLayout().getPadded() % ranks != 0)
+    return check.op->emitOpError("expected a padded size of unit '")
+           << check.unit.getSymName() << "' that is a multiple of the " << ranks
+           << " ranks of a group, got " << check.unit.getLayout().getPadded();
+  return check.type(what, found, check.unit.getPieceType(ranks));
+}
+
 template <typename Op>
 static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)))
+    return failure();
+  SmallVector<StringRef> all = check.mesh.getShardAxes();
+  bool isWhole = all.size() == op.getAxes().size() &&
+                 llvm::all_of(op.getGroupAxes(), [&](StringRef axis) {
+                   return llvm::is_contained(all, axis);
+                 });
+  Type shard = op.getShard().getType();
+  LogicalResult operand =
+      isWhole ? check.shard("an operand", shard)
+              : verifyPiece(check, "an operand", shard, op.getAxes());
   return success(
-      check.valid &&
-      succeeded(check.shard("an operand", op.getShard().getType())) &&
+      succeeded(operand) &&
       succeeded(check.type("a result", getValueType(op->getResult(0)),
                            check.unit.getGatheredType())));
 }
@@ -359,6 +408,16 @@ LogicalResult ViewOp::verifySymbolUses(SymbolTableCollection &symbols) {
            << getUnit() << "' has no parameter " << getParameterAttr();
   return check.type("a result", getTensor().getType(),
                     check.unit.getViewType(parameter));
+}
+
+LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  if (!check.valid ||
+      failed(check.type("an operand", getFull().getType(),
+                        check.unit.getGatheredType())) ||
+      failed(verifyAxes(*this, getAxes(), check.mesh)))
+    return failure();
+  return verifyPiece(check, "a result", getPiece().getType(), getAxes());
 }
 
 LogicalResult FlattenGradsOp::verify() {

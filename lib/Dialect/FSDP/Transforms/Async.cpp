@@ -1,6 +1,7 @@
 //===- Async.cpp - Turn collectives into launches and waits ---------------===//
 //
 // One walk finds first and last uses, another puts launches, waits and ends in.
+// What is kept of a gathered unit is taken in front of its end.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,10 +23,10 @@ static Value launch(OpBuilder &builder, Operation &op) {
   Operation *launch =
       TypeSwitch<Operation *, Operation *>(&op)
           .Case([&](UnshardOp op) {
-            return AsyncUnshardOp::create(builder, loc, future,
-                                          op.getUnitAttr(), op.getPhaseAttr(),
-                                          op.getShard(), /*after=*/ValueRange(),
-                                          /*bucket=*/IntegerAttr());
+            return AsyncUnshardOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
+                op.getAxesAttr(), op.getShard(), /*after=*/ValueRange(),
+                /*bucket=*/IntegerAttr());
           })
           .Case([&](ReduceScatterOp op) {
             return AsyncReduceScatterOp::create(
@@ -42,6 +43,20 @@ static Value launch(OpBuilder &builder, Operation &op) {
   return launch->getResult(0);
 }
 
+/// A piece is kept from where its unit is read for the last time, unless it is
+/// needed before.
+static void placePiece(PieceOp piece, Operation *&first, Operation *&last) {
+  if (last && !last->hasTrait<OpTrait::IsTerminator>() &&
+      llvm::all_of(piece->getUsers(), [&](Operation *user) {
+        return last->isBeforeInBlock(user);
+      }))
+    piece->moveAfter(last);
+  if (!first || piece->isBeforeInBlock(first))
+    first = piece;
+  if (!last || last->isBeforeInBlock(piece))
+    last = piece;
+}
+
 namespace {
 class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
   using AsyncPassBase::AsyncPassBase;
@@ -55,7 +70,9 @@ class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
     GatheredViews views(block);
     DenseMap<Value, Operation *> firstUse; // of a collective's result
     DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
-    for (Operation &op : block)
+    for (Operation &op : block) {
+      if (isa<PieceOp>(op))
+        continue;
       for (Value operand : op.getOperands()) {
         Operation *producer = operand.getDefiningOp();
         if (producer && producer->hasTrait<LogicalOp>())
@@ -65,6 +82,9 @@ class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
         else if (Value full = views.lookup(operand))
           lastUse[full] = &op;
       }
+    }
+    for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))
+      placePiece(piece, firstUse[piece.getFull()], lastUse[piece.getFull()]);
 
     OpBuilder builder(&getContext());
     for (Operation &op : llvm::make_early_inc_range(block)) {

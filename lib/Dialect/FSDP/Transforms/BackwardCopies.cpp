@@ -91,6 +91,24 @@ BackwardCopies::getNeeded(Value value,
   return ordered;
 }
 
+/// What the backward gathers, and over which axes: a piece of what the forward
+/// has gathered, if the mesh has small groups for that; where it is taken is
+/// for a schedule to say.
+std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
+  auto unit = symbols.lookup<UnitOp>(gather.getUnit());
+  auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
+  StringRef axis = FSDPDialect::getLocalAxisName();
+  std::optional<int64_t> ranks = mesh.getAxisSize(axis);
+  if (!ranks)
+    return {gather.getAxes(), gather.getShard()};
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPointAfter(gather);
+  ArrayAttr axes = builder.getStrArrayAttr({axis});
+  return {axes,
+          PieceOp::create(builder, gather.getLoc(), unit.getPieceType(*ranks),
+                          gather.getUnit(), axes, gather.getFull())};
+}
+
 /// The unit as gathered for the backward, in front of `user` if not before.
 Value BackwardCopies::getFull(ViewOp view, Operation *user) {
   auto before = view.getFull().getDefiningOp<UnshardOp>();
@@ -99,10 +117,12 @@ Value BackwardCopies::getFull(ViewOp view, Operation *user) {
     return gather.getFull();
   if (gather)
     gather->moveBefore(user);
-  else
-    gather = UnshardOp::create(builder, before.getLoc(), before.getType(),
-                               before.getUnit(), aten::Phase::Backward,
-                               before.getShard());
+  else {
+    auto [axes, shard] = getKept(before);
+    gather =
+        UnshardOp::create(builder, before.getLoc(), before.getType(),
+                          before.getUnit(), aten::Phase::Backward, axes, shard);
+  }
   positions[gather] = positions.lookup(user);
   return gather.getFull();
 }

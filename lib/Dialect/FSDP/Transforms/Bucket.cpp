@@ -49,8 +49,11 @@ private:
 bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
                      CollectiveOpInterface next) const {
   int64_t sum = next.getBytes();
-  for (CollectiveOpInterface launch : bucket)
+  for (CollectiveOpInterface launch : bucket) {
+    if (launch.getGroupAxes() != next.getGroupAxes())
+      return false;
     sum += launch.getBytes();
+  }
   if ((blocks && int64_t(bucket.size()) >= blocks) || (bytes && sum > bytes))
     return false;
   return isa<AsyncUnshardOp>(next.getOperation()) ||

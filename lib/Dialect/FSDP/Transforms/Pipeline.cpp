@@ -45,6 +45,11 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   shard.reduceDtype = options.reduceDtype;
   shard.keepOutput = options.keepOutput;
   pm.addPass(createShardPass(shard));
+  if (!options.reshard.empty()) {
+    ReshardPolicyPassOptions policy;
+    policy.afterForward = options.reshard;
+    pm.addPass(createReshardPolicyPass(policy));
+  }
 
   InsertOptimizerPassOptions optimizer;
   optimizer.optimizer = options.optimizer;

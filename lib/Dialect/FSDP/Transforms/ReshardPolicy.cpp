@@ -1,7 +1,8 @@
 //===- ReshardPolicy.cpp - What stays gathered behind the forward ---------===//
 //
 // One gather for both phases, or one for each: what the backward reads of a
-// unit is made anew from a gather of its own.
+// unit is made anew from a gather of its own, over all ranks or in small groups
+// that keep the pieces.
 //
 //===----------------------------------------------------------------------===//
 
@@ -10,6 +11,7 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
 #include "mlir/IR/Remarks.h"
+#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 
@@ -63,6 +65,37 @@ void setReshardAfterForward(func::FuncOp step, bool reshard) {
   mergeGathers(step, symbols);
 }
 
+/// Splits the axis "shard" into groups of so many consecutive ranks, in the
+/// mesh and in whatever is over it.
+static void splitShardAxis(func::FuncOp step, MeshOp mesh, int64_t ranks) {
+  Builder builder(step.getContext());
+  StringAttr shard = builder.getStringAttr(FSDPDialect::getShardAxisName());
+  StringAttr local = builder.getStringAttr(FSDPDialect::getLocalAxisName());
+  SmallVector<Attribute> axes;
+  for (auto axis : mesh.getAxes().getAsRange<AxisAttr>()) {
+    if (axis.getName() != shard) {
+      axes.push_back(axis);
+      continue;
+    }
+    axes.push_back(
+        AxisAttr::get(step.getContext(), shard, axis.getSize() / ranks));
+    axes.push_back(AxisAttr::get(step.getContext(), local, ranks));
+  }
+  mesh.setAxesAttr(builder.getArrayAttr(axes));
+  auto widen = [&](auto op) {
+    SmallVector<Attribute> names;
+    for (Attribute name : op.getAxes()) {
+      names.push_back(name);
+      if (name == shard)
+        names.push_back(local);
+    }
+    op.setAxesAttr(builder.getArrayAttr(names));
+  };
+  for (Operation &op : step.getOps())
+    TypeSwitch<Operation *>(&op).Case<UnshardOp, ReduceScatterOp, AllReduceOp>(
+        widen);
+}
+
 //===----------------------------------------------------------------------===//
 // The pass
 //===----------------------------------------------------------------------===//
@@ -74,28 +107,75 @@ class ReshardPolicyPass
 
   void runOnOperation() final {
     FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
+    if (failed(step) || failed(apply(*step)))
       return signalPassFailure();
-    if (afterForward != "true" && afterForward != "false") {
-      emitError(step->getLoc())
-          << "expected after-forward to be 'true' or 'false', got '"
-          << afterForward.getValue()
-          << "': resharding to a group of fewer ranks is not built";
-      return signalPassFailure();
-    }
+  }
+
+  LogicalResult apply(func::FuncOp step) {
+    auto refuse = [&] { return emitError(step.getLoc()); };
+    auto meshes = getOperation().getOps<MeshOp>();
+    if (!llvm::hasSingleElement(meshes))
+      return refuse() << "expected a step that is sharded over one mesh";
+    MeshOp mesh = *meshes.begin();
+    if (mesh.getAxisSize(FSDPDialect::getLocalAxisName()))
+      return refuse() << "expected a step without a policy of small groups, "
+                         "found the axis \"local\" in mesh '"
+                      << mesh.getSymName() << '\'';
+
     bool reshard = afterForward == "true";
-    setReshardAfterForward(*step, reshard);
+    int64_t ranks = 0, shards = mesh.getShards();
+    if (!StringRef(afterForward).getAsInteger(10, ranks)) {
+      if (shards == 1)
+        return refuse() << "expected parameters in several shards to keep some "
+                           "of them, got one";
+      if (ranks < 1 || shards % ranks != 0)
+        return refuse()
+               << "expected after-forward to be a number of ranks that "
+                  "divides the "
+               << shards << " shards, got " << ranks;
+      if (ranks == 1)
+        step.emitWarning("groups of one rank keep all that is gathered: using "
+                         "after-forward=false");
+      reshard = ranks != 1;
+    } else if (!reshard && afterForward != "false") {
+      return refuse() << "expected after-forward to be 'true', 'false' or a "
+                         "number of ranks, got '"
+                      << afterForward.getValue() << '\'';
+    }
+    if (ranks > 1 && ranks < shards) {
+      setReshardAfterForward(step, false);
+      splitShardAxis(step, mesh, ranks);
+    }
+    setReshardAfterForward(step, reshard);
+    emitRemarks(step, reshard);
+    return success();
+  }
+
+  void emitRemarks(func::FuncOp step, bool reshard) {
+    DenseMap<Attribute, PieceOp> pieces; // by unit
+    for (auto piece : step.getOps<PieceOp>())
+      pieces[piece.getUnitAttr()] = piece;
     for (auto unit : getOperation().getOps<UnitOp>()) {
       int64_t bytes = getMemoryBytes(unit.getGatheredType());
       bool isFreed = unit.getReshardAfterForward();
-      remark::passed(step->getLoc(), remark::RemarkOpts::name("reshard")
-                                         .category("fsdp-reshard-policy")
-                                         .function("step"))
-          << remark::metric("Unit", unit.getSymName())
-          << remark::metric(isFreed ? "BytesGatheredAgain" : "BytesKept", bytes)
-          << remark::reason(isFreed   ? "freed behind the forward"
-                            : reshard ? "the backward starts with it"
-                                      : "gathered once for both phases");
+      PieceOp piece = pieces.lookup(FlatSymbolRefAttr::get(unit));
+      auto remark =
+          remark::passed(step.getLoc(), remark::RemarkOpts::name("reshard")
+                                            .category("fsdp-reshard-policy")
+                                            .function("step"));
+      remark << remark::metric("Unit", unit.getSymName())
+             << remark::metric(isFreed ? "BytesGatheredAgain" : "BytesKept",
+                               bytes);
+      if (piece)
+        remark << remark::metric("BytesKept",
+                                 getMemoryBytes(piece.getPiece().getType()))
+               << remark::metric("Ranks",
+                                 piece.getPiece().getType().getShards());
+      remark << remark::reason(
+          piece     ? "a piece is kept, and gathered again in a small group"
+          : isFreed ? "freed behind the forward"
+          : reshard ? "the backward starts with it"
+                    : "gathered once for both phases");
     }
   }
 };

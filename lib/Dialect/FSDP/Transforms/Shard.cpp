@@ -326,9 +326,10 @@ bool Sharder::isChain(Operation &op) const {
 
 Value Sharder::getGather(Unit &unit, aten::Phase phase) {
   if (!unit.gather)
-    unit.gather = UnshardOp::create(builder, getLoc(unit.op.getSymName()),
-                                    unit.op.getGatheredType(),
-                                    unit.op.getSymName(), phase, unit.shard);
+    unit.gather = UnshardOp::create(
+        builder, getLoc(unit.op.getSymName()), unit.op.getGatheredType(),
+        unit.op.getSymName(), phase,
+        builder.getStrArrayAttr(mesh.getShardAxes()), unit.shard);
   return unit.gather;
 }
 
@@ -390,9 +391,8 @@ void Sharder::reduceGradient(Unit &unit) {
         via, flat);
   else
     unit.reduced = ReduceScatterOp::create(
-        builder, loc, type, name,
-        builder.getStrArrayAttr({FSDPDialect::getShardAxisName()}), divide, via,
-        flat);
+        builder, loc, type, name, builder.getStrArrayAttr(mesh.getShardAxes()),
+        divide, via, flat);
 }
 
 Value Sharder::reduceLoss(Value value) {

@@ -108,6 +108,10 @@ LogicalResult verifyGathers(func::FuncOp step) {
   Block &block = step.getBody().front();
   auto verifyShard = [&](Operation &op, FlatSymbolRefAttr unit,
                          Value shard) -> LogicalResult {
+    if (auto piece = shard.getDefiningOp<PieceOp>();
+        piece && piece.getUnitAttr() == unit &&
+        Gather(piece.getFull()).unit == unit)
+      return success();
     auto argument = dyn_cast<BlockArgument>(shard);
     auto state =
         argument ? step.getArgAttrOfType<StateAttr>(
@@ -117,7 +121,7 @@ LogicalResult verifyGathers(func::FuncOp step) {
         state.getKind() == StateAttr::getParameterKind())
       return success();
     return op.emitError("expected to gather the parameter argument of unit ")
-           << unit;
+           << unit << ", or a piece of it";
   };
 
   // A view of a view belongs to the gather of the first, and so does its phase.

@@ -147,18 +147,31 @@ static LogicalResult verifyCounts(Operation *op, Value source, Value target,
          << expected << " elements, got " << found;
 }
 
+static LogicalResult verifyElements(Operation *op, Value source, Value target) {
+  Type expected = getTensorType(source).getElementType();
+  Type found = getTensorType(target).getElementType();
+  if (expected == found)
+    return success();
+  return op->emitOpError("C2: expected elements of ")
+         << expected << ", got " << found;
+}
+
 LogicalResult AllGatherOp::verifySymbolUses(SymbolTableCollection &symbols) {
   FailureOr<int64_t> size =
       verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr());
   if (failed(size) ||
       failed(verifyCounts(*this, getSource(), getTarget(), *size)))
     return failure();
-  Type source = getTensorType(getSource()).getElementType();
-  Type target = getTensorType(getTarget()).getElementType();
-  if (source != target)
-    return emitOpError("C2: expected elements of ")
-           << source << ", got " << target;
-  return success();
+  return verifyElements(*this, getSource(), getTarget());
+}
+
+LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  FailureOr<int64_t> size =
+      verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr());
+  if (failed(size) ||
+      failed(verifyCounts(*this, getTarget(), getSource(), *size)))
+    return failure();
+  return verifyElements(*this, getSource(), getTarget());
 }
 
 LogicalResult

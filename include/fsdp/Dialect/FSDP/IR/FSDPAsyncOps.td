@@ -63,11 +63,12 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
     * B2: launches of a bucket are of one operation, communicator and phase.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
-    FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
+    FSDP_GatherAxes:$axes, FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) $shard (`bucket` $bucket^)? (`after` $after^)? attr-dict `:`
+    $unit custom<Phase>($phase) (`over` $axes^)? $shard (`bucket` $bucket^)?
+    (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
   }];
 }

@@ -65,8 +65,10 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 
-    /// The axis of a mesh over which parameters are cut, and the other one.
+    /// The axes of a mesh: parameters are copied over "replica" and cut over
+    /// all others: "shard", and "local" where a piece is kept for a small group.
     static llvm::StringRef getShardAxisName() { return "shard"; }
+    static llvm::StringRef getLocalAxisName() { return "local"; }
     static llvm::StringRef getReplicaAxisName() { return "replica"; }
 
   private:
@@ -92,7 +94,7 @@ def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
   let description = [{
     The flat tensor has `numel` elements and is cut into `shards` pieces of equal
     length; a value is one of them. Used for parameters, reduced gradients and
-    optimizer state.
+    optimizer state, and for what `fsdp.piece` keeps of a gathered parameter.
 
     Example:
 

@@ -26,11 +26,7 @@ def FSDP_ScheduledOp : NativeOpTrait<"ScheduledOp"> { let cppNamespace = "::fsdp
 class FSDP_CollectiveKindOf<string kind> {
   string decl = [{
     static ::fsdp::CollectiveKind getKind() { return ::fsdp::CollectiveKind::}] # kind # [{; }
-  }] # !if(!eq(kind, "AllGather"), [{
-    ::llvm::SmallVector<::llvm::StringRef> getGroupAxes() {
-      return {::fsdp::FSDPDialect::getShardAxisName()};
-    }
-  }], "");
+  }];
 }
 
 class FSDP_Op<string mnemonic, list<Trait> traits = []>
@@ -40,6 +36,9 @@ class FSDP_Op<string mnemonic, list<Trait> traits = []>
 // there, so the check is one of symbol uses.
 class FSDP_UserOp<string mnemonic, list<Trait> traits = []>
     : FSDP_Op<mnemonic, traits # [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
+
+// The axes that a gather is over.
+def FSDP_GatherAxes : DefaultValuedAttr<StrArrayAttr, "{\"shard\"}">;
 
 // A collective of the logical level.
 class FSDP_PureCollectiveOp<string mnemonic, string kind>
@@ -54,13 +53,15 @@ class FSDP_PureCollectiveOp<string mnemonic, string kind>
 def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
   let summary = "the ranks of a step, as a grid with named axes";
   let description = [{
-    Ranks are numbered row-major: the last axis varies fastest. Parameters are cut
-    over the axis "shard" and copied over the axis "replica".
+    Ranks are numbered row-major: the last axis varies fastest. Parameters are
+    copied over the axis "replica" and cut over all others: over "shard", and over
+    "local" where the backward gathers in small groups of consecutive ranks.
 
     Example:
 
     ```mlir
     fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
+    fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
     ```
 
     **Constraints**:
@@ -76,8 +77,10 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
   let extraClassDeclaration = [{
     /// The size of an axis, if the mesh has it.
     std::optional<int64_t> getAxisSize(::llvm::StringRef axis);
-    /// How many pieces a parameter is cut into.
-    int64_t getShards() { return *getAxisSize("shard"); }
+    /// The axes over which a parameter is cut, in order.
+    ::llvm::SmallVector<::llvm::StringRef> getShardAxes();
+    /// How many pieces a parameter is cut into: the product of their sizes.
+    int64_t getShards();
     /// The product of all sizes.
     int64_t getNumRanks();
   }];
@@ -89,7 +92,8 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     What FSDP calls a flat parameter: where each parameter lies in it, and the
     element types in which it is stored, gathered and reduced. A unit with
     `reshard_after_forward` does not keep its gathered parameters from one phase
-    to the next: each phase that uses them has a gather of its own.
+    to the next: each phase that uses them has a gather of its own, and where the
+    mesh has an axis "local", the backward's is of pieces that the forward keeps.
 
     Example:
 
@@ -117,6 +121,8 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     ::fsdp::ShardType getShardType(int64_t shards);
     /// The type of the gathered flat parameter, in compute dtype.
     ::fsdp::GatheredType getGatheredType();
+    /// The type of one of so many pieces of it.
+    ::fsdp::ShardType getPieceType(int64_t pieces);
     /// The type of the flat gradient, in compute dtype.
     ::mlir::RankedTensorType getFlatGradientType();
     /// The type of a view of the parameter, in compute dtype.
@@ -131,28 +137,65 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
 def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
   let summary = "gather the shards of a unit";
   let description = [{
-    The shards of all ranks of the axis "shard", in order, cast to the compute
-    dtype. The phase is part of the operation, or CSE would merge the gathers of
-    two phases and the parameters would stay in memory between them.
+    The shards of all ranks of the axes, in order, cast to the compute dtype:
+    of the parameter over all axes over which it is cut, or of what `fsdp.piece`
+    has kept over fewer. The phase is part of the operation, or CSE would merge
+    the gathers of two phases and the parameters would stay in memory between
+    them.
 
     Example:
 
     ```mlir
     %full = fsdp.unshard @h.0 <forward> %shard
         : !fsdp.shard<24xf32, 4> -> !fsdp.gathered<24xbf16>
+    %again = fsdp.unshard @h.0 <backward> over ["local"] %piece
+        : !fsdp.shard<24xbf16, 2> -> !fsdp.gathered<24xbf16>
     ```
 
     **Constraints**:
 
     * C1: the unit exists.
     * C2: the operand is a shard of the unit: as many elements as its layout's
-      `padded`, of its storage type, cut into the shards of its mesh.
+      `padded`, of its storage type, cut into the shards of its mesh; over fewer
+      axes than these, of its compute type, cut into as many as there are ranks.
     * C3: the result has as many elements, of the unit's compute type.
+    * C4: the axes are distinct axes of the unit's mesh; there is at least one.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_ShardType:$shard);
+  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_GatherAxes:$axes,
+                       FSDP_ShardType:$shard);
   let results = (outs FSDP_GatheredType:$full);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) $shard attr-dict `:` qualified(type($shard)) `->` qualified(type($full))
+    $unit custom<Phase>($phase) (`over` $axes^)? $shard attr-dict `:`
+    qualified(type($shard)) `->` qualified(type($full))
+  }];
+}
+
+def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
+  let summary = "keep a piece of a gathered unit";
+  let description = [{
+    This rank's piece among the ranks of the axes: what is left of a gathered unit
+    behind the forward, when the backward gathers it again in groups that are
+    smaller than all ranks. A copy: the gathered memory may end behind it.
+
+    Example:
+
+    ```mlir
+    %piece = fsdp.piece @h.0 over ["local"] %full
+        : !fsdp.gathered<24xbf16> -> !fsdp.shard<24xbf16, 2>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is of the unit's gathered type.
+    * C3: the axes are distinct axes of the unit's mesh; there is at least one.
+    * C4: the result has as many elements, cut into as many pieces as there are
+      ranks along the axes.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_GatheredType:$full);
+  let results = (outs FSDP_ShardType:$piece);
+  let assemblyFormat = [{
+    $unit `over` $axes $full attr-dict `:` qualified(type($full)) `->` qualified(type($piece))
   }];
 }
 

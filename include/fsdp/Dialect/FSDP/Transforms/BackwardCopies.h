@@ -49,6 +49,7 @@ public:
                mlir::IRMapping &copies);
 
 private:
+  std::pair<mlir::ArrayAttr, mlir::Value> getKept(UnshardOp gather);
   mlir::Value getFull(ViewOp view, mlir::Operation *user);
 
   mlir::Block &block;

@@ -39,6 +39,10 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
   Option<std::string> strategy{
       *this, "strategy", llvm::cl::desc("What is sharded, and for how long."),
       llvm::cl::init("full_shard")};
+  Option<std::string> reshard{
+      *this, "reshard",
+      llvm::cl::desc("What the strategy keeps behind the forward instead: "
+                     "after-forward of --fsdp-reshard-policy.")};
   Option<std::string> wrap{*this, "wrap",
                            llvm::cl::desc("What becomes a unit."),
                            llvm::cl::init("auto")};

@@ -243,13 +243,20 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
     root (and the root's types), with which the backward begins. With `false`,
     one gather serves both. `full_shard` and `shard_grad_op` are these two.
 
-    Before and after: the logical level. Remark `reshard` for each unit, with the
-    bytes that are gathered again or kept.
+    With a number N, as FSDP2's `reshard_after_forward`, each rank keeps the 1/N of
+    the gathered unit that `fsdp.piece` says, and the backward gathers it in groups
+    of N consecutive ranks: the axis "shard" of the mesh is split, and its inner
+    part is the axis "local". N divides the shards; 1 means `false`, with a
+    warning, and as many as there are shards means `true`.
+
+    Before and after: the logical level, on a mesh without an axis "local". Remark
+    `reshard` for each unit, with the bytes that are gathered again or kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
   let options = [
     Option<"afterForward", "after-forward", "std::string", "\"true\"",
-           "Whether parameters are freed behind the forward: true or false.">,
+           "Whether parameters are freed behind the forward: true, false, or the "
+           "ranks of a group that keeps the pieces.">,
   ];
 }
 
@@ -394,8 +401,9 @@ def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
     The block is the order of issue. All ranks take the same way to a collective:
     no control around it depends on what may differ from rank to rank. Launches of
     a bucket stand next to each other, and are of one operation, communicator and
-    phase. Where groups of two communicators have two ranks or more in common, one
-    collective is done before the other starts, or they are on one stream.
+    phase. Collectives of two communicators whose groups have two ranks or more in
+    common start in the order of the block as well: `--plan-assign-events` has them
+    wait for each other.
 
     Before and after: the scheduled level.
   }];

@@ -97,6 +97,31 @@ def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
   }];
 }
 
+def Plan_PieceOp : Plan_Collective<"piece"> {
+  let summary = "keep this rank's piece of what its group has";
+  let description = [{
+    The target becomes the piece of the source that an all_gather of the group
+    would take from this rank. Nothing is sent.
+
+    Example:
+
+    ```mlir
+    plan.piece @local %full to %piece of @h.0 <forward>
+    ```
+
+    **Constraints**:
+
+    * C1: the communicator and the unit exist.
+    * C2: the target has the source's element type, and the source as many times
+      its elements as there are ranks in a group.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$communicator, Plan_BufferType:$source,
+    Plan_BufferType:$target, OptionalAttr<FlatSymbolRefAttr>:$unit), Plan_Place);
+  let assemblyFormat = [{
+    $communicator $source `to` $target (`of` $unit^)? custom<Place>($role, $stream) attr-dict
+  }];
+}
+
 class Plan_Reduction<string mnemonic> : Plan_Collective<mnemonic> {
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
     TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
