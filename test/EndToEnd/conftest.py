@@ -1,5 +1,7 @@
 """Real files through real processes: what the end-to-end tests share."""
 
+import fcntl
+import hashlib
 import os
 import pathlib
 import subprocess
@@ -31,80 +33,87 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session")
-def references(tmp_path_factory):
+def once(tmp_path_factory):
+    """once(name, make): path of the file that `make(path)` writes, made for all workers of pytest-xdist by the first that asks."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "once"
+    folder.mkdir(exist_ok=True)
+
+    def find(name: str, make) -> pathlib.Path:
+        path = folder / name
+        with open(folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                make(unfinished := folder / f"unfinished-{name}")
+                unfinished.rename(path)
+        return path
+
+    return find
+
+
+def digest(*values) -> str:
+    """A name for a file that depends on these."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
+@pytest.fixture(scope="session")
+def references(once):
     """references(graph, ranks): path of a reference with a different batch on every rank; `graph` is relative to the fixtures."""
-    folder = tmp_path_factory.mktemp("references")
+    script = ROOT / "scripts" / "make_rank_reference.py"
 
     def find(graph: str, ranks: int) -> pathlib.Path:
-        suffix = "_ref" if ranks == 1 else f"_ref{ranks}"
-        committed = FIXTURES / f"{graph}{suffix}.safetensors"
-        made = folder / f"{graph.replace('/', '_')}.pt2"
-        target = made.with_name(f"{made.stem}_ref{ranks}.safetensors")
-        if committed.exists():
-            return committed
-        if not target.exists():
-            made.symlink_to(FIXTURES / f"{graph}.pt2") if not made.exists() else None
-            recorded = FIXTURES / f"{graph}_ref.safetensors"
-            link = made.with_name(f"{made.stem}_ref.safetensors")
-            if recorded.exists() and not link.exists():
-                link.symlink_to(recorded)
-            script = ROOT / "scripts" / "make_rank_reference.py"
-            subprocess.run([sys.executable, str(script), str(ranks), str(made)], check=True, capture_output=True)
-        return target
+        committed = FIXTURES / f"{graph}{'_ref' if ranks == 1 else f'_ref{ranks}'}.safetensors"
+        command = [sys.executable, script, str(ranks), FIXTURES / f"{graph}.pt2", "--output"]
+        return committed if committed.exists() else once(
+            f"{graph.replace('/', '_')}_ref{ranks}.safetensors",
+            lambda path: subprocess.run([*command, path], check=True, capture_output=True))
 
     return find
 
 
 @pytest.fixture(scope="session")
-def plans(tmp_path_factory):
+def plans(once):
     """plans(graph, ranks, *options): path of the plan that fsdp-plan makes of a fixture."""
-    folder, made = tmp_path_factory.mktemp("plans"), {}
 
     def find(graph: str, ranks: int, *options: str) -> pathlib.Path:
-        key = (graph, ranks, *options)
-        if key not in made:
-            path = folder / f"{len(made)}.plan"
-            succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", ranks, "-o", path, *options)
-            made[key] = path
-        return made[key]
+        return once(f"{digest(graph, ranks, *options)}.plan",
+                    lambda path: succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", ranks, "-o", path, *options))
 
     return find
 
 
 @pytest.fixture(scope="session")
-def chains(tmp_path_factory):
+def chains(once):
     """chains(config): the aten level of the chain that a file of PyTorch's FSDP (fsdp_*.json) was recorded with."""
     sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
     import torch
     from fixture_models import Case, Chain
     from make_fixtures import write
 
-    folder, made = tmp_path_factory.mktemp("chains"), {}
-
     def find(config: dict) -> pathlib.Path:
         args, dtype = config["args"], (config.get("mixed") or ["float32"])[0]
-        path = made.setdefault(str((args, dtype)), folder / f"chain{len(made)}.mlir")
-        if not path.exists():
+
+        def make(path):
             chain = Chain(args["n"], args["d"], args.get("root_params", True), args.get("head", True), args.get("frozen", ()))
             case = Case(chain.train().to(getattr(torch, dtype)), (torch.ones(2, args["d"], dtype=getattr(torch, dtype)),))
-            write(case, folder, path.stem, reference=False)
+            write(case, path.parent, path.stem, reference=False)
             succeed("fsdp-translate", "--import-pt2", path.with_suffix(".pt2"), "-o", path)
-        return path
+
+        return once(f"chain-{digest(args, dtype)}.mlir", make)
 
     return find
 
 
 @pytest.fixture(scope="session")
-def operators(tmp_path_factory):
+def operators(once):
     """operators(name): the library of custom operators out of Inputs/name.cpp, for `fsdp-run --load`."""
     import torch
 
-    folder, include = tmp_path_factory.mktemp("operators"), pathlib.Path(torch.__file__).parent / "include"
+    include = pathlib.Path(torch.__file__).parent / "include"
 
     def make(name: str) -> pathlib.Path:
-        source, library = pathlib.Path(__file__).parent / "Inputs" / f"{name}.cpp", folder / f"lib{name}.so"
-        if not library.exists():
-            subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o", library], check=True)
-        return library
+        source = pathlib.Path(__file__).parent / "Inputs" / f"{name}.cpp"
+        command = ["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o"]
+        return once(f"lib{name}.so", lambda path: subprocess.run([*command, path], check=True))
 
     return make
