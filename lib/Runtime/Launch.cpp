@@ -40,6 +40,7 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
           trusted)),
       arguments(makeArguments(op, plan, launch, memory, device)),
       keys(keysOf(arguments)), touched(accessesOf(op.schema(), plan, launch)) {
+  findFunction();
   if (!launch.results())
     return;
   for (unsigned i = 0; i != launch.results()->size(); ++i)
@@ -47,6 +48,27 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
       results.push_back({i, memory.tensor(buffer), memory.data(buffer)});
   if (results.empty() && touched.writes.empty())
     refuse("neither writes an argument nor has a result that is used");
+}
+
+void Launch::findFunction() {
+  // Of others we know no signature in C++.
+  if (!op.operator_name().name.starts_with("aten::") || keys.empty())
+    return;
+  std::string kinds;
+  for (const c10::Argument &argument : op.schema().arguments()) {
+    const c10::AliasInfo *alias = argument.alias_info();
+    c10::TypeKind kind = argument.type()->kind();
+    kinds += kind == c10::TypeKind::NumberType   ? 's'
+             : kind != c10::TypeKind::TensorType ? '?'
+             : alias && alias->isWrite()         ? 'w'
+                                                 : 'r';
+  }
+  if (kinds == "rw")
+    function = op.typed<Unary>();
+  else if (kinds == "rrw")
+    function = op.typed<Binary>();
+  else if (kinds == "rrsw")
+    function = op.typed<Scaled>();
 }
 
 void Launch::refuse(const std::string &what) const {

@@ -1,8 +1,9 @@
 //===- Launch.h - One prepared operator call --------------------*- C++ -*-===//
 //
 // Everything that a call needs is made at load: the operator's handle, whose
-// kernel it is, and its arguments, tensors over the arena. A call then copies
-// the arguments to a stack and lets the kernel take them off again. An operator
+// kernel it is, and its arguments, tensors over the arena. A call then is that
+// of a function, for the commonest signatures; for all others it copies the
+// arguments to a stack and lets the kernel take them off again. An operator
 // that returns new tensors is *hooked*: a probe at load notes its allocations,
 // and each call is then given the planned places for its results, and scratch
 // for the rest.
@@ -12,6 +13,8 @@
 #define FSDP_LIB_RUNTIME_LAUNCH_H
 
 #include "Operators.h"
+
+#include <variant>
 
 namespace fsdp {
 
@@ -35,10 +38,22 @@ public:
   void placeScratch(std::byte *scratch);
 
   /// The call of an operator that writes its arguments.
-  void call(Stack &stack) const {
-    stack.assign(arguments.begin(), arguments.end());
-    run(stack);
-    stack.clear();
+  void call(Stack &stack) {
+    auto tensor = [&](std::size_t i) -> at::Tensor & {
+      return arguments[i].toTensor();
+    };
+    if (auto *unary = std::get_if<Handle<Unary>>(&function)) {
+      unary->redispatch(keys, tensor(0), tensor(1));
+    } else if (auto *binary = std::get_if<Handle<Binary>>(&function)) {
+      binary->redispatch(keys, tensor(0), tensor(1), tensor(2));
+    } else if (auto *scaled = std::get_if<Handle<Scaled>>(&function)) {
+      scaled->redispatch(keys, tensor(0), tensor(1), arguments[2].toScalar(),
+                         tensor(3));
+    } else {
+      stack.assign(arguments.begin(), arguments.end());
+      run(stack);
+      stack.clear();
+    }
   }
 
   /// The call of a hooked operator; returns how many results had to be copied
@@ -51,6 +66,16 @@ private:
     at::Tensor place;
     std::byte *data;
   };
+  /// The signatures that most operators have which write their result.
+  using Unary = at::Tensor &(const at::Tensor &, at::Tensor &);
+  using Binary = at::Tensor &(const at::Tensor &, const at::Tensor &,
+                              at::Tensor &);
+  using Scaled = at::Tensor &(const at::Tensor &, const at::Tensor &,
+                              const at::Scalar &, at::Tensor &);
+  template <typename Signature>
+  using Handle = c10::TypedOperatorHandle<Signature>;
+
+  void findFunction();
   [[noreturn]] void refuse(const std::string &what) const;
 
   void run(Stack &stack) const {
@@ -65,6 +90,10 @@ private:
   /// What the dispatcher would find in the arguments, and in a rank's thread:
   /// their backend. Empty if there are no tensors, and others decide.
   c10::DispatchKeySet keys;
+  /// The operator as a function, if it has one of those signatures: arguments
+  /// of a function are not copied.
+  std::variant<std::monostate, Handle<Unary>, Handle<Binary>, Handle<Scaled>>
+      function;
   Accesses touched;
   std::vector<Result> results;
   AllocationScript script;
