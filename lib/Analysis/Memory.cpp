@@ -25,7 +25,13 @@ struct Life {
   Value value;
   int64_t bytes;
   unsigned begin, end;
+  /// What is copied into and out of for the value, not its own memory.
+  bool isCommunication = false;
 };
+
+/// Units that are gathered in one buffer, until they are copied out: the lives
+/// of each, and of its part of the buffer.
+using CopiedGather = SmallVector<std::pair<unsigned, unsigned>, 1>;
 
 /// What a value is, as people say it.
 std::string describe(Value value) {
@@ -52,9 +58,24 @@ std::string describe(Value value) {
           [](Operation *op) { return op->getName().getStringRef().str(); });
 }
 
-SmallVector<Life, 0> getLives(Block &block, SmallVectorImpl<Operation *> &ops) {
+} // namespace
+
+int64_t getCommunicationBytes(CollectiveOpInterface launch) {
+  int64_t bytes = getMemoryBytes(launch->getResult(0).getType());
+  if (auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation()))
+    return bytes + bytes / gather.getShard().getType().getShards();
+  // Sums of several units are copied out, those of one are where they belong.
+  return getMemoryBytes(launch->getOperand(0).getType()) +
+         (launch.getBucketAttr() ? bytes : 0);
+}
+
+static SmallVector<Life, 0> getLives(Block &block,
+                                     SmallVectorImpl<Operation *> &ops) {
   SmallVector<Life, 0> lives;
   DenseMap<Value, unsigned> owners; // to an index of lives
+  SmallVector<CopiedGather, 0> gathers;
+  DenseMap<Value, unsigned> gatherOf; // by the future
+  Attribute bucket;                   // of the latest gather
   for (Operation &op : block) {
     unsigned position = ops.size();
     ops.push_back(&op);
@@ -71,13 +92,34 @@ SmallVector<Life, 0> getLives(Block &block, SmallVectorImpl<Operation *> &ops) {
       } else if (int64_t bytes = getMemoryBytes(result.getType())) {
         owners[result] = lives.size();
         lives.push_back({result, bytes, position, position});
+        auto launch = dyn_cast<CollectiveOpInterface>(op);
+        if (!launch || !launch.getCopy())
+          continue;
+        unsigned unit = lives.size() - 1;
+        lives.push_back({result, getCommunicationBytes(launch), position,
+                         position, /*isCommunication=*/true});
+        if (!isa<AsyncUnshardOp>(op))
+          continue;
+        if (!bucket || launch.getBucketAttr() != bucket)
+          gathers.emplace_back();
+        bucket = launch.getBucketAttr();
+        gathers.back().push_back({unit, unit + 1});
+        gatherOf[result] = gathers.size() - 1;
       }
+    }
+    // All that was gathered at once is copied out at the first wait.
+    auto wait = dyn_cast<AsyncWaitOp>(op);
+    if (auto found = wait ? gatherOf.find(wait.getFuture()) : gatherOf.end();
+        found != gatherOf.end()) {
+      for (auto [unit, buffer] : gathers[found->second]) {
+        lives[unit].begin = lives[buffer].end = position;
+        lives[unit].end = std::max(lives[unit].end, position);
+      }
+      gathers[found->second].clear();
     }
   }
   return lives;
 }
-
-} // namespace
 
 Value getMemoryOf(OpResult result) {
   unsigned index = result.getResultNumber();
@@ -163,10 +205,25 @@ MemoryPeak findMemoryPeak(func::FuncOp step) {
   peak.at = ops[time];
 
   SmallVector<Value> alive;
-  for (const Life &life : lives)
-    if (life.begin <= time && time <= life.end)
+  MemoryPeak::Alive buffers{"buffers of copied collectives", peak.at->getLoc()};
+  for (const Life &life : lives) {
+    if (life.begin > time || time > life.end)
+      continue;
+    if (!life.isCommunication) {
       alive.push_back(life.value);
+      continue;
+    }
+    buffers.loc = life.value.getLoc();
+    buffers.bytes += life.bytes;
+    ++buffers.values;
+  }
   peak.alive = summarizeMemory(alive);
+  if (buffers.bytes)
+    peak.alive.insert(llvm::find_if(peak.alive,
+                                    [&](const MemoryPeak::Alive &kind) {
+                                      return kind.bytes < buffers.bytes;
+                                    }),
+                      buffers);
   return peak;
 }
 

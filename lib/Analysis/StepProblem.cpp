@@ -39,6 +39,8 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
   DenseMap<Value, uint32_t> owners;                  // value -> buffer
   DenseMap<Value, SmallVector<uint32_t, 2>> readers; // of a parameter's shard
   SmallVector<unsigned> uses;                        // of buffers
+  // Of a copied gather, by its number: its units and their parts of its buffer.
+  DenseMap<uint32_t, SmallVector<std::pair<uint32_t, uint32_t>>> copied;
   auto use = [&](uint32_t buffer, uint32_t number) {
     problem.buffers[buffer].until = number;
     ++uses[buffer];
@@ -84,6 +86,23 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
         problem.buffers.push_back({bytes, number, number});
         result.buffers.push_back(value);
         uses.push_back(0);
+        auto launch = dyn_cast<CollectiveOpInterface>(op);
+        if (!launch || !launch.getCopy())
+          continue;
+        uint32_t unit = uint32_t(problem.buffers.size()) - 1;
+        problem.buffers.push_back(
+            {getCommunicationBytes(launch), number, number});
+        result.buffers.push_back(value);
+        uses.push_back(0);
+        if (isa<AsyncUnshardOp>(op))
+          copied[number].push_back({unit, unit + 1});
+      }
+    // The first wait copies all of them out.
+    if (auto wait = dyn_cast<AsyncWaitOp>(op))
+      if (Operation *launch = wait.getFuture().getDefiningOp()) {
+        for (auto [unit, buffer] : copied.lookup(numbers.lookup(launch)))
+          problem.buffers[unit].from = problem.buffers[buffer].until = number;
+        copied.erase(numbers.lookup(launch));
       }
   }
   for (Value value : block.getTerminator()->getOperands())

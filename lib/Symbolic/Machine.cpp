@@ -3,6 +3,7 @@
 #include "fsdp/Symbolic/Machine.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace fsdp::symbolic {
 
@@ -55,6 +56,26 @@ void Machine::writePieces(const Window &window, const Pieces &pieces,
                           bool mayOverlap) {
   checkOverlap(window, mayOverlap);
   memory.writePieces(window, pieces);
+}
+
+/// By running index: in pieces, where the window has them in this order, or is
+/// one of several matrices side by side.
+Pieces Machine::readElements(const Window &window) {
+  const Layout &layout = *window.layout;
+  if (layout.isGapless && *layout.map == IndexMap::range(0, layout.numel))
+    return readPieces(window);
+  Content content = read(window);
+  if (const Pieces *matrix = values.findMatrix(content))
+    return *matrix;
+  return {{layout.numel, content}};
+}
+
+void Machine::writeElements(const Window &window, const Pieces &pieces) {
+  const Layout &layout = *window.layout;
+  if (layout.isGapless && *layout.map == IndexMap::range(0, layout.numel))
+    return writePieces(window, pieces);
+  if (!pieces.empty())
+    write(window, join(pieces));
 }
 
 //===----------------------------------------------------------------------===//
@@ -143,6 +164,72 @@ void Machine::writeWindow(const Operator &op,
     write(part, content);
 }
 
+/// The elements along the axes from `dim` on.
+static uint64_t getColumns(const Window &window, size_t dim) {
+  const std::vector<int64_t> &sizes = window.layout->sizes;
+  uint64_t count = 1;
+  for (size_t i = dim; i < sizes.size(); ++i)
+    count *= static_cast<uint64_t>(sizes[i]);
+  return count;
+}
+
+/// Matrices side by side: their rows are the elements ahead of `dim`, and their
+/// columns those behind. Returns false for what is done by another rule.
+bool Machine::concatenate(const Argument &sources, int64_t dim,
+                          const Window &target) {
+  const std::vector<int64_t> &sizes = target.layout->sizes;
+  size_t axis =
+      static_cast<size_t>(dim < 0 ? dim + int64_t(sizes.size()) : dim);
+  if (axis >= sizes.size() || target.isEmpty())
+    return false;
+  uint64_t columns = getColumns(target, axis), sum = 0;
+  uint64_t rows = target.layout->numel / columns;
+  for (const Window *source : sources.tensors) {
+    if (!source || source->layout->sizes.size() != sizes.size() ||
+        source->layout->numel != rows * getColumns(*source, axis))
+      return false;
+    sum += getColumns(*source, axis);
+  }
+  if (sum != columns)
+    return false;
+  std::vector<Values::Matrix> matrices;
+  for (const Window *source : sources.tensors) {
+    matrices.push_back({getColumns(*source, axis), readElements(*source)});
+    if (source->dtype != target.dtype)
+      for (Piece &piece : matrices.back().elements)
+        piece.content = values.cast(piece.content, target.dtype);
+  }
+  writeElements(target, values.beside(rows, matrices));
+  return true;
+}
+
+/// Each target is a window of the source. Returns false as above.
+bool Machine::split(const Window &source, int64_t dim,
+                    const std::vector<int64_t> &lengths,
+                    const std::vector<const Window *> &targets) {
+  std::vector<int64_t> sizes = source.layout->sizes;
+  size_t axis =
+      static_cast<size_t>(dim < 0 ? dim + int64_t(sizes.size()) : dim);
+  if (axis >= sizes.size() || lengths.size() != targets.size() ||
+      std::accumulate(lengths.begin(), lengths.end(), int64_t(0)) !=
+          sizes[axis])
+    return false;
+  for (size_t i = 0; i != targets.size(); ++i) {
+    sizes[axis] = lengths[i];
+    if (!targets[i] || targets[i]->layout->sizes != sizes)
+      return false;
+  }
+  int64_t at = 0;
+  for (const Window *target : targets) {
+    operands = {&source};
+    Layout part(target->layout->sizes, source.layout->strides);
+    move(source.at(at * source.layout->strides[axis], part), *target);
+    at += target->layout->sizes[axis];
+  }
+  operands.clear(); // the windows are gone
+  return true;
+}
+
 void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
                      const std::vector<const Window *> &results) {
   using Kind = Operator;
@@ -181,6 +268,16 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
       return;
     return write(*target, content);
   }
+  if (op.kind == Kind::Concatenate && target &&
+      concatenate(arguments[size_t(op.source)],
+                  getInteger(arguments, op.dim, 0), *target))
+    return;
+  if (op.kind == Kind::Split && source)
+    if (const Literal *lengths =
+            arguments[size_t(op.find("split_sizes"))].literal)
+      if (split(*source, getInteger(arguments, op.dim, 0), lengths->integers,
+                targets))
+        return;
   if (op.kind == Kind::WindowWrite && source && target)
     return writeWindow(op, arguments, *target);
   if (op.kind == Kind::Embedding && source && target) {
@@ -268,6 +365,10 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
 
 void Machine::copy(const Window &source, const Window &target) {
   beginCommand();
+  move(source, target);
+}
+
+void Machine::move(const Window &source, const Window &target) {
   bool isCast = source.dtype != target.dtype;
   // What lies in one order on both sides is copied piece by piece.
   if (source.layout->isGapless && target.layout->isGapless &&
@@ -278,10 +379,11 @@ void Machine::copy(const Window &source, const Window &target) {
         piece.content = values.cast(piece.content, target.dtype);
     return writePieces(target, pieces);
   }
-  Content content = read(source);
+  Pieces pieces = readElements(source);
   if (isCast)
-    content = values.cast(content, target.dtype);
-  write(target, content);
+    for (Piece &piece : pieces)
+      piece.content = values.cast(piece.content, target.dtype);
+  writeElements(target, pieces);
 }
 
 void Machine::zero(const Window &target) {
@@ -293,15 +395,32 @@ void Machine::zero(const Window &target) {
 // Collectives
 //===----------------------------------------------------------------------===//
 
+static uint64_t getSize(const Pieces &pieces) {
+  uint64_t size = 0;
+  for (const Piece &piece : pieces)
+    size += piece.size;
+  return size;
+}
+
 void Machine::allGather(const Window &source, const Window &target,
                         uint64_t axes) {
   beginCommand();
-  Content piece = read(source);
-  const Values::Shard *shard = values.findShard(piece);
-  if (shard && shard->axes == axes)
-    return writePieces(target, Pieces(shard->whole));
-  write(target, Values::vector(Key("all_gather", piece.number(), axes).number(),
-                               target.layout->numel));
+  Pieces pieces = readPieces(source);
+  // A rank's pieces of several wholes are its row.
+  uint64_t rows =
+      target.layout->numel / std::max<uint64_t>(1, source.layout->numel);
+  std::vector<Values::Matrix> matrices;
+  for (const Piece &piece : pieces) {
+    const Values::Shard *shard = values.findShard(piece.content);
+    if (!shard || shard->axes != axes || shard->size != piece.size ||
+        getSize(shard->whole) != rows * piece.size)
+      return write(target,
+                   Values::vector(
+                       Key("all_gather", join(pieces).number(), axes).number(),
+                       target.layout->numel));
+    matrices.push_back({piece.size, shard->whole});
+  }
+  writePieces(target, values.beside(rows, matrices));
 }
 
 void Machine::keepPiece(const Window &source, const Window &target,
@@ -322,8 +441,20 @@ Pieces Machine::sum(const Pieces &flat, uint64_t axes, double divisor,
 void Machine::reduceScatter(const Window &source, const Window &target,
                             uint64_t axes, double divisor, DType via) {
   beginCommand();
-  Pieces whole = sum(readPieces(source), axes, divisor, via, target.dtype);
-  write(target, values.shard(std::move(whole), axes, target.layout->numel));
+  std::vector<Values::Matrix> matrices;
+  Pieces whole = readPieces(source);
+  const Values::Row *row =
+      whole.size() == 1 ? values.findRow(whole.front().content) : nullptr;
+  if (row && row->columns == target.layout->numel)
+    matrices = row->matrices;
+  else
+    matrices.push_back({target.layout->numel, std::move(whole)});
+  Pieces pieces;
+  for (const auto &[columns, elements] : matrices)
+    pieces.push_back(
+        {columns, values.shard(sum(elements, axes, divisor, via, target.dtype),
+                               axes, columns)});
+  writePieces(target, pieces);
 }
 
 void Machine::allReduce(const Window &source, const Window &target,

@@ -76,6 +76,12 @@ static void setKind(Operator &op, const OpFacts &facts) {
   auto isOneOf = [&](std::string_view base) {
     return name.substr(0, name.find('.')).find(base) != name.npos;
   };
+  if (name == "cat" || name == "split_with_sizes_copy") {
+    op.kind = name == "cat" ? Kind::Concatenate : Kind::Split;
+    op.source = std::max(op.find("tensors"), op.find("self"));
+    op.dim = op.find("dim");
+    return;
+  }
   switch (facts.equivalent) {
   case Equivalent::None:
   case Equivalent::TensorScalar:

@@ -141,6 +141,52 @@ const Values::Shard *Values::findShard(const Content &content) const {
   return &found->second;
 }
 
+Pieces Values::beside(uint64_t rows, const std::vector<Matrix> &matrices) {
+  Pieces result;
+  if (rows == 1 || matrices.size() < 2) {
+    for (const Matrix &matrix : matrices)
+      for (const Piece &piece : matrix.elements)
+        append(result, piece);
+    return result;
+  }
+  Key key("beside", rows);
+  Row row{rows};
+  for (const Matrix &matrix : matrices) {
+    key.add(matrix.columns).add(join(matrix.elements).number());
+    row.columns += matrix.columns;
+  }
+  row.matrices = matrices;
+  uint64_t size = rows * row.columns;
+  sides.try_emplace(key.number(), std::move(row));
+  return {{size, vector(key.number(), size)}};
+}
+
+const Values::Row *Values::findRow(const Content &content) const {
+  auto found = sides.find(content.base);
+  if (found == sides.end())
+    return nullptr;
+  const Row &row = found->second;
+  bool isWhole = content.map == IndexMap::range(0, row.rows * row.columns);
+  return isWhole ? &row : nullptr;
+}
+
+const Pieces *Values::findMatrix(const Content &content) const {
+  auto found = sides.find(content.base);
+  if (found == sides.end())
+    return nullptr;
+  const Row &row = found->second;
+  uint64_t at = 0;
+  for (const Matrix &matrix : row.matrices) {
+    if (at == content.map.getOffset()) {
+      IndexMap map = IndexMap::range(at, matrix.columns);
+      bool fits = map.append(row.rows, row.columns);
+      return fits && map == content.map ? &matrix.elements : nullptr;
+    }
+    at += matrix.columns;
+  }
+  return nullptr;
+}
+
 /// Changes every element alike: the places stay.
 template <typename Change>
 Content Values::change(const Content &content, const Change &change) {

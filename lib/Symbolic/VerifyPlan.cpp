@@ -188,6 +188,12 @@ void PlanVerifier::readUnits() {
       else if (const pf::ReduceScatter *reduce =
                    command->step_as_ReduceScatter())
         cut(reduce->unit(), reduce->communicator());
+  // One that shares all its collectives is cut as the runtime does it: as any
+  // communicator of so many ranks would.
+  for (uint32_t unit = 0; unit != units.size(); ++unit)
+    for (uint32_t c = 0; c != plan.communicators()->size(); ++c)
+      if (units[unit].shards != 1 && getGroupSize(c) == units[unit].shards)
+        cut(unit, c);
 }
 
 void PlanVerifier::setInitialContent() {

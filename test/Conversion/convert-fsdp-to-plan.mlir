@@ -196,3 +196,47 @@ module {
     return
   }
 }
+
+// -----
+
+// A copied bucket is one collective over one buffer. Shards are cast on the way in; each unit comes out at the first wait. Gradients go
+// in piece by piece: the first rank's of all units, then the second's.
+// CHECK-LABEL: plan.module @plan
+// CHECK-DAG: %[[WHOLE:.*]] = plan.buffer transient : tensor<24xbf16>
+// CHECK-DAG: %[[ROWS:.*]] = plan.view %[[WHOLE]] at 0 : tensor<2x12xbf16>
+// CHECK-DAG: %[[GRADIENT:.*]] = plan.buffer gradient @u : tensor<4xf32>
+// CHECK-DAG: %[[OTHER:.*]] = plan.buffer gradient @v : tensor<8xf32>
+// CHECK: plan.program @step
+// CHECK-NEXT: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 0) -> %[[PIECES:.*]] <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard %[[PIECES]] to %[[WHOLE]] <forward> on gather
+// CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[ROWS]], [4, 8], 1) -> %{{.*}}, %{{.*}} <forward>
+// CHECK: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 1) -> %{{.*}} <backward>
+// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %{{.*}} to %[[SUMS:[^ ]*]] <backward> on reduce
+// CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[SUMS]], [4, 8], 0) -> %[[GRADIENT]], %[[OTHER]] <backward> on reduce
+// The sum for one unit goes where it belongs.
+// CHECK: plan.launch "cat.out"([%{{.*}}], 1) -> %{{.*}} <backward>
+// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %{{.*}} to %[[GRADIENT]] of @u <backward> on reduce
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh storage f32 compute bf16 reduce f32 layout <["x" : 16 at 0], numel = 16, padded = 16>
+  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
+                  %q: !fsdp.shard<16xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>},
+                  %a: tensor<8xbf16> {aten.input = 0 : i64}, %b: tensor<16xbf16> {aten.input = 1 : i64}) {
+    %f = fsdp.async.unshard @u <forward> %p bucket 5 copy : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
+    %g = fsdp.async.unshard @v <forward> %q bucket 5 copy : !fsdp.shard<16xf32, 2> -> !fsdp.future<!fsdp.gathered<16xbf16>>
+    %other = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<16xbf16>> -> !fsdp.gathered<16xbf16>
+    %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xbf16>> -> !fsdp.gathered<8xbf16>
+    fsdp.async.reshard %full : !fsdp.gathered<8xbf16>
+    fsdp.async.reshard %other : !fsdp.gathered<16xbf16>
+    %x = fsdp.flatten_grads @u(%a) : (tensor<8xbf16>) -> tensor<8xbf16>
+    %y = fsdp.flatten_grads @v(%b) : (tensor<16xbf16>) -> tensor<16xbf16>
+    %r = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 6 copy : tensor<8xbf16> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+    %s = fsdp.async.reduce_scatter @v over ["shard"] divide <pre = 2, post = 1> via f32 %y bucket 6 copy : tensor<16xbf16> -> !fsdp.future<!fsdp.shard<16xf32, 2>>
+    %t = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x copy : tensor<8xbf16> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+    fsdp.async.wait %r : !fsdp.future<!fsdp.shard<8xf32, 2>> -> !fsdp.shard<8xf32, 2>
+    fsdp.async.wait %s : !fsdp.future<!fsdp.shard<16xf32, 2>> -> !fsdp.shard<16xf32, 2>
+    fsdp.async.wait %t : !fsdp.future<!fsdp.shard<8xf32, 2>> -> !fsdp.shard<8xf32, 2>
+    return
+  }
+}

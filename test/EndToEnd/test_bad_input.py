@@ -29,10 +29,15 @@ USAGE = {
     "--ranks 2 --forward-prefetch -1":
         "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
     "--ranks 2 --limit -2": "fsdp-plan: error: --limit: expected a number of at least 0; found '-2'",
-    "--ranks 2 --bucket 2": "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units; found '2'",
+    "--ranks 2 --bucket 2":
+        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
+        "or copy: to copy them into one buffer; found '2'",
     "--ranks 2 --bucket merge:bytes:-1":
-        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units; "
-        "found 'merge:bytes:-1'",
+        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
+        "or copy: to copy them into one buffer; found 'merge:bytes:-1'",
+    "--ranks 2 --bucket copy:2":
+        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
+        "or copy: to copy them into one buffer; found 'copy:2'",
     "--ranks 2 --reshard maybe": "fsdp-plan: error: --reshard: expected true, false or a number of ranks; found 'maybe'",
     "--ranks 4 --reshard 3":
         "fsdp-plan: error: --reshard: expected a number of ranks that divides the 4 of --ranks; found '3'",

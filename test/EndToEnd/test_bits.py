@@ -9,11 +9,11 @@ from conftest import FIXTURES, succeed, tool
 
 SCHEDULES = [
     f"--prefetch {prefetch} --bucket {bucket} --limit {limit}"
-    for prefetch, bucket, limit in itertools.product(["none", "backward_pre", "backward_post"], ["none", "blocks:2"], [2, 0])
+    for prefetch, bucket, limit in itertools.product(["none", "backward_pre", "backward_post"], ["none", "blocks:2", "copy:blocks:2"], [2, 0])
 ]
 OTHERS = [
     "--limit 1", "--prefetch backward_post --forward-prefetch 2 --limit 3", "--forward-prefetch 4 --limit 0 --bucket blocks:2",
-    "--bucket bytes:60000 --limit 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
+    "--bucket bytes:60000 --limit 4", "--bucket copy:blocks:1", "--bucket copy:bytes:200000 --limit 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
     r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard false",
     "--schedule list", "--schedule list --budget 700KiB",
 ]

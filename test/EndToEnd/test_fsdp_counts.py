@@ -25,6 +25,8 @@ def options(config):
     text = rf"ranks={config['world']} strategy={strategy} wrap=scope:u\.\d+ prefetch={backward} forward-prefetch={int(config.get('fwd', False))}"
     compute, reduce = config.get("mixed", [None, None])
     text += f" reshard={config['reshard']}" if type(config.get("reshard")) is int else ""
+    if config["api"] == "fsdp2":  # copies into and out of a buffer for each unit
+        text += " bucket-mode=copy bucket-blocks=1"
     return text + (" storage-dtype=f32" if compute else "") + (" reduce-dtype=f32" if reduce else "")
 
 

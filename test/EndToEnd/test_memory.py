@@ -8,11 +8,14 @@ from conftest import FIXTURES, succeed
 ALIGNMENT = 64
 
 
-@pytest.fixture(scope="module", params=[(graph, ranks) for graph in ("gpt2", "llama") for ranks in (1, 2, 3)], ids=str)
+@pytest.fixture(scope="module", ids=str, params=[
+    *((graph, ranks) for graph in ("gpt2", "llama") for ranks in (1, 2, 3)),
+    ("gpt2", 2, "--bucket", "copy:blocks:2"), ("llama", 2, "--schedule", "fsdp2"),
+])
 def summary(request, plans, references):
     """The number of ranks, and the summary of a short training."""
-    graph, ranks = request.param
-    ran = succeed("fsdp-run", plans(graph, ranks), "--weights", FIXTURES / f"{graph}.pt2", "--data", references(graph, 4),
+    graph, ranks, *options = request.param
+    ran = succeed("fsdp-run", plans(graph, ranks, *options), "--weights", FIXTURES / f"{graph}.pt2", "--data", references(graph, 4),
                   "--steps", 3, "--json")
     *steps, last = map(json.loads, ran.stdout.splitlines())
     assert [step["step"] for step in steps] == [1, 2, 3]

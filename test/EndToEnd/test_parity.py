@@ -38,6 +38,16 @@ def test_merged_units(graph, plans, references):
     succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, 2))
 
 
+# Several collectives as one over a buffer that is copied into and out of, also where each unit is alone in it.
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("graph", ["gpt2", "frozen", "llama", "llama_bf16"])
+def test_copied_buckets(graph, strategy, plans, references):
+    for ranks, bucket in (3, "copy:blocks:1"), (4, "copy:blocks:2"), (2, "copy:bytes:100000"):
+        plan = plans(graph, ranks, "--strategy", strategy, "--bucket", bucket)
+        succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, ranks),
+                "--tolerance", GRAPHS[graph])
+
+
 # Parameters kept wider or narrower than the archive has them; rounding is said.
 @pytest.mark.parametrize("storage, tolerance", [("f64", 1e-5), ("bf16", 3e-2)])
 def test_storage_of_another_dtype(storage, tolerance, plans, references):

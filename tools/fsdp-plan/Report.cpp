@@ -307,8 +307,10 @@ private:
     std::string unit =
         owner == none ? "" : text(plan.units()->Get(owner)->name());
     if (const auto *gather = first.step_as_AllGather())
-      return "gathered parameters of " +
-             text(plan.units()->Get(gather->unit())->name());
+      return gather->unit() == none
+                 ? "gathered parameters of several units"
+                 : "gathered parameters of " +
+                       text(plan.units()->Get(gather->unit())->name());
     if (const auto *piece = first.step_as_Piece();
         piece && piece->unit() != none)
       return "piece of the parameters of " +

@@ -110,7 +110,8 @@ struct CommandLine {
       "bucket", cl::init("none"),
       cl::desc("Which collectives go in one call: none (default), blocks:N "
                "units or bytes:N bytes; merge:blocks:N or merge:bytes:N make "
-               "one unit of several"),
+               "one unit of several, copy:blocks:N or copy:bytes:N copy into "
+               "one buffer and out of it"),
       cl::value_desc("policy"), cl::cat(category)};
   cl::opt<std::string> schedule{
       "schedule",
@@ -241,6 +242,8 @@ LogicalResult readBucket(const CommandLine &line,
   StringRef rest = line.bucket;
   if (rest.consume_front("merge:"))
     options.bucketMode = "merge";
+  else if (rest.consume_front("copy:"))
+    options.bucketMode = "copy";
   auto [policy, text] = rest.split(':');
   int64_t number = 0;
   bool isNumber = !text.getAsInteger(10, number) && number > 0;
@@ -250,7 +253,8 @@ LogicalResult readBucket(const CommandLine &line,
     options.bucketBytes = number;
   else if (line.bucket != "none")
     return refuse("--bucket: expected none, or blocks:N or bytes:N, with "
-                  "merge: in front to join units; found '" +
+                  "merge: in front to join units, or copy: to copy them into "
+                  "one buffer; found '" +
                   line.bucket + "'");
   return success();
 }

@@ -8,6 +8,8 @@
 #ifndef FSDP_ANALYSIS_MEMORY_H
 #define FSDP_ANALYSIS_MEMORY_H
 
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include <string>
@@ -39,7 +41,9 @@ struct MemoryPeak {
 /// Finds the peak of a step of the scheduled level, which is one block without
 /// regions inside. A gathered unit counts from its launch to its reshard, a
 /// reduction from its launch, anything else from where it is made; each to the
-/// last use of itself or a view. An update is in place. Takes linear time.
+/// last use of itself or a view. An update is in place. Where a bucket is
+/// copied, its buffers count until the first wait, and the units from there on.
+/// Takes linear time.
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step);
 
 /// The bytes of the arguments of a step: `MemoryPeak::persistent`.
@@ -47,6 +51,10 @@ int64_t getPersistentBytes(mlir::func::FuncOp step);
 
 /// The value in whose memory a result lies; null if it has its own.
 mlir::Value getMemoryOf(mlir::OpResult result);
+
+/// The bytes that a copied launch takes for its part of the bucket's buffer,
+/// and of what is copied into it or out of it, beside operands and result.
+int64_t getCommunicationBytes(CollectiveOpInterface launch);
 
 /// Sums up results with memory of their own by what they are, largest first.
 llvm::SmallVector<MemoryPeak::Alive>

@@ -40,6 +40,8 @@ struct Operator {
     WindowWrite, // `source` in a window, `base` or zeros around it
     Mean,        // a sum, divided
     Power,       // `source` to the literal `value`
+    Concatenate, // `sources` along `dim`
+    Split,       // parts of `source` along `dim`, one behind the other
   } kind = Plain;
   planfile::OperatorSchema schema;
   Number number = 0;
@@ -130,15 +132,22 @@ private:
   void beginCommand() { operands.clear(); }
   Content read(const Window &window);
   Pieces readPieces(const Window &window);
+  Pieces readElements(const Window &window);
   void write(const Window &window, const Content &content,
              bool mayOverlap = false);
   void writePieces(const Window &window, const Pieces &pieces,
                    bool mayOverlap = false);
+  void writeElements(const Window &window, const Pieces &pieces);
   void checkOverlap(const Window &window, bool mayBeSame);
   Number call(const Operator &op, const std::vector<Number> &arguments);
   Content result(Number call, size_t index, const Layout &layout, DType dtype);
   void writeWindow(const Operator &op, const std::vector<Argument> &arguments,
                    const Window &target);
+  bool concatenate(const Argument &sources, int64_t dim, const Window &target);
+  bool split(const Window &source, int64_t dim,
+             const std::vector<int64_t> &lengths,
+             const std::vector<const Window *> &targets);
+  void move(const Window &source, const Window &target);
 
   std::map<std::string, Operator, std::less<>> operators;
   std::vector<const Window *> operands; // of the command

@@ -96,6 +96,21 @@ public:
   /// The shard that the content is, wholly and in order.
   const Shard *findShard(const Content &content) const;
 
+  /// Matrices of so many rows side by side: what is there, row by row.
+  struct Matrix {
+    uint64_t columns;
+    Pieces elements; // row by row
+  };
+  Pieces beside(uint64_t rows, const std::vector<Matrix> &matrices);
+  struct Row {
+    uint64_t rows, columns = 0; // of all
+    std::vector<Matrix> matrices = {};
+  };
+  /// What stands side by side in the content, if it is that, wholly and in
+  /// order; and what the content is one matrix of, with its elements.
+  const Row *findRow(const Content &content) const;
+  const Pieces *findMatrix(const Content &content) const;
+
   /// From now on a cast of `from` to `dtype` is `to`.
   void defineCast(Number from, DType dtype, Number to) {
     casts[Key("cast", from, dtype).number()] = to;
@@ -117,6 +132,7 @@ private:
   Content change(const Content &content, const Change &change);
 
   std::unordered_map<Number, Shard> shards;
+  std::unordered_map<Number, Row> sides;
   std::unordered_map<Number, Number> casts;
   std::unordered_map<Number, Sum> sums;
 };

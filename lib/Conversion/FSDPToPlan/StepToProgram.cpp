@@ -54,8 +54,26 @@ private:
   LogicalResult lower(SGDOp op);
   LogicalResult lower(func::ReturnOp op);
 
+  /// What is gathered as one and copied out at the first wait.
+  struct CopiedGather {
+    SmallVector<AsyncUnshardOp> launches;
+    Value whole;
+    plan::Role role;
+  };
+
   void setPhase(aten::Phase phase);
   void setInsertionPointBefore(IntegerAttr group);
+  void addAfter(AsyncUnshardOp op, Value target);
+  void gatherCopied(AsyncUnshardOp first, FlatSymbolRefAttr communicator);
+  void copyOut(const CopiedGather &gather);
+  template <typename Plan, typename Op>
+  void reduceCopied(Op first, FlatSymbolRefAttr communicator, int64_t rows,
+                    Stream stream);
+  void concatenate(Location loc, ArrayRef<Value> sources, int64_t rows,
+                   Value target, Stream stream);
+  plan::LaunchOp split(Location loc, Value source, int64_t rows,
+                       ArrayRef<Value> targets, Stream stream);
+  Value asRows(Value vector, int64_t rows);
   void zeroGaps(FlattenGradsOp op, Value flat, LayoutAttr layout);
   FailureOr<Value> getDestination(unsigned index, Value value);
 
@@ -85,6 +103,8 @@ private:
   DenseMap<Value, plan::Role> roles;
   /// The commands of reductions, by their futures.
   DenseMap<Value, plan::CommandOpInterface> reductions;
+  /// By the futures.
+  DenseMap<Value, CopiedGather> copiedGathers;
 };
 } // namespace
 
@@ -222,6 +242,11 @@ void Lowering::setInsertionPointBefore(IntegerAttr group) {
 
 LogicalResult Lowering::lower(AsyncUnshardOp op) {
   setPhase(op.getPhase());
+  FlatSymbolRefAttr communicator = tables.getCommunicator(op.getGroupAxes());
+  if (op.getCopy() && communicator) {
+    gatherCopied(op, communicator);
+    return success();
+  }
   Location loc = op.getLoc();
   Value piece = buffers.lookup(op.getShard());
   RankedTensorType pieceType = plan::getTensorType(piece);
@@ -236,13 +261,19 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
     piece = cast;
   }
   Value full = piece; // for a group of one rank
-  if (FlatSymbolRefAttr communicator =
-          tables.getCommunicator(op.getGroupAxes())) {
+  if (communicator) {
     full = addTransient(loc, fullType);
     plan::AllGatherOp::create(builder, loc, communicator.getValue(), piece,
                               full, op.getUnitAttr(), op.getBucketAttr(), role,
                               Stream::Gather);
   }
+  addAfter(op, full);
+  buffers[op.getFuture()] = full;
+  return success();
+}
+
+/// The gather starts when what it is to come after has ended.
+void Lowering::addAfter(AsyncUnshardOp op, Value full) {
   // Of a group of one rank, there may be no memory of its own to wait with.
   plan::BufferOp target = plan::getRoot(full);
   for (Value freed : op.getAfter())
@@ -250,8 +281,6 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
         before != target && !before.isPersistent() && !target.isPersistent() &&
         !llvm::is_contained(target.getAfter(), before.getBuffer()))
       target.getAfterMutable().append(before.getBuffer());
-  buffers[op.getFuture()] = full;
-  return success();
 }
 
 /// True if something else is computed between the wait and the first use.
@@ -265,6 +294,9 @@ static bool isAheadOfUse(AsyncWaitOp op) {
 /// The consumer waits for who writes the buffer. Only where a reduction is
 /// waited for earlier, by choice of the schedule, is there something to do.
 LogicalResult Lowering::lower(AsyncWaitOp op) {
+  if (auto found = copiedGathers.find(op.getFuture());
+      found != copiedGathers.end() && !buffers.contains(op.getFuture()))
+    copyOut(found->second);
   buffers[op.getValue()] = buffers.lookup(op.getFuture());
   if (auto found = roles.find(op.getFuture()); found != roles.end())
     roles[op.getValue()] = found->second;
@@ -290,6 +322,149 @@ LogicalResult Lowering::lower(AsyncWaitOp op) {
   plan::WaitOp::create(builder, op.getLoc(), record.getEvent(), role,
                        Stream::Compute);
   return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Copied buckets
+//===----------------------------------------------------------------------===//
+
+/// The launches that are one collective over one buffer, from the first on.
+template <typename Op> static SmallVector<Op> getCopiedBucket(Op first) {
+  SmallVector<Op> bucket = {first};
+  while (IntegerAttr number = first.getBucketAttr()) {
+    auto next = dyn_cast_or_null<Op>(bucket.back()->getNextNode());
+    if (!next || !next.getCopy() || next.getBucketAttr() != number)
+      break;
+    bucket.push_back(next);
+  }
+  return bucket;
+}
+
+/// A vector as a matrix of so many rows.
+Value Lowering::asRows(Value vector, int64_t rows) {
+  RankedTensorType type = plan::getTensorType(vector);
+  if (rows == 1)
+    return vector;
+  return tables.addView(
+      vector.getLoc(), vector, 0,
+      type.clone(ArrayRef<int64_t>{rows, type.getNumElements() / rows}));
+}
+
+/// Row by row, one source behind the other.
+void Lowering::concatenate(Location loc, ArrayRef<Value> sources, int64_t rows,
+                           Value target, Stream stream) {
+  MLIRContext *context = builder.getContext();
+  SmallVector<Attribute> places(sources.size(),
+                                aten::OperandAttr::get(context));
+  auto args = aten::ArgsAttr::get(context,
+                                  {aten::ArgsAttr::getList(context, places),
+                                   builder.getI64IntegerAttr(rows != 1)},
+                                  ArrayRef<StringAttr>());
+  auto inputs = llvm::map_to_vector(
+      sources, [&](Value source) { return asRows(source, rows); });
+  plan::LaunchOp::create(
+      builder, loc, aten::OpNameAttr::get(context, "cat.out"), args, inputs,
+      asRows(target, rows), DenseBoolArrayAttr(), StringAttr(), role, stream);
+}
+
+/// The opposite.
+plan::LaunchOp Lowering::split(Location loc, Value source, int64_t rows,
+                               ArrayRef<Value> targets, Stream stream) {
+  MLIRContext *context = builder.getContext();
+  auto lengths = llvm::map_to_vector(targets, [&](Value target) {
+    return plan::getTensorType(target).getNumElements() / rows;
+  });
+  auto args = aten::ArgsAttr::get(context,
+                                  {aten::OperandAttr::get(context),
+                                   builder.getDenseI64ArrayAttr(lengths),
+                                   builder.getI64IntegerAttr(rows != 1)},
+                                  ArrayRef<StringAttr>());
+  auto outputs = llvm::map_to_vector(
+      targets, [&](Value target) { return asRows(target, rows); });
+  return plan::LaunchOp::create(
+      builder, loc, aten::OpNameAttr::get(context, "split_with_sizes_copy.out"),
+      args, asRows(source, rows), outputs, DenseBoolArrayAttr(), StringAttr(),
+      role, stream);
+}
+
+void Lowering::gatherCopied(AsyncUnshardOp first,
+                            FlatSymbolRefAttr communicator) {
+  if (copiedGathers.contains(first.getFuture()))
+    return;
+  Location loc = first.getLoc();
+  CopiedGather gather{getCopiedBucket(first), {}, role};
+  SmallVector<Value> pieces;
+  int64_t length = 0;
+  for (AsyncUnshardOp op : gather.launches) {
+    pieces.push_back(buffers.lookup(op.getShard()));
+    length += plan::getTensorType(pieces.back()).getNumElements();
+  }
+  ShardType shard = first.getShard().getType();
+  Type type = getMemoryType(first.getFuture().getType()).getElementType();
+  Value source = addTransient(loc, RankedTensorType::get({length}, type));
+  gather.whole = addTransient(
+      loc, RankedTensorType::get({length * shard.getShards()}, type));
+  concatenate(loc, pieces, 1, source, Stream::Gather);
+  plan::AllGatherOp::create(
+      builder, loc, communicator.getValue(), source, gather.whole,
+      gather.launches.size() == 1 ? first.getUnitAttr() : FlatSymbolRefAttr(),
+      IntegerAttr(), role, Stream::Gather);
+  for (AsyncUnshardOp op : gather.launches) {
+    addAfter(op, gather.whole);
+    copiedGathers[op.getFuture()] = gather;
+  }
+}
+
+/// Each unit gets memory of its own.
+void Lowering::copyOut(const CopiedGather &gather) {
+  SmallVector<Value> units;
+  for (AsyncUnshardOp op : gather.launches)
+    units.push_back(buffers[op.getFuture()] = addTransient(
+                        op.getLoc(), getMemoryType(op.getFuture().getType())));
+  AsyncUnshardOp first = gather.launches.front();
+  plan::Role current = std::exchange(role, gather.role);
+  split(first.getLoc(), gather.whole, first.getShard().getType().getShards(),
+        units, Stream::Compute);
+  role = current;
+}
+
+/// The pieces of one rank are a row: what a reduction scatters is interleaved.
+/// The sum for a unit alone goes where it belongs.
+template <typename Plan, typename Op>
+void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
+                            int64_t rows, Stream stream) {
+  if (buffers.contains(first.getFuture()))
+    return;
+  Location loc = first.getLoc();
+  SmallVector<Op> bucket = getCopiedBucket(first);
+  SmallVector<Value> sources, targets;
+  int64_t count = 0;
+  for (Op op : bucket) {
+    auto type = cast<ShardType>(op.getFuture().getType().getValueType());
+    sources.push_back(buffers.lookup(op->getOperand(0)));
+    targets.push_back(
+        getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type));
+    buffers[op.getFuture()] = targets.back();
+    count += plan::getTensorType(sources.back()).getNumElements();
+  }
+  auto getVector = [&](int64_t size, Value like) {
+    return RankedTensorType::get({size},
+                                 plan::getTensorType(like).getElementType());
+  };
+  bool isAlone = bucket.size() == 1;
+  Value whole = addTransient(loc, getVector(count, sources.front()));
+  Value sums =
+      isAlone ? targets.front()
+              : addTransient(loc, getVector(count / rows, targets.front()));
+  concatenate(loc, sources, rows, whole, Stream::Compute);
+  plan::CommandOpInterface last = Plan::create(
+      builder, loc, communicator.getValue(), first.getDivide(), first.getVia(),
+      whole, sums, isAlone ? first.getUnitAttr() : FlatSymbolRefAttr(),
+      IntegerAttr(), role, stream);
+  if (!isAlone)
+    last = split(loc, sums, 1, targets, stream);
+  for (Op op : bucket)
+    reductions[op.getFuture()] = last;
 }
 
 /// The memory ends with its last reader: only who waits for that needs to know.
@@ -364,7 +539,8 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
   Value flat;
   if (op.getFlat().hasOneUse())
     if (auto reduce =
-            dyn_cast<AsyncAllReduceOp>(*op.getFlat().getUsers().begin())) {
+            dyn_cast<AsyncAllReduceOp>(*op.getFlat().getUsers().begin());
+        reduce && !reduce.getCopy()) {
       auto type = cast<ShardType>(reduce.getFuture().getType().getValueType());
       if (getMemoryType(type) == flatType)
         flat = getState(reduce, op.getUnitAttr(), StateAttr::getGradientKind(),
@@ -398,11 +574,17 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
 LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   setPhase(aten::Phase::Backward);
   auto type = cast<ShardType>(op.getFuture().getType().getValueType());
+  FlatSymbolRefAttr communicator =
+      tables.getCommunicator(getAxes(op.getAxes()));
+  if (op.getCopy() && communicator) {
+    reduceCopied<plan::ReduceScatterOp>(op, communicator, type.getShards(),
+                                        Stream::Reduce);
+    return success();
+  }
   Value source = buffers.lookup(op.getFlat());
   Value target =
       getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type);
-  if (FlatSymbolRefAttr communicator =
-          tables.getCommunicator(getAxes(op.getAxes())))
+  if (communicator)
     reductions[op.getFuture()] = plan::ReduceScatterOp::create(
         builder, op.getLoc(), communicator.getValue(), op.getDivide(),
         op.getVia(), source, target, op.getUnitAttr(), op.getBucketAttr(), role,
@@ -417,16 +599,21 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
   Location loc = op.getLoc();
   Type type = op.getFuture().getType().getValueType();
   Value source = buffers.lookup(op.getInput()), target;
+  FlatSymbolRefAttr communicator =
+      tables.getCommunicator(getAxes(op.getAxes()));
   if (FlatSymbolRefAttr unit = op.getUnitAttr()) {
     setPhase(aten::Phase::Backward);
+    if (op.getCopy() && communicator) {
+      reduceCopied<plan::AllReduceOp>(op, communicator, 1, Stream::AllReduce);
+      return success();
+    }
     target =
         getState(op, unit, StateAttr::getGradientKind(), cast<ShardType>(type));
   } else {
     setPhase(aten::Phase::Forward);
     target = addTransient(loc, getMemoryType(type));
   }
-  if (FlatSymbolRefAttr communicator =
-          tables.getCommunicator(getAxes(op.getAxes())))
+  if (communicator)
     reductions[op.getFuture()] = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
         source, target, op.getUnitAttr(), op.getBucketAttr(), role,

@@ -431,15 +431,20 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
        outputEnd = launch.getOutputs().end();
   for (auto [match, argument] : llvm::zip_equal(*matched, schema->arguments)) {
     LaunchArguments::Argument &complete = result.arguments.emplace_back();
+    bool isWritten = match.kind == MatchedArgument::Written;
+    complete.isTensorList = match.kind == MatchedArgument::Tensors ||
+                            (isWritten && argument.isList);
     complete.isTensor = match.kind == MatchedArgument::Tensor ||
-                        match.kind == MatchedArgument::Written;
-    complete.isTensorList = match.kind == MatchedArgument::Tensors;
+                        (isWritten && !argument.isList);
     complete.constant = match.constant;
-    if (match.kind == MatchedArgument::Written) {
-      if (output == outputEnd || argument.isList)
+    if (isWritten) {
+      if (output == outputEnd)
         return launch.emitOpError() << "expected a buffer for the argument '"
                                     << argument.name << "'";
-      complete.tensors.push_back(*output++);
+      // A list takes all there are: no operator that plans run writes two.
+      do
+        complete.tensors.push_back(*output++);
+      while (argument.isList && output != outputEnd);
       continue;
     }
     auto operand = launch.getInputs().begin() + match.firstOperand;

@@ -205,6 +205,12 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
                                     context));
       continue;
     }
+    if (argument.isWritten) {
+      for (int32_t ref : *refs->values())
+        if (ref >= 0)
+          outputs.push_back(buffers[ref]);
+      continue;
+    }
     SmallVector<Attribute> list;
     for (int32_t ref : *refs->values()) {
       list.push_back(ref < 0 ? Attribute(builder.getUnitAttr())

@@ -33,7 +33,7 @@
 // RUN: %{merge} --fsdp-bucket="mode=merge bytes=200" --fsdp-shard=ranks=2 --fsdp-verify-logical --fsdp-verify-equivalence | FileCheck %s --check-prefix=MERGE
 // RUN: %{merge} --fsdp-bucket="mode=merge blocks=3" --remarks-filter=fsdp-bucket --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=MERGED
 // RUN: not fsdp-opt %t --fsdp-bucket="mode=merge blocks=3" 2>&1 | FileCheck %s --check-prefix=LATE
-// RUN: not fsdp-opt %t --fsdp-bucket="mode=copy blocks=3" 2>&1 | FileCheck %s --check-prefix=MODE
+// RUN: not fsdp-opt %t --fsdp-bucket="mode=move blocks=3" 2>&1 | FileCheck %s --check-prefix=MODE
 
 // MERGE: fsdp.unit @root on @mesh {{.*}}"head.bias" : 4 at 20], numel = 24
 // MERGE: fsdp.unit @u.0..u.1 on @mesh {{.*}} layout <["u.0.0.weight" : 4x4 at 0, "u.0.0.bias" : 4 at 16, "u.1.0.weight" : 4x4 at 20, "u.1.0.bias" : 4 at 36], numel = 40, padded = 40> {reshard_after_forward}
@@ -41,4 +41,13 @@
 // MERGE-NOT: fsdp.unit @
 // MERGED: merge | Category:fsdp-bucket | Function=step | Bytes=240, Unit=u.0..u.2, Units=3
 // LATE: error: expected to merge units before they are sharded{{$}}
-// MODE: error: expected mode to be 'group' or 'merge', got 'copy'{{$}}
+// MODE: error: expected mode to be 'group', 'copy' or 'merge', got 'move'{{$}}
+
+// Launches that are copied into one buffer: also those that are alone.
+// RUN: fsdp-opt %t --fsdp-bucket="mode=copy blocks=2" %{verify} | FileCheck %s --check-prefix=COPY
+// COPY: fsdp.async.unshard @root <forward> %arg0 bucket [[A:[0-9]+]] copy :
+// COPY-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A]] copy :
+// COPY: fsdp.async.unshard @u.3 <forward> %arg4 copy :
+// COPY: fsdp.async.all_reduce on @mesh {{.*}} via f32 %{{[0-9]+}} : tensor<f32>
+// COPY: fsdp.async.reduce_scatter @u.3 {{.*}} bucket [[D:[0-9]+]] copy :
+// COPY-NEXT: fsdp.async.reduce_scatter @u.2 {{.*}} bucket [[D]] copy :

@@ -61,6 +61,55 @@ func.func @step(%p: !p, %x: tensor<8xf32>) {
 
 // -----
 
+!p = !fsdp.shard<8xf32, 2>
+!f = !fsdp.future<!fsdp.gathered<8xf32>>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %q: !p) {
+  // expected-note@+1 {{an earlier launch of it}}
+  %f0 = fsdp.async.unshard @u <forward> %p bucket 3 copy : !p -> !f
+  // expected-error@+1 {{bucket 3: B3: expected all of its launches to be copied, or none}}
+  %f1 = fsdp.async.unshard @v <forward> %q bucket 3 : !p -> !f
+  return
+}
+
+// -----
+
+// Shards are cast on the way into the buffer: they may be of two types.
+!p = !fsdp.shard<8xf32, 2>
+!q = !fsdp.shard<8xbf16, 2>
+!f = !fsdp.future<!fsdp.gathered<8xbf16>>
+!g = !fsdp.future<!fsdp.gathered<8xf32>>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh storage bf16 compute bf16 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @w on @mesh storage f32 compute f32 reduce f32 layout <["c" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%p: !p, %q: !q) {
+  %f0 = fsdp.async.unshard @u <forward> %p bucket 3 copy : !p -> !f
+  // expected-note@+1 {{an earlier launch of it}}
+  %f1 = fsdp.async.unshard @v <forward> %q bucket 3 copy : !q -> !f
+  // expected-error@+1 {{bucket 3: B3: expected copied launches of one element type that divide alike}}
+  %f2 = fsdp.async.unshard @w <forward> %p bucket 3 copy : !p -> !g
+  return
+}
+
+// -----
+
+!p = !fsdp.shard<8xf32, 2>
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+func.func @step(%x: tensor<8xf32>) {
+  // expected-note@+1 {{an earlier launch of it}}
+  %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 copy : tensor<8xf32> -> !fsdp.future<!p>
+  // expected-error@+1 {{bucket 0: B3: expected copied launches of one element type that divide alike}}
+  %r1 = fsdp.async.reduce_scatter @v over ["shard"] divide <pre = 1, post = 2> via f32 %x bucket 0 copy : tensor<8xf32> -> !fsdp.future<!p>
+  return
+}
+
+// -----
+
 // Control that is the same on all ranks: a constant, a sum over all of them.
 !t = tensor<1xf32>
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]

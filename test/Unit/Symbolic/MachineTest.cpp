@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <deque>
+
 using namespace fsdp::symbolic;
 namespace planfile = fsdp::planfile;
 using fsdp::planfile::Space;
@@ -202,4 +204,153 @@ TEST_F(MachineTest, EqualCallsAreEqual) {
       "aten::exp.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)";
   EXPECT_EQ(call("aten::neg.out", neg, y), call("aten::neg.out", neg, z));
   EXPECT_NE(call("aten::neg.out", neg, y), call("aten::exp.out", exp, z));
+}
+
+// Buckets: units that are copied into one buffer, and out of it. Two units over
+// three ranks, with shards of 4 and of 2 elements.
+class BucketTest : public MachineTest {
+protected:
+  using Windows = std::vector<const Window *>;
+
+  BucketTest() {
+    for (auto [name, length] : {std::pair("u", 4), std::pair("v", 2)}) {
+      Unit &unit = units.emplace_back();
+      unit.name = name;
+      unit.storage = DType::F32, unit.compute = unit.reduce = DType::BF16;
+      unit.numel = uint64_t(ranks * length), unit.shards = ranks;
+      unit.axes = 1;
+      unit.parameters = {{name, 0, unit.numel, true}};
+    }
+  }
+  const Window &matrix(const Window &vector, int64_t rows) {
+    int64_t columns = int64_t(vector.layout->numel) / rows;
+    layouts.push_back(
+        std::make_unique<Layout>(Layout({rows, columns}, {columns, 1})));
+    return *windows.emplace_back(
+        std::make_unique<Window>(vector.at(0, *layouts.back())));
+  }
+  void concatenate(const Windows &sources, int64_t dim, const Window &target) {
+    literals.push_back({fsdp::planfile::Value::Int, {dim}});
+    machine.launch(
+        machine.getOperator(
+            "aten::cat.out",
+            "aten::cat.out(Tensor[] tensors, int dim=0, *, Tensor(a!) out) -> "
+            "Tensor(a!)"),
+        {{nullptr, sources}, {&literals.back(), {}}, {nullptr, {&target}}}, {});
+  }
+  void split(const Window &source, std::vector<int64_t> lengths, int64_t dim,
+             const Windows &targets) {
+    literals.push_back({fsdp::planfile::Value::Ints, std::move(lengths)});
+    const Literal &list = literals.back();
+    literals.push_back({fsdp::planfile::Value::Int, {dim}});
+    machine.launch(machine.getOperator(
+                       "aten::split_with_sizes_copy.out",
+                       "aten::split_with_sizes_copy.out(Tensor self, SymInt[] "
+                       "split_sizes, int dim=0, *, Tensor(a!)[] out) -> ()"),
+                   {{nullptr, {&source}},
+                    {&list, {}},
+                    {&literals.back(), {}},
+                    {nullptr, targets}},
+                   {});
+  }
+  /// The flat parameters, cast.
+  Number getWhole(const Unit &unit) {
+    Pieces whole = machine.initial(unit, "parameter");
+    for (Piece &piece : whole)
+      piece.content = machine.values.cast(piece.content, unit.compute);
+    return join(whole).number();
+  }
+  Number read(const Window &window) {
+    return machine.memory.read(window).number();
+  }
+
+  static constexpr int64_t ranks = 3;
+  std::vector<Unit> units;
+  std::deque<Literal> literals;
+};
+
+TEST_F(BucketTest, GathersSeveralUnitsAsOne) {
+  const Window &u = vector(4), &v = vector(2);
+  machine.writeFlat(units[0], u, machine.initial(units[0], "parameter"));
+  machine.writeFlat(units[1], v, machine.initial(units[1], "parameter"));
+  auto gather = [&](const Windows &shards, std::vector<int64_t> lengths,
+                    int64_t rows, uint64_t axes) {
+    const Window &source = vector(6, DType::BF16),
+                 &whole = vector(18, DType::BF16),
+                 &x = vector(uint64_t(lengths[0] * rows), DType::BF16),
+                 &y = vector(uint64_t(lengths[1] * rows), DType::BF16);
+    concatenate(shards, 0, source);
+    machine.allGather(source, whole, axes);
+    split(matrix(whole, rows), lengths, 1,
+          {&matrix(x, rows), &matrix(y, rows)});
+    return std::pair(read(x), read(y));
+  };
+  auto expected = std::pair(getWhole(units[0]), getWhole(units[1]));
+  EXPECT_EQ(gather({&u, &v}, {4, 2}, 3, 1), expected);
+  EXPECT_FALSE(problem());
+  // In another order, cut elsewhere, as other rows, over other ranks.
+  auto isOther = [&](std::pair<Number, Number> found) {
+    return found.first != expected.first && found.second != expected.second;
+  };
+  EXPECT_TRUE(isOther(gather({&v, &u}, {4, 2}, 3, 1)));
+  EXPECT_TRUE(isOther(gather({&u, &v}, {2, 4}, 3, 1)));
+  EXPECT_TRUE(isOther(gather({&u, &v}, {5, 1}, 3, 1)));
+  EXPECT_TRUE(isOther(gather({&u, &v}, {8, 1}, 2, 1)));
+  EXPECT_TRUE(isOther(gather({&u, &v}, {4, 2}, 3, 2)));
+  EXPECT_TRUE(isOther(gather({&u, &u}, {4, 2}, 3, 1)));
+}
+
+TEST_F(BucketTest, ReducesSeveralUnitsAsOne) {
+  const Window &u = vector(12), &v = vector(6);
+  write(u, 7);
+  write(v, 8);
+  auto reduce = [&](int64_t rows, std::vector<int64_t> lengths,
+                    double divisor) {
+    const Window &flat = vector(18), &sums = vector(6),
+                 &x = vector(uint64_t(lengths[0])),
+                 &y = vector(uint64_t(lengths[1]));
+    concatenate({&matrix(u, rows), &matrix(v, rows)}, 1, matrix(flat, rows));
+    machine.reduceScatter(flat, sums, 1, divisor, DType::F32);
+    split(sums, lengths, 0, {&x, &y});
+    return std::pair(read(x), read(y));
+  };
+  const Window &x = vector(4), &y = vector(2);
+  machine.reduceScatter(u, x, 1, 3, DType::F32);
+  machine.reduceScatter(v, y, 1, 3, DType::F32);
+  auto expected = std::pair(read(x), read(y));
+  EXPECT_EQ(reduce(3, {4, 2}, 3), expected);
+  EXPECT_FALSE(problem());
+  // Chunks of other numbers, cut elsewhere, divided otherwise; of one chunk,
+  // the first rank would get all of its sums from the first unit.
+  auto isOther = [&](std::pair<Number, Number> found) {
+    return found.first != expected.first && found.second != expected.second;
+  };
+  for (int64_t rows : {1, 2, 6})
+    EXPECT_TRUE(isOther(reduce(rows, {4, 2}, 3))) << rows;
+  EXPECT_TRUE(isOther(reduce(3, {2, 4}, 3)));
+  EXPECT_TRUE(isOther(reduce(3, {4, 2}, 4)));
+}
+
+// A copy out of a matrix that stands among others is a copy of the matrix.
+TEST_F(BucketTest, CopiesOutOfARow) {
+  const Window &u = vector(12), &v = vector(6), &both = vector(18),
+               &copied = vector(6), &shifted = vector(6);
+  write(u, 7);
+  write(v, 8);
+  concatenate({&matrix(u, 3), &matrix(v, 3)}, 1, matrix(both, 3));
+  Layout part({3, 2}, {6, 1});
+  machine.copy(both.at(4, part), copied);
+  machine.copy(both.at(3, part), shifted);
+  EXPECT_EQ(read(copied), read(v));
+  EXPECT_NE(read(shifted), read(v));
+}
+
+// What is split must not be written.
+TEST_F(BucketTest, SplitsIntoOtherMemory) {
+  const Window &both = vector(6), &other = vector(2);
+  write(both, 7);
+  Layout four = Layout::vector(4);
+  Window part = both.at(0, four);
+  split(both, {2, 4}, 0, {&other, &part});
+  EXPECT_EQ(problem(), Problem::Overlap);
 }

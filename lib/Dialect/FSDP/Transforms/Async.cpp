@@ -26,19 +26,19 @@ static Value launch(OpBuilder &builder, Operation &op) {
             return AsyncUnshardOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
                 op.getAxesAttr(), op.getShard(), /*after=*/ValueRange(),
-                /*bucket=*/IntegerAttr());
+                /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
           })
           .Case([&](ReduceScatterOp op) {
             return AsyncReduceScatterOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getAxesAttr(),
                 op.getDivideAttr(), op.getViaAttr(), op.getFlat(),
-                /*bucket=*/IntegerAttr());
+                /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
           })
           .Case([&](AllReduceOp op) {
             return AsyncAllReduceOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
                 op.getAxesAttr(), op.getDivideAttr(), op.getViaAttr(),
-                op.getInput(), /*bucket=*/IntegerAttr());
+                op.getInput(), /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
           });
   return launch->getResult(0);
 }

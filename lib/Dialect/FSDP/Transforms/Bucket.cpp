@@ -1,8 +1,8 @@
 //===- Bucket.cpp - Issue several collectives in one call -----------------===//
 //
-// Launches of one kind that follow each other join while there is room; each
-// keeps its own memory, so nothing is copied. Or units join before they are
-// sharded, and are gathered and reduced as one.
+// Launches of one kind that follow each other join while there is room. Each
+// keeps its own memory, or all are copied into one buffer and out of it. Or
+// units join before they are sharded, and are gathered and reduced as one.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,8 +26,8 @@ namespace fsdp {
 namespace {
 class Bucketer {
 public:
-  Bucketer(Block &block, int64_t blocks, int64_t bytes)
-      : block(block), blocks(blocks), bytes(bytes) {}
+  Bucketer(Block &block, int64_t blocks, int64_t bytes, bool copies)
+      : block(block), blocks(blocks), bytes(bytes), copies(copies) {}
 
   void run();
 
@@ -40,6 +40,7 @@ private:
 
   Block &block;
   int64_t blocks, bytes; // 0: any number
+  bool copies;
   int64_t numBuckets = 0;
 };
 } // namespace
@@ -66,6 +67,9 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
 
 /// A gather may be launched earlier than it was, a reduction only later.
 void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
+  if (copies)
+    for (CollectiveOpInterface launch : bucket)
+      launch->setAttr("copy", UnitAttr::get(launch->getContext()));
   if (bucket.size() < 2)
     return;
   CollectiveOpInterface first = bucket.front(), last = bucket.back();
@@ -92,8 +96,9 @@ void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
 }
 
 void Bucketer::run() {
-  // One open bucket for each kind of launch and phase.
-  llvm::MapVector<std::pair<StringRef, Attribute>, Bucket> open;
+  // One open bucket for each kind of launch and phase, and for each type of
+  // buffer.
+  llvm::MapVector<std::tuple<StringRef, Attribute, Attribute>, Bucket> open;
   SmallVector<Bucket> closed;
   for (auto launch : block.getOps<CollectiveOpInterface>()) {
     if (!launch.getUnitAttr()) // the loss
@@ -101,7 +106,8 @@ void Bucketer::run() {
     auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation());
     Bucket &bucket =
         open[{launch->getName().getStringRef(),
-              gather ? Attribute(gather.getPhaseAttr()) : Attribute()}];
+              gather ? Attribute(gather.getPhaseAttr()) : Attribute(),
+              copies ? getCopyKey(launch) : Attribute()}];
     if (!joins(bucket, launch))
       closed.push_back(std::exchange(bucket, {}));
     bucket.push_back(launch);
@@ -206,16 +212,17 @@ class BucketPass : public impl::BucketPassBase<BucketPass> {
             << "expected buckets of at least 0, got " << number;
         return signalPassFailure();
       }
-    if (mode != "group" && mode != "merge") {
+    if (mode != "group" && mode != "copy" && mode != "merge") {
       emitError(step->getLoc())
-          << "expected mode to be 'group' or 'merge', got '" << mode.getValue()
-          << '\'';
+          << "expected mode to be 'group', 'copy' or 'merge', got '"
+          << mode.getValue() << '\'';
       return signalPassFailure();
     }
     if (!blocks && !bytes)
       return;
-    if (mode == "group")
-      return Bucketer(step->getBody().front(), blocks, bytes).run();
+    if (mode != "merge")
+      return Bucketer(step->getBody().front(), blocks, bytes, mode == "copy")
+          .run();
     if (!getOperation().getOps<UnitOp>().empty()) {
       emitError(step->getLoc())
           << "expected to merge units before they are sharded";

@@ -19,6 +19,9 @@ void setSchedule(FSDPPipelineOptions &options, Schedule schedule) {
   options.forwardPrefetch =
       schedule == Schedule::ManualBlock || schedule == Schedule::Inductor;
   options.bucketBytes = schedule == Schedule::Inductor ? 500'000'000 : 0;
+  options.bucketBlocks = schedule == Schedule::FSDP2;
+  if (schedule == Schedule::FSDP2)
+    options.bucketMode = "copy";
   options.reduceWait = schedule == Schedule::FSDP1 ? ReduceWait::Backward
                        : schedule == Schedule::Inductor || options.list
                            ? ReduceWait::Use

@@ -6,6 +6,8 @@
 
 #include "fsdp/Dialect/FSDP/Transforms/Step.h"
 
+#include "llvm/ADT/TypeSwitch.h"
+
 using namespace mlir;
 
 namespace fsdp {
@@ -58,6 +60,27 @@ aten::Phase getGatherPhase(Operation *op) {
   auto call = dyn_cast<aten::CallOp>(op);
   return getGatherPhase(call ? call.getPhase().value_or(aten::Phase::Forward)
                              : aten::Phase::Forward);
+}
+
+Attribute getCopyKey(CollectiveOpInterface launch) {
+  auto future = cast<FutureType>(launch->getResult(0).getType());
+  auto getElementType = [](Type type) -> Type {
+    return TypeSwitch<Type, Type>(type)
+        .Case<ShardType, GatheredType, RankedTensorType>(
+            [](auto type) { return type.getElementType(); });
+  };
+  auto getKey = [&](auto reduction) {
+    Type source = getElementType(reduction->getOperand(0).getType());
+    Type target = getElementType(future.getValueType());
+    return ArrayAttr::get(launch.getContext(),
+                          {TypeAttr::get(source), TypeAttr::get(target),
+                           reduction.getViaAttr(), reduction.getDivideAttr()});
+  };
+  return TypeSwitch<Operation *, Attribute>(launch)
+      .Case<AsyncReduceScatterOp, AsyncAllReduceOp>(getKey)
+      .Default([&](Operation *) {
+        return TypeAttr::get(getElementType(future.getValueType()));
+      });
 }
 
 GatheredViews::GatheredViews(Block &block) {

@@ -136,6 +136,12 @@ LogicalResult OrderVerifier::verifyBuckets(Block &block) {
         numbers.lookup(op) != numbers.lookup(before))
       return refuse("B2: expected launches of one operation, communicator and "
                     "phase");
+    auto earlier = cast<CollectiveOpInterface>(before);
+    if (op.getCopy() != earlier.getCopy())
+      return refuse("B3: expected all of its launches to be copied, or none");
+    if (op.getCopy() && getCopyKey(op) != getCopyKey(earlier))
+      return refuse("B3: expected copied launches of one element type that "
+                    "divide alike");
     found->second = op;
   }
   return success();

@@ -19,7 +19,9 @@ def FSDP_GatheredMemoryResource : Resource<"::fsdp::GatheredMemoryResource">;
 
 // A launch may belong to a bucket: launches with the same number stand next to
 // each other, are of one operation, communicator and phase, and are issued
-// together, in one call. None of them is done before all are.
+// together, in one call. None of them is done before all are. With `copy`, they
+// are one collective over one buffer: what they send is copied into it, cast on
+// the way, and what they receive out of it. A launch alone may be copied, too.
 class FSDP_LaunchOp<string mnemonic, string kind, string stream>
     : FSDP_UserOp<"async." # mnemonic, [
         FSDP_ScheduledOp, FSDP_CollectiveOpInterface, FSDP_StreamedOpInterface,
@@ -33,7 +35,7 @@ class FSDP_LaunchOp<string mnemonic, string kind, string stream>
 
 // Where a launch says that it belongs to a bucket.
 defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
-    IntNonNegative, IntMaxValue<4294967294>]>>:$bucket);
+    IntNonNegative, IntMaxValue<4294967294>]>>:$bucket, UnitAttr:$copy);
 
 //===----------------------------------------------------------------------===//
 // Launches
@@ -61,13 +63,16 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
 
     * B1: launches of a bucket are neighbours in their block.
     * B2: launches of a bucket are of one operation, communicator and phase.
+    * B3: launches of a bucket are all copied or none; copied ones are of one
+      element type before and after, and reductions divide alike. A gather casts
+      on the way in, so only its result counts.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
     FSDP_GatherAxes:$axes, FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) (`over` $axes^)? $shard (`bucket` $bucket^)?
+    $unit custom<Phase>($phase) (`over` $axes^)? $shard (`bucket` $bucket^)? (`copy` $copy^)?
     (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
   }];
@@ -92,7 +97,7 @@ def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter",
   let results = (outs Res<FSDP_FutureType, "the reduction in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    $unit `over` $axes `divide` $divide `via` $via $flat (`bucket` $bucket^)? attr-dict `:`
+    $unit `over` $axes `divide` $divide `via` $via $flat (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:`
     type($flat) `->` qualified(type($future))
   }];
 }
@@ -118,7 +123,7 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
     ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input
-    (`bucket` $bucket^)? attr-dict `:` type($input) `->` qualified(type($future))
+    (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:` type($input) `->` qualified(type($future))
   }];
 }
 

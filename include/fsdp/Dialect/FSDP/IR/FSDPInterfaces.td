@@ -36,6 +36,8 @@ def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
       "::mlir::IntegerAttr", "getBucketAttr", (ins), [{}], [{
         return {};
       }]>,
+    InterfaceMethod<"True if it goes through a buffer that is copied into and out of.",
+      "bool", "getCopy", (ins), [{}], [{ return false; }]>,
   ];
 }
 

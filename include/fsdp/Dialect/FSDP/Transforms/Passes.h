@@ -102,7 +102,7 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::init(0)};
   Option<std::string> bucketMode{
       *this, "bucket-mode",
-      llvm::cl::desc("What joins: launches (group) or units (merge)."),
+      llvm::cl::desc("What joins: launches (group, copy) or units (merge)."),
       llvm::cl::init("group")};
   Option<ReduceWait> reduceWait{
       *this, "reduce-wait",

@@ -89,6 +89,12 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
     is copied. A bucket of gathers is launched where its first was, one of
     reductions where its last was, unless a result is needed before that.
 
+    With `mode=copy`, a bucket is one collective over one buffer, also a bucket of
+    one: shards are copied in, cast to the type in which they are gathered, and
+    each unit is copied out at the first wait; gradients are copied in, and the
+    sums out if they are of several units. That takes memory and time; it is what
+    FSDP2 and Inductor do. Only launches of one element type join.
+
     With `mode=merge`, units join instead, in the order in which the step first
     reads them: parameters of one element type become one flat parameter, which
     is gathered, kept and reduced as a whole. The root stays alone.
@@ -101,7 +107,7 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
     Option<"blocks", "blocks", "int64_t", "0", "How many units a bucket may hold.">,
     Option<"bytes", "bytes", "int64_t", "0", "How many bytes a bucket may hold.">,
     Option<"mode", "mode", "std::string", "\"group\"",
-           "What joins: launches (group) or units (merge).">,
+           "What joins: launches (group, copy) or units (merge).">,
   ];
 }
 

@@ -62,6 +62,10 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> owners;
 };
 
+/// What launches have in common that are copied into one buffer: element types,
+/// and how a reduction divides. The gather of a shard casts it on the way in.
+mlir::Attribute getCopyKey(CollectiveOpInterface launch);
+
 /// Checks that each unit is gathered from its own shard and viewed as itself,
 /// and that what is used in a phase was gathered for that phase, for units that
 /// are resharded after the forward.
