@@ -86,6 +86,6 @@ if [ $all = yes ]; then
   for preset in clang debug; do
     stage "build-$preset" build $preset && stage "unit-$preset" unit_tests $preset && stage "lit-$preset" lit_tests $preset
   done
-  stage tidy /usr/lib/llvm-22/bin/run-clang-tidy -quiet -p build/clang "^$PWD/(lib|tools)/"
+  stage tidy /usr/lib/llvm-22/bin/run-clang-tidy -quiet -hide-progress -p build/clang "^$PWD/(lib|tools)/"
 fi
 .venv/bin/python scripts/count_results.py "$out/results" --stages-passed $stages_passed --stages-failed $stages_failed

@@ -163,7 +163,7 @@ static LogicalResult verifyNames(FunctionOpInterface function) {
 }
 
 LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
-                                                    unsigned regionIndex,
+                                                    unsigned /*regionIndex*/,
                                                     unsigned argIndex,
                                                     NamedAttribute attr) {
   StringRef name = attr.getName();
@@ -228,7 +228,7 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
 }
 
 LogicalResult ATenDialect::verifyRegionResultAttribute(Operation *op,
-                                                       unsigned regionIndex,
+                                                       unsigned /*regionIndex*/,
                                                        unsigned resultIndex,
                                                        NamedAttribute attr) {
   auto kind =
