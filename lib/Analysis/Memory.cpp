@@ -62,8 +62,8 @@ std::string describe(Value value) {
 
 int64_t getCommunicationBytes(CollectiveOpInterface launch) {
   int64_t bytes = getMemoryBytes(launch->getResult(0).getType());
-  if (auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation()))
-    return bytes + bytes / gather.getShard().getType().getShards();
+  if (isa<AsyncUnshardOp>(launch.getOperation()))
+    return bytes;
   // Sums of several units are copied out, those of one are where they belong.
   return getMemoryBytes(launch->getOperand(0).getType()) +
          (launch.getBucketAttr() ? bytes : 0);

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from conftest import FIXTURES, succeed, tool
 
-SCHEDULES = ["--schedule fsdp1", "--schedule inductor", "--schedule list"]
+SCHEDULES = ["--schedule fsdp1", "--schedule fsdp2", "--schedule inductor", "--schedule list"]
 
 
 def predict(folder, model, *options):

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 using namespace fsdp;
@@ -233,6 +234,27 @@ private:
     }
   }
 
+  /// Copies into or out of one buffer: a collective of each unit.
+  void addCopied(const pf::Command &copies) {
+    if (copies.stream() == pf::Stream::Compute)
+      return;
+    std::set<uint32_t> gathered, reduced;
+    forEachBuffer(copies, [&](uint32_t index) {
+      const pf::Buffer &root = buffer(rootOf(index));
+      if (root.role() == pf::BufferRole::Shard)
+        gathered.insert(root.owner());
+      else if (root.role() == pf::BufferRole::Gradient)
+        reduced.insert(root.owner());
+    });
+    // That of a single unit says whose it is.
+    if (gathered.size() > 1)
+      for (uint32_t unit : gathered)
+        ++summary.units[unit].gathers;
+    if (reduced.size() > 1)
+      for (uint32_t unit : reduced)
+        ++summary.units[unit].reductions;
+  }
+
   void addStep(const pf::Program &program) {
     std::map<std::string, unsigned> hooked, foreign;
     std::map<uint32_t, std::pair<int64_t, int64_t>>
@@ -247,6 +269,7 @@ private:
           ++hooked[name];
         if (!llvm::StringRef(name).starts_with("aten::"))
           ++foreign[name];
+        addCopied(*command);
       } else if (command->step_type() == pf::Step::Copy) {
         ++summary.copies;
       }
@@ -319,8 +342,11 @@ private:
       return "reduced gradients";
     if (!unit.empty())
       return "flat gradient of " + unit;
-    std::string scope = text(first.scope());
-    return scope.empty() ? text(first.node()) : "made in " + scope;
+    std::string scope = text(first.scope()), node = text(first.node());
+    if (llvm::any_of(summary.units,
+                     [&](const auto &unit) { return unit.name == node; }))
+      return "copies of a bucket with " + node;
+    return scope.empty() ? node : "made in " + scope;
   }
 
   const pf::Plan &plan;

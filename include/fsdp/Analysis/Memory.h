@@ -52,8 +52,9 @@ int64_t getPersistentBytes(mlir::func::FuncOp step);
 /// The value in whose memory a result lies; null if it has its own.
 mlir::Value getMemoryOf(mlir::OpResult result);
 
-/// The bytes that a copied launch takes for its part of the bucket's buffer,
-/// and of what is copied into it or out of it, beside operands and result.
+/// The bytes that a copied launch takes beside operands and result: its part of
+/// the bucket's buffer, and of the sums of several units. (As elsewhere, the
+/// shard in the type in which it is gathered is not counted.)
 int64_t getCommunicationBytes(CollectiveOpInterface launch);
 
 /// Sums up results with memory of their own by what they are, largest first.

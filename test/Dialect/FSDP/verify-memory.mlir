@@ -3,15 +3,14 @@
 // RUN: fsdp-opt %s --fsdp-verify-memory=budget=368
 // RUN: not fsdp-opt %s --fsdp-verify-memory=budget=367 2>&1 | FileCheck %s --check-prefix=OVER
 // RUN: fsdp-opt %s --fsdp-verify-memory --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
-// RUN: fsdp-opt %s --fsdp-bucket="mode=copy blocks=1" --fsdp-verify-memory=budget=400 -o /dev/null
-// RUN: not fsdp-opt %s --fsdp-bucket="mode=copy blocks=1" --fsdp-verify-memory=budget=399 2>&1 | FileCheck %s --check-prefix=COPY
+// RUN: fsdp-opt %s --fsdp-bucket="mode=copy blocks=2" --fsdp-verify-memory=budget=384 -o /dev/null
+// RUN: not fsdp-opt %s --fsdp-bucket="mode=copy blocks=2" --fsdp-verify-memory=budget=383 2>&1 | FileCheck %s --check-prefix=COPY
 
-// Copied, 'v' has a buffer of 64 bytes for the whole and of 32 for its piece until its wait, and its own memory from there on.
-// COPY: error: memory peaks at 400 B, 128 B of it in arguments, and the budget is 399 B: this schedule fits into 400 bytes, and not into less
-// COPY: note: buffers of copied collectives: 96 B in 1 value
+// Copied, both units have one buffer until the first wait, and their own memory from there on.
+// COPY: error: memory peaks at 384 B, 128 B of it in arguments, and the budget is 383 B: this schedule fits into 384 bytes, and not into less
+// COPY: note: buffers of copied collectives: 128 B in 2 values
 // COPY: note: gathered unit 'u': 64 B in 1 value
-// COPY: note: made in 'm.h': 64 B in 1 value
-// COPY: note: made by 'constant_pad_nd': 48 B in 1 value
+// COPY: note: gathered unit 'v': 64 B in 1 value
 
 // Arguments: two shards of 32 bytes and an input of 64, not the scalars: 128.
 // At the second launch: both units (64 each), the product and a part of it (64
