@@ -273,8 +273,7 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
                   getInteger(arguments, op.dim, 0), *target))
     return;
   if (op.kind == Kind::Split && source)
-    if (const Literal *lengths =
-            arguments[size_t(op.find("split_sizes"))].literal)
+    if (const Literal *lengths = arguments[size_t(op.value)].literal)
       if (split(*source, getInteger(arguments, op.dim, 0), lengths->integers,
                 targets))
         return;

@@ -77,9 +77,13 @@ static void setKind(Operator &op, const OpFacts &facts) {
     return name.substr(0, name.find('.')).find(base) != name.npos;
   };
   if (name == "cat" || name == "split_with_sizes_copy") {
-    op.kind = name == "cat" ? Kind::Concatenate : Kind::Split;
-    op.source = std::max(op.find("tensors"), op.find("self"));
+    bool isSplit = name != "cat";
+    op.source = op.find(isSplit ? "self" : "tensors");
+    op.value = op.find("split_sizes");
     op.dim = op.find("dim");
+    // The schema of a plan says what it likes.
+    if (op.source >= 0 && (op.value >= 0) == isSplit)
+      op.kind = isSplit ? Kind::Split : Kind::Concatenate;
     return;
   }
   switch (facts.equivalent) {

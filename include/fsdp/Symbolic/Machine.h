@@ -40,8 +40,8 @@ struct Operator {
     WindowWrite, // `source` in a window, `base` or zeros around it
     Mean,        // a sum, divided
     Power,       // `source` to the literal `value`
-    Concatenate, // `sources` along `dim`
-    Split,       // parts of `source` along `dim`, one behind the other
+    Concatenate, // all of `source` along `dim`
+    Split,       // `source` along `dim`, cut into lengths `value`
   } kind = Plain;
   planfile::OperatorSchema schema;
   Number number = 0;

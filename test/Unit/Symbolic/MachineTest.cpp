@@ -354,3 +354,16 @@ TEST_F(BucketTest, SplitsIntoOtherMemory) {
   split(both, {2, 4}, 0, {&other, &part});
   EXPECT_EQ(problem(), Problem::Overlap);
 }
+
+// Whatever a plan says that the operator takes, it is numbered, not followed.
+TEST_F(BucketTest, NeedsTheArgumentsOfTheOperator) {
+  const Window &x = vector(4), &y = vector(4);
+  write(x, 7);
+  for (const char *name : {"cat.out", "split_with_sizes_copy.out"}) {
+    std::string full = std::string("aten::") + name;
+    machine.launch(
+        machine.getOperator(full, full + "(Tensor x, *, Tensor(a!) out) -> ()"),
+        {{nullptr, {&x}}, {nullptr, {&y}}}, {});
+    EXPECT_NE(read(y), read(x));
+  }
+}
