@@ -70,7 +70,7 @@ bool PlanChecker::checkHeader() {
   if (device != "cpu" && device != "cuda")
     return refuse("device", "cpu or cuda", device);
 
-  numRanks = 1;
+  uint64_t numRanks = 1;
   for (uint32_t i = 0; i != plan.mesh()->size(); ++i) {
     const MeshAxis &axis = *plan.mesh()->Get(i);
     Place place("mesh", i, nameOf(axis.name()));
@@ -548,10 +548,13 @@ bool PlanChecker::checkUnit(uint32_t index) {
   for (DType dtype : {unit.storage(), unit.compute(), unit.reduce()})
     if (!checkEnum(place, "an element type", dtype))
       return false;
-  if (unit.shards() == 0 || numRanks % unit.shards() != 0)
+  uint64_t cut = 1;
+  for (uint32_t axis = plan.mesh()->size(); cut < unit.shards() && axis-- > 0;)
+    cut *= plan.mesh()->Get(axis)->size();
+  if (unit.shards() != cut)
     return refuse(place.text(),
-                  "a number of shards that divides " +
-                      std::to_string(numRanks) + " ranks",
+                  "as many shards as there are ranks along the innermost axes "
+                  "of the mesh",
                   std::to_string(unit.shards()));
   if (unit.numel() % unit.shards() != 0)
     return refuse(place.text(),

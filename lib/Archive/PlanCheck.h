@@ -137,7 +137,6 @@ private:
   const Plan &plan;
   size_t budget;
   std::string message;
-  uint64_t numRanks = 1;
   std::vector<OperatorSchema> schemas;
   std::vector<uint64_t> groupSizes; // of the communicators
   std::vector<Window> windows;      // of the buffers

@@ -1,10 +1,6 @@
 //===- Mesh.cpp - Ranks, groups and shards --------------------------------===//
 #include "Mesh.h"
 
-#include "fsdp/Runtime/Error.h"
-
-#include <string>
-
 using namespace fsdp;
 
 std::string_view fsdp::stringOf(const planfile::Plan &plan,
@@ -47,41 +43,8 @@ Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
 
 std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
                                          unsigned rank) {
-  std::vector<std::uint32_t> over(plan.units()->size(), none);
-  // What gathers pieces for a smaller group does not say how a unit is cut.
-  auto cut = [&](std::uint32_t unit, std::uint32_t communicator) {
-    if (unit != none && groupOf(plan, communicator, rank).members.size() ==
-                            plan.units()->Get(unit)->shards())
-      over[unit] = communicator;
-  };
-  for (const planfile::Program *program : *plan.programs())
-    for (const planfile::Command *command : *program->commands()) {
-      if (const auto *gather = command->step_as_AllGather())
-        cut(gather->unit(), gather->communicator());
-      else if (const auto *scatter = command->step_as_ReduceScatter())
-        cut(scatter->unit(), scatter->communicator());
-    }
   std::vector<unsigned> indices;
-  for (unsigned unit = 0; unit != plan.units()->size(); ++unit) {
-    unsigned shards = plan.units()->Get(unit)->shards();
-    if (shards == 1) {
-      indices.push_back(0);
-      continue;
-    }
-    // A unit that no program uses is cut as any communicator would cut it.
-    for (unsigned c = 0;
-         over[unit] == none && c != plan.communicators()->size(); ++c)
-      if (groupOf(plan, c, rank).members.size() == shards)
-        over[unit] = c;
-    Group group;
-    if (over[unit] != none)
-      group = groupOf(plan, over[unit], rank);
-    if (group.members.size() != shards)
-      throw Error("unit " +
-                  std::string(stringOf(plan, plan.units()->Get(unit)->name())) +
-                  " has " + std::to_string(shards) +
-                  " shards, and no communicator of so many ranks");
-    indices.push_back(group.index);
-  }
+  for (const planfile::Unit *unit : *plan.units())
+    indices.push_back(rank % unit->shards());
   return indices;
 }

@@ -44,7 +44,7 @@ private:
   std::string compare(Roles roles, const Meanings &found);
 
   uint64_t getAxes(uint32_t communicator) const;
-  uint64_t getGroupSize(uint32_t communicator) const;
+  uint64_t getAxis(uint32_t axis) const;
   std::string_view nameOf(uint32_t index) const {
     return index == none ? std::string_view()
                          : plan.strings()->Get(index)->string_view();
@@ -114,21 +114,19 @@ static Literal getLiteral(const pf::Constant &constant) {
   return literal;
 }
 
+/// An axis of the mesh as a bit, if it has more than one rank.
+uint64_t PlanVerifier::getAxis(uint32_t axis) const {
+  return plan.mesh()->Get(axis)->size() == 1
+             ? 0
+             : uint64_t(1) << std::min(axis, 63u);
+}
+
 /// The axes of more than one rank along which a communicator reaches.
 uint64_t PlanVerifier::getAxes(uint32_t communicator) const {
   uint64_t axes = 0;
   for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
-    if (plan.mesh()->Get(axis)->size() != 1)
-      axes |= uint64_t(1) << std::min(axis, 63u);
+    axes |= getAxis(axis);
   return axes;
-}
-
-/// The ranks of one of its groups.
-uint64_t PlanVerifier::getGroupSize(uint32_t communicator) const {
-  uint64_t ranks = 1;
-  for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
-    ranks *= plan.mesh()->Get(axis)->size();
-  return ranks;
 }
 
 void PlanVerifier::readTables() {
@@ -163,6 +161,12 @@ void PlanVerifier::readUnits() {
     own.reduce = unit->reduce();
     own.numel = unit->numel();
     own.shards = unit->shards();
+    // Units are cut over the innermost axes.
+    uint64_t cut = 1;
+    for (uint32_t axis = plan.mesh()->size(); cut < own.shards && axis-- > 0;) {
+      cut *= plan.mesh()->Get(axis)->size();
+      own.axes |= getAxis(axis);
+    }
     for (const pf::Parameter *parameter : *unit->parameters()) {
       uint64_t numel = 1;
       for (int64_t size : *plan.shapes()->Get(parameter->sizes())->values())
@@ -171,29 +175,6 @@ void PlanVerifier::readUnits() {
                                 numel, parameter->trainable()});
     }
   }
-  // Collectives say along which axes a unit is cut; the first one decides that
-  // is not of pieces for a smaller group.
-  std::vector<bool> isKnown(units.size());
-  auto cut = [&](uint32_t unit, uint32_t communicator) {
-    if (unit == none || isKnown[unit] ||
-        getGroupSize(communicator) != units[unit].shards)
-      return;
-    units[unit].axes = getAxes(communicator);
-    isKnown[unit] = true;
-  };
-  for (const pf::Program *program : *plan.programs())
-    for (const pf::Command *command : *program->commands())
-      if (const pf::AllGather *gather = command->step_as_AllGather())
-        cut(gather->unit(), gather->communicator());
-      else if (const pf::ReduceScatter *reduce =
-                   command->step_as_ReduceScatter())
-        cut(reduce->unit(), reduce->communicator());
-  // One that shares all its collectives is cut as the runtime does it: as any
-  // communicator of so many ranks would.
-  for (uint32_t unit = 0; unit != units.size(); ++unit)
-    for (uint32_t c = 0; c != plan.communicators()->size(); ++c)
-      if (units[unit].shards != 1 && getGroupSize(c) == units[unit].shards)
-        cut(unit, c);
 }
 
 void PlanVerifier::setInitialContent() {

@@ -139,6 +139,12 @@ fsdp.mesh @mesh ["shard" = 0]
 
 // -----
 
+// Mesh C4: parameters are cut over the innermost axes.
+// expected-error@+1 {{expected the axis "replica" to be the first}}
+fsdp.mesh @mesh ["shard" = 2, "replica" = 2]
+
+// -----
+
 // Unit C1: the mesh exists.
 // expected-error@+1 {{no mesh is called 'mesh'}}
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>

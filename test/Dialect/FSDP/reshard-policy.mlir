@@ -45,6 +45,13 @@
 // ASYNC-NEXT: fsdp.async.reshard %[[FULL]]
 // ASYNC: fsdp.async.unshard @b.1 <backward> over ["local"] %[[PIECE]]
 
+// RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-verify-memory --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=MEMORY
+// MEMORY: alive | Category:fsdp-verify-memory | Function=step | Bytes=40, Values=1, What="piece of unit 'b.1'"
+
+// It costs a copy: 500 + 2 * 40 / 50.
+// RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-annotate-costs | FileCheck %s --check-prefix=COST
+// COST: fsdp.piece @b.1 {{.*}} {fsdp.cost = 502 : i64}
+
 // RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
 // SMALL: BytesKept=16, Reason="the backward starts with it", Unit=root
 // SMALL: BytesGatheredAgain=64, Reason="freed behind the forward", Unit=b.0

@@ -224,12 +224,17 @@ TEST(PlanFile, RefusesBadBuffers) {
 }
 
 TEST(PlanFile, RefusesBadUnits) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.mesh = {{"shard", 2}, {"replica", 3}};
+            }),
+            "small.plan: units[0] (u): expected as many shards as there are "
+            "ranks along the innermost axes of the mesh, found 2");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 33; }),
             "small.plan: units[0] (u): expected a multiple of 2 elements, "
             "found 33");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].shards = 3; }),
-            "small.plan: units[0] (u): expected a number of shards that "
-            "divides 2 ranks, found 3");
+            "small.plan: units[0] (u): expected as many shards as there are "
+            "ranks along the innermost axes of the mesh, found 3");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 34; }),
             "small.plan: units[0] (u): expected a dense buffer of 17 elements, "
             "found 16");

@@ -176,6 +176,9 @@ LogicalResult MeshOp::verify() {
     if (axis.getSize() < 1)
       return emitOpError("expected a positive size of axis ")
              << axis.getName() << ", got " << axis.getSize();
+    if (axis.getName() == FSDPDialect::getReplicaAxisName() &&
+        axis != getAxes()[0])
+      return emitOpError("expected the axis \"replica\" to be the first");
   }
   if (!getAxisSize(FSDPDialect::getShardAxisName()))
     return emitOpError("expected an axis \"shard\"");

@@ -69,6 +69,7 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
     * C1: there is an axis "shard".
     * C2: no two axes have the same name.
     * C3: sizes are positive.
+    * C4: an axis "replica" is the first.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
                        TypedArrayAttrBase<FSDP_AxisAttr, "axes of a mesh">:$axes);
