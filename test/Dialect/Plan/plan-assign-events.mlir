@@ -41,12 +41,12 @@ plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "" {
     // CHECK: plan.launch "neg.out"
     // CHECK-NEXT: plan.launch "neg.out"
     // CHECK-NEXT: %[[E:.*]] = plan.record <backward>
-    // CHECK-NEXT: plan.wait %[[E]] <forward> on gather
+    // CHECK-NEXT: plan.wait %[[E]] <backward> on gather
     // CHECK-NEXT: plan.all_gather
     plan.all_gather @shard %p to %full <forward> on gather
     plan.launch "neg.out"(%full) -> %y <forward>
     plan.launch "neg.out"(%full) -> %y <backward>
-    plan.all_gather @shard %p to %next <forward> on gather
+    plan.all_gather @shard %p to %next <backward> on gather
   }
 }
 
@@ -160,5 +160,34 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device "cpu" 
     // CHECK-NEXT: plan.all_gather @local
     // CHECK-NEXT: }
     plan.all_gather @local %piece to %full <backward> on gather
+  }
+}
+
+// -----
+
+// The forward waits for its own gather, though it has waited for a later one:
+// that is the backward's, and not there when the forward runs alone.
+// CHECK-LABEL: plan.module @alone
+plan.module @alone mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %p = plan.buffer transient at 0 : tensor<4xf32>
+  %q = plan.buffer transient at 32 : tensor<4xf32>
+  %full = plan.buffer transient at 64 : tensor<8xf32>
+  %again = plan.buffer transient at 128 : tensor<8xf32>
+  %y = plan.buffer transient at 256 : tensor<8xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    // CHECK-NEXT: plan.all_gather
+    // CHECK-NEXT: %[[FULL:.*]] = plan.record <forward> on gather
+    plan.all_gather @shard %p to %full <forward> on gather
+    // CHECK-NEXT: plan.all_gather
+    // CHECK-NEXT: %[[AGAIN:.*]] = plan.record <backward> on gather
+    plan.all_gather @shard %q to %again <backward> on gather
+    // CHECK-NEXT: plan.wait %[[AGAIN]] <forward>
+    // CHECK-NEXT: plan.launch "a"
+    plan.launch "a"() -> %q <forward>
+    // CHECK-NEXT: plan.wait %[[FULL]] <forward>
+    // CHECK-NEXT: plan.launch "neg.out"
+    plan.launch "neg.out"(%full) -> %y <forward>
   }
 }

@@ -5,6 +5,10 @@
 // Collectives of two communicators that share ranks depend on each other as
 // well: one rank might start with the one, another rank with the other.
 //
+// The forward also runs alone, to evaluate. It gets its events first, as if
+// there were nothing else: a gather for the backward that is launched among its
+// commands is then no way to learn what is done.
+//
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
@@ -46,7 +50,8 @@ struct History {
 
 class EventAssigner {
 public:
-  explicit EventAssigner(ProgramOp program);
+  /// Takes the commands of one role, or all.
+  EventAssigner(ProgramOp program, std::optional<Role> role);
   void run();
 
 private:
@@ -67,9 +72,10 @@ private:
 
 } // namespace
 
-EventAssigner::EventAssigner(ProgramOp program) {
-  for (Operation &op : program.getBody().front())
-    commands.push_back(cast<CommandOpInterface>(op));
+EventAssigner::EventAssigner(ProgramOp program, std::optional<Role> role) {
+  for (auto command : program.getBody().front().getOps<CommandOpInterface>())
+    if (!role || command.getRole() == *role)
+      commands.push_back(command);
   clocks.resize(commands.size());
   events.resize(commands.size());
   auto plan = program->getParentOfType<ModuleOp>();
@@ -189,8 +195,10 @@ void EventAssigner::run() {
 namespace {
 struct AssignEvents : impl::AssignEventsBase<AssignEvents> {
   void runOnOperation() override {
-    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
-      EventAssigner(program).run();
+    for (auto program : getOperation().getBody().front().getOps<ProgramOp>()) {
+      EventAssigner(program, Role::Forward).run();
+      EventAssigner(program, std::nullopt).run();
+    }
   }
 };
 } // namespace

@@ -16,7 +16,7 @@ def AssignEvents : Pass<"plan-assign-events", "::fsdp::plan::ModuleOp"> {
     reads or writes, or writes into a place that another stream has used, waits
     for an event of that stream; so does a collective for those of communicators
     that share ranks with its own. Waits that follow from earlier ones are left
-    out. All streams are joined before and after a program.
+    out; those of the forward from its own, since it also runs alone. All streams are joined before and after a program.
 
     Before: every buffer has a place. After: the same, with `plan.record` and
     `plan.wait`; any order of execution that the streams and events allow gives
