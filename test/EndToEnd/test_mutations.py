@@ -109,7 +109,7 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
 # A graph, the options of its pipeline, and a batch for each of its ranks.
 TRIALS = {
     "gpt2": ("ranks=3", "gpt2_ref3"),
-    "llama": ("ranks=4 bucket-blocks=2 forward-prefetch=1", "llama_ref4"),
+    "llama": ("ranks=4 reshard=2 bucket-mode=copy bucket-blocks=2 forward-prefetch=1", "llama_ref4"),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
