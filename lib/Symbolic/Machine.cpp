@@ -301,7 +301,7 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
                     archive::lookupOpFacts("sum.IntList_out")->schema);
     const Operator &divide =
         getOperator("aten::div.out", archive::lookupOpFacts("div.out")->schema);
-    auto literal = [&](int position, Literal fallback) {
+    auto literal = [&](int position, const Literal &fallback) {
       const Literal *given =
           position < 0 ? nullptr : arguments[size_t(position)].literal;
       return (given ? *given : fallback).number();
