@@ -8,8 +8,9 @@
 // stream run on the spot, one after the other; those of the other streams are
 // queued, and run when their queue and their dependences let them. Memory
 // counts from issue, and is free when the operation that releases it has ended;
-// where there is a limit, the issue waits for memory. That is how a CPU runs a
-// plan; on a GPU, where the host runs ahead, queued operations may be earlier.
+// where there is a limit, the issue waits for memory. Who queues ahead of the
+// computations, as a second thread or the host of a GPU does, may run queued
+// operations earlier: what is counted on here does not depend on that.
 //
 //===----------------------------------------------------------------------===//
 
