@@ -273,20 +273,23 @@ void Program::insertDrains() {
       continue;
     bool readsTarget = rank.collectives[exposed.group][exposed.index].kind ==
                        Collective::Kind::AllReduce;
+    // The first one on each thread: others of its thread come after it.
+    bool isDrained[2] = {};
     for (std::size_t j = i + 1; j != commands.size(); ++j) {
-      bool overwrites = false;
+      bool &drained = isDrained[commands[j].stream != Stream::Compute];
+      if (drained)
+        continue;
       for (const Access &write : accesses[j])
         for (const Access &read : accesses[i])
-          overwrites |= write.isWrite && (!read.isWrite || readsTarget) &&
-                        write.range.overlaps(read.range);
-      if (!overwrites)
+          drained |= write.isWrite && (!read.isWrite || readsTarget) &&
+                     write.range.overlaps(read.range);
+      if (!drained)
         continue;
       Command drain = exposed;
       drain.kind = Kind::Drain;
       drain.roles = allRoles;
       drain.stream = commands[j].stream;
       drains[j].push_back({drain, {}});
-      break;
     }
   }
   insert(std::move(drains));
