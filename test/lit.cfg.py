@@ -18,11 +18,9 @@ config.environment["FILECHECK_OPTS"] = "--enable-var-scope --allow-unused-prefix
 # libMLIR.so is not instrumented, and MLIR's allocators are inlined into our code.
 config.environment["ASAN_OPTIONS"] = "allow_user_poisoning=0:detect_leaks=0"
 
-# What tests may ask for with REQUIRES: and UNSUPPORTED:.
+# A build without the runtime has nothing for its tests to run.
 if config.fsdp_build_runtime in ("ON", "1", "TRUE"):
     config.available_features.add("runtime")
-if config.fsdp_sanitize:
-    config.available_features.add("sanitizer")
 
 config.substitutions += [
     ("%python", config.fsdp_python),

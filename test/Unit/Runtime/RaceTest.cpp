@@ -30,11 +30,10 @@ static void train(TestPlan plan) {
 
 TEST(Race, NoneInAPlanWithAllItsWaits) { train(test::makeOverlappingPlan(4)); }
 
-// What fsdp-plan has made of a model; there is no compiler in this build, so
-// whoever runs it by hand without a plan skips it.
+// What fsdp-plan has made of a model. scripts/check.sh names the plan.
 TEST(Race, NoneInACompiledPlan) {
   const char *path = std::getenv("FSDP_RACE_PLAN");
-  if (!path)
+  if (!path) // Run by hand: this build has no compiler that could make one.
     GTEST_SKIP() << "FSDP_RACE_PLAN names no plan for 4 ranks";
   auto file = planfile::PlanFile::open(path);
   ASSERT_TRUE(file) << file.error().message;

@@ -217,6 +217,45 @@ TEST(Session, SpansTellWhatWasRun) {
     EXPECT_EQ(count, plan.programs()->Get(1)->commands()->size());
 }
 
+// A reduction's source is overwritten on both threads, in no order: each of
+// them waits until all ranks have read it.
+TEST(Session, EachThreadWaitsBeforeItOverwritesASource) {
+  TestPlan plan = makeOverlappingPlan(2);
+  std::uint32_t flat = plan.units[0].gradient - 1;
+  std::int64_t half = plan.buffers[flat].sizes[0] / 2;
+  auto addHalf = [&](std::int64_t index) {
+    TestPlan::Buffer buffer;
+    buffer.sizes = {half};
+    buffer.offset = plan.buffers[flat].offset +
+                    static_cast<std::uint64_t>(index * half) * sizeof(float);
+    buffer.root = flat;
+    return plan.add(std::move(buffer));
+  };
+  std::uint32_t first = addHalf(0), second = addHalf(1);
+  plan.on(Stream::Compute, Role::Update).zero(first);
+  plan.on(Stream::Reduce, Role::Update).zero(second);
+
+  SessionOptions options;
+  options.timed = options.overlap = true;
+  Loaded loaded(std::move(plan), 2, std::move(options));
+  load(loaded.session);
+  feed(loaded.session, 0);
+  loaded.session.run();
+  const planfile::Plan &read = *planfile::GetPlan(loaded.bytes.data());
+  const auto &commands = *read.programs()->Get(1)->commands();
+  std::vector<std::pair<unsigned, Stream>> drains;
+  for (const Span &span : loaded.session.spans())
+    if (span.program == 1 && span.isDrain &&
+        commands.Get(span.command)->step_type() ==
+            planfile::Step::ReduceScatter)
+      drains.emplace_back(span.rank, span.stream);
+  EXPECT_THAT(drains,
+              testing::UnorderedElementsAre(testing::Pair(0, Stream::Compute),
+                                            testing::Pair(0, Stream::Reduce),
+                                            testing::Pair(1, Stream::Compute),
+                                            testing::Pair(1, Stream::Reduce)));
+}
+
 TEST(Session, CanarySeesTheHighestByte) {
   SessionOptions options;
   options.canary = true;
