@@ -20,22 +20,11 @@ using namespace mlir;
 namespace fsdp {
 namespace {
 
-/// From the operation that makes a value to the last that uses it.
-struct Life {
-  Value value;
-  int64_t bytes;
-  unsigned begin, end;
-  /// What is copied into and out of for the value, not its own memory.
-  bool isCommunication = false;
-};
-
-/// Units that are gathered in one buffer, until they are copied out: the lives
-/// of each, and of its part of the buffer.
-using CopiedGather = SmallVector<std::pair<unsigned, unsigned>, 1>;
-
-/// What a value is, as people say it.
-std::string describe(Value value) {
-  return TypeSwitch<Operation *, std::string>(value.getDefiningOp())
+/// What memory is for, as people say it.
+std::string describe(const MemoryLife &life) {
+  if (life.isCommunication)
+    return "buffers of copied collectives";
+  return TypeSwitch<Operation *, std::string>(life.value.getDefiningOp())
       .Case([](AsyncUnshardOp op) {
         return ("gathered unit '" + op.getUnit() + "'").str();
       })
@@ -60,7 +49,10 @@ std::string describe(Value value) {
 
 } // namespace
 
-int64_t getCommunicationBytes(CollectiveOpInterface launch) {
+/// The bytes that a copied launch takes beside operands and result: its part of
+/// the bucket's buffer, and of the sums of several units. (As elsewhere, the
+/// shard in the type in which it is gathered is not counted.)
+static int64_t getCommunicationBytes(CollectiveOpInterface launch) {
   int64_t bytes = getMemoryBytes(launch->getResult(0).getType());
   if (isa<AsyncUnshardOp>(launch.getOperation()))
     return bytes;
@@ -69,35 +61,37 @@ int64_t getCommunicationBytes(CollectiveOpInterface launch) {
          (launch.getBucketAttr() ? bytes : 0);
 }
 
-static SmallVector<Life, 0> getLives(Block &block,
-                                     SmallVectorImpl<Operation *> &ops) {
-  SmallVector<Life, 0> lives;
+SmallVector<MemoryLife, 0> findMemoryLives(Block &block) {
+  SmallVector<MemoryLife, 0> lives;
   DenseMap<Value, unsigned> owners; // to an index of lives
-  SmallVector<CopiedGather, 0> gathers;
+  // Units that are gathered in one buffer, until they are copied out: the lives
+  // of each, and of its part of the buffer.
+  SmallVector<SmallVector<std::pair<unsigned, unsigned>, 1>, 0> gathers;
   DenseMap<Value, unsigned> gatherOf; // by the future
   Attribute bucket;                   // of the latest gather
-  for (Operation &op : block) {
-    unsigned position = ops.size();
-    ops.push_back(&op);
+  for (auto [index, op] : llvm::enumerate(block)) {
+    unsigned position = index;
     for (Value operand : op.getOperands())
-      if (auto owner = owners.find(operand); owner != owners.end())
+      if (auto owner = owners.find(operand); owner != owners.end()) {
         lives[owner->second].end = position;
+        lives[owner->second].users.push_back(&op);
+      }
     for (OpResult result : op.getResults()) {
       if (Value memory = getMemoryOf(result)) {
         // Arguments are in no list: they live anyway.
         if (auto owner = owners.find(memory); owner != owners.end()) {
-          unsigned index = owner->second;
-          owners[result] = index;
+          unsigned life = owner->second;
+          owners[result] = life;
         }
       } else if (int64_t bytes = getMemoryBytes(result.getType())) {
-        owners[result] = lives.size();
+        unsigned unit = owners[result] = lives.size();
         lives.push_back({result, bytes, position, position});
         auto launch = dyn_cast<CollectiveOpInterface>(op);
         if (!launch || !launch.getCopy())
           continue;
-        unsigned unit = lives.size() - 1;
-        lives.push_back({result, getCommunicationBytes(launch), position,
-                         position, /*isCommunication=*/true});
+        lives.push_back(
+            {result, getCommunicationBytes(launch), position, position});
+        lives.back().isCommunication = true;
         if (!isa<AsyncUnshardOp>(op))
           continue;
         if (!bucket || launch.getBucketAttr() != bucket)
@@ -111,10 +105,8 @@ static SmallVector<Life, 0> getLives(Block &block,
     auto wait = dyn_cast<AsyncWaitOp>(op);
     if (auto found = wait ? gatherOf.find(wait.getFuture()) : gatherOf.end();
         found != gatherOf.end()) {
-      for (auto [unit, buffer] : gathers[found->second]) {
-        lives[unit].begin = lives[buffer].end = position;
-        lives[unit].end = std::max(lives[unit].end, position);
-      }
+      for (auto [unit, buffer] : gathers[found->second])
+        lives[unit].begin = lives[unit].end = lives[buffer].end = position;
       gathers[found->second].clear();
     }
   }
@@ -159,16 +151,16 @@ int64_t getPersistentBytes(func::FuncOp step) {
   return bytes;
 }
 
-SmallVector<MemoryPeak::Alive> summarizeMemory(ArrayRef<Value> values) {
+SmallVector<MemoryPeak::Alive> summarizeMemory(ArrayRef<MemoryLife> lives) {
   llvm::MapVector<std::string, MemoryPeak::Alive,
                   std::map<std::string, unsigned>>
       kinds;
-  for (Value value : values) {
-    std::string what = describe(value);
+  for (const MemoryLife &life : lives) {
+    std::string what = describe(life);
     auto kind =
-        kinds.insert({what, MemoryPeak::Alive{what, value.getLoc(), 0, 0}})
+        kinds.insert({what, MemoryPeak::Alive{what, life.value.getLoc(), 0, 0}})
             .first;
-    kind->second.bytes += getMemoryBytes(value.getType());
+    kind->second.bytes += life.bytes;
     ++kind->second.values;
   }
   SmallVector<MemoryPeak::Alive> alive;
@@ -184,46 +176,28 @@ MemoryPeak findMemoryPeak(func::FuncOp step) {
   MemoryPeak peak;
   peak.persistent = getPersistentBytes(step);
 
-  SmallVector<Operation *, 0> ops;
-  SmallVector<Life, 0> lives = getLives(step.getBody().front(), ops);
-  SmallVector<int64_t, 0> changes(ops.size() + 1);
-  for (const Life &life : lives) {
+  Block &block = step.getBody().front();
+  SmallVector<MemoryLife, 0> lives = findMemoryLives(block);
+  SmallVector<int64_t, 0> changes(block.getOperations().size() + 1);
+  for (const MemoryLife &life : lives) {
     changes[life.begin] += life.bytes;
     changes[life.end + 1] -= life.bytes;
   }
   int64_t now = 0;
   unsigned time = 0;
-  for (unsigned position = 0; position != ops.size(); ++position) {
+  for (auto [position, op] : llvm::enumerate(block)) {
     now += changes[position];
     if (now > peak.transient) {
       peak.transient = now;
+      peak.at = &op;
       time = position;
     }
   }
-  if (peak.transient == 0)
-    return peak;
-  peak.at = ops[time];
-
-  SmallVector<Value> alive;
-  MemoryPeak::Alive buffers{"buffers of copied collectives", peak.at->getLoc()};
-  for (const Life &life : lives) {
-    if (life.begin > time || time > life.end)
-      continue;
-    if (!life.isCommunication) {
-      alive.push_back(life.value);
-      continue;
-    }
-    buffers.loc = life.value.getLoc();
-    buffers.bytes += life.bytes;
-    ++buffers.values;
-  }
-  peak.alive = summarizeMemory(alive);
-  if (buffers.bytes)
-    peak.alive.insert(llvm::find_if(peak.alive,
-                                    [&](const MemoryPeak::Alive &kind) {
-                                      return kind.bytes < buffers.bytes;
-                                    }),
-                      buffers);
+  llvm::erase_if(lives, [&](const MemoryLife &life) {
+    return life.begin > time || time > life.end;
+  });
+  if (peak.at)
+    peak.alive = summarizeMemory(lives);
   return peak;
 }
 

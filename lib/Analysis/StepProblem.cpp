@@ -1,7 +1,7 @@
 //===- StepProblem.cpp - A step as a scheduling problem -------------------===//
 //
-// One walk numbers operations and follows memory from who makes it to who uses
-// it last.
+// One walk numbers operations and finds what each depends on; memory lives from
+// who makes it to who uses it last.
 //
 //===----------------------------------------------------------------------===//
 
@@ -36,15 +36,8 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
   result.persistentBytes = getPersistentBytes(step);
 
   DenseMap<Operation *, uint32_t> numbers;
-  DenseMap<Value, uint32_t> owners;                  // value -> buffer
   DenseMap<Value, SmallVector<uint32_t, 2>> readers; // of a parameter's shard
-  SmallVector<unsigned> uses;                        // of buffers
-  // Of a copied gather, by its number: its units and their parts of its buffer.
-  DenseMap<uint32_t, SmallVector<std::pair<uint32_t, uint32_t>>> copied;
-  auto use = [&](uint32_t buffer, uint32_t number) {
-    problem.buffers[buffer].until = number;
-    ++uses[buffer];
-  };
+  SmallVector<uint32_t, 0> byPosition;
   Block &block = step.getBody().front();
   for (Operation &op : block.without_terminator()) {
     IntegerAttr bucket = getBucket(&op);
@@ -56,6 +49,7 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
     uint32_t number = uint32_t(result.operations.size()) - 1;
     result.operations.back().push_back(&op);
     numbers[&op] = number;
+    byPosition.push_back(number);
     scheduling::Operation &row = problem.operations.back();
     if (llvm::AddOverflow(row.duration, getCost(&op), row.duration))
       row.duration = std::numeric_limits<int64_t>::max(); // which is refused
@@ -70,51 +64,21 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
           llvm::append_range(row.after, before);
         before.push_back(number);
       }
-      if (auto found = owners.find(operand); found != owners.end())
-        use(found->second, number);
     }
-
-    for (OpResult value : op.getResults())
-      if (Value memory = getMemoryOf(value)) {
-        // Arguments are in no buffer: they live anyway.
-        if (auto found = owners.find(memory); found != owners.end()) {
-          uint32_t buffer = found->second;
-          owners[value] = buffer;
-        }
-      } else if (int64_t bytes = getMemoryBytes(value.getType())) {
-        owners[value] = uint32_t(problem.buffers.size());
-        problem.buffers.push_back({bytes, number, number});
-        result.buffers.push_back(value);
-        uses.push_back(0);
-        auto launch = dyn_cast<CollectiveOpInterface>(op);
-        if (!launch || !launch.getCopy())
-          continue;
-        uint32_t unit = uint32_t(problem.buffers.size()) - 1;
-        problem.buffers.push_back(
-            {getCommunicationBytes(launch), number, number});
-        result.buffers.push_back(value);
-        uses.push_back(0);
-        if (isa<AsyncUnshardOp>(op))
-          copied[number].push_back({unit, unit + 1});
-      }
-    // The first wait copies all of them out.
-    if (auto wait = dyn_cast<AsyncWaitOp>(op))
-      if (Operation *launch = wait.getFuture().getDefiningOp()) {
-        for (auto [unit, buffer] : copied.lookup(numbers.lookup(launch)))
-          problem.buffers[unit].from = problem.buffers[buffer].until = number;
-        copied.erase(numbers.lookup(launch));
-      }
   }
-  for (Value value : block.getTerminator()->getOperands())
-    if (auto found = owners.find(value); found != owners.end())
-      use(found->second, uint32_t(result.operations.size()) - 1);
-  // A buffer has one operation that releases it. If a launch shares one with
-  // others, that has to stay the last: the launch does not move.
-  for (auto [number, ops] : llvm::enumerate(result.operations))
-    for (Operation *op : ops)
-      for (Value operand : op->getOperands())
-        if (auto found = owners.find(operand);
-            isLaunch(op) && found != owners.end() && uses[found->second] > 1)
-          problem.operations[number].sequence = scheduling::computeStream;
+  // The terminator is none: what it returns lives as long as the last one.
+  byPosition.push_back(byPosition.empty() ? 0 : byPosition.back());
+  for (MemoryLife &life : findMemoryLives(block)) {
+    problem.buffers.push_back(
+        {life.bytes, byPosition[life.begin], byPosition[life.end]});
+    // A buffer has one operation that releases it. If a launch shares one with
+    // others, that has to stay the last: the launch does not move.
+    if (life.users.size() > 1)
+      for (Operation *user : life.users)
+        if (isLaunch(user))
+          problem.operations[numbers.lookup(user)].sequence =
+              scheduling::computeStream;
+    result.buffers.push_back(std::move(life));
+  }
   return result;
 }

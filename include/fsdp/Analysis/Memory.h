@@ -8,8 +8,6 @@
 #ifndef FSDP_ANALYSIS_MEMORY_H
 #define FSDP_ANALYSIS_MEMORY_H
 
-#include "fsdp/Dialect/FSDP/IR/FSDP.h"
-
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include <string>
@@ -38,12 +36,27 @@ struct MemoryPeak {
   int64_t getTotal() const { return persistent + transient; }
 };
 
-/// Finds the peak of a step of the scheduled level, which is one block without
-/// regions inside. A gathered unit counts from its launch to its reshard, a
-/// reduction from its launch, anything else from where it is made; each to the
-/// last use of itself or a view. An update is in place. Where a bucket is
-/// copied, its buffers count until the first wait, and the units from there on.
-/// Takes linear time.
+/// Memory that a step takes for one of its values, from the operation that
+/// makes it to the last that uses it: by their positions in the block.
+struct MemoryLife {
+  mlir::Value value;
+  int64_t bytes;
+  unsigned begin, end;
+  /// Each as often as it has the value, or a view of it, as an operand.
+  llvm::SmallVector<mlir::Operation *, 2> users = {};
+  /// What is copied into and out of for the value, not its own memory.
+  bool isCommunication = false;
+};
+
+/// The lives of a step of the scheduled level, which is one block without
+/// regions inside, in the order in which they begin. A gathered unit counts
+/// from its launch to its reshard, a reduction from its launch, anything else
+/// from where it is made; each to the last use of itself or a view. An update
+/// is in place. Where a bucket is copied, its buffers count until the first
+/// wait, and the units from there on. Takes linear time.
+llvm::SmallVector<MemoryLife, 0> findMemoryLives(mlir::Block &block);
+
+/// Finds the peak of such a step.
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step);
 
 /// The bytes of the arguments of a step: `MemoryPeak::persistent`.
@@ -52,14 +65,9 @@ int64_t getPersistentBytes(mlir::func::FuncOp step);
 /// The value in whose memory a result lies; null if it has its own.
 mlir::Value getMemoryOf(mlir::OpResult result);
 
-/// The bytes that a copied launch takes beside operands and result: its part of
-/// the bucket's buffer, and of the sums of several units. (As elsewhere, the
-/// shard in the type in which it is gathered is not counted.)
-int64_t getCommunicationBytes(CollectiveOpInterface launch);
-
-/// Sums up results with memory of their own by what they are, largest first.
+/// Sums up lives by what they are, largest first.
 llvm::SmallVector<MemoryPeak::Alive>
-summarizeMemory(llvm::ArrayRef<mlir::Value> values);
+summarizeMemory(llvm::ArrayRef<MemoryLife> lives);
 
 } // namespace fsdp
 

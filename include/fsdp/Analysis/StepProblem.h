@@ -8,6 +8,7 @@
 #ifndef FSDP_ANALYSIS_STEPPROBLEM_H
 #define FSDP_ANALYSIS_STEPPROBLEM_H
 
+#include "fsdp/Analysis/Memory.h"
 #include "fsdp/Planner/Scheduling.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -21,8 +22,8 @@ struct StepProblem {
   /// By operation of the problem: one operation of the step, or the launches of
   /// a bucket. All but the terminator.
   std::vector<llvm::SmallVector<mlir::Operation *, 1>> operations;
-  /// By buffer of the problem: what it is the memory of.
-  std::vector<mlir::Value> buffers;
+  /// By buffer of the problem.
+  std::vector<MemoryLife> buffers;
   /// The bytes of arguments: they are there all the time, and no buffer.
   int64_t persistentBytes = 0;
 };

@@ -193,10 +193,10 @@ class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
         << " of it in arguments, and the limit is " << spellBytes(memoryLimit)
         << ": the smallest that can be met is "
         << step.persistentBytes + peak.bytes << " bytes";
-    SmallVector<Value> values;
+    SmallVector<MemoryLife> lives;
     for (uint32_t buffer : peak.buffers)
-      values.push_back(step.buffers[buffer]);
-    SmallVector<MemoryPeak::Alive> kinds = summarizeMemory(values);
+      lives.push_back(step.buffers[buffer]);
+    SmallVector<MemoryPeak::Alive> kinds = summarizeMemory(lives);
     for (const MemoryPeak::Alive &alive : ArrayRef(kinds).take_front(mostKinds))
       diag.attachNote(alive.loc)
           << alive.what << ": " << spellBytes(alive.bytes) << " in "
