@@ -29,7 +29,7 @@ import torch
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
-from fsdp_mlir import _joint, _refuse
+from fsdp_mlir import _dtypes, _joint, _refuse
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 _NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
@@ -74,6 +74,7 @@ def capture(
         loss = _find_loss(forward, loss_index)
         try:
             joint = _joint.trace(forward, loss)
+            _dtypes.correct(joint.graph)
         except Exception as error:
             raise _refuse.explain(error, module) from error
     program = _joint.assemble(joint, forward, _joint.Parameters.of(module), loss)

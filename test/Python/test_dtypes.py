@@ -1,0 +1,63 @@
+"""What a captured graph says of element types is what the kernels return, for every node."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_leaves
+
+import fsdp_mlir
+
+HALF = torch.bfloat16
+
+
+class Mixed(nn.Module):
+    """A product in f32, and a norm of it in bf16."""
+
+    def __init__(self, norm, dtype=torch.float32, shape=(4, 8)):
+        super().__init__()
+        self.linear, self.norm, self.shape = nn.Linear(8, 8), norm.to(dtype), shape
+
+    def forward(self, x):
+        return self.norm(self.linear(x).to(HALF).view(self.shape)).float().pow(2).mean()
+
+
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
+
+    def forward(self, x):
+        with torch.autocast("cpu", HALF):
+            return self.layers(x).float().pow(2).mean()
+
+
+class Checker(torch.fx.Interpreter):
+    """Runs the graph on tensors, and compares the type of each with what its node says."""
+
+    def run_node(self, node):
+        result = super().run_node(node)
+        if node.op != "output" and "val" in node.meta:
+            for found, said in zip(tree_leaves(result), tree_leaves(node.meta["val"]), strict=True):
+                assert not isinstance(found, torch.Tensor) or found.dtype == said.dtype, node.format_node()
+        return result
+
+
+MODELS = {
+    "layer_norm": lambda: Mixed(nn.LayerNorm(8)),
+    "group_norm": lambda: Mixed(nn.GroupNorm(2, 8)),
+    "batch_norm": lambda: Mixed(nn.BatchNorm1d(8)),
+    "batch_norm_2d": lambda: Mixed(nn.BatchNorm2d(2), shape=(1, 2, 4, 4)),
+    "batch_norm_in_bf16": lambda: Mixed(nn.BatchNorm1d(8), HALF),
+    "autocast": Autocast,
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_types_are_those_of_the_kernels(model):
+    program = fsdp_mlir.capture(MODELS[model](), (torch.randn(4, 8),))
+    values = {**program.constants, **program.state_dict}
+    inputs = iter(program.example_inputs[0])
+    specs = program.graph_signature.input_specs
+    with torch.no_grad():
+        Checker(program.graph_module).run(*(next(inputs) if s.kind == InputKind.USER_INPUT else values[s.target] for s in specs))
