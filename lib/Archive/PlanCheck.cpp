@@ -70,7 +70,10 @@ bool PlanChecker::checkHeader() {
   if (device != "cpu" && device != "cuda")
     return refuse("device", "cpu or cuda", device);
 
-  uint64_t numRanks = 1;
+  // Sets of axes are bits of one word.
+  if (plan.mesh()->size() > 63)
+    return refuse("mesh", "at most 63 axes",
+                  std::to_string(plan.mesh()->size()));
   for (uint32_t i = 0; i != plan.mesh()->size(); ++i) {
     const MeshAxis &axis = *plan.mesh()->Get(i);
     Place place("mesh", i, nameOf(axis.name()));
@@ -223,6 +226,23 @@ std::string PlanChecker::describeBuffer(uint32_t index) const {
       .text();
 }
 
+/// True if each stride leads past all that the smaller ones reach.
+static bool isInjective(const flatbuffers::Vector<int64_t> &sizes,
+                        const flatbuffers::Vector<int64_t> &strides) {
+  std::vector<std::pair<uint64_t, uint64_t>> dimensions; // stride, size
+  for (uint32_t i = 0; i != sizes.size(); ++i)
+    if (sizes.Get(i) > 1)
+      dimensions.emplace_back(strides.Get(i), sizes.Get(i));
+  std::sort(dimensions.begin(), dimensions.end());
+  uint64_t last = 0; // what the smaller strides reach
+  for (auto [stride, size] : dimensions) {
+    if (stride <= last)
+      return false;
+    last += stride * (size - 1);
+  }
+  return true;
+}
+
 /// Finds the bytes of a buffer, counted from the start of its arena.
 bool PlanChecker::checkWindow(uint32_t index) {
   const Buffer &buffer = *plan.buffers()->Get(index);
@@ -274,7 +294,8 @@ bool PlanChecker::checkWindow(uint32_t index) {
                                  std::to_string(end) + ")");
   window.begin = buffer.offset();
   window.end = end;
-  window.isDense = bytes == window.numel * itemSize;
+  window.isInjective = empty || isInjective(sizes, strides);
+  window.isDense = window.isInjective && bytes == window.numel * itemSize;
 
   bool ownsBytes = buffer.root() == index;
   uint64_t alignment = !ownsBytes ? itemSize

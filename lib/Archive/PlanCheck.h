@@ -52,7 +52,8 @@ private:
   /// The bytes of a buffer, counted from the start of its arena.
   struct Window {
     uint64_t begin = 0, end = 0, numel = 0;
-    bool isDense = false; // no holes
+    bool isInjective = false; // each element has bytes of its own
+    bool isDense = false;     // and there are no holes
   };
 
   // All of these return false after `message` has been set.
@@ -113,6 +114,8 @@ private:
                   const Command &command);
   bool checkRead(const Place &place, uint32_t buffer);
   bool checkWrite(const Place &place, uint32_t buffer, Role role);
+  /// That no two buffers which one command writes share bytes.
+  bool checkApart(const Place &place, std::vector<uint32_t> targets);
   bool checkLaunch(const Place &place, const Launch &launch, Role role);
   bool checkArgument(const Place &place,
                      const OperatorSchema::Argument &argument, int32_t value,
@@ -136,6 +139,7 @@ private:
 
   const Plan &plan;
   size_t budget;
+  uint64_t numRanks = 1;
   std::string message;
   std::vector<OperatorSchema> schemas;
   std::vector<uint64_t> groupSizes; // of the communicators

@@ -3,7 +3,9 @@
 #include "PlanCheck.h"
 #include "fsdp/Archive/OpFacts.h"
 
-#include <cmath>
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
 
 namespace fsdp::planfile {
 
@@ -129,9 +131,22 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
                   std::to_string(count));
   if (!spend(place, count))
     return false;
-  for (uint32_t i = 0; i != count; ++i)
-    if (!checkArgument(place, schema.arguments[i], launch.args()->Get(i), role))
+  std::vector<uint32_t> targets;
+  for (uint32_t i = 0; i != count; ++i) {
+    int32_t value = launch.args()->Get(i);
+    if (!checkArgument(place, schema.arguments[i], value, role))
       return false;
+    if (!schema.arguments[i].isWritten)
+      continue;
+    if (value >= 0)
+      targets.push_back(static_cast<uint32_t>(value));
+    else if (const Refs *refs = plan.constants()
+                                    ->Get(static_cast<uint32_t>(~value))
+                                    ->value_as_Refs())
+      for (int32_t ref : *refs->values())
+        if (ref != -1)
+          targets.push_back(static_cast<uint32_t>(ref));
+  }
 
   size_t expected = schema.hasWrittenArguments() ? 0 : schema.numResults;
   size_t found = launch.results() ? launch.results()->size() : 0;
@@ -140,10 +155,12 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
                   std::to_string(expected) + " results of " + schema.name,
                   std::to_string(found));
   for (uint32_t i = 0; i != found; ++i)
-    if (uint32_t index = launch.results()->Get(i);
-        index != none && !checkWrite(place, index, role))
-      return false;
-  return true;
+    if (uint32_t index = launch.results()->Get(i); index != none) {
+      if (!checkWrite(place, index, role))
+        return false;
+      targets.push_back(index);
+    }
+  return checkApart(place, std::move(targets));
 }
 
 //===----------------------------------------------------------------------===//
@@ -157,6 +174,9 @@ bool PlanChecker::checkRead(const Place &place, uint32_t index) {
 bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
   if (!checkRead(place, index))
     return false;
+  if (!windows[index].isInjective)
+    return refuse(place.text(), "a target whose elements have their own bytes",
+                  describeBuffer(index) + ", where some share them");
   bool allowed = true;
   switch (buffer(buffer(index).root()).role()) {
   case BufferRole::Constant:
@@ -179,6 +199,27 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
                     " commands may write",
                 describeBuffer(index) + " of role " +
                     EnumNameBufferRole(buffer(buffer(index).root()).role()));
+}
+
+bool PlanChecker::checkApart(const Place &place,
+                             std::vector<uint32_t> targets) {
+  auto key = [&](uint32_t index) {
+    return std::tuple(buffer(index).space(), windows[index].begin, index);
+  };
+  auto isEmpty = [&](uint32_t index) { return windows[index].numel == 0; };
+  targets.erase(std::remove_if(targets.begin(), targets.end(), isEmpty),
+                targets.end());
+  std::sort(targets.begin(), targets.end(),
+            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  for (size_t i = 1; i < targets.size(); ++i) {
+    uint32_t before = targets[i - 1], index = targets[i];
+    if (buffer(before).space() == buffer(index).space() &&
+        windows[before].end > windows[index].begin)
+      return refuse(place.text(), "targets apart from each other",
+                    describeBuffer(index) + " across " +
+                        describeBuffer(before));
+  }
+  return true;
 }
 
 //===----------------------------------------------------------------------===//
@@ -253,15 +294,33 @@ static bool isFloat(DType dtype) {
          dtype == DType::F64;
 }
 
+/// 1.5, and not 1.500000.
+static std::string spell(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+constexpr double largestF16 = 65504;
+
 template <typename Reduction>
 bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
                                  Role role) {
   if (!checkCollective(place, reduction, role) ||
       !checkEnum(place, "an element type", reduction.via()))
     return false;
-  for (double divisor : {reduction.pre(), reduction.post()})
-    if (!std::isfinite(divisor) || divisor <= 0)
-      return refuse(place.text(), "a divisor above 0", std::to_string(divisor));
+  // What multiplies, or divides by more than the ranks whose mean it is part
+  // of, makes infinities and zeros of good numbers.
+  double pre = reduction.pre(), post = reduction.post();
+  bool areBounded = pre >= 1 && post >= 1 && pre * post <= double(numRanks);
+  if (!areBounded)
+    return refuse(place.text(),
+                  "divisors of at least 1 whose product is at most the " +
+                      std::to_string(numRanks) + " ranks",
+                  spell(pre) + " and " + spell(post));
+  if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
+    return refuse(place.text(), "divisors that f16 can hold",
+                  spell(pre) + " and " + spell(post));
   for (DType dtype : {buffer(reduction.source()).dtype(), reduction.via(),
                       buffer(reduction.target()).dtype()})
     if (!isFloat(dtype))

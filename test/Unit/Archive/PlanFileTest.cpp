@@ -1,7 +1,9 @@
 //===- PlanFileTest.cpp - Reading, writing and refusing plan files --------===//
 
 #include "Support/TestPlan.h"
+#include "fsdp/Archive/OpFacts.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
@@ -443,6 +445,117 @@ TEST(PlanFile, RefusesBadGroups) {
             "communicator, stream and role in group 7, found two");
 }
 
+// A mean over ranks divides, and by no more than there are; all else turns good
+// numbers into zeros and infinities.
+TEST(PlanFile, RefusesBadDivisors) {
+  auto divide = [](double pre, double post, uint32_t ranks = 2,
+                   DType via = DType::F32) {
+    return refusalAfter([&](TestPlan &plan) {
+      plan.mesh = {{"replica", ranks / 2}, {"shard", 2}};
+      plan.communicators = {{"shard", {1}}};
+      plan.on(Stream::Compute, Role::Backward);
+      plan.command(Step::AllReduce, [=](TestPlan::FBB &fbb) {
+        return CreateAllReduce(fbb, 0, 6, 6, none, pre, post, via);
+      });
+      std::string line =
+          describeCollective(Step::AllReduce, 32, DType::F32, "");
+      plan.programs.back().commands.back().line = {0, line};
+    });
+  };
+  std::string start = "small.plan: programs[1] (step).commands[15]: expected "
+                      "divisors of at least 1 whose product is at most the ";
+  EXPECT_EQ(divide(2, 1), "accepted");
+  EXPECT_EQ(divide(4, 1.5, 6), "accepted");
+  EXPECT_EQ(divide(1, 0), start + "2 ranks, found 1 and 0");
+  EXPECT_EQ(divide(0.5, 2), start + "2 ranks, found 0.5 and 2");
+  EXPECT_EQ(divide(1, -2), start + "2 ranks, found 1 and -2");
+  EXPECT_EQ(divide(2, 2), start + "2 ranks, found 2 and 2");
+  EXPECT_EQ(divide(1e300, 1e-300), start + "2 ranks, found 1e+300 and 1e-300");
+  EXPECT_EQ(divide(1, 1e-310), start + "2 ranks, found 1 and 1e-310");
+  EXPECT_EQ(divide(1, INFINITY), start + "2 ranks, found 1 and inf");
+  EXPECT_EQ(divide(1, NAN), start + "2 ranks, found 1 and nan");
+  EXPECT_EQ(divide(256, 512, 1 << 17, DType::F16), "accepted");
+  EXPECT_EQ(divide(1, 1 << 17, 1 << 17, DType::F16),
+            "small.plan: programs[1] (step).commands[15]: expected divisors "
+            "that f16 can hold, found 1 and 131072");
+}
+
+// The order in which a kernel writes is its own business: no byte may be
+// written twice by one command.
+TEST(PlanFile, RefusesTargetsThatShareBytes) {
+  auto launch = [](const char *name, auto makeArgs,
+                   std::vector<uint32_t> results = {}) {
+    return refusalAfter([&](TestPlan &plan) {
+      TestPlan::Buffer half;
+      half.sizes = {4};
+      half.root = 6;
+      half.offset = plan.buffers[6].offset;
+      plan.add(half); // 15
+      half.offset += 8;
+      plan.add(half); // 16
+      half.offset += 8;
+      plan.add(half); // 17
+      plan.on(Stream::Compute, Role::Backward)
+          .launch(std::string(fsdp::archive::lookupOpFacts(name)->schema),
+                  makeArgs(plan), "", results);
+    });
+  };
+  auto out = [&](int32_t min, int32_t max) {
+    return launch("aminmax.out", [=](TestPlan &plan) {
+      return std::vector<int32_t>{3, plan.nothing(), plan.boolean(false), min,
+                                  max};
+    });
+  };
+  auto fresh = [&](uint32_t min, uint32_t max) {
+    return launch("aminmax",
+                  [](TestPlan &plan) {
+                    return std::vector<int32_t>{3, plan.nothing(),
+                                                plan.boolean(false)};
+                  },
+                  {min, max});
+  };
+  auto list = [&](std::vector<int32_t> targets) {
+    return launch("_foreach_zero_", [=](TestPlan &plan) {
+      return std::vector<int32_t>{plan.refs(targets)};
+    });
+  };
+  std::string start = "small.plan: programs[1] (step).commands[15]: expected "
+                      "targets apart from each other, found ";
+  EXPECT_EQ(out(15, 17), "accepted");
+  EXPECT_EQ(out(17, 15), "accepted");
+  EXPECT_EQ(out(15, 15), start + "buffers[15] across buffers[15]");
+  EXPECT_EQ(out(16, 15), start + "buffers[16] across buffers[15]");
+  EXPECT_EQ(fresh(15, 17), "accepted");
+  EXPECT_EQ(fresh(16, 17), start + "buffers[17] across buffers[16]");
+  EXPECT_EQ(fresh(16, none), "accepted");
+  EXPECT_EQ(list({15, 17}), "accepted");
+  EXPECT_EQ(list({17, 15, 6}), start + "buffers[15] across buffers[6]");
+}
+
+// Nor may two elements of a target be one.
+TEST(PlanFile, RefusesTargetsThatOverlapThemselves) {
+  auto write = [](TestPlan::Numbers sizes, TestPlan::Numbers strides) {
+    return refusalAfter([&](TestPlan &plan) {
+      TestPlan::Buffer other;
+      other.sizes = sizes;
+      other.strides = strides;
+      other.root = 6;
+      other.offset = plan.buffers[6].offset;
+      plan.on(Stream::Compute, Role::Backward).copy(3, plan.add(other));
+    });
+  };
+  std::string refused =
+      "small.plan: programs[1] (step).commands[15]: expected a target whose "
+      "elements have their own bytes, found buffers[15], where some share them";
+  EXPECT_EQ(write({4, 2}, {1, 4}), "accepted");
+  EXPECT_EQ(write({8, 1}, {1, 0}), "accepted");
+  EXPECT_EQ(write({2, 4}, {0, 1}), refused);
+  EXPECT_EQ(write({4, 2}, {2, 1}), "accepted");
+  EXPECT_EQ(write({4, 2}, {1, 2}), refused);
+  // As many elements as there are in [0, 8), but not those.
+  EXPECT_EQ(write({2, 2, 2}, {7, 0, 0}), refused);
+}
+
 TEST(PlanFile, RefusesBadCollectives) {
   auto collective = [](auto add) {
     return refusalAfter(
@@ -460,10 +573,6 @@ TEST(PlanFile, RefusesBadCollectives) {
   EXPECT_EQ(collective([](TestPlan &plan) { plan.allReduce(6, 6, 0, 1, 2); }),
             "small.plan: programs[1] (step).commands[15]: expected pieces of "
             "16 elements of unit u, found 8");
-  EXPECT_EQ(
-      collective([](TestPlan &plan) { plan.allReduce(6, 6, none, 1, 0); }),
-      "small.plan: programs[1] (step).commands[15]: expected a divisor above "
-      "0, found 0.000000");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) {
               TestPlan::Buffer half;
               half.sizes = {4};
