@@ -21,8 +21,8 @@
 // A wrong divisor, a wrong group, a second reduction, another unit's gradient.
 // RUN: sed 's/post = 1> via f32 %%flatu/post = 2> via f32 %%flatu/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=DIVISOR
 // DIVISOR: error: {{.*}}expected the gradient of unit 'u' to be divided by 2, found a division by 4{{$}}
-// RUN: sed 's/@u over \["shard"\]/@u over ["replica"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
-// GROUP: error: {{.*}}expected the gradient of unit 'u' to be summed over 2 ranks, found 1
+// RUN: sed 's/on @mesh over \["replica", "shard"\]/on @mesh over ["replica"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
+// GROUP: error: {{.*}}expected the loss to be summed over 2 ranks, found 1
 // RUN: sed '/%%redu = /{p;s/%%redu/%%again/}' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=TWICE
 // TWICE: error: expected each value to be reduced once, found a second reduction
 // TWICE: note: the first is here

@@ -251,12 +251,23 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 
 // -----
 
-// Piece C4: the elements divide.
-fsdp.mesh @mesh ["replica" = 3, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
-  // expected-error@+1 {{expected a padded size of unit 'u' that is a multiple of the 3 ranks of a group, got 8}}
-  %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
+// Piece C3: all replicas have the same piece.
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<8xf32>) {
+  // expected-error@+1 {{expected axes over which units are cut, got "replica"}}
+  %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Unshard C4: what two replicas hold is one shard, twice.
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{expected axes over which units are cut, got "replica"}}
+  %0 = fsdp.async.unshard @u <forward> over ["replica"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return
 }
 
@@ -400,6 +411,39 @@ func.func @f(%g: tensor<8xf32>) {
 
 // -----
 
+// Reduction C2: the axes over which the result is cut, not as many others.
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected all axes over which units are cut, got ["replica"]}}
+  %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Reduction C2: the same of a launch, and of more axes.
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: tensor<8xf32>) {
+  // expected-error@+1 {{expected all axes over which units are cut, got ["replica", "shard"]}}
+  %0 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+  return
+}
+
+// -----
+
+// Reduction C2: ranks along the axis have different elements.
+fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%g: !fsdp.shard<8xf32, 2>) {
+  // expected-error@+1 {{expected axes over which units are not cut, got "shard"}}
+  %0 = fsdp.all_reduce @u over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %g : !fsdp.shard<8xf32, 2> -> !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
 // Reduction C2: at least one axis.
 fsdp.mesh @mesh ["shard" = 2]
 func.func @f(%g: tensor<f32>) {
@@ -462,11 +506,11 @@ func.func @f(%g: tensor<f32>) {
 // -----
 
 // All-reduce C4: a flat gradient only if the unit is not cut.
-fsdp.mesh @mesh ["shard" = 2]
+fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got 'tensor<8xf32>'}}
-  %0 = fsdp.all_reduce @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  %0 = fsdp.all_reduce @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 

@@ -48,14 +48,12 @@ func.func @step(%p: !p) {
 
 // -----
 
-!p = !fsdp.shard<8xf32, 2>
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %x: tensor<8xf32>) {
+func.func @step(%x: tensor<f32>) {
   // expected-note@+1 {{an earlier launch of it}}
-  %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<8xf32> -> !fsdp.future<!p>
+  %r0 = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
   // expected-error@+1 {{bucket 0: B2: expected launches of one operation, communicator and phase}}
-  %r1 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<8xf32> -> !fsdp.future<!p>
+  %r1 = fsdp.async.all_reduce on @mesh over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
   return
 }
 

@@ -289,31 +289,48 @@ static int64_t getGroupSize(ArrayAttr axes, MeshOp mesh) {
   return ranks;
 }
 
-/// The type of a piece of the unit, which its layout may not divide into.
+/// True if the axes are all those over which units are cut; whether one with a
+/// single rank is among them makes no difference.
+static bool isCut(ArrayAttr axes, MeshOp mesh) {
+  return llvm::all_of(
+      mesh.getAxes().getAsRange<AxisAttr>(), [&](AxisAttr axis) {
+        bool cuts = axis.getName() != FSDPDialect::getReplicaAxisName();
+        return axis.getSize() == 1 ||
+               cuts == llvm::is_contained(axes, axis.getName());
+      });
+}
+
+/// Pieces are those of the ranks along axes over which units are cut: along
+/// others, all ranks have the same.
+static LogicalResult verifyShardAxes(Operation *op, ArrayAttr axes,
+                                     MeshOp mesh) {
+  if (failed(verifyAxes(op, axes, mesh)))
+    return failure();
+  SmallVector<StringRef> all = mesh.getShardAxes();
+  for (auto axis : axes.getAsRange<StringAttr>())
+    if (!llvm::is_contained(all, axis.getValue()))
+      return op->emitOpError("expected axes over which units are cut, got ")
+             << axis;
+  return success();
+}
+
+/// The type of a piece of the unit among the ranks along the axes.
 static LogicalResult verifyPiece(UnitCheck &check, StringRef what, Type found,
                                  ArrayAttr axes) {
   int64_t ranks = getGroupSize(axes, check.mesh);
-  if (check.unit.getLayout().getPadded() % ranks != 0)
-    return check.op->emitOpError("expected a padded size of unit '")
-           << check.unit.getSymName() << "' that is a multiple of the " << ranks
-           << " ranks of a group, got " << check.unit.getLayout().getPadded();
   return check.type(what, found, check.unit.getPieceType(ranks));
 }
 
 template <typename Op>
 static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)))
+  if (!check.valid || failed(verifyShardAxes(op, op.getAxes(), check.mesh)))
     return failure();
-  SmallVector<StringRef> all = check.mesh.getShardAxes();
-  bool isWhole = all.size() == op.getAxes().size() &&
-                 llvm::all_of(op.getGroupAxes(), [&](StringRef axis) {
-                   return llvm::is_contained(all, axis);
-                 });
   Type shard = op.getShard().getType();
   LogicalResult operand =
-      isWhole ? check.shard("an operand", shard)
-              : verifyPiece(check, "an operand", shard, op.getAxes());
+      op.getAxes().size() == check.mesh.getShardAxes().size()
+          ? check.shard("an operand", shard)
+          : verifyPiece(check, "an operand", shard, op.getAxes());
   return success(
       succeeded(operand) &&
       succeeded(check.type("a result", getValueType(op->getResult(0)),
@@ -324,8 +341,12 @@ template <typename Op>
 static LogicalResult verifyReduceScatter(Op op,
                                          SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)))
+    return failure();
+  if (!isCut(op.getAxes(), check.mesh))
+    return op.emitOpError("expected all axes over which units are cut, got ")
+           << op.getAxes();
   return success(
-      check.valid && succeeded(verifyAxes(op, op.getAxes(), check.mesh)) &&
       succeeded(
           check.type("a reduction", op.getVia(), check.unit.getReduce())) &&
       succeeded(check.type("an operand", op.getFlat().getType(),
@@ -352,6 +373,13 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
   if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)) ||
       failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
     return failure();
+  // Along the axes over which it is cut, ranks have different elements.
+  for (StringRef axis : check.mesh.getShardAxes())
+    if (*check.mesh.getAxisSize(axis) != 1 &&
+        llvm::is_contained(op.getGroupAxes(), axis))
+      return op.emitOpError(
+                 "expected axes over which units are not cut, got \"")
+             << axis << '"';
   bool whole = check.mesh.getShards() == 1 && isa<RankedTensorType>(input);
   LogicalResult operand =
       whole ? check.type("an operand", input, check.unit.getFlatGradientType())
@@ -418,7 +446,7 @@ LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!check.valid ||
       failed(check.type("an operand", getFull().getType(),
                         check.unit.getGatheredType())) ||
-      failed(verifyAxes(*this, getAxes(), check.mesh)))
+      failed(verifyShardAxes(*this, getAxes(), check.mesh)))
     return failure();
   return verifyPiece(check, "a result", getPiece().getType(), getAxes());
 }

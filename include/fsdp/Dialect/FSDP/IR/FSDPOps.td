@@ -160,7 +160,8 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
       `padded`, of its storage type, cut into the shards of its mesh; over fewer
       axes than these, of its compute type, cut into as many as there are ranks.
     * C3: the result has as many elements, of the unit's compute type.
-    * C4: the axes are distinct axes of the unit's mesh; there is at least one.
+    * C4: the axes are distinct axes over which the unit is cut; there is at
+      least one.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_GatherAxes:$axes,
                        FSDP_ShardType:$shard);
@@ -189,7 +190,8 @@ def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
 
     * C1: the unit exists.
     * C2: the operand is of the unit's gathered type.
-    * C3: the axes are distinct axes of the unit's mesh; there is at least one.
+    * C3: the axes are distinct axes over which the unit is cut; there is at
+      least one.
     * C4: the result has as many elements, cut into as many pieces as there are
       ranks along the axes.
   }];
@@ -281,7 +283,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
     **Constraints**:
 
     * C1: the unit exists.
-    * C2: the axes are distinct axes of the unit's mesh; there is at least one.
+    * C2: the axes are all axes over which the unit is cut.
     * C3: `via` is the unit's reduce type.
     * C4: the operand is the unit's flat gradient.
     * C5: the result is a shard of the unit.
@@ -315,7 +317,8 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
     **Constraints**:
 
     * C1: there is either a unit or a mesh, and it exists.
-    * C2: the axes are distinct axes of the mesh; there is at least one.
+    * C2: the axes are distinct axes of the mesh; there is at least one. Of a
+      unit, it is cut over none of them, but for axes of one rank.
     * C3: of a unit, `via` is its reduce type.
     * C4: of a unit, the operand is a shard of it, or its flat gradient if its
       mesh has one shard; the result is a shard of it.
