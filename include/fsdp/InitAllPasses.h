@@ -32,11 +32,14 @@ inline void buildLoweringPipeline(mlir::OpPassManager &pm,
   plan::buildLowerToPlanPipeline(pm, {options.device, options.strategy});
 }
 
-/// Adds all passes from the aten level to a plan that can be exported.
+/// Adds all passes from the aten level to a plan that can be exported, and the
+/// proof of it.
 inline void buildPlanPipeline(mlir::OpPassManager &pm,
                               const FSDPPipelineOptions &options) {
   buildSchedulePipeline(pm, options);
   buildLoweringPipeline(pm, options);
+  if (options.verify)
+    pm.addNestedPass<plan::ModuleOp>(plan::createVerify());
 }
 
 inline void registerAllPasses() {

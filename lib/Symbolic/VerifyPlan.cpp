@@ -40,6 +40,7 @@ private:
   template <typename Update>
   void runUpdate(const char *rule, const Update &update,
                  const std::vector<uint32_t> &states);
+  std::string checkMesh() const;
   Meanings describe(Roles roles);
   std::string compare(Roles roles, const Meanings &found);
 
@@ -116,9 +117,7 @@ static Literal getLiteral(const pf::Constant &constant) {
 
 /// An axis of the mesh as a bit, if it has more than one rank.
 uint64_t PlanVerifier::getAxis(uint32_t axis) const {
-  return plan.mesh()->Get(axis)->size() == 1
-             ? 0
-             : uint64_t(1) << std::min(axis, 63u);
+  return plan.mesh()->Get(axis)->size() == 1 ? 0 : uint64_t(1) << axis;
 }
 
 /// The axes of more than one rank along which a communicator reaches.
@@ -449,9 +448,25 @@ Meanings PlanVerifier::describe(Roles roles) {
   return meanings;
 }
 
+/// That the plan is for the ranks that its meaning is of.
+std::string PlanVerifier::checkMesh() const {
+  std::vector<std::pair<std::string, uint64_t>> axes;
+  std::string text;
+  for (const pf::MeshAxis *axis : *plan.mesh()) {
+    axes.emplace_back(nameOf(axis->name()), axis->size());
+    text.append(text.empty() ? "" : ", ").append("\"");
+    text.append(axes.back().first).append("\" = ");
+    text.append(std::to_string(axis->size()));
+  }
+  for (const pf::Meaning *meaning : *plan.meaning())
+    if (nameOf(meaning->what()) == "mesh" &&
+        meaning->value() == getMeshNumber(axes))
+      return {};
+  return "mesh: expected the one that the meaning of the plan is of, found [" +
+         text + "]";
+}
+
 std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
-  if (!plan.meaning() || plan.meaning()->size() == 0)
-    return {};
   std::string end = roles == all       ? "the end of the step"
                     : roles == forward ? "the end of the forward"
                                        : "the end of the backward";
@@ -460,7 +475,7 @@ std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
   for (bool isLoss : {true, false})
     for (const pf::Meaning *meaning : *plan.meaning()) {
       std::string name(nameOf(meaning->what()));
-      if ((name == "loss") != isLoss)
+      if ((name == "loss") != isLoss || name == "mesh")
         continue;
       auto startsWith = [&](std::string_view prefix) {
         return name.compare(0, prefix.size(), prefix) == 0;
@@ -581,16 +596,30 @@ std::string PlanVerifier::run() {
   for (Roles roles : {forward, gradients, all}) {
     machine.memory = before;
     if (!runNamed("step", roles))
-      return {};
+      return "programs: expected a program \"step\", without which nothing can "
+             "be proved; found none";
     if (std::string problem = explainProblem(); !problem.empty())
       return problem;
     Meanings found = describe(roles);
     if (machine.memory.getProblem())
       return explainProblem();
+    if (!plan.meaning())
+      continue;
     if (std::string difference = compare(roles, found); !difference.empty())
       return difference;
   }
-  return {};
+  if (!plan.meaning())
+    return "meaning: expected what the model computes, without which nothing "
+           "can be proved; found none";
+  return checkMesh();
+}
+
+uint64_t
+getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes) {
+  Key key("mesh");
+  for (const auto &[name, size] : axes)
+    key.add(hashText(name)).add(size);
+  return key.number();
 }
 
 std::string verifyPlan(const pf::Plan &plan) {

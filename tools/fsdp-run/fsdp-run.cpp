@@ -60,7 +60,7 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   if (options.verify)
     if (std::string problem = symbolic::verifyPlan(plan.plan());
         !problem.empty())
-      throw Error(plan.name() + ": " + problem);
+      throw Error(plan.name() + ": " + problem, Failure::CheckFailed);
   return std::move(plans.front());
 }
 

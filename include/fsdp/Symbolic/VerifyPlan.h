@@ -12,6 +12,10 @@
 
 #include "fsdp/Archive/PlanFile.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace fsdp::symbolic {
 
 /// Why the plan is wrong, as `<where>: expected <x>, found <y>`; nothing if it
@@ -22,10 +26,16 @@ namespace fsdp::symbolic {
 ///   touch the same bytes before it, and so is what is read;
 /// * no command writes what it still reads;
 /// * the loss, the reduced gradients, the updated parameters and states, and
-///   the outputs have the numbers in `Plan.meaning`, if there are any.
+///   the outputs have the numbers in `Plan.meaning`, and so has the mesh.
 ///
-/// The plan must be checked. Takes time n log n in its commands.
+/// A plan without a meaning or a program "step" is not proved. The plan must be
+/// checked. Takes time n log n in its commands.
 std::string verifyPlan(const planfile::Plan &plan);
+
+/// The number of "mesh" in `Plan.meaning`: what a mean over ranks is depends on
+/// how many there are. Axes by name and size, outermost first.
+uint64_t
+getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes);
 
 } // namespace fsdp::symbolic
 

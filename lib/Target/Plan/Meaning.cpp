@@ -6,6 +6,7 @@
 
 #include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -115,11 +116,15 @@ FailureOr<SourceRun::Place> SourceRun::place(Location loc, Type type) {
 LogicalResult SourceRun::readUnits() {
   auto module = step->getParentOfType<ModuleOp>();
   for (auto mesh : module.getOps<MeshOp>()) {
+    std::vector<std::pair<std::string, uint64_t>> named;
     for (auto [index, axis] :
-         llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+         llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>())) {
       if (axis.getSize() != 1)
         axes |= uint64_t(1) << index;
+      named.emplace_back(axis.getName().getValue(), axis.getSize());
+    }
     numRanks = double(mesh.getNumRanks());
+    meanings["mesh"] = sy::getMeshNumber(named);
   }
   for (auto unit : module.getOps<UnitOp>()) {
     sy::Unit &own = units[unit];

@@ -2,6 +2,8 @@
 // touches the same bytes: each plan below is the first one with one mistake.
 // RUN: fsdp-opt %s --plan-verify --split-input-file --verify-diagnostics
 
+// Nothing is wrong with it but that it says nothing about a model.
+// expected-error @below {{meaning: expected what the model computes, without which nothing can be proved; found none}}
 plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
@@ -129,6 +131,7 @@ plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 
 // -----
 // Views share the bytes of their buffer: rows and columns are told apart.
+// expected-error @below {{meaning: expected what the model computes}}
 plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
@@ -162,6 +165,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Groups that share ranks: the sum over all waits for the gather, which it need
 // not do for the sum over replicas, with whom a group of shards shares one rank.
+// expected-error @below {{meaning: expected what the model computes}}
 plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [1]
   plan.communicator @replica axes [0]
@@ -223,6 +227,7 @@ plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 
 // -----
 // A piece of a gathered unit makes the same whole again.
+// expected-error @below {{meaning: expected what the model computes}}
 plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
