@@ -1,0 +1,30 @@
+"""Which cases run, and the table of what came of them."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import report
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "models.md"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all-models", action="store_true", help="try all models, not one in ten, and write docs/models.md")
+
+
+def pytest_collection_modifyitems(config, items):
+    """One case in ten, unless all or some are asked for."""
+    if not config.option.all_models and not config.option.keyword:
+        config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % 10])
+        items[:] = items[::10]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Writes the document once all of its rows are there, wherever they were made."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    outcomes = [value for r in reports for key, value in r.user_properties if key == "zoo"]
+    if config.option.all_models and not config.option.keyword and outcomes:
+        DOCUMENT.write_text(report.document(outcomes))
+        terminalreporter.write_line(f"wrote {DOCUMENT}: {report.summary(outcomes)}")

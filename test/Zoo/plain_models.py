@@ -1,0 +1,5 @@
+"""All hand-written modules."""
+
+import plain_layers  # noqa: F401
+import plain_state  # noqa: F401
+from plain import CASES  # noqa: F401
