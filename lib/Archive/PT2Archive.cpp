@@ -12,8 +12,7 @@
 
 using namespace fsdp::archive;
 
-// simdjson reads up to 32 bytes behind a text. The zip directory lies behind
-// every entry, so there always are that many in a sound file.
+// simdjson reads up to 32 bytes after a text.
 static constexpr uint64_t paddingBytes = 64;
 static_assert(paddingBytes >= simdjson::SIMDJSON_PADDING);
 
@@ -25,10 +24,10 @@ static constexpr int64_t stridedLayout = 7;
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// The mapped file as libzip reads it. libzip does not tell where the bytes of
+/// The file as libzip reads it. libzip does not tell where the bytes of
 /// an entry lie, but it asks for them: the last read tells.
 struct ZipSource {
-  std::string_view bytes;
+  const InputFile &file;
   uint64_t position = 0;
   uint64_t lastRead = 0;
   zip_error_t error = {};
@@ -46,15 +45,19 @@ zip_int64_t ZipSource::callback(void *state, void *data, zip_uint64_t length,
     source->position = 0;
     return 0;
   case ZIP_SOURCE_READ: {
-    std::string_view piece = source->bytes.substr(source->position, length);
-    std::memcpy(data, piece.data(), piece.size());
+    uint64_t count =
+        std::min<uint64_t>(length, source->file.size() - source->position);
+    if (source->file.read(source->position, static_cast<char *>(data), count)) {
+      zip_error_set(&source->error, ZIP_ER_READ, EIO);
+      return -1;
+    }
     source->lastRead = source->position;
-    source->position += piece.size();
-    return static_cast<zip_int64_t>(piece.size());
+    source->position += count;
+    return static_cast<zip_int64_t>(count);
   }
   case ZIP_SOURCE_SEEK: {
     zip_int64_t position = zip_source_seek_compute_offset(
-        source->position, source->bytes.size(), data, length, &source->error);
+        source->position, source->file.size(), data, length, &source->error);
     if (position < 0)
       return -1;
     source->position = static_cast<uint64_t>(position);
@@ -66,7 +69,7 @@ zip_int64_t ZipSource::callback(void *state, void *data, zip_uint64_t length,
     auto *status = static_cast<zip_stat_t *>(data);
     zip_stat_init(status);
     status->valid = ZIP_STAT_SIZE;
-    status->size = source->bytes.size();
+    status->size = source->file.size();
     return sizeof(*status);
   }
   case ZIP_SOURCE_ERROR:
@@ -91,8 +94,7 @@ Error PT2Archive::error(const std::string &where,
 }
 
 Expected<size_t> PT2Archive::readDirectory() {
-  ZipSource source;
-  source.bytes = file.bytes();
+  ZipSource source{file};
   zip_error_t cause;
   zip_error_init(&cause);
   auto refuseZip = [&] {
@@ -148,7 +150,7 @@ Expected<size_t> PT2Archive::readDirectory() {
     if (name.empty() || name.back() == '/')
       continue; // a folder
 
-    Entry entry{name, {}, static_cast<uint32_t>(status.crc)};
+    Entry entry{name, 0, status.size, static_cast<uint32_t>(status.crc)};
     if (status.size != 0) {
       std::unique_ptr<zip_file_t, decltype(&zip_fclose)> opened(
           zip_fopen_index(zip.get(), i, 0), &zip_fclose);
@@ -157,11 +159,10 @@ Expected<size_t> PT2Archive::readDirectory() {
         return error(name, std::string("expected a readable entry, found an "
                                        "error: ") +
                                zip_strerror(zip.get()));
-      uint64_t behind = file.bytes().size() - source.lastRead;
-      if (status.size > behind || behind - status.size < paddingBytes)
+      if (status.size > file.size() - source.lastRead)
         return error(name, "expected an entry inside the file, found one of " +
                                std::to_string(status.size) + " bytes");
-      entry.bytes = file.bytes().substr(source.lastRead, status.size);
+      entry.offset = source.lastRead;
     }
     if (!entryIndices.emplace(name, entries.size()).second)
       return error(name, "expected one entry of this name, found two");
@@ -175,16 +176,18 @@ const PT2Archive::Entry *PT2Archive::findEntry(std::string_view name) const {
   return it == entryIndices.end() ? nullptr : &entries[it->second];
 }
 
-Expected<std::string_view> PT2Archive::readEntry(const Entry &entry) const {
-  auto *data = reinterpret_cast<const unsigned char *>(entry.bytes.data());
-  if (crc32_z(crc32_z(0, nullptr, 0), data, entry.bytes.size()) !=
-      entry.checksum)
+Expected<std::string> PT2Archive::readEntry(const Entry &entry) const {
+  Expected<std::string> bytes = file.read(entry.offset, entry.bytes);
+  if (!bytes)
+    return bytes.error();
+  auto *data = reinterpret_cast<const unsigned char *>(bytes->data());
+  if (crc32_z(crc32_z(0, nullptr, 0), data, bytes->size()) != entry.checksum)
     return error(entry.name,
                  "expected bytes that match the checksum, found others");
-  return entry.bytes;
+  return bytes;
 }
 
-Expected<std::string_view> PT2Archive::readText(const std::string &name) const {
+Expected<std::string> PT2Archive::readText(const std::string &name) const {
   const Entry *entry = findEntry(name);
   if (!entry)
     return error(name, "expected an entry in the archive, found none");
@@ -206,10 +209,9 @@ Expected<size_t> PT2Archive::checkFormat() {
     if (!text)
       return text.error();
     if (*text != wanted)
-      return error(name,
-                   "expected '" + std::string(wanted) + "', found " +
-                       (text->size() > 60 ? std::string("a long text")
-                                          : "'" + std::string(*text) + "'"));
+      return error(name, "expected '" + std::string(wanted) + "', found " +
+                             (text->size() > 60 ? std::string("a long text")
+                                                : "'" + *text + "'"));
   }
   for (const Entry &entry : entries) {
     std::string_view name = entry.name;
@@ -241,10 +243,12 @@ Expected<size_t> PT2Archive::findModel() {
   auto text = readEntry(*found);
   if (!text)
     return text.error();
-  modelText = *text;
+  modelBytes = text->size();
+  modelText = std::move(*text);
+  modelText.append(paddingBytes, ' ');
   model = found->name.substr(folder.size(), found->name.size() - folder.size() -
                                                 suffix.size());
-  return modelText.size();
+  return modelBytes;
 }
 
 /// Reads a number of the schema that may be symbolic elsewhere: {"as_int": 3}.
@@ -398,7 +402,7 @@ Expected<size_t> PT2Archive::readTable(const std::string &folder,
       return error(where + ".path_name", "expected an entry '" + prefix +
                                              payload.record + "', found none");
     payload.entry = entry - entries.data();
-    payload.recordBytes = entry->bytes.size();
+    payload.recordBytes = entry->bytes;
     std::optional<int64_t> reach = getReach(payload);
     if (!reach)
       return error(where + ".tensor_meta",
@@ -416,24 +420,23 @@ Expected<size_t> PT2Archive::readTable(const std::string &folder,
   return table.payloads.size();
 }
 
-Expected<size_t> PT2Archive::readExtras() {
-  static constexpr std::string_view folder = "extra/";
-  for (const Entry &entry : entries) {
-    if (entry.name.rfind(folder, 0) != 0)
-      continue;
-    auto text = readEntry(entry);
-    if (!text)
-      return text.error();
-    extras.emplace(entry.name.substr(folder.size()), *text);
-  }
-  return extras.size();
+// The ninth byte is the opening brace of a safetensors header; in a zip file it
+// is a compression method, of which there are fewer.
+bool PT2Archive::isArchive(const std::string &path) {
+  Expected<InputFile> file = InputFile::open(path);
+  if (!file)
+    return false;
+  Expected<std::string> start =
+      file->read(0, std::min<uint64_t>(9, file->size()));
+  return start && start->substr(0, 2) == "PK" &&
+         (start->size() < 9 || start->back() != '{');
 }
 
 Expected<PT2Archive> PT2Archive::open(const std::string &path) {
-  Expected<MappedFile> mapped = MappedFile::open(path);
-  if (!mapped)
-    return mapped.error();
-  PT2Archive result(std::move(*mapped));
+  Expected<InputFile> file = InputFile::open(path);
+  if (!file)
+    return file.error();
+  PT2Archive result(std::move(*file));
   if (auto count = result.readDirectory(); !count)
     return count.error();
   if (auto count = result.checkFormat(); !count)
@@ -444,8 +447,6 @@ Expected<PT2Archive> PT2Archive::open(const std::string &path) {
     return count.error();
   if (auto count = result.readTable("constants", result.constantTable); !count)
     return count.error();
-  if (auto count = result.readExtras(); !count)
-    return count.error();
   return result;
 }
 
@@ -454,8 +455,7 @@ const Payload *PT2Archive::Table::find(std::string_view name) const {
   return it == indices.end() ? nullptr : &payloads[it->second];
 }
 
-Expected<std::string_view>
-PT2Archive::readRecord(const Payload &payload) const {
+Expected<std::string> PT2Archive::readRecord(const Payload &payload) const {
   assert(payload.entry < entries.size() && "not a payload of this archive");
   return readEntry(entries[payload.entry]);
 }

@@ -8,6 +8,9 @@
 
 namespace fsdp::planfile {
 
+/// Of a buffer: more than an operator could look at in an hour.
+static constexpr uint64_t maxElements = uint64_t(1) << 40;
+
 std::string Place::text() const {
   std::string result = parent ? parent->text() + "." : "";
   result.append(list).append("[").append(std::to_string(index)).append("]");
@@ -279,7 +282,11 @@ bool PlanChecker::checkWindow(uint32_t index) {
   } else {
     overflow |= __builtin_add_overflow(last, 1, &bytes);
     overflow |= __builtin_mul_overflow(bytes, itemSize, &bytes);
-    overflow |= window.numel > std::numeric_limits<int64_t>::max() / 16;
+    // Through strides of 0 a few bytes are any number of elements.
+    if (!overflow && window.numel > maxElements)
+      return refuse(place.text(),
+                    "at most " + std::to_string(maxElements) + " elements",
+                    std::to_string(window.numel));
   }
   overflow |= __builtin_add_overflow(buffer.offset(), bytes, &end);
 
@@ -399,7 +406,9 @@ bool PlanChecker::checkRole(uint32_t index) {
     return nameOf(buffer.name()).empty() ||
            checkUnique(place, "name", nameOf(buffer.name()));
   case BufferRole::Input:
-    return checkUnique(place, "input", std::to_string(buffer.index()));
+    return checkUnique(place, "input", std::to_string(buffer.index())) &&
+           (nameOf(buffer.name()).empty() ||
+            checkUnique(place, "input name", nameOf(buffer.name())));
   case BufferRole::Output:
     return checkUnique(place, "output", std::to_string(buffer.index()));
   case BufferRole::Loss:

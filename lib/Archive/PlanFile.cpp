@@ -4,7 +4,7 @@
 
 #include "PlanCheck.h"
 #include "fsdp/Archive/DType.h"
-#include "fsdp/Archive/MappedFile.h"
+#include "fsdp/Archive/InputFile.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <cstdio>
@@ -23,6 +23,16 @@ XXH128_canonical_t hash(const uint8_t *data, size_t size) {
   return canonical;
 }
 
+std::optional<Error> checkSize(const std::string &name, uint64_t size) {
+  constexpr size_t smallest = 8 + trailerSize;
+  constexpr size_t largest = FLATBUFFERS_MAX_BUFFER_SIZE;
+  if (size >= smallest && size < largest)
+    return std::nullopt;
+  return Error{name + ": expected a plan file of " + std::to_string(smallest) +
+               " to " + std::to_string(largest) + " bytes, found " +
+               std::to_string(size) + " bytes"};
+}
+
 } // namespace
 
 std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size) {
@@ -35,24 +45,23 @@ std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size) {
   return bytes;
 }
 
-// The file is copied, not used where it is mapped: what was checked can't be
-// changed by somebody else afterwards.
 Expected<PlanFile> PlanFile::open(const std::string &path) {
-  Expected<archive::MappedFile> file = archive::MappedFile::open(path);
+  Expected<archive::InputFile> file = archive::InputFile::open(path);
   if (!file)
     return file.error();
-  std::string_view bytes = file->bytes();
-  return fromBytes(path, std::vector<uint8_t>(bytes.begin(), bytes.end()));
+  if (auto refusal = checkSize(path, file->size()))
+    return *refusal;
+  std::vector<uint8_t> bytes(file->size());
+  if (auto error =
+          file->read(0, reinterpret_cast<char *>(bytes.data()), bytes.size()))
+    return *error;
+  return fromBytes(path, std::move(bytes));
 }
 
 Expected<PlanFile> PlanFile::fromBytes(std::string name,
                                        std::vector<uint8_t> bytes) {
-  constexpr size_t smallest = 8 + trailerSize;
-  constexpr size_t largest = FLATBUFFERS_MAX_BUFFER_SIZE;
-  if (bytes.size() < smallest || bytes.size() >= largest)
-    return Error{name + ": expected a plan file of " +
-                 std::to_string(smallest) + " to " + std::to_string(largest) +
-                 " bytes, found " + std::to_string(bytes.size()) + " bytes"};
+  if (auto refusal = checkSize(name, bytes.size()))
+    return *refusal;
   if (!PlanBufferHasIdentifier(bytes.data()))
     return Error{name + ": expected a plan file, found other content"};
 

@@ -3,7 +3,7 @@
 #include "fsdp/Archive/Profile.h"
 
 #include "JSONCursor.h"
-#include "fsdp/Archive/MappedFile.h"
+#include "fsdp/Archive/InputFile.h"
 
 #include <algorithm>
 #include <cmath>
@@ -143,8 +143,9 @@ Expected<Profile> Profile::parse(std::string_view text,
 }
 
 Expected<Profile> Profile::read(const std::string &path) {
-  auto file = MappedFile::open(path);
+  auto file = InputFile::open(path);
   if (!file)
     return file.error();
-  return parse(file->bytes(), path);
+  auto text = file->read();
+  return text ? parse(*text, path) : text.error();
 }

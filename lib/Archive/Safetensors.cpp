@@ -3,6 +3,7 @@
 #include "fsdp/Archive/Safetensors.h"
 
 #include "JSONCursor.h"
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>
@@ -32,9 +33,10 @@ static Expected<SafetensorsMetadata> readMetadata(const JSONCursor &value) {
   return result;
 }
 
-/// Reads one tensor of the header; `data` is what follows the header.
-static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
-                                      std::string_view data) {
+/// Reads one tensor of the header; `start` and `size` are those of what follows
+/// the header, in bytes.
+static Expected<TensorInfo> readTensor(const JSONCursor::Member &member,
+                                       uint64_t start, uint64_t size) {
   const JSONCursor &value = member.value;
   auto fields = value.members();
   if (!fields)
@@ -46,7 +48,7 @@ static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
                    ": expected dtype, shape and data_offsets only, found '" +
                    std::string(field.key) + "'"};
 
-  TensorRef tensor{std::string(member.key), DType::F32, {}, {}};
+  TensorInfo tensor{std::string(member.key), DType::F32, {}, 0, 0};
   auto dtypeField = value.at("dtype");
   if (!dtypeField)
     return dtypeField.error();
@@ -65,10 +67,10 @@ static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
   if (!sizes)
     return sizes.error();
   for (const JSONCursor &sizeField : *sizes) {
-    auto size = sizeField.asInteger();
-    if (!size || *size < 0)
+    auto extent = sizeField.asInteger();
+    if (!extent || *extent < 0)
       return sizeField.expected("a size of at least 0");
-    tensor.shape.push_back(*size);
+    tensor.shape.push_back(*extent);
   }
 
   auto offsetsField = value.at("data_offsets");
@@ -83,9 +85,9 @@ static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
   int64_t bounds[2] = {0, 0};
   for (size_t i = 0; i != 2; ++i) {
     auto bound = (*offsets)[i].asInteger();
-    if (!bound || *bound < 0 || static_cast<uint64_t>(*bound) > data.size())
+    if (!bound || *bound < 0 || static_cast<uint64_t>(*bound) > size)
       return (*offsets)[i].expected("an offset from 0 to " +
-                                    std::to_string(data.size()));
+                                    std::to_string(size));
     bounds[i] = *bound;
   }
   if (bounds[1] < bounds[0])
@@ -99,64 +101,71 @@ static Expected<TensorRef> readTensor(const JSONCursor::Member &member,
     return Error{offsetsField->where() + ": expected " +
                  std::to_string(*bytes) + " bytes, found " +
                  std::to_string(bounds[1] - bounds[0])};
-  tensor.bytes = data.substr(bounds[0], *bytes);
+  tensor.offset = start + static_cast<uint64_t>(bounds[0]);
+  tensor.bytes = static_cast<uint64_t>(*bytes);
   return tensor;
 }
 
-/// The tensors, put in the order of their bytes, must cover `data` exactly.
-static Expected<size_t> checkCoverage(std::vector<TensorRef> &tensors,
-                                      std::string_view data) {
+/// The tensors, put in the order of their bytes, must cover all of the `size`
+/// bytes from `start` on.
+static Expected<uint64_t> checkCoverage(std::vector<TensorInfo> &tensors,
+                                        uint64_t start, uint64_t size) {
   std::sort(tensors.begin(), tensors.end(),
-            [](const TensorRef &a, const TensorRef &b) {
-              return std::tuple(a.bytes.data(), a.bytes.size(), a.name) <
-                     std::tuple(b.bytes.data(), b.bytes.size(), b.name);
+            [](const TensorInfo &a, const TensorInfo &b) {
+              return std::tie(a.offset, a.bytes, a.name) <
+                     std::tie(b.offset, b.bytes, b.name);
             });
-  size_t end = 0;
-  for (const TensorRef &tensor : tensors) {
-    size_t begin = tensor.bytes.data() - data.data();
+  uint64_t end = 0;
+  for (const TensorInfo &tensor : tensors) {
+    uint64_t begin = tensor.offset - start;
     if (begin != end)
       return Error{"header." + tensor.name + ": expected to begin at byte " +
                    std::to_string(end) + ", where the one before ends, found " +
                    std::to_string(begin)};
-    end += tensor.bytes.size();
+    end += tensor.bytes;
   }
-  if (end != data.size())
+  if (end != size)
     return Error{"data: expected " + std::to_string(end) + " bytes, found " +
-                 std::to_string(data.size())};
+                 std::to_string(size)};
   return end;
 }
 
 Expected<Safetensors> Safetensors::open(const std::string &path) {
-  Expected<MappedFile> mapped = MappedFile::open(path);
-  if (!mapped)
-    return mapped.error();
+  Expected<InputFile> file = InputFile::open(path);
+  if (!file)
+    return file.error();
   auto refuse = [&](const std::string &why) {
     return Error{path + ": " + why};
   };
 
-  std::string_view content = mapped->bytes();
-  if (content.size() < 8)
+  if (file->size() < 8)
     return refuse("header length: expected 8 bytes, found " +
-                  std::to_string(content.size()));
+                  std::to_string(file->size()));
+  Expected<std::string> length = file->read(0, 8);
+  if (!length)
+    return length.error();
   uint64_t headerBytes = 0;
   for (size_t i = 0; i != 8; ++i)
-    headerBytes |= uint64_t(static_cast<unsigned char>(content[i])) << (8 * i);
-  uint64_t limit = std::min<uint64_t>(content.size() - 8, maxHeaderBytes);
+    headerBytes |= uint64_t(static_cast<unsigned char>((*length)[i]))
+                   << (8 * i);
+  uint64_t limit = std::min<uint64_t>(file->size() - 8, maxHeaderBytes);
   if (headerBytes > limit)
     return refuse("header length: expected at most " + std::to_string(limit) +
                   ", found " + std::to_string(headerBytes));
-  std::string_view data = content.substr(8 + headerBytes);
+  uint64_t start = 8 + headerBytes, size = file->size() - start;
+  Expected<std::string> text = file->read(8, headerBytes);
+  if (!text)
+    return text.error();
 
   simdjson::dom::parser parser;
-  auto header =
-      JSONCursor::parse(parser, content.substr(8, headerBytes), "header");
+  auto header = JSONCursor::parse(parser, *text, "header");
   if (!header)
     return refuse(header.error().message);
   auto members = header->members();
   if (!members)
     return refuse(members.error().message);
 
-  Safetensors result(std::move(*mapped));
+  Safetensors result(std::move(*file));
   for (const JSONCursor::Member &member : *members) {
     if (member.key == "__metadata__") {
       auto metadata = readMetadata(member.value);
@@ -165,19 +174,19 @@ Expected<Safetensors> Safetensors::open(const std::string &path) {
       result.texts = std::move(*metadata);
       continue;
     }
-    auto tensor = readTensor(member, data);
+    auto tensor = readTensor(member, start, size);
     if (!tensor)
       return refuse(tensor.error().message);
     result.table.push_back(std::move(*tensor));
   }
-  if (auto end = checkCoverage(result.table, data); !end)
+  if (auto end = checkCoverage(result.table, start, size); !end)
     return refuse(end.error().message);
   for (size_t i = 0; i != result.table.size(); ++i)
     result.indices.emplace(result.table[i].name, i);
   return result;
 }
 
-const TensorRef *Safetensors::find(std::string_view name) const {
+const TensorInfo *Safetensors::find(std::string_view name) const {
   auto it = indices.find(name);
   return it == indices.end() ? nullptr : &table[it->second];
 }
@@ -185,24 +194,6 @@ const TensorRef *Safetensors::find(std::string_view name) const {
 //===----------------------------------------------------------------------===//
 // Writing
 //===----------------------------------------------------------------------===//
-
-static void appendQuoted(std::string &text, std::string_view value) {
-  static const char digits[] = "0123456789abcdef";
-  text += '"';
-  for (unsigned char c : value) {
-    if (c == '"' || c == '\\') {
-      text += '\\';
-      text += static_cast<char>(c);
-    } else if (c < 0x20) {
-      text += "\\u00";
-      text += digits[c >> 4];
-      text += digits[c & 15];
-    } else {
-      text += static_cast<char>(c);
-    }
-  }
-  text += '"';
-}
 
 /// The length and the header, padded so that the data starts at a multiple of
 /// 8 bytes.
@@ -213,17 +204,13 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
   auto beginMember = [&](std::string_view key) {
     if (text.size() > 1)
       text += ',';
-    appendQuoted(text, key);
-    text += ':';
+    text += quoteJSON(key) + ':';
   };
   if (!metadata.empty()) {
     beginMember("__metadata__");
     char separator = '{';
     for (const auto &[key, value] : metadata) {
-      text += separator;
-      appendQuoted(text, key);
-      text += ':';
-      appendQuoted(text, value);
+      text += separator + quoteJSON(key) + ':' + quoteJSON(value);
       separator = ',';
     }
     text += '}';

@@ -1,93 +1,245 @@
-//===- WriteFile.cpp - Files that appear whole or not at all --------------===//
+//===- WriteFile.cpp - What commands write, and where ---------------------===//
 
 #include "fsdp/Archive/WriteFile.h"
 
 #include <cerrno>
-#include <cstdio>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <tuple>
 #include <unistd.h>
 
 using namespace fsdp::archive;
 
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+}
+SignalsBlocked::~SignalsBlocked() {
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 namespace {
 
-/// An open file under a temporary name, closed and removed on destruction.
-class TemporaryFile {
-public:
-  explicit TemporaryFile(std::string name)
-      : path(std::move(name)),
-        descriptor(::open(path.c_str(),
-                          O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
-                          0666)) {}
-  TemporaryFile(const TemporaryFile &) = delete;
-  TemporaryFile &operator=(const TemporaryFile &) = delete;
-  ~TemporaryFile() {
-    if (descriptor < 0)
-      return;
-    ::close(descriptor);
-    ::unlink(path.c_str()); // Fails after a rename, as it should.
+/// A descriptor, closed on destruction.
+struct Descriptor {
+  explicit Descriptor(int number) : number(number) {}
+  Descriptor(const Descriptor &) = delete;
+  Descriptor &operator=(const Descriptor &) = delete;
+  ~Descriptor() {
+    int cause = errno; // which a caller may be about to spell
+    if (number >= 0)
+      ::close(number);
+    errno = cause;
   }
+  const int number;
+};
 
-  bool isOpen() const { return descriptor >= 0; }
+/// What a path leads to. The same file has the same device, number and name,
+/// by whatever path; the name is empty where there is a file.
+struct Target {
+  bool exists = false;
+  struct stat status = {};
+  std::string path; ///< Links resolved.
+  std::string folder;
+  std::tuple<dev_t, ino_t, std::string> identity;
 
-  bool write(std::string_view bytes) {
-    while (!bytes.empty()) {
-      ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR)
-        continue;
-      if (written <= 0)
-        return false;
-      bytes.remove_prefix(static_cast<size_t>(written));
-    }
-    return true;
-  }
-
-  bool renameTo(const std::string &target) {
-    return ::fsync(descriptor) == 0 &&
-           ::rename(path.c_str(), target.c_str()) == 0;
-  }
-
-private:
-  std::string path;
-  int descriptor;
+  bool isRegular() const { return !exists || S_ISREG(status.st_mode); }
 };
 
 } // namespace
 
-/// Makes a rename in the folder of `path` survive a power failure.
-static bool syncFolder(const std::string &path) {
+static std::string getFolder(const std::string &path) {
   size_t slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "."
-                       : slash == 0               ? "/"
-                                                  : path.substr(0, slash);
-  int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0)
+  return slash == std::string::npos ? "."
+         : slash == 0               ? "/"
+                                    : path.substr(0, slash);
+}
+
+/// Follows the links of a path at whose end there is no file. False, with
+/// errno, if there is no end.
+static bool followLinks(std::string &path) {
+  for (int count = 0; count != 40; ++count) {
+    char link[PATH_MAX];
+    ssize_t length = ::readlink(path.c_str(), link, sizeof link);
+    if (length < 0)
+      return true;
+    std::string next(link, static_cast<size_t>(length));
+    path = next.front() == '/' ? next : getFolder(path) + "/" + next;
+  }
+  errno = ELOOP;
+  return false;
+}
+
+/// False, with errno, where there is no way to `path`.
+static bool resolve(const std::string &path, Target &target) {
+  target.path = path;
+  int found = path == "-" ? ::fstat(STDOUT_FILENO, &target.status)
+                          : ::stat(path.c_str(), &target.status);
+  if (found == 0) {
+    target.exists = true;
+    target.identity = {target.status.st_dev, target.status.st_ino, ""};
+    // What /dev/stdout leads to may have no name.
+    if (char *real = ::realpath(path.c_str(), nullptr)) {
+      target.path = real;
+      std::free(real);
+    }
+    target.folder = getFolder(target.path);
+    return true;
+  }
+  if (errno != ENOENT || !followLinks(target.path))
     return false;
-  bool synced = ::fsync(file) == 0;
-  int cause = errno;
-  ::close(file);
-  errno = cause;
-  return synced;
+  target.folder = getFolder(target.path);
+  std::string name = target.path.substr(target.path.rfind('/') + 1);
+  struct stat folder;
+  if (::stat(target.folder.c_str(), &folder) != 0)
+    return false;
+  errno = ENOENT;
+  target.identity = {folder.st_dev, folder.st_ino, name};
+  return !name.empty();
+}
+
+/// The standard stream that `target` is, or -1. A file that the output of this
+/// process goes to must not be replaced by another.
+static int findStream(const Target &target) {
+  for (int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat status;
+    if (target.exists && ::fstat(stream, &status) == 0 &&
+        status.st_dev == target.status.st_dev &&
+        status.st_ino == target.status.st_ino)
+      return stream;
+  }
+  return -1;
+}
+
+static Error cannot(const std::string &path, const char *what) {
+  return {path + ": cannot " + what + " the file: " + std::strerror(errno)};
+}
+
+//===----------------------------------------------------------------------===//
+// Checking
+//===----------------------------------------------------------------------===//
+
+static std::optional<Error> checkWritable(const std::string &path,
+                                          const Target &target) {
+  if (S_ISDIR(target.status.st_mode)) {
+    errno = EISDIR;
+    return cannot(path, "write");
+  }
+  if (path == "-" || findStream(target) >= 0)
+    return std::nullopt;
+  if (target.exists && ::access(target.path.c_str(), W_OK) != 0)
+    return cannot(path, "write");
+  if (target.isRegular() && ::access(target.folder.c_str(), W_OK | X_OK) != 0)
+    return cannot(path, "create");
+  return std::nullopt;
+}
+
+std::optional<Error>
+fsdp::archive::checkOutputs(const std::vector<NamedPath> &outputs,
+                            const std::vector<NamedPath> &inputs) {
+  std::vector<std::pair<Target, std::string>> taken;
+  for (const NamedPath &input : inputs) {
+    Target target;
+    if (input.path != "-" && resolve(input.path, target) && target.exists)
+      taken.emplace_back(target, input.option);
+  }
+  for (const NamedPath &output : outputs) {
+    Target target;
+    if (!resolve(output.path, target))
+      return cannot(output.path, "create");
+    for (const auto &[other, option] : taken)
+      if (target.identity == other.identity && !S_ISCHR(target.status.st_mode))
+        return Error{output.path + ": expected a file of its own for " +
+                     output.option + ", found that of " + option};
+    if (auto error = checkWritable(output.path, target))
+      return error;
+    taken.emplace_back(target, output.option);
+  }
+  return std::nullopt;
+}
+
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+/// False, with errno, where it fails.
+static bool writeAll(int descriptor,
+                     const std::vector<std::string_view> &pieces) {
+  for (std::string_view piece : pieces)
+    while (!piece.empty()) {
+      ssize_t written = ::write(descriptor, piece.data(), piece.size());
+      if (written < 0 && errno == EINTR)
+        continue;
+      if (written <= 0)
+        return false;
+      piece.remove_prefix(static_cast<size_t>(written));
+    }
+  return true;
+}
+
+/// Makes a rename in `folder` survive a power failure.
+static bool syncFolder(const std::string &folder) {
+  Descriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return file.number >= 0 && ::fsync(file.number) == 0;
+}
+
+static std::optional<Error>
+replaceFile(const std::string &path, const Target &target,
+            const std::vector<std::string_view> &pieces) {
+  SignalsBlocked whileTemporary;
+  // A name that is short, so that `path` may be long, and not taken.
+  std::string name;
+  int number = -1;
+  for (int count = 0; number < 0 && count != 100; ++count) {
+    name = target.folder + "/.fsdp-" + std::to_string(::getpid()) + "-" +
+           std::to_string(count);
+    number =
+        ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (number < 0 && errno != EEXIST)
+      break;
+  }
+  if (number < 0)
+    return cannot(path, "create");
+  Descriptor file(number);
+  bool isWritten = writeAll(number, pieces) &&
+                   (!target.exists ||
+                    ::fchmod(number, target.status.st_mode & 07777) == 0) &&
+                   ::fsync(number) == 0 &&
+                   ::rename(name.c_str(), target.path.c_str()) == 0;
+  if (isWritten && syncFolder(target.folder))
+    return std::nullopt;
+  Error error = cannot(path, "write");
+  ::unlink(name.c_str()); // Fails after a rename, as it should.
+  return error;
 }
 
 Expected<uint64_t>
 fsdp::archive::writeFile(const std::string &path,
                          const std::vector<std::string_view> &pieces) {
-  auto refuse = [&](const char *what) {
-    return Error{path + ": cannot " + what +
-                 " the file: " + std::strerror(errno)};
-  };
-  TemporaryFile file(path + ".tmp" + std::to_string(::getpid()));
-  if (!file.isOpen())
-    return refuse("create");
   uint64_t size = 0;
-  for (std::string_view piece : pieces) {
-    if (!file.write(piece))
-      return refuse("write");
+  for (std::string_view piece : pieces)
     size += piece.size();
+  Target target;
+  if (!resolve(path, target))
+    return cannot(path, "create");
+  if (S_ISDIR(target.status.st_mode)) {
+    errno = EISDIR;
+    return cannot(path, "write");
   }
-  if (!file.renameTo(path) || !syncFolder(path))
-    return refuse("write");
+  int stream = path == "-" ? STDOUT_FILENO : findStream(target);
+  if (stream < 0 && target.isRegular()) {
+    if (auto error = replaceFile(path, target, pieces))
+      return *error;
+    return size;
+  }
+  Descriptor file(stream >= 0
+                      ? ::dup(stream)
+                      : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (file.number < 0 || !writeAll(file.number, pieces))
+    return cannot(path, "write");
   return size;
 }

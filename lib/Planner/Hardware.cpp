@@ -7,7 +7,7 @@
 
 #include "fsdp/Planner/Hardware.h"
 
-#include "fsdp/Archive/MappedFile.h"
+#include "fsdp/Archive/InputFile.h"
 
 #include <algorithm>
 #include <cmath>
@@ -259,8 +259,9 @@ Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath) {
   for (const Builtin &builtin : builtins)
     if (builtin.name == nameOrPath)
       return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml");
-  Expected<archive::MappedFile> file = archive::MappedFile::open(nameOrPath);
+  Expected<archive::InputFile> file = archive::InputFile::open(nameOrPath);
   if (!file)
     return file.error();
-  return parseHardware(file->bytes(), nameOrPath);
+  Expected<std::string> text = file->read();
+  return text ? parseHardware(*text, nameOrPath) : text.error();
 }

@@ -1,8 +1,8 @@
 //===- Profile.cpp - Measured times for the compiler ----------------------===//
 
 #include "Describe.h"
-#include "JSON.h"
 #include "Text.h"
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Trace.h"
 
@@ -72,29 +72,30 @@ public:
     for (const planfile::MeshAxis *axis : *plan->mesh())
       ranks *= axis->size();
     std::string text =
-        "{\"device\": " + json::quote(plan->device()->string_view()) +
+        "{\"device\": " + archive::quoteJSON(plan->device()->string_view()) +
         ", \"ranks\": " + std::to_string(ranks) +
         ", \"steps\": " + std::to_string(steps) + ",\n\"ops\": [";
     bool isFirst = true;
     auto next = [&] { return std::exchange(isFirst, false) ? "\n{" : ",\n{"; };
     for (const auto &[key, group] : ops)
-      text += next() + ("\"op\": " + json::quote(key.first)) +
-              ", \"signature\": " + json::quote(key.second) + times(group);
+      text += next() + ("\"op\": " + archive::quoteJSON(key.first)) +
+              ", \"signature\": " + archive::quoteJSON(key.second) +
+              times(group);
     text += "],\n\"nodes\": [";
     isFirst = true;
     for (const auto &[key, commands] : nodes) {
       double seconds = 0;
       for (const auto &[command, measured] : commands)
         seconds += median(measured);
-      text += next() + ("\"node\": " + json::quote(key.first)) +
-              ", \"stream\": " + json::quote(key.second) +
-              ", \"seconds\": " + json::number(seconds) + "}";
+      text += next() + ("\"node\": " + archive::quoteJSON(key.first)) +
+              ", \"stream\": " + archive::quoteJSON(key.second) +
+              ", \"seconds\": " + spellJSON(seconds) + "}";
     }
     text += "],\n\"collectives\": [";
     isFirst = true;
     for (const auto &[key, group] : collectives) {
       auto [kind, bytes, members] = key;
-      text += next() + ("\"kind\": " + json::quote(kind)) +
+      text += next() + ("\"kind\": " + archive::quoteJSON(kind)) +
               ", \"bytes\": " + std::to_string(bytes) +
               ", \"ranks\": " + std::to_string(members) + times(group);
     }
@@ -106,7 +107,7 @@ private:
     return plan.string(plan->programs()->Get(span.program)->name()) == "step";
   }
   static std::string times(const Group &group) {
-    return ", \"seconds\": " + json::number(median(group.seconds)) +
+    return ", \"seconds\": " + spellJSON(median(group.seconds)) +
            ", \"count\": " + std::to_string(group.commands.size()) + "}";
   }
 
@@ -152,5 +153,7 @@ private:
 
 void fsdp::writeProfile(const std::string &path, const planfile::PlanFile &plan,
                         const std::vector<Span> &spans) {
-  take(archive::writeFile(path, {ProfileWriter(plan, spans).run()}));
+  auto written = archive::writeFile(path, {ProfileWriter(plan, spans).run()});
+  if (!written)
+    throw Error(written.error().message, Failure::RankFailed);
 }

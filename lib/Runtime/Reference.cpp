@@ -2,6 +2,7 @@
 
 #include "fsdp/Runtime/Reference.h"
 
+#include "Files.h"
 #include "Text.h"
 
 #include <algorithm>
@@ -35,10 +36,17 @@ static std::vector<double> widen(std::span<const std::byte> bytes) {
   return values;
 }
 
+static bool isInteger(DType dtype) {
+  return dtype <= DType::I64 || dtype >= DType::U16;
+}
+
+/// Floating-point values; complex ones as pairs.
 static std::vector<double> widen(const TensorView &tensor) {
   switch (tensor.type) {
+  case DType::C128:
   case DType::F64:
     return widen<double>(tensor.bytes);
+  case DType::C64:
   case DType::F32:
     return widen<float>(tensor.bytes);
   case DType::F16:
@@ -53,23 +61,36 @@ static std::vector<double> widen(const TensorView &tensor) {
 void Comparison::compare(const std::string &name, const TensorView &expected,
                          const TensorView &found) {
   ++compared;
+  bool isFirst = worst.name.empty();
+  if (isFirst)
+    worst.name = name;
   std::vector<double> reference = widen(expected), values = widen(found);
+  bool areIntegers = isInteger(expected.type) || isInteger(found.type);
   if (!std::ranges::equal(expected.sizes, found.sizes) ||
-      reference.size() != values.size())
+      reference.size() != values.size() ||
+      (areIntegers && expected.type != found.type))
     return fail(name + ": expected " +
                 spellTensor(expected.sizes, toArchive(expected.type)) +
                 ", found " + spellTensor(found.sizes, toArchive(found.type)));
+  if (areIntegers) {
+    if (!std::ranges::equal(expected.bytes, found.bytes))
+      fail(name + ": expected the integers of the reference, found others");
+    return;
+  }
   double largest = 0, difference = 0;
   bool isNumber = true;
   for (std::size_t i = 0; i != values.size(); ++i) {
+    if (std::isinf(reference[i]) && values[i] == reference[i])
+      continue;
     double d = std::abs(values[i] - reference[i]);
     isNumber = isNumber && !std::isnan(d);
     difference = std::max(difference, d);
-    largest = std::max(largest, std::abs(reference[i]));
+    if (std::isfinite(reference[i]))
+      largest = std::max(largest, std::abs(reference[i]));
   }
   double allowed = tolerance * largest + 1e-7;
   double relative = isNumber ? difference / allowed : INFINITY;
-  if (worst.name.empty() || relative > worst.difference / worst.allowed)
+  if (isFirst || relative > worst.difference / worst.allowed)
     worst = {name, isNumber ? difference : INFINITY, allowed};
   if (!isNumber)
     return fail(name + ": expected numbers, found NaN");
@@ -105,13 +126,15 @@ std::string Comparison::summary() const {
 // The file
 //===----------------------------------------------------------------------===//
 
-static TensorView view(const archive::TensorRef &tensor) {
-  return {static_cast<DType>(tensor.dtype), tensor.shape,
-          std::as_bytes(std::span(tensor.bytes))};
+HostTensor Reference::read(const archive::TensorInfo &tensor) const {
+  HostTensor value{static_cast<DType>(tensor.dtype), tensor.shape,
+                   std::vector<std::byte>(tensor.bytes)};
+  readBytes(file, tensor, 0, value.bytes);
+  return value;
 }
 
-const archive::TensorRef &Reference::get(const std::string &name) const {
-  if (const archive::TensorRef *tensor = file.find(name))
+const archive::TensorInfo &Reference::get(const std::string &name) const {
+  if (const archive::TensorInfo *tensor = file.find(name))
     return *tensor;
   throw Error(file.path() + ": expected a tensor " + name +
               ", found no such name");
@@ -122,7 +145,7 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
     ranks *= axis->size();
   bool isTraining = file.find("losses") != nullptr;
   if (isTraining) {
-    const archive::TensorRef &losses = get("losses");
+    const archive::TensorInfo &losses = get("losses");
     if (losses.shape.size() != 1 || losses.shape[0] == 0)
       throw Error(file.path() + ": losses: expected one for each step, found " +
                   spellTensor(losses.shape, losses.dtype));
@@ -133,9 +156,12 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
 
   std::int64_t batches =
       static_cast<std::int64_t>(std::max<std::size_t>(steps, 1) * ranks);
+  inputTensors = findInputs(file, inputs, [](std::string_view name) {
+    return name == "loss" || name == "losses" || name.starts_with("grad.") ||
+           name.starts_with("param.") || name.starts_with("output.");
+  });
   for (std::size_t i = 0; i != inputs.size(); ++i) {
-    std::string name = "in_" + std::to_string(i);
-    const archive::TensorRef &tensor = get(name);
+    const archive::TensorInfo &tensor = *inputTensors[i];
     std::vector<std::int64_t> perRank = inputs[i].sizes;
     perRank.insert(perRank.begin(), batches);
     archive::DType dtype = toArchive(inputs[i].type);
@@ -144,14 +170,11 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
          (!isTraining && tensor.shape == inputs[i].sizes)))
       continue;
     throw Error(
-        file.path() + ": " + name + ": expected " +
+        file.path() + ": " + tensor.name + ": expected " +
         spellTensor(perRank, dtype) +
         (isTraining ? "" : " or " + spellTensor(inputs[i].sizes, dtype)) +
         ", found " + spellTensor(tensor.shape, tensor.dtype));
   }
-  if (std::string name = "in_" + std::to_string(inputs.size()); file.find(name))
-    throw Error(file.path() + ": expected " + std::to_string(inputs.size()) +
-                " inputs, found " + name);
 }
 
 Reference Reference::open(const std::string &path,
@@ -192,14 +215,15 @@ HyperParameters Reference::hyperParameters() const {
   return values;
 }
 
-TensorView Reference::input(std::size_t step, unsigned rank,
+HostTensor Reference::input(std::size_t step, unsigned rank,
                             std::size_t index) const {
   const InputSpec &spec = inputs[index];
-  const archive::TensorRef &tensor = get("in_" + std::to_string(index));
-  std::string_view bytes = tensor.bytes;
-  if (tensor.shape.size() > spec.sizes.size())
-    bytes = bytes.substr((step * ranks + rank) * spec.bytes(), spec.bytes());
-  return {spec.type, spec.sizes, std::as_bytes(std::span(bytes))};
+  const archive::TensorInfo &tensor = *inputTensors[index];
+  bool isBatched = tensor.shape.size() > spec.sizes.size();
+  HostTensor value{spec.type, spec.sizes, std::vector<std::byte>(spec.bytes())};
+  readBytes(file, tensor, isBatched ? (step * ranks + rank) * spec.bytes() : 0,
+            value.bytes);
+  return value;
 }
 
 //===----------------------------------------------------------------------===//
@@ -210,14 +234,15 @@ void Reference::compareOutputs(const Session &session,
                                Comparison &result) const {
   for (std::uint32_t index : outputs) {
     std::string name = "output." + std::to_string(index);
-    const archive::TensorRef *expected = file.find(name);
-    if (!expected) {
+    const archive::TensorInfo *tensor = file.find(name);
+    if (!tensor) {
       result.fail("expected all that the plan has, found nothing for " + name);
       continue;
     }
+    HostTensor expected = read(*tensor);
     for (unsigned rank = 0; rank != ranks; ++rank) {
       HostTensor found = session.output(rank, index);
-      TensorView all = view(*expected), own = all;
+      TensorView all = expected, own = all;
       std::size_t size = all.bytes.size() / ranks;
       if (all.sizes.size() > found.sizes.size() &&
           all.sizes[0] == static_cast<std::int64_t>(ranks))
@@ -245,7 +270,7 @@ Comparison Reference::run(Session &session, double tolerance) const {
   if (isTraining)
     count.push_back(static_cast<std::int64_t>(losses.size()));
   const char *lossName = isTraining ? "losses" : "loss";
-  result.compare(lossName, view(get(lossName)),
+  result.compare(lossName, read(get(lossName)),
                  {DType::F64, count, std::as_bytes(std::span(losses))});
   if (!isTraining)
     compareOutputs(session, result);
@@ -259,22 +284,22 @@ Comparison Reference::run(Session &session, double tolerance) const {
   for (const std::string &name : names) {
     auto spellings = std::ranges::find(
         parameters, name, [](const auto &all) { return all.front(); });
-    const archive::TensorRef *expected = nullptr;
+    const archive::TensorInfo *expected = nullptr;
     for (const std::string &spelling : *spellings) {
-      const archive::TensorRef *tensor = file.find(prefix + spelling);
+      const archive::TensorInfo *tensor = file.find(prefix + spelling);
       if (!tensor)
         continue;
       known.insert(tensor->name);
       expected = expected ? expected : tensor;
     }
     if (expected)
-      result.compare(expected->name, view(*expected),
+      result.compare(expected->name, read(*expected),
                      isTraining ? session.parameter(name)
                                 : session.gradient(name));
     else
       onlyInPlan.push_back(prefix + name);
   }
-  for (const archive::TensorRef &tensor : file.tensors())
+  for (const archive::TensorInfo &tensor : file.tensors())
     if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))
       onlyHere.push_back(tensor.name);
   if (!onlyInPlan.empty())

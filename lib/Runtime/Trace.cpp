@@ -3,8 +3,8 @@
 #include "fsdp/Runtime/Trace.h"
 
 #include "Describe.h"
-#include "JSON.h"
 #include "Text.h"
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ private:
     return "\"ph\": \"" + std::string(phase) +
            "\", \"pid\": " + std::to_string(rank) +
            ", \"tid\": " + std::to_string(row) +
-           ", \"ts\": " + json::number(time(seconds));
+           ", \"ts\": " + spellJSON(time(seconds));
   }
 
   void writeRows() {
@@ -88,7 +88,8 @@ private:
     std::string arguments = "\"step\": " + std::to_string(span.update + 1);
     auto describe = [&](const char *key, std::string_view value) {
       if (!value.empty())
-        arguments += ", \"" + std::string(key) + "\": " + json::quote(value);
+        arguments +=
+            ", \"" + std::string(key) + "\": " + archive::quoteJSON(value);
     };
     if (facts.unit != planfile::none) {
       std::string_view unit =
@@ -103,8 +104,8 @@ private:
     std::string role = EnumNameRole(command.role());
     role[0] = static_cast<char>(std::tolower(role[0]));
     add(place("X", span.rank, static_cast<unsigned>(span.stream), span.begin) +
-        ", \"dur\": " + json::number(1e6 * (span.end - span.begin)) +
-        ", \"name\": " + json::quote(name) + ", \"cat\": \"" + role +
+        ", \"dur\": " + spellJSON(1e6 * (span.end - span.begin)) +
+        ", \"name\": " + archive::quoteJSON(name) + ", \"cat\": \"" + role +
         "\", \"args\": {" + arguments + "}");
   }
 
@@ -195,5 +196,7 @@ private:
 
 void fsdp::writeTrace(const std::string &path, const planfile::PlanFile &plan,
                       const std::vector<Span> &spans) {
-  take(archive::writeFile(path, {TraceWriter(plan, spans).run()}));
+  auto written = archive::writeFile(path, {TraceWriter(plan, spans).run()});
+  if (!written)
+    throw Error(written.error().message, Failure::RankFailed);
 }

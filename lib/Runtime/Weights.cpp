@@ -2,6 +2,7 @@
 
 #include "fsdp/Runtime/Weights.h"
 
+#include "Files.h"
 #include "Text.h"
 
 #include <algorithm>
@@ -15,69 +16,83 @@ using archive::DType;
 // Reading
 //===----------------------------------------------------------------------===//
 
-/// The elements of a strided tensor in row-major order.
-static std::string makeRowMajor(std::string_view bytes,
-                                const std::vector<std::int64_t> &sizes,
-                                const std::vector<std::int64_t> &strides,
-                                std::size_t itemSize, std::int64_t numel) {
-  std::string copy;
-  copy.reserve(static_cast<std::size_t>(numel) * itemSize);
-  std::vector<std::int64_t> index(sizes.size());
-  std::int64_t offset = 0;
-  for (std::int64_t i = 0; i != numel; ++i) {
-    copy.append(
-        bytes.substr(static_cast<std::size_t>(offset) * itemSize, itemSize));
-    for (std::size_t d = sizes.size(); d-- != 0;) {
-      offset += strides[d];
-      if (++index[d] != sizes[d])
+/// The elements of a strided tensor of `record`, one after the other.
+static std::vector<std::byte> makeRowMajor(std::string_view record,
+                                           const archive::Payload &payload,
+                                           std::size_t itemSize,
+                                           std::size_t numel) {
+  std::vector<std::byte> copy(numel * itemSize);
+  std::vector<std::int64_t> index(payload.sizes.size());
+  std::int64_t offset = payload.storageOffset;
+  for (std::size_t i = 0; i != numel; ++i) {
+    std::memcpy(copy.data() + i * itemSize,
+                record.data() + static_cast<std::size_t>(offset) * itemSize,
+                itemSize);
+    for (std::size_t d = index.size(); d-- != 0;) {
+      offset += payload.strides[d];
+      if (++index[d] != payload.sizes[d])
         break;
-      offset -= strides[d] * sizes[d];
+      offset -= payload.strides[d] * payload.sizes[d];
       index[d] = 0;
     }
   }
   return copy;
 }
 
-static bool isRowMajor(const std::vector<std::int64_t> &sizes,
-                       const std::vector<std::int64_t> &strides) {
+static bool isRowMajor(const archive::Payload &payload) {
   std::int64_t stride = 1;
-  for (std::size_t d = sizes.size(); d-- != 0; stride *= sizes[d])
-    if (sizes[d] > 1 && strides[d] != stride)
+  for (std::size_t d = payload.sizes.size(); d-- != 0;
+       stride *= payload.sizes[d])
+    if (payload.sizes[d] > 1 && payload.strides[d] != stride)
       return false;
   return true;
 }
 
-void Weights::readArchive(const archive::PT2Archive &archive) {
-  for (const auto *table : {&archive.weights(), &archive.constants()})
-    for (const archive::Payload &payload : *table) {
-      std::int64_t numel = 1;
-      for (std::int64_t size : payload.sizes)
-        numel *= size;
-      if (!payload.hasBytes() && numel != 0)
-        continue; // an archive without weights
-      std::size_t itemSize = getItemSize(payload.dtype);
-      Value &value = values[payload.name];
-      value.dtype = payload.dtype;
-      value.sizes = payload.sizes;
-      if (numel != 0) {
-        std::string_view record = take(archive.readRecord(payload));
-        record.remove_prefix(static_cast<std::size_t>(payload.storageOffset) *
-                             itemSize);
-        if (!isRowMajor(payload.sizes, payload.strides)) {
-          value.copy = makeRowMajor(record, payload.sizes, payload.strides,
-                                    itemSize, numel);
-          record = value.copy;
-        }
-        value.bytes =
-            record.substr(0, static_cast<std::size_t>(numel) * itemSize);
-      }
-    }
+// What is read is bounded by the plan, whose sizes it has: elements of a small
+// archive may overlap, and be many.
+HostTensor Weights::read(const Value &value) const {
+  std::size_t itemSize = planfile::getItemSize(value.type), numel = 1;
+  for (std::int64_t size : value.sizes)
+    numel *= static_cast<std::size_t>(size);
+  HostTensor tensor{value.type, value.sizes, {}};
+  if (const auto *info =
+          std::get_if<const archive::TensorInfo *>(&value.place)) {
+    tensor.bytes.resize((*info)->bytes);
+    readBytes(std::get<archive::Safetensors>(file), **info, 0, tensor.bytes);
+    return tensor;
+  }
+  const archive::Payload &payload =
+      *std::get<const archive::Payload *>(value.place);
+  if (numel == 0)
+    return tensor;
+  std::string record =
+      take(std::get<archive::PT2Archive>(file).readRecord(payload));
+  if (!isRowMajor(payload)) {
+    tensor.bytes = makeRowMajor(record, payload, itemSize, numel);
+    return tensor;
+  }
+  auto bytes =
+      std::as_bytes(std::span(record))
+          .subspan(static_cast<std::size_t>(payload.storageOffset) * itemSize,
+                   numel * itemSize);
+  tensor.bytes.assign(bytes.begin(), bytes.end());
+  return tensor;
 }
 
-void Weights::readSafetensors(const archive::Safetensors &safetensors) {
-  for (const archive::TensorRef &tensor : safetensors.tensors())
-    values.emplace(tensor.name,
-                   Value{tensor.dtype, tensor.shape, tensor.bytes, {}});
+void Weights::addArchive(const archive::PT2Archive &archive) {
+  for (const auto *table : {&archive.weights(), &archive.constants()})
+    for (const archive::Payload &payload : *table)
+      // There are archives without weights.
+      if (payload.hasBytes() ||
+          std::ranges::find(payload.sizes, 0) != payload.sizes.end())
+        values[payload.name] = {planfile::DType(payload.dtype), payload.sizes,
+                                &payload};
+}
+
+void Weights::addSafetensors(const archive::Safetensors &safetensors) {
+  for (const archive::TensorInfo &tensor : safetensors.tensors())
+    values[tensor.name] = {planfile::DType(tensor.dtype), tensor.shape,
+                           &tensor};
 }
 
 /// The component with its dot that all names begin with; empty if there is
@@ -94,14 +109,14 @@ template <typename Names> static std::string findPrefix(const Names &names) {
 }
 
 Weights Weights::open(const std::string &path) {
-  bool isZip =
-      take(archive::MappedFile::open(path)).bytes().substr(0, 2) == "PK";
-  Weights weights(path, isZip ? File(take(archive::PT2Archive::open(path)))
-                              : File(take(archive::Safetensors::open(path))));
-  if (isZip)
-    weights.readArchive(std::get<archive::PT2Archive>(weights.file));
+  bool isArchive = archive::PT2Archive::isArchive(path);
+  Weights weights(path, isArchive
+                            ? File(take(archive::PT2Archive::open(path)))
+                            : File(take(archive::Safetensors::open(path))));
+  if (isArchive)
+    weights.addArchive(std::get<archive::PT2Archive>(weights.file));
   else
-    weights.readSafetensors(std::get<archive::Safetensors>(weights.file));
+    weights.addSafetensors(std::get<archive::Safetensors>(weights.file));
   std::vector<std::string> names;
   for (auto &[name, value] : weights.values)
     names.push_back(name);
@@ -113,8 +128,10 @@ Weights Weights::open(const std::string &path) {
 // Matching
 //===----------------------------------------------------------------------===//
 
-const Weights::Value *Weights::find(const std::vector<std::string> &names,
-                                    std::string_view planPrefix) const {
+const Weights::Value *
+Weights::find(const std::vector<std::string> &names,
+              std::string_view planPrefix, planfile::DType wanted,
+              const flatbuffers::Vector<std::int64_t> &sizes) const {
   const Value *found = nullptr;
   const std::string *foundName = nullptr;
   for (const std::string &name : names)
@@ -124,8 +141,9 @@ const Weights::Value *Weights::find(const std::vector<std::string> &names,
       if (it == values.end() || &it->second == found)
         continue;
       const Value &value = it->second;
-      if (found && (value.dtype != found->dtype ||
-                    value.sizes != found->sizes || value.bytes != found->bytes))
+      check(names[0], value, wanted, sizes);
+      if (found && (value.type != found->type ||
+                    read(value).bytes != read(*found).bytes))
         throw Error(path + ": expected " + *foundName + " and " + it->first +
                     ", which are one parameter, to be equal, found different "
                     "values");
@@ -141,11 +159,11 @@ static bool isFloat(DType type) {
 }
 
 bool Weights::Match::isRounded() const {
-  bool isHalf =
-      value.type == planfile::DType::F16 || value.type == planfile::DType::BF16;
+  bool isHalf = value->type == planfile::DType::F16 ||
+                value->type == planfile::DType::BF16;
   bool isWidened = wanted == planfile::DType::F64 ||
                    (wanted == planfile::DType::F32 && isHalf);
-  return value.type != wanted && !isWidened;
+  return value->type != wanted && !isWidened;
 }
 
 std::string Weights::describeRounding(const std::vector<Match> &matches) const {
@@ -161,21 +179,19 @@ std::string Weights::describeRounding(const std::vector<Match> &matches) const {
   auto spell = [](planfile::DType type) {
     return std::string(archive::getMLIRName(static_cast<DType>(type)));
   };
-  return path + ": rounded from " + spell(first->value.type) + " to " +
+  return path + ": rounded from " + spell(first->value->type) + " to " +
          spell(first->wanted) + ", as the plan stores them: " + listSome(names);
 }
 
-TensorView
-Weights::check(std::string_view name, const Value &value, planfile::DType dtype,
-               const flatbuffers::Vector<std::int64_t> &sizes) const {
-  DType wanted = static_cast<DType>(dtype);
+void Weights::check(std::string_view name, const Value &value,
+                    planfile::DType wanted,
+                    const flatbuffers::Vector<std::int64_t> &sizes) const {
+  DType expected = DType(wanted), found = DType(value.type);
   if (!std::ranges::equal(value.sizes, sizes) ||
-      (value.dtype != wanted && !(isFloat(value.dtype) && isFloat(wanted))))
+      (found != expected && !(isFloat(found) && isFloat(expected))))
     throw Error(path + ": " + std::string(name) + ": expected " +
-                spellTensor(sizes, wanted) + ", found " +
-                spellTensor(value.sizes, value.dtype));
-  return {static_cast<planfile::DType>(value.dtype), value.sizes,
-          std::as_bytes(std::span(value.bytes))};
+                spellTensor(sizes, expected) + ", found " +
+                spellTensor(value.sizes, found));
 }
 
 std::vector<Weights::Match>
@@ -199,26 +215,22 @@ Weights::match(const planfile::PlanFile &plan) const {
       if (parameter->aliases())
         for (std::uint32_t alias : *parameter->aliases())
           names.emplace_back(plan.string(alias));
-      const Value *value = find(names, planPrefix);
-      if (!value)
-        missing.push_back(names[0]);
+      const Value *value = find(names, planPrefix, unit->storage(),
+                                plan.shape(parameter->sizes()));
+      if (value)
+        matches.push_back({names[0], false, value, unit->storage()});
       else
-        matches.push_back({names[0], false,
-                           check(names[0], *value, unit->storage(),
-                                 plan.shape(parameter->sizes())),
-                           unit->storage()});
+        missing.push_back(names[0]);
     }
   for (const planfile::Buffer *buffer : *plan->buffers()) {
     std::string name(plan.string(buffer->name()));
     if (buffer->role() != planfile::BufferRole::ModelBuffer || name.empty())
       continue;
     bool hasPrefix = name.starts_with(planPrefix);
-    const Value *value = find({name}, hasPrefix ? planPrefix : "");
+    const Value *value = find({name}, hasPrefix ? planPrefix : "",
+                              buffer->dtype(), plan.shape(buffer->sizes()));
     if (value)
-      matches.push_back(
-          {name, true,
-           check(name, *value, buffer->dtype(), plan.shape(buffer->sizes())),
-           buffer->dtype()});
+      matches.push_back({name, true, value, buffer->dtype()});
     else if (!buffer->bytes())
       missing.push_back(name);
   }
@@ -233,7 +245,7 @@ Weights::match(const planfile::PlanFile &plan) const {
 void Weights::load(const planfile::PlanFile &plan, Session &session) const {
   for (const Match &match : this->match(plan))
     if (match.isBuffer)
-      session.setBuffer(match.name, match.value);
+      session.setBuffer(match.name, read(*match.value));
     else
-      session.setParameter(match.name, match.value);
+      session.setParameter(match.name, read(*match.value));
 }

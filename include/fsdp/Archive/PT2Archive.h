@@ -3,8 +3,8 @@
 // Opens a `.pt2` file as torch.export.save writes it (torch 2.9 and later): a
 // zip file whose entries are not compressed, with the program as JSON and the
 // weights as raw storages. This is the container only; what the JSON means is
-// the importer's business. Nothing is copied: texts and weights are looked at
-// where they lie in the mapped file. An archive is untrusted input.
+// the importer's business. Weights are read when they are asked for. An archive
+// is untrusted input.
 //
 //===----------------------------------------------------------------------===//
 
@@ -12,7 +12,7 @@
 #define FSDP_ARCHIVE_PT2ARCHIVE_H
 
 #include "fsdp/Archive/DType.h"
-#include "fsdp/Archive/MappedFile.h"
+#include "fsdp/Archive/InputFile.h"
 
 #include <map>
 #include <vector>
@@ -48,9 +48,13 @@ private:
 /// An archive opened for reading.
 class PT2Archive {
 public:
-  /// Maps the archive at `path`; checks the container, the tables of weights
+  /// Opens the archive at `path`; checks the container, the tables of weights
   /// and constants, and the checksums of everything but the tensors' bytes.
   static Expected<PT2Archive> open(const std::string &path);
+
+  /// True if the file at `path` begins as archives do, and not as a
+  /// safetensors file whose header has that length.
+  static bool isArchive(const std::string &path);
 
   const std::string &path() const { return file.path(); }
 
@@ -59,7 +63,9 @@ public:
 
   /// The program as JSON text. At least 64 readable bytes follow it, so
   /// simdjson may parse it in place.
-  std::string_view modelJSON() const { return modelText; }
+  std::string_view modelJSON() const {
+    return std::string_view(modelText).substr(0, modelBytes);
+  }
 
   /// Parameters and persistent buffers in the archive's order.
   const std::vector<Payload> &weights() const { return weightTable.payloads; }
@@ -78,19 +84,13 @@ public:
 
   /// The bytes of the record that `payload`, one of this archive's, lies in;
   /// empty if it has none. Reads all of them once to compare the checksum.
-  Expected<std::string_view> readRecord(const Payload &payload) const;
-
-  /// The files that the user put beside the program, by name.
-  const std::map<std::string, std::string_view, std::less<>> &
-  extraFiles() const {
-    return extras;
-  }
+  Expected<std::string> readRecord(const Payload &payload) const;
 
 private:
   /// One file in the zip.
   struct Entry {
     std::string name; // below the root folder
-    std::string_view bytes;
+    uint64_t offset, bytes;
     uint32_t checksum;
   };
   struct Table {
@@ -99,26 +99,25 @@ private:
     const Payload *find(std::string_view name) const;
   };
 
-  explicit PT2Archive(MappedFile file) : file(std::move(file)) {}
+  explicit PT2Archive(InputFile file) : file(std::move(file)) {}
 
   Expected<size_t> readDirectory();
   Expected<size_t> checkFormat();
   Expected<size_t> findModel();
   Expected<size_t> readTable(const std::string &folder, Table &table);
-  Expected<size_t> readExtras();
 
   const Entry *findEntry(std::string_view name) const;
-  Expected<std::string_view> readEntry(const Entry &entry) const;
-  Expected<std::string_view> readText(const std::string &name) const;
+  Expected<std::string> readEntry(const Entry &entry) const;
+  Expected<std::string> readText(const std::string &name) const;
   Error error(const std::string &where, const std::string &what) const;
 
-  MappedFile file;
+  InputFile file;
   std::vector<Entry> entries;
   std::map<std::string, size_t, std::less<>> entryIndices;
   std::string model;
-  std::string_view modelText;
+  std::string modelText;
+  size_t modelBytes = 0; // ahead of the padding
   Table weightTable, constantTable;
-  std::map<std::string, std::string_view, std::less<>> extras;
 };
 
 } // namespace fsdp::archive

@@ -1,10 +1,11 @@
 //===- Data.h - Batches out of a file ---------------------------*- C++ -*-===//
 //
-// Training data for a plan: a safetensors file with `in_0, in_1, ...` whose
-// leading axis counts batches, or a file of little-endian tokens that is cut
-// into the plan's batch x sequence and given to both inputs of a graph over
-// (input_ids, labels). All is checked when the file is opened, the tokens
-// against the embedding's rows. Refusals are `fsdp::Error`.
+// Training data for a plan: a safetensors file with the inputs by their names,
+// or as `in_0, in_1, ...`, whose leading axis counts batches; or a file of
+// little-endian tokens that is cut into the plan's batch x sequence and given
+// to both inputs of a graph over (input_ids, labels). All is checked when the
+// file is opened, and tokens again when they are read, against the embedding's
+// rows. Refusals are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,6 +24,7 @@ namespace fsdp {
 struct InputSpec {
   planfile::DType type;
   std::vector<std::int64_t> sizes;
+  std::string name; ///< The model's; empty if the plan has none.
 
   std::size_t numel() const;
   std::size_t bytes() const;
@@ -35,32 +37,37 @@ class Data {
 public:
   /// Opens a file for `plan`: one of tokens unless its name ends in
   /// `.safetensors`. `tokenBits` is the size of a token in the file, 16 or 32.
+  /// Refuses files with fewer batches than the plan has ranks.
   static Data open(const std::string &path, const planfile::PlanFile &plan,
                    unsigned tokenBits = 16);
 
   std::uint64_t batches() const { return count; }
 
   /// Input `index` of batch number `batch`, which wraps at the end. Valid until
-  /// the next call.
+  /// the next call. Throws if the file has been changed.
   TensorView input(std::size_t index, std::uint64_t batch);
 
 private:
-  using File = std::variant<archive::Safetensors, archive::MappedFile>;
+  using File = std::variant<archive::Safetensors, archive::InputFile>;
 
-  Data(std::string path, File file, std::vector<InputSpec> inputs,
-       unsigned tokenBits)
-      : path(std::move(path)), file(std::move(file)), inputs(std::move(inputs)),
-        tokenBits(tokenBits) {}
-  void openTensors(const archive::Safetensors &file, std::uint64_t rows);
-  void openTokens(const archive::MappedFile &file, std::uint64_t rows);
+  Data(std::string path, File file, const planfile::PlanFile &plan,
+       unsigned tokenBits);
+  void openTensors(const archive::Safetensors &file);
+  void openTokens(const archive::InputFile &file);
+  std::size_t batchBytes(std::size_t index) const;
+  void readBatches(std::size_t index, std::uint64_t first,
+                   std::uint64_t number);
+  void checkBatches(unsigned ranks);
 
   std::string path;
   File file;
   std::vector<InputSpec> inputs;
+  std::uint64_t rows; // of the embedding of input 0; 0 if there is none
   unsigned tokenBits;
-  std::vector<std::string_view> contents; // of each input; all batches
+  std::vector<const archive::TensorInfo *> tensors; // of each input
   std::uint64_t count = 0;
-  std::vector<std::byte> converted; // tokens of one batch in the input's dtype
+  std::vector<std::byte> content;   // what was read last
+  std::vector<std::byte> converted; // the same in the input's dtype
 };
 
 } // namespace fsdp

@@ -16,7 +16,8 @@ namespace fsdp {
 enum class Failure : int {
   Refused = 1,     ///< Usage, input or plan; nothing has been trained.
   CheckFailed = 2, ///< A comparison with a reference, or a digest.
-  RankFailed = 3   ///< A rank stopped after the first step began.
+  RankFailed = 3   ///< A rank stopped, or output was lost, after the first
+                   ///< step began.
 };
 
 class Error : public std::runtime_error {

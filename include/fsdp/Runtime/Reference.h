@@ -1,12 +1,13 @@
 //===- Reference.h - What PyTorch says about a plan -------------*- C++ -*-===//
 //
-// A safetensors file with inputs `in_0, in_1, ...` and what PyTorch makes of
-// them: either `loss`, `grad.NAME` and `output.K` of one forward and backward,
-// or `losses` (one per step) and `param.NAME` of a training of that many steps.
-// An input with one axis more than the plan's holds a batch for each rank, in a
-// training for each rank of each step; an output, what each rank returns.
-// Values are compared per tensor and by their size: max|d| <= tolerance *
-// max|reference| + 1e-7; NaN fails.
+// A safetensors file with inputs, by their names or as `in_0, in_1, ...`, and
+// what PyTorch makes of them: either `loss`, `grad.NAME` and `output.K` of one
+// forward and backward, or `losses` (one per step) and `param.NAME` of a
+// training of that many steps. An input with one axis more than the plan's
+// holds a batch for each rank, in a training for each rank of each step; an
+// output, what each rank returns. Values are compared per tensor and by their
+// size: max|d| <= tolerance * max|reference| + 1e-7; NaN fails; infinities and
+// integers must be equal.
 //
 //===----------------------------------------------------------------------===//
 
@@ -69,7 +70,7 @@ public:
   /// Those of the training, out of the file's metadata.
   HyperParameters hyperParameters() const;
 
-  TensorView input(std::size_t step, unsigned rank, std::size_t index) const;
+  HostTensor input(std::size_t step, unsigned rank, std::size_t index) const;
 
   /// Runs the session (with its weights set) on the inputs and compares.
   Comparison run(Session &session, double tolerance) const;
@@ -79,10 +80,12 @@ private:
       : file(std::move(file)), inputs(std::move(inputs)) {}
   void checkInputs(const planfile::PlanFile &plan);
   void compareOutputs(const Session &session, Comparison &result) const;
-  const archive::TensorRef &get(const std::string &name) const;
+  const archive::TensorInfo &get(const std::string &name) const;
+  HostTensor read(const archive::TensorInfo &tensor) const;
 
   archive::Safetensors file;
   std::vector<InputSpec> inputs;
+  std::vector<const archive::TensorInfo *> inputTensors;
   unsigned ranks = 1;
   std::size_t steps = 0;
   // Those that the plan keeps, beside the loss.

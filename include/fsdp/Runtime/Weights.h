@@ -26,11 +26,20 @@ public:
   /// Opens a file of either kind, told apart by its first bytes.
   static Weights open(const std::string &path);
 
+  /// A tensor of the file.
+  struct Value {
+    planfile::DType type;
+    std::vector<std::int64_t> sizes;
+    std::variant<const archive::Payload *, const archive::TensorInfo *> place;
+  };
+  /// Reads it. Throws if the file is damaged or has been changed.
+  HostTensor read(const Value &value) const;
+
   /// A value and the parameter or model buffer that it belongs to.
   struct Match {
     std::string name;
     bool isBuffer;
-    TensorView value;
+    const Value *value;
     planfile::DType wanted; ///< The plan's; setting it converts.
     /// The plan's type does not hold every value of the file's.
     bool isRounded() const;
@@ -44,28 +53,22 @@ public:
   /// A sentence if some of the matches are rounded; else empty.
   std::string describeRounding(const std::vector<Match> &matches) const;
 
-  /// Puts all that `match` finds into the session; nothing if it refuses.
+  /// Puts all that `match` finds into the session, one after the other.
   void load(const planfile::PlanFile &plan, Session &session) const;
 
 private:
-  struct Value {
-    archive::DType dtype;
-    std::vector<std::int64_t> sizes;
-    std::string_view bytes; // row-major, in the file or in `copy`
-    std::string copy;
-  };
   using File = std::variant<archive::PT2Archive, archive::Safetensors>;
 
   Weights(std::string path, File file)
       : path(std::move(path)), file(std::move(file)) {}
-  void readArchive(const archive::PT2Archive &archive);
-  void readSafetensors(const archive::Safetensors &safetensors);
-  /// The value under any of `names`; null if there is none.
+  void addArchive(const archive::PT2Archive &archive);
+  void addSafetensors(const archive::Safetensors &safetensors);
+  /// The value under any of `names`, which fits; null if there is none.
   const Value *find(const std::vector<std::string> &names,
-                    std::string_view planPrefix) const;
-  TensorView check(std::string_view name, const Value &value,
-                   planfile::DType dtype,
-                   const flatbuffers::Vector<std::int64_t> &sizes) const;
+                    std::string_view planPrefix, planfile::DType wanted,
+                    const flatbuffers::Vector<std::int64_t> &sizes) const;
+  void check(std::string_view name, const Value &value, planfile::DType wanted,
+             const flatbuffers::Vector<std::int64_t> &sizes) const;
 
   std::string path;
   File file;

@@ -155,6 +155,7 @@ private:
   llvm::SmallVector<mlir::Value> results;
   llvm::SmallVector<mlir::Attribute> resultAttrs;
   int64_t numOutputs = 0;
+  int64_t constantBytes = 0; ///< Of all, dense.
   bool hasLoss = false;
 };
 

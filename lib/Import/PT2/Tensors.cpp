@@ -13,6 +13,7 @@ using namespace fsdp::pt2;
 
 /// Constants are part of the program's text: this is no way to ship weights.
 static constexpr int64_t maxConstantBytes = int64_t(64) << 20;
+static constexpr int64_t maxTotalBytes = int64_t(1) << 30;
 
 FailureOr<Type> Importer::readElementType(const Cursor &cursor) {
   int64_t code = 0;
@@ -171,8 +172,13 @@ LogicalResult Importer::checkPayload(const Cursor &meta, const Input &input,
                         << ", found " << type;
   if (isWeight || !payload->hasBytes())
     return success();
+  // The elements of a small archive may overlap, and be many.
   if (type.getNumElements() > maxConstantBytes / aten::getItemSize(elementType))
     return meta.error() << "constants of more than 64 MiB are not supported";
+  constantBytes += type.getNumElements() * aten::getItemSize(elementType);
+  if (constantBytes > maxTotalBytes)
+    return meta.error()
+           << "constants of more than 1 GiB in all are not supported";
   FailureOr<DenseElementsAttr> elements = readElements(*payload, type);
   if (failed(elements))
     return failure();

@@ -133,7 +133,6 @@ TEST_F(PT2ArchiveTest, ReadsWhatTorchWrote) {
     auto bytes = archive->readRecord(each);
     ASSERT_TRUE(bytes) << bytes.error().message;
     EXPECT_EQ(bytes->size(), each.recordBytes);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes->data()) % 64, 0u);
   }
 }
 
@@ -156,8 +155,6 @@ TEST_F(PT2ArchiveTest, ReadsAllParts) {
   EXPECT_EQ(weight.sizes, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(weight.strides, (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(weight.storageOffset, 1);
-  ASSERT_EQ(archive->extraFiles().size(), 1u);
-  EXPECT_EQ(archive->extraFiles().at("notes.txt"), "hello");
 
   PT2Archive moved = std::move(*archive);
   auto bytes = moved.readRecord(*moved.findWeight("a.w"));
@@ -234,14 +231,15 @@ TEST_F(PT2ArchiveTest, RefusesNoneAndSeveralPrograms) {
 TEST_F(PT2ArchiveTest, RefusesFalseSizes) {
   getEntry("extra/notes.txt").falseSize = 100'000;
   EXPECT_NE(getError(), "");
-  getEntry("extra/notes.txt").falseSize = 6; // one byte of what follows
-  EXPECT_EQ(getError(), "extra/notes.txt: expected bytes that match the "
-                        "checksum, found others");
+  getEntry("extra/notes.txt").falseSize = -1;
+  getEntry("byteorder").falseSize = 7; // one byte of what follows
+  EXPECT_EQ(getError(), "byteorder: expected bytes that match the checksum, "
+                        "found others");
 }
 
 TEST_F(PT2ArchiveTest, RefusesFlippedBits) {
   std::string file = makeZip(entries);
-  for (const char *text : {"hello", "little"}) {
+  for (const char *text : {"pt2", "little"}) {
     std::string broken =
         replace(file, text, std::string(1, text[0] ^ 1) + (text + 1));
     EXPECT_NE(getError(broken).find("expected bytes that match the checksum, "

@@ -20,7 +20,7 @@ namespace {
 /// A plan that does nothing with two inputs of 2x3 tokens below 10.
 TestPlan makeTokenPlan(DType dtype = DType::I64) {
   TestPlan plan;
-  plan.mesh = {{"shard", 2}};
+  plan.mesh = {{"shard", 1}};
   plan.tokenRows = 10;
   plan.deviceBytes = 128;
   for (uint32_t i : {0, 1}) {
@@ -93,8 +93,7 @@ TEST_F(DataTest, BatchesOfTensors) {
 TEST_F(DataTest, RefusesTensorsThatDoNotFit) {
   files.add("in_0", {3, 2, 3}, batches(3));
   EXPECT_EQ(refusal(files.write("d.safetensors")),
-            "d.safetensors: expected in_1, batches of 2x3xi64, found no such "
-            "tensor");
+            "d.safetensors: expected in_1, 2x3xi64, found no such tensor");
   files.add("in_1", {2, 2, 3}, batches(2));
   EXPECT_EQ(refusal(files.write("d.safetensors")),
             "d.safetensors: in_1: expected 3 batches as in in_0, found 2");
@@ -156,6 +155,63 @@ TEST_F(DataTest, RefusesBadFilesOfTokens) {
   EXPECT_EQ(refusal(writeTokens(std::vector<uint16_t>(6))),
             "tokens.bin: expected a plan over tokens and labels of one shape, "
             "found one with other inputs: give it a .safetensors file");
+}
+
+TEST_F(DataTest, InputsByTheirNames) {
+  plan.buffers[0].name = "input_ids";
+  plan.buffers[1].name = "labels";
+  files.add("labels", {3, 2, 3}, batches(3, 1));
+  files.add("input_ids", {3, 2, 3}, batches(3));
+  Data data = open(files.write("d.safetensors"));
+  EXPECT_THAT(values(data.input(0, 0)), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(values(data.input(1, 0)), ElementsAre(1, 2, 3, 4, 5, 6));
+
+  files.add("attention_mask", {3, 2, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("more.safetensors")),
+            "more.safetensors: expected the inputs input_ids, labels (or in_0, "
+            "in_1), found attention_mask, input_ids, labels");
+  files.remove("labels");
+  EXPECT_EQ(refusal(files.write("other.safetensors")),
+            "other.safetensors: expected the inputs input_ids, labels (or "
+            "in_0, in_1), found attention_mask, input_ids");
+  files.add("in_0", {3, 2, 3}, batches(3));
+  files.add("in_1", {3, 2, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("both.safetensors")),
+            "both.safetensors: expected inputs called either input_ids, labels "
+            "or in_0, in_1, found both");
+  files.remove("input_ids");
+  EXPECT_EQ(refusal(files.write("numbers.safetensors")), "accepted");
+}
+
+// Today's batch of one rank must not silently be another's, too.
+TEST_F(DataTest, FewerBatchesThanRanks) {
+  plan.mesh = {{"shard", 4}};
+  files.add("in_0", {3, 2, 3}, batches(3));
+  files.add("in_1", {3, 2, 3}, batches(3));
+  EXPECT_EQ(refusal(files.write("d.safetensors")),
+            "d.safetensors: expected at least 4 batches, one for each rank, "
+            "found 3");
+}
+
+// A mapping would be a bus error.
+TEST_F(DataTest, AFileThatShrinksWhileItIsUsed) {
+  std::vector<uint16_t> tokens(6000, 3);
+  std::string path = writeTokens(tokens);
+  Data data = open(path);
+  std::filesystem::resize_file(path, 100);
+  EXPECT_NO_THROW(data.input(0, 1));
+  try {
+    data.input(0, 900);
+    FAIL();
+  } catch (const Error &error) {
+    EXPECT_EQ(files.withoutFolder(error.what()),
+              "tokens.bin: expected the 12000 bytes that it had when it was "
+              "opened, found 10800: it has been changed while it was in use");
+  }
+  // Nor can it bring in tokens that the model does not have.
+  tokens[0] = 60000;
+  writeTokens(tokens);
+  EXPECT_THROW(data.input(0, 0), Error);
 }
 
 } // namespace

@@ -50,13 +50,47 @@ TEST(Comparison, FailsForWhatCannotBeCompared) {
   Comparison comparison(1);
   comparison.compare("a", view(one, two), view(nan, two));
   comparison.compare("b", view(nan, two), view(one, two));
-  comparison.compare("c", view(inf, two), view(inf, two));
+  comparison.compare("c", view(inf, two), view(nan, two));
   comparison.compare("d", view(one, two), view({1, 1, 1}, three));
   EXPECT_THAT(comparison.problems(),
               ElementsAre("a: expected numbers, found NaN",
                           "b: expected numbers, found NaN",
                           "c: expected numbers, found NaN",
                           "d: expected 2xf32, found 3xf32"));
+}
+
+// An infinity must not widen what is allowed elsewhere.
+TEST(Comparison, InfinitiesMustBeEqual) {
+  std::vector<int64_t> two = {2};
+  Comparison same(1e-2);
+  same.compare("a", view({INFINITY, 1}, two), view({INFINITY, 1}, two));
+  same.compare("b", view({-INFINITY, 1}, two), view({-INFINITY, 1}, two));
+  EXPECT_TRUE(same.passed()) << same.problems().front();
+  Comparison other(1e-2);
+  other.compare("a", view({INFINITY, 1}, two), view({INFINITY, 2}, two));
+  other.compare("b", view({INFINITY, 1}, two), view({-INFINITY, 1}, two));
+  other.compare("c", view({INFINITY, 1}, two), view({5, 1}, two));
+  other.compare("d", view({5, 1}, two), view({INFINITY, 1}, two));
+  EXPECT_EQ(other.problems().size(), 4u);
+}
+
+TEST(Comparison, IntegersMustBeEqual) {
+  std::vector<int64_t> two = {2};
+  auto integers = [&](const std::vector<int64_t> &values) {
+    return TensorView{planfile::DType::I64, two,
+                      std::as_bytes(std::span(values))};
+  };
+  std::vector<int64_t> large = {1, int64_t{1} << 60};
+  std::vector<int64_t> next = {1, (int64_t{1} << 60) + 1};
+  Comparison comparison(1);
+  comparison.compare("a", integers(large), integers(large));
+  EXPECT_TRUE(comparison.passed());
+  comparison.compare("b", integers(large), integers(next));
+  comparison.compare("c", view({1, 2}, two), integers(large));
+  EXPECT_THAT(
+      comparison.problems(),
+      ElementsAre("b: expected the integers of the reference, found others",
+                  "c: expected 2xf32, found 2xi64"));
 }
 
 /// loss = sum(x w + b) on two ranks, whose x is 1 and 3 everywhere.
@@ -158,7 +192,7 @@ TEST_F(ReferenceTest, RefusesInputsThatDoNotFit) {
                        "found 3x2x4xf32");
   files.remove("in_0");
   EXPECT_EQ(refusal(),
-            "r.safetensors: expected a tensor in_0, found no such name");
+            "r.safetensors: expected in_0, 2x4xf32, found no such tensor");
   files.add("in_0", {2, 4}, std::vector<float>(8));
   files.add("in_1", {2, 4}, std::vector<float>(8));
   EXPECT_EQ(refusal(), "r.safetensors: expected 1 inputs, found in_1");

@@ -30,8 +30,9 @@ protected:
     std::vector<std::string> result;
     for (const Weights::Match &match : weights.match(seal())) {
       float first = 0;
-      if (match.value.type == planfile::DType::F32)
-        std::memcpy(&first, match.value.bytes.data(), sizeof first);
+      HostTensor value = weights.read(*match.value);
+      if (value.type == planfile::DType::F32)
+        std::memcpy(&first, value.bytes.data(), sizeof first);
       result.push_back(match.name + "=" + std::to_string(int(first)));
     }
     return result;
@@ -172,8 +173,8 @@ TEST_F(WeightsTest, OutOfAnArchive) {
   Weights weights = Weights::open(FSDP_FIXTURES "/gpt2.pt2");
   std::vector<Weights::Match> matches = weights.match(seal());
   ASSERT_EQ(matches.size(), 1u);
-  EXPECT_EQ(matches[0].value.bytes.size(), 128u);
-  EXPECT_EQ(matches[0].value.type, planfile::DType::F32);
+  EXPECT_EQ(weights.read(*matches[0].value).bytes.size(), 128u);
+  EXPECT_EQ(matches[0].value->type, planfile::DType::F32);
 
   plan.units[0].parameters[0].name = "transformer.h.0.ln_1.weight";
   EXPECT_EQ(weights.match(seal()).size(), 1u);

@@ -1,0 +1,54 @@
+//===- InputFile.h - A regular file opened for reading ----------*- C++ -*-===//
+//
+// What is needed of a file is copied when it is needed. A mapping would kill
+// the process with SIGBUS when somebody truncates the file, and what was
+// checked in it could be changed before it is used.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_ARCHIVE_INPUTFILE_H
+#define FSDP_ARCHIVE_INPUTFILE_H
+
+#include "fsdp/Archive/Expected.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace fsdp::archive {
+
+/// Closed on destruction.
+class InputFile {
+public:
+  /// Refuses whatever is not a regular file, and empty files.
+  static Expected<InputFile> open(const std::string &path);
+
+  InputFile(InputFile &&other) noexcept;
+  InputFile &operator=(InputFile &&other) noexcept;
+  ~InputFile();
+
+  /// In bytes, when it was opened.
+  uint64_t size() const { return bytes; }
+
+  /// The path as it was given to `open`.
+  const std::string &path() const { return name; }
+
+  /// Copies `count` bytes from `offset` on, inside of `size()`. An error if the
+  /// file has become shorter, or can't be read.
+  std::optional<Error> read(uint64_t offset, char *to, uint64_t count) const;
+  Expected<std::string> read(uint64_t offset, uint64_t count) const;
+  /// The whole file.
+  Expected<std::string> read() const { return read(0, bytes); }
+
+private:
+  InputFile(std::string name, int descriptor, uint64_t bytes)
+      : name(std::move(name)), descriptor(descriptor), bytes(bytes) {}
+
+  std::string name;
+  int descriptor;
+  uint64_t bytes;
+};
+
+} // namespace fsdp::archive
+
+#endif // FSDP_ARCHIVE_INPUTFILE_H

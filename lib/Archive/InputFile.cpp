@@ -1,0 +1,85 @@
+//===- InputFile.cpp - A regular file opened for reading ------------------===//
+
+#include "fsdp/Archive/InputFile.h"
+
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace fsdp::archive;
+
+static const char *describe(mode_t mode) {
+  if (S_ISDIR(mode))
+    return "a directory";
+  if (S_ISFIFO(mode))
+    return "a pipe";
+  if (S_ISSOCK(mode))
+    return "a socket";
+  return "a device";
+}
+
+Expected<InputFile> InputFile::open(const std::string &path) {
+  // Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+  int descriptor =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0)
+    return Error{path + ": cannot open: " + std::strerror(errno)};
+  InputFile file(path, descriptor, 0);
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0)
+    return Error{path + ": cannot read: " + std::strerror(errno)};
+  if (!S_ISREG(status.st_mode))
+    return Error{path + ": expected a regular file, found " +
+                 describe(status.st_mode)};
+  if (status.st_size == 0)
+    return Error{path + ": expected at least one byte, found an empty file"};
+  file.bytes = static_cast<uint64_t>(status.st_size);
+  return file;
+}
+
+InputFile::InputFile(InputFile &&other) noexcept
+    : name(std::move(other.name)),
+      descriptor(std::exchange(other.descriptor, -1)), bytes(other.bytes) {}
+
+InputFile &InputFile::operator=(InputFile &&other) noexcept {
+  std::swap(name, other.name);
+  std::swap(descriptor, other.descriptor);
+  std::swap(bytes, other.bytes);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (descriptor >= 0)
+    ::close(descriptor);
+}
+
+std::optional<Error> InputFile::read(uint64_t offset, char *to,
+                                     uint64_t count) const {
+  assert(offset <= bytes && count <= bytes - offset && "not in the file");
+  while (count != 0) {
+    ssize_t found = ::pread(descriptor, to, count, static_cast<off_t>(offset));
+    if (found < 0 && errno == EINTR)
+      continue;
+    if (found < 0)
+      return Error{name + ": cannot read: " + std::strerror(errno)};
+    if (found == 0)
+      return Error{name + ": expected the " + std::to_string(bytes) +
+                   " bytes that it had when it was opened, found " +
+                   std::to_string(offset) +
+                   ": it has been changed while it was in use"};
+    to += found;
+    offset += static_cast<uint64_t>(found);
+    count -= static_cast<uint64_t>(found);
+  }
+  return std::nullopt;
+}
+
+Expected<std::string> InputFile::read(uint64_t offset, uint64_t count) const {
+  std::string content(count, '\0');
+  if (auto error = read(offset, content.data(), count))
+    return *error;
+  return content;
+}
