@@ -12,6 +12,22 @@ static std::size_t roundUp(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
+namespace {
+/// The thread's allocations follow a script, until something is thrown or done.
+class ScriptScope {
+public:
+  ScriptScope(Device &device, AllocationScript &script) : device(device) {
+    device.follow(&script);
+  }
+  ~ScriptScope() { device.follow(nullptr); }
+  ScriptScope(const ScriptScope &) = delete;
+  ScriptScope &operator=(const ScriptScope &) = delete;
+
+private:
+  Device &device;
+};
+} // namespace
+
 /// The keys of the backend that has the tensors among `arguments`.
 static c10::DispatchKeySet keysOf(const Launch::Stack &arguments) {
   c10::DispatchKeySet keys;
@@ -79,7 +95,7 @@ std::size_t Launch::probe(Device &device) {
   script = {};
   script.recording = true;
   Stack stack = arguments;
-  device.follow(&script);
+  std::optional<ScriptScope> scope(std::in_place, device, script);
   run(stack);
 
   // Dropping the results is part of the recording: what outlives the call
@@ -116,7 +132,7 @@ std::size_t Launch::probe(Device &device) {
   }
   stack.clear();
   device.synchronize();
-  device.follow(nullptr);
+  scope.reset();
   script.recording = false;
   if (!problem.empty())
     refuse(problem);
@@ -147,9 +163,10 @@ void Launch::placeScratch(std::byte *scratch) {
 unsigned Launch::callHooked(Stack &stack, Device &device) {
   stack.assign(arguments.begin(), arguments.end());
   script.next = 0;
-  device.follow(&script);
-  run(stack);
-  device.follow(nullptr);
+  {
+    ScriptScope scope(device, script);
+    run(stack);
+  }
   unsigned misses = 0;
   for (Result &result : results) {
     const at::Tensor &returned = stack[result.index].toTensor();

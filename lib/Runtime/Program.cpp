@@ -1,6 +1,7 @@
 //===- Program.cpp - One rank's prepared program --------------------------===//
 #include "Program.h"
 
+#include "Caught.h"
 #include "Comm/Reduce.h"
 #include "DTypes.h"
 #include "Mesh.h"
@@ -19,10 +20,10 @@ Program::Program(Rank &rank, unsigned index)
   for (std::uint32_t i = 0; i != program.commands()->size(); ++i) {
     try {
       prepare(*program.commands()->Get(i), i);
-    } catch (const std::exception &error) {
+    } catch (...) {
       throw Error("program " +
                   std::string(stringOf(*rank.plan, program.name())) +
-                  ", command " + std::to_string(i) + ": " + error.what());
+                  ", command " + std::to_string(i) + ": " + describeCaught());
     }
   }
   if (rank.chaosSeed)

@@ -1,10 +1,9 @@
 //===- ProgramRun.cpp - Running a prepared program ------------------------===//
+#include "Caught.h"
 #include "Mesh.h"
 #include "Program.h"
 #include "RankScope.h"
 #include "Tsan.h"
-
-#include <c10/util/Exception.h>
 
 #include <bit>
 #include <chrono>
@@ -26,12 +25,7 @@ static double now() {
 void Program::run(RoleSet roles) {
   ++runs;
   if (rank.team)
-    rank.team->run([&](unsigned lane) {
-      if (lane == 0)
-        return work(lanes[0], roles);
-      RankScope scope(rank.device.get());
-      work(lanes[lane], roles);
-    });
+    rank.team->run([&](unsigned lane) { work(lanes[lane], roles); });
   else
     work(lanes[0], roles);
   for (const Lane &lane : lanes) {
@@ -52,18 +46,20 @@ void Program::work(Lane &lane, RoleSet roles) {
   lane.position = 0;
   lane.statistics = {};
   try {
+    std::optional<RankScope> scope; // The first lane's thread is the rank's.
+    if (&lane != &lanes[0])
+      scope.emplace(rank.device.get());
     loop(lane, roles);
     rank.device->synchronize();
-  } catch (const std::exception &error) {
-    rank.device->follow(nullptr);
-    const auto *torch = dynamic_cast<const c10::Error *>(&error);
+  } catch (...) {
     std::size_t position = std::min(lane.position, lane.commands.size() - 1);
-    lane.failure.emplace(
-        "rank " + std::to_string(rank.rank) + ", step " +
-            std::to_string(rank.updates + 1) + ", " +
-            describe(lane.commands[position]) + ": " +
-            (torch ? torch->what_without_backtrace() : error.what()),
-        Failure::RankFailed);
+    lane.failure.emplace("rank " + std::to_string(rank.rank) + ", step " +
+                             std::to_string(rank.updates + 1) + ", " +
+                             (lane.commands.empty()
+                                  ? ""
+                                  : describe(lane.commands[position]) + ": ") +
+                             describeCaught(),
+                         Failure::RankFailed);
     // At once: the rank's other thread may wait for this one.
     rank.fail(*lane.failure);
   }

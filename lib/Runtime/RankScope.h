@@ -7,27 +7,36 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include <optional>
+
 namespace fsdp {
 
-/// Makes the thread a rank's: all of this is per thread in PyTorch.
+/// Enters a device, and leaves it whatever is thrown.
+class DeviceScope {
+public:
+  explicit DeviceScope(Device &device) : device(device) { device.enter(); }
+  ~DeviceScope() { device.leave(); }
+  DeviceScope(const DeviceScope &) = delete;
+  DeviceScope &operator=(const DeviceScope &) = delete;
+
+private:
+  Device &device;
+};
+
+/// Makes the thread a rank's: all of this is per thread in PyTorch. Without a
+/// device, one that has none yet.
 class RankScope {
 public:
-  explicit RankScope(Device *device) : device(device) {
+  explicit RankScope(Device *device) {
     if (at::get_num_threads() != 1)
       at::set_num_threads(1);
     if (device)
-      device->enter();
+      entered.emplace(*device);
   }
-  ~RankScope() {
-    if (device)
-      device->leave();
-  }
-  RankScope(const RankScope &) = delete;
-  RankScope &operator=(const RankScope &) = delete;
 
 private:
   c10::InferenceMode inference;
-  Device *device;
+  std::optional<DeviceScope> entered;
 };
 
 } // namespace fsdp

@@ -1,17 +1,17 @@
 //===- Session.cpp - A loaded plan, ready to step -------------------------===//
+#include "Caught.h"
+#include "FreeMemory.h"
 #include "RankScope.h"
 #include "SessionImpl.h"
 
 #include "fsdp/Archive/Bytes.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
-
-#include <unistd.h>
 
 using namespace fsdp;
 using planfile::Space;
@@ -52,13 +52,11 @@ Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
   onAllRanks(Failure::Refused, [this](RankData &data) { initialise(data); });
 }
 
-void Session::Impl::fail(const std::exception &error) {
+void Session::Impl::fail(const std::string &sentence) {
   std::lock_guard lock(mutex);
   if (failure)
     return;
-  const auto *torch = dynamic_cast<const c10::Error *>(&error);
-  failure.emplace(torch ? torch->what_without_backtrace() : error.what(),
-                  phase);
+  failure.emplace(sentence, phase);
   stop.store(true);
   if (loaded)
     for (RankData &data : ranks)
@@ -71,11 +69,11 @@ void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
     throw *failure;
   phase = kind;
   threads.run([&](unsigned r) {
-    RankScope scope(ranks[r].rank.device.get());
     try {
+      RankScope scope(ranks[r].rank.device.get());
       job(ranks[r]);
-    } catch (const std::exception &error) {
-      fail(error);
+    } catch (...) {
+      fail(describeCaught());
     }
   });
   if (failure)
@@ -86,9 +84,15 @@ void Session::Impl::onRank(const RankData &data,
                            const std::function<void()> &job) const {
   if (failure)
     throw *failure;
-  RankScope scope(data.rank.device.get());
-  job();
-  data.rank.device->synchronize();
+  try {
+    RankScope scope(data.rank.device.get());
+    job();
+    data.rank.device->synchronize();
+  } catch (const Error &) {
+    throw;
+  } catch (...) {
+    throw Error(describeCaught());
+  }
 }
 
 void Session::Impl::open(RankData &data) {
@@ -98,7 +102,7 @@ void Session::Impl::open(RankData &data) {
   rank.stop = &stop;
   rank.chaosSeed = options.chaosSeed;
   rank.timed = options.timed;
-  rank.fail = [this](const Error &error) { fail(error); };
+  rank.fail = [this](const Error &error) { fail(error.what()); };
   if (options.overlap) {
     unsigned threads =
         countThreads(static_cast<unsigned>(ranks.size()), options);
@@ -107,7 +111,7 @@ void Session::Impl::open(RankData &data) {
   }
   rank.shards = shardIndices(plan, rank.rank);
   rank.device = backend->openDevice(rank.rank);
-  rank.device->enter();
+  DeviceScope entered(*rank.device);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
   rank.step =
       at::empty({}, at::dtype(at::kFloat).device(rank.device->torchDevice()));
@@ -119,7 +123,6 @@ void Session::Impl::open(RankData &data) {
     data.programs.push_back(std::make_unique<Program>(rank, p));
   for (std::size_t c = 0; c != rank.comms.size(); ++c)
     rank.comms[c]->prepare(rank.collectives[c]);
-  rank.device->leave();
 }
 
 static bool isInit(const planfile::Plan &plan, std::size_t program) {
@@ -228,12 +231,11 @@ static void checkLocal(const planfile::Plan &plan, unsigned ranks) {
     throw Error("expected at most " + std::to_string(mostRanks) +
                 " ranks in one process, found a plan for " +
                 std::to_string(ranks));
-  std::uint64_t bytes = plan.device_bytes() + plan.host_bytes();
-  std::uint64_t memory = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  if (bytes > memory / ranks)
-    throw Error("expected a plan that fits into this machine's " +
-                spellBytes(memory) + ", found one that needs " +
+  std::uint64_t bytes = 0, memory = freeMemory();
+  if (__builtin_add_overflow(plan.device_bytes(), plan.host_bytes(), &bytes) ||
+      bytes > memory / ranks)
+    throw Error("expected a plan that fits into the " + spellBytes(memory) +
+                " that are free here, found one that needs " +
                 spellBytes(bytes) + " for each of " + std::to_string(ranks) +
                 " ranks");
 }
@@ -261,7 +263,25 @@ const Statistics &Session::statistics() const { return impl->statistics; }
 std::uint64_t Session::updates() const { return impl->updates; }
 void Session::setUpdates(std::uint64_t count) { impl->updates = count; }
 
+void HyperParameters::check() const {
+  struct {
+    const char *name;
+    double value, end;
+  } limits[] = {{"learning rate", lr, INFINITY},
+                {"beta1", beta1, 1},
+                {"beta2", beta2, 1},
+                {"eps", eps, INFINITY},
+                {"weight decay", weightDecay, INFINITY},
+                {"momentum", momentum, INFINITY}};
+  for (auto [name, value, end] : limits)
+    if (!(value >= 0 && value < end))
+      throw Error("expected a " + std::string(name) + " of at least 0" +
+                  (end == 1 ? " and below 1" : "") + ", found " +
+                  std::to_string(value));
+}
+
 void Session::setHyperParameters(const HyperParameters &values) {
+  values.check();
   impl->hyper = values;
 }
 

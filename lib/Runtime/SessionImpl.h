@@ -25,7 +25,7 @@ struct Session::Impl {
   void onAllRanks(Failure kind, const RankJob &job);
   /// On the caller's thread, in place of the rank's.
   void onRank(const RankData &data, const std::function<void()> &job) const;
-  void fail(const std::exception &error);
+  void fail(const std::string &sentence);
 
   void open(RankData &data);
   bool runInit(RankData &data);

@@ -1,7 +1,12 @@
 //===- ThreadTeam.cpp - Threads that work on one job ----------------------===//
 #include "ThreadTeam.h"
 
+#include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Runtime/Error.h"
+
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 using namespace fsdp;
 
@@ -10,15 +15,28 @@ static const std::atomic<bool> never{false};
 
 ThreadTeam::ThreadTeam(unsigned members, unsigned total)
     : spins(spinsFor(std::max(members, total))), finished(members) {
-  for (unsigned member = 1; member != members; ++member)
-    threads.emplace_back([this, member] { work(member); });
+  // Who interrupts the process interrupts the thread that runs the team: what
+  // that holds is not left behind.
+  archive::SignalsBlocked blocked;
+  try {
+    for (unsigned member = 1; member != members; ++member)
+      threads.emplace_back([this, member] { work(member); });
+  } catch (const std::system_error &error) {
+    std::size_t started = threads.size();
+    end();
+    throw Error("cannot start thread " + std::to_string(started + 1) + " of " +
+                std::to_string(members - 1) + ": " + error.code().message());
+  }
 }
 
-ThreadTeam::~ThreadTeam() {
+ThreadTeam::~ThreadTeam() { end(); }
+
+void ThreadTeam::end() {
   job = nullptr;
   started.advance(++epoch);
   for (std::thread &thread : threads)
     thread.join();
+  threads.clear();
 }
 
 void ThreadTeam::run(const Job &next) {

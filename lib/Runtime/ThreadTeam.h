@@ -19,6 +19,7 @@ namespace fsdp {
 class ThreadTeam {
 public:
   /// `total`: how many threads wait and work in all, if there are other teams.
+  /// Throws, and leaves no thread behind, if one can't be started.
   explicit ThreadTeam(unsigned members, unsigned total = 0);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam &) = delete;
@@ -31,6 +32,7 @@ public:
 
 private:
   void work(unsigned member);
+  void end();
 
   unsigned spins;
   std::uint64_t epoch = 0;

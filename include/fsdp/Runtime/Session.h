@@ -46,6 +46,9 @@ struct HyperParameters {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weightDecay = 1e-2;
   double momentum = 0;
+
+  /// Throws unless all are finite, at least 0, and the betas below 1.
+  void check() const;
 };
 
 /// The commands of a run, by role.

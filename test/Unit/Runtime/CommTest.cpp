@@ -6,6 +6,7 @@
 #include "Runtime/Comm/Local.h"
 #include "Runtime/Comm/Reduce.h"
 #include "Runtime/DTypes.h"
+#include "Runtime/FreeMemory.h"
 #include "Runtime/ThreadTeam.h"
 #include "fsdp/Runtime/Error.h"
 
@@ -13,8 +14,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <sys/resource.h>
 
 using namespace fsdp;
 using planfile::DType;
@@ -250,6 +255,82 @@ TEST(Reduce, RoundsOnceToTheTypeInBetween) {
   reduce({DType::F32, DType::F32, DType::BF16, 1, 1}, sources, 0, bytes(sum),
          1);
   EXPECT_EQ(sum[0], 1.0f);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) &&         \
+    !defined(__has_feature) // Sanitizers need more memory than is left here.
+TEST(ThreadTeam, AThreadThatCannotStart) {
+  auto start = [] {
+    std::uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit{pages * 4096 + (64u << 20), RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      ThreadTeam team(1000);
+    } catch (const Error &error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::exit(0);
+    }
+    std::exit(1);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(0),
+              "cannot start thread [0-9]+ of 999: Resource temporarily");
+}
+#endif
+
+// Signals are for the thread that runs the team: it holds what must not stay.
+TEST(ThreadTeam, ThreadsGetNoSignals) {
+  ThreadTeam team(3);
+  std::vector<int> blocked(3);
+  team.run([&](unsigned member) {
+    sigset_t mask;
+    pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+    blocked[member] = sigismember(&mask, SIGTERM);
+  });
+  EXPECT_EQ(blocked, (std::vector<int>{0, 1, 1}));
+}
+
+/// Files below a root of their own.
+class FreeMemoryTest : public testing::Test {
+protected:
+  FreeMemoryTest() {
+    std::string pattern = testing::TempDir() + "fsdp-memory-XXXXXX";
+    root = mkdtemp(pattern.data());
+    root += "/";
+    write("proc/meminfo", "MemTotal: 100 kB\nMemFree: 3 kB\n"
+                          "MemAvailable:      64 kB\n");
+  }
+  ~FreeMemoryTest() override { std::filesystem::remove_all(root); }
+  void write(const std::string &name, const std::string &content) {
+    std::filesystem::path path = root + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << content;
+  }
+  std::string root;
+};
+
+TEST_F(FreeMemoryTest, OfTheMachine) { EXPECT_EQ(freeMemory(root), 65536u); }
+
+TEST_F(FreeMemoryTest, OfTheGroupAndThoseAroundIt) {
+  write("proc/self/cgroup", "0::/outer/inner\n");
+  write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  write("sys/fs/cgroup/outer/inner/memory.current", "100\n");
+  EXPECT_EQ(freeMemory(root), 65536u);
+  write("sys/fs/cgroup/outer/memory.max", "5000\n");
+  write("sys/fs/cgroup/outer/memory.current", "3000\n");
+  EXPECT_EQ(freeMemory(root), 2000u);
+  write("sys/fs/cgroup/outer/memory.stat", "anon 7\ninactive_file 1000\n");
+  EXPECT_EQ(freeMemory(root), 3000u);
+  write("sys/fs/cgroup/memory.max", "4000\n");
+  write("sys/fs/cgroup/memory.current", "4100\n");
+  EXPECT_EQ(freeMemory(root), 0u);
+}
+
+TEST_F(FreeMemoryTest, OfTheFirstVersionOfGroups) {
+  write("proc/self/cgroup", "5:cpu,memory:/box\n1:name=systemd:/\n0::/\n");
+  write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "900\n");
+  write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "500\n");
+  EXPECT_EQ(freeMemory(root), 400u);
 }
 
 } // namespace
