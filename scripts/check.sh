@@ -70,9 +70,11 @@ if stage build-gcc build gcc; then
   stage python python_tests $([ $all = yes ] && echo --all-mutants)
 fi
 # The sanitizers' stages build what they run, and no more.
-if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests RuntimeFilesTest; then
+files="FSDPArchiveTests FSDPPlanFileTests" runtime="CommTest SessionTest RuntimeFilesTest FsdpRunTest"
+if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan $files $runtime; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
-  stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|RuntimeFilesTest'
+  # Twice in one process: what a test leaves behind is what the next one finds.
+  GTEST_REPEAT=2 stage unit-asan unit_tests asan -R "^(${files// /|}|${runtime// /|})$"
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi

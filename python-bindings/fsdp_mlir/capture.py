@@ -16,9 +16,12 @@ backward operations (-1: unknown).
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
+import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -93,17 +96,39 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     """Writes what capture() returned to `path`, a .pt2 archive, weights included.
 
     Raises CaptureError if `program` is not a training graph or `path` does not end in .pt2; OSError if the file cannot
-    be written. A file that is there already is replaced only once the new one is whole.
+    be written. A file that is there already is replaced only once the new one is whole; a link is followed, a device or a pipe
+    written to.
     """
     path = Path(path)
     if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
         raise CaptureError("the program has no loss output: save takes what fsdp_mlir.capture returned")
     if path.suffix != ".pt2":
         raise CaptureError(f"`{path.name}` should end in .pt2, the archive format of torch.export")
-    with tempfile.TemporaryDirectory(prefix=".save-", dir=path.parent) as folder:
+    target = path.resolve()
+    is_special = target.exists() and not target.is_file()
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    place = None if is_special else target.parent
+    with _held(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix=".save-", dir=place) as folder:
         part = Path(folder) / path.name  # the archive's inner folder is called like the file
         torch.export.save(program, part)
-        os.replace(part, path)
+        if is_special:
+            with open(part, "rb") as source, open(target, "wb") as sink:
+                shutil.copyfileobj(source, sink)
+        else:
+            if target.exists():
+                shutil.copymode(target, part)
+            os.replace(part, target)
+
+
+@contextlib.contextmanager
+def _held(*signals: int) -> Iterator[None]:
+    """These signals wait for this thread, so that they leave no temporary folder. (KeyboardInterrupt is an exception: it cleans up.)"""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any) -> ExportedProgram:

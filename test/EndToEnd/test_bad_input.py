@@ -288,5 +288,5 @@ def test_export_refuses_bad_text(case, text, tmp_path):
 # The same for files that are not there or are no files.
 def test_export_refuses_missing_text(tmp_path):
     assert refusal("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "p.plan") == (
-        f"cannot open input file '{tmp_path / 'p.mlir'}': No such file or directory\n")
+        f"fsdp-translate: error: {tmp_path / 'p.mlir'}: cannot open: No such file or directory\n")
     assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 #include "Report.h"
 
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
@@ -360,7 +361,7 @@ void printCalls(llvm::StringRef title,
     return;
   os << title;
   llvm::interleaveComma(calls, os, [&](const auto &call) {
-    os << call.first << " x" << call.second;
+    os << archive::escape(call.first) << " x" << call.second;
   });
   os << "\n";
 }
@@ -375,7 +376,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   os << llvm::formatv("plan for {0} rank{1} (", summary.ranks,
                       summary.ranks == 1 ? "" : "s");
   llvm::interleaveComma(summary.mesh, os, [&](const auto &axis) {
-    os << axis.first << " " << axis.second;
+    os << archive::escape(axis.first) << " " << axis.second;
   });
   os << "), " << summary.strategy << ", " << summary.device << "\n\n";
 
@@ -392,7 +393,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
     if (unit.frozen)
       parameters += " (" + std::to_string(unit.frozen) + " frozen)";
     os << llvm::formatv("{0,-32} {1,11} {2,13} {3,12} {4,8} {5,11}\n",
-                        unit.name, parameters, unit.elements,
+                        archive::escape(unit.name), parameters, unit.elements,
                         spellBytes(unit.shardBytes), unit.gathers,
                         unit.reductions);
   }
@@ -437,12 +438,12 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
         change(summary.lowerBound, summary.arenaBytes));
   }
   if (!summary.alive.empty()) {
-    os << "  alive at the peak (" << summary.peakAt << "):\n";
+    os << "  alive at the peak (" << archive::escape(summary.peakAt) << "):\n";
     for (const PlanSummary::Alive &row :
          llvm::ArrayRef(summary.alive).take_front(8))
-      os << llvm::formatv("    {0,-46} {1,3} buffer{2} {3,11}\n", row.what,
-                          row.buffers, row.buffers == 1 ? " " : "s",
-                          spellBytes(row.bytes));
+      os << llvm::formatv("    {0,-46} {1,3} buffer{2} {3,11}\n",
+                          archive::escape(row.what), row.buffers,
+                          row.buffers == 1 ? " " : "s", spellBytes(row.bytes));
     if (summary.alive.size() > 8) {
       uint64_t rest = 0;
       for (const PlanSummary::Alive &row :
@@ -456,7 +457,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   printCalls("through the allocator hook: ", summary.hooked, os);
   printCalls("custom operators (fsdp-run needs --load): ", summary.foreign, os);
   for (const std::string &note : summary.notes)
-    os << "note: " << note << "\n";
+    os << "note: " << archive::escape(note) << "\n";
 }
 
 llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {

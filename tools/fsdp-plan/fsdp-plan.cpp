@@ -5,10 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Tool.h"
 #include "Report.h"
 #include "Trace.h"
 
 #include "fsdp/Analysis/Memory.h"
+#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
@@ -20,13 +23,10 @@
 #include "mlir/IR/Remarks.h"
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
-#include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/Timing.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/CommandLine.h"
-#include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Regex.h"
-#include "llvm/Support/ToolOutputFile.h"
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -140,17 +140,14 @@ struct CommandLine {
                        cl::cat(category)};
 };
 
-LogicalResult refuse(const llvm::Twine &sentence) {
-  llvm::errs() << "fsdp-plan: error: " << sentence << "\n";
-  return failure();
-}
-
 /// Prints errors and warnings as sentences, with the node that they are about.
 LogicalResult printDiagnostic(mlir::Diagnostic &diagnostic) {
   auto print = [](mlir::Diagnostic &part, StringRef kind) {
-    llvm::errs() << "fsdp-plan: " << kind << ": " << part.str();
+    llvm::errs() << "fsdp-plan: " << kind << ": "
+                 << archive::escape(part.str());
     if (auto node = llvm::dyn_cast<mlir::NameLoc>(part.getLocation()))
-      llvm::errs() << " (at '" << node.getName().getValue() << "')";
+      llvm::errs() << " (at '" << archive::escape(node.getName().getValue())
+                   << "')";
     llvm::errs() << "\n";
   };
   if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
@@ -171,7 +168,8 @@ class RemarkPrinter : public mlir::remark::detail::MLIRRemarkStreamerBase {
     llvm::errs() << "fsdp-plan: remark: " << remark.getCategoryName() << ": "
                  << remark.getRemarkName();
     for (const auto &argument : remark.getArgs())
-      llvm::errs() << ", " << argument.key << " = " << argument.val;
+      llvm::errs() << ", " << archive::escape(argument.key) << " = "
+                   << archive::escape(argument.val);
     llvm::errs() << "\n";
   }
 };
@@ -393,30 +391,38 @@ LogicalResult readOptions(const CommandLine &line,
   return success();
 }
 
-LogicalResult writeTrace(mlir::func::FuncOp step, StringRef path) {
-  std::string error;
-  auto file = mlir::openOutputFile(path, &error);
-  if (!file)
-    return refuse("--trace: " + error);
-  fsdp::writeTrace(step, file->os());
-  file->keep();
-  return success();
+/// That every output can be written, and is no input.
+LogicalResult checkFiles(const CommandLine &line) {
+  std::vector<archive::NamedPath> outputs, inputs;
+  auto add = [](std::vector<archive::NamedPath> &files, StringRef option,
+                const cl::opt<std::string> &path) {
+    if (path.getNumOccurrences())
+      files.push_back({option.str(), path});
+  };
+  add(inputs, "the model", line.input);
+  add(inputs, "--profile", line.profile);
+  add(outputs, "-o", line.output);
+  add(outputs, "--report", line.report);
+  add(outputs, "--trace", line.trace);
+  auto error = archive::checkOutputs(outputs, inputs);
+  return error ? refuse(error->message) : success();
 }
 
-/// Writes the JSON report next to its final name first.
-LogicalResult writeReport(const PlanSummary &summary, StringRef path) {
-  std::string error;
-  auto file = mlir::openOutputFile(path, &error);
-  if (!file)
-    return refuse("--report: " + error);
-  file->os() << llvm::formatv("{0:2}\n", toJSON(summary));
-  file->keep();
-  return success();
+/// Writes what was made of a plan, each if there is a path for it.
+LogicalResult writeAll(const CommandLine &line, const planfile::PlanFile &file,
+                       const PlanSummary &summary, StringRef trace) {
+  planfile::Expected<size_t> written = file.write(line.output);
+  if (!line.report.empty() && written)
+    written = archive::writeFile(
+        line.report, {llvm::formatv("{0:2}\n", toJSON(summary)).str()});
+  if (!line.trace.empty() && written)
+    written = archive::writeFile(line.trace, {trace});
+  return written ? success() : refuse(written.error().message);
 }
 
 LogicalResult run(const CommandLine &line) {
   FSDPPipelineOptions options;
-  if (failed(readOptions(line, options)))
+  if (failed(readOptions(line, options)) || failed(checkFiles(line)))
     return failure();
 
   mlir::DefaultTimingManager timings;
@@ -458,8 +464,11 @@ LogicalResult run(const CommandLine &line) {
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
       });
-  if (!line.trace.empty() && failed(writeTrace(step, line.trace)))
-    return failure();
+  std::string trace;
+  if (!line.trace.empty()) {
+    llvm::raw_string_ostream stream(trace);
+    writeTrace(step, stream);
+  }
   if (failed(lower.run(*module)) || failed(mlir::verify(*module)))
     return failure();
   passes.stop();
@@ -486,19 +495,16 @@ LogicalResult run(const CommandLine &line) {
                   llvm::Twine(options.budget) +
                   "; what the schedule holds would fit, the temporaries of "
                   "kernels do not");
-  planfile::Expected<size_t> written = file->write(line.output);
-  if (!written)
-    return refuse(written.error().message);
-  if (!line.report.empty() && failed(writeReport(summary, line.report)))
+  if (failed(writeAll(line, *file, summary, trace)))
     return failure();
   printReport(summary, llvm::outs());
-  return success();
+  return finishOutput();
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-  llvm::InitLLVM init(argc, argv);
+  initTool("fsdp-plan");
   CommandLine line;
   cl::HideUnrelatedOptions(line.category);
   std::string errors;

@@ -4,12 +4,15 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "../Tool.h"
+
 #include "fsdp/InitAllDialects.h"
 
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Tools/mlir-reduce/MlirReduceMain.h"
 
 int main(int argc, char **argv) {
+  fsdp::initTool("fsdp-reduce");
   mlir::DialectRegistry registry;
   fsdp::registerAllDialects(registry);
   mlir::MLIRContext context(registry);

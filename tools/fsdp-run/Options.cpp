@@ -2,9 +2,11 @@
 
 #include "Options.h"
 
+#include "fsdp/Archive/PT2Archive.h"
+
 #include <CLI/CLI.hpp>
 
-#include <fstream>
+#include <cmath>
 
 using namespace fsdp;
 
@@ -12,21 +14,20 @@ static const char *const description =
     "Runs a plan: trains on data, or compares one step with a reference.";
 
 static const char *const footer = R"(
-A reference is a safetensors file with inputs in_0, in_1, ... and either loss and grad.NAME (one forward and
+A reference is a safetensors file with the inputs (by their names or as in_0, in_1, ...) and either loss and grad.NAME (one forward and
 backward, no update), or losses and param.NAME: then as many steps as there are losses are trained, with the
 hyper-parameters in the file's metadata, and losses and final parameters are compared. An input with one axis more
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
-Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed; 3 a rank failed.)";
+Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed, or a loss is not finite; 3 a rank
+failed, or output was lost, after the first step began.)";
 
 /// The likeliest mistake: the model in place of its plan.
 static void refuseArchive(const std::vector<std::string> &plans) {
   if (plans.empty())
     return;
   const std::string &path = plans.front();
-  char magic[2] = {};
-  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-  if (magic[0] == 'P' && magic[1] == 'K')
+  if (archive::PT2Archive::isArchive(path))
     throw Error(path +
                 ": expected a plan, found an archive; plan it first: "
                 "fsdp-plan " +
@@ -48,9 +49,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.add_option("--weights", options.weights,
                  "Parameters: a .pt2 archive or a .safetensors file")
       ->required();
-  CLI::Option *data = app.add_option(
-      "--data", options.data,
-      "Batches: .safetensors with in_0, in_1, ..., or a file of tokens");
+  CLI::Option *data =
+      app.add_option("--data", options.data,
+                     "Batches: .safetensors with the inputs by their names or "
+                     "as in_0, in_1, ..., or a file of tokens");
   CLI::Option *reference = app.add_option(
       "--reference", options.reference, "Compare with this .safetensors file");
   app.add_option("--token-bits", options.tokenBits,
@@ -125,8 +127,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   if (*data && options.steps < 1)
     throw Error("--steps: expected at least 1, found " +
                 std::to_string(options.steps));
-  if (!(options.tolerance >= 0))
-    throw Error("--tolerance: expected at least 0, found " +
+  hyper.check();
+  if (!(options.tolerance >= 0) || std::isinf(options.tolerance))
+    throw Error("--tolerance: expected a finite number of at least 0, found " +
                 std::to_string(options.tolerance));
   return options;
 }

@@ -4,9 +4,11 @@
 
 #include "fsdp/Archive/Bytes.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -35,8 +37,8 @@ public:
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
   }
 
-  /// Step number `step`, counted from 1, has ended.
-  void endStep(long long step) {
+  /// Step number `step`, counted from 1, has ended. Returns its loss.
+  double endStep(long long step) {
     Clock::time_point now = Clock::now();
     double seconds = secondsBetween(last, now), loss = session.loss();
     last = now;
@@ -48,11 +50,23 @@ public:
     misses += statistics.hookMisses;
     if (step == 1)
       firstLoss = loss;
-    if (options.json)
-      return printObject(step, loss, seconds);
+    steps = step;
+    options.json ? printObject(step, loss, seconds)
+                 : printLine(step, loss, seconds, now);
+    flushOutput();
+    return loss;
+  }
 
-    // A line that is overwritten, or a few lines in a file.
-    bool isLast = step == options.steps;
+  void summarize() const {
+    options.json ? printSummary() : printText();
+    flushOutput();
+  }
+
+private:
+  /// A line that is overwritten, or a few lines in a file.
+  void printLine(long long step, double loss, double seconds,
+                 Clock::time_point now) {
+    bool isLast = step == options.steps || !std::isfinite(loss);
     bool isDue = isTerminal ? secondsBetween(shown, now) >= 0.1
                             : step % ((options.steps + 9) / 10) == 0;
     if (!isDue && !isLast && step != 1)
@@ -63,18 +77,15 @@ public:
     if (tokens != 0)
       std::printf("  %.0f tokens/s", tokens / seconds);
     std::printf("%s", isTerminal && !isLast ? "" : "\n");
-    std::fflush(stdout);
   }
 
-  void summarize() const {
-    if (options.json)
-      return printSummary();
+  void printText() const {
     double seconds = secondsBetween(begin, last);
-    std::printf("%lld steps in %.3g s, %.3g ms each", options.steps, seconds,
-                1e3 * seconds / static_cast<double>(options.steps));
+    std::printf("%lld steps in %.3g s, %.3g ms each", steps, seconds,
+                1e3 * seconds / static_cast<double>(steps));
     if (tokens != 0)
       std::printf(", %.0f tokens/s",
-                  tokens * static_cast<double>(options.steps) / seconds);
+                  tokens * static_cast<double>(steps) / seconds);
     std::printf("; loss %.6g to %.6g\n", firstLoss, session.loss());
 
     auto percent = [&](double part) { return 100 * part / seconds; };
@@ -106,7 +117,6 @@ public:
                 spell(growth.files).c_str());
   }
 
-private:
   /// How much memory the process has taken since its start, and for what, in
   /// bytes; all ranks.
   struct Growth {
@@ -134,8 +144,7 @@ private:
                 "\"planned_bytes\": %lld, \"scratch_bytes\": %lld, "
                 "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
                 "\"highest_byte\": %llu}}\n",
-                options.steps, secondsBetween(begin, last),
-                hashParameters().c_str(),
+                steps, secondsBetween(begin, last), hashParameters().c_str(),
                 static_cast<long long>(growth.resident),
                 static_cast<long long>(growth.planned),
                 static_cast<long long>(growth.scratch),
@@ -167,7 +176,6 @@ private:
       std::printf(", \"tokens_per_second\": %.1f", tokens / seconds);
     std::printf(", \"peak_bytes\": %llu}\n",
                 static_cast<unsigned long long>(memory));
-    std::fflush(stdout);
   }
 
   const planfile::PlanFile &plan;
@@ -180,15 +188,23 @@ private:
   std::uint64_t memory = 0, misses = 0;
   double forward = 0, backward = 0, update = 0, collectives = 0;
   double firstLoss = 0;
+  long long steps = 0; // so far
 };
 
 } // namespace
 
-void fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                 const Resident &before, Data &data, Session &session) {
-  session.setHyperParameters(options.hyperParameters);
+void fsdp::flushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw Error(std::string("standard output: cannot write: ") +
+                    std::strerror(errno),
+                Failure::RankFailed);
+}
+
+/// Returns the number of steps that were done: fewer than wanted if a loss is
+/// not finite, since nothing makes the parameters finite again.
+static long long runSteps(const Options &options, Data &data, Session &session,
+                          Reporter &reporter) {
   unsigned ranks = session.ranks(), inputs = session.inputCount();
-  Reporter reporter(plan, options, before, session);
   for (long long step = 0; step != options.steps; ++step) {
     for (unsigned rank = 0; rank != ranks; ++rank)
       for (unsigned i = 0; i != inputs; ++i)
@@ -196,7 +212,27 @@ void fsdp::train(const planfile::PlanFile &plan, const Options &options,
             rank, i,
             data.input(i, static_cast<std::uint64_t>(step) * ranks + rank));
     session.run();
-    reporter.endStep(step + 1);
+    if (!std::isfinite(reporter.endStep(step + 1)))
+      return step + 1;
   }
-  reporter.summarize();
+  return options.steps;
+}
+
+int fsdp::train(const planfile::PlanFile &plan, const Options &options,
+                const Resident &before, Data &data, Session &session) {
+  session.setHyperParameters(options.hyperParameters);
+  Reporter reporter(plan, options, before, session);
+  try {
+    long long steps = runSteps(options, data, session, reporter);
+    reporter.summarize();
+    if (std::isfinite(session.loss()))
+      return 0;
+    std::fprintf(stderr,
+                 "error: step %lld: expected a loss that is finite, found %g; "
+                 "training has stopped\n",
+                 steps, session.loss());
+    return static_cast<int>(Failure::CheckFailed);
+  } catch (const Error &error) {
+    throw Error(error.what(), Failure::RankFailed);
+  }
 }

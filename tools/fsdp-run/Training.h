@@ -9,10 +9,14 @@
 
 namespace fsdp {
 
-/// Trains for `options.steps` steps and reports on stdout. `before`: the
-/// memory of the process before anything was loaded.
-void train(const planfile::PlanFile &plan, const Options &options,
-           const Resident &before, Data &data, Session &session);
+/// Trains for `options.steps` steps, or until a loss is not finite, and reports
+/// on stdout. `before`: the memory of the process before anything was loaded.
+/// Returns the exit code; what it throws has stopped a training.
+int train(const planfile::PlanFile &plan, const Options &options,
+          const Resident &before, Data &data, Session &session);
+
+/// Throws if something that was printed is lost.
+void flushOutput();
 
 } // namespace fsdp
 

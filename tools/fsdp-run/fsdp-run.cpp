@@ -2,6 +2,8 @@
 
 #include "Options.h"
 #include "Training.h"
+#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Agreement.h"
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Trace.h"
@@ -9,11 +11,9 @@
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <algorithm>
-#include <cerrno>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <unistd.h>
 
 using namespace fsdp;
 
@@ -64,11 +64,30 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   return std::move(plans.front());
 }
 
-/// Before a long training, not behind it.
-static void refuseUnwritable(const std::string &path) {
-  std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!path.empty() && ::access(folder.empty() ? "." : folder.c_str(), W_OK))
-    throw Error(path + ": cannot create the file: " + std::strerror(errno));
+/// Before a long training, not after it.
+static void checkFiles(const Options &options) {
+  std::vector<archive::NamedPath> outputs, inputs;
+  auto add = [](std::vector<archive::NamedPath> &files, const char *option,
+                const std::string &path) {
+    if (!path.empty())
+      files.push_back({option, path});
+  };
+  for (const std::string &plan : options.plans)
+    add(inputs, "the plan", plan);
+  for (const std::string &library : options.libraries)
+    add(inputs, "--load", library);
+  add(inputs, "--weights", options.weights);
+  add(inputs, "--data", options.data);
+  add(inputs, "--reference", options.reference);
+  add(outputs, "--trace", options.trace);
+  add(outputs, "--profile", options.profile);
+  if (auto error = archive::checkOutputs(outputs, inputs))
+    throw Error(error->message);
+}
+
+static int sayError(const std::string &sentence, int code) {
+  std::fprintf(stderr, "error: %s\n", archive::escape(sentence).c_str());
+  return code;
 }
 
 static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
@@ -99,30 +118,30 @@ static int compare(const Options &options, const Reference &reference,
   Comparison comparison = reference.run(session, options.tolerance);
   const Comparison::Worst &worst = comparison.worstTensor();
   if (options.json)
-    std::printf("{\"compared\": %zu, \"worst\": \"%s\", \"difference\": %g, "
+    std::printf("{\"compared\": %zu, \"worst\": %s, \"difference\": %g, "
                 "\"allowed\": %g, \"passed\": %s}\n",
-                comparison.count(), worst.name.c_str(),
+                comparison.count(), archive::quoteJSON(worst.name).c_str(),
                 std::min(worst.difference, 1e300), worst.allowed,
                 comparison.passed() ? "true" : "false");
   else
-    std::printf("%s\n", comparison.summary().c_str());
+    std::printf("%s\n", archive::escape(comparison.summary()).c_str());
+  flushOutput();
   constexpr std::size_t most = 5;
   std::vector<std::string> problems = comparison.problems();
   for (std::size_t i = 0; i != problems.size() && i != most; ++i)
-    std::fprintf(stderr, "error: %s: %s\n", options.reference.c_str(),
-                 problems[i].c_str());
+    sayError(options.reference + ": " + problems[i], 2);
   if (problems.size() > most)
-    std::fprintf(stderr, "error: %s: and %zu more like these\n",
-                 options.reference.c_str(), problems.size() - most);
+    sayError(options.reference + ": and " +
+                 std::to_string(problems.size() - most) + " more like these",
+             2);
   return comparison.passed() ? 0 : static_cast<int>(Failure::CheckFailed);
 }
 
 static int run(const Options &options) {
   Resident before = measureResident();
+  checkFiles(options);
   unsigned ranks = 0;
   planfile::PlanFile plan = openPlan(options, ranks);
-  refuseUnwritable(options.trace);
-  refuseUnwritable(options.profile);
 
   // All that can be refused is looked at before anything is loaded.
   std::optional<Reference> reference;
@@ -134,7 +153,7 @@ static int run(const Options &options) {
   std::optional<Weights> weights = Weights::open(options.weights);
   std::string note = weights->describeRounding(weights->match(plan));
   if (!note.empty())
-    std::fprintf(stderr, "note: %s\n", note.c_str());
+    std::fprintf(stderr, "note: %s\n", archive::escape(note).c_str());
 
   Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
   weights->load(plan, session);
@@ -143,23 +162,33 @@ static int run(const Options &options) {
   if (reference)
     code = compare(options, *reference, session);
   else
-    train(plan, options, before, *data, session);
-  if (!options.trace.empty())
-    writeTrace(options.trace, plan, session.spans());
-  if (!options.profile.empty())
-    writeProfile(options.profile, plan, session.spans());
+    code = train(plan, options, before, *data, session);
+  // One that can't be written does not take the other with it.
+  auto write = [&](const std::string &path, auto writer) {
+    try {
+      if (!path.empty())
+        writer(path, plan, session.spans());
+    } catch (const Error &error) {
+      code = sayError(error.what(), error.exitCode());
+    }
+  };
+  write(options.trace, writeTrace);
+  write(options.profile, writeProfile);
   return code;
 }
 
 int main(int argc, char **argv) {
+  std::signal(SIGPIPE, SIG_IGN); // What can't be written is an error.
   try {
     std::optional<Options> options = parseOptions(argc, argv);
     return options ? run(*options) : 0;
   } catch (const Error &error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return error.exitCode();
+    return sayError(error.what(), error.exitCode());
+  } catch (const std::bad_alloc &) {
+    return sayError("no memory is left", 1);
   } catch (const std::exception &error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return static_cast<int>(Failure::Refused);
+    return sayError(error.what(), 1);
+  } catch (...) {
+    return sayError("an exception of an unknown type", 1);
   }
 }

@@ -49,7 +49,11 @@ protected:
     std::string command = "cd " + files.path("") +
                           " && OMP_NUM_THREADS=1 " FSDP_RUN " " + arguments +
                           " >out.txt 2>err.txt";
-    int status = std::system(command.c_str());
+    // Not sh, whose quotes know no bytes.
+    std::string quoted = "bash -c '" +
+                         std::regex_replace(command, std::regex("'"), "'\\''") +
+                         "'";
+    int status = std::system(quoted.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"),
             read("err.txt")};
   }
@@ -98,6 +102,18 @@ TEST_F(FsdpRun, BadUsage) {
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks 3"),
             "error: small.plan: expected a plan for 3 ranks, found one for "
             "2\n");
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks "
+                            "100000000000"),
+            "error: small.plan: expected a plan for 100000000000 ranks, found "
+            "one for 2\n");
+  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1 --ranks "
+                              "99999999999999999999"),
+              HasSubstr("ranks, found one for 2"));
+  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --lr nan"),
+            "error: expected a learning rate of at least 0, found nan\n");
+  EXPECT_EQ(refusal(usual + "--reference r.safetensors --tolerance inf"),
+            "error: --tolerance: expected a finite number of at least 0, found "
+            "inf\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --device cuda"),
             "error: small.plan: expected a plan for cuda, found one for cpu\n");
   EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --backend nccl"),
@@ -138,18 +154,21 @@ TEST_F(FsdpRun, PlanWithoutLoss) {
 }
 
 TEST_F(FsdpRun, MoreThanAMachineHolds) {
+  files.add("in_0", {2, 4}, std::vector<float>(8, 1));
+  files.add("loss", {}, std::vector<float>{24});
+  writeFile(files, "r.safetensors");
   TestPlan plan = test::makeSmallPlan(100'000);
   writePlan(plan);
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+  EXPECT_EQ(refusal(usual + "--reference r.safetensors"),
             "error: expected at most 1024 ranks in one process, found a plan "
             "for 100000\n");
   plan = test::makeSmallPlan(1000);
   plan.deviceBytes = uint64_t{1} << 40;
   writePlan(plan);
-  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1"),
-              MatchesRegex("error: expected a plan that fits into this "
-                           "machine's .* [GT]iB, found one that needs 1.00 TiB "
-                           "for each of 1000 ranks\n"));
+  EXPECT_THAT(refusal(usual + "--reference r.safetensors"),
+              MatchesRegex("error: expected a plan that fits into the .* "
+                           "[KMGT]iB that are free here, found one that needs "
+                           "1.00 TiB for each of 1000 ranks\n"));
 }
 
 TEST_F(FsdpRun, UnknownOperator) {
@@ -237,6 +256,88 @@ TEST_F(FsdpRun, ComparesWithAReference) {
             "error: r.safetensors: grad.b: expected values within 3.01e-05 of "
             "the reference, whose largest is 3, found one off by 1\n");
   EXPECT_EQ(run(usual + "--reference r.safetensors --tolerance 0.5").code, 0);
+}
+
+TEST_F(FsdpRun, OutputsThatAreInputsOrTheSame) {
+  std::string train = usual + "--data d.safetensors --steps 1 ";
+  std::string before = read("w.safetensors");
+  EXPECT_EQ(refusal(train + "--trace ./w.safetensors"),
+            "error: ./w.safetensors: expected a file of its own for --trace, "
+            "found that of --weights\n");
+  EXPECT_EQ(refusal(train + "--profile small.plan"),
+            "error: small.plan: expected a file of its own for --profile, "
+            "found that of the plan\n");
+  EXPECT_EQ(refusal(train + "--trace t --profile t"),
+            "error: t: expected a file of its own for --profile, found that of "
+            "--trace\n");
+  EXPECT_EQ(refusal(train + "--trace no/t"),
+            "error: no/t: cannot create the file: No such file or directory\n");
+  EXPECT_EQ(read("w.safetensors"), before);
+}
+
+// The training is not in vain, and the other file is written.
+TEST_F(FsdpRun, ATraceThatIsLost) {
+  Result result = run(usual + "--data d.safetensors --steps 1 "
+                              "--trace /dev/full --profile p.json");
+  EXPECT_EQ(result.code, 3);
+  EXPECT_THAT(result.out, HasSubstr("step 1/1"));
+  EXPECT_EQ(result.err, "error: /dev/full: cannot write the file: No space "
+                        "left on device\n");
+  EXPECT_THAT(read("p.json"), HasSubstr("\"ops\""));
+}
+
+TEST_F(FsdpRun, OutputThatIsLost) {
+  for (const char *json : {"", "--json "}) {
+    std::string train = usual + "--data d.safetensors --steps 2 " + json;
+    Result full = run(train + " 2>err2.txt >/dev/full;"
+                              " code=$?; cp err2.txt err.txt; exit $code");
+    EXPECT_EQ(full.code, 3) << json;
+    EXPECT_EQ(read("err2.txt"), "error: standard output: cannot write: No "
+                                "space left on device\n");
+    Result closed = run(train + "2>err2.txt >&-; exit $?");
+    EXPECT_EQ(closed.code, 3) << json;
+    EXPECT_THAT(read("err2.txt"), HasSubstr("standard output: cannot write"));
+  }
+  // A pipe that nobody reads from any more.
+  run("--help | true; mkfifo pipe; (" FSDP_RUN " " + usual +
+      "--data d.safetensors --steps 200000 --json >pipe 2>err2.txt; "
+      "echo $? >code) & head -1 <pipe; wait");
+  EXPECT_EQ(read("code"), "3\n");
+  EXPECT_EQ(read("err2.txt"),
+            "error: standard output: cannot write: Broken pipe\n");
+}
+
+TEST_F(FsdpRun, ALossThatIsNotFinite) {
+  for (const char *json : {"", " --json"}) {
+    Result result =
+        run(usual + "--data d.safetensors --steps 9 --lr 1e38" + json);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_THAT(result.err,
+                MatchesRegex("error: step [2-8]: expected a loss that is "
+                             "finite, found -?(inf|nan); training has "
+                             "stopped\n"));
+  }
+}
+
+TEST_F(FsdpRun, NamesCannotSteerTheTerminal) {
+  EXPECT_EQ(refusal("$'\\x1b[2J\\xff' --weights w.safetensors --data "
+                    "d.safetensors --steps 1"),
+            "error: \\x1b[2J\\xff: cannot open: No such file or directory\n");
+}
+
+TEST_F(FsdpRun, SpecialFilesAsInputs) {
+  std::string rest = " --data d.safetensors --steps 1";
+  run("--help >/dev/null; mkfifo pipe; mkdir folder; :>empty");
+  EXPECT_EQ(refusal("pipe --weights w.safetensors" + rest),
+            "error: pipe: expected a regular file, found a pipe\n");
+  EXPECT_EQ(refusal("small.plan --weights pipe" + rest),
+            "error: pipe: expected a regular file, found a pipe\n");
+  EXPECT_EQ(refusal("small.plan --weights folder" + rest),
+            "error: folder: expected a regular file, found a directory\n");
+  EXPECT_EQ(refusal("small.plan --weights empty" + rest),
+            "error: empty: expected at least one byte, found an empty file\n");
+  EXPECT_EQ(refusal(usual + "--data pipe --steps 1"),
+            "error: pipe: expected a regular file, found a pipe\n");
 }
 
 } // namespace

@@ -1,0 +1,84 @@
+//===- Tool.cpp - What the compiler's commands have in common -------------===//
+
+#include "Tool.h"
+
+#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/PT2Archive.h"
+#include "fsdp/Archive/WriteFile.h"
+
+#include "llvm/Support/ErrorHandling.h"
+#include "llvm/Support/PrettyStackTrace.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <cstdlib>
+#include <unistd.h>
+
+using namespace mlir;
+using namespace fsdp;
+
+static const char *toolName = "fsdp";
+
+/// No destructor may run, and not much memory may be needed.
+[[noreturn]] static void giveUp(void *, const char *reason, bool) {
+  for (StringRef text : {StringRef(toolName), StringRef(": error: "),
+                         StringRef(reason), StringRef("\n")})
+    if (::write(STDERR_FILENO, text.data(), text.size()) < 0)
+      break;
+  std::_Exit(1);
+}
+
+void fsdp::initTool(const char *name) {
+  toolName = name;
+  llvm::install_fatal_error_handler(giveUp);
+  llvm::install_bad_alloc_error_handler(giveUp);
+  llvm::install_out_of_memory_new_handler();
+  llvm::setBugReportMsg("This is a bug: please report it, with the command "
+                        "and its files.\n");
+}
+
+LogicalResult fsdp::refuse(const llvm::Twine &sentence) {
+  llvm::errs() << toolName << ": error: " << archive::escape(sentence.str())
+               << "\n";
+  return failure();
+}
+
+LogicalResult fsdp::finishOutput() {
+  llvm::outs().flush();
+  std::error_code error = llvm::outs().error();
+  if (!error)
+    return success();
+  llvm::outs().clear_error();
+  return refuse("standard output: cannot write: " + error.message());
+}
+
+LogicalResult
+fsdp::filterFile(StringRef input, StringRef output,
+                 function_ref<LogicalResult(std::unique_ptr<llvm::MemoryBuffer>,
+                                            raw_ostream &)>
+                     job) {
+  if (output != "-")
+    if (auto error = archive::checkOutputs({{"-o", output.str()}},
+                                           {{"the input", input.str()}}))
+      return refuse(error->message);
+  // Read, not mapped: who truncates the file must not kill the command.
+  llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> buffer =
+      archive::PT2Archive::isArchive(input.str())
+          ? llvm::MemoryBuffer::getMemBuffer("", input)
+      : input == "-"
+          ? llvm::MemoryBuffer::getSTDIN()
+          : llvm::MemoryBuffer::getFile(input, /*IsText=*/false,
+                                        /*RequiresNullTerminator=*/true,
+                                        /*IsVolatile=*/true, llvm::Align(16));
+  if (!buffer)
+    return refuse(input + ": cannot open: " + buffer.getError().message());
+  if (output == "-") {
+    LogicalResult result = job(std::move(*buffer), llvm::outs());
+    return success(succeeded(finishOutput()) && succeeded(result));
+  }
+  std::string content;
+  llvm::raw_string_ostream stream(content);
+  if (failed(job(std::move(*buffer), stream)))
+    return failure();
+  auto written = archive::writeFile(output.str(), {content});
+  return written ? success() : refuse(written.error().message);
+}
