@@ -24,6 +24,7 @@ class Case:
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
     dynamic_shapes: Any = None
+    outputs: tuple[str, ...] = ()
 
 
 class Attention(nn.Module):
@@ -290,7 +291,7 @@ def _images() -> tuple[torch.Tensor, torch.Tensor]:
 
 ROLES: dict[str, Callable[[], Case]] = {
     "batch_norm": lambda: Case(BatchNormNet(), _images()),
-    "user_output": lambda: Case(UserOutput(), tokens()),
+    "user_output": lambda: Case(UserOutput(), tokens(), outputs=("logits",)),
     "dynamic": _dynamic,
     "dropout": lambda: Case(LanguageModel([Block(0.2), Block(0.2)]), tokens()),
     "custom_op": lambda: Case(LanguageModel([Block(feed_forward=ScaledSquare()) for _ in range(2)]), tokens()),

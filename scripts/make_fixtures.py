@@ -43,7 +43,7 @@ def write(case: Case, folder: Path, name: str, reference: bool = True) -> None:
     """Writes NAME.pt2 and, with `reference`, NAME_ref.safetensors. Raises RuntimeError if the graph lacks a gradient."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = fsdp_mlir.capture(case.module, case.inputs, dynamic_shapes=case.dynamic_shapes)
+        program = fsdp_mlir.capture(case.module, case.inputs, dynamic_shapes=case.dynamic_shapes, outputs=case.outputs)
         fsdp_mlir.save(program, folder / f"{name}.pt2")
     if not reference:
         return

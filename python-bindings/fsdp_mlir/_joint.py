@@ -27,6 +27,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from fsdp_mlir import _decompose
 from fsdp_mlir.errors import CaptureError
 
 _DROPPED = ("stack_trace", "torch_fn", "source_fn_stack", "from_node")
@@ -53,13 +54,15 @@ class Parameters:
         return self.tied.get(name, name)
 
 
-def trace(forward: ExportedProgram, loss_index: int) -> torch.fx.GraphModule:
-    """The joint graph of `forward`, differentiated with respect to output `loss_index` only.
+def trace(forward: ExportedProgram, loss_place: int) -> torch.fx.GraphModule:
+    """The joint graph of `forward`, differentiated with respect to output `loss_place` only.
 
     Its placeholders and its output node carry descriptors in meta["desc"]; shapes are those of `forward`.
     """
     module = forward.module(check_guards=False)
-    _detach_other_outputs(module, loss_index)
+    _decompose.rewrite_forward(module)
+    _keep_scopes(module)
+    _detach_other_outputs(module, loss_place)
     placeholders = [n for n in forward.graph.nodes if n.op == "placeholder"]
     specs = forward.graph_signature.input_specs
     inputs = [n.meta["val"] for n, s in zip(placeholders, specs) if s.kind == InputKind.USER_INPUT]
@@ -68,32 +71,48 @@ def trace(forward: ExportedProgram, loss_index: int) -> torch.fx.GraphModule:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake_mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
-        return aot_export_joint_with_descriptors(stack, module, args, kwargs, decompositions={}).graph_module
+        return aot_export_joint_with_descriptors(stack, module, args, kwargs, decompositions=_decompose.JOINT).graph_module
 
 
-def _detach_other_outputs(module: torch.fx.GraphModule, loss_index: int) -> None:
+def _keep_scopes(module: torch.fx.GraphModule) -> None:
+    """Regions (autocast, no_grad) are graphs of their own, whose nodes lose their metadata unless they are interpreted."""
+    for region in module.modules():
+        if region is not module and isinstance(region, torch.fx.GraphModule):
+            region.forward = torch.fx.Interpreter(region).run
+
+
+def _detach_other_outputs(module: torch.fx.GraphModule, loss_place: int) -> None:
     """Without this every differentiable output is differentiated, and the gradients are those of their sum."""
     output = module.graph.output_node()
     results, spec = pytree.tree_flatten(output.args[0])
     with module.graph.inserting_before(output):
         for place, node in enumerate(results):
             value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-            if place != loss_index and isinstance(value, torch.Tensor):
+            if place != loss_place and isinstance(value, torch.Tensor):
                 results[place] = module.graph.call_function(torch.ops.aten.detach.default, (node,))
                 results[place].meta["val"] = value
     output.args = (pytree.tree_unflatten(results, spec),)
     module.recompile()
 
 
-def assemble(joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_index: int) -> ExportedProgram:
-    """Gives the joint graph its signature, metadata and weights. Raises CaptureError for mutated inputs and lost gradients."""
-    return _Assembly(joint, forward, parameters, loss_index).program()
+def assemble(
+    joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
+) -> ExportedProgram:
+    """Gives the joint graph its signature, metadata and weights; `input_names` are those of the leaves of (args, kwargs).
+
+    Raises CaptureError for mutated inputs and lost gradients.
+    """
+    return _Assembly(joint, forward, parameters, loss_place, input_names).program()
 
 
 class _Assembly:
-    def __init__(self, joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_index: int) -> None:
+    def __init__(
+        self, joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
+    ) -> None:
         self.module, self.graph = joint, joint.graph
-        self.forward, self.parameters, self.loss_index = forward, parameters, loss_index
+        self.forward, self.parameters, self.loss_place = forward, parameters, loss_place
+        self.input_names = input_names
+        self.inputs_kept: list[str] = []
         self.values: dict[str, Any] = {**forward.constants, **forward.state_dict}
         self.inputs: list[InputSpec] = []
         self.state: dict[str, Any] = {}
@@ -103,8 +122,11 @@ class _Assembly:
 
     def program(self) -> ExportedProgram:
         outputs = self._outputs()
+        tangent, seed = self._gradient_seed()
+        outputs = [(seed if node is tangent else node, spec) for node, spec in outputs]
         self.graph.output_node().args = (tuple(node for node, _ in outputs),)
-        self._loss_gradient()
+        for node in self.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+            self.graph.erase_node(node)  # what it asserts of dtypes is fixed in the graph
         self.graph.eliminate_dead_code()
         self._inputs()
         self._lift_constants()
@@ -119,7 +141,8 @@ class _Assembly:
             "requires_grad": self.parameters.requires_grad,
             "tied": self.parameters.tied,
             "unused": self.unused,
-            "loss_index": self.loss_index,
+            "inputs": self.inputs_kept,
+            "gradient_seed": seed.name,
         }
         specs = [spec for _, spec in outputs]
         tensors = [s.arg.name for s in self.inputs if s.kind == InputKind.USER_INPUT]
@@ -146,7 +169,7 @@ class _Assembly:
                 mutations.append((value, self._mutation(desc.mutated_input)))
             elif isinstance(desc, aot.PlainAOTOutput):
                 if isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor):
-                    kind = OutputKind.LOSS_OUTPUT if desc.idx == self.loss_index else OutputKind.USER_OUTPUT
+                    kind = OutputKind.LOSS_OUTPUT if desc.idx == self.loss_place else OutputKind.USER_OUTPUT
                     own.append((value, OutputSpec(kind, TensorArgument(value.name), None)))
             elif isinstance(desc, aot.GradAOTOutput):
                 gradients.append((value, self._gradient(value, desc.grad_of)))
@@ -175,21 +198,28 @@ class _Assembly:
     def _placeholders(self) -> list[torch.fx.Node]:
         return [n for n in self.graph.nodes if n.op == "placeholder"]
 
-    def _loss_gradient(self) -> None:
-        """d(loss)/d(loss) = 1 takes the place of the tangent."""
-        for node in self._placeholders():
-            if not isinstance(node.meta["desc"], aot.TangentAOTInput):
-                continue
-            value = node.meta["val"]
-            with self.graph.inserting_before(next(n for n in self.graph.nodes if n.op != "placeholder")):
-                one = self.graph.call_function(
-                    torch.ops.aten.full.default,
-                    ([], 1.0),
-                    {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+    def _gradient_seed(self) -> tuple[torch.fx.Node, torch.fx.Node]:
+        """The tangent, an input, and what takes its place: d(loss)/d(loss) = 1."""
+        tangents = [n for n in self._placeholders() if isinstance(n.meta["desc"], aot.TangentAOTInput)]
+        for node in tangents:
+            written = node.meta["desc"].output
+            if isinstance(written, aot.InputMutationAOTOutput):
+                raise CaptureError(
+                    f"the model writes a value that requires grad to its buffer `{written.mutated_input.target}`; "
+                    "detach() it: no gradient goes from one step to the next"
                 )
-            one.meta.update(val=value, partitioner_tag="is_backward")
-            node.replace_all_uses_with(one)
-            self.graph.erase_node(node)
+        (tangent,) = tangents
+        value = tangent.meta["val"]
+        with self.graph.inserting_before(next(n for n in self.graph.nodes if n.op != "placeholder")):
+            one = self.graph.call_function(
+                torch.ops.aten.full.default,
+                ([], 1.0),
+                {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+            )
+        one.meta.update(val=value, partitioner_tag="is_backward")
+        tangent.replace_all_uses_with(one)
+        self.graph.erase_node(tangent)
+        return tangent, one
 
     def _rename(self, node: torch.fx.Node, name: str) -> None:
         node._rename(name.replace(".", "_"))
@@ -201,7 +231,7 @@ class _Assembly:
         used = {
             self.parameters.primary(n.meta["desc"].target): n for n in nodes if isinstance(n.meta["desc"], aot.ParamAOTInput) and n.users
         }
-        seen, tensors = set(), 0
+        seen = set()
         for node in nodes:
             desc = node.meta["desc"]
             if isinstance(desc, aot.ParamAOTInput):
@@ -225,8 +255,8 @@ class _Assembly:
                 if not isinstance(node.meta.get("val"), (torch.Tensor, torch.SymInt)) and not node.users:
                     self.graph.erase_node(node)
                     continue
-                self._rename(node, f"in_{tensors}")
-                tensors += 1
+                self._rename(node, f"in_{len(self.inputs_kept)}")
+                self.inputs_kept.append(self.input_names[desc.idx])
                 self.inputs.append(InputSpec(InputKind.USER_INPUT, self._argument(node), None))
             else:
                 raise CaptureError(f"the traced graph has an input of a kind that capture does not know: {type(desc).__name__}")

@@ -7,7 +7,10 @@ graph_module.metadata["custom"] of the model's JSON (here: ep.graph_module.meta[
     requires_grad  one boolean for each of them
     tied           other name of a shared parameter -> its first name; the archive holds only the first
     unused         parameters that require grad but do not take part in the step: kept as inputs, without gradient
-    loss_index     the place of the loss among the module's flattened outputs
+    inputs         the name of each input in_0, in_1, ...: the argument of the module's forward, and where it holds
+                   several tensors, the path to each: `batch.input_ids`, `images.0`
+    symbols        name of a torch.export.Dim -> the symbol that stands for it in the graph's sizes
+    gradient_seed  the name of the node that is d(loss)/d(loss) = 1
 
 Each node's "custom" metadata holds `phase`, "fw" or "bw", and `seq`, the same number on a forward operation and on its
 backward operations (-1: unknown).
@@ -24,15 +27,15 @@ import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export.exported_program import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind
+from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _dtypes, _joint, _refuse
+from fsdp_mlir import _dtypes, _joint, _refuse, _step
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 _NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
@@ -45,15 +48,17 @@ def capture(
     *,
     dynamic_shapes: Any = None,
     loss_index: int | None = None,
+    outputs: Sequence[str | int] = (),
 ) -> ExportedProgram:
     """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
 
     The module returns the loss: one 0-dim floating-point tensor. If it returns more, the loss is the output named
-    `loss`, or number `loss_index` of the flattened outputs; the other outputs stay outputs and get no gradient.
+    `loss`, or number `loss_index` of the flattened outputs. `outputs` asks for others, by name (`"logits"`; the name of a
+    tuple means all of it) or by number; they get no gradient. Outputs that nobody asks for may be of any kind.
     `dynamic_shapes` is that of torch.export.export; without it every size is the example's.
 
     The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
-    positional ones first); its outputs are the buffer mutations, the module's outputs, and one gradient of the
+    positional ones first); its outputs are the buffer mutations, the outputs that are kept, and one gradient of the
     parameter's shape and dtype for each parameter that requires grad and is used, then those of inputs that require
     grad. `result.module()(*tensors)` runs it and returns the outputs behind the mutations as a list.
 
@@ -72,16 +77,19 @@ def capture(
             stacklevel=2,
         )
     with torch.enable_grad():
-        forward = _export(module, example_inputs, kwargs, dynamic_shapes)
+        step = _step.Step(module, loss_index, outputs)
+        forward = _export(step, module, example_inputs, kwargs, dynamic_shapes)
         _refuse.check_exported(forward, module)
-        loss = _find_loss(forward, loss_index)
         try:
-            joint = _joint.trace(forward, loss)
+            joint = _joint.trace(forward, step.loss_place)
             _dtypes.correct(joint.graph)
         except Exception as error:
             raise _refuse.explain(error, module) from error
-    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), loss)
-    unused = program.graph_module.meta["custom"]["unused"]
+    names = _step.input_names(step, forward.call_spec.in_spec)
+    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.loss_place, names)
+    metadata = program.graph_module.meta["custom"]
+    metadata["symbols"] = _step.symbols(step, dynamic_shapes, forward)
+    unused = metadata["unused"]
     if unused:
         warnings.warn(
             f"{len(unused)} of the model's parameters {'is' if len(unused) == 1 else 'are'} not used and will not be trained: "
@@ -131,11 +139,13 @@ def _held(*signals: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any) -> ExportedProgram:
+def _export(
+    step: _step.Step, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any
+) -> ExportedProgram:
     """torch.export of the forward, with silent losses refused and errors explained."""
     try:
         with _refuse.watching(module), _quiet():
-            return torch.export.export(module, args, kwargs or {}, dynamic_shapes=dynamic_shapes, strict=False)
+            return torch.export.export(step, args, kwargs or {}, dynamic_shapes=dynamic_shapes, strict=False)
     except Exception as error:
         raise _refuse.explain(error, module) from error
 
@@ -154,33 +164,3 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels):
             logger.setLevel(level)
-
-
-def _find_loss(program: ExportedProgram, loss_index: int | None) -> int:
-    """The place of the loss among the flattened outputs. Raises CaptureError unless it is one number with a gradient."""
-    outputs = [s.arg for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
-    count = len(outputs)
-    if loss_index is None:
-        if count == 1:
-            loss_index = 0
-        else:
-            whole = torch.utils._pytree.tree_unflatten(list(range(count)), program.call_spec.out_spec)
-            loss_index = whole.get("loss") if isinstance(whole, Mapping) else getattr(whole, "loss", None)
-            if not isinstance(loss_index, int):
-                raise CaptureError(
-                    f"the model returns {count} outputs and none is named `loss`; return the loss alone, "
-                    f"or name it with loss_index=0 to {count - 1}"
-                )
-    if not 0 <= loss_index < count:
-        raise CaptureError(f"loss_index is {loss_index}, but the model returns {count} output{'s' * (count != 1)}")
-    if isinstance(outputs[loss_index], ConstantArgument):
-        raise CaptureError(f"output {loss_index} is not a tensor but {outputs[loss_index].value!r}; the loss must be a tensor")
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-    loss = values[outputs[loss_index].name]
-    if not isinstance(loss, torch.Tensor):
-        raise CaptureError(f"output {loss_index} is not a tensor but a number; the loss must be a tensor")
-    if loss.dim() != 0:
-        raise CaptureError(f"the loss has shape {list(loss.shape)}; reduce it to one number, for example with mean()")
-    if not loss.dtype.is_floating_point:
-        raise CaptureError(f"the loss has dtype {str(loss.dtype).removeprefix('torch.')}; it must be a floating-point number")
-    return loss_index

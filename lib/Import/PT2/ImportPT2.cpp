@@ -47,9 +47,6 @@ LogicalResult Importer::readProgram(const Cursor &root) {
   torchVersion = torchText;
   if (failed(readVersion(version)))
     return failure();
-  if (failed(symbols.parseBindings(document, options.bind)) ||
-      failed(symbols.readRanges(ranges)))
-    return failure();
 
   Cursor graph, signature, metadata, graphInputs, graphOutputs, nodes, tensors,
       ints, bools, floats, inputSpecs, outputSpecs;
@@ -67,6 +64,8 @@ LogicalResult Importer::readProgram(const Cursor &root) {
           {{"input_specs", inputSpecs}, {"output_specs", outputSpecs}})))
     return failure();
   if (failed(readGraphMetadata(metadata)) ||
+      failed(symbols.parseBindings(document, options.bind)) ||
+      failed(symbols.readRanges(ranges)) ||
       failed(readNames(tensors, Type())) ||
       failed(readNames(ints, builder.getI64Type())) ||
       failed(readNames(bools, builder.getI1Type())) ||
@@ -82,6 +81,9 @@ LogicalResult Importer::readProgram(const Cursor &root) {
     if (!entry.getValue().isDefined)
       return entry.getValue().meta.error()
              << "neither an input nor a node defines " << quote(entry.getKey());
+  if (!gradientSeed.empty())
+    return metadata.error() << "gradient_seed: there is no node "
+                            << quote(gradientSeed);
   finish();
   return success();
 }
@@ -116,6 +118,18 @@ LogicalResult Importer::readGraphMetadata(const Cursor &metadata) {
     return custom->expected("JSON");
   Cursor root(*custom, element);
 
+  if (std::optional<Cursor> seed = root.find("gradient_seed")) {
+    if (failed(seed->read(text)))
+      return failure();
+    gradientSeed = text;
+  }
+  if (std::optional<Cursor> names = root.find("symbols")) {
+    auto readName = [&](StringRef name, const Cursor &symbol) {
+      return symbols.readName(name, symbol);
+    };
+    if (failed(names->forEachMember(readName)))
+      return failure();
+  }
   if (std::optional<Cursor> tied = root.find("tied")) {
     auto readAlias = [&](StringRef alias,
                          const Cursor &value) -> LogicalResult {

@@ -142,6 +142,10 @@ private:
   llvm::StringMap<size_t> parameterOrder;
   llvm::StringMap<llvm::SmallVector<llvm::StringRef, 1>> aliases;
 
+  /// From the graph's metadata: the node that is the gradient of the loss by
+  /// itself. Empty once that node has been read.
+  std::string gradientSeed;
+
   llvm::StringMap<Target> targets;
   llvm::StringMap<mlir::StringAttr> scopes;
   llvm::MapVector<mlir::StringAttr, mlir::StringAttr> classes;

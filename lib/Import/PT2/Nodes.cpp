@@ -296,6 +296,11 @@ LogicalResult Importer::readNode(const Cursor &node) {
     return failure();
   auto call = aten::CallOp::create(builder, loc, types, (*target)->name, args,
                                    scope, phase, operands);
+  if (!name.empty() && name == gradientSeed) {
+    call->setAttr(aten::ATenDialect::getGradientSeedAttrName(),
+                  builder.getUnitAttr());
+    gradientSeed.clear();
+  }
   for (auto [result, info] : llvm::zip_equal(call.getResults(), names))
     if (info)
       info->value = result;

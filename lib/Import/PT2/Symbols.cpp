@@ -14,6 +14,23 @@
 using namespace mlir;
 using namespace fsdp::pt2;
 
+LogicalResult Symbols::readName(StringRef name, const Cursor &cursor) {
+  StringRef symbol;
+  if (failed(cursor.read(symbol)))
+    return failure();
+  bool isTaken = llvm::any_of(
+      names, [&](const auto &entry) { return entry.second == name; });
+  if (isTaken || !names.try_emplace(symbol, name).second)
+    return cursor.error() << "symbol " << quote(symbol) << " or its name "
+                          << quote(name) << " occurs twice";
+  return success();
+}
+
+StringRef Symbols::getName(StringRef symbol) const {
+  auto found = names.find(symbol);
+  return found == names.end() ? symbol : found->second;
+}
+
 LogicalResult Symbols::parseBindings(const Document &document, StringRef bind) {
   if (bind == "hint") {
     useHints = true;
@@ -25,7 +42,7 @@ LogicalResult Symbols::parseBindings(const Document &document, StringRef bind) {
     auto [symbol, text] = binding.split('=');
     int64_t value = 0;
     if (symbol.empty() || text.getAsInteger(10, value) ||
-        !values.try_emplace(symbol, value).second)
+        !values.try_emplace(getName(symbol), value).second)
       return document.error() << "--bind: expected 'hint' or a list of "
                                  "symbol=integer without repetition, found "
                               << quote(bind);
@@ -51,7 +68,8 @@ LogicalResult Symbols::bind(const Cursor &where, StringRef symbol,
 }
 
 LogicalResult Symbols::readRanges(const Cursor &cursor) {
-  auto readRange = [&](StringRef symbol, const Cursor &value) -> LogicalResult {
+  auto readRange = [&](StringRef key, const Cursor &value) -> LogicalResult {
+    StringRef symbol = getName(key);
     Cursor min, max;
     if (failed(value.read({{"min_val", min}, {"max_val", max}})))
       return failure();
@@ -108,17 +126,17 @@ LogicalResult Symbols::takeHint(const Cursor &size) {
   return bind(size, *symbol, bound);
 }
 
-std::optional<StringRef> Symbols::getSymbol(StringRef expression) {
+std::optional<StringRef> Symbols::getSymbol(StringRef expression) const {
   if (!expression.consume_front("Symbol('"))
     return std::nullopt;
   auto [symbol, rest] = expression.split('\'');
   if (rest.contains('(') || symbol.empty())
     return std::nullopt;
-  return symbol;
+  return getName(symbol);
 }
 
 std::optional<int64_t> Symbols::lookup(StringRef symbol) const {
-  auto value = values.find(symbol);
+  auto value = values.find(getName(symbol));
   if (value == values.end())
     return std::nullopt;
   return value->second;

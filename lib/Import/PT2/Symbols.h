@@ -30,7 +30,11 @@ using Known = std::optional<Rational>;
 
 class Symbols {
 public:
-  /// Reads `bind`: "", "hint", or "s70=16,s72=2".
+  /// Reads the name that the model's author has given a symbol; from then on
+  /// it is the symbol's name everywhere.
+  mlir::LogicalResult readName(llvm::StringRef name, const Cursor &symbol);
+
+  /// Reads `bind`: "", "hint", or "batch=16,s72=2".
   mlir::LogicalResult parseBindings(const Document &document,
                                     llvm::StringRef bind);
 
@@ -54,7 +58,7 @@ public:
   mlir::DictionaryAttr getUnbound(mlir::MLIRContext *context) const;
 
   /// The name if `expression` is nothing but a symbol.
-  static std::optional<llvm::StringRef> getSymbol(llvm::StringRef expression);
+  std::optional<llvm::StringRef> getSymbol(llvm::StringRef expression) const;
 
   /// The value of a symbol, if it has one.
   std::optional<int64_t> lookup(llvm::StringRef symbol) const;
@@ -66,7 +70,11 @@ private:
   mlir::LogicalResult bind(const Cursor &where, llvm::StringRef symbol,
                            int64_t value);
 
+  llvm::StringRef getName(llvm::StringRef symbol) const;
+
   bool useHints = false;
+  /// The names of those symbols that the author has named.
+  llvm::StringMap<llvm::StringRef> names;
   llvm::MapVector<llvm::StringRef, Range> ranges;
   llvm::StringMap<int64_t> values;
   /// Expressions repeat.

@@ -140,7 +140,7 @@ ArrayAttr Importer::readDims(const Cursor &meta) {
         failed(expression.read(text)))
       return failure();
     dims.push_back(
-        builder.getStringAttr(Symbols::getSymbol(text).value_or(text)));
+        builder.getStringAttr(symbols.getSymbol(text).value_or(text)));
     return success();
   });
   return builder.getArrayAttr(dims);

@@ -15,7 +15,7 @@ using namespace mlir;
 
 void fsdp::registerImportPT2Translation() {
   static llvm::cl::opt<std::string> bind(
-      "bind", llvm::cl::value_desc("hint|s70=16,..."),
+      "bind", llvm::cl::value_desc("hint|batch=16,..."),
       llvm::cl::desc("What --import-pt2 binds symbolic sizes to: the sizes of "
                      "the captured example, or these"));
   static TranslateRegistration registration(

@@ -18,7 +18,7 @@ namespace fsdp {
 
 struct ImportOptions {
   /// What to bind symbolic sizes to: "" for nothing, "hint" for the sizes of
-  /// the example that the program was captured with, or "s70=16,s72=2".
+  /// the example that the program was captured with, or "batch=16,length=2".
   std::string bind;
 };
 

@@ -105,6 +105,7 @@ static LogicalResult verifyKind(Operation *op, NamedAttribute attr,
 LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
   auto kind = llvm::StringSwitch<std::optional<Kind>>(attr.getName())
+                  .Case(getGradientSeedAttrName(), Kind::Unit)
                   .Case(getDeviceAttrName(), Kind::Device)
                   .Case(getParameterOrderAttrName(), Kind::Name)
                   .Cases({getSourceAttrName(), getClassesAttrName(),

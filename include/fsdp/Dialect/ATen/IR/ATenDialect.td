@@ -54,6 +54,9 @@ def ATen_Dialect : Dialect {
     and `aten.parameter_order` (`"model"` if the parameters stand in the order
     in which the model registers them, `"archive"` if that is not known).
 
+    A call may say `aten.gradient_seed`: its result is the gradient of the loss by
+    itself, where the backward begins. Who scales the loss scales this.
+
     **Constraints** of these attributes:
 
     * A1: the name is one of the above, and stands where the table says.
@@ -87,6 +90,7 @@ def ATen_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral getGradOfInputAttrName() { return "aten.grad_of_input"; }
     static constexpr ::llvm::StringLiteral getBufferMutationAttrName() { return "aten.buffer_mutation"; }
     static constexpr ::llvm::StringLiteral getOutputAttrName() { return "aten.output"; }
+    static constexpr ::llvm::StringLiteral getGradientSeedAttrName() { return "aten.gradient_seed"; }
     static constexpr ::llvm::StringLiteral getDeviceAttrName() { return "aten.device"; }
     static constexpr ::llvm::StringLiteral getSourceAttrName() { return "aten.source"; }
     static constexpr ::llvm::StringLiteral getClassesAttrName() { return "aten.classes"; }
