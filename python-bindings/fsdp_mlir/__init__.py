@@ -2,5 +2,6 @@
 
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import CaptureError, CaptureWarning
+from fsdp_mlir._verify import verify
 
-__all__ = ["CaptureError", "CaptureWarning", "capture", "save"]
+__all__ = ["CaptureError", "CaptureWarning", "capture", "save", "verify"]

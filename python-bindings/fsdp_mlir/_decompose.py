@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
 
@@ -125,7 +126,7 @@ def ctc_loss(
     input_lengths: Tensor | list[int],
     target_lengths: Tensor | list[int],
     blank: int = 0,
-    reduction: int = 1,
+    reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
     """log_probs [T, N, C] or [T, C]; targets [N, S], or all in a row. One step of the recursion after another."""
@@ -152,9 +153,15 @@ def ctc_loss(
     before = torch.where(lengths[:, None] > 0, alpha.gather(1, (2 * lengths[:, None] - 1).clamp_min(0)), never)
     loss = -torch.logsumexp(torch.cat([last, before], 1), 1)
     loss = torch.where(loss > -never / 2, 0 if zero_infinity else torch.inf, loss)
-    if reduction == 1:
+    if reduction == "mean":
         return (loss / lengths.clamp_min(1)).mean()
-    return loss.sum() if reduction == 2 else loss
+    return loss.sum() if reduction == "sum" else loss
+
+
+def lstm(*args: Any) -> Any:
+    """Step by step: the fused layer that PyTorch takes where the input needs no gradient has no backward of its own."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        return aten.lstm.input(*args)
 
 
 def adaptive_avg_pool(x: Tensor, size: list[int]) -> Tensor:
@@ -171,6 +178,7 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag.default: embedding_bag,
     aten.cdist.default: cdist,
     aten.linalg_solve.default: linalg_solve,
+    aten.lstm.input: lstm,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
     aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
 }
@@ -225,6 +233,16 @@ def _places(x: Tensor, size: list[int], stride: list[int], storage_offset: int |
     for n, step in zip(size, stride):
         place = place.unsqueeze(-1) + torch.arange(n, device=x.device) * step
     return place
+
+
+class Substitute(TorchFunctionMode):
+    """Replaces calls that torch.export cannot trace."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _UNTRACEABLE.get(func, func)(*args, **(kwargs or {}))
+
+
+_UNTRACEABLE: dict[Any, Callable[..., Any]] = {torch.nn.functional.ctc_loss: ctc_loss}
 
 
 JOINT: dict[Any, Callable[..., Any]] = {

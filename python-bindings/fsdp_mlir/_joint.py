@@ -28,6 +28,7 @@ from torch.export.graph_signature import (
 )
 
 from fsdp_mlir import _decompose
+from fsdp_mlir._verify import TrainingProgram
 from fsdp_mlir.errors import CaptureError
 
 _DROPPED = ("stack_trace", "torch_fn", "source_fn_stack", "from_node")
@@ -97,7 +98,7 @@ def _detach_other_outputs(module: torch.fx.GraphModule, loss_place: int) -> None
 
 def assemble(
     joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
-) -> ExportedProgram:
+) -> TrainingProgram:
     """Gives the joint graph its signature, metadata and weights; `input_names` are those of the leaves of (args, kwargs).
 
     Raises CaptureError for mutated inputs and lost gradients.
@@ -120,7 +121,7 @@ class _Assembly:
         self.placeholder_of: dict[Any, torch.fx.Node] = {}
         self.unused: list[str] = []
 
-    def program(self) -> ExportedProgram:
+    def program(self) -> TrainingProgram:
         outputs = self._outputs()
         tangent, seed = self._gradient_seed()
         outputs = [(seed if node is tangent else node, spec) for node, spec in outputs]
@@ -146,7 +147,7 @@ class _Assembly:
         }
         specs = [spec for _, spec in outputs]
         tensors = [s.arg.name for s in self.inputs if s.kind == InputKind.USER_INPUT]
-        return ExportedProgram(
+        return TrainingProgram(
             root=self.module,
             graph=self.graph,
             graph_signature=ExportGraphSignature(self.inputs, specs),

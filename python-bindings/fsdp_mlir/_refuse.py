@@ -24,8 +24,9 @@ from fsdp_mlir.errors import CaptureError
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+_CHECKPOINT = "torch.utils.checkpoint._NoopSaveInputs"  # non-re-entrant checkpointing: saves inputs, computes nothing
 _HARMLESS = (
-    "torch.utils.checkpoint._NoopSaveInputs",  # non-re-entrant checkpointing: saves inputs, computes nothing
+    _CHECKPOINT,
     "torch._library.autograd.GeneratedBackwardFor_",  # register_autograd: the graph keeps the operation itself
 )
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule"}
@@ -35,7 +36,7 @@ class Names:
     """The qualified names of a module's submodules, to say where something happened."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._names = {id(m): name for name, m in module.named_modules()}
+        self._names = {id(vars(m)): name for name, m in module.named_modules()}  # torch.export makes copies that share it
 
     def of(self, name: str) -> str:
         return f"module `{name}`" if name else "the model itself"
@@ -44,7 +45,7 @@ class Names:
         """The module whose method is deepest in `frames` (outermost first), as words."""
         found = ""
         for frame in frames:
-            name = self._names.get(id(frame.f_locals.get("self")))
+            name = self._names.get(id(getattr(frame.f_locals.get("self"), "__dict__", None)))
             found = found if name is None else name
         return self.of(found)
 
@@ -61,6 +62,13 @@ def check_module(module: torch.nn.Module) -> None:
             raise CaptureError(
                 f"{names.of(name)} is wrapped in {sorted(kinds & _WRAPPERS)[0]}; capture the plain module: sharding is the plan's"
             )
+        if isinstance(part, torch.nn.SyncBatchNorm) and part.training:
+            raise CaptureError(
+                f"{names.of(name)} is a SyncBatchNorm, whose statistics are those of all ranks, which a plan cannot compute; "
+                "use BatchNorm, with the statistics of each rank's own batch"
+            )
+        if isinstance(part, torch.nn.RNNBase) and part.dropout > 0 and part.num_layers > 1 and part.training:
+            raise CaptureError(f"{names.of(name)} has dropout between its layers, which capture cannot keep; set its dropout to 0")
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise CaptureError(
@@ -71,8 +79,10 @@ def check_module(module: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def watching(module: torch.nn.Module) -> Iterator[None]:
+def watching(module: torch.nn.Module, checkpointed: set[str]) -> Iterator[None]:
     """While the module is traced, refuses the calls whose effect on the gradients torch.export drops silently.
+
+    Adds the modules that use activation checkpointing, which has no effect on them, to `checkpointed`.
 
     Raises CaptureError from inside the traced call. Patches process-wide entry points of torch.autograd and restores
     them; do not train in another thread meanwhile.
@@ -83,6 +93,8 @@ def watching(module: torch.nn.Module) -> Iterator[None]:
     def function_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         kind, where = f"{cls.__module__}.{cls.__qualname__}", names.current()
         if kind.startswith(_HARMLESS):
+            if kind.startswith(_CHECKPOINT):
+                checkpointed.add(where)
             return apply(cls, *args, **kwargs)
         if cls.__module__.startswith("torch._higher_order_ops."):
             raise CaptureError(
@@ -149,24 +161,31 @@ def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
         return CaptureError(
             f'{where}: flex attention has no backward on CPU; load the model with attn_implementation="sdpa"'
         )
+    if "entirely functional graph" in text:
+        return CaptureError(
+            f"{where} writes to a tensor that it keeps in an attribute; make that a buffer (register_buffer)"
+        )
     return CaptureError(f"{where}: torch.export cannot trace this: {first}")
 
 
 def check_exported(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
     """Raises CaptureError if a value or a size in the exported forward graph depends on the contents of a tensor."""
-    names = Names(module)
     for node in program.graph.nodes:
         if node.op != "call_function" or not free_unbacked_symbols(node.meta.get("val")):
             continue
-        stack = list((node.meta.get("nn_module_stack") or {}).values())
-        found = _frames_of(node.meta.get("stack_trace") or "")
-        where = _place(found, names.of(stack[-1][0] if stack else ""))
+        where = place_of(node, module)
         if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
             raise _number(where)
         raise CaptureError(
             f"{where}: the size of the result of `{node.target}` depends on a tensor's value, and a plan is for one shape; "
             "pad to a fixed size and mask"
         )
+
+
+def place_of(node: torch.fx.Node, module: torch.nn.Module) -> str:
+    """Where a node of an exported graph comes from: file, line and module."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return _place(_frames_of(node.meta.get("stack_trace") or ""), Names(module).of(stack[-1][0] if stack else ""))
 
 
 def _number(where: str) -> CaptureError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from torch.export.dynamic_shapes import _combine_args
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from fsdp_mlir import _constants, _decompose
 from fsdp_mlir.errors import CaptureError
 
 _LABELS = ("label", "target")
@@ -20,7 +22,7 @@ _LABELS = ("label", "target")
 class Step(torch.nn.Module):
     """A module that shares its parameters, buffers, submodules and their names with `module`, and calls it.
 
-    Its result is the tuple of the outputs that are kept: the loss, which is number `loss_place` of them once it has run, and
+    Its result is the tuple of the outputs that are kept: the loss, which is number `seen.loss_place` of them once it has run, and
     those that `outputs` asks for; all others are left alone, whatever they are.
     """
 
@@ -28,27 +30,29 @@ class Step(torch.nn.Module):
         super().__init__()
         for key in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
             vars(self)[key] = vars(module)[key]
-        self.seen = seen = _Seen()
+        self.seen = seen = _Seen(_constants.Constants(dict(module.named_buffers())))
         signature = inspect.signature(module.forward)
 
         def forward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-            result = module(*args, **kwargs)
+            with seen.constants, _decompose.Substitute():
+                seen.constants.add_buffers(module)
+                result = module(*args, **kwargs)
             hint = _forgotten(signature, signature.bind(*args, **kwargs).arguments)
-            seen.loss_place, kept = _select(result, loss_index, outputs, hint)
+            seen.loss_index, seen.loss_place, kept = _select(result, loss_index, outputs, hint)
             return kept
 
         forward.__signature__ = signature
         self.forward = forward
 
-    @property
-    def loss_place(self) -> int:
-        return self.seen.loss_place
 
-
+@dataclasses.dataclass
 class _Seen:
-    """What a call found out; no attribute of the module, since torch.export watches those."""
+    """What a call found out; no attributes of the module, since torch.export watches those."""
 
-    loss_place = 0
+    constants: _constants.Constants
+    loss_index: int = 0
+    loss_place: int = 0
+    checkpointed: set[str] = dataclasses.field(default_factory=set)  # modules, in words
 
 
 def _forgotten(signature: inspect.Signature, arguments: dict[str, Any]) -> str:
@@ -62,8 +66,8 @@ def _forgotten(signature: inspect.Signature, arguments: dict[str, Any]) -> str:
 
 def _select(
     result: Any, loss_index: int | None, outputs: Sequence[str | int], hint: str
-) -> tuple[int, tuple[torch.Tensor, ...]]:
-    """The place of the loss among the outputs that are kept, and these, in the order of the model."""
+) -> tuple[int, int, tuple[torch.Tensor, ...]]:
+    """The place of the loss among all outputs and among those that are kept, and these, in the order of the model."""
     found = list(_leaves(result))
     names, count = [name for name, _ in found], len(found)
     if loss_index is None:
@@ -99,7 +103,7 @@ def _select(
     if not loss.dtype.is_floating_point:
         raise CaptureError(f"the loss has dtype {str(loss.dtype).removeprefix('torch.')}; it must be a floating-point number")
     order = sorted(kept)
-    return order.index(loss_index), tuple(found[place][1] for place in order)
+    return loss_index, order.index(loss_index), tuple(found[place][1] for place in order)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

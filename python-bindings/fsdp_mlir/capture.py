@@ -10,6 +10,7 @@ graph_module.metadata["custom"] of the model's JSON (here: ep.graph_module.meta[
     inputs         the name of each input in_0, in_1, ...: the argument of the module's forward, and where it holds
                    several tensors, the path to each: `batch.input_ids`, `images.0`
     symbols        name of a torch.export.Dim -> the symbol that stands for it in the graph's sizes
+    loss_index     the place of the loss among all outputs of the module
     gradient_seed  the name of the node that is d(loss)/d(loss) = 1
 
 Each node's "custom" metadata holds `phase`, "fw" or "bw", and `seq`, the same number on a forward operation and on its
@@ -20,8 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import logging
 import os
 import shutil
 import signal
@@ -35,10 +34,8 @@ import torch
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _dtypes, _joint, _refuse, _step
+from fsdp_mlir import _dtypes, _export, _joint, _meta, _refuse, _step, _verify
 from fsdp_mlir.errors import CaptureError, CaptureWarning
-
-_NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 
 def capture(
@@ -49,13 +46,14 @@ def capture(
     dynamic_shapes: Any = None,
     loss_index: int | None = None,
     outputs: Sequence[str | int] = (),
-) -> ExportedProgram:
+) -> _verify.TrainingProgram:
     """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
 
     The module returns the loss: one 0-dim floating-point tensor. If it returns more, the loss is the output named
     `loss`, or number `loss_index` of the flattened outputs. `outputs` asks for others, by name (`"logits"`; the name of a
     tuple means all of it) or by number; they get no gradient. Outputs that nobody asks for may be of any kind.
-    `dynamic_shapes` is that of torch.export.export; without it every size is the example's.
+    `dynamic_shapes` is that of torch.export.export; without it every size is the example's. Parameters may be on the meta
+    device or fake: the archive then has no weights.
 
     The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
     positional ones first); its outputs are the buffer mutations, the outputs that are kept, and one gradient of the
@@ -63,49 +61,74 @@ def capture(
     grad. `result.module()(*tensors)` runs it and returns the outputs behind the mutations as a list.
 
     Raises CaptureError, by a sentence that names the place, for whatever cannot be captured without changing what is
-    computed. Warns (CaptureWarning) about eval mode and about parameters that are not used.
+    computed. Warns (CaptureWarning) about eval mode, about activation checkpointing, which the graph does not keep, and about
+    parameters that are not used. The module is left as it was.
     """
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
     _refuse.check_module(module)
-    if not module.training:
-        warnings.warn(
-            "the model is in eval mode: dropout and batch norm are captured as in inference; call train() first",
-            CaptureWarning,
-            stacklevel=2,
-        )
-    with torch.enable_grad():
+    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs)
+    for sentence in _warnings(module, program, checkpointed):
+        warnings.warn(sentence, CaptureWarning, stacklevel=2)
+    return program
+
+
+def _capture(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    loss_index: int | None,
+    outputs: Sequence[str | int],
+) -> tuple[_verify.TrainingProgram, set[str]]:
+    """The program, and which modules use activation checkpointing."""
+    with torch.enable_grad(), _meta.on_cpu(module, (args, kwargs)) as (examples, named):
         step = _step.Step(module, loss_index, outputs)
-        forward = _export(step, module, example_inputs, kwargs, dynamic_shapes)
-        _refuse.check_exported(forward, module)
+        if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
+            dynamic_shapes = dynamic_shapes.dynamic_shapes(step, examples, named)
+        forward = _export.export(step, module, examples, named, dynamic_shapes)
         try:
-            joint = _joint.trace(forward, step.loss_place)
+            joint = _joint.trace(forward, step.seen.loss_place)
             _dtypes.correct(joint.graph)
         except Exception as error:
             raise _refuse.explain(error, module) from error
     names = _step.input_names(step, forward.call_spec.in_spec)
-    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.loss_place, names)
+    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
+    program.source = (module, args, kwargs)
     metadata = program.graph_module.meta["custom"]
     metadata["symbols"] = _step.symbols(step, dynamic_shapes, forward)
-    unused = metadata["unused"]
-    if unused:
-        warnings.warn(
-            f"{len(unused)} of the model's parameters {'is' if len(unused) == 1 else 'are'} not used and will not be trained: "
-            + ", ".join(f"`{name}`" for name in unused),
-            CaptureWarning,
-            stacklevel=2,
+    metadata["loss_index"] = step.seen.loss_index
+    return program, step.seen.checkpointed
+
+
+def _warnings(module: torch.nn.Module, program: ExportedProgram, checkpointed: set[str]) -> Iterator[str]:
+    if not module.training:
+        yield "the model is in eval mode: dropout and batch norm are captured as in inference; call train() first"
+    if checkpointed:
+        yield (
+            f"{', '.join(sorted(checkpointed))} {'uses' if len(checkpointed) == 1 else 'use'} activation checkpointing, which "
+            "the graph does not keep; choose what is recomputed with fsdp-plan --remat"
         )
-    return program
+    unused = program.graph_module.meta["custom"]["unused"]
+    if unused:
+        yield (
+            f"{len(unused)} of the model's parameters {'is' if len(unused) == 1 else 'are'} not used and will not be trained: "
+            + ", ".join(f"`{name}`" for name in unused)
+        )
 
 
-def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
+def save(program: ExportedProgram, path: str | os.PathLike[str], *, verify: bool = True) -> None:
     """Writes what capture() returned to `path`, a .pt2 archive, weights included.
 
-    Raises CaptureError if `program` is not a training graph or `path` does not end in .pt2; OSError if the file cannot
-    be written. A file that is there already is replaced only once the new one is whole; a link is followed, a device or a pipe
-    written to.
+    Before that one step of it is compared with eager PyTorch, on new data like the example's: see verify(). It takes as
+    long as one step on this machine, and is left out with `verify=False`, for a program that torch.export.load returned,
+    and with a CaptureWarning for one that cannot be compared.
+
+    Raises CaptureError if `program` is not a training graph, if it does not compute what the module does, or if `path` does
+    not end in .pt2; OSError if the file cannot be written. A file that is there already is replaced only once the new one is
+    whole; a link is followed, a device or a pipe written to.
     """
     path = Path(path)
     if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
@@ -116,6 +139,13 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     is_special = target.exists() and not target.is_file()
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    if verify and isinstance(program, _verify.TrainingProgram):
+        try:
+            _verify.verify_example(program)
+        except _verify.Incomparable as reason:
+            warnings.warn(str(reason), CaptureWarning, stacklevel=2)
     place = None if is_special else target.parent
     with _held(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix=".save-", dir=place) as folder:
         part = Path(folder) / path.name  # the archive's inner folder is called like the file
@@ -137,30 +167,3 @@ def _held(*signals: int) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _export(
-    step: _step.Step, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, dynamic_shapes: Any
-) -> ExportedProgram:
-    """torch.export of the forward, with silent losses refused and errors explained."""
-    try:
-        with _refuse.watching(module), _quiet():
-            return torch.export.export(step, args, kwargs or {}, dynamic_shapes=dynamic_shapes, strict=False)
-    except Exception as error:
-        raise _refuse.explain(error, module) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps torch.export's dumps of half-traced graphs and of its own insides from the terminal: the error says what matters."""
-    loggers = [logging.getLogger(name) for name in _NOISY]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.filterwarnings("ignore", message="Converting a tensor with requires_grad=True to a scalar")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)

@@ -82,8 +82,8 @@ LogicalResult Importer::readProgram(const Cursor &root) {
       return entry.getValue().meta.error()
              << "neither an input nor a node defines " << quote(entry.getKey());
   if (!gradientSeed.empty())
-    return metadata.error() << "gradient_seed: there is no node "
-                            << quote(gradientSeed);
+    return metadata.error()
+           << "gradient_seed: there is no node " << quote(gradientSeed);
   finish();
   return success();
 }

@@ -1,0 +1,143 @@
+"""torch.export of a module's forward, twice: what Python computes anew in each call must come out the same."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export.exported_program import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from fsdp_mlir import _refuse
+from fsdp_mlir._state import Attributes, Change, check_memory, keep_constants
+from fsdp_mlir._step import Step
+from fsdp_mlir.errors import CaptureError
+
+_NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+_ALWAYS = "a plan computes the same in every step"
+
+
+def export(step: Step, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> ExportedProgram:
+    """The exported forward. Raises CaptureError for what torch.export refuses, for what it would lose, and for a forward that
+    depends on Python's state. The module's attributes are afterwards what they were."""
+    attributes = Attributes(module)
+    try:
+        program = _export(step, module, args, kwargs, dynamic_shapes)
+        program = _export_again(program, step, module, attributes, args, kwargs, dynamic_shapes)
+    finally:
+        attributes.restore()
+    _refuse.check_exported(program, module)
+    written = {s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
+    check_memory(module, attributes, written)
+    for name in sorted(written & step.seen.constants.used):
+        raise CaptureError(
+            f"a branch or a size depends on buffer `{name}`, which the forward changes; {_ALWAYS}: move the test out of the step"
+        )
+    return program
+
+
+def _export_again(
+    first: ExportedProgram, step: Step, module: torch.nn.Module, attributes: Attributes, args: Any, kwargs: Any, dynamic_shapes: Any
+) -> ExportedProgram:
+    """Calls the forward as a second step would, and returns what it computes in every step."""
+    changes = list(attributes.changes())
+    constant = keep_constants(changes, step.seen.constants)
+    before = Attributes(module)
+    try:
+        second = _export(step, module, args, kwargs, dynamic_shapes)
+    except CaptureError:
+        if not changes:
+            raise
+        raise _depends(changes) from None
+    again = list(before.changes())
+    counting = [change for change in again if change.is_number]
+    different = _difference(first, second)
+    if different is None:
+        if counting:
+            raise _depends(counting)
+        return first
+    if changes and constant and not again:  # tables that the first call keeps for all others
+        if _difference(second, _export(step, module, args, kwargs, dynamic_shapes)) is None:
+            return second
+    if changes:
+        raise _depends(changes)
+    raise CaptureError(
+        f"{_refuse.place_of(different, module)}: the forward computes something else each time it is called (a random number of "
+        f"Python or NumPy, the time, or a variable outside of the module), and {_ALWAYS}; make it an input"
+    )
+
+
+def _depends(changes: list[Change]) -> CaptureError:
+    change = next((c for c in changes if c.is_number), changes[0])
+    return CaptureError(
+        f"{change.module} changes its attribute `{change.attribute}` in its forward, and {_ALWAYS}; "
+        "keep it in a buffer (register_buffer), or change it outside of the forward"
+    )
+
+
+def _difference(a: ExportedProgram, b: ExportedProgram) -> torch.fx.Node | None:
+    """The first node of `b` that computes something else than that of `a`."""
+    constants = {s.arg.name: s.target for s in b.graph_signature.input_specs if s.kind == InputKind.CONSTANT_TENSOR}
+    for name, target in constants.items():
+        if target not in a.constants or not _same_value(a.constants[target], b.constants[target]):
+            return next((n for n in b.graph.nodes if n.name == name), b.graph.output_node())
+    return _different_node(a.graph_module, b.graph_module)
+
+
+def _different_node(a: torch.fx.GraphModule, b: torch.fx.GraphModule) -> torch.fx.Node | None:
+    nodes_a, nodes_b = list(a.graph.nodes), list(b.graph.nodes)
+    numbers = {node: place for nodes in (nodes_a, nodes_b) for place, node in enumerate(nodes)}
+    for x, y in zip(nodes_a, nodes_b):
+        if x.op == y.op == "get_attr":
+            if not _same_value(_attribute(a, x.target), _attribute(b, y.target)):
+                return y
+            continue
+        arguments = [torch.fx.map_arg((n.args, n.kwargs), lambda m: ("node", numbers[m])) for n in (x, y)]
+        if x.op != y.op or str(x.target) != str(y.target) or repr(arguments[0]) != repr(arguments[1]):
+            return y
+    return None if len(nodes_a) == len(nodes_b) else b.graph.output_node()
+
+
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.fx.GraphModule) and isinstance(b, torch.fx.GraphModule):
+        return _different_node(a, b) is None
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return a is b
+    if a is b or a.is_meta or isinstance(a, torch._subclasses.FakeTensor):
+        return a.shape == b.shape
+    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
+    try:
+        with _refuse.watching(module, step.seen.checkpointed), _quiet():
+            return torch.export.export(step, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    except Exception as error:
+        raise _refuse.explain(error, module) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps torch.export's dumps of half-traced graphs and of its own insides from the terminal: the error says what matters."""
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.filterwarnings("ignore", message="Converting a tensor with requires_grad=True to a scalar")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)

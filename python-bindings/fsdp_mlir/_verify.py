@@ -1,0 +1,178 @@
+"""Does a captured graph compute what the module does? One step of both, compared."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.exported_program import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from fsdp_mlir import _step
+from fsdp_mlir._state import Attributes
+from fsdp_mlir.errors import CaptureError
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the largest element; 16-bit types: 0.05
+_NOISE = 1e-3  # of the tolerance: what the largest gradient of all allows for any
+
+
+class TrainingProgram(ExportedProgram):
+    """What capture returns: an ExportedProgram that knows which module it is of.
+
+    `module()` gives each caller buffers of its own; torch.export's would write to those of the captured module.
+    """
+
+    source: tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]  # the module, and the arguments of its example call
+
+    def module(self, check_guards: bool = True) -> torch.nn.Module:
+        step = super().module(check_guards=check_guards)
+        written = [s.target for s in self.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION]
+        for owner, _, name in (target.rpartition(".") for target in written):
+            part = step.get_submodule(owner)
+            part._buffers[name] = part._buffers[name].detach().clone()
+        return step
+
+
+class Incomparable(CaptureError):
+    """There is nothing in eager PyTorch to compare the program with."""
+
+
+def verify(module: torch.nn.Module, program: ExportedProgram, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    """Compares one step of `program`, which capture returned, with eager PyTorch on `inputs` and `kwargs`, arguments of `module`.
+
+    Compares the loss, each gradient and each buffer that the step changes, all with the module's present weights, and leaves
+    the module as it was. Sizes that are fixed in the program must be those of the inputs.
+
+    Raises CaptureError if they differ, and if they cannot be compared: without weights, or if the step draws random numbers.
+    """
+    _check_content(module)
+    expected = _eager(module, program, inputs, kwargs or {})
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        found = _graph(module, program, inputs, kwargs or {})
+        if not torch.equal(before, torch.get_rng_state()):
+            raise Incomparable("not compared with eager PyTorch: the step draws random numbers; set dropout to 0")
+    _compare(expected, found)
+
+
+def _check_content(module: torch.nn.Module) -> None:
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(value, FakeTensor) or value.is_meta:
+            raise Incomparable(f"not compared with eager PyTorch: `{name}` has no content")
+
+
+def fresh(value: Any) -> Any:
+    """Arguments like these with other contents: the elements of each tensor, shuffled."""
+    generator = torch.Generator().manual_seed(0)
+
+    def shuffle(tensor: torch.Tensor) -> torch.Tensor:
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        shuffled = torch.empty_like(tensor)
+        shuffled.copy_(tensor.detach().reshape(-1)[order].view(tensor.shape))
+        return shuffled.requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, shuffle, value)
+
+
+def verify_example(program: TrainingProgram) -> None:
+    """verify() of a program that capture returned, on new data where the module takes it, else on the example."""
+    module, args, kwargs = program.source
+    _check_content(module)
+    try:
+        with torch.no_grad(), _unchanged(module):
+            fits = _loss(module, program, *fresh((args, kwargs))).isfinite()
+    except Exception:  # shuffled lengths or offsets may be invalid
+        fits = False
+    verify(module, program, *(fresh((args, kwargs)) if fits else (args, kwargs)))
+
+
+@contextlib.contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Puts back the module's attributes, buffers, and the state of the random numbers."""
+    attributes = Attributes(module)
+    buffers = [(part, key, b, b.detach().clone()) for part in module.modules() for key, b in part._buffers.items() if b is not None]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        attributes.restore()
+        for part, key, buffer, value in buffers:
+            part._buffers[key] = buffer.detach_()
+            buffer.copy_(value)
+
+
+def _loss(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    (loss,) = _step.Step(module, program.graph_module.meta["custom"]["loss_index"], ())(*args, **kwargs)
+    return loss
+
+
+def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The loss, the gradients and the changed buffers, by what they are."""
+    specs = program.graph_signature.output_specs
+    trained = [s.target for s in specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
+    written = [s.target for s in specs if s.kind == OutputKind.BUFFER_MUTATION]
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    with torch.enable_grad(), _unchanged(module):
+        loss = _loss(module, program, args, kwargs)
+        gradients = torch.autograd.grad(loss, [parameters[name] for name in trained])
+        found = {"the loss": loss.detach()} | {f"the gradient of `{n}`": g for n, g in zip(trained, gradients)}
+        return found | {f"buffer `{name}`": module.get_buffer(name).detach().clone() for name in written}
+
+
+def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What the graph computes, called as _eager calls it."""
+    names = _step.input_names(_step.Step(module, None, ()), pytree.tree_structure((args, kwargs)))
+    given = dict(zip(names, pytree.tree_leaves((args, kwargs))))
+    wanted = program.graph_module.meta["custom"]["inputs"]
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise CaptureError(f"the program has the input `{missing[0]}`, which the inputs leave out; they are " + ", ".join(given))
+    users = iter(given[name] for name in wanted)
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    values = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            values.append(next(users))
+        elif spec.kind == InputKind.CONSTANT_TENSOR:
+            values.append(program.constants[spec.target])
+        else:
+            values.append(tensors[spec.target])
+    with torch.no_grad():
+        results = torch.fx.Interpreter(program.graph_module).run(*values)
+    words = {
+        OutputKind.LOSS_OUTPUT: "the loss",
+        OutputKind.GRADIENT_TO_PARAMETER: "the gradient of `{}`",
+        OutputKind.BUFFER_MUTATION: "buffer `{}`",
+    }
+    specs = program.graph_signature.output_specs
+    return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
+
+
+def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:
+    gradients = [value.abs().max().item() for key, value in expected.items() if "gradient" in key and value.numel()]
+    largest = max((g for g in gradients if g < float("inf")), default=0.0)
+    wrong = [text for key in expected for text in _difference(key, expected[key], found[key], largest)]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
+
+
+def _difference(what: str, expected: torch.Tensor, found: torch.Tensor, largest: float) -> Iterator[str]:
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in the graph"
+        return
+    if not expected.numel() or torch.equal(expected, found):
+        return
+    half = expected.dtype.itemsize < 4 and expected.dtype.is_floating_point
+    tolerance = 0.05 if half else _TOLERANCE.get(expected.dtype, 1e-3)
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    mine, eager = found.to(wide).reshape(-1), expected.to(wide).reshape(-1)
+    error = torch.where(mine.isfinite() | eager.isfinite(), (mine - eager).abs(), 0.0).nan_to_num(torch.inf, torch.inf)
+    scale = eager[eager.isfinite()].abs().max().item() if eager.isfinite().any() else 0.0
+    if error.max() > tolerance * max(scale, _NOISE * largest) + 1e-30:
+        place = int(error.argmax())
+        yield f"{what} is {eager[place].item():.6g} at element {place} in eager PyTorch, {mine[place].item():.6g} in the graph"
