@@ -190,13 +190,14 @@ bool PlanChecker::checkReuse() {
 bool PlanChecker::checkDigests() {
   const auto *digests = plan.digest();
   size_t count = digests ? digests->size() : 0;
+  std::vector<std::vector<std::string>> collectives = getCollectives(plan);
   if (count != groupSizes.size())
     return refuse("digest",
                   "one entry for each of " + std::to_string(groupSizes.size()) +
                       " communicators",
                   std::to_string(count));
   for (uint32_t i = 0; i != count; ++i) {
-    std::string expected = digestCollectives(getCollectives(plan, i));
+    std::string expected = digestCollectives(collectives[i]);
     if (digests->Get(i)->string_view() != expected)
       return refuse(Place("digest", i).text(), expected,
                     digests->Get(i)->string_view());
@@ -263,6 +264,11 @@ bool PlanChecker::checkWindow(uint32_t index) {
   if (sizes.size() != strides.size())
     return refuse(place.text(), std::to_string(sizes.size()) + " strides",
                   std::to_string(strides.size()));
+  constexpr size_t mostDimensions = 64; // PyTorch runs no kernel with more
+  if (sizes.size() > mostDimensions)
+    return refuse(place.text(),
+                  "at most " + std::to_string(mostDimensions) + " dimensions",
+                  std::to_string(sizes.size()));
   Window window;
   window.numel = 1;
   uint64_t last = 0; // the last element, counted in elements
@@ -270,24 +276,23 @@ bool PlanChecker::checkWindow(uint32_t index) {
   for (uint32_t i = 0; i != sizes.size(); ++i) {
     uint64_t size = static_cast<uint64_t>(sizes.Get(i)), reach = 0;
     empty |= size == 0;
+    // Whoever multiplies sizes may meet the 0 last.
+    size = std::max<uint64_t>(size, 1);
     overflow |= __builtin_mul_overflow(window.numel, size, &window.numel);
     overflow |= __builtin_mul_overflow(
-        size - (size != 0), static_cast<uint64_t>(strides.Get(i)), &reach);
+        size - 1, static_cast<uint64_t>(strides.Get(i)), &reach);
     overflow |= __builtin_add_overflow(last, reach, &last);
   }
   uint64_t itemSize = getItemSize(buffer.dtype()), bytes = 0, end = 0;
-  if (empty) {
-    window.numel = 0;
-    overflow = false;
-  } else {
-    overflow |= __builtin_add_overflow(last, 1, &bytes);
-    overflow |= __builtin_mul_overflow(bytes, itemSize, &bytes);
-    // Through strides of 0 a few bytes are any number of elements.
-    if (!overflow && window.numel > maxElements)
-      return refuse(place.text(),
-                    "at most " + std::to_string(maxElements) + " elements",
-                    std::to_string(window.numel));
-  }
+  overflow |= __builtin_add_overflow(last, 1, &bytes);
+  overflow |= __builtin_mul_overflow(bytes, itemSize, &bytes);
+  // Through strides of 0 a few bytes are any number of elements.
+  if (!overflow && window.numel > maxElements)
+    return refuse(place.text(),
+                  "at most " + std::to_string(maxElements) + " elements",
+                  std::to_string(window.numel));
+  if (empty)
+    window.numel = bytes = 0;
   overflow |= __builtin_add_overflow(buffer.offset(), bytes, &end);
 
   uint64_t capacity = buffer.space() == Space::Device ? plan.device_bytes()

@@ -61,8 +61,10 @@ private:
               std::string_view found);
   bool checkIndex(const Place &place, const char *what, uint32_t index,
                   size_t count);
+  /// In range; who reads the string pays for its length.
   bool checkString(const Place &place, uint32_t index) {
-    return checkIndex(place, "string", index, plan.strings()->size());
+    return checkIndex(place, "string", index, plan.strings()->size()) &&
+           spend(place, nameOf(index).size() / 8);
   }
   /// A name of its kind that is given once.
   bool checkUnique(const Place &place, const char *what, std::string_view name);

@@ -20,8 +20,6 @@ bool PlanChecker::checkOperators() {
     if (!checkString(place, op.name()) || !checkString(place, op.schema()))
       return false;
     std::string_view name = nameOf(op.name()), text = nameOf(op.schema());
-    if (!spend(place, text.size() / 8))
-      return false;
     std::optional<OperatorSchema> schema = parseOperatorSchema(text);
     if (!schema)
       return refuse(place.text(), "an operator schema", text);
@@ -154,6 +152,8 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
     return refuse(place.text(),
                   std::to_string(expected) + " results of " + schema.name,
                   std::to_string(found));
+  if (!spend(place, found))
+    return false;
   for (uint32_t i = 0; i != found; ++i)
     if (uint32_t index = launch.results()->Get(i); index != none) {
       if (!checkWrite(place, index, role))
@@ -258,6 +258,8 @@ bool PlanChecker::checkCollective(const Place &place,
     if (!checkIndex(place, "unit", collective.unit(), plan.units()->size()))
       return false;
     const Unit &unit = *plan.units()->Get(collective.unit());
+    if (!checkString(place, unit.name())) // part of the digest
+      return false;
     // Pieces of what is gathered may be those of a group that is smaller.
     bool isSmaller = (gathers || keeps) && group < unit.shards();
     if (isSmaller && whole != unit.numel())

@@ -128,12 +128,9 @@ std::string digestCollectives(const std::vector<std::string> &sequence) {
   return digits;
 }
 
-std::vector<std::string> getCollectives(const Plan &plan,
-                                        uint32_t communicator) {
-  std::vector<std::string> lines;
+std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
+  std::vector<std::vector<std::string>> lines(plan.communicators()->size());
   auto add = [&](Step kind, const auto &collective) {
-    if (collective.communicator() != communicator)
-      return;
     const Buffer &source = *plan.buffers()->Get(collective.source());
     uint64_t bytes = getItemSize(source.dtype());
     for (int64_t size : *plan.shapes()->Get(source.sizes())->values())
@@ -143,7 +140,8 @@ std::vector<std::string> getCollectives(const Plan &plan,
       const Unit &owner = *plan.units()->Get(collective.unit());
       unit = plan.strings()->Get(owner.name())->string_view();
     }
-    lines.push_back(describeCollective(kind, bytes, source.dtype(), unit));
+    lines[collective.communicator()].push_back(
+        describeCollective(kind, bytes, source.dtype(), unit));
   };
   for (const Program *program : *plan.programs()) {
     for (const Command *command : *program->commands()) {

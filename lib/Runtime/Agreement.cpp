@@ -18,9 +18,9 @@ using planfile::PlanFile;
 static void compareSequences(const PlanFile &first, const PlanFile &plan,
                              std::size_t rank, std::uint32_t communicator) {
   std::vector<std::string> expected =
-      planfile::getCollectives(first.plan(), communicator);
+      planfile::getCollectives(first.plan())[communicator];
   std::vector<std::string> found =
-      planfile::getCollectives(plan.plan(), communicator);
+      planfile::getCollectives(plan.plan())[communicator];
   std::size_t at = 0;
   while (at < expected.size() && at < found.size() && expected[at] == found[at])
     ++at;

@@ -92,10 +92,9 @@ std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
 /// The digest of a sequence: xxHash3-64 in hexadecimal over its lines.
 std::string digestCollectives(const std::vector<std::string> &sequence);
 
-/// The sequence of one communicator: all programs of the plan in file order.
+/// The sequence of each communicator: all programs of the plan in file order.
 /// All indices in `plan` must be in range.
-std::vector<std::string> getCollectives(const Plan &plan,
-                                        uint32_t communicator);
+std::vector<std::vector<std::string>> getCollectives(const Plan &plan);
 
 } // namespace fsdp::planfile
 

@@ -70,7 +70,7 @@ uint64_t readAll(const PlanFile &file) {
           sum += interval->end() - interval->begin();
     }
   for (uint32_t i = 0; i != file->communicators()->size(); ++i)
-    sum += getCollectives(file.plan(), i).size();
+    sum += getCollectives(file.plan())[i].size();
   return sum;
 }
 
@@ -110,7 +110,7 @@ TEST(PlanFile, WritesWhatItReads) {
 TEST(PlanFile, DescribesCollectives) {
   Expected<PlanFile> file = makeSmallPlan().seal();
   ASSERT_TRUE(file);
-  std::vector<std::string> lines = getCollectives(file->plan(), 0);
+  std::vector<std::string> lines = getCollectives(file->plan())[0];
   EXPECT_THAT(lines, testing::ElementsAre("all_gather 64 bytes f32 u",
                                           "all_reduce 4 bytes f32",
                                           "reduce_scatter 128 bytes f32 u"));
@@ -714,6 +714,57 @@ TEST(PlanFileDamage, SharedVectorsDoNotMakeEndlessWork) {
   EXPECT_THAT(refusal(plan),
               testing::HasSubstr(": expected vectors that are used once, found "
                                  "more elements than the file has bytes"));
+}
+
+// What is read once for each of many must not be long itself.
+TEST(PlanFileDamage, ProductsOfTwoCountsDoNotMakeEndlessWork) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              for (int i = 0; i != 64; ++i)
+                plan.mesh.insert(plan.mesh.begin(), {"one", 1});
+            }),
+            "small.plan: mesh: expected at most 63 axes, found 65");
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[6].sizes.insert(plan.buffers[6].sizes.begin(), 64,
+                                           1);
+            }),
+            "small.plan: buffers[6]: expected at most 64 dimensions, found "
+            "66");
+  const char *tooMuch = ": expected vectors that are used once, found more "
+                        "elements than the file has bytes";
+  EXPECT_THAT(refusalAfter([](TestPlan &plan) {
+                std::string node(1 << 20, 'n');
+                plan.on(Stream::Compute, Role::Forward);
+                for (int i = 0; i != 1000; ++i)
+                  plan.command(
+                      Step::Zero,
+                      [](TestPlan::FBB &fbb) { return CreateZero(fbb, 5); },
+                      node);
+              }),
+              testing::HasSubstr(tooMuch));
+  EXPECT_THAT(refusalAfter([](TestPlan &plan) {
+                plan.units[0].name = std::string(1 << 20, 'u');
+                plan.on(Stream::Gather, Role::Forward);
+                for (int i = 0; i != 1000; ++i)
+                  plan.allGather(0, 5, 0);
+              }),
+              testing::HasSubstr(tooMuch));
+}
+
+// A kernel walks all elements, also those that share their bytes.
+TEST(PlanFileDamage, ElementsThatShareBytesAreCounted) {
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[6].sizes = {int64_t(1) << 57};
+              plan.buffers[6].strides = TestPlan::Numbers{0};
+            }),
+            "small.plan: buffers[6]: expected at most 1099511627776 elements, "
+            "found 144115188075855872");
+  // Whoever multiplies these sizes meets the 0 too late.
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[6].sizes = {int64_t(1) << 62, 4, 0};
+              plan.buffers[6].strides = TestPlan::Numbers{0, 0, 0};
+            }),
+            "small.plan: buffers[6]: expected bytes inside the arena of 768, "
+            "found more than 2^63");
 }
 
 } // namespace

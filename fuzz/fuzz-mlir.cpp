@@ -1,0 +1,125 @@
+//===- fuzz-mlir.cpp - Text of our dialects through every pass ------------===//
+//
+// Parser and verifier, then each pass and pipeline on the program as it is, and
+// what becomes of a plan: export, proof, and import again.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Compiler.h"
+#include "TextMutator.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
+#include "fsdp/Target/Plan/PlanTarget.h"
+
+#include "mlir/Parser/Parser.h"
+
+using namespace fsdp;
+using namespace fsdp::fuzz;
+
+static constexpr const char *pipelines[] = {
+    // The aten level.
+    "fsdp-retarget",
+    "fsdp-assign-units",
+    "fsdp-assign-units{wrap=size:8}",
+    "fsdp-assign-units{wrap=scope:.*}",
+    "fsdp-assign-units{wrap=class:Block}",
+    "fsdp-shard{ranks=4}",
+    "fsdp-shard{ranks=3 strategy=no_shard storage-dtype=bf16 keep-output=true}",
+    // The logical level.
+    "fsdp-bucket{mode=merge blocks=2}",
+    "fsdp-reshard-policy{after-forward=2}",
+    "fsdp-reshard-policy{after-forward=false}",
+    "fsdp-insert-optimizer",
+    "fsdp-insert-optimizer{optimizer=sgd momentum=true}",
+    "fsdp-split-init{max-bytes=64}",
+    "fsdp-remat{scopes=.*}",
+    "fsdp-remat{budget=64}",
+    "fsdp-verify-logical",
+    "fsdp-async",
+    // The scheduled level.
+    "fsdp-prefetch{forward=2}",
+    "fsdp-prefetch{backward=post}",
+    "fsdp-bucket{blocks=2}",
+    "fsdp-bucket{mode=copy bytes=64}",
+    "fsdp-limit-in-flight{gathers=1 raise=true}",
+    "fsdp-limit-in-flight{bytes=64}",
+    "fsdp-place-reduce{wait=backward}",
+    "fsdp-place-reduce{wait=next}",
+    "fsdp-annotate-costs{hardware=h100}",
+    "fsdp-schedule{algorithm=program}",
+    "fsdp-schedule{algorithm=list memory-limit=1024}",
+    "fsdp-apply-schedule",
+    "fsdp-verify-scheduled",
+    "fsdp-verify-futures",
+    "fsdp-verify-order",
+    "fsdp-verify-memory{budget=1024}",
+    "fsdp-verify-equivalence",
+    "convert-fsdp-to-plan",
+    "lower-to-plan",
+    // The plan.
+    "plan.module(plan-fold-copies)",
+    "plan.module(plan-fold-views)",
+    "plan.module(plan-select-kernels)",
+    "plan.module(plan-assign-memory)",
+    "plan.module(plan-assign-events)",
+    "plan.module(plan-verify)",
+    // From one end to the other.
+    "fsdp-pipeline{ranks=4 list=true}",
+    "fsdp-pipeline{ranks=2 reshard=2 bucket-mode=copy bucket-blocks=2}",
+};
+
+/// A plan that can be exported can be imported again, and is the same then.
+static void exportAndImport(Compiler &compiler, mlir::ModuleOp module) {
+  auto plans = module.getOps<plan::ModuleOp>();
+  if (plans.empty())
+    return;
+  mlir::FailureOr<planfile::PlanFile> file = mlir::failure();
+  if (!compiler.succeeds([&] { return file = exportPlan(module, "plan"); }))
+    return;
+  static_cast<void>(symbolic::verifyPlan(file->plan()));
+  mlir::OwningOpRef<mlir::ModuleOp> imported;
+  if (!compiler.succeeds([&] {
+        imported = importPlan(*file, &compiler.context);
+        return mlir::success(bool(imported));
+      }))
+    return; // a schema that the file check does not read
+  mlir::FailureOr<planfile::PlanFile> again = exportPlan(*imported, "plan");
+  if (mlir::failed(again) || again->bytes() != file->bytes())
+    report("a plan that is another after import and export");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  Compiler &compiler = Compiler::get();
+  llvm::StringRef text(reinterpret_cast<const char *>(data), size);
+  if (text.starts_with("ML\xefR"))
+    return -1; // MLIR's own bytecode
+  mlir::OwningOpRef<mlir::ModuleOp> module;
+  if (!compiler.succeeds([&] {
+        module = mlir::parseSourceString<mlir::ModuleOp>(
+            text, mlir::ParserConfig(&compiler.context));
+        return mlir::success(bool(module));
+      }))
+    return 0;
+  for (const char *pipeline : pipelines) {
+    mlir::OwningOpRef<mlir::ModuleOp> copy = module->clone();
+    if (compiler.succeeds([&] { return compiler.passes(pipeline).run(*copy); }))
+      exportAndImport(compiler, *copy);
+  }
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t maxSize,
+                               unsigned seed) {
+  Random random(seed);
+  std::string text(reinterpret_cast<const char *>(data), size);
+  return putInput(data, maxSize, mutateText(std::move(text), random, maxSize));
+}
+
+size_t LLVMFuzzerCustomCrossOver(const uint8_t *data1, size_t size1,
+                                 const uint8_t *data2, size_t size2,
+                                 uint8_t *out, size_t maxSize, unsigned seed) {
+  Random random(seed);
+  std::string result =
+      spliceText({reinterpret_cast<const char *>(data1), size1},
+                 {reinterpret_cast<const char *>(data2), size2}, random);
+  return putInput(out, maxSize, result);
+}

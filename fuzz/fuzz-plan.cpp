@@ -1,0 +1,60 @@
+//===- fuzz-plan.cpp - Plans through check, proof and a step --------------===//
+//
+// What is accepted is loaded and runs one step, if it is small.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlanMutator.h"
+#include "Target.h"
+#include "fsdp/Runtime/Data.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
+
+using namespace fsdp;
+using namespace fsdp::fuzz;
+
+/// What a step may take of this machine.
+static bool isSmall(const planfile::Plan &plan, unsigned ranks) {
+  constexpr uint64_t mostBytes = 16 << 20;
+  return ranks <= 4 && plan.device()->string_view() == "cpu" &&
+         plan.device_bytes() <= mostBytes && plan.host_bytes() <= mostBytes;
+}
+
+static void runStep(const planfile::Plan &plan, unsigned ranks) {
+  Session session(plan, ranks);
+  session.run();
+  session.run("step", {.update = false});
+  for (const std::string &name : session.parameterNames())
+    session.setParameter(name, session.parameter(name));
+  for (const std::string &name : session.gradientNames())
+    session.gradient(name);
+  for (const std::string &name : session.bufferNames())
+    session.buffer(name);
+  static_cast<void>(session.findDirtyPadding(true));
+  session.loss();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  auto file = planfile::PlanFile::fromBytes("plan", {data, data + size});
+  if (!file)
+    return 0;
+  static_cast<void>(symbolic::verifyPlan(file->plan()));
+  unsigned ranks = 1;
+  for (const planfile::MeshAxis *axis : *(*file)->mesh())
+    ranks *= axis->size();
+  if (!isSmall(file->plan(), ranks))
+    return 0;
+  try {
+    runStep(file->plan(), ranks);
+  } catch (const Error &) {
+    // Said in a sentence: all is well.
+  }
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t maxSize,
+                               unsigned seed) {
+  Random random(seed);
+  std::vector<uint8_t> file = mutatePlan({data, data + size}, random, maxSize);
+  return putInput(data, maxSize,
+                  {reinterpret_cast<const char *>(file.data()), file.size()});
+}

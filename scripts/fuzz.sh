@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Feeds damaged files to everything that reads one, under the address and undefined behaviour sanitizers.
+#
+#   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these; 20 seconds of all by default:
+#                                           hardware mlir plan profile pt2 tensors
+#
+# What reached new code lies in build/fuzz/TARGET afterwards, and what failed in build/fuzz/TARGET-crash-*, which
+# `build/asan/bin/fuzz-TARGET FILE` runs again. See docs/fuzzing.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1-20}
+targets=("${@:2}")
+[ ${#targets[@]} -ne 0 ] || targets=(hardware mlir plan profile pt2 tensors)
+cmake --preset asan >/dev/null
+cmake --build --preset asan -j"$(nproc)" --target fuzzers
+
+export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+failures=0
+for target in "${targets[@]}"; do
+  found=build/fuzz/$target
+  mkdir -p "$found"
+  seeds=(fuzz/corpus/"$target")
+  [ "$target" != plan ] || seeds+=(build/asan/fuzz/plans)
+  if build/asan/bin/fuzz-"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3072 -print_final_stats=1 \
+      -artifact_prefix="$found-" "$found" "${seeds[@]}" >"$found.log" 2>&1; then
+    result=ok
+  else
+    result="FAILED, see $found.log"
+    failures=$((failures + 1))
+  fi
+  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found.log")
+  printf 'fuzz: %-9s %10s runs in %s s  %s\n' "$target" "${runs:-?}" "$seconds" "$result"
+done
+[ $failures -eq 0 ]
