@@ -48,7 +48,8 @@ Type fsdp::fromPlanDType(pf::DType dtype, MLIRContext *context) {
 
 std::vector<uint64_t> ConstantValue::bits() const {
   std::vector<uint64_t> result(floats.size());
-  std::memcpy(result.data(), floats.data(), floats.size() * sizeof(double));
+  if (!floats.empty())
+    std::memcpy(result.data(), floats.data(), floats.size() * sizeof(double));
   return result;
 }
 
