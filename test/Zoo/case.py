@@ -79,13 +79,9 @@ def classes(count: int = CLASSES, *sizes: int) -> torch.Tensor:
     return torch.randint(count, sizes or (BATCH,))
 
 
-def images(size: int = IMAGE, channels: int = 3, name: str = "pixel_values", labels: Callable[[], torch.Tensor] | None = classes) -> Callable[[], Inputs]:
+def images(size: int = IMAGE, name: str = "pixel_values", labels: Callable[[], torch.Tensor] | None = classes) -> Callable[[], Inputs]:
     """Batches of an image classifier."""
-
-    def batch() -> Inputs:
-        return {name: torch.randn(BATCH, channels, size, size)} | ({"labels": labels()} if labels else {})
-
-    return batch
+    return lambda: {name: torch.randn(BATCH, 3, size, size)} | ({"labels": labels()} if labels else {})
 
 
 def features(*sizes: int, target: Callable[[], torch.Tensor] | None = None) -> Callable[[], Inputs]:

@@ -238,7 +238,8 @@ class Pools(Predictor):
 
     def predict(self, x):
         x = self.conv(x)
-        pools = [F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, (3, 5)), F.adaptive_max_pool2d(x, 4), F.lp_pool2d(x, 2, 3)]
+        pools = [F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.lp_pool2d(x, 2, 3)]
+        pools += [F.adaptive_avg_pool2d(x, (3, 5)), F.adaptive_max_pool2d(x, 4)]
         return self.head(torch.cat([p.mean((2, 3)) for p in pools], 1))
 
 
@@ -318,7 +319,8 @@ class MultiheadAttention(Predictor):
         self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
 
     def predict(self, x):
-        return self.attention(x, x, x, is_causal=True, attn_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]), need_weights=True)[0]
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.attention(x, x, x, is_causal=True, attn_mask=mask, need_weights=True)[0]
 
 
 @plain(regression(2, 6, WIDTH))
@@ -511,7 +513,8 @@ class Distances(Scored):
 class Divergences(Scored):
     def forward(self, x, p, hot):
         y = self.net(x)
-        return F.kl_div(y.log_softmax(-1), p, reduction="batchmean") + F.binary_cross_entropy_with_logits(y, hot) + F.huber_loss(y, p) + F.smooth_l1_loss(y, hot)
+        distances = F.huber_loss(y, p) + F.smooth_l1_loss(y, hot)
+        return F.kl_div(y.log_softmax(-1), p, reduction="batchmean") + F.binary_cross_entropy_with_logits(y, hot) + distances
 
 
 @plain(lambda: {"x": torch.randn(4, WIDTH), "labels": torch.tensor([0, -100, 3, 1])[torch.randperm(4)]})
@@ -528,7 +531,8 @@ class GaussianProcess(Scored):
         y = self.net(x)
         covariance = y @ y.T + torch.eye(4)
         factor = torch.linalg.cholesky(covariance)
-        return torch.linalg.solve_triangular(factor, y, upper=False).square().sum() + covariance.logdet() + torch.linalg.solve(covariance, y).sum()
+        fit = torch.linalg.solve_triangular(factor, y, upper=False).square().sum()
+        return fit + covariance.logdet() + torch.linalg.solve(covariance, y).sum()
 
 
 @plain(lambda: {"x": torch.randn(4, WIDTH), "labels": torch.randn(4)})
@@ -536,7 +540,8 @@ class Quantiles(Scored):
     def forward(self, x, labels):
         error = labels[:, None] - self.net(x).sort(-1).values
         level = torch.linspace(0.1, 0.9, CLASSES)
-        return torch.maximum(level * error, (level - 1) * error).mean() + self.net(x).median(-1).values.var() + torch.logsumexp(error, 0).std()
+        spread = self.net(x).median(-1).values.var() + torch.logsumexp(error, 0).std()
+        return torch.maximum(level * error, (level - 1) * error).mean() + spread
 
 
 @plain(lambda: {"input_ids": tokens(BATCH, 8), "labels": classes()})

@@ -224,19 +224,22 @@ class FrozenFirst(Net):
         self.net[0].requires_grad_(False)
 
 
-@plain(regression(*VECTORS))
+@plain(regression(*VECTORS), options=("--wrap", "class:Linear"))
 class OddNames(Predictor):
-    """Names that other things of a plan have, and characters that no identifier has."""
+    """Units named like other things of a plan, and characters that no identifier has."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in ["shard", "init", "step", "step.source".replace(".", "_"), "a b", "ß-1", "loss"]})
-        self.root, self.bias = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(WIDTH))
+        for name in ("shard", "init", "loss", "code", "a b", "ß-1"):
+            self.add_module(name, nn.Linear(WIDTH, WIDTH))
+        self.step = nn.ModuleDict({"source": nn.Linear(WIDTH, WIDTH), "in": nn.Linear(WIDTH, WIDTH)})
+        self.root = nn.Parameter(torch.randn(WIDTH))
+        self.register_buffer("bias", torch.randn(WIDTH))
 
     def predict(self, x):
-        for layer in self.layers.values():
+        for layer in [*self.children()][:-1] + [*self.step.values()]:
             x = x + layer(x).tanh()
-        return self.root(x) + self.bias
+        return x * self.root + self.bias
 
 
 @plain(regression(*VECTORS))
@@ -434,7 +437,8 @@ class ManyForms(Net):
     def predict(self, x):
         a, b, c = self.net(x).split([4, 8, 4], -1)
         d = torch.stack([a, c]).mean(0).repeat(1, 4) + a.repeat_interleave(4, 1) + torch.kron(a, torch.ones(1, 4)) + torch.tile(c, (4,))
-        e = torch.diag_embed(b[:, :4]).flatten(1) + torch.outer(b[0], b[1])[:2, :].reshape(1, -1) + (a.unsqueeze(-1) * c.unsqueeze(1)).flatten(1)
+        e = torch.diag_embed(b[:, :4]).flatten(1) + torch.outer(b[0], b[1])[:2, :].reshape(1, -1)
+        e = e + (a.unsqueeze(-1) * c.unsqueeze(1)).flatten(1)
         return d + e + torch.hstack([b.unfold(1, 2, 2).sum(-1)] * 4) + torch.tril(b @ b.T).diagonal()[:, None] + torch.cummax(d, 1).values
 
 
@@ -489,7 +493,8 @@ class Autocast(Predictor):
 class AutocastBatchNorm(Predictor):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(128, CLASSES))
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8),
+                                 nn.Flatten(), nn.Linear(128, CLASSES))
 
     def predict(self, x):
         with torch.autocast("cpu", torch.bfloat16):
@@ -562,7 +567,12 @@ class Diffusion(nn.Module):
         return F.mse_loss(y, noise)
 
 
-@plain(lambda: {"pictures": [torch.randn(2, 8), torch.randn(2, 8)], "more": {"scale": torch.rand(2, 1), "mask": torch.rand(2, 5) > 0.3}, "power": 2})
+def nested():
+    more = {"scale": torch.rand(2, 1), "mask": torch.rand(2, 5) > 0.3}
+    return {"pictures": [torch.randn(2, 8), torch.randn(2, 8)], "more": more, "power": 2}
+
+
+@plain(nested)
 class NestedInputs(nn.Module):
     """Lists and dictionaries of tensors, and a Python number, as arguments."""
 

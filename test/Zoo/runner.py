@@ -142,7 +142,8 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         wraps += [f"class:{scopes[path]}", f"scope:{layers}"]
         remats = ["--remat", f"scope:{layers}"]
     schedules = [
-        ["--prefetch", rng.choice(["backward_pre", "backward_post", "none"]), "--forward-prefetch", str(rng.randint(0, 2)), "--limit", str(rng.randint(0, 3))],
+        ["--prefetch", rng.choice(["backward_pre", "backward_post", "none"]), "--forward-prefetch", str(rng.randint(0, 2))],
+        ["--limit", str(rng.randint(0, 3))],
         ["--bucket", rng.choice(["copy:blocks:2", "copy:bytes:20000", "merge:blocks:2", "merge:bytes:20000"])],
         ["--schedule", rng.choice(["fsdp1", "fsdp2", "manual-block", "inductor", "list"])],
     ]
@@ -165,8 +166,8 @@ def command(stage: str, tool: str, *arguments: Any) -> str:
     except subprocess.TimeoutExpired:
         raise Failed(stage, f"{tool} takes longer than 300 s", " ".join(words)) from None
     if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if "error: " in line] or [f"{tool} ended with {result.returncode}: {result.stderr[:500]}"]
-        raise Failed(stage, lines[0].split("error: ", 1)[-1], " ".join(words))
+        sentences = [line.split("error: ", 1)[1] for line in result.stderr.splitlines() if "error: " in line]
+        raise Failed(stage, (sentences or [f"{tool} ended with {result.returncode}: {result.stderr[:500]}"])[0], " ".join(words))
     return result.stdout
 
 
