@@ -2,7 +2,8 @@
 # Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
-#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), clang release, debug, clang-tidy
+#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), every model (docs/models.md),
+#                            clang release, debug, clang-tidy
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
 set -uo pipefail
@@ -12,7 +13,7 @@ all=no
 case "${1-}" in
   "") ;;
   --all) all=yes ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 1 ;;
+  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 1 ;;
 esac
 
 out=$PWD/build/check
@@ -60,6 +61,10 @@ python_tests() {
     .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
+models() {
+  .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/models.xml" test/Zoo "$@"
+}
+
 stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }
 stage format formatted
 stage op-facts .venv/bin/python scripts/generate_op_facts.py --check
@@ -68,6 +73,7 @@ if stage build-gcc build gcc; then
   stage lit-gcc lit_tests gcc
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
   stage python python_tests $([ $all = yes ] && echo --all-mutants)
+  stage models models $([ $all = yes ] && echo --all-models)
 fi
 # The sanitizers' stages build what they run, and no more.
 files="FSDPArchiveTests FSDPPlanFileTests" runtime="CommTest SessionTest RuntimeFilesTest FsdpRunTest"

@@ -24,7 +24,7 @@ fi
 stamp=.venv/installed.txt
 if ! cmp -s scripts/requirements.txt "$stamp"; then
   echo "setup: installing the Python wheels (torch is large)"
-  /usr/bin/python3 -m venv .venv
+  [ -x .venv/bin/pip ] || /usr/bin/python3 -m venv .venv
   .venv/bin/pip install -q --disable-pip-version-check -r scripts/requirements.txt
   cp scripts/requirements.txt "$stamp"
 fi
