@@ -24,7 +24,7 @@ Gradients may differ by 1e-5 of their largest element, losses by 1e-5; what comp
 
 def summary(outcomes: list[dict[str, Any]]) -> str:
     agree = sum(not o["sentence"] for o in outcomes)
-    return f"{agree} of {len(outcomes)} models agree, {len(outcomes) - agree} are rejected."
+    return f"{agree} of {len(outcomes)} models agree ({agree / len(outcomes):.1%}), {len(outcomes) - agree} are rejected."
 
 
 def cell(text: str) -> str:

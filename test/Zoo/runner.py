@@ -113,7 +113,7 @@ def train(case: Case, batches: list[Inputs], ranks: int) -> list[float]:
             if shared[0].grad is not None:
                 average = mean([p.grad for p in shared])
                 for p in shared:
-                    p.grad = average.clone()
+                    p.grad = torch.empty_like(p).copy_(average)  # fused AdamW takes the parameter's strides for the gradient's
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -219,6 +219,6 @@ def run(case: Case, folder: Path) -> Outcome:
         for index in range(SETS if case.options is None else 1):
             outcome.options.append(compare(case, module, program, archive, index))
     except Failed as failure:
-        outcome.stage, outcome.sentence = failure.stage, failure.sentence
+        outcome.stage, outcome.sentence = failure.stage, failure.sentence.replace(f"{folder}/", "")
         print(failure)
     return outcome

@@ -74,6 +74,10 @@ def sentence() -> Inputs:
     return {"input_ids": tokens(), "attention_mask": padding(), "labels": classes()}
 
 
+def masked_pair() -> Inputs:
+    return pair() | {"attention_mask": padding()}
+
+
 masked = text(attention_mask=padding)
 CONVOLUTIONS = dict(conv_dim=(16, 16, 16), conv_stride=(5, 4, 2), conv_kernel=(10, 4, 2), num_conv_pos_embeddings=16,
     num_conv_pos_embedding_groups=2, mask_time_prob=0.0, mask_feature_prob=0.0)
@@ -147,7 +151,7 @@ EXPERTS = [
     model("PhimoeForCausalLM", text()),
     model("GraniteMoeForCausalLM", text()),
     model("JetMoeForCausalLM", text()),
-    model("SwitchTransformersForConditionalGeneration", pair, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
+    model("SwitchTransformersForConditionalGeneration", masked_pair, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
 ]
 ENCODERS = [
     model("BertForMaskedLM", masked),
@@ -184,8 +188,8 @@ ENCODERS = [
 ENCODER_DECODERS = [
     model("T5ForConditionalGeneration", pair),
     model("UMT5ForConditionalGeneration", pair),
-    model("LongT5ForConditionalGeneration", pair, local_radius=3),
-    model("BartForConditionalGeneration", pair),
+    model("LongT5ForConditionalGeneration", masked_pair, local_radius=3),
+    model("BartForConditionalGeneration", masked_pair),
     model("MBartForConditionalGeneration", pair),
     model("PegasusForConditionalGeneration", pair),
     model("PegasusXForConditionalGeneration", pair, block_size=4, num_global_tokens=2),
