@@ -156,7 +156,7 @@ EXPERTS = [
 ENCODERS = [
     model("BertForMaskedLM", masked),
     model("BertForSequenceClassification", sentence),
-    model("BertForQuestionAnswering", span),
+    model("BertForQuestionAnswering", span, num_labels=2),
     model("RobertaForMaskedLM", text()),
     model("XLMRobertaForTokenClassification", lambda: {"input_ids": tokens(), "labels": classes(CLASSES, BATCH, LENGTH)}),
     model("AlbertForMaskedLM", text()),
