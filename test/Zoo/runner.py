@@ -34,7 +34,7 @@ ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
 
 
 class Failed(Exception):
-    """What a case does not do, as one sentence; `stage` is capture, plan, step or training."""
+    """What a case does not do, as one sentence; `stage` is capture, crash of capture, plan, step or training."""
 
     def __init__(self, stage: str, sentence: str, command: str = "") -> None:
         super().__init__(f"{stage}: {sentence}" + (f"\n  {command}" if command else ""))
@@ -201,6 +201,8 @@ def captured(case: Case, module: nn.Module, archive: Path) -> torch.export.Expor
         fsdp_mlir.save(program, archive)
     except fsdp_mlir.CaptureError as error:
         raise Failed("capture", str(error)) from error
+    except Exception as error:
+        raise Failed("crash of capture", f"{type(error).__name__}: {error}") from error
     return program
 
 

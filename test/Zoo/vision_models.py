@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from case import BATCH, CLASSES, IMAGE, Case, Classifier, Inputs, images
 from torch import nn
 
+DEEP = 2 * IMAGE
+"""Size of pictures for networks that would else normalize batches of two numbers, where PyTorch in f32 and f64 differ by far."""
+
 
 def classifier(library: str, name: str, make: Callable[[], nn.Module], size: int = IMAGE, **case: Any) -> Case:
     return Case(name, library, lambda: Classifier(make()), images(size, name="x"), **case)
@@ -114,9 +117,8 @@ TORCHVISION = [
     classifier("torchvision", "VisionTransformer", vit),
     classifier("torchvision", "DenseNet", densenet),
     torchvision_model("squeezenet1_1", dropout=0.0),
-    torchvision_model("mobilenet_v3_small", dropout=0.0),
-    torchvision_model("shufflenet_v2_x0_5"),
-    torchvision_model("mnasnet0_5", dropout=0.0),
+    torchvision_model("mobilenet_v3_small", DEEP, dropout=0.0),
+    torchvision_model("shufflenet_v2_x0_5", DEEP),
 ]
 TIMM = [
     timm_model("resnet10t", channels=(8, 8, 16, 16), stem_width=8),
@@ -124,17 +126,17 @@ TIMM = [
     timm_model("deit3_small_patch16_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
     timm_model("beit_base_patch16_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
     timm_model("eva02_tiny_patch14_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
-    timm_model("swin_tiny_patch4_window7_224", img_size=IMAGE, window_size=4, embed_dim=16, depths=(2, 1), num_heads=(2, 4)),
+    timm_model("swin_tiny_patch4_window7_224", drop_path_rate=0.0, img_size=IMAGE, window_size=4, embed_dim=16, depths=(2, 1), num_heads=(2, 4)),
     timm_model("convnext_atto", dims=(8, 8, 16, 16), depths=(1, 1, 1, 1)),
     timm_model("mixer_s16_224", img_size=IMAGE),
     timm_model("gmlp_ti16_224", img_size=IMAGE),
     timm_model("cait_xxs24_224", img_size=IMAGE, patch_size=8, embed_dim=32, depth=2, num_heads=4),
     timm_model("xcit_nano_12_p16_224", img_size=IMAGE, embed_dim=32, depth=2, num_heads=4),
-    timm_model("mobilenetv3_small_050"),
-    timm_model("efficientnet_lite0"),
-    timm_model("ghostnet_050"),
-    timm_model("densenet121", growth_rate=4, block_config=(2, 2)),
-    timm_model("regnetx_002"),
+    timm_model("mobilenetv3_small_050", DEEP),
+    timm_model("efficientnet_lite0", DEEP),
+    timm_model("ghostnet_050", DEEP),
+    timm_model("densenet121", DEEP, growth_rate=4, block_config=(2, 2)),
+    timm_model("regnetx_002", DEEP),
     timm_model("edgenext_xx_small", dims=(8, 8, 16, 16), depths=(1, 1, 1, 1)),
     timm_model("levit_128s", img_size=64, embed_dim=(16, 24, 32), num_heads=(2, 3, 4), key_dim=8, depth=(1, 1, 1), size=64),
     timm_model("nf_resnet26", depths=(1, 1, 1, 1), channels=(16, 16, 32, 32)),
