@@ -4,6 +4,7 @@
 
 #include "fsdp/Symbolic/Machine.h"
 
+#include <algorithm>
 #include <deque>
 #include <xxhash.h>
 
@@ -41,6 +42,8 @@ private:
   void runUpdate(const char *rule, const Update &update,
                  const std::vector<uint32_t> &states);
   std::string checkMesh() const;
+  std::string checkParameters() const;
+  bool means(std::string_view what, uint64_t number) const;
   Meanings describe(Roles roles);
   std::string compare(Roles roles, const Meanings &found);
 
@@ -458,12 +461,41 @@ std::string PlanVerifier::checkMesh() const {
     text.append(axes.back().first).append("\" = ");
     text.append(std::to_string(axis->size()));
   }
-  for (const pf::Meaning *meaning : *plan.meaning())
-    if (nameOf(meaning->what()) == "mesh" &&
-        meaning->value() == getMeshNumber(axes))
-      return {};
+  if (means("mesh", getMeshNumber(axes)))
+    return {};
   return "mesh: expected the one that the meaning of the plan is of, found [" +
          text + "]";
+}
+
+/// That parameters are loaded and trained as those of the model.
+std::string PlanVerifier::checkParameters() const {
+  std::vector<ParameterFacts> facts;
+  auto getShape = [&](uint32_t index) {
+    const auto &values = *plan.shapes()->Get(index)->values();
+    return std::vector<int64_t>(values.begin(), values.end());
+  };
+  for (const pf::Unit *unit : *plan.units())
+    for (const pf::Parameter *parameter : *unit->parameters()) {
+      ParameterFacts &own = facts.emplace_back();
+      own.name = nameOf(parameter->name());
+      if (parameter->aliases())
+        for (uint32_t alias : *parameter->aliases())
+          own.aliases.emplace_back(nameOf(alias));
+      own.sizes = getShape(parameter->sizes());
+      own.strides = getShape(parameter->strides());
+      own.isTrainable = parameter->trainable();
+    }
+  if (means("parameters", getParametersNumber(std::move(facts))))
+    return {};
+  return "units: expected the parameters of the model, found other names, "
+         "sizes, strides or trainable ones";
+}
+
+bool PlanVerifier::means(std::string_view what, uint64_t number) const {
+  for (const pf::Meaning *meaning : *plan.meaning())
+    if (nameOf(meaning->what()) == what)
+      return meaning->value() == number;
+  return false;
 }
 
 std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
@@ -475,7 +507,7 @@ std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
   for (bool isLoss : {true, false})
     for (const pf::Meaning *meaning : *plan.meaning()) {
       std::string name(nameOf(meaning->what()));
-      if ((name == "loss") != isLoss || name == "mesh")
+      if ((name == "loss") != isLoss || name == "mesh" || name == "parameters")
         continue;
       auto startsWith = [&](std::string_view prefix) {
         return name.compare(0, prefix.size(), prefix) == 0;
@@ -611,7 +643,8 @@ std::string PlanVerifier::run() {
   if (!plan.meaning())
     return "meaning: expected what the model computes, without which nothing "
            "can be proved; found none";
-  return checkMesh();
+  std::string problem = checkMesh();
+  return problem.empty() ? checkParameters() : problem;
 }
 
 uint64_t
@@ -619,6 +652,24 @@ getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes) {
   Key key("mesh");
   for (const auto &[name, size] : axes)
     key.add(hashText(name)).add(size);
+  return key.number();
+}
+
+uint64_t getParametersNumber(std::vector<ParameterFacts> parameters) {
+  std::sort(parameters.begin(), parameters.end(),
+            [](const ParameterFacts &left, const ParameterFacts &right) {
+              return left.name < right.name;
+            });
+  Key key("parameters");
+  for (const ParameterFacts &parameter : parameters) {
+    key.add(hashText(parameter.name)).add(parameter.isTrainable);
+    key.add(parameter.aliases.size()).add(parameter.sizes.size());
+    for (const std::string &alias : parameter.aliases)
+      key.add(hashText(alias));
+    for (size_t i = 0; i != parameter.sizes.size(); ++i)
+      key.add(static_cast<uint64_t>(parameter.sizes[i]))
+          .add(static_cast<uint64_t>(parameter.strides[i]));
+  }
   return key.number();
 }
 

@@ -26,7 +26,8 @@ namespace fsdp::symbolic {
 ///   touch the same bytes before it, and so is what is read;
 /// * no command writes what it still reads;
 /// * the loss, the reduced gradients, the updated parameters and states, and
-///   the outputs have the numbers in `Plan.meaning`, and so has the mesh.
+///   the outputs have the numbers in `Plan.meaning`, and so have the mesh
+///   and the table of parameters.
 ///
 /// A plan without a meaning or a program "step" is not proved. The plan must be
 /// checked. Takes time n log n in its commands.
@@ -36,6 +37,17 @@ std::string verifyPlan(const planfile::Plan &plan);
 /// how many there are. Axes by name and size, outermost first.
 uint64_t
 getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes);
+
+/// What the outside knows of a parameter: how its elements lie in a flat
+/// parameter, in whose order they are loaded, and whether it is trained.
+struct ParameterFacts {
+  std::string name;
+  std::vector<std::string> aliases;
+  std::vector<int64_t> sizes, strides;
+  bool isTrainable;
+};
+/// The number of "parameters" in `Plan.meaning`, in whatever order they are.
+uint64_t getParametersNumber(std::vector<ParameterFacts> parameters);
 
 } // namespace fsdp::symbolic
 

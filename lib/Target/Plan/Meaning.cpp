@@ -113,6 +113,24 @@ FailureOr<SourceRun::Place> SourceRun::place(Location loc, Type type) {
 // Units and arguments
 //===----------------------------------------------------------------------===//
 
+static std::vector<int64_t> getStrides(ParameterAttr parameter) {
+  if (!parameter.getStrides().empty())
+    return parameter.getStrides().vec();
+  SmallVector<int64_t> strides = aten::getDenseStrides(parameter.getSizes());
+  return {strides.begin(), strides.end()};
+}
+
+static sy::ParameterFacts getFacts(ParameterAttr parameter) {
+  sy::ParameterFacts facts{parameter.getName().str(),
+                           {},
+                           parameter.getSizes().vec(),
+                           getStrides(parameter),
+                           !parameter.getFrozen()};
+  for (StringAttr alias : parameter.getAliases())
+    facts.aliases.push_back(alias.str());
+  return facts;
+}
+
 LogicalResult SourceRun::readUnits() {
   auto module = step->getParentOfType<ModuleOp>();
   for (auto mesh : module.getOps<MeshOp>()) {
@@ -126,6 +144,7 @@ LogicalResult SourceRun::readUnits() {
     numRanks = double(mesh.getNumRanks());
     meanings["mesh"] = sy::getMeshNumber(named);
   }
+  std::vector<sy::ParameterFacts> facts;
   for (auto unit : module.getOps<UnitOp>()) {
     sy::Unit &own = units[unit];
     std::optional<pf::DType> storage = toPlanDType(unit.getStorage()),
@@ -144,8 +163,10 @@ LogicalResult SourceRun::readUnits() {
            uint64_t(parameter.getEnd() - parameter.getOffset()),
            !parameter.getFrozen()});
       parameters[parameter.getName()] = {unit, parameter};
+      facts.push_back(getFacts(parameter));
     }
   }
+  meanings["parameters"] = sy::getParametersNumber(std::move(facts));
   return success();
 }
 
@@ -316,12 +337,7 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
          llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
       if (!value)
         continue;
-      SmallVector<int64_t> strides(parameter.getStrides());
-      if (strides.empty())
-        strides = aten::getDenseStrides(parameter.getSizes());
-      sy::Layout layout(
-          {parameter.getSizes().begin(), parameter.getSizes().end()},
-          {strides.begin(), strides.end()});
+      sy::Layout layout(parameter.getSizes().vec(), getStrides(parameter));
       machine.copy(places[value].window,
                    flat.at(parameter.getOffset(), layout));
     }

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <xxhash.h>
 
 using namespace fsdp;
@@ -73,8 +74,12 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   }
   for (const std::string &name : session.parameterNames())
     hash = hashTensor(hash, session.parameter(name));
+  std::set<std::string> states;
+  for (const planfile::Buffer *buffer : *(*plan)->buffers())
+    if (buffer->role() == planfile::BufferRole::OptimizerState)
+      states.emplace(plan->string(buffer->name()));
   for (const std::string &name : session.gradientNames())
-    for (const char *state : {"exp_avg", "exp_avg_sq"})
+    for (const std::string &state : states)
       hash = hashTensor(hash, session.optimizerState(name, state));
   for (const std::string &name : session.bufferNames())
     hash = hashTensor(hash, session.buffer(name));
