@@ -52,6 +52,35 @@ static constexpr std::string_view falseViews[] = {
     "to"};
 
 //===----------------------------------------------------------------------===//
+// Writes
+//===----------------------------------------------------------------------===//
+
+namespace {
+struct HiddenWrite {
+  std::string_view packet;
+  uint32_t arguments; // bits by position
+};
+} // namespace
+
+// Arguments that are written though the schema calls them read-only: running
+// statistics, in training. test/Python/test_read_only_arguments.py looks for
+// more; those of GPU libraries are by PyTorch's documentation. A plan orders
+// commands by what their schemas say, so it can't run these; their
+// `_functional` forms return what is new.
+static constexpr HiddenWrite hiddenWrites[] = {
+    {"_batch_norm_impl_index", 0x18},
+    {"batch_norm", 0x18},
+    {"batch_norm_gather_stats", 0x18},
+    {"batch_norm_gather_stats_with_counts", 0x18},
+    {"batch_norm_update_stats", 0x6},
+    {"cov", 0x1}, // of a scalar with weights
+    {"cudnn_batch_norm", 0x18},
+    {"instance_norm", 0x18},
+    {"miopen_batch_norm", 0x18},
+    {"native_batch_norm", 0x18},
+};
+
+//===----------------------------------------------------------------------===//
 // Costs
 //===----------------------------------------------------------------------===//
 
@@ -378,6 +407,11 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   facts.cost = cost.cost;
   facts.flops = cost.flops;
   facts.isSafeInPlan = computeSafeInPlan(facts);
+  for (const HiddenWrite &row : hiddenWrites)
+    if (row.packet == packet) {
+      facts.mutatedArgs |= row.arguments;
+      facts.isSafeInPlan = false;
+    }
   facts.isCheapToRecompute =
       facts.isPure() &&
       (cost.cost == CostClass::Metadata || cost.cost == CostClass::Copy ||

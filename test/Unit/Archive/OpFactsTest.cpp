@@ -68,6 +68,11 @@ TEST(OpFacts, Mutation) {
   EXPECT_EQ(get("copy_").mutatedArgs, 1u);
   EXPECT_EQ(get("add.out").mutatedArgs, 1u << 3);
   EXPECT_EQ(get("_fused_adamw_").mutatedArgs, 0x1fu);
+  // In training it writes its statistics; its schema says that it does not.
+  EXPECT_EQ(get("native_batch_norm").mutatedArgs, 0x18u);
+  EXPECT_EQ(get("native_batch_norm.out").mutatedArgs, 0x718u);
+  EXPECT_FALSE(get("native_batch_norm").isPure());
+  EXPECT_FALSE(get("native_batch_norm.out").isSafeInPlan);
   EXPECT_FALSE(get("add.Tensor").isMutating());
   EXPECT_FALSE(get("copy_").isPure());
   EXPECT_TRUE(get("_assert_tensor_metadata").isPure());
