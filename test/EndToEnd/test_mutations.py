@@ -130,7 +130,7 @@ def trials(request, once, tmp_path_factory):
     def write(graph, level, path):
         folder = tmp_path_factory.mktemp(f"{graph}-{level}")
         output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", TRIALS[graph][0], *LEVELS[level],
-                         "--every", every, "-o", folder, timeout=3600).stdout
+                         "--every", every, "--pairs", 4000 // every, "-o", folder, timeout=3600).stdout
         mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
         found = [bits(graph, seed, [folder / plan for plan in plans]) for seed in (0, 1)]
@@ -182,7 +182,7 @@ def test_every_kind_of_mistake_is_tried(trials, request):
     unparsed = sum(map(len, runs.values())) - len(mutants)
     tried = collections.Counter((m.op, m.mutation) for m in mutants)
     harmless = collections.Counter((m.op, m.mutation) for m in mutants if m.verdict == "same" or m.verdict.endswith(".plan"))
-    names = ["delete", "duplicate", "swap", "move", "operand", "group", "divisor", "phase", "offset", "event", "stream", "unit"]
+    names = ["delete", "duplicate", "swap", "move", "operand", "group", "divisor", "phase", "offset", "event", "stream", "unit", "spelling", "type", "two"]
     assert {m.mutation for m in mutants} == set(names)
 
     def cell(op, mutation):
@@ -217,7 +217,8 @@ pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 A legal schedule and a legal plan of two models ({trials}) are damaged in one place, in every way of a few kinds: an
 operation is gone, there twice, behind its neighbour, somewhere else; takes another operand, or exchanges one with the next
 of its kind; talks to another group, divides by something else, is of another phase, at another offset, waits for another
-event or none, runs on another stream, is of another unit. Each of the {count} mutants goes through all verifiers
+event or none, runs on another stream, is of another unit; a word of one of its attributes or types is another one; or two
+of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).
 
 What nobody refuses must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or

@@ -6,9 +6,11 @@
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 #include "fsdp/Dialect/Plan/IR/Plan.h"
 
+#include "mlir/AsmParser/AsmParser.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
 #include <map>
@@ -94,6 +96,7 @@ private:
     mutateEvent();
     mutateStream();
     mutateUnit();
+    mutateSpelling();
   }
 
   //===--------------------------------------------------------------------===//
@@ -485,6 +488,88 @@ private:
     }
   }
 
+  //===--------------------------------------------------------------------===//
+  // Whatever is written
+  //===--------------------------------------------------------------------===//
+
+  /// A number or an element type in the text is another one; empty if there is
+  /// neither.
+  std::string respell(StringRef text) {
+    SmallVector<std::pair<size_t, size_t>> words; // begin and end
+    for (size_t at = 0; at != text.size();) {
+      size_t end = at;
+      while (end != text.size() && llvm::isAlnum(text[end]))
+        ++end;
+      StringRef word = text.slice(at, end);
+      // Sizes stand before an `x`, as in 4x8xf32.
+      size_t begin = at;
+      while (!word.empty()) {
+        auto [head, tail] = word.split('x');
+        bool isNumber = llvm::all_of(head, llvm::isDigit);
+        if (!head.empty() && (isNumber || isElementType(head)))
+          words.emplace_back(begin, begin + head.size());
+        begin += head.size() + 1;
+        word = tail;
+      }
+      at = end + (end != text.size());
+    }
+    if (words.empty())
+      return {};
+    auto [begin, end] = words[pick(words.size())];
+    StringRef word = text.slice(begin, end);
+    uint64_t number = 0;
+    std::string other;
+    if (word.getAsInteger(10, number)) {
+      other = elementTypes[pick(std::size(elementTypes))].str();
+    } else {
+      auto [first, last] = words[pick(words.size())];
+      std::string choices[] = {std::to_string(number + 1),
+                               std::to_string(number ? number - 1 : 1),
+                               std::to_string(number * 2),
+                               "0",
+                               "1",
+                               text.slice(first, last).str()};
+      other = choices[pick(std::size(choices))];
+    }
+    return (text.take_front(begin) + other + text.drop_front(end)).str();
+  }
+
+  static constexpr StringLiteral elementTypes[] = {"f16", "bf16", "f32", "f64",
+                                                   "i32", "i64",  "i1"};
+  static bool isElementType(StringRef word) {
+    return llvm::is_contained(elementTypes, word);
+  }
+
+  /// Attributes of any kind, and the types of results, read again from a text
+  /// in which one word is another.
+  void mutateSpelling() {
+    ScopedDiagnosticHandler silent(context,
+                                   [](Diagnostic &) { return success(); });
+    auto spell = [](auto value) {
+      std::string text;
+      llvm::raw_string_ostream(text) << value;
+      return text;
+    };
+    for (NamedAttribute attr : current->getAttrs()) {
+      if (attr.getName() == "scope" || attr.getName() == "notes")
+        continue;
+      std::string text = respell(spell(attr.getValue()));
+      Attribute other =
+          text.empty() ? Attribute() : parseAttribute(text, context);
+      if (other && other != attr.getValue())
+        addAttribute("spelling", attr.getName(), other);
+    }
+    for (OpResult result : current->getResults()) {
+      std::string text = respell(spell(result.getType()));
+      Type other = text.empty() ? Type() : parseType(text, context);
+      if (other && other != result.getType())
+        add("type", "result " + Twine(result.getResultNumber()) + " is " + text,
+            [number = result.getResultNumber(), other](Operation *op, Ops) {
+              op->getResult(number).setType(other);
+            });
+    }
+  }
+
   MLIRContext *context;
   SmallVector<Operation *> ops;
   DenseMap<Operation *, unsigned> numbers;
@@ -497,6 +582,25 @@ private:
 
 std::vector<Mutant> test::makeMutants(ModuleOp module, unsigned seed) {
   return Mutator(module, seed).run();
+}
+
+std::vector<Mutant> test::pairUp(const std::vector<Mutant> &mutants,
+                                 unsigned count, unsigned seed) {
+  std::minstd_rand random(seed);
+  std::vector<Mutant> pairs;
+  while (pairs.size() != count && !mutants.empty()) {
+    const Mutant &first = mutants[random() % mutants.size()];
+    const Mutant &second = mutants[random() % mutants.size()];
+    // What is gone can't be damaged again.
+    if (first.mutation == "delete")
+      continue;
+    pairs.push_back({first.op, "two", first.what + "; " + second.what,
+                     [first, second](ArrayRef<Operation *> ops) {
+                       first.apply(ops);
+                       second.apply(ops);
+                     }});
+  }
+  return pairs;
 }
 
 std::vector<Mutant> test::choose(std::vector<Mutant> mutants, unsigned every,

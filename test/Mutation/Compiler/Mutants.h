@@ -33,6 +33,10 @@ llvm::SmallVector<mlir::Operation *> listOperations(mlir::ModuleOp module);
 /// seed give the same mutants.
 std::vector<Mutant> makeMutants(mlir::ModuleOp module, unsigned seed);
 
+/// `count` pairs of them: two mistakes in one program.
+std::vector<Mutant> pairUp(const std::vector<Mutant> &mutants, unsigned count,
+                           unsigned seed);
+
 /// About one in `every` of them, and at least one of each kind of operation and
 /// mutation.
 std::vector<Mutant> choose(std::vector<Mutant> mutants, unsigned every,

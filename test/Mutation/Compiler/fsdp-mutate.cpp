@@ -41,6 +41,8 @@ int main(int argc, char **argv) {
                               cl::desc("Where the plans of survivors go"));
   cl::opt<bool> ofPlan("plan", cl::desc("Damage the plan, not the schedule"));
   cl::opt<unsigned> every("every", cl::init(1), cl::desc("Try one in so many"));
+  cl::opt<unsigned> pairs("pairs", cl::init(0),
+                          cl::desc("Try so many pairs of mistakes as well"));
   cl::opt<unsigned> seed("seed", cl::init(1), cl::desc("Of the choice"));
   cl::ParseCommandLineOptions(argc, argv);
 
@@ -68,7 +70,11 @@ int main(int argc, char **argv) {
 
   std::map<std::vector<uint8_t>, std::string> plans = {
       {legal.plan->bytes(), "same"}};
-  for (const Mutant &mutant : choose(makeMutants(*module, seed), every, seed)) {
+  std::vector<Mutant> all = makeMutants(*module, seed);
+  std::vector<Mutant> chosen = pairUp(all, pairs, seed);
+  for (Mutant &mutant : choose(std::move(all), every, seed))
+    chosen.push_back(std::move(mutant));
+  for (const Mutant &mutant : chosen) {
     OwningOpRef<ModuleOp> copy = module->clone();
     mutant.apply(listOperations(*copy));
     Verdict verdict = judge.judge(*copy);
