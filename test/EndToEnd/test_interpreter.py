@@ -1,0 +1,81 @@
+"""fsdp-run leaves, bit for bit, what an interpreter of plans leaves that has no arena, no streams and no threads.
+
+Plans of random options; `--all-mutants` draws more of them.
+"""
+
+import json
+import random
+
+import torch
+from conftest import FIXTURES, succeed
+from interpreter import Interpreter
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+STEPS = 3
+HYPER = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
+OPTIONS = {
+    "--strategy": ["full_shard", "shard_grad_op", "no_shard"], "--bucket": ["none", "blocks:2", "copy:blocks:2", "merge:blocks:2"],
+    "--optimizer": ["adamw", "sgd"], "--prefetch": ["backward_pre", "backward_post", "none"], "--forward-prefetch": ["0", "1"],
+    "--limit": ["0", "2"], "--storage-dtype": ["", "", "f32"],
+}
+GRAPHS = ["gpt2", "bert", "llama", "llama_bf16", "frozen", "role_batch_norm", "role_tied", "role_user_output", "role_chain",
+          "role_channels_last", "role_encoder_decoder", "role_unused", "role_bf16"]
+
+
+def draw(graph, seed):
+    """Ranks and options of a plan."""
+    choose = random.Random(f"{graph} {seed}")
+    options = [word for name, values in OPTIONS.items() for word in [(name, choose.choice(values))] if word[1]]
+    return choose.choice([1, 2, 3, 4]), [word for option in options for word in option]
+
+
+def check(graph, seed, references, folder):
+    ranks, options = draw(graph, seed)
+    plan = folder / "drawn.plan"
+    succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", ranks, "-o", plan, *options)
+    program = torch.export.load(FIXTURES / f"{graph}.pt2")
+    tensors = {**program.state_dict, **program.constants}
+    with safe_open(references(graph, ranks), "pt") as file:
+        inputs = {name: file.get_tensor(name) for name in file.keys() if name.startswith("in_")}
+
+    inputs = {name: value if ranks > 1 else value[None] for name, value in inputs.items()}
+
+    def set_inputs(interpreter):
+        for name, value in inputs.items():
+            for rank in range(ranks):
+                interpreter.set_input(rank, int(name.removeprefix("in_")), value[rank])
+
+    def compare(name, found, count=1, **metadata):
+        batches = {name: torch.cat([value] * count) for name, value in inputs.items()}
+        save_file({**batches, **found}, folder / name, {key: str(value) for key, value in metadata.items()})
+        for extra in ([], ["--overlap", "--chaos", "7"]):
+            line = succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", folder / name, "--json",
+                           *extra).stdout.splitlines()[-1]
+            result = json.loads(line)
+            assert result["difference"] == 0, (ranks, options, extra, result)
+
+    interpreter = Interpreter(plan, tensors)
+    set_inputs(interpreter)
+    interpreter.run("step", {"Forward", "Backward"})
+    gradients = {f"grad.{name}": value for name, value in interpreter.parameters("gradient").items()}
+    compare("gradients", {"loss": interpreter.loss(), **gradients})
+
+    interpreter, losses = Interpreter(plan, tensors), []
+    for _ in range(STEPS):
+        set_inputs(interpreter)
+        interpreter.run("step", {"Forward", "Backward", "Update"}, **HYPER)
+        losses.append(interpreter.loss())
+    parameters = {f"param.{name}": value for name, value in interpreter.parameters("shard").items()}
+    compare("training", {"losses": torch.stack(losses), **parameters}, STEPS, steps=STEPS, ranks=ranks, **HYPER)
+
+
+def pytest_generate_tests(metafunc):
+    isFull = metafunc.config.getoption("--all-mutants")
+    metafunc.parametrize("graph", GRAPHS if isFull else GRAPHS[::3])
+    metafunc.parametrize("seed", range(5) if isFull else range(1))
+
+
+def test_runtime_leaves_what_the_interpreter_leaves(graph, seed, references, tmp_path):
+    torch.set_num_threads(1)
+    check(graph, seed, references, tmp_path)
