@@ -23,7 +23,7 @@ _FILLED = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 _FACTORIES = {
     getattr(torch, name)
     for name in (
-        "arange eye full linspace logspace ones zeros scalar_tensor tril_indices triu_indices "
+        "tensor as_tensor arange eye full linspace logspace ones zeros scalar_tensor tril_indices triu_indices "
         "hann_window hamming_window blackman_window bartlett_window kaiser_window polar"
     ).split()
 }

@@ -22,23 +22,29 @@ _NOISY = ("torch.export", "torch._export", "torch.fx.experimental.symbolic_shape
 _ALWAYS = "a plan computes the same in every step"
 
 
-def export(step: Step, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any) -> ExportedProgram:
+def export(
+    step: Step, module: torch.nn.Module, attributes: Attributes, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
     """The exported forward. Raises CaptureError for what torch.export refuses, for what it would lose, and for a forward that
     depends on Python's state. The module's attributes are afterwards what they were."""
-    attributes = Attributes(module)
     try:
         program = _export(step, module, args, kwargs, dynamic_shapes)
         program = _export_again(program, step, module, attributes, args, kwargs, dynamic_shapes)
     finally:
         attributes.restore()
     _refuse.check_exported(program, module)
+    return program
+
+
+def check_written(step: Step, module: torch.nn.Module, attributes: Attributes, program: ExportedProgram) -> None:
+    """Raises CaptureError if what a step writes, or training changes, is also something else."""
     written = {s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION}
-    check_memory(module, attributes, written)
     for name in sorted(written & step.seen.constants.used):
         raise CaptureError(
             f"a branch or a size depends on buffer `{name}`, which the forward changes; {_ALWAYS}: move the test out of the step"
         )
-    return program
+    constants = [s.target for s in program.graph_signature.input_specs if s.kind == InputKind.CONSTANT_TENSOR]
+    check_memory(module, attributes, written, [program.constants[name] for name in constants])
 
 
 def _export_again(
@@ -51,7 +57,7 @@ def _export_again(
     try:
         second = _export(step, module, args, kwargs, dynamic_shapes)
     except CaptureError:
-        if not changes:
+        if not any(change.is_state for change in changes):
             raise
         raise _depends(changes) from None
     again = list(before.changes())
@@ -73,7 +79,7 @@ def _export_again(
 
 
 def _depends(changes: list[Change]) -> CaptureError:
-    change = next((c for c in changes if c.is_number), changes[0])
+    change = next((c for c in changes if c.is_number), next((c for c in changes if c.is_state), changes[0]))
     return CaptureError(
         f"{change.module} changes its attribute `{change.attribute}` in its forward, and {_ALWAYS}; "
         "keep it in a buffer (register_buffer), or change it outside of the forward"

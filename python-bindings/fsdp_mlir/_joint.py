@@ -26,6 +26,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from fsdp_mlir import _decompose
 from fsdp_mlir._verify import TrainingProgram
@@ -60,7 +61,18 @@ def trace(forward: ExportedProgram, loss_place: int) -> torch.fx.GraphModule:
 
     Its placeholders and its output node carry descriptors in meta["desc"]; shapes are those of `forward`.
     """
+    try:
+        return _trace(forward, loss_place, copy_buffers=False)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return _trace(forward, loss_place, copy_buffers=True)
+
+
+def _trace(forward: ExportedProgram, loss_place: int, copy_buffers: bool) -> torch.fx.GraphModule:
     module = forward.module(check_guards=False)
+    if copy_buffers:
+        _copy_written_buffers(module)
     _decompose.rewrite_forward(module)
     _keep_scopes(module)
     _detach_other_outputs(module, loss_place)
@@ -73,6 +85,19 @@ def trace(forward: ExportedProgram, loss_place: int) -> torch.fx.GraphModule:
         stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake_mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
         return aot_export_joint_with_descriptors(stack, module, args, kwargs, decompositions=_decompose.JOINT).graph_module
+
+
+def _copy_written_buffers(module: torch.fx.GraphModule) -> None:
+    """The new value of a buffer is copied into it at the end, where the backward may still need the old one."""
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    for copy in copies:
+        buffer = copy.args[0]
+        if isinstance(buffer, torch.fx.Node) and buffer.op == "get_attr":
+            with module.graph.inserting_after(buffer):
+                old = module.graph.call_function(torch.ops.aten.clone.default, (buffer,))
+            old.meta.update(buffer.meta)
+            buffer.replace_all_uses_with(old, delete_user_cb=lambda user, keep=(copy, old): user not in keep)
+    module.recompile()
 
 
 def _keep_scopes(module: torch.fx.GraphModule) -> None:
@@ -152,7 +177,7 @@ class _Assembly:
             graph=self.graph,
             graph_signature=ExportGraphSignature(self.inputs, specs),
             state_dict=self.state,
-            range_constraints=_get_updated_range_constraints(self.module, self.forward.range_constraints),
+            range_constraints=self._ranges(),
             module_call_graph=self._call_graph(len(tensors), specs),
             example_inputs=(self._examples(), {}),
             constants=self.constants,
@@ -253,7 +278,7 @@ class _Assembly:
                 persistent = desc.target in self.forward.state_dict
                 self._add(InputKind.BUFFER, node, desc.target, persistent, persistent)
             elif isinstance(desc, aot.PlainAOTInput):
-                if not isinstance(node.meta.get("val"), (torch.Tensor, torch.SymInt)) and not node.users:
+                if not isinstance(node.meta.get("val"), torch.Tensor) and not node.users:
                     self.graph.erase_node(node)
                     continue
                 self._rename(node, f"in_{len(self.inputs_kept)}")
@@ -324,6 +349,12 @@ class _Assembly:
             backward = node.meta.get("partitioner_tag") == "is_backward" or node.meta.get("autograd_backward")
             number = node.meta.get("seq_nr", -1)
             node.meta["custom"] = {"phase": "bw" if backward else "fw", "seq": number - start if number >= 0 else -1}
+
+    def _ranges(self) -> dict[Any, Any]:
+        """Those of the symbols that inputs have; integers among the arguments have got some, too."""
+        used = {symbol for node in self._placeholders() for symbol in free_symbols(node.meta["val"])}
+        ranges = _get_updated_range_constraints(self.module, self.forward.range_constraints)
+        return {symbol: limits for symbol, limits in ranges.items() if symbol in used}
 
     def _examples(self) -> tuple[Any, ...]:
         args, kwargs = self.forward.example_inputs

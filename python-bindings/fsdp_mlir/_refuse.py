@@ -7,6 +7,7 @@ insides, or drops without a word. This file turns the first into sentences for p
 from __future__ import annotations
 
 import contextlib
+import keyword
 import os
 import sys
 import traceback
@@ -56,6 +57,10 @@ class Names:
 def check_module(module: torch.nn.Module) -> None:
     """Raises CaptureError for what is visible before tracing: wrappers, parameter hooks, nothing to train."""
     names = Names(module)
+    for name, _ in [*module.named_modules(), *module.named_parameters(), *module.named_buffers()]:
+        odd = [word for word in name.split(".") if keyword.iskeyword(word) or set(word) & set("\"\\\n\r")]
+        if odd or ("." not in name and name and hasattr(torch.fx.GraphModule, name)):
+            raise CaptureError(f"torch.export cannot keep the name of `{name}`; rename `{odd[0] if odd else name}`")
     for name, part in module.named_modules():
         kinds = {k.__name__ for k in type(part).__mro__ if k.__module__.startswith("torch.")}
         if kinds & _WRAPPERS:

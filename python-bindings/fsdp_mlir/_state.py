@@ -33,6 +33,10 @@ class Change:
     def is_number(self) -> bool:
         return isinstance(self.now, (bool, int, float, complex, str)) and isinstance(self.before, (bool, int, float, complex, str))
 
+    @property
+    def is_state(self) -> bool:
+        return self.is_number or any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(self.now))
+
 
 class Attributes:
     """The attributes of all modules, and what the lists, dictionaries and objects among them hold, when this is made."""
@@ -96,15 +100,20 @@ def keep_constants(changes: list[Change], constants: Constants) -> bool:
     return complete
 
 
-def check_memory(module: torch.nn.Module, attributes: Attributes, written: set[str]) -> None:
-    """Raises CaptureError if memory that a step changes, of trained parameters or of `written` buffers, belongs to two tensors."""
+def check_memory(module: torch.nn.Module, attributes: Attributes, written: set[str], constants: list[torch.Tensor]) -> None:
+    """Raises CaptureError if memory that a step changes, of trained parameters or of `written` buffers, belongs to two tensors.
+
+    Attributes count if the graph has them among its `constants`.
+    """
     tensors: dict[int, tuple[str, torch.Tensor, bool]] = {}
     for name, parameter in module.named_parameters():
         tensors[id(parameter)] = (f"parameter `{name}`", parameter, parameter.requires_grad)
     for name, buffer in module.named_buffers():
         tensors.setdefault(id(buffer), (f"buffer `{name}`", buffer, name in written))
+    used = {value.untyped_storage()._cdata for value in constants}
     for name, value in attributes.tensors():
-        tensors.setdefault(id(value), (name, value, False))
+        if value.layout == torch.strided and value.untyped_storage()._cdata in used:
+            tensors.setdefault(id(value), (name, value, False))
     groups = collections.defaultdict(list)
     for name, tensor, changes in tensors.values():
         if tensor.layout == torch.strided and tensor.numel():

@@ -34,7 +34,7 @@ import torch
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _dtypes, _export, _joint, _meta, _refuse, _step, _verify
+from fsdp_mlir import _dtypes, _export, _joint, _meta, _refuse, _state, _step, _verify
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -88,14 +88,16 @@ def _capture(
         step = _step.Step(module, loss_index, outputs)
         if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
             dynamic_shapes = dynamic_shapes.dynamic_shapes(step, examples, named)
-        forward = _export.export(step, module, examples, named, dynamic_shapes)
+        attributes = _state.Attributes(module)
+        forward = _export.export(step, module, attributes, examples, named, dynamic_shapes)
         try:
             joint = _joint.trace(forward, step.seen.loss_place)
             _dtypes.correct(joint.graph)
         except Exception as error:
             raise _refuse.explain(error, module) from error
-    names = _step.input_names(step, forward.call_spec.in_spec)
-    program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
+        names = _step.input_names(step, forward.call_spec.in_spec)
+        program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
+        _export.check_written(step, module, attributes, program)
     program.source = (module, args, kwargs)
     metadata = program.graph_module.meta["custom"]
     metadata["symbols"] = _step.symbols(step, dynamic_shapes, forward)

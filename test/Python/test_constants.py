@@ -1,0 +1,96 @@
+"""Branches, numbers and sizes that depend on constants only are resolved; those that depend on data are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import fsdp_mlir
+
+
+class Model(nn.Module):
+    def __init__(self, body, buffer=None):
+        super().__init__()
+        self.inner, self.body = nn.Linear(4, 4), body
+        self.register_buffer("mask", torch.tensor([1.0, 1, 0, 1]) if buffer is None else buffer)
+
+    def forward(self, x):
+        return self.body(self, self.inner(x)).square().sum()
+
+
+def branch_on_ones(model, y):
+    mask = torch.ones(y.shape[:1], dtype=torch.long)
+    return y * 2 if mask.all() else y
+
+
+def branch_on_written(model, y):
+    mask = torch.ones_like(y)
+    mask[0, 1] = 0
+    view = mask[1:]
+    view.zero_()
+    return y * 2 if mask.sum() == 3 else y
+
+
+def extended_mask(model, y):
+    mask = (1.0 - torch.ones(2, 1, 1, 4).to(y.dtype)) * torch.finfo(y.dtype).min
+    return y if (mask == 0).all() else y + mask[:, 0, 0]
+
+
+def size_of_mask(model, y):
+    keep = torch.tensor([True, False, True, True])
+    return torch.cat([y[:, keep].flatten(), y[0].masked_select(keep), y.flatten()[keep.nonzero().flatten()]])
+
+
+def lengths(model, y):
+    return torch.cat([part.cumsum(0) for part in y.t().split(torch.arange(3).clamp_min(1).tolist())])
+
+
+def buffer(model, y):
+    return y[:, : int(model.mask.sum())] * (2 if model.mask.any() else 3)
+
+
+def layerdrop(model, y):
+    return y if torch.rand([]) < 0.0 else y * 2
+
+
+@pytest.mark.parametrize(
+    "body", [branch_on_ones, branch_on_written, extended_mask, size_of_mask, lengths, buffer, layerdrop], ids=lambda f: f.__name__
+)
+def test_constants_are_known(body, agrees):
+    program = agrees(Model(body), (torch.randn(2, 4),), data=(torch.randn(2, 4),))
+    assert not any("rand" in str(n.target) for n in program.graph.nodes)
+
+
+def branch_on_data_in_mask(model, y):
+    mask = torch.ones(4)
+    mask[0] = y[0, 0]
+    return y * 2 if mask.all() else y
+
+
+def branch_on_data_through_a_view(model, y):
+    mask = torch.ones(4)
+    mask[1:].copy_(y[0, 1:])
+    return y * 2 if mask.all() else y
+
+
+def branch_on_random(model, y):
+    return y * 2 if torch.rand([]) < 0.5 else y
+
+
+@pytest.mark.parametrize("body", [branch_on_data_in_mask, branch_on_data_through_a_view, branch_on_random])
+def test_data_is_not_known(body):
+    with pytest.raises(fsdp_mlir.CaptureError, match="the branch depends on a tensor's value, and a plan is one fixed graph"):
+        fsdp_mlir.capture(Model(body), (torch.randn(2, 4),))
+
+
+def test_a_buffer_that_changes_is_no_constant():
+    def body(model, y):
+        y = y * 2 if model.mask.sum() < 5 else y
+        model.mask += 1
+        return y
+
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.capture(Model(body), (torch.randn(2, 4),))
+    assert str(caught.value) == (
+        "a branch or a size depends on buffer `mask`, which the forward changes; a plan computes the same in every step: "
+        "move the test out of the step"
+    )

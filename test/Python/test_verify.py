@@ -1,0 +1,105 @@
+"""verify() says whether a graph computes what its module does, and save() asks it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fsdp_mlir
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(5, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, ids, x, labels=None):
+        logits = self.head(self.norm(self.table(ids) + x).relu())
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def example():
+    return (torch.randint(5, (6,)), torch.randn(6, 3)), {"labels": torch.randint(2, (6,))}
+
+
+def replace(program, old, new):
+    node = next(n for n in program.graph.nodes if n.target == old)
+    node.target = new
+    program.graph_module.recompile()
+
+
+def test_a_right_graph_agrees_and_the_module_stays_as_it_was(tmp_path):
+    model = Model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    args, kwargs = example()
+    program = fsdp_mlir.capture(model, args, kwargs)
+    program.module(check_guards=False)(*args, *kwargs.values())
+    fsdp_mlir.save(program, tmp_path / "model.pt2")
+    args, kwargs = example()
+    state = torch.get_rng_state()
+    fsdp_mlir.verify(model, program, (*args, kwargs["labels"]))
+    assert torch.equal(state, torch.get_rng_state())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) and value.grad is None, name
+
+
+def test_a_wrong_graph_is_not_written(tmp_path):
+    program = fsdp_mlir.capture(Model(), *example())
+    replace(program, torch.ops.aten.relu.default, torch.ops.aten.sigmoid.default)
+    with pytest.raises(fsdp_mlir.CaptureError, match="^the graph does not compute what the model does: the loss is .* in eager"):
+        fsdp_mlir.save(program, tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+    fsdp_mlir.save(program, tmp_path / "model.pt2", verify=False)
+
+
+def test_a_wrong_backward_is_found():
+    model = Model()
+    program = fsdp_mlir.capture(model, *example())
+    replace(program, torch.ops.aten.threshold_backward.default, torch.ops.aten.leaky_relu_backward.default)
+    node = next(n for n in program.graph.nodes if n.target == torch.ops.aten.leaky_relu_backward.default)
+    node.args = (*node.args[:2], 0.5, True)
+    program.graph_module.recompile()
+    with pytest.raises(fsdp_mlir.CaptureError, match="the gradient of `table.weight` is"):
+        fsdp_mlir.verify(model, program, *example())
+
+
+def test_what_cannot_be_compared():
+    class Dropout(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return F.dropout(self.inner(x)).sum()
+
+    model, x = Dropout(), torch.randn(2, 4)
+    program = fsdp_mlir.capture(model, (x,))
+    with pytest.raises(fsdp_mlir.CaptureError) as caught:
+        fsdp_mlir.verify(model, program, (x,))
+    assert str(caught.value) == "not compared with eager PyTorch: the step draws random numbers; set dropout to 0"
+
+
+def test_data_that_shuffling_spoils_is_taken_as_it_is(tmp_path):
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bag = nn.EmbeddingBag(9, 3)
+
+        def forward(self, indices, offsets):
+            return self.bag(indices, offsets).square().sum()
+
+    program = fsdp_mlir.capture(Bags(), (torch.tensor([1, 8, 3, 2]), torch.tensor([0, 1, 3])))
+    fsdp_mlir.save(program, tmp_path / "model.pt2")
+
+
+def test_a_missing_argument_is_named():
+    model, (args, kwargs) = Model(), example()
+    program = fsdp_mlir.capture(model, args, kwargs)
+
+    class Other(Model):
+        def forward(self, ids, y, labels=None):
+            return super().forward(ids, y, labels)
+
+    other = Other()
+    with pytest.raises(fsdp_mlir.CaptureError, match="the program has the input `x`, which the inputs leave out; they are ids, y"):
+        fsdp_mlir.verify(other, program, args, kwargs)
