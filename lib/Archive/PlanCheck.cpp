@@ -206,6 +206,10 @@ bool PlanChecker::checkDigests() {
 }
 
 bool PlanChecker::checkMeaning() {
+  uint32_t count = plan.meaning() ? plan.meaning()->size() : 0;
+  if (plan.meaning_texts() && plan.meaning_texts()->size() != count)
+    return refuse("meaning_texts", std::to_string(count) + " entries",
+                  std::to_string(plan.meaning_texts()->size()));
   if (!plan.meaning())
     return true;
   if (plan.meaning()->size() != 0 &&

@@ -2,7 +2,10 @@
 
 #include "fsdp/Symbolic/Machine.h"
 
+#include "fsdp/Archive/PlanFile.h"
+
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 namespace fsdp::symbolic {
@@ -18,11 +21,6 @@ Content Machine::read(const Window &window) {
   return memory.read(window);
 }
 
-Pieces Machine::readPieces(const Window &window) {
-  operands.push_back(&window);
-  return memory.readPieces(window);
-}
-
 /// No command may write what it still reads; element by element, it may write
 /// where it has read.
 void Machine::checkOverlap(const Window &window, bool mayBeSame) {
@@ -34,7 +32,7 @@ void Machine::checkOverlap(const Window &window, bool mayBeSame) {
     bool isSame = operand->begin == window.begin &&
                   operand->dtype == window.dtype && operand->layout->map &&
                   window.layout->map &&
-                  *operand->layout->map == *window.layout->map;
+                  operand->layout->map->isAt(*window.layout->map);
     if (!mayBeSame || !isSame)
       memory.setProblem({Problem::Overlap,
                          window.buffer,
@@ -52,35 +50,57 @@ void Machine::write(const Window &window, const Content &content,
   memory.write(window, content);
 }
 
-void Machine::writePieces(const Window &window, const Pieces &pieces,
-                          bool mayOverlap) {
-  checkOverlap(window, mayOverlap);
-  memory.writePieces(window, pieces);
+/// Whether two windows have a place in common.
+static bool overlap(const Window &left, const Window &right) {
+  if (left.space != right.space || left.isEmpty() || right.isEmpty() ||
+      left.begin >= right.end() || right.begin >= left.end())
+    return false;
+  uint64_t itemSize = planfile::getItemSize(left.dtype);
+  bool isFound = left.dtype == right.dtype && left.layout->map &&
+                 right.layout->inverse &&
+                 (left.begin - right.begin) % itemSize == 0;
+  if (!isFound)
+    return true;
+  Part places = *left.layout->map, others = *right.layout->inverse;
+  uint64_t first = std::min(left.begin, right.begin);
+  places.index += (left.begin - first) / itemSize;
+  others.position += (right.begin - first) / itemSize;
+  Content common;
+  return !compose(places, others, 0, common) || !common.parts.empty();
 }
 
-/// By running index: in pieces, where the window has them in this order, or is
-/// one of several matrices side by side.
-Pieces Machine::readElements(const Window &window) {
-  const Layout &layout = *window.layout;
-  if (layout.isGapless && *layout.map == IndexMap::range(0, layout.numel))
-    return readPieces(window);
-  Content content = read(window);
-  if (const Pieces *matrix = values.findMatrix(content))
-    return *matrix;
-  return {{layout.numel, content}};
-}
-
-void Machine::writeElements(const Window &window, const Pieces &pieces) {
-  const Layout &layout = *window.layout;
-  if (layout.isGapless && *layout.map == IndexMap::range(0, layout.numel))
-    return writePieces(window, pieces);
-  if (!pieces.empty())
-    write(window, join(pieces));
+/// Nor may it write a place twice.
+void Machine::checkTargets(const std::vector<const Window *> &targets) {
+  for (size_t i = 0; i != targets.size(); ++i)
+    for (size_t j = 0; j != i; ++j)
+      if (targets[i] && targets[j] && overlap(*targets[i], *targets[j]))
+        memory.setProblem({Problem::Overlap,
+                           targets[i]->buffer,
+                           std::max(targets[i]->begin, targets[j]->begin),
+                           std::min(targets[i]->end(), targets[j]->end()),
+                           {},
+                           targets[j]->buffer,
+                           -1});
 }
 
 //===----------------------------------------------------------------------===//
 // Operators
 //===----------------------------------------------------------------------===//
+
+Number Machine::getOperand(const Window &window, const Content &content) const {
+  return Key("operand", values.getNumber(content), window.layout->shape,
+             window.dtype)
+      .number();
+}
+
+Number Machine::take(const Window &window) {
+  Content content = read(window);
+  same &= Values::getSame(content);
+  if (values.isRecording)
+    for (const Part &part : content.parts)
+      taken.push_back(part.base);
+  return getOperand(window, content);
+}
 
 /// The number of a call, from those of all arguments.
 Number Machine::call(const Operator &op, const std::vector<Number> &arguments) {
@@ -96,18 +116,20 @@ Number Machine::call(const Operator &op, const std::vector<Number> &arguments) {
   return key.number();
 }
 
-Content Machine::result(Number call, size_t index, const Layout &layout,
-                        DType dtype) {
-  return Values::vector(
-      Key("result", call, index, layout.shape, dtype).number(), layout.numel);
+Content Machine::result(const Operator &op, Number call, size_t index,
+                        const Layout &layout, DType dtype) {
+  Number base = Key("result", call, index, layout.shape, dtype).number();
+  if (values.isRecording)
+    values.note(base, std::string(values.maker).append(" of"), taken);
+  return Content::vector(base, layout.numel, op.hasEffect ? 0 : same);
 }
 
 /// A number as the element type has it.
-static double getScalar(const Literal &literal, DType dtype) {
-  double value = !literal.floats.empty()     ? literal.floats.front()
-                 : !literal.integers.empty() ? double(literal.integers.front())
-                                             : 0;
-  return dtype == DType::Bool ? double(value != 0) : value;
+static uint64_t getScalar(const Literal &literal, DType dtype) {
+  if (!literal.floats.empty())
+    return getUniformBits(literal.floats.front(), dtype);
+  return getUniformBits(
+      literal.integers.empty() ? int64_t(0) : literal.integers.front(), dtype);
 }
 
 static int64_t getInteger(const std::vector<Argument> &arguments, int position,
@@ -127,89 +149,106 @@ static const Window *getTensor(const std::vector<Argument> &arguments,
   return tensors.size() == 1 ? tensors.front() : nullptr;
 }
 
+/// An axis by its number, which may count from the end.
+static size_t getAxis(int64_t dim, size_t rank) {
+  return static_cast<size_t>(dim < 0 ? dim + static_cast<int64_t>(rank) : dim);
+}
+
 /// The gradient of a slice or a selection, or one that is put in its place.
-void Machine::writeWindow(const Operator &op,
+/// Returns false for what is done by another rule, as all below.
+bool Machine::writeWindow(const Operator &op,
                           const std::vector<Argument> &arguments,
                           const Window &target) {
   const Window &source = *getTensor(arguments, op.source);
   const Window *base = getTensor(arguments, op.base);
-  Content content = read(source);
-  write(target, base ? read(*base) : Values::zero(target.dtype));
-  if (source.isEmpty())
-    return;
   std::vector<int64_t> sizes = target.layout->sizes,
                        strides = target.layout->strides;
-  int64_t rank = static_cast<int64_t>(sizes.size());
-  int64_t dim = getInteger(arguments, op.dim, 0);
-  size_t axis = static_cast<size_t>(dim < 0 ? dim + rank : dim);
-  if (axis >= sizes.size())
-    return;
+  size_t axis = getAxis(getInteger(arguments, op.dim, 0), sizes.size());
+  if (axis >= sizes.size() || (base && base->layout->sizes != sizes))
+    return false;
   bool selects = op.index >= 0;
   int64_t start = getInteger(arguments, selects ? op.index : op.start, 0);
   start = start < 0 ? start + sizes[axis] : start;
   start = std::clamp<int64_t>(start, 0, sizes[axis]);
   int64_t offset = start * strides[axis];
   if (selects) {
+    if (start == sizes[axis])
+      return false;
     sizes.erase(sizes.begin() + axis);
     strides.erase(strides.begin() + axis);
   } else {
-    strides[axis] *= std::max<int64_t>(getInteger(arguments, op.step, 1), 1);
-    sizes[axis] = source.layout->sizes.size() == sizes.size()
-                      ? source.layout->sizes[axis]
-                      : 0;
-  }
-  Layout inner(std::move(sizes), std::move(strides));
-  Window part = target.at(offset, inner);
-  if (part.end() <= target.end())
-    write(part, content);
-}
-
-/// The elements along the axes from `dim` on.
-static uint64_t getColumns(const Window &window, size_t dim) {
-  const std::vector<int64_t> &sizes = window.layout->sizes;
-  uint64_t count = 1;
-  for (size_t i = dim; i < sizes.size(); ++i)
-    count *= static_cast<uint64_t>(sizes[i]);
-  return count;
-}
-
-/// Matrices side by side: their rows are the elements ahead of `dim`, and their
-/// columns those behind. Returns false for what is done by another rule.
-bool Machine::concatenate(const Argument &sources, int64_t dim,
-                          const Window &target) {
-  const std::vector<int64_t> &sizes = target.layout->sizes;
-  size_t axis =
-      static_cast<size_t>(dim < 0 ? dim + int64_t(sizes.size()) : dim);
-  if (axis >= sizes.size() || target.isEmpty())
-    return false;
-  uint64_t columns = getColumns(target, axis), sum = 0;
-  uint64_t rows = target.layout->numel / columns;
-  for (const Window *source : sources.tensors) {
-    if (!source || source->layout->sizes.size() != sizes.size() ||
-        source->layout->numel != rows * getColumns(*source, axis))
+    int64_t step = std::max<int64_t>(getInteger(arguments, op.step, 1), 1);
+    int64_t size = source.layout->sizes.size() == sizes.size()
+                       ? source.layout->sizes[axis]
+                       : 0;
+    if (size > 0 && (size - 1) > (sizes[axis] - 1 - start) / step)
       return false;
-    sum += getColumns(*source, axis);
+    strides[axis] *= step;
+    sizes[axis] = size;
   }
-  if (sum != columns)
+  if (sizes != source.layout->sizes)
     return false;
-  std::vector<Values::Matrix> matrices;
-  for (const Window *source : sources.tensors) {
-    matrices.push_back({getColumns(*source, axis), readElements(*source)});
-    if (source->dtype != target.dtype)
-      for (Piece &piece : matrices.back().elements)
-        piece.content = values.cast(piece.content, target.dtype);
-  }
-  writeElements(target, values.beside(rows, matrices));
+  Content content = read(source);
+  write(target,
+        base ? read(*base) : Values::zero(target.dtype, target.layout->numel));
+  Layout inner(std::move(sizes), std::move(strides));
+  if (!source.isEmpty())
+    write(target.at(offset, inner), content);
   return true;
 }
 
-/// Each target is a window of the source. Returns false as above.
+/// Each source in a window of the target.
+bool Machine::concatenate(const Argument &sources, int64_t dim,
+                          const Window &target) {
+  std::vector<int64_t> sizes = target.layout->sizes;
+  size_t axis = getAxis(dim, sizes.size());
+  if (axis >= sizes.size() || target.isEmpty())
+    return false;
+  int64_t sum = 0;
+  for (const Window *source : sources.tensors) {
+    if (!source || source->layout->sizes.size() != sizes.size())
+      return false;
+    sizes[axis] = source->layout->sizes[axis];
+    if (source->layout->sizes != sizes)
+      return false;
+    sum += sizes[axis];
+  }
+  if (sum != target.layout->sizes[axis])
+    return false;
+  // Rows of the elements from `axis` on, all sources side by side.
+  auto getColumns = [&](const Window &window) {
+    uint64_t columns = 1;
+    for (size_t i = axis; i != sizes.size(); ++i)
+      columns *= static_cast<uint64_t>(window.layout->sizes[i]);
+    return columns;
+  };
+  uint64_t columns = getColumns(target), at = 0;
+  Content result;
+  for (const Window *source : sources.tensors) {
+    if (source->isEmpty())
+      continue;
+    operands.push_back(source);
+    Content content = memory.readPacked(*source);
+    if (source->dtype != target.dtype)
+      content = values.cast(content, target.dtype);
+    uint64_t own = getColumns(*source);
+    Part places = Part::range(own);
+    places.add({source->layout->numel / own, columns, own});
+    places.position = at;
+    Content vector = values.pack(content, source->layout->numel);
+    Values::place(result, values.select(places, vector), 0);
+    at += own;
+  }
+  write(target, result);
+  return true;
+}
+
+/// Each target is a window of the source.
 bool Machine::split(const Window &source, int64_t dim,
                     const std::vector<int64_t> &lengths,
                     const std::vector<const Window *> &targets) {
   std::vector<int64_t> sizes = source.layout->sizes;
-  size_t axis =
-      static_cast<size_t>(dim < 0 ? dim + int64_t(sizes.size()) : dim);
+  size_t axis = getAxis(dim, sizes.size());
   if (axis >= sizes.size() || lengths.size() != targets.size() ||
       std::accumulate(lengths.begin(), lengths.end(), int64_t(0)) !=
           sizes[axis])
@@ -230,112 +269,154 @@ bool Machine::split(const Window &source, int64_t dim,
   return true;
 }
 
+/// A choice of rows.
+bool Machine::embed(const Operator &op, const std::vector<Argument> &arguments,
+                    const Window &target) {
+  const Window *source = getTensor(arguments, op.source),
+               *index = getTensor(arguments, op.index);
+  if (!source || !index || source->layout->sizes.size() != 2)
+    return false;
+  const Operator &choose =
+      getOperator("aten::index_select.out",
+                  archive::lookupOpFacts("index_select.out")->schema);
+  auto count = static_cast<int64_t>(index->layout->numel);
+  Layout flat = Layout::vector(index->layout->numel);
+  Layout table({count, source->layout->sizes.back()}, {0, 0});
+  Number rows = take(*source);
+  Content chosen = read(*index);
+  same &= Values::getSame(chosen);
+  Number number = call(choose, {rows, Literal{Value::Int, {0}}.number(),
+                                getOperand(index->at(0, flat), chosen)});
+  write(target, result(choose, number, 0, table, target.dtype));
+  return true;
+}
+
+/// A sum, divided.
+bool Machine::average(const Operator &op,
+                      const std::vector<Argument> &arguments,
+                      const Window &target) {
+  const Window &source = *getTensor(arguments, op.source);
+  const Operator &sum =
+      getOperator("aten::sum.IntList_out",
+                  archive::lookupOpFacts("sum.IntList_out")->schema);
+  const Operator &divide =
+      getOperator("aten::div.out", archive::lookupOpFacts("div.out")->schema);
+  auto literal = [&](int position, const Literal &fallback) {
+    const Literal *given =
+        position < 0 ? nullptr : arguments[size_t(position)].literal;
+    return (given ? *given : fallback).number();
+  };
+  Number total =
+      call(sum, {take(source), literal(op.dim, Literal{Value::Ints}),
+                 literal(op.keepdim, Literal{Value::Bool, {0}}),
+                 Literal{Value::Type, {int64_t(target.dtype)}}.number()});
+  uint64_t count =
+      source.layout->numel / std::max<uint64_t>(target.layout->numel, 1);
+  Content sums = result(sum, total, 0, *target.layout, target.dtype);
+  Number quotient =
+      call(divide, {getOperand(target, sums),
+                    Literal{Value::Int, {int64_t(count)}}.number()});
+  write(target, result(divide, quotient, 0, *target.layout, target.dtype));
+  return true;
+}
+
+/// A power that is a copy, or a product.
+bool Machine::raise(const Operator &op, const std::vector<Argument> &arguments,
+                    const Window &target) {
+  const Window &source = *getTensor(arguments, op.source);
+  const Literal *literal = arguments[size_t(op.value)].literal;
+  if (source.dtype != target.dtype || !literal)
+    return false;
+  bool isFloat = target.dtype == DType::F32 || target.dtype == DType::F64;
+  uint64_t exponent = getScalar(*literal, DType::F64);
+  if (exponent == hashDouble(1)) {
+    write(target, read(source), /*mayOverlap=*/true);
+    return true;
+  }
+  if (exponent != hashDouble(2) || !isFloat)
+    return false;
+  const Operator &multiply =
+      getOperator("aten::mul.out", archive::lookupOpFacts("mul.out")->schema);
+  Number base = take(source);
+  write(target,
+        result(multiply, call(multiply, {base, base}), 0, *target.layout,
+               target.dtype),
+        /*mayOverlap=*/true);
+  return true;
+}
+
+/// What is the same as something simpler.
+bool Machine::launchAsSimpler(const Operator &op,
+                              const std::vector<Argument> &arguments,
+                              const std::vector<const Window *> &targets) {
+  const Window *target = targets.size() == 1 ? targets.front() : nullptr;
+  const Window *source = getTensor(arguments, op.source);
+  const Window *value = getTensor(arguments, op.value);
+  auto convert = [&](const Window &from, const Part *layout) {
+    Content content = read(from);
+    if (layout)
+      content = values.select(*layout, content);
+    if (from.dtype != target->dtype)
+      content = values.cast(content, target->dtype);
+    write(*target, content);
+    return true;
+  };
+  switch (op.kind) {
+  case Operator::Plain:
+    return false;
+  case Operator::Copy:
+    return source && target && source->layout->numel == target->layout->numel &&
+           convert(*source, nullptr);
+  case Operator::Fill: {
+    if (!target)
+      return false;
+    uint64_t bits = getUniformBits(op.constant, target->dtype);
+    if (op.value >= 0)
+      if (const Literal *literal = arguments[size_t(op.value)].literal)
+        bits = getScalar(*literal, target->dtype);
+    write(*target, Values::uniform(bits, target->dtype, target->layout->numel));
+    return true;
+  }
+  case Operator::FillTensor: {
+    if (!target || !value || value->layout->numel != 1)
+      return false;
+    Part all;
+    all.add({target->layout->numel, 1, 0});
+    return convert(*value, &all);
+  }
+  case Operator::Concatenate:
+    return target && concatenate(arguments[size_t(op.source)],
+                                 getInteger(arguments, op.dim, 0), *target);
+  case Operator::Split: {
+    const Literal *lengths = arguments[size_t(op.value)].literal;
+    return source && lengths &&
+           split(*source, getInteger(arguments, op.dim, 0), lengths->integers,
+                 targets);
+  }
+  case Operator::WindowWrite:
+    return source && target && writeWindow(op, arguments, *target);
+  case Operator::Embedding:
+    return target && embed(op, arguments, *target);
+  case Operator::Mean:
+    return source && target && average(op, arguments, *target);
+  case Operator::Power:
+    return source && target && raise(op, arguments, *target);
+  }
+  return false;
+}
+
 void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
                      const std::vector<const Window *> &results) {
-  using Kind = Operator;
-  beginCommand();
   std::vector<const Window *> targets = results;
   if (targets.empty())
     for (size_t i = 0; i != arguments.size(); ++i)
       if (op.schema.arguments[i].isWritten)
         for (const Window *tensor : arguments[i].tensors)
           targets.push_back(tensor);
-  const Window *target = targets.size() == 1 ? targets.front() : nullptr;
-  const Window *source = getTensor(arguments, op.source);
-  const Window *value = getTensor(arguments, op.value);
-
-  // Those that are the same as something simpler.
-  if (op.kind == Kind::Copy && source && target &&
-      source->layout->numel == target->layout->numel) {
-    Content content = read(*source);
-    if (source->dtype != target->dtype)
-      content = values.cast(content, target->dtype);
-    return write(*target, content);
-  }
-  if (op.kind == Kind::Fill && target) {
-    double constant = op.constant;
-    if (op.value >= 0)
-      if (const Literal *literal = arguments[size_t(op.value)].literal)
-        constant = getScalar(*literal, target->dtype);
-    return write(*target, Values::uniform(constant, target->dtype));
-  }
-  if (op.kind == Kind::FillTensor && target && value &&
-      value->layout->numel == 1) {
-    Content content = read(*value);
-    if (value->dtype != target->dtype)
-      content = values.cast(content, target->dtype);
-    if (!content.isUniform && !content.map.append(target->layout->numel, 0))
-      return;
-    return write(*target, content);
-  }
-  if (op.kind == Kind::Concatenate && target &&
-      concatenate(arguments[size_t(op.source)],
-                  getInteger(arguments, op.dim, 0), *target))
+  checkTargets(targets);
+  beginCommand();
+  if (launchAsSimpler(op, arguments, targets))
     return;
-  if (op.kind == Kind::Split && source)
-    if (const Literal *lengths = arguments[size_t(op.value)].literal)
-      if (split(*source, getInteger(arguments, op.dim, 0), lengths->integers,
-                targets))
-        return;
-  if (op.kind == Kind::WindowWrite && source && target)
-    return writeWindow(op, arguments, *target);
-  if (op.kind == Kind::Embedding && source && target) {
-    if (const Window *index = getTensor(arguments, op.index)) {
-      const Operator &choose =
-          getOperator("aten::index_select.out",
-                      archive::lookupOpFacts("index_select.out")->schema);
-      Content rows = read(*source), chosen = read(*index);
-      int64_t count = static_cast<int64_t>(index->layout->numel);
-      Layout flat = Layout::vector(index->layout->numel);
-      Layout table({count, source->layout->sizes.back()}, {0, 0});
-      Number number = call(choose, {source->operand(rows),
-                                    Literal{Value::Int, {0}}.number(),
-                                    index->at(0, flat).operand(chosen)});
-      Content content = result(number, 0, table, target->dtype);
-      return write(*target, content);
-    }
-  }
-  if (op.kind == Kind::Mean && source && target) {
-    const Operator &sum =
-        getOperator("aten::sum.IntList_out",
-                    archive::lookupOpFacts("sum.IntList_out")->schema);
-    const Operator &divide =
-        getOperator("aten::div.out", archive::lookupOpFacts("div.out")->schema);
-    auto literal = [&](int position, const Literal &fallback) {
-      const Literal *given =
-          position < 0 ? nullptr : arguments[size_t(position)].literal;
-      return (given ? *given : fallback).number();
-    };
-    Number total =
-        call(sum, {source->operand(read(*source)),
-                   literal(op.dim, Literal{Value::Ints}),
-                   literal(op.keepdim, Literal{Value::Bool, {0}}),
-                   Literal{Value::Type, {int64_t(target->dtype)}}.number()});
-    uint64_t count =
-        source->layout->numel / std::max<uint64_t>(target->layout->numel, 1);
-    Content sums = result(total, 0, *target->layout, target->dtype);
-    Number quotient =
-        call(divide, {target->operand(sums),
-                      Literal{Value::Int, {int64_t(count)}}.number()});
-    return write(*target, result(quotient, 0, *target->layout, target->dtype));
-  }
-
-  if (op.kind == Kind::Power && source && target &&
-      source->dtype == target->dtype) {
-    const Literal *literal = arguments[size_t(op.value)].literal;
-    double exponent = literal ? getScalar(*literal, DType::F64) : 0;
-    if (exponent == 1)
-      return write(*target, read(*source));
-    if (exponent == 2 &&
-        (target->dtype == DType::F32 || target->dtype == DType::F64)) {
-      const Operator &multiply = getOperator(
-          "aten::mul.out", archive::lookupOpFacts("mul.out")->schema);
-      Number base = source->operand(read(*source));
-      return write(*target, result(call(multiply, {base, base}), 0,
-                                   *target->layout, target->dtype));
-    }
-  }
-
   std::vector<Number> numbers;
   for (size_t i = 0; i != arguments.size(); ++i) {
     const Argument &argument = arguments[i];
@@ -348,7 +429,7 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
     }
     Key list("tensors");
     for (const Window *tensor : argument.tensors) {
-      number = tensor ? tensor->operand(read(*tensor)) : 0;
+      number = tensor ? take(*tensor) : 0;
       list.add(number);
     }
     if (op.schema.arguments[i].isList)
@@ -358,7 +439,7 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
   for (size_t i = 0; i != targets.size(); ++i)
     if (targets[i])
       write(*targets[i],
-            result(number, i, *targets[i]->layout, targets[i]->dtype),
+            result(op, number, i, *targets[i]->layout, targets[i]->dtype),
             op.isPointwise);
 }
 
@@ -368,155 +449,123 @@ void Machine::copy(const Window &source, const Window &target) {
 }
 
 void Machine::move(const Window &source, const Window &target) {
-  bool isCast = source.dtype != target.dtype;
-  // What lies in one order on both sides is copied piece by piece.
-  if (source.layout->isGapless && target.layout->isGapless &&
-      *source.layout->map == *target.layout->map) {
-    Pieces pieces = readPieces(source);
-    if (isCast)
-      for (Piece &piece : pieces)
-        piece.content = values.cast(piece.content, target.dtype);
-    return writePieces(target, pieces);
-  }
-  Pieces pieces = readElements(source);
-  if (isCast)
-    for (Piece &piece : pieces)
-      piece.content = values.cast(piece.content, target.dtype);
-  writeElements(target, pieces);
+  operands.push_back(&source);
+  Content content = memory.readPacked(source);
+  if (source.dtype != target.dtype)
+    content = values.cast(content, target.dtype);
+  write(target, content);
 }
 
 void Machine::zero(const Window &target) {
   beginCommand();
-  write(target, Values::zero(target.dtype));
+  write(target, Values::zero(target.dtype, target.layout->numel));
 }
 
 //===----------------------------------------------------------------------===//
 // Collectives
 //===----------------------------------------------------------------------===//
 
-static uint64_t getSize(const Pieces &pieces) {
-  uint64_t size = 0;
-  for (const Piece &piece : pieces)
-    size += piece.size;
-  return size;
+/// Collectives know memory, not tensors: both sides are its elements in their
+/// order there.
+template <typename Change>
+void Machine::communicate(const Window &source, const Window &target,
+                          bool mayOverlap, const Change &change) {
+  beginCommand();
+  Layout from = Layout::vector(source.layout->numel),
+         to = Layout::vector(target.layout->numel);
+  Window own = source.at(0, from);
+  operands.push_back(&own);
+  Content content = memory.readPacked(own);
+  write(target.at(0, to), change(content), mayOverlap);
+  operands.clear(); // the window is gone
 }
 
 void Machine::allGather(const Window &source, const Window &target,
                         uint64_t axes) {
-  beginCommand();
-  Pieces pieces = readPieces(source);
-  // A rank's pieces of several wholes are its row.
-  uint64_t rows =
-      target.layout->numel / std::max<uint64_t>(1, source.layout->numel);
-  std::vector<Values::Matrix> matrices;
-  for (const Piece &piece : pieces) {
-    const Values::Shard *shard = values.findShard(piece.content);
-    if (!shard || shard->axes != axes || shard->size != piece.size ||
-        getSize(shard->whole) != rows * piece.size)
-      return write(target,
-                   Values::vector(
-                       Key("all_gather", join(pieces).number(), axes).number(),
-                       target.layout->numel));
-    matrices.push_back({piece.size, shard->whole});
-  }
-  writePieces(target, values.beside(rows, matrices));
+  communicate(source, target, false, [&](const Content &content) {
+    return values.gather(content, axes, source.layout->numel);
+  });
 }
 
 void Machine::keepPiece(const Window &source, const Window &target,
                         uint64_t axes) {
-  beginCommand();
-  write(target, values.shard(readPieces(source), axes, target.layout->numel));
-}
-
-Pieces Machine::sum(const Pieces &flat, uint64_t axes, double divisor,
-                    DType via, DType dtype) {
-  Pieces result;
-  for (const Piece &piece : flat)
-    append(result,
-           {piece.size, values.sum(piece.content, axes, divisor, via, dtype)});
-  return result;
+  communicate(source, target, false, [&](const Content &content) {
+    return values.scatter(content, axes, target.layout->numel);
+  });
 }
 
 void Machine::reduceScatter(const Window &source, const Window &target,
-                            uint64_t axes, double divisor, DType via) {
-  beginCommand();
-  std::vector<Values::Matrix> matrices;
-  Pieces whole = readPieces(source);
-  const Values::Row *row =
-      whole.size() == 1 ? values.findRow(whole.front().content) : nullptr;
-  if (row && row->columns == target.layout->numel)
-    matrices = row->matrices;
-  else
-    matrices.push_back({target.layout->numel, std::move(whole)});
-  Pieces pieces;
-  for (const auto &[columns, elements] : matrices)
-    pieces.push_back(
-        {columns, values.shard(sum(elements, axes, divisor, via, target.dtype),
-                               axes, columns)});
-  writePieces(target, pieces);
+                            uint64_t axes, Values::Divisors divisors,
+                            DType via) {
+  communicate(source, target, false, [&](const Content &content) {
+    Content sum = values.sum(content, axes, divisors, via, target.dtype,
+                             source.layout->numel);
+    return values.scatter(sum, axes, target.layout->numel);
+  });
 }
 
 void Machine::allReduce(const Window &source, const Window &target,
-                        uint64_t axes, double divisor, DType via) {
-  beginCommand();
-  writePieces(target, sum(readPieces(source), axes, divisor, via, target.dtype),
-              /*mayOverlap=*/true);
+                        uint64_t axes, Values::Divisors divisors, DType via) {
+  communicate(source, target, /*mayOverlap=*/true, [&](const Content &content) {
+    return values.sum(content, axes, divisors, via, target.dtype,
+                      source.layout->numel);
+  });
 }
 
 //===----------------------------------------------------------------------===//
 // Flat parameters
 //===----------------------------------------------------------------------===//
 
-Pieces Machine::readFlat(const Unit &unit, const Window &window) {
-  if (unit.shards == 1)
-    return readPieces(window);
+Content Machine::readFlat(const Unit &unit, const Window &window) {
   Content content = read(window);
-  const Values::Shard *shard = values.findShard(content);
-  if (shard && shard->axes == unit.axes)
-    return shard->whole;
-  return {{unit.numel,
-           Values::vector(Key("flat", content.number()).number(), unit.numel)}};
+  return unit.shards == 1
+             ? content
+             : values.gather(content, unit.axes, window.layout->numel);
 }
 
 void Machine::writeFlat(const Unit &unit, const Window &window,
-                        const Pieces &flat) {
-  if (unit.shards == 1)
-    return memory.writePieces(window, flat);
-  memory.write(window, values.shard(flat, unit.axes, window.layout->numel));
+                        const Content &flat) {
+  memory.write(window, unit.shards == 1 ? flat
+                                        : values.scatter(flat, unit.axes,
+                                                         window.layout->numel));
 }
 
-Pieces Machine::initial(const Unit &unit, std::string_view kind) {
-  Pieces flat;
+Content Machine::initial(const Unit &unit, std::string_view kind) {
+  Content flat;
   uint64_t at = 0;
   auto pad = [&](uint64_t end) {
-    append(flat, {end - at, Values::zero(unit.storage)});
+    if (at < end)
+      Values::place(flat, Values::zero(unit.storage, end - at), at);
   };
   for (const Unit::Parameter &parameter : unit.parameters) {
     pad(parameter.offset);
     auto number = [&](DType dtype) {
-      return Key("initial", hashText(kind), hashText(parameter.name), dtype)
-          .number();
+      Number base =
+          Key("initial", hashText(kind), hashText(parameter.name), dtype)
+              .number();
+      values.note(base, std::string(kind).append(" ").append(parameter.name));
+      return base;
     };
     Number stored = number(unit.storage);
     if (unit.storage != unit.compute && kind == "parameter")
       values.defineCast(stored, unit.compute, number(unit.compute));
-    append(flat, {parameter.numel, Values::vector(stored, parameter.numel)});
+    Values::place(flat, Content::vector(stored, parameter.numel, everywhere),
+                  parameter.offset);
     at = parameter.offset + parameter.numel;
   }
   pad(unit.numel);
   return flat;
 }
 
-std::vector<Pieces> Machine::update(const Unit &unit, std::string_view rule,
-                                    const std::vector<Pieces> &operands,
-                                    const std::vector<size_t> &states,
-                                    const std::vector<Range> &ranges) {
-  std::vector<Pieces> results(states.size());
+std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
+                                     const std::vector<Content> &operands,
+                                     const std::vector<size_t> &states,
+                                     const std::vector<Range> &ranges) {
+  std::vector<Content> results(states.size());
   uint64_t at = 0;
   auto keep = [&](uint64_t end) {
     for (size_t k = 0; k != states.size(); ++k)
-      for (const Piece &piece : slice(operands[states[k]], at, end))
-        append(results[k], piece);
+      Values::place(results[k], values.slice(operands[states[k]], at, end), at);
     at = std::max(at, end);
   };
   auto change = [&](uint64_t end) {
@@ -524,17 +573,23 @@ std::vector<Pieces> Machine::update(const Unit &unit, std::string_view rule,
       return;
     Key key("update", hashText(rule));
     bool areZero = true;
-    for (const Pieces &operand : operands) {
-      Pieces part = slice(operand, at, end);
+    uint64_t same = everywhere;
+    Content all; // for words
+    for (const Content &operand : operands) {
+      Content part = values.slice(operand, at, end);
       areZero &= Values::isZero(part);
-      key.add(join(part).number());
+      same &= Values::getSame(part);
+      key.add(values.getNumber(part));
+      all.parts.insert(all.parts.end(), part.parts.begin(), part.parts.end());
     }
     if (areZero)
       return keep(end); // zero stays zero
-    for (size_t k = 0; k != states.size(); ++k)
-      append(results[k],
-             {end - at, Values::vector(Key("state", key.number(), k).number(),
-                                       end - at)});
+    for (size_t k = 0; k != states.size(); ++k) {
+      Number base = Key("state", key.number(), k).number();
+      values.note(
+          base, std::string("the update by ").append(rule).append(" of"), all);
+      Values::place(results[k], Content::vector(base, end - at, same), at);
+    }
     at = end;
   };
   auto parameter = unit.parameters.begin();
@@ -554,35 +609,34 @@ std::vector<Pieces> Machine::update(const Unit &unit, std::string_view rule,
   return results;
 }
 
+Meaning Machine::describe(const Content &content,
+                          std::optional<Number> number) {
+  Meaning meaning{number.value_or(values.getNumber(content))};
+  if (values.isRecording) {
+    meaning.words = values.describe(content);
+    meaning.unknown = values.findUnknown(content);
+  }
+  return meaning;
+}
+
 void Machine::describe(const Unit &unit, std::string_view what,
-                       const Pieces &flat, bool skipsZeros,
+                       const Content &flat, bool skipsZeros,
                        Meanings &meanings) {
   auto name = [&](std::string_view of) {
     return std::string(what).append(" ").append(of);
   };
   bool padsAreZero = true;
-  auto part = flat.begin();
-  uint64_t start = 0; // of `part`
-  auto take = [&](uint64_t begin, uint64_t end) {
-    while (part != flat.end() && start + part->size <= begin)
-      start += (part++)->size;
-    Pieces rest;
-    uint64_t from = start;
-    for (auto it = part; it != flat.end() && from < end; from += (it++)->size)
-      rest.push_back(*it);
-    return slice(rest, begin - start, end - start);
-  };
   uint64_t at = 0;
   for (const Unit::Parameter &parameter : unit.parameters) {
-    padsAreZero &= Values::isZero(take(at, parameter.offset));
+    padsAreZero &= Values::isZero(values.slice(flat, at, parameter.offset));
     at = parameter.offset + parameter.numel;
-    Pieces content = take(parameter.offset, at);
+    Content content = values.slice(flat, parameter.offset, at);
     if (!skipsZeros || !Values::isZero(content))
-      meanings[name(parameter.name)] = join(content).number();
+      meanings[name(parameter.name)] = describe(content);
   }
-  padsAreZero &= Values::isZero(take(at, unit.numel));
+  padsAreZero &= Values::isZero(values.slice(flat, at, unit.numel));
   if (!padsAreZero)
-    meanings[name(unit.name) + " padding"] = join(flat).number();
+    meanings[name(unit.name) + " padding"] = describe(flat);
 }
 
 } // namespace fsdp::symbolic

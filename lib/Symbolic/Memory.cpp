@@ -28,18 +28,15 @@ Layout::Layout(std::vector<int64_t> givenSizes, std::vector<int64_t> given)
   if (numel == 0)
     return;
   extent = last + 1;
-  map = IndexMap::get(sizes.size(), sizes.data(), strides.data());
+  if (numel < Ranks::elements && extent < Ranks::elements)
+    map = Part::layout(sizes.size(), sizes.data(), strides.data());
   if (map)
-    inverse = PlaceMap::invert(*map);
+    inverse = map->invert();
   isGapless = inverse && numel == extent;
 }
 
 uint64_t Window::end() const {
   return begin + layout->extent * getItemSize(dtype);
-}
-
-Number Window::operand(const Content &content) const {
-  return Key("operand", content.number(), layout->shape, dtype).number();
 }
 
 Window Window::at(int64_t offset, const Layout &inner) const {
@@ -132,82 +129,91 @@ void Memory::checkLoss(const Window &window) {
 // Content
 //===----------------------------------------------------------------------===//
 
-/// What `map` finds in a segment, counting elements from the byte `at`.
-/// `layout` stands for a layout that has no map.
-Content Memory::get(const Window &window, Segments::const_iterator segment,
-                    uint64_t at, const std::optional<IndexMap> &map,
-                    Number layout) {
+/// Adds what `layout`, with places from the window on, finds of its own in a
+/// segment. False if that can not be followed.
+bool Memory::get(const Window &window, Segments::const_iterator segment,
+                 const Part &layout, Content &result) {
+  if (segment->second.root != window.root)
+    return true;
   const Store &store = stores[segment->second.store];
-  uint64_t shift = segment->second.shift + (at - segment->first);
-  uint64_t itemSize = getItemSize(window.dtype);
-  bool isElements = store.dtype == window.dtype && shift % itemSize == 0;
-  if (isElements && store.content.isUniform && store.isGapless)
-    return store.content;
-  std::optional<IndexMap> places;
-  if (isElements && map)
-    places = map->shifted(shift / itemSize);
-  if (places && store.inverse)
-    if (auto index = (*store.inverse)(*places)) {
-      if (store.content.isUniform)
-        return store.content;
-      if (auto found = PlaceMap::ofIndices(store.content.map)(*index))
-        return {store.content.base, false, *found};
-    }
-  if (store.hasUnwrittenGaps)
-    report(window, Problem::Unwritten, window.begin, window.end(), nullptr, {});
-  if (places)
-    return {store.bytes, false, *places};
-  // The bytes as something else.
-  return Values::vector(
-      Key("bits", store.bytes, shift, window.dtype, layout).number(),
-      window.layout->numel);
+  auto itemSize = static_cast<int64_t>(getItemSize(window.dtype));
+  auto shift = static_cast<int64_t>(window.begin + segment->second.shift -
+                                    segment->first);
+  std::optional<Content> other;
+  if (store.dtype != window.dtype)
+    other = values->reinterpret(store.content, store.dtype, window.dtype);
+  if (shift % itemSize != 0 || (store.dtype != window.dtype && !other))
+    return false;
+  Part places = layout;
+  places.index += static_cast<uint64_t>(shift / itemSize);
+  for (const Part &part : other ? other->parts : store.content.parts)
+    if (!compose(places, part, ~Ranks::elements, result))
+      return false;
+  return true;
 }
 
-/// Bytes that have been checked, as elements.
-Pieces Memory::getPieces(const Window &window, uint64_t begin, uint64_t end) {
-  Pieces pieces;
+/// The same in all segments of the window; `layout` ends where the last one
+/// does, or before.
+bool Memory::getAll(const Window &window, const Part &layout, Content &result) {
   Segments &part = segments[static_cast<size_t>(window.space)];
-  uint64_t itemSize = getItemSize(window.dtype);
-  for (auto it = find(part, begin); it != part.end() && it->first < end; ++it) {
-    uint64_t from = std::max(begin, it->first);
-    uint64_t size = (std::min(end, it->second.end) - from) / itemSize;
-    append(pieces,
-           {size, get(window, it, from, IndexMap::range(0, size), size)});
+  uint64_t itemSize = getItemSize(window.dtype), end = window.end();
+  auto it = find(part, window.begin);
+  if (it->first <= window.begin && it->second.end >= end)
+    return get(window, it, layout, result);
+  for (; it != part.end() && it->first < end; ++it) {
+    uint64_t from = std::max(window.begin, it->first) - window.begin,
+             to = std::min(end, it->second.end) - window.begin;
+    if (from % itemSize != 0 || to % itemSize != 0)
+      return false;
+    Part range = Part::range((to - from) / itemSize, from / itemSize);
+    range.position = range.index;
+    Content inside;
+    if (!compose(layout, range, 0, inside))
+      return false;
+    for (const Part &places : inside.parts)
+      if (!get(window, it, places, result))
+        return false;
   }
-  return pieces;
+  return true;
 }
 
-Content Memory::read(const Window &window) {
+/// All bytes of the window, as they were written: what can not be followed.
+Content Memory::getBytes(const Window &window, const Part *layout) {
+  Segments &part = segments[static_cast<size_t>(window.space)];
+  Key key("bytes", window.dtype, window.layout->shape, layout != nullptr);
+  for (int64_t stride : window.layout->strides)
+    key.add(static_cast<uint64_t>(stride));
+  uint64_t same = everywhere;
+  for (auto it = find(part, window.begin);
+       it != part.end() && it->first < window.end(); ++it) {
+    const Store &store = stores[it->second.store];
+    key.add(std::max(window.begin, it->first) - window.begin);
+    key.add(it->second.shift).add(static_cast<uint64_t>(store.dtype));
+    key.add(values->getNumber(store.content));
+    same &= Values::getSame(store.content);
+  }
+  return values->unknown(key.number(), window.layout->numel,
+                         "bytes that are whole elements in few pieces");
+}
+
+Content Memory::readPacked(const Window &window) {
   if (window.isEmpty())
-    return Values::zero(window.dtype);
+    return {};
   checkRead(window);
   if (problem)
     return {};
   const Layout &layout = *window.layout;
-  auto it = find(segments[static_cast<size_t>(window.space)], window.begin);
-  Number key = layout.map ? 0 : Key("strides", layout.shape).number();
-  if (!layout.map)
-    for (int64_t stride : layout.strides)
-      key = Key("strides", key, stride).number();
-  if (it->second.end >= window.end())
-    return get(window, it, window.begin, layout.map, key);
-  Content all = join(getPieces(window, window.begin, window.end()));
-  if (all.isUniform)
-    return all;
-  if (layout.map)
-    if (auto map = PlaceMap::ofIndices(all.map)(*layout.map))
-      return {all.base, false, *map};
-  return Values::vector(Key("places", all.number(), key).number(),
-                        layout.numel);
-}
-
-Pieces Memory::readPieces(const Window &window) {
-  if (window.isEmpty())
-    return {};
-  checkRead(window);
-  if (problem)
-    return {};
-  return getPieces(window, window.begin, window.end());
+  Content result;
+  if (!layout.map || !getAll(window, *layout.map, result))
+    return getBytes(window, nullptr);
+  Segments &part = segments[static_cast<size_t>(window.space)];
+  bool hasGaps = false;
+  for (auto it = find(part, window.begin);
+       it != part.end() && it->first < window.end(); ++it)
+    hasGaps |= stores[it->second.store].hasGaps;
+  if (hasGaps && !values->isWhole(result, layout.numel))
+    report(window, Problem::Unwritten, window.begin, window.end(), nullptr, {});
+  return result;
 }
 
 /// Puts a store in the place of all that is in [begin, end).
@@ -243,6 +249,48 @@ void Memory::place(const Window &window, uint64_t begin, uint64_t end,
   part.emplace_hint(it, begin, segment);
 }
 
+/// What is in the window's extent after `content` is written to its elements,
+/// by place: the gaps keep what they hold.
+Content Memory::keepGaps(const Window &window, const Content &content,
+                         bool &hasGaps) {
+  Segments &part = segments[static_cast<size_t>(window.space)];
+  const Layout &layout = *window.layout;
+  uint64_t at = window.begin, end = window.end();
+  for (auto it = find(part, at); at < end && !hasGaps; ++it) {
+    hasGaps |= it == part.end() || it->first > at ||
+               it->second.root != window.root ||
+               stores[it->second.store].hasGaps;
+    at = hasGaps ? end : it->second.end;
+  }
+  Content result;
+  Layout whole = Layout::vector(layout.extent);
+  Window extent = window;
+  extent.layout = &whole;
+  auto first = find(part, window.begin);
+  bool isEmpty = first == part.end() || first->first >= end;
+  if (!isEmpty && !getAll(extent, *whole.map, result))
+    result = getBytes(extent, &*layout.map);
+  Part touched; // the places of the elements
+  bool isFound = true;
+  for (const Part::Mode &mode : *layout.map)
+    isFound &= touched.add({mode.size, mode.stride, mode.stride});
+  Content lost;
+  for (const Part &old : result.parts)
+    isFound = isFound && compose(touched, old, ~Ranks::elements, lost);
+  for (Part &old : lost.parts)
+    old.sign = -old.sign;
+  result.add(lost);
+  result.parts.insert(result.parts.end(), content.parts.begin(),
+                      content.parts.end());
+  constexpr size_t maxParts = 1 << 12;
+  if (isFound && result.parts.size() <= maxParts)
+    return result;
+  return values->unknown(
+      Key("gaps", values->getNumber(content), values->getNumber(result))
+          .number(),
+      layout.extent, "a layout that can be followed in few pieces");
+}
+
 void Memory::write(const Window &window, const Content &content) {
   if (window.isEmpty())
     return;
@@ -250,46 +298,25 @@ void Memory::write(const Window &window, const Content &content) {
   if (problem)
     return;
   const Layout &layout = *window.layout;
-  Key key("bytes", content.number());
-  if (layout.map)
-    key.add(*layout.map);
-  else
-    for (int64_t stride : layout.strides)
-      key.add(static_cast<uint64_t>(stride));
-  bool hasUnwrittenGaps = false;
-  if (!layout.isGapless) {
-    // What the gaps hold stays.
-    Segments &part = segments[static_cast<size_t>(window.space)];
-    uint64_t at = window.begin, end = window.end();
-    for (auto it = find(part, at); at < end; ++it) {
-      hasUnwrittenGaps |= it == part.end() || it->first > at ||
-                          it->second.root != window.root ||
-                          stores[it->second.store].hasUnwrittenGaps;
-      if (hasUnwrittenGaps)
-        break;
-      at = it->second.end;
-    }
-    if (!hasUnwrittenGaps)
-      key.add(join(getPieces(window, window.begin, end)).number());
-  }
+  Content places;
+  bool isDone = layout.inverse.has_value(), hasGaps = false;
+  // What goes between gaps goes as one vector: it will be read as one.
+  Content vector =
+      layout.isGapless ? content : values->pack(content, layout.numel);
+  for (const Part &part : vector.parts)
+    isDone = isDone && compose(*layout.inverse, part, ~Ranks::elements, places);
+  if (!isDone)
+    places = values->unknown(
+        Key("write", values->getNumber(content), layout.shape, layout.extent)
+            .number(),
+        layout.extent, "a layout that can be followed in few pieces");
+  else if (!layout.isGapless)
+    places = keepGaps(window, places, hasGaps);
   place(window, window.begin, window.end(),
-        {key.number(), window.dtype, layout.isGapless, hasUnwrittenGaps,
-         content, layout.inverse});
+        {std::move(places), window.dtype, hasGaps});
   if (window.root >= writers.size())
     writers.resize(window.root + 1, -1);
   writers[window.root] = actor.position;
-}
-
-void Memory::writePieces(const Window &window, const Pieces &pieces) {
-  uint64_t at = window.begin, itemSize = getItemSize(window.dtype);
-  for (const Piece &piece : pieces) {
-    Layout layout = Layout::vector(piece.size);
-    Window part = window;
-    part.begin = at;
-    part.layout = &layout;
-    write(part, piece.content);
-    at += piece.size * itemSize;
-  }
 }
 
 } // namespace fsdp::symbolic

@@ -27,8 +27,12 @@ constexpr Roles all = gradients | bit(Role::Update);
 
 class PlanVerifier {
 public:
-  explicit PlanVerifier(const pf::Plan &plan) : plan(plan) {}
-  std::string run();
+  /// `isRecording`: so that differences can be told in words.
+  PlanVerifier(const pf::Plan &plan, const Ranks &ranks, bool isRecording)
+      : plan(plan), machine(ranks) {
+    machine.values.isRecording = isRecording;
+  }
+  Proof run();
 
 private:
   void readTables();
@@ -41,11 +45,13 @@ private:
   template <typename Update>
   void runUpdate(const char *rule, const Update &update,
                  const std::vector<uint32_t> &states);
-  std::string checkMesh() const;
-  std::string checkParameters() const;
+  Proof checkMesh() const;
+  Proof checkParameters() const;
   bool means(std::string_view what, uint64_t number) const;
   Meanings describe(Roles roles);
-  std::string compare(Roles roles, const Meanings &found);
+  Proof compare(Roles roles, const Meanings &found);
+  Proof tellDifference(const std::string &end, const std::string &name,
+                       const Meaning &found, size_t index) const;
 
   uint64_t getAxes(uint32_t communicator) const;
   uint64_t getAxis(uint32_t axis) const;
@@ -185,9 +191,10 @@ void PlanVerifier::setInitialContent() {
     const Window &window = windows[i];
     if (buffer.root() != i)
       continue;
-    auto setVector = [&](const Key &key) {
-      machine.memory.write(window,
-                           Values::vector(key.number(), window.layout->numel));
+    auto setVector = [&](const Key &key, std::string_view what, uint64_t same) {
+      machine.values.note(key.number(), what);
+      machine.memory.write(
+          window, Content::vector(key.number(), window.layout->numel, same));
     };
     switch (buffer.role()) {
     case BufferRole::Shard:
@@ -200,15 +207,19 @@ void PlanVerifier::setInitialContent() {
       break;
     }
     case BufferRole::ModelBuffer:
-      setVector(Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype()));
+      setVector(Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype()),
+                std::string("buffer ").append(nameOf(buffer.name())), 0);
       break;
     case BufferRole::Constant:
       setVector(Key("constant",
                     XXH3_64bits(buffer.bytes()->Data(), buffer.bytes()->size()),
-                    buffer.dtype()));
+                    buffer.dtype()),
+                std::string("constant ").append(nameOf(buffer.name())),
+                everywhere);
       break;
     case BufferRole::Input:
-      setVector(Key("input", buffer.index(), buffer.dtype()));
+      setVector(Key("input", buffer.index(), buffer.dtype()),
+                "input " + std::to_string(buffer.index()), 0);
       break;
     default:
       break;
@@ -250,7 +261,7 @@ template <typename Update>
 void PlanVerifier::runUpdate(const char *rule, const Update &update,
                              const std::vector<uint32_t> &states) {
   const Unit &unit = units[update.unit()];
-  std::vector<Pieces> operands = {
+  std::vector<Content> operands = {
       machine.readFlat(unit, windows[update.gradient()])};
   std::vector<size_t> changed;
   for (uint32_t state : states) {
@@ -260,7 +271,7 @@ void PlanVerifier::runUpdate(const char *rule, const Update &update,
   std::vector<Range> ranges;
   for (const pf::Interval *interval : *update.intervals())
     ranges.emplace_back(interval->begin(), interval->end());
-  std::vector<Pieces> results =
+  std::vector<Content> results =
       machine.update(unit, rule, operands, changed, ranges);
   for (size_t k = 0; k != states.size(); ++k)
     machine.writeFlat(unit, windows[states[k]], results[k]);
@@ -280,13 +291,13 @@ void PlanVerifier::runCommand(const pf::Command &command) {
     return machine.reduceScatter(windows[reduce.source()],
                                  windows[reduce.target()],
                                  getAxes(reduce.communicator()),
-                                 reduce.pre() * reduce.post(), reduce.via());
+                                 {reduce.pre(), reduce.post()}, reduce.via());
   }
   case pf::Step::AllReduce: {
     const pf::AllReduce &reduce = *command.step_as_AllReduce();
     return machine.allReduce(windows[reduce.source()], windows[reduce.target()],
                              getAxes(reduce.communicator()),
-                             reduce.pre() * reduce.post(), reduce.via());
+                             {reduce.pre(), reduce.post()}, reduce.via());
   }
   case pf::Step::AdamW: {
     const pf::AdamW &update = *command.step_as_AdamW();
@@ -382,6 +393,10 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
     Clock done = clocks[stream];
     done[stream] = first - 1;
     machine.memory.setActor({position, command.stream()}, done);
+    std::string maker; // said only if it is asked for
+    if (machine.values.isRecording)
+      maker = nameOfCommand(position);
+    machine.values.maker = maker;
     checkGroups(command, done);
     runCommand(command);
     if (machine.memory.getProblem() || !message.empty())
@@ -403,7 +418,8 @@ Meanings PlanVerifier::describe(Roles roles) {
   Meanings meanings;
   auto add = [&](std::string name, const Window &window) {
     Content content = machine.memory.read(window);
-    meanings[std::move(name)] = window.operand(content);
+    meanings[std::move(name)] =
+        machine.describe(content, machine.getOperand(window, content));
   };
   for (uint32_t i = 0; i != windows.size(); ++i) {
     const pf::Buffer &buffer = *plan.buffers()->Get(i);
@@ -420,29 +436,30 @@ Meanings PlanVerifier::describe(Roles roles) {
       add("output " + std::to_string(buffer.index()), window);
       break;
     case BufferRole::ModelBuffer: {
-      Content old = Values::vector(
+      Content old = Content::vector(
           Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype())
               .number(),
           window.layout->numel);
-      if (machine.memory.read(window).number() != old.number())
+      if (machine.values.getNumber(machine.memory.read(window)) !=
+          machine.values.getNumber(old))
         add("buffer " + std::string(nameOf(buffer.name())), window);
       break;
     }
     case BufferRole::Gradient:
       if (roles == gradients)
-        Machine::describe(units[buffer.owner()], "gradient",
-                          machine.readFlat(units[buffer.owner()], window),
-                          /*skipsZeros=*/true, meanings);
+        machine.describe(units[buffer.owner()], "gradient",
+                         machine.readFlat(units[buffer.owner()], window),
+                         /*skipsZeros=*/true, meanings);
       break;
     case BufferRole::Shard:
     case BufferRole::OptimizerState:
       if (roles == all)
-        Machine::describe(units[buffer.owner()],
-                          buffer.role() == BufferRole::Shard
-                              ? "parameter"
-                              : nameOf(buffer.name()),
-                          machine.readFlat(units[buffer.owner()], window),
-                          /*skipsZeros=*/false, meanings);
+        machine.describe(units[buffer.owner()],
+                         buffer.role() == BufferRole::Shard
+                             ? "parameter"
+                             : nameOf(buffer.name()),
+                         machine.readFlat(units[buffer.owner()], window),
+                         /*skipsZeros=*/false, meanings);
       break;
     default:
       break;
@@ -452,7 +469,7 @@ Meanings PlanVerifier::describe(Roles roles) {
 }
 
 /// That the plan is for the ranks that its meaning is of.
-std::string PlanVerifier::checkMesh() const {
+Proof PlanVerifier::checkMesh() const {
   std::vector<std::pair<std::string, uint64_t>> axes;
   std::string text;
   for (const pf::MeshAxis *axis : *plan.mesh()) {
@@ -463,12 +480,13 @@ std::string PlanVerifier::checkMesh() const {
   }
   if (means("mesh", getMeshNumber(axes)))
     return {};
-  return "mesh: expected the one that the meaning of the plan is of, found [" +
-         text + "]";
+  return {Proof::Refuted,
+          "mesh: expected the one that the meaning of the plan is of, found [" +
+              text + "]"};
 }
 
 /// That parameters are loaded and trained as those of the model.
-std::string PlanVerifier::checkParameters() const {
+Proof PlanVerifier::checkParameters() const {
   std::vector<ParameterFacts> facts;
   auto getShape = [&](uint32_t index) {
     const auto &values = *plan.shapes()->Get(index)->values();
@@ -487,8 +505,9 @@ std::string PlanVerifier::checkParameters() const {
     }
   if (means("parameters", getParametersNumber(std::move(facts))))
     return {};
-  return "units: expected the parameters of the model, found other names, "
-         "sizes, strides or trainable ones";
+  return {Proof::Refuted,
+          "units: expected the parameters of the model, found other names, "
+          "sizes, strides or trainable ones"};
 }
 
 bool PlanVerifier::means(std::string_view what, uint64_t number) const {
@@ -498,14 +517,45 @@ bool PlanVerifier::means(std::string_view what, uint64_t number) const {
   return false;
 }
 
-std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
+/// What is found is another value than the one at `index` in the plan.
+Proof PlanVerifier::tellDifference(const std::string &end,
+                                   const std::string &name,
+                                   const Meaning &found, size_t index) const {
+  const pf::MeaningText *text =
+      plan.meaning_texts() && index < plan.meaning_texts()->size()
+          ? plan.meaning_texts()->Get(static_cast<uint32_t>(index))
+          : nullptr;
+  auto get = [](const flatbuffers::String *words) {
+    return words ? words->str() : std::string();
+  };
+  std::string owner;
+  for (const Unit &unit : units)
+    for (const Unit::Parameter &parameter : unit.parameters)
+      if (std::string_view(name).substr(
+              std::min(name.find(' ') + 1, name.size())) == parameter.name)
+        owner = std::string(" (unit ").append(unit.name).append(")");
+  std::string expected = text ? get(text->words()) : "";
+  std::string unknown = text ? get(text->unknown()) : "";
+  std::string message = end + ": expected the " + name + " of the model" +
+                        owner + (expected.empty() ? "" : ", " + expected) +
+                        "; found " +
+                        (found.words.empty() ? "another value" : found.words);
+  if (!found.unknown.empty())
+    return {Proof::CannotProve, message + "; " + found.unknown};
+  if (!unknown.empty())
+    return {Proof::CannotProve, message + "; in the model, " + unknown};
+  return {Proof::Refuted, message};
+}
+
+Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
   std::string end = roles == all       ? "the end of the step"
                     : roles == forward ? "the end of the forward"
                                        : "the end of the backward";
   size_t count = 0;
   // The loss first: whatever is wrong in the forward shows there.
   for (bool isLoss : {true, false})
-    for (const pf::Meaning *meaning : *plan.meaning()) {
+    for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
+      const pf::Meaning *meaning = plan.meaning()->Get(i);
       std::string name(nameOf(meaning->what()));
       if ((name == "loss") != isLoss || name == "mesh" || name == "parameters")
         continue;
@@ -521,21 +571,22 @@ std::string PlanVerifier::compare(Roles roles, const Meanings &found) {
       ++count;
       auto actual = found.find(name);
       if (actual == found.end())
-        return end + ": expected the " + name + " of the model, found none";
-      if (actual->second != meaning->value())
-        return end + ": expected the " + name +
-               " of the model, found another value";
+        return {Proof::Refuted,
+                end + ": expected the " + name + " of the model, found none"};
+      if (actual->second.number != meaning->value())
+        return tellDifference(end, name, actual->second, i);
     }
   if (count == found.size())
     return {};
-  for (const auto &[name, number] : found) {
+  for (const auto &[name, value] : found) {
     bool isKnown = false;
     for (const pf::Meaning *meaning : *plan.meaning())
       isKnown |= nameOf(meaning->what()) == name;
     if (!isKnown)
-      return end + ": expected only what the model computes, found a " + name;
+      return {Proof::Refuted,
+              end + ": expected only what the model computes, found a " + name};
   }
-  return end + ": expected each value once, found one twice";
+  return {Proof::Refuted, end + ": expected each value once, found one twice"};
 }
 
 //===----------------------------------------------------------------------===//
@@ -604,7 +655,7 @@ std::string PlanVerifier::explain(const Problem &problem) const {
   return where;
 }
 
-std::string PlanVerifier::run() {
+Proof PlanVerifier::run() {
   readTables();
   readUnits();
   setInitialContent();
@@ -616,35 +667,38 @@ std::string PlanVerifier::run() {
       }
     return false;
   };
-  auto explainProblem = [&] {
-    return message.empty() && machine.memory.getProblem()
-               ? explain(*machine.memory.getProblem())
-               : message;
+  auto check = [&]() -> Proof {
+    if (message.empty() && machine.memory.getProblem())
+      message = explain(*machine.memory.getProblem());
+    return {message.empty() ? Proof::Proved : Proof::Refuted, message};
   };
   if (runNamed("init", bit(Role::Init)))
-    if (std::string problem = explainProblem(); !problem.empty())
-      return problem;
+    if (Proof proof = check(); !proof)
+      return proof;
   const Memory before = machine.memory;
   for (Roles roles : {forward, gradients, all}) {
     machine.memory = before;
     if (!runNamed("step", roles))
-      return "programs: expected a program \"step\", without which nothing can "
-             "be proved; found none";
-    if (std::string problem = explainProblem(); !problem.empty())
-      return problem;
+      return {
+          Proof::CannotProve,
+          "programs: expected a program \"step\", without which nothing can "
+          "be proved; found none"};
+    if (Proof proof = check(); !proof)
+      return proof;
     Meanings found = describe(roles);
-    if (machine.memory.getProblem())
-      return explainProblem();
+    if (Proof proof = check(); !proof)
+      return proof;
     if (!plan.meaning())
       continue;
-    if (std::string difference = compare(roles, found); !difference.empty())
-      return difference;
+    if (Proof proof = compare(roles, found); !proof)
+      return proof;
   }
   if (!plan.meaning())
-    return "meaning: expected what the model computes, without which nothing "
-           "can be proved; found none";
-  std::string problem = checkMesh();
-  return problem.empty() ? checkParameters() : problem;
+    return {Proof::CannotProve,
+            "meaning: expected what the model computes, without which nothing "
+            "can be proved; found none"};
+  Proof proof = checkMesh();
+  return proof ? checkParameters() : proof;
 }
 
 uint64_t
@@ -673,8 +727,16 @@ uint64_t getParametersNumber(std::vector<ParameterFacts> parameters) {
   return key.number();
 }
 
-std::string verifyPlan(const pf::Plan &plan) {
-  return PlanVerifier(plan).run();
+Proof verifyPlan(const pf::Plan &plan) {
+  std::vector<uint64_t> sizes;
+  for (const pf::MeshAxis *axis : *plan.mesh())
+    sizes.push_back(axis->size());
+  std::optional<Ranks> ranks = Ranks::get(sizes);
+  if (!ranks)
+    return {Proof::CannotProve, "mesh: expected at most four million ranks"};
+  Proof proof = PlanVerifier(plan, *ranks, /*isRecording=*/false).run();
+  // What is wrong is told in words, which take time.
+  return proof ? proof : PlanVerifier(plan, *ranks, true).run();
 }
 
 } // namespace fsdp::symbolic

@@ -73,6 +73,8 @@ public:
       else
         for (const pf::Command *command : *program->commands())
           summary.initLaunches += command->step_type() == pf::Step::Launch;
+    if (plan.unproved())
+      summary.unproved = plan.unproved()->str();
     if (plan.notes())
       for (const flatbuffers::String *note : *plan.notes())
         summary.notes.push_back(note->str());
@@ -458,6 +460,8 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   printCalls("custom operators (fsdp-run needs --load): ", summary.foreign, os);
   for (const std::string &note : summary.notes)
     os << "note: " << archive::escape(note) << "\n";
+  if (!summary.unproved.empty())
+    os << "not proved: " << archive::escape(summary.unproved) << "\n";
 }
 
 llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
@@ -516,5 +520,6 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                         {"alive_at_peak", std::move(alive)}}},
       {"hooked", std::move(hooked)},
       {"custom_operators", std::move(foreign)},
-      {"notes", std::move(notes)}};
+      {"notes", std::move(notes)},
+      {"unproved", summary.unproved}};
 }

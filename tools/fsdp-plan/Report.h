@@ -58,6 +58,7 @@ struct PlanSummary {
   std::vector<std::pair<std::string, unsigned>> hooked,
       foreign; ///< Operator names and calls.
   std::vector<std::string> notes;
+  std::string unproved; // why; empty if the plan was proved
 };
 
 /// `plan` has passed the checks of the plan file.

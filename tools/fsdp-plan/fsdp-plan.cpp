@@ -100,6 +100,11 @@ struct CommandLine {
   cl::opt<bool> keepOutput{"keep-output",
                            cl::desc("Keep the outputs of the model, too"),
                            cl::cat(category)};
+  cl::opt<bool> unproved{
+      "unproved",
+      cl::desc("Write the plan also if value numbers cannot prove that it does "
+               "what the model means; the plan says so"),
+      cl::cat(category)};
   cl::opt<std::string> limit{
       "limit", cl::init("2"),
       cl::desc(
@@ -481,9 +486,19 @@ LogicalResult run(const CommandLine &line) {
   exporting.stop();
 
   mlir::TimingScope verifying = root.nest("verify the plan");
-  if (std::string problem = symbolic::verifyPlan(file->plan());
-      !problem.empty())
-    return refuse(line.output + ": " + problem);
+  symbolic::Proof proof = symbolic::verifyPlan(file->plan());
+  if (proof.verdict == symbolic::Proof::Refuted)
+    return refuse(line.output + ": " + proof.message);
+  if (!proof) {
+    if (!line.unproved)
+      return refuse(line.output + ": cannot prove the plan: " + proof.message +
+                    "; --unproved writes it all the same");
+    auto plan = *module->getOps<plan::ModuleOp>().begin();
+    plan.setUnproved(proof.message);
+    file = exportPlan(plan, line.output.getValue());
+    if (failed(file))
+      return failure();
+  }
   verifying.stop();
 
   PlanSummary summary = summarize(file->plan());

@@ -57,10 +57,17 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   const auto &buffers = *plan->buffers();
   if (std::none_of(buffers.begin(), buffers.end(), isLoss))
     throw Error(plan.name() + ": expected a plan with a loss, found none");
+  if (plan->unproved())
+    std::fprintf(stderr, "%s: not proved to do what its model means: %s\n",
+                 plan.name().c_str(), plan->unproved()->c_str());
   if (options.verify)
-    if (std::string problem = symbolic::verifyPlan(plan.plan());
-        !problem.empty())
-      throw Error(plan.name() + ": " + problem, Failure::CheckFailed);
+    if (symbolic::Proof proof = symbolic::verifyPlan(plan.plan()); !proof)
+      throw Error(plan.name() + ": " +
+                      (proof.verdict == symbolic::Proof::CannotProve
+                           ? "cannot prove the plan: "
+                           : "") +
+                      proof.message,
+                  Failure::CheckFailed);
   return std::move(plans.front());
 }
 

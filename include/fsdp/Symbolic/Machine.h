@@ -84,13 +84,22 @@ struct Unit {
 /// Elements [begin, end) of a flat parameter.
 using Range = std::pair<uint64_t, uint64_t>;
 
-/// What is there at the end, by name.
-using Meanings = std::map<std::string, Number>;
+/// What is there at the end: its number, and if they were asked for, what it is
+/// in words, and why it may differ from its equal.
+struct Meaning {
+  Number number;
+  std::string words = {}, unknown = {};
+};
+/// By name.
+using Meanings = std::map<std::string, Meaning>;
 
 class Machine {
 public:
-  Memory memory;
+  explicit Machine(const Ranks &ranks = {}) : values(ranks) {}
+  Machine(const Machine &) = delete;
+
   Values values;
+  Memory memory{values};
 
   /// The operator of a qualified name, "aten::mm"; the reference stays valid.
   /// The schema must be one.
@@ -104,53 +113,72 @@ public:
   void allGather(const Window &source, const Window &target, uint64_t axes);
   void keepPiece(const Window &source, const Window &target, uint64_t axes);
   void reduceScatter(const Window &source, const Window &target, uint64_t axes,
-                     double divisor, DType via);
+                     Values::Divisors divisors, DType via);
   void allReduce(const Window &source, const Window &target, uint64_t axes,
-                 double divisor, DType via);
+                 Values::Divisors divisors, DType via);
 
   // Flat parameters. A window is that of a rank's piece.
-  Pieces readFlat(const Unit &unit, const Window &window);
-  void writeFlat(const Unit &unit, const Window &window, const Pieces &flat);
+  Content readFlat(const Unit &unit, const Window &window);
+  void writeFlat(const Unit &unit, const Window &window, const Content &flat);
   /// What a flat parameter, or a state of it, is before all commands.
-  Pieces initial(const Unit &unit, std::string_view kind);
-  Pieces sum(const Pieces &flat, uint64_t axes, double divisor, DType via,
-             DType dtype);
+  Content initial(const Unit &unit, std::string_view kind);
   /// One update of the elements in `ranges`: what the first `states` become,
   /// by all of `operands`.
-  std::vector<Pieces> update(const Unit &unit, std::string_view rule,
-                             const std::vector<Pieces> &operands,
-                             const std::vector<size_t> &states,
-                             const std::vector<Range> &ranges);
+  std::vector<Content> update(const Unit &unit, std::string_view rule,
+                              const std::vector<Content> &operands,
+                              const std::vector<size_t> &states,
+                              const std::vector<Range> &ranges);
   /// Adds "<what> <parameter>" for each parameter, and whether pads are zero.
-  static void describe(const Unit &unit, std::string_view what,
-                       const Pieces &flat, bool skipsZeros, Meanings &meanings);
+  void describe(const Unit &unit, std::string_view what, const Content &flat,
+                bool skipsZeros, Meanings &meanings);
+  Meaning describe(const Content &content, std::optional<Number> number = {});
+
+  /// Of a content as an operand, with sizes and type.
+  Number getOperand(const Window &window, const Content &content) const;
 
   /// A new program begins.
   void resetEffects() { numEffects = 0; }
 
 private:
-  void beginCommand() { operands.clear(); }
+  void beginCommand() {
+    operands.clear();
+    taken.clear();
+    same = everywhere;
+  }
   Content read(const Window &window);
-  Pieces readPieces(const Window &window);
-  Pieces readElements(const Window &window);
   void write(const Window &window, const Content &content,
              bool mayOverlap = false);
-  void writePieces(const Window &window, const Pieces &pieces,
-                   bool mayOverlap = false);
-  void writeElements(const Window &window, const Pieces &pieces);
   void checkOverlap(const Window &window, bool mayBeSame);
+  void checkTargets(const std::vector<const Window *> &targets);
+  /// An operand of the next call.
+  Number take(const Window &window);
   Number call(const Operator &op, const std::vector<Number> &arguments);
-  Content result(Number call, size_t index, const Layout &layout, DType dtype);
-  void writeWindow(const Operator &op, const std::vector<Argument> &arguments,
+  Content result(const Operator &op, Number call, size_t index,
+                 const Layout &layout, DType dtype);
+  bool launchAsSimpler(const Operator &op,
+                       const std::vector<Argument> &arguments,
+                       const std::vector<const Window *> &targets);
+  bool writeWindow(const Operator &op, const std::vector<Argument> &arguments,
                    const Window &target);
+  bool embed(const Operator &op, const std::vector<Argument> &arguments,
+             const Window &target);
+  bool average(const Operator &op, const std::vector<Argument> &arguments,
+               const Window &target);
+  bool raise(const Operator &op, const std::vector<Argument> &arguments,
+             const Window &target);
   bool concatenate(const Argument &sources, int64_t dim, const Window &target);
   bool split(const Window &source, int64_t dim,
              const std::vector<int64_t> &lengths,
              const std::vector<const Window *> &targets);
   void move(const Window &source, const Window &target);
+  template <typename Change>
+  void communicate(const Window &source, const Window &target, bool mayOverlap,
+                   const Change &change);
 
   std::map<std::string, Operator, std::less<>> operators;
   std::vector<const Window *> operands; // of the command
+  uint64_t same = everywhere;           // of what it has taken
+  std::vector<Number> taken;            // the vectors of that, for words
   uint64_t numEffects = 0;
 };
 

@@ -1,6 +1,6 @@
 //===- Memory.h - Which value lies where ------------------------*- C++ -*-===//
 //
-// Memory as intervals of bytes, each with the value that was written there
+// Memory as intervals of bytes, each with the content that was written there
 // last, by whom, and who has read it since. A read gives the number of what it
 // finds; one that finds bytes of another buffer, or a command that no event
 // orders against, is a problem. A read counts for all that is left of what was
@@ -38,9 +38,9 @@ struct Layout {
 
   std::vector<int64_t> sizes, strides;
   uint64_t numel = 1;
-  uint64_t extent = 0; // elements from the first to behind the last
-  std::optional<IndexMap> map;
-  std::optional<PlaceMap> inverse;
+  uint64_t extent = 0; // elements from the first to after the last
+  /// Running indices to places, and back where no two share a place.
+  std::optional<Part> map, inverse;
   /// All places of the extent are elements, once each.
   bool isGapless = false;
   Number shape = 0; // of the sizes
@@ -61,8 +61,6 @@ struct Window {
 
   uint64_t end() const;
   bool isEmpty() const { return layout->numel == 0; }
-  /// Sizes and type, which together with its content make an operand.
-  Number operand(const Content &content) const;
   /// Another layout on the same memory, `offset` elements farther on.
   Window at(int64_t offset, const Layout &layout) const;
 };
@@ -86,20 +84,22 @@ struct Problem {
 
 class Memory {
 public:
+  explicit Memory(Values &values) : values(&values) {}
+
   /// Who accesses now, and what has been done before.
   void setActor(Actor who, const Clock &done) {
     actor = who;
     clock = done;
   }
 
-  /// The content of a window, which becomes a problem if it is none.
-  Content read(const Window &window);
-  /// The same of a window without gaps, in the order of memory.
-  Pieces readPieces(const Window &window);
+  /// The content of a window, which becomes a problem if it is none; as it is
+  /// kept, or as it is numbered.
+  Content readPacked(const Window &window);
+  Content read(const Window &window) {
+    return values->unpack(readPacked(window));
+  }
   /// `content` by running index.
   void write(const Window &window, const Content &content);
-  /// Pieces in the order of memory, into a window without gaps.
-  void writePieces(const Window &window, const Pieces &pieces);
 
   /// The first problem so far.
   const std::optional<Problem> &getProblem() const { return problem; }
@@ -122,13 +122,12 @@ public:
   }
 
 private:
-  /// What was written at once.
+  /// What was written at once, and what it left between its elements: by
+  /// place, in elements.
   struct Store {
-    Number bytes; // of all that is there, in the order of memory
+    Content content;
     DType dtype;
-    bool isGapless, hasUnwrittenGaps;
-    Content content; // by running index
-    std::optional<PlaceMap> inverse;
+    bool hasGaps; // somewhere there may be nothing
   };
   struct Segment {
     uint64_t end;
@@ -154,11 +153,14 @@ private:
   void checkRead(const Window &window);
   void checkWrite(const Window &window);
   void checkLoss(const Window &window);
-  Content get(const Window &window, Segments::const_iterator segment,
-              uint64_t at, const std::optional<IndexMap> &map, Number layout);
-  Pieces getPieces(const Window &window, uint64_t begin, uint64_t end);
+  bool get(const Window &window, Segments::const_iterator segment,
+           const Part &layout, Content &result);
+  bool getAll(const Window &window, const Part &layout, Content &result);
+  Content getBytes(const Window &window, const Part *layout);
+  Content keepGaps(const Window &window, const Content &content, bool &hasGaps);
   void place(const Window &window, uint64_t begin, uint64_t end, Store store);
 
+  Values *values;
   std::array<Segments, static_cast<size_t>(Space::MAX) + 1> segments;
   std::vector<Store> stores;
   std::vector<int32_t> writers;    // of each root, the last one

@@ -4,26 +4,26 @@
 // an operator, its constants, the numbers of its operands. It needs no table,
 // so what the compiler writes into a plan the runtime can compute again.
 //
+// What the numbers can not follow becomes a value of its own, with a reason: it
+// is equal to nothing else, but that does not show that it is wrong.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_SYMBOLIC_VALUES_H
 #define FSDP_SYMBOLIC_VALUES_H
 
 #include "fsdp/Schema/plan_generated.h"
-#include "fsdp/Symbolic/IndexMap.h"
+#include "fsdp/Symbolic/Content.h"
 
-#include <optional>
+#include <map>
+#include <string>
 #include <string_view>
-#include <unordered_map>
-#include <vector>
 
 namespace fsdp::symbolic {
 
 using planfile::DType;
 using planfile::Space;
 using planfile::Stream;
-
-using Number = uint64_t;
 
 /// Puts together what makes a number: words, and one name.
 class Key {
@@ -39,7 +39,6 @@ public:
     words[count++] = word;
     return *this;
   }
-  Key &add(const IndexMap &map);
   Number number() const;
 
 private:
@@ -51,91 +50,123 @@ private:
 Number hashText(std::string_view text);
 Number hashDouble(double value);
 
-/// The elements of a tensor by running index: those of the vector `base` at
-/// the places that `map` gives. All elements of a `isUniform` base are equal.
-struct Content {
-  Number base = 0;
-  bool isUniform = false;
-  IndexMap map;
-
-  Number number() const;
-};
-
-/// Some elements of a vector, one behind the other.
-struct Piece {
-  uint64_t size;
-  Content content;
-};
-using Pieces = std::vector<Piece>;
-
-/// Adds a piece; one that continues the last one becomes part of it.
-void append(Pieces &pieces, Piece piece);
-
-/// The vector that the pieces make, and its elements [begin, end).
-Content join(const Pieces &pieces);
-Pieces slice(const Pieces &pieces, uint64_t begin, uint64_t end);
+/// Along all axes all ranks have the same.
+inline constexpr uint64_t everywhere = ~uint64_t(0);
 
 /// What is known of values beyond their numbers.
 class Values {
 public:
-  static Content uniform(double value, DType dtype);
-  static Content zero(DType dtype) { return uniform(0, dtype); }
-  static bool isZero(const Pieces &pieces);
+  explicit Values(const Ranks &ranks = {}) : ranks(ranks), numbering(ranks) {}
 
-  /// A vector with a name of its own.
-  static Content vector(Number base, uint64_t size) {
-    return {base, false, IndexMap::range(0, size)};
+  Number getNumber(const Content &content) const { return numbering(content); }
+
+  /// Equal elements: `bits` are those of an integer, or of a double.
+  static Content uniform(uint64_t bits, DType dtype, uint64_t size);
+  static Content zero(DType dtype, uint64_t size) {
+    return uniform(0, dtype, size);
   }
+  static bool isZero(const Content &content);
+  /// Axes along which all ranks have the same content.
+  static uint64_t getSame(const Content &content);
 
-  /// A rank's piece of `whole`, which is cut along `axes` (as bits).
-  Content shard(Pieces whole, uint64_t axes, uint64_t size);
-  struct Shard {
-    Pieces whole;
-    uint64_t axes, size;
-  };
-  /// The shard that the content is, wholly and in order.
-  const Shard *findShard(const Content &content) const;
+  /// The elements to which `layout` leads, by running index.
+  Content select(const Part &layout, const Content &content);
+  /// Elements [begin, end), from position 0 on; and the other way round.
+  Content slice(const Content &content, uint64_t begin, uint64_t end);
+  static void place(Content &target, const Content &content, uint64_t at);
+  /// Whether a content has `numel` positions on every rank.
+  bool isWhole(const Content &content, uint64_t numel) const;
 
-  /// Matrices of so many rows side by side: what is there, row by row.
-  struct Matrix {
-    uint64_t columns;
-    Pieces elements; // row by row
-  };
-  Pieces beside(uint64_t rows, const std::vector<Matrix> &matrices);
-  struct Row {
-    uint64_t rows, columns = 0; // of all
-    std::vector<Matrix> matrices = {};
-  };
-  /// What stands side by side in the content, if it is that, wholly and in
-  /// order; and what the content is one matrix of, with its elements.
-  const Row *findRow(const Content &content) const;
-  const Pieces *findMatrix(const Content &content) const;
+  /// A content as a vector with a name, which can be cut in one part, whatever
+  /// it is made of, but not what ranks have cut already; and what is in such
+  /// vectors, where no rank cuts them.
+  Content pack(const Content &content, uint64_t size);
+  Content unpack(const Content &content);
+
+  /// Of a vector that is cut along `axes`, the piece of each rank, of `size`
+  /// elements; and the vector that such pieces make.
+  Content scatter(const Content &whole, uint64_t axes, uint64_t size);
+  Content gather(const Content &piece, uint64_t axes, uint64_t size);
 
   /// From now on a cast of `from` to `dtype` is `to`.
   void defineCast(Number from, DType dtype, Number to) {
     casts[Key("cast", from, dtype).number()] = to;
   }
   Content cast(const Content &content, DType to);
+  /// The bytes of elements of `from` as elements of `to`, where each element
+  /// has its own; nothing otherwise.
+  std::optional<Content> reinterpret(const Content &content, DType from,
+                                     DType to);
 
+  /// What a sum over ranks is divided by: each summand, and the sum.
+  struct Divisors {
+    double pre = 1, post = 1;
+  };
   /// The sum over the ranks along `axes`, divided, summed in `via`.
+  Content sum(const Content &content, uint64_t axes, Divisors divisors,
+              DType via, DType dtype, uint64_t size);
+
+  /// A vector that nothing is known of, for want of `reason`.
+  Content unknown(Number base, uint64_t size, std::string_view reason);
+
+  //===--------------------------------------------------------------------===//
+  // Words
+  //===--------------------------------------------------------------------===//
+
+  /// Who makes values now, in words; remembered with what is made while
+  /// `isRecording`.
+  std::string_view maker;
+  bool isRecording = false;
+
+  /// What made a vector.
+  void note(Number base, std::string_view words,
+            std::vector<Number> operands = {});
+  void note(Number base, std::string_view words, const Content &content);
+  /// What a content is, in words.
+  std::string describe(const Content &content) const;
+  /// What numbers can not follow in a content: who needs what; empty if there
+  /// is nothing such.
+  std::string findUnknown(const Content &content) const;
+
+private:
   struct Sum {
     Number of;
     uint64_t axes;
-    double divisor;
+    Divisors divisors;
     DType via, dtype;
   };
-  Content sum(const Content &content, uint64_t axes, double divisor, DType via,
-              DType dtype);
-
-private:
+  struct Origin {
+    std::string words, maker;
+    std::vector<Number> operands;
+  };
+  void describe(Number base, unsigned depth, std::string &text) const;
+  /// Changes every element alike; null: that is not possible.
   template <typename Change>
-  Content change(const Content &content, const Change &change);
+  std::optional<Content> change(const Content &content, const Change &change);
 
-  std::unordered_map<Number, Shard> shards;
-  std::unordered_map<Number, Row> sides;
+  Ranks ranks;
+  Numbering numbering;
+  struct Pack {
+    Content content;
+    uint64_t size;
+  };
+  std::unordered_map<Number, Pack> packs;
   std::unordered_map<Number, Number> casts;
   std::unordered_map<Number, Sum> sums;
+  /// Bits of wider or other elements: whose, how many of them make one.
+  struct Bits {
+    Number of;
+    DType dtype;
+    uint64_t ratio;
+  };
+  std::unordered_map<Number, Bits> bits;
+  std::unordered_map<Number, Origin> origins;
+  std::unordered_map<Number, std::string> unknowns;
 };
+
+/// Equal elements of an element type, as the bits that `uniform` takes.
+uint64_t getUniformBits(int64_t value, DType dtype);
+uint64_t getUniformBits(double value, DType dtype);
 
 } // namespace fsdp::symbolic
 

@@ -18,20 +18,33 @@
 
 namespace fsdp::symbolic {
 
-/// Why the plan is wrong, as `<where>: expected <x>, found <y>`; nothing if it
-/// is not. Run with the roles Forward, Forward and Backward, and all:
+/// Whether a plan does what its model means.
+struct Proof {
+  enum Verdict {
+    Proved,
+    Refuted,     // it does something else
+    CannotProve, // numbers can not follow what it does
+  } verdict = Proved;
+  /// `<where>: expected <x>, found <y>`; of what can not be proved, also who
+  /// would need what. Empty if it is proved.
+  std::string message = {};
+
+  explicit operator bool() const { return verdict == Proved; }
+};
+
+/// Runs the plan with the roles Forward, Forward and Backward, and all:
 ///
 /// * every read finds what was written last to its own buffer, all of it;
 /// * what is written is ordered, by its stream or by events, after all that
 ///   touch the same bytes before it, and so is what is read;
-/// * no command writes what it still reads;
+/// * no command writes what it still reads, or a place twice;
 /// * the loss, the reduced gradients, the updated parameters and states, and
 ///   the outputs have the numbers in `Plan.meaning`, and so have the mesh
 ///   and the table of parameters.
 ///
-/// A plan without a meaning or a program "step" is not proved. The plan must be
-/// checked. Takes time n log n in its commands.
-std::string verifyPlan(const planfile::Plan &plan);
+/// What a plan without a meaning or a program "step" does can not be proved.
+/// The plan must be checked. Takes time n log n in its commands.
+Proof verifyPlan(const planfile::Plan &plan);
 
 /// The number of "mesh" in `Plan.meaning`: what a mean over ranks is depends on
 /// how many there are. Axes by name and size, outermost first.

@@ -173,7 +173,7 @@ struct ConvertFSDPToPlan
         builder, step.getLoc(), "plan", mesh.getAxes(),
         builder.getStringAttr(device), builder.getStringAttr(strategy),
         tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
-        getNotes(module, step));
+        getNotes(module, step), /*unproved=*/StringAttr());
     builder.createBlock(&plan.getBody());
 
     for (UnitOp unit : module.getOps<UnitOp>())
@@ -199,8 +199,14 @@ struct ConvertFSDPToPlan
       if (failed(meanings))
         return signalPassFailure();
       builder.setInsertionPointToEnd(&plan.getBody().front());
-      for (const auto &[what, number] : *meanings)
-        plan::MeaningOp::create(builder, step.getLoc(), what, number);
+      auto optional = [&](const std::string &text) {
+        return text.empty() ? StringAttr() : builder.getStringAttr(text);
+      };
+      for (const auto &[what, meaning] : *meanings)
+        plan::MeaningOp::create(
+            builder, step.getLoc(), builder.getStringAttr(what),
+            builder.getI64IntegerAttr(meaning.number), optional(meaning.words),
+            optional(meaning.unknown));
     }
 
     for (Operation &op : llvm::make_early_inc_range(*module.getBody()))

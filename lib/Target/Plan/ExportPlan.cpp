@@ -412,9 +412,17 @@ FailureOr<pf::PlanFile> Exporter::run() {
   for (const std::vector<int64_t> &values : shapes.keys)
     shapeTable.push_back(pf::CreateShapeDirect(fbb, &values));
   std::vector<pf::Meaning> meanings;
-  for (auto meaning : module.getOps<plan::MeaningOp>())
+  std::vector<Offset<pf::MeaningText>> texts;
+  auto optional = [&](std::optional<StringRef> text) {
+    return text ? fbb.CreateSharedString(text->str())
+                : Offset<flatbuffers::String>();
+  };
+  for (auto meaning : module.getOps<plan::MeaningOp>()) {
     meanings.emplace_back(uint64_t(meaning.getNumber()),
                           string(meaning.getWhat()));
+    texts.push_back(pf::CreateMeaningText(fbb, optional(meaning.getWords()),
+                                          optional(meaning.getUnknown())));
+  }
   std::vector<Offset<flatbuffers::String>> notes, stringTable;
   if (module.getNotes())
     for (StringAttr note : module.getNotes()->getAsRange<StringAttr>())
@@ -424,6 +432,9 @@ FailureOr<pf::PlanFile> Exporter::run() {
   std::string device = module.getDevice().str(),
               strategy = module.getStrategy().str();
 
+  std::optional<std::string> unproved;
+  if (module.getUnproved())
+    unproved = module.getUnproved()->str();
   std::vector<Offset<flatbuffers::String>> digests;
   for (const std::vector<std::string> &sequence : sequences)
     digests.push_back(fbb.CreateString(pf::digestCollectives(sequence)));
@@ -433,7 +444,9 @@ FailureOr<pf::PlanFile> Exporter::run() {
                  &stringTable, &shapeTable, &operatorTable, &constants,
                  &bufferTable, &unitTable, &communicatorTable, &programTable,
                  &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),
-                 &notes, meanings.empty() ? nullptr : &meanings),
+                 &notes, meanings.empty() ? nullptr : &meanings,
+                 texts.empty() ? nullptr : &texts,
+                 unproved ? unproved->c_str() : nullptr),
              pf::PlanIdentifier());
   pf::Expected<pf::PlanFile> file =
       pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());

@@ -352,6 +352,9 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
   if (plan.notes())
     for (const flatbuffers::String *note : *plan.notes())
       notes.push_back(builder.getStringAttr(note->string_view()));
+  auto getText = [&](const flatbuffers::String *text) {
+    return text ? builder.getStringAttr(text->string_view()) : StringAttr();
+  };
   auto op = plan::ModuleOp::create(
       builder, unknown, builder.getStringAttr("plan"),
       builder.getArrayAttr(axes),
@@ -360,7 +363,8 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
                                             : ""),
       plan.token_rows() ? builder.getI64IntegerAttr(int64_t(plan.token_rows()))
                         : IntegerAttr(),
-      notes.empty() ? ArrayAttr() : builder.getArrayAttr(notes));
+      notes.empty() ? ArrayAttr() : builder.getArrayAttr(notes),
+      getText(plan.unproved()));
   Block &body =
       op.getBody().empty() ? op.getBody().emplaceBlock() : op.getBody().front();
   builder.setInsertionPointToEnd(&body);
@@ -386,9 +390,15 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
         return {};
   }
   if (plan.meaning())
-    for (const pf::Meaning *entry : *plan.meaning())
+    for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
+      const pf::Meaning *entry = plan.meaning()->Get(i);
+      const pf::MeaningText *text =
+          plan.meaning_texts() ? plan.meaning_texts()->Get(i) : nullptr;
       plan::MeaningOp::create(builder, unknown, string(entry->what()),
-                              builder.getI64IntegerAttr(entry->value()));
+                              builder.getI64IntegerAttr(entry->value()),
+                              text ? getText(text->words()) : StringAttr(),
+                              text ? getText(text->unknown()) : StringAttr());
+    }
   if (failed(verify(*module)))
     return {};
   return module;

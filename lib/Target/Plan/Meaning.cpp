@@ -6,6 +6,7 @@
 
 #include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -23,8 +24,10 @@ namespace {
 
 class SourceRun {
 public:
-  SourceRun(func::FuncOp source, func::FuncOp step)
-      : source(source), step(step), symbols(step->getParentOfType<ModuleOp>()) {
+  SourceRun(func::FuncOp source, func::FuncOp step, const sy::Ranks &ranks)
+      : source(source), step(step), symbols(step->getParentOfType<ModuleOp>()),
+        machine(ranks) {
+    machine.values.isRecording = true;
   }
 
   FailureOr<sy::Meanings> run();
@@ -65,7 +68,7 @@ private:
   uint32_t numRoots = 0;
 
   uint64_t axes = 0; // of more than one rank, as bits
-  double numRanks = 1;
+  int64_t numRanks = 1;
   StringRef rule;               // of the update; empty if there is none
   std::vector<StringRef> kinds; // of the state that it changes
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
@@ -141,8 +144,8 @@ LogicalResult SourceRun::readUnits() {
         axes |= uint64_t(1) << index;
       named.emplace_back(axis.getName().getValue(), axis.getSize());
     }
-    numRanks = double(mesh.getNumRanks());
-    meanings["mesh"] = sy::getMeshNumber(named);
+    numRanks = mesh.getNumRanks();
+    meanings["mesh"] = {sy::getMeshNumber(named)};
   }
   std::vector<sy::ParameterFacts> facts;
   for (auto unit : module.getOps<UnitOp>()) {
@@ -166,7 +169,7 @@ LogicalResult SourceRun::readUnits() {
       facts.push_back(getFacts(parameter));
     }
   }
-  meanings["parameters"] = sy::getParametersNumber(std::move(facts));
+  meanings["parameters"] = {sy::getParametersNumber(std::move(facts))};
   return success();
 }
 
@@ -179,9 +182,10 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
   auto get = [&](StringRef name) {
     return source.getArgAttr(argument.getArgNumber(), name);
   };
-  auto set = [&](const sy::Key &key) {
+  auto set = [&](const sy::Key &key, const Twine &words, uint64_t same) {
+    machine.values.note(key.number(), words.str());
     machine.memory.write(
-        window, sy::Values::vector(key.number(), window.layout->numel));
+        window, sy::Content::vector(key.number(), window.layout->numel, same));
     return success();
   };
   if (auto name =
@@ -192,17 +196,20 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
     sy::Layout flat = sy::Layout::vector(window.layout->numel);
     sy::Key key("initial", sy::hashText("parameter"),
                 sy::hashText(name.getValue()), window.dtype);
-    machine.memory.write(
-        window.at(0, flat),
-        sy::Values::vector(key.number(), window.layout->numel));
+    machine.values.note(key.number(), ("parameter " + name.getValue()).str());
+    machine.memory.write(window.at(0, flat),
+                         sy::Content::vector(key.number(), window.layout->numel,
+                                             sy::everywhere));
     return success();
   }
   if (auto name =
           dyn_cast_or_null<StringAttr>(get(ATenDialect::getBufferAttrName())))
-    return set(sy::Key("buffer", sy::hashText(name.getValue()), window.dtype));
+    return set(sy::Key("buffer", sy::hashText(name.getValue()), window.dtype),
+               "buffer " + name.getValue(), 0);
   if (auto index =
           dyn_cast_or_null<IntegerAttr>(get(ATenDialect::getInputAttrName())))
-    return set(sy::Key("input", uint64_t(index.getInt()), window.dtype));
+    return set(sy::Key("input", uint64_t(index.getInt()), window.dtype),
+               "input " + Twine(index.getInt()), 0);
   auto content =
       dyn_cast_or_null<ElementsAttr>(get(ATenDialect::getValueAttrName()));
   if (!content)
@@ -213,7 +220,8 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
   if (failed(bytes))
     return failure();
   return set(sy::Key("constant", XXH3_64bits(bytes->data(), bytes->size()),
-                     window.dtype));
+                     window.dtype),
+             "a constant", sy::everywhere);
 }
 
 //===----------------------------------------------------------------------===//
@@ -289,6 +297,12 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
     window = placed->window;
     results.back() = &window;
   }
+  std::string maker = op.getCallee().getName().str();
+  if (auto name = dyn_cast<NameLoc>(op.getLoc());
+      name && name.getName().getValue() != maker)
+    maker = (name.getName().getValue() + " (" + op.getCallee().getName() + ")")
+                .str();
+  machine.values.maker = maker;
   machine.launch(*(*call)->op, arguments, results);
   for (auto [result, window] : llvm::zip_equal(op.getResults(), windows))
     if (auto type = dyn_cast<RankedTensorType>(result.getType()))
@@ -326,7 +340,7 @@ void SourceRun::readOptimizer() {
 
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
-  sy::Pieces state = machine.initial(own, "parameter"), gradient;
+  sy::Content state = machine.initial(own, "parameter"), gradient;
   bool hasGradient = llvm::any_of(gradients, [](Value v) { return !!v; });
   if (hasGradient) {
     const sy::Layout &whole =
@@ -341,20 +355,22 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
       machine.copy(places[value].window,
                    flat.at(parameter.getOffset(), layout));
     }
-    gradient = machine.memory.readPieces(flat);
+    gradient = machine.memory.read(flat);
+    DivideFactors divide = getDivideFactors(numRanks);
     if (axes)
-      gradient = machine.sum(gradient, axes, numRanks, own.reduce, own.storage);
+      gradient = machine.values.sum(gradient, axes, {divide.pre, divide.post},
+                                    own.reduce, own.storage, own.numel);
     else if (own.compute != own.storage)
-      for (sy::Piece &piece : gradient)
-        piece.content = machine.values.cast(piece.content, own.storage);
-    sy::Machine::describe(own, "gradient", gradient, /*skipsZeros=*/true,
-                          meanings);
+      gradient = machine.values.cast(gradient, own.storage);
+    machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
+    // What follows follows from this.
+    machine.values.isRecording = false;
   }
 
   if (!hasGradient || rule.empty())
-    return sy::Machine::describe(own, "parameter", state, /*skipsZeros=*/false,
-                                 meanings);
-  std::vector<sy::Pieces> operands = {gradient, state};
+    return machine.describe(own, "parameter", state, /*skipsZeros=*/false,
+                            meanings);
+  std::vector<sy::Content> operands = {gradient, state};
   std::vector<size_t> changed = {1};
   for (StringRef kind : ArrayRef(kinds).drop_front()) {
     changed.push_back(operands.size());
@@ -364,10 +380,10 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   for (const sy::Unit::Parameter &parameter : own.parameters)
     if (parameter.isTrainable)
       ranges.emplace_back(parameter.offset, parameter.offset + parameter.numel);
-  std::vector<sy::Pieces> results =
+  std::vector<sy::Content> results =
       machine.update(own, rule, operands, changed, ranges);
   for (auto [kind, result] : llvm::zip_equal(kinds, results))
-    sy::Machine::describe(
+    machine.describe(
         own, kind == StateAttr::getParameterKind() ? "parameter" : kind, result,
         /*skipsZeros=*/false, meanings);
 }
@@ -406,25 +422,30 @@ LogicalResult SourceRun::addResults() {
       pf::DType via =
           pf::getItemSize(window.dtype) < 4 ? pf::DType::F32 : window.dtype;
       if (axes)
-        content =
-            machine.values.sum(content, axes, numRanks, via, window.dtype);
-      meanings["loss"] = window.operand(content);
+        content = machine.values.sum(content, axes, {1, double(numRanks)}, via,
+                                     window.dtype, window.layout->numel);
+      meanings["loss"] =
+          machine.describe(content, machine.getOperand(window, content));
     } else if (auto name = dyn_cast_or_null<StringAttr>(
                    get(ATenDialect::getBufferMutationAttrName()))) {
       sy::Key old("buffer", sy::hashText(name.getValue()), window.dtype);
-      if (content.number() !=
-          sy::Values::vector(old.number(), window.layout->numel).number())
-        meanings["buffer " + name.str()] = window.operand(content);
+      if (machine.values.getNumber(content) !=
+          machine.values.getNumber(
+              sy::Content::vector(old.number(), window.layout->numel)))
+        meanings["buffer " + name.str()] =
+            machine.describe(content, machine.getOperand(window, content));
     } else if (auto number = dyn_cast_or_null<IntegerAttr>(
                    get(ATenDialect::getOutputAttrName()))) {
       if (kept.contains(number))
         meanings["output " + std::to_string(number.getInt())] =
-            window.operand(content);
+            machine.describe(content, machine.getOperand(window, content));
     }
   }
   readOptimizer();
-  for (auto &[unit, own] : units)
+  for (auto &[unit, own] : units) {
+    machine.values.isRecording = true;
     addUnit(cast<UnitOp>(unit), gradients[unit]);
+  }
   if (machine.memory.getProblem())
     return source.emitError("expected results that have been computed");
   return success();
@@ -446,5 +467,12 @@ FailureOr<sy::Meanings> SourceRun::run() {
 
 FailureOr<sy::Meanings> fsdp::getMeaning(func::FuncOp source,
                                          func::FuncOp step) {
-  return SourceRun(source, step).run();
+  std::vector<uint64_t> sizes;
+  for (auto mesh : step->getParentOfType<ModuleOp>().getOps<MeshOp>())
+    for (AxisAttr axis : mesh.getAxes().getAsRange<AxisAttr>())
+      sizes.push_back(uint64_t(axis.getSize()));
+  std::optional<sy::Ranks> ranks = sy::Ranks::get(sizes);
+  if (!ranks)
+    return step.emitError("expected a mesh of at most four million ranks");
+  return SourceRun(source, step, *ranks).run();
 }

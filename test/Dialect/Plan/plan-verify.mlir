@@ -3,7 +3,7 @@
 // RUN: fsdp-opt %s --plan-verify --split-input-file --verify-diagnostics
 
 // Nothing is wrong with it but that it says nothing about a model.
-// expected-error @below {{meaning: expected what the model computes, without which nothing can be proved; found none}}
+// expected-error @below {{cannot prove the plan: meaning: expected what the model computes, without which nothing can be proved; found none}}
 plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
@@ -131,7 +131,7 @@ plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 
 // -----
 // Views share the bytes of their buffer: rows and columns are told apart.
-// expected-error @below {{meaning: expected what the model computes}}
+// expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
@@ -165,7 +165,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Groups that share ranks: the sum over all waits for the gather, which it need
 // not do for the sum over replicas, with whom a group of shards shares one rank.
-// expected-error @below {{meaning: expected what the model computes}}
+// expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [1]
   plan.communicator @replica axes [0]
@@ -227,7 +227,7 @@ plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 
 // -----
 // A piece of a gathered unit makes the same whole again.
-// expected-error @below {{meaning: expected what the model computes}}
+// expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
@@ -281,4 +281,24 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "f
     plan.launch "mul.out"(%x, %again) -> %y <forward>
     plan.launch "sum.IntList_out"(%y, [], false) -> %loss <forward>
   }
+}
+
+// -----
+// Each rank keeps a piece of its own input: nobody else has that whole, so what
+// the gather makes is none that value numbers know.
+// expected-error-re @below {{cannot prove the plan: the end of the forward: expected the loss of the model, the sum of x; found {{.*}}; commands[1], AllGather on Gather needs a gather of what all ranks know in the same way}}
+plan.module @own_pieces mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+  plan.communicator @shard axes [0]
+  %x = plan.buffer input number 0 at 0 : tensor<64xf32>
+  %loss = plan.buffer loss at 256 : tensor<f32>
+  %piece = plan.buffer transient at 320 : tensor<32xf32>
+  %again = plan.buffer transient at 512 : tensor<64xf32>
+  plan.program @step {
+    plan.piece @shard %x to %piece <forward> on gather
+    plan.all_gather @shard %piece to %again <forward> on gather
+    %0 = plan.record <forward> on gather
+    plan.wait %0 <forward>
+    plan.launch "sum.IntList_out"(%again, [], false) -> %loss <forward>
+  }
+  plan.meaning "loss" is 1 as "the sum of x"
 }

@@ -53,7 +53,7 @@ Verdict Judge::judge(ModuleOp module) {
   FailureOr<planfile::PlanFile> file = exportPlan(module, "plan");
   if (failed(file))
     return refuse("plan file");
-  verdict.sentence = symbolic::verifyPlan(file->plan());
+  verdict.sentence = symbolic::verifyPlan(file->plan()).message;
   if (!verdict.sentence.empty())
     return refuse("plan-verify");
   verdict.plan = std::move(*file);

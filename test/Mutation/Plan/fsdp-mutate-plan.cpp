@@ -71,9 +71,8 @@ int main(int argc, char **argv) {
     auto same = seal(original);
     if (!same)
       throw std::runtime_error(same.error().message);
-    if (std::string problem = symbolic::verifyPlan(same->plan());
-        !problem.empty())
-      throw std::runtime_error("the plan itself is rejected: " + problem);
+    if (symbolic::Proof proof = symbolic::verifyPlan(same->plan()); !proof)
+      throw std::runtime_error("the plan itself is rejected: " + proof.message);
     write(*same, "original.plan");
 
     std::mt19937_64 random(std::strtoull(argv[4], nullptr, 10));
@@ -87,7 +86,7 @@ int main(int argc, char **argv) {
       auto file = seal(mutant.bytes);
       if (!file) {
         ++count[1];
-      } else if (!symbolic::verifyPlan(file->plan()).empty()) {
+      } else if (!symbolic::verifyPlan(file->plan())) {
         ++count[2];
       } else {
         ++count[3];

@@ -16,7 +16,8 @@ namespace {
 /// A machine with vectors of floats, each in memory of its own.
 class MachineTest : public testing::Test {
 protected:
-  MachineTest() {
+  explicit MachineTest(std::vector<uint64_t> ranks = {2, 2})
+      : machine(*Ranks::get(ranks)) {
     Clock done;
     done.fill(0);
     machine.memory.setActor({0, Stream::Compute}, done);
@@ -33,10 +34,14 @@ protected:
     return place(Layout::vector(size), dtype);
   }
   Number numberOf(const Window &window) {
-    return window.operand(machine.memory.read(window));
+    return machine.getOperand(window, machine.memory.read(window));
+  }
+  Number numberOf(const Content &content) {
+    return machine.values.getNumber(content);
   }
   void write(const Window &window, Number base) {
-    machine.memory.write(window, Values::vector(base, window.layout->numel));
+    machine.memory.write(
+        window, Content::vector(base, window.layout->numel, everywhere));
   }
   std::optional<Problem::Kind> problem() const {
     if (!machine.memory.getProblem())
@@ -75,10 +80,10 @@ TEST_F(MachineTest, GathersWhatWasCut) {
   const Window &shard = vector(6), &full = vector(12);
   machine.writeFlat(unit, shard, machine.initial(unit, "parameter"));
   machine.allGather(shard, full, 1);
-  EXPECT_EQ(join(machine.readFlat(unit, shard)).number(),
-            join(machine.initial(unit, "parameter")).number());
-  EXPECT_EQ(machine.memory.read(full).number(),
-            join(machine.initial(unit, "parameter")).number());
+  EXPECT_EQ(numberOf(machine.readFlat(unit, shard)),
+            numberOf(machine.initial(unit, "parameter")));
+  EXPECT_EQ(numberOf(machine.memory.read(full)),
+            numberOf(machine.initial(unit, "parameter")));
   // Along another axis it is something else.
   const Window &other = vector(12);
   machine.allGather(shard, other, 2);
@@ -108,11 +113,11 @@ TEST_F(MachineTest, ReductionsOverTwoAxesAreOne) {
   const Window &flat = vector(8), &piece = vector(4), &sum = vector(4),
                &all = vector(8);
   write(flat, 7);
-  machine.reduceScatter(flat, piece, 1, 2, DType::F32);
-  machine.allReduce(piece, sum, 2, 3, DType::F32);
-  machine.allReduce(flat, all, 3, 6, DType::F32);
-  EXPECT_EQ(join(machine.readFlat(unit, sum)).number(),
-            machine.memory.read(all).number());
+  machine.reduceScatter(flat, piece, 1, {2, 1}, DType::F32);
+  machine.allReduce(piece, sum, 2, {1, 3}, DType::F32);
+  machine.allReduce(flat, all, 3, {2, 3}, DType::F32);
+  EXPECT_EQ(numberOf(machine.readFlat(unit, sum)),
+            numberOf(machine.memory.read(all)));
 }
 
 // An update touches its intervals and nothing else.
@@ -126,13 +131,14 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
     unit.parameters = {{"a", 0, 7, true}, {"b", 8, 12, true}};
     auto begin = *rc::gen::inRange<uint64_t>(0, 20);
     auto end = *rc::gen::inRange<uint64_t>(begin + 1, 21);
-    Pieces before = {{20, Values::vector(7, 20)}};
-    Pieces gradient = {{20, Values::vector(8, 20)}};
-    Pieces after =
+    Content before = Content::vector(7, 20), gradient = Content::vector(8, 20);
+    Content after =
         machine.update(unit, "sgd", {gradient, before}, {1}, {{begin, end}})[0];
     for (uint64_t i = 0; i != 20; ++i) {
-      bool isKept = join(slice(after, i, i + 1)).number() ==
-                    join(slice(before, i, i + 1)).number();
+      auto at = [&](const Content &flat) {
+        return machine.values.getNumber(machine.values.slice(flat, i, i + 1));
+      };
+      bool isKept = at(after) == at(before);
       RC_ASSERT(isKept == (i < begin || i >= end));
     }
   }));
@@ -212,7 +218,7 @@ class BucketTest : public MachineTest {
 protected:
   using Windows = std::vector<const Window *>;
 
-  BucketTest() {
+  BucketTest() : MachineTest({ranks, 2}) {
     for (auto [name, length] : {std::pair("u", 4), std::pair("v", 2)}) {
       Unit &unit = units.emplace_back();
       unit.name = name;
@@ -255,13 +261,11 @@ protected:
   }
   /// The flat parameters, cast.
   Number getWhole(const Unit &unit) {
-    Pieces whole = machine.initial(unit, "parameter");
-    for (Piece &piece : whole)
-      piece.content = machine.values.cast(piece.content, unit.compute);
-    return join(whole).number();
+    return numberOf(
+        machine.values.cast(machine.initial(unit, "parameter"), unit.compute));
   }
   Number read(const Window &window) {
-    return machine.memory.read(window).number();
+    return numberOf(machine.memory.read(window));
   }
 
   static constexpr int64_t ranks = 3;
@@ -310,13 +314,13 @@ TEST_F(BucketTest, ReducesSeveralUnitsAsOne) {
                  &x = vector(uint64_t(lengths[0])),
                  &y = vector(uint64_t(lengths[1]));
     concatenate({&matrix(u, rows), &matrix(v, rows)}, 1, matrix(flat, rows));
-    machine.reduceScatter(flat, sums, 1, divisor, DType::F32);
+    machine.reduceScatter(flat, sums, 1, {1, divisor}, DType::F32);
     split(sums, lengths, 0, {&x, &y});
     return std::pair(read(x), read(y));
   };
   const Window &x = vector(4), &y = vector(2);
-  machine.reduceScatter(u, x, 1, 3, DType::F32);
-  machine.reduceScatter(v, y, 1, 3, DType::F32);
+  machine.reduceScatter(u, x, 1, {1, 3}, DType::F32);
+  machine.reduceScatter(v, y, 1, {1, 3}, DType::F32);
   auto expected = std::pair(read(x), read(y));
   EXPECT_EQ(reduce(3, {4, 2}, 3), expected);
   EXPECT_FALSE(problem());

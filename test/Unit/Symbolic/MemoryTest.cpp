@@ -43,40 +43,48 @@ std::optional<Problem::Kind> kindOf(const Memory &memory) {
 } // namespace
 
 TEST(Memory, ReadsWhatWasWritten) {
-  Memory memory;
+  Values values;
+  Memory memory(values);
   Place rows(0, 0, Layout({2, 3}, {3, 1})),
       columns(0, 0, Layout({3, 2}, {1, 3}));
   act(memory, 0);
-  memory.write(rows.window, Values::vector(7, 6));
-  EXPECT_EQ(memory.read(rows.window).number(), Values::vector(7, 6).number());
-  EXPECT_NE(memory.read(columns.window).number(),
-            Values::vector(7, 6).number());
+  memory.write(rows.window, Content::vector(7, 6));
+  EXPECT_EQ(values.getNumber(memory.read(rows.window)),
+            values.getNumber(Content::vector(7, 6)));
+  EXPECT_NE(values.getNumber(memory.read(columns.window)),
+            values.getNumber(Content::vector(7, 6)));
   // Written in the one order, read in the other, and written back.
   Content transposed = memory.read(columns.window);
   act(memory, 1);
   memory.write(columns.window, transposed);
-  EXPECT_EQ(memory.read(rows.window).number(), Values::vector(7, 6).number());
+  EXPECT_EQ(values.getNumber(memory.read(rows.window)),
+            values.getNumber(Content::vector(7, 6)));
   EXPECT_FALSE(kindOf(memory));
 }
 
 // The number of what is read is that of the elements, whatever pieces they were
 // written in.
 TEST(Memory, PiecesMakeTheWhole) {
-  Memory memory;
+  Values values;
+  Memory memory(values);
   Place all(0, 64, Layout::vector(8)), front(0, 64, Layout::vector(3)),
       back(0, 76, Layout::vector(5));
+  Content rest = Content::vector(7, 5);
+  rest.parts.front().index = 3;
   act(memory, 0);
-  memory.write(front.window, {7, false, IndexMap::range(0, 3)});
-  memory.write(back.window, {7, false, IndexMap::range(3, 5)});
-  EXPECT_EQ(memory.read(all.window).number(), Values::vector(7, 8).number());
+  memory.write(front.window, Content::vector(7, 3));
+  memory.write(back.window, rest);
+  EXPECT_EQ(values.getNumber(memory.read(all.window)),
+            values.getNumber(Content::vector(7, 8)));
 }
 
 TEST(Memory, ForgetsWhatAProgramDoesNotKeep) {
-  Memory memory;
+  Values values;
+  Memory memory(values);
   Place kept(0, 0, Layout::vector(4)), lost(1, 16, Layout::vector(4));
   act(memory, 0);
-  memory.write(kept.window, Values::vector(7, 4));
-  memory.write(lost.window, Values::vector(8, 4));
+  memory.write(kept.window, Content::vector(7, 4));
+  memory.write(lost.window, Content::vector(8, 4));
   memory.beginProgram([](uint32_t root) { return root == 0; });
   act(memory, 0);
   memory.read(kept.window);
@@ -123,7 +131,8 @@ TEST(Memory, AgreesWithBytesAndPaths) {
   int reads = 0;
   auto trial = [&] {
     constexpr size_t numElements = 12, numCommands = 20;
-    Memory memory;
+    Values values;
+    Memory memory(values);
     std::vector<Byte> bytes(numElements); // of one element: they move together
     std::set<uint32_t> losers;            // whose bytes another root has taken
     Order order;
@@ -135,7 +144,7 @@ TEST(Memory, AgreesWithBytesAndPaths) {
     constexpr size_t numWritten = 11;
     Place written(0, 0, Layout::vector(numWritten));
     memory.setActor({}, Clock());
-    memory.write(written.window, Values::vector(100, numWritten));
+    memory.write(written.window, Content::vector(100, numWritten));
     for (size_t i = 0; i != numWritten; ++i)
       bytes[i] = {0, {}, {100, i}, {}};
     for (size_t command = 0; command != numCommands; ++command) {
@@ -178,7 +187,7 @@ TEST(Memory, AgreesWithBytesAndPaths) {
         if (losers.count(root))
           expect(Problem::Shared);
         Number base = 100 + command % 3; // the same vectors, again and again
-        memory.write(place.window, Values::vector(base, end - begin));
+        memory.write(place.window, Content::vector(base, end - begin));
         for (size_t i = begin; i != end; ++i) {
           if (bytes[i].root && *bytes[i].root != root)
             losers.insert(*bytes[i].root);
@@ -214,7 +223,7 @@ TEST(Memory, AgreesWithBytesAndPaths) {
         Content content = memory.read(place.window);
         if (!expected) {
           // Equal numbers if and only if equal elements.
-          Number number = place.window.operand(content);
+          Number number = values.getNumber(content);
           auto [known, isNew] = meanings.try_emplace(number, elements);
           RC_ASSERT(known->second == elements);
           for (auto &[other, others] : meanings)
@@ -237,4 +246,112 @@ TEST(Memory, AgreesWithBytesAndPaths) {
         Problem::RaceToWrite, Problem::Shared})
     EXPECT_GT(seen[size_t(kind)], 0) << "no trial had problem " << kind;
   EXPECT_GT(reads, 100);
+}
+
+// Whatever windows are written in whatever order, a window that is read has the
+// number of its elements: those of a memory that is spelled out.
+TEST(Memory, WindowsAgreeWithElements) {
+  int reads = 0, unwritten = 0;
+  auto trial = [&] {
+    constexpr size_t numElements = 64;
+    Values values;
+    Memory memory(values);
+    std::vector<std::pair<Number, uint64_t>> elements(numElements);
+    std::map<Number, std::vector<std::pair<Number, uint64_t>>> meanings;
+    // Nearly everywhere there is something.
+    constexpr size_t numWritten = 56;
+    Place all(0, 0, Layout::vector(numWritten));
+    act(memory, 0);
+    memory.write(all.window, Content::vector(9, numWritten));
+    for (size_t i = 0; i != numWritten; ++i)
+      elements[i] = {9, i};
+    for (int32_t command = 1; command != 20; ++command) {
+      // A window of up to three axes, in any order, with gaps.
+      std::vector<int64_t> sizes, strides;
+      int64_t stride = 1;
+      for (int i = *rc::gen::inRange(0, 4); i != 0; --i) {
+        sizes.push_back(*rc::gen::inRange<int64_t>(1, 5));
+        stride *= *rc::gen::inRange<int64_t>(1, 3);
+        strides.push_back(stride);
+        stride *= sizes.back();
+      }
+      for (size_t i = 1; i < sizes.size(); ++i) {
+        auto other = *rc::gen::inRange<size_t>(0, i + 1);
+        std::swap(sizes[i], sizes[other]);
+        std::swap(strides[i], strides[other]);
+      }
+      bool writes = *rc::gen::inRange(0, 2);
+      if (!writes && *rc::gen::inRange(0, 3) == 0 && !sizes.empty())
+        strides[0] = 0; // expanded
+      Layout layout(sizes, strides);
+      if (layout.extent > numElements)
+        continue;
+      auto begin =
+          *rc::gen::inRange<uint64_t>(0, numElements - layout.extent + 1);
+      Place place(0, 4 * begin, layout);
+      std::vector<size_t> places;
+      auto walk = [&](auto &self, size_t axis, size_t at) -> void {
+        if (axis == sizes.size())
+          return places.push_back(at);
+        for (int64_t i = 0; i != sizes[axis]; ++i)
+          self(self, axis + 1, at + size_t(i * strides[axis]));
+      };
+      walk(walk, 0, begin);
+      act(memory, command);
+      if (writes) {
+        Number base = 100 + Number(*rc::gen::inRange(0, 3));
+        bool isZero = *rc::gen::inRange(0, 4) == 0;
+        Content content = isZero ? Values::zero(DType::F32, layout.numel)
+                                 : Content::vector(base, layout.numel);
+        memory.write(place.window, content);
+        for (size_t i = 0; i != places.size(); ++i)
+          elements[places[i]] = isZero ? std::pair<Number, uint64_t>(1, 0)
+                                       : std::pair<Number, uint64_t>(base, i);
+        continue;
+      }
+      Content content = memory.read(place.window);
+      std::vector<std::pair<Number, uint64_t>> expected;
+      bool isWritten = true;
+      for (size_t at : places) {
+        expected.push_back(elements[at]);
+        isWritten &= elements[at].first != 0;
+      }
+      RC_ASSERT(isWritten == !kindOf(memory));
+      if (!isWritten) {
+        RC_ASSERT(kindOf(memory) == Problem::Unwritten);
+        ++unwritten;
+        return;
+      }
+      RC_ASSERT(values.findUnknown(content).empty());
+      RC_ASSERT(values.isWhole(content, layout.numel));
+      auto [known, isNew] =
+          meanings.try_emplace(values.getNumber(content), expected);
+      RC_ASSERT(known->second == expected);
+      for (auto &[number, others] : meanings)
+        RC_ASSERT(number == known->first || others != expected);
+      ++reads;
+    }
+  };
+  for (int i = 0; i != 10; ++i)
+    EXPECT_TRUE(rc::check(trial));
+  EXPECT_GT(reads, 50);
+  EXPECT_GT(unwritten, 0);
+}
+
+// A wide read of several narrow ones depends on all of them.
+TEST(Memory, WideReadsKeepWhatIsNarrow) {
+  Values values;
+  Memory memory(values);
+  Place all(0, 0, Layout::vector(1)), left(0, 0, Layout::vector(1)),
+      right(0, 4, Layout::vector(1));
+  all.window.dtype = DType::I64;
+  auto number = [&](Number first, Number second) {
+    act(memory, 0);
+    memory.write(left.window, Content::vector(first, 1));
+    memory.write(right.window, Content::vector(second, 1));
+    return values.getNumber(memory.read(all.window));
+  };
+  EXPECT_EQ(number(1, 2), number(1, 2));
+  EXPECT_NE(number(1, 2), number(1, 3));
+  EXPECT_NE(number(1, 2), number(3, 2));
 }

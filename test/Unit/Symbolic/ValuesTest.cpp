@@ -9,30 +9,26 @@ using namespace fsdp::symbolic;
 
 namespace {
 
-/// The elements of some pieces, one by one.
-std::vector<std::pair<Number, uint64_t>> spell(const Pieces &pieces) {
-  std::vector<std::pair<Number, uint64_t>> elements;
-  for (const Piece &piece : pieces)
-    for (uint64_t i = 0; i != piece.size; ++i)
-      elements.emplace_back(
-          piece.content.base,
-          piece.content.isUniform ? 0 : piece.content.map.getOffset() + i);
-  return elements;
-}
-
-/// Parts of a few vectors, and zeros.
-Pieces arbitraryPieces() {
-  Pieces pieces;
+/// Parts of a few vectors, and zeros, one after the other.
+Content arbitraryVector(uint64_t &size) {
+  Content content;
+  size = 0;
   for (int i = *rc::gen::inRange(1, 6); i != 0; --i) {
     auto begin = *rc::gen::inRange<uint64_t>(0, 4);
-    auto size = *rc::gen::inRange<uint64_t>(0, 5);
+    auto length = *rc::gen::inRange<uint64_t>(1, 5);
     auto base = *rc::gen::inRange<Number>(0, 3);
-    Content content = base ? Content{base, false, IndexMap::range(begin, size)}
-                           : Values::zero(DType::F32);
-    append(pieces, {size, content});
+    Content piece = Values::zero(DType::F32, length);
+    if (base) {
+      piece = Content::vector(base, length, everywhere);
+      piece.parts.front().index = begin;
+    }
+    Values::place(content, piece, size);
+    size += length;
   }
-  return pieces;
+  return content;
 }
+
+Values makeValues() { return Values(*Ranks::get({2, 3})); }
 
 } // namespace
 
@@ -55,85 +51,133 @@ TEST(Key, EveryWordCounts) {
   EXPECT_NE(Key("a", 1, 2).number(), Key("a", 2, 1).number());
 }
 
-TEST(Pieces, SliceTakesTheElements) {
-  EXPECT_TRUE(rc::check([] {
-    Pieces pieces = arbitraryPieces();
-    auto all = spell(pieces);
-    auto begin = *rc::gen::inRange<uint64_t>(0, all.size() + 1);
-    auto end = *rc::gen::inRange<uint64_t>(begin, all.size() + 1);
-    RC_ASSERT(
-        spell(slice(pieces, begin, end)) ==
-        decltype(all)(all.begin() + long(begin), all.begin() + long(end)));
-  }));
-}
-
 // However a vector is cut, it is the same vector.
-TEST(Pieces, CutsDoNotShow) {
+TEST(Values, CutsDoNotShow) {
   EXPECT_TRUE(rc::check([] {
-    Pieces pieces = arbitraryPieces();
-    uint64_t size = spell(pieces).size();
+    Values values;
+    uint64_t size;
+    Content content = arbitraryVector(size);
     auto cut = *rc::gen::inRange<uint64_t>(0, size + 1);
-    Pieces again = slice(pieces, 0, cut);
-    for (const Piece &piece : slice(pieces, cut, size))
-      append(again, piece);
-    RC_ASSERT(join(again).number() == join(pieces).number());
+    Content again = values.slice(content, 0, cut);
+    Values::place(again, values.slice(content, cut, size), cut);
+    RC_ASSERT(values.getNumber(again) == values.getNumber(content));
+    RC_ASSERT(values.isWhole(again, size));
+    RC_ASSERT(!values.isWhole(again, size + 1));
   }));
 }
 
-TEST(Pieces, OtherElementsHaveAnotherNumber) {
-  EXPECT_TRUE(rc::check([] {
-    Pieces left = arbitraryPieces(), right = arbitraryPieces();
-    if (left.empty() || right.empty() || spell(left) == spell(right))
-      return;
-    // A uniform vector has no length; its window has.
-    if (left.size() == 1 && right.size() == 1 && left[0].content.isUniform &&
-        right[0].content.isUniform)
-      return;
-    RC_ASSERT(join(left).number() != join(right).number());
-  }));
+// Integers are told apart that no double can tell apart.
+TEST(Values, UniformIntegersAreExact) {
+  int64_t large = (int64_t(1) << 53) + 1;
+  EXPECT_NE(getUniformBits(large, DType::I64),
+            getUniformBits(large - 1, DType::I64));
+  EXPECT_EQ(getUniformBits(3.0, DType::I64),
+            getUniformBits(int64_t(3), DType::I64));
+  EXPECT_EQ(getUniformBits(int64_t(3), DType::F32),
+            getUniformBits(3.0, DType::F32));
+  EXPECT_EQ(getUniformBits(int64_t(7), DType::Bool),
+            getUniformBits(1.0, DType::Bool));
 }
 
 // Sharded gradients are summed over one axis after the other.
 TEST(Values, SumsAlongTwoAxesAreOneSum) {
-  Values values;
-  Content x = Values::vector(7, 8);
-  auto sum = [&](Content of, uint64_t axes, double divisor) {
-    return values.sum(of, axes, divisor, DType::F32, DType::F32);
+  Values values = makeValues();
+  Content x = Content::vector(7, 8), zero = Values::zero(DType::F32, 8);
+  auto sum = [&](const Content &of, uint64_t axes, double pre, double post,
+                 DType via = DType::F32, DType dtype = DType::F32) {
+    return values.sum(of, axes, {pre, post}, via, dtype, 8);
   };
-  EXPECT_EQ(sum(sum(x, 1, 2), 2, 3).number(), sum(x, 3, 6).number());
-  EXPECT_NE(sum(sum(x, 1, 2), 2, 2).number(), sum(x, 3, 6).number());
+  auto number = [&](const Content &of) { return values.getNumber(of); };
+  EXPECT_EQ(number(sum(sum(x, 1, 2, 1), 2, 1, 3)), number(sum(x, 3, 2, 3)));
+  EXPECT_NE(number(sum(sum(x, 1, 2, 1), 2, 1, 2)), number(sum(x, 3, 2, 3)));
   // Twice along the same axis is something else, and so are other divisors,
-  // axes and types.
-  EXPECT_NE(sum(sum(x, 1, 2), 1, 3).number(), sum(x, 1, 6).number());
-  EXPECT_NE(sum(x, 1, 2).number(), sum(x, 2, 2).number());
-  EXPECT_NE(values.sum(x, 1, 2, DType::BF16, DType::F32).number(),
-            sum(x, 1, 2).number());
-  EXPECT_EQ(sum(Values::zero(DType::F32), 1, 2).number(),
-            Values::zero(DType::F32).number());
+  // axes and types, and what is divided or rounded between the sums.
+  EXPECT_NE(number(sum(sum(x, 1, 2, 1), 1, 1, 3)), number(sum(x, 1, 2, 3)));
+  EXPECT_NE(number(sum(x, 1, 1, 2)), number(sum(x, 2, 1, 2)));
+  EXPECT_NE(number(sum(x, 1, 2, 1)), number(sum(x, 1, 1, 2)));
+  EXPECT_NE(number(sum(sum(x, 1, 1, 2), 2, 1, 3)), number(sum(x, 3, 1, 6)));
+  EXPECT_NE(number(sum(x, 1, 1, 2, DType::BF16)), number(sum(x, 1, 1, 2)));
+  EXPECT_NE(number(sum(sum(x, 1, 1, 1, DType::F32, DType::BF16), 2, 1, 6)),
+            number(sum(x, 3, 1, 6)));
+  EXPECT_EQ(number(sum(zero, 1, 1, 2)), number(zero));
 }
 
-// A cast changes every element of what is cut, wherever it is cut.
-TEST(Values, ACastOfAShardIsTheShardOfTheCast) {
-  Values values;
-  Pieces whole = {{6, Values::vector(7, 6)}, {2, Values::zero(DType::F32)}};
-  Pieces cast = {{6, values.cast(Values::vector(7, 6), DType::BF16)},
-                 {2, Values::zero(DType::BF16)}};
-  Content shard = values.shard(whole, 1, 4);
-  EXPECT_EQ(values.cast(shard, DType::BF16).number(),
-            values.shard(cast, 1, 4).number());
-  ASSERT_TRUE(values.findShard(shard));
-  EXPECT_EQ(spell(values.findShard(shard)->whole), spell(whole));
-  // A part of a shard is none.
-  Content part = shard;
-  part.map = IndexMap::range(1, 3);
-  EXPECT_FALSE(values.findShard(part));
+// What was cut makes the whole again, among the ranks that have cut it, and
+// what is done to each element may be done before or after.
+TEST(Values, GathersWhatWasScattered) {
+  EXPECT_TRUE(rc::check([] {
+    Values values = makeValues();
+    uint64_t size;
+    Content whole = arbitraryVector(size);
+    auto axes = *rc::gen::inRange<uint64_t>(1, 4);
+    uint64_t ranks = (axes & 1 ? 2 : 1) * (axes & 2 ? 3 : 1);
+    uint64_t piece = (size + ranks - 1) / ranks;
+    Values::place(whole, Values::zero(DType::F32, piece * ranks - size), size);
+    Content cut = values.scatter(whole, axes, piece);
+    RC_ASSERT(values.isWhole(cut, piece));
+    RC_ASSERT(values.getNumber(values.gather(cut, axes, piece)) ==
+              values.getNumber(whole));
+    Content cast = values.scatter(values.cast(whole, DType::BF16), axes, piece);
+    RC_ASSERT(values.getNumber(values.cast(cut, DType::BF16)) ==
+              values.getNumber(cast));
+  }));
+}
+
+// A piece of what each rank has for itself is not that of a common whole; nor
+// can pieces be summed along the axes that cut them.
+TEST(Values, PiecesOfDifferentWholesAreUnknown) {
+  Values values = makeValues();
+  values.maker = "someone";
+  Content own = Content::vector(7, 6);
+  Content piece = values.scatter(own, 2, 2);
+  EXPECT_TRUE(values.findUnknown(piece).empty());
+  Content gathered = values.gather(piece, 2, 2);
+  EXPECT_NE(values.getNumber(gathered), values.getNumber(own));
+  EXPECT_FALSE(values.findUnknown(gathered).empty());
+  Content sum = values.sum(piece, 2, {1, 3}, DType::F32, DType::F32, 2);
+  EXPECT_FALSE(values.findUnknown(sum).empty());
+  // The piece of the sum is what a reduce-scatter leaves.
+  Content reduced = values.scatter(
+      values.sum(own, 2, {1, 3}, DType::F32, DType::F32, 6), 2, 2);
+  EXPECT_NE(values.getNumber(sum), values.getNumber(reduced));
+}
+
+// Two units cut beside each other are the pieces of both.
+TEST(Values, APieceOfTwoIsTwoPieces) {
+  Values values = makeValues();
+  Content first = Content::vector(7, 6, everywhere),
+          second = Content::vector(8, 3, everywhere), both;
+  Values::place(both, values.scatter(first, 2, 2), 0);
+  Values::place(both, values.scatter(second, 2, 1), 2);
+  Content rows = values.gather(both, 2, 3);
+  // Rows of three, of which the first two are the first one's.
+  int64_t sizes[] = {3, 2}, strides[] = {3, 1};
+  std::optional<Part> part = Part::layout(2, sizes, strides);
+  EXPECT_EQ(values.getNumber(values.select(*part, rows)),
+            values.getNumber(first));
 }
 
 TEST(Values, DefinedCastsAreWhatTheyAreDefinedAs) {
   Values values;
   values.defineCast(7, DType::BF16, 9);
-  EXPECT_EQ(values.cast(Values::vector(7, 4), DType::BF16).number(),
-            Values::vector(9, 4).number());
-  EXPECT_NE(values.cast(Values::vector(7, 4), DType::F16).number(),
-            Values::vector(9, 4).number());
+  auto number = [&](const Content &of) { return values.getNumber(of); };
+  EXPECT_EQ(number(values.cast(Content::vector(7, 4), DType::BF16)),
+            number(Content::vector(9, 4)));
+  EXPECT_NE(number(values.cast(Content::vector(7, 4), DType::F16)),
+            number(Content::vector(9, 4)));
+}
+
+// A complex number is its two parts, in any order of reading.
+TEST(Values, BytesAreElementsOfAnotherType) {
+  Values values;
+  Content complex = Content::vector(7, 4);
+  auto floats = values.reinterpret(complex, DType::C64, DType::F32);
+  ASSERT_TRUE(floats);
+  EXPECT_TRUE(values.isWhole(*floats, 8));
+  auto again = values.reinterpret(*floats, DType::F32, DType::C64);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(values.getNumber(*again), values.getNumber(complex));
+  // One half of a number is none.
+  EXPECT_FALSE(
+      values.reinterpret(values.slice(*floats, 1, 3), DType::F32, DType::C64));
 }

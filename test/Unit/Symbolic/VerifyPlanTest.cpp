@@ -17,7 +17,8 @@ using testing::HasSubstr;
 
 static std::string verify(TestPlan plan) {
   auto file = plan.seal();
-  return file ? symbolic::verifyPlan(file->plan()) : file.error().message;
+  return file ? symbolic::verifyPlan(file->plan()).message
+              : file.error().message;
 }
 
 /// The answer about plans without a mistake, for they are by hand and say

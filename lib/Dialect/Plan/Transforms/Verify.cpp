@@ -20,9 +20,11 @@ struct Verify : impl::VerifyBase<Verify> {
         exportPlan(getOperation(), "plan");
     if (failed(file))
       return signalPassFailure();
-    if (std::string problem = symbolic::verifyPlan(file->plan());
-        !problem.empty()) {
-      getOperation()->emitError(problem);
+    if (symbolic::Proof proof = symbolic::verifyPlan(file->plan()); !proof) {
+      getOperation()->emitError(proof.verdict == symbolic::Proof::CannotProve
+                                    ? "cannot prove the plan: "
+                                    : "")
+          << proof.message;
       return signalPassFailure();
     }
     markAllAnalysesPreserved();

@@ -25,7 +25,8 @@ def Plan_ModuleOp : Plan_Op<"module", [
   let description = [{
     All that one rank does, the same for every rank. The mesh is listed from the
     outermost axis in. `token_rows` is the number of rows of the embedding that
-    reads input 0, if one does; `notes` is what people should know.
+    reads input 0, if one does; `notes` is what people should know; `unproved`
+    is why the plan was not proved to do what its model means.
 
     Example:
 
@@ -50,7 +51,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, StrAttr:$device,
     StrAttr:$strategy, OptionalAttr<I64Attr>:$token_rows,
-    OptionalAttr<StrArrayAttr>:$notes);
+    OptionalAttr<StrArrayAttr>:$notes, OptionalAttr<StrAttr>:$unproved);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
     $sym_name `mesh` custom<Axes>($mesh) `device` $device `strategy` $strategy
@@ -246,17 +247,21 @@ def Plan_MeaningOp : Plan_Op<"meaning", [HasParent<"ModuleOp">]> {
     The number of one value that outlives a step, as the model means it: two
     values with the same number are the same function of the step's inputs. Made
     from the model before it was sharded; `plan-verify` compares with it what
-    the programs compute.
+    the programs compute. `as` says the same in words; `lacks` says what value
+    numbers cannot follow in it.
 
     Example:
 
     ```mlir
-    plan.meaning "loss" is 8122339151131226327
+    plan.meaning "loss" is 8122339151131226327 as "mean.out of (nll_loss)"
     plan.meaning "gradient transformer.wte.weight" is -339151131226327812
     ```
   }];
-  let arguments = (ins StrAttr:$what, I64Attr:$number);
-  let assemblyFormat = "$what `is` $number attr-dict";
+  let arguments = (ins StrAttr:$what, I64Attr:$number,
+    OptionalAttr<StrAttr>:$words, OptionalAttr<StrAttr>:$unknown);
+  let assemblyFormat = [{
+    $what `is` $number (`as` $words^)? (`lacks` $unknown^)? attr-dict
+  }];
 }
 
 #endif // FSDP_DIALECT_PLAN_IR_PLANOPS_TD
