@@ -21,6 +21,7 @@ namespace fsdp {
 /// Adds all passes from the aten level to the scheduled level.
 inline void buildSchedulePipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
+  pm.addPass(aten::createLegalizePass());
   if (options.device == "cuda")
     pm.addPass(aten::createRetargetPass());
   buildFSDPPipeline(pm, options);

@@ -299,6 +299,13 @@ Comparison Reference::run(Session &session, double tolerance) const {
     else
       onlyInPlan.push_back(prefix + name);
   }
+  // To a plan, a parameter that nobody can train is a buffer.
+  if (isTraining)
+    for (const std::string &name : session.bufferNames())
+      if (const archive::TensorInfo *expected = file.find(prefix + name)) {
+        known.insert(expected->name);
+        result.compare(expected->name, read(*expected), session.buffer(name));
+      }
   for (const archive::TensorInfo &tensor : file.tensors())
     if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))
       onlyHere.push_back(tensor.name);

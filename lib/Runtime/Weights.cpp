@@ -134,22 +134,30 @@ Weights::find(const std::vector<std::string> &names,
               const flatbuffers::Vector<std::int64_t> &sizes) const {
   const Value *found = nullptr;
   const std::string *foundName = nullptr;
+  auto look = [&](const std::string &spelling) {
+    auto it = values.find(spelling);
+    if (it == values.end() || &it->second == found)
+      return;
+    const Value &value = it->second;
+    check(names[0], value, wanted, sizes);
+    if (found &&
+        (value.type != found->type || read(value).bytes != read(*found).bytes))
+      throw Error(path + ": expected " + *foundName + " and " + it->first +
+                  ", which are one parameter, to be equal, found different "
+                  "values");
+    found = &value;
+    foundName = &it->first;
+  };
+  // The plan's own spelling, or all names with or without a prefix: without
+  // one, a name may be that of another tensor.
   for (const std::string &name : names)
-    for (const std::string &spelling :
-         {name, name.substr(planPrefix.size()), prefix + name}) {
-      auto it = values.find(spelling);
-      if (it == values.end() || &it->second == found)
-        continue;
-      const Value &value = it->second;
-      check(names[0], value, wanted, sizes);
-      if (found && (value.type != found->type ||
-                    read(value).bytes != read(*found).bytes))
-        throw Error(path + ": expected " + *foundName + " and " + it->first +
-                    ", which are one parameter, to be equal, found different "
-                    "values");
-      found = &value;
-      foundName = &it->first;
-    }
+    look(name);
+  if (!found)
+    for (const std::string &name : names)
+      look(name.substr(planPrefix.size()));
+  if (!found)
+    for (const std::string &name : names)
+      look(prefix + name);
   return found;
 }
 

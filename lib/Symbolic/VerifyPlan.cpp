@@ -440,8 +440,9 @@ Meanings PlanVerifier::describe(Roles roles) {
           Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype())
               .number(),
           window.layout->numel);
-      if (machine.values.getNumber(machine.memory.read(window)) !=
-          machine.values.getNumber(old))
+      if (!window.isEmpty() &&
+          machine.values.getNumber(machine.memory.read(window)) !=
+              machine.values.getNumber(old))
         add("buffer " + std::string(nameOf(buffer.name())), window);
       break;
     }

@@ -240,3 +240,32 @@ module {
     return
   }
 }
+
+// -----
+
+// Results are taken at once: buffers that change places, and an output that is what a buffer was. A unit may be called like an axis.
+// CHECK-LABEL: plan.module @plan
+// CHECK: plan.unit @shard
+// CHECK: %[[A:.*]] = plan.buffer model_buffer "a" : tensor<4xf32>
+// CHECK: %[[B:.*]] = plan.buffer model_buffer "b" : tensor<4xf32>
+// CHECK: plan.communicator @shard_ axes
+// CHECK: plan.program @step
+// CHECK-NEXT: plan.all_gather @shard_
+// CHECK-NEXT: plan.copy %[[B]] to %[[OLDB:.*]] <forward>
+// CHECK-NEXT: plan.copy %[[A]] to %[[OLDA:.*]] <forward>
+// CHECK-NEXT: plan.copy %[[A]] to %[[KEPT:.*]] <forward>
+// CHECK-NEXT: plan.copy %[[OLDB]] to %[[A]] <forward>
+// CHECK-NEXT: plan.copy %[[OLDA]] to %[[B]] <forward>
+// CHECK-NEXT: plan.copy %[[KEPT]] to %{{.*}} <forward>
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @shard on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@shard, parameter>},
+                  %a: tensor<4xf32> {aten.buffer = "a", aten.persistent}, %b: tensor<4xf32> {aten.buffer = "b", aten.persistent})
+      -> (tensor<4xf32> {aten.buffer_mutation = "a"}, tensor<4xf32> {aten.buffer_mutation = "b"}, tensor<4xf32> {aten.output = 0 : i64}) {
+    %f = fsdp.async.unshard @shard <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
+    fsdp.async.reshard %full : !fsdp.gathered<8xf32>
+    return %b, %a, %a : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  }
+}

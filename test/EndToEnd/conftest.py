@@ -12,6 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
 FIXTURES = ROOT / "test" / "fixtures"
+sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 
 
 def tool(name: str, *arguments, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -85,7 +86,6 @@ def plans(once):
 @pytest.fixture(scope="session")
 def chains(once):
     """chains(config): the aten level of the chain that a file of PyTorch's FSDP (fsdp_*.json) was recorded with."""
-    sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
     import torch
     from fixture_models import Case, Chain
     from make_fixtures import write

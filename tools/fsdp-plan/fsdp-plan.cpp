@@ -182,6 +182,10 @@ class RemarkPrinter : public mlir::remark::detail::MLIRRemarkStreamerBase {
 LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
   if (filter.empty())
     return success();
+  constexpr size_t longest = 1000; // brackets take stack
+  if (filter.size() > longest)
+    return refuse("--remarks-filter: expected at most " + llvm::Twine(longest) +
+                  " characters; found " + llvm::Twine(filter.size()));
   std::string error;
   if (!llvm::Regex(filter).isValid(error))
     return refuse("--remarks-filter: expected a regular expression; found '" +
@@ -209,12 +213,16 @@ LogicalResult choose(StringRef option, StringRef text,
                 text + "'");
 }
 
-/// Sets `value` to the number that `text` is, which is at least `least`.
+/// Sets `value` to the number that `text` is, which is at least `least` and
+/// fits what a plan counts ranks and units with.
 LogicalResult read(StringRef option, StringRef text, int64_t least,
                    int64_t &value) {
   if (text.getAsInteger(10, value) || value < least)
     return refuse("--" + option + ": expected a number of at least " +
                   llvm::Twine(least) + "; found '" + text + "'");
+  if (value > INT32_MAX)
+    return refuse("--" + option + ": expected a number of at most " +
+                  llvm::Twine(INT32_MAX) + "; found '" + text + "'");
   return success();
 }
 

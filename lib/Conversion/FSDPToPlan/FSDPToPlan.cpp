@@ -71,6 +71,10 @@ FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
   auto key = builder.getDenseI64ArrayAttr(indices);
   FlatSymbolRefAttr &symbol = communicators[key];
   if (!symbol) {
+    // A unit may be called like an axis.
+    Operation *plan = builder.getInsertionBlock()->getParentOp();
+    while (SymbolTable::lookupSymbolIn(plan, name))
+      name += '_';
     plan::CommunicatorOp::create(builder, mesh.getLoc(), name, key);
     symbol = FlatSymbolRefAttr::get(builder.getContext(), name);
   }

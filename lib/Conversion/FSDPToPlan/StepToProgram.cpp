@@ -706,22 +706,50 @@ static RankedTensorType dropRepeats(RankedTensorType type) {
   return aten::getTensorType(sizes, type.getElementType(), strides);
 }
 
+/// All results are taken at once: what one of them overwrites is the content of
+/// another, if that is put aside first.
 LogicalResult Lowering::lower(func::ReturnOp op) {
+  SmallVector<Value> sources, targets;
+  DenseSet<Operation *> replaced;
   for (auto [index, value] : llvm::enumerate(op.getOperands())) {
-    Value source = buffers.lookup(value);
+    Value source = sources.emplace_back(buffers.lookup(value));
     FailureOr<Value> target = getDestination(index, value);
     if (failed(target))
       return failure();
-    if (source == *target)
-      continue;
+    targets.push_back(*target);
+    if (source != *target)
+      replaced.insert(plan::getRoot(*target));
+  }
+  auto setRole = [&](Value value) {
     if (!isInit)
       role = roles.lookup_or(value, plan::Role::Forward);
-    RankedTensorType type = plan::getTensorType(*target);
-    if (RankedTensorType distinct = dropRepeats(type); distinct != type) {
-      source = tables.addView(value.getLoc(), source, 0, distinct);
-      target = tables.addView(value.getLoc(), *target, 0, distinct);
-    }
-    copy(value.getLoc(), source, *target, Stream::Compute);
+  };
+  auto see = [&](Value value, RankedTensorType type) {
+    return type == plan::getTensorType(value)
+               ? value
+               : tables.addView(value.getLoc(), value, 0, type);
+  };
+  for (auto [value, source, target] :
+       llvm::zip_equal(op.getOperands(), sources, targets)) {
+    if (source == target || !replaced.contains(plan::getRoot(source)))
+      continue;
+    setRole(value);
+    RankedTensorType type = plan::getTensorType(source);
+    Value aside = addTransient(value.getLoc(), dropRepeats(type));
+    copy(value.getLoc(), see(source, dropRepeats(type)), aside,
+         Stream::Compute);
+    source = see(aside, type);
+  }
+  for (auto [value, source, target] :
+       llvm::zip_equal(op.getOperands(), sources, targets)) {
+    if (source == target)
+      continue;
+    setRole(value);
+    RankedTensorType type = plan::getTensorType(target);
+    RankedTensorType distinct = dropRepeats(type);
+    if (distinct != type)
+      source = see(source, distinct);
+    copy(value.getLoc(), source, see(target, distinct), Stream::Compute);
   }
   return success();
 }

@@ -279,7 +279,11 @@ std::optional<ConstantValue> parseDefault(StringRef text,
   if (text == "True" || text == "False")
     return ConstantValue{pf::Value::Bool, {text == "True"}};
   int64_t integer = 0;
-  if (argument.kind != "float" && !text.getAsInteger(10, integer))
+  bool isInteger = !text.getAsInteger(10, integer);
+  // The dispatcher prints element types as PyTorch numbers them.
+  if (argument.kind == "ScalarType" && isInteger && integer == 4)
+    return ConstantValue{pf::Value::Type, {int64_t(pf::DType::I64)}};
+  if (argument.kind != "float" && isInteger)
     return ConstantValue{pf::Value::Int, {integer}};
   double number = 0;
   if (!text.getAsDouble(number))

@@ -190,7 +190,7 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
   };
   if (auto name =
           dyn_cast_or_null<StringAttr>(get(ATenDialect::getParamAttrName()))) {
-    if (!window.layout->isGapless)
+    if (!window.layout->isGapless && !window.isEmpty())
       return emitError(argument.getLoc()) << "expected a dense parameter";
     // Elements are numbered in the order of the flat parameter.
     sy::Layout flat = sy::Layout::vector(window.layout->numel);

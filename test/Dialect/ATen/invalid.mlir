@@ -20,6 +20,70 @@ func.func @in_place(%x: tensor<4xf32>) {
 
 // -----
 
+func.func @missing(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: operator 'mm' needs an argument 'mat2'}}
+  %0 = aten.call "mm"(%x) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @kind(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: expected 'dim0' of operator 'transpose.int' to be of type int, got another constant}}
+  %0 = aten.call "transpose.int"(%x, 0.5, 1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @operand(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: expected 'dim0' of operator 'transpose.int' to be of type int, got an operand of another type}}
+  %0 = aten.call "transpose.int"(%x, %x, 1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @list(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: expected 'size' of operator 'view' to be of type SymInt[], got another constant}}
+  %0 = aten.call "view"(%x, [true]) : (tensor<4x4xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
+func.func @optional(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: expected 'dim0' of operator 'transpose.int' to be of type int, got another constant}}
+  %0 = aten.call "transpose.int"(%x, none, 1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @twice(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: operator 'transpose.int' needs an argument 'dim1'}}
+  %0 = aten.call "transpose.int"(%x, 1, dim0 = 1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @unknown(%x: tensor<4x4xf32>) {
+  // expected-error@+1 {{C4: operator 'cumsum' has no such arguments, or is given one of them twice}}
+  %0 = aten.call "cumsum"(%x, 1, axis = 1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @elements(%x: tensor<4xindex>) {
+  // expected-error@+1 {{must be variadic of tensor of PyTorch's element types or}}
+  %0 = aten.call "sin"(%x) : (tensor<4xindex>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
 func.func @arguments(%x: tensor<4xf32>) {
   // expected-error@+1 {{C3: operator 'sin' takes 1 arguments, got 2}}
   %0 = aten.call "sin"(%x, 1) : (tensor<4xf32>) -> tensor<4xf32>

@@ -291,3 +291,21 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
     plan.piece @c %a to %b <forward>
   }
 }
+
+// -----
+
+plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  // expected-error@+1 {{C2: expected elements of PyTorch's types, got 'tensor<3xindex>'}}
+  %b = plan.view %a at 0 : tensor<3xindex>
+}
+
+// -----
+
+plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
+  %a = plan.buffer transient : tensor<8xf32>
+  plan.program @step {
+    // expected-error@+1 {{C4: operator 'copy' needs an argument 'src'}}
+    plan.launch "copy"(%a) -> %a <forward>
+  }
+}

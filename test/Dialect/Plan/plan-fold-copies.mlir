@@ -17,10 +17,10 @@ plan.module @gradients mesh ["shard" = 1] device "cpu" strategy "" {
   %placeB = plan.view %flat at 96 : tensor<8xf32>
   // CHECK: plan.program @step
   plan.program @step {
-    // CHECK-NEXT: plan.launch "mm.out"() -> %[[A]] <backward>
-    plan.launch "mm.out"() -> %a <backward>
-    // CHECK-NEXT: plan.launch "sum.out"() -> %[[B]] <backward>
-    plan.launch "sum.out"() -> %b <backward>
+    // CHECK-NEXT: plan.launch "rand.out"({{\[6, 4\]}}) -> %[[A]] <backward>
+    plan.launch "rand.out"([6, 4]) -> %a <backward>
+    // CHECK-NEXT: plan.launch "rand.out"({{\[8\]}}) -> %[[B]] <backward>
+    plan.launch "rand.out"([8]) -> %b <backward>
     // CHECK-NEXT: plan.launch "neg.out"(%{{.*}}) -> %{{.*}} <backward>
     plan.launch "neg.out"(%b0) -> %y <backward>
     // CHECK-NEXT: }

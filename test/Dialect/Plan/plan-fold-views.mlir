@@ -147,3 +147,46 @@ plan.module @outside mesh ["shard" = 1] device "cpu" strategy "" {
     plan.launch "neg"(%row) -> %y <forward>
   }
 }
+
+// -----
+
+// A view of a buffer that is a view already, and one of itself.
+plan.module @twice mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %y = plan.buffer transient : tensor<24xf32>
+  plan.program @step {
+    // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}
+    plan.launch "view"(%x, [24]) -> %y <forward>
+    plan.launch "view"(%x, [24]) -> %y <forward>
+  }
+}
+
+// -----
+
+plan.module @itself mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer transient : tensor<24xf32>
+  plan.program @step {
+    // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}
+    plan.launch "view"(%x, [24]) -> %x <forward>
+  }
+}
+
+// -----
+
+plan.module @pieces mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %y = plan.buffer transient : tensor<2x6xf32>
+  plan.program @step {
+    // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}
+    plan.launch "split.Tensor"(%x, 2) -> %y, %y <forward>
+  }
+}
+
+// -----
+
+plan.module @number mesh ["shard" = 1] device "cpu" strategy "" {
+  plan.program @step {
+    // expected-error@+1 {{expected a tensor, found a constant}}
+    plan.launch "_assert_tensor_metadata"(3, [1]) <forward>
+  }
+}

@@ -117,3 +117,38 @@ plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
     plan.launch "from_file"("weights.bin", false, 4) -> %x <forward>
   }
 }
+
+// -----
+
+// A call that no copy into a window can replace is the kernel's, which refuses it or knows better: a dimension or an index
+// that is not there, a source of other sizes, a number for a tensor.
+// CHECK-LABEL: plan.module @odd
+plan.module @odd mesh ["shard" = 1] device "cpu" strategy "" {
+  %x = plan.buffer input number 0 : tensor<4x3xf32>
+  %row = plan.buffer input number 1 : tensor<3xf32>
+  %y = plan.buffer transient : tensor<4x6xf32>
+  plan.program @step {
+    // CHECK: plan.launch "slice_backward"(%{{.*}}, [4, 6], 7, 0, 3, 1)
+    plan.launch "slice_backward"(%x, [4, 6], 7, 0, 3, 1) -> %y <backward>
+    // CHECK-NEXT: plan.launch "slice_backward"(%{{.*}}, [4, 6], 1, 4, 6, 1)
+    plan.launch "slice_backward"(%x, [4, 6], 1, 4, 6, 1) -> %y <backward>
+    // CHECK-NEXT: plan.launch "slice_backward"(%{{.*}}, [4, 6], 1, 0, 3, -1)
+    plan.launch "slice_backward"(%x, [4, 6], 1, 0, 3, -1) -> %y <backward>
+    // CHECK-NEXT: plan.launch "select_backward"(%{{.*}}, [4, 6], 0, 9)
+    plan.launch "select_backward"(%row, [4, 6], 0, 9) -> %y <backward>
+    // CHECK-NEXT: plan.launch "select_backward"(%{{.*}}, [4, 6], 0, 1)
+    plan.launch "select_backward"(%row, [4, 6], 0, 1) -> %y <backward>
+    // CHECK-NEXT: plan.launch "clone"(3)
+    plan.launch "clone"(3) -> %y <forward>
+    // CHECK-NEXT: plan.launch "copy"(%{{.*}}, 2.5
+    plan.launch "copy"(%y, 2.5) -> %y <forward>
+    // CHECK-NEXT: plan.launch "copy"
+    plan.launch "copy"(%y, %row) -> %y <forward>
+    // CHECK-NEXT: plan.launch "fill.Tensor"
+    plan.launch "fill.Tensor"(%y, 2) -> %y <forward>
+    // CHECK-NEXT: plan.launch "pow.Tensor_Scalar
+    plan.launch "pow.Tensor_Scalar"(2, 1) -> %y <forward>
+    // CHECK-NEXT: plan.launch "embedding"
+    plan.launch "embedding"(%row, %x) -> %y <forward>
+  }
+}

@@ -7,15 +7,51 @@
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 
+#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Archive/OperatorSchema.h"
+
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringSwitch.h"
+#include "llvm/Support/RWMutex.h"
+
+#include <mutex>
+#include <shared_mutex>
 
 using namespace mlir;
 using namespace fsdp::aten;
 
+namespace fsdp::aten::detail {
+/// Schemas by the facts of their operators; threads verify at once.
+struct Schemas {
+  llvm::sys::RWMutex mutex;
+  llvm::DenseMap<const archive::OpFacts *,
+                 std::unique_ptr<planfile::OperatorSchema>>
+      parsed;
+};
+} // namespace fsdp::aten::detail
+
 #include "fsdp/Dialect/ATen/IR/ATenDialect.cpp.inc"
 
+const fsdp::planfile::OperatorSchema *
+ATenDialect::getSchema(const archive::OpFacts &facts) {
+  {
+    std::shared_lock lock(schemas->mutex);
+    if (auto found = schemas->parsed.find(&facts);
+        found != schemas->parsed.end())
+      return found->second.get();
+  }
+  auto schema = planfile::parseOperatorSchema(facts.schema);
+  std::unique_lock lock(schemas->mutex);
+  auto [entry, isNew] = schemas->parsed.try_emplace(&facts);
+  if (isNew && schema)
+    entry->second =
+        std::make_unique<planfile::OperatorSchema>(std::move(*schema));
+  return entry->second.get();
+}
+
 void ATenDialect::initialize() {
+  schemas = std::make_unique<detail::Schemas>();
   registerAttributes();
   addOperations<
 #define GET_OP_LIST

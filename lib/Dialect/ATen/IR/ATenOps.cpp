@@ -42,7 +42,7 @@ LogicalResult CallOp::verify() {
     return emitOpError() << "C3: operator '" << getCallee().getName()
                          << "' has " << unsigned(facts->numReturns)
                          << " results, got " << getNumResults();
-  return success();
+  return verifyArguments(*this, getCalleeAttr(), getArgs(), getInputs());
 }
 
 void CallOp::getEffects(

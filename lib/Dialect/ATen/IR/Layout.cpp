@@ -48,6 +48,21 @@ Type aten::getElementType(MLIRContext *context, StringRef name) {
       .Default(Type());
 }
 
+bool aten::isElementType(Type type) {
+  if (auto complex = dyn_cast<ComplexType>(type))
+    return isa<FloatType>(complex.getElementType()) &&
+           isElementType(complex.getElementType());
+  if (auto integer = dyn_cast<IntegerType>(type)) {
+    unsigned width = integer.getWidth();
+    return !integer.isSigned() &&
+           (width == 8 || width == 16 || width == 32 || width == 64 ||
+            (width == 1 && integer.isSignless()));
+  }
+  return isa<Float32Type, Float16Type, BFloat16Type, Float64Type,
+             Float8E4M3FNType, Float8E5M2Type, Float8E4M3FNUZType,
+             Float8E5M2FNUZType, Float8E8M0FNUType>(type);
+}
+
 int64_t aten::getItemSize(Type elementType) {
   if (auto complex = dyn_cast<ComplexType>(elementType))
     return 2 * getItemSize(complex.getElementType());
@@ -89,6 +104,23 @@ RankedTensorType aten::getTensorType(ArrayRef<int64_t> shape, Type elementType,
   if (offset != 0 || strides != ArrayRef(getDenseStrides(shape)))
     layout = StridedAttr::get(elementType.getContext(), strides, offset);
   return RankedTensorType::get(shape, elementType, layout);
+}
+
+bool aten::isGapless(RankedTensorType type) {
+  // Strides may repeat elements, as those of expand do, and still fill the
+  // extent by accident: each must be the product of the sizes below it.
+  SmallVector<std::pair<int64_t, int64_t>> dimensions;
+  for (auto [size, stride] : llvm::zip_equal(type.getShape(), getStrides(type)))
+    if (size != 1)
+      dimensions.emplace_back(stride, size);
+  llvm::sort(dimensions);
+  int64_t expected = 1;
+  for (auto [stride, size] : dimensions) {
+    if (stride != expected)
+      return type.getNumElements() == 0;
+    expected *= size;
+  }
+  return true;
 }
 
 //===----------------------------------------------------------------------===//

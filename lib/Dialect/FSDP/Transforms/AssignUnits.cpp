@@ -328,11 +328,15 @@ void ModuleTree::assign() {
   Ports arguments = getArguments(step);
   Builder builder(step.getContext());
   auto attrName = builder.getStringAttr(FSDPDialect::getUnitAttrName());
+  llvm::StringSet<> names;
   for (const auto &[key, unit] : units) {
     auto [index, type] = key;
     std::string name = index == 0 ? "root" : modules[index].path.str();
     if (type != firstTypes[index])
       llvm::raw_string_ostream(name) << '.' << type;
+    // A module may be called "root", or like the second type of another.
+    while (!names.insert(name).second)
+      name += '_';
     auto attr = builder.getStringAttr(name);
     for (BlockArgument argument : unit.arguments) {
       DictionaryAttr &dict = arguments.attrs[argument.getArgNumber()];

@@ -20,7 +20,7 @@ static SmallVector<int64_t> getTrainableIntervals(LayoutAttr layout) {
   SmallVector<int64_t> intervals;
   bool inside = false;
   for (ParameterAttr parameter : layout.getParameters()) {
-    if (inside == parameter.getFrozen()) {
+    if (parameter.getNumel() != 0 && inside == parameter.getFrozen()) {
       intervals.push_back(parameter.getOffset());
       inside = !inside;
     }

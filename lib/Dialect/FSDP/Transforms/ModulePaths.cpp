@@ -17,6 +17,12 @@ namespace fsdp {
 FailureOr<llvm::Regex>
 getPathRegex(StringRef text,
              llvm::function_ref<InFlightDiagnostic()> emitError) {
+  // LLVM's expressions take the stack for each bracket, and memory for each
+  // repetition that is counted.
+  constexpr size_t longest = 1000;
+  if (text.size() > longest)
+    return emitError() << "expected a regular expression of at most " << longest
+                       << " characters, found " << text.size();
   // Extended regular expressions lack two classes that people expect.
   std::string pattern;
   for (size_t i = 0; i < text.size(); ++i) {

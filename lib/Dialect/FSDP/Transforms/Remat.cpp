@@ -275,6 +275,23 @@ LogicalResult Rematerializer::run(int64_t budget) {
 // The pass
 //===----------------------------------------------------------------------===//
 
+/// The modules of a unit. One that is merged is called "first..last", and has
+/// modules beside these.
+static void addModules(UnitOp unit, llvm::StringSet<> &paths) {
+  auto [first, last] = unit.getSymName().split("..");
+  if (last.empty()) {
+    paths.insert(first);
+    return;
+  }
+  for (ParameterAttr parameter : unit.getLayout().getParameters())
+    for (StringRef end : {first, last}) {
+      StringRef path = parameter.getName();
+      size_t parent = end.rfind('.') + 1; // 0 if it has none
+      if (path.take_front(parent) == end.take_front(parent))
+        paths.insert(path.take_front(path.find('.', parent)));
+    }
+}
+
 namespace {
 class RematPass : public impl::RematPassBase<RematPass> {
   using RematPassBase::RematPassBase;
@@ -300,7 +317,7 @@ class RematPass : public impl::RematPassBase<RematPass> {
     if (scopes.empty()) {
       llvm::StringSet<> units;
       for (auto unit : getOperation().getOps<UnitOp>())
-        units.insert(unit.getSymName());
+        addModules(unit, units);
       if (rematerializer.findScopes(
               [&](StringRef path) { return units.contains(path); }) == 0 &&
           findMemoryPeak(step).getTotal() > budget)

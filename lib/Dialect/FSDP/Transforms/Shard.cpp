@@ -79,6 +79,7 @@ private:
   bool isChain(Operation &op) const;
   Value getGather(Unit &unit, aten::Phase phase);
   Value materialize(Value value, aten::Phase phase);
+  Value copyOut(Value value);
 
   // Gradients and the loss.
   void visitResults(Operation &op);
@@ -131,7 +132,8 @@ LogicalResult Sharder::checkSizes() {
     return !tensor || tensor.hasStaticShape();
   };
   for (BlockArgument argument : block.getArguments())
-    if (!isBound(argument.getType()))
+    if (!isa<RankedTensorType>(argument.getType()) ||
+        !isBound(argument.getType()))
       return emitError(argument.getLoc())
              << "expected sizes that are bound, got " << argument.getType();
   for (Operation &op : block) {
@@ -157,7 +159,9 @@ LogicalResult Sharder::collectParameters() {
     if (!type || !isa<FloatType>(type.getElementType()))
       return emitError(argument.getLoc())
              << "expected parameter " << name
-             << " to be a tensor of floats, got " << argument.getType();
+             << " to be a tensor of floats, got " << argument.getType()
+             << "; a complex one can be kept as its real view "
+                "(torch.view_as_real)";
     auto unitName = step.getArgAttrOfType<StringAttr>(
         index, FSDPDialect::getUnitAttrName());
     auto [entry, isNew] = unitIndex.try_emplace(
@@ -244,6 +248,11 @@ static SmallVector<int64_t> getLayoutStrides(RankedTensorType type) {
   return aten::isDense(type) ? SmallVector<int64_t>() : aten::getStrides(type);
 }
 
+/// What other functions and programs are called, a unit is not.
+static bool isReserved(StringRef name) {
+  return name == "init" || name == "step.source";
+}
+
 LogicalResult Sharder::createUnits() {
   MLIRContext *context = step.getContext();
   SymbolTable symbols(step->getParentOfType<ModuleOp>());
@@ -279,9 +288,12 @@ LogicalResult Sharder::createUnits() {
     if (failed(LayoutAttr::verify(emitHere, attrs, flat.numel, flat.padded)))
       return failure();
     auto layout = LayoutAttr::get(context, attrs, flat.numel, flat.padded);
-    unit.op = UnitOp::create(builder, step.getLoc(), unit.name,
-                             mesh.getSymName(), storage ? storage : compute,
-                             compute, reduce ? reduce : compute, layout,
+    std::string symbol = unit.name.str();
+    if (isReserved(symbol))
+      symbol += '_';
+    unit.op = UnitOp::create(builder, step.getLoc(), symbol, mesh.getSymName(),
+                             storage ? storage : compute, compute,
+                             reduce ? reduce : compute, layout,
                              /*reshard_after_forward=*/false);
     symbols.insert(unit.op, Block::iterator(step)); // which may rename it
     if (layout.hasTrainable()) {
@@ -361,6 +373,23 @@ Value Sharder::materialize(Value value, aten::Phase phase) {
        llvm::zip_equal(op->getResults(), copy->getResults()))
     materialized[key(before)] = after;
   return materialized.lookup(key(value));
+}
+
+/// What the step returns of its parameters outlives their memory.
+Value Sharder::copyOut(Value value) {
+  Value gathered = materialize(value, aten::Phase::Forward);
+  auto type = cast<RankedTensorType>(gathered.getType());
+  type = aten::getTensorType(type.getShape(), type.getElementType(),
+                             aten::isGapless(type)
+                                 ? aten::getStrides(type)
+                                 : aten::getDenseStrides(type.getShape()));
+  MLIRContext *context = step.getContext();
+  Attribute place = aten::OperandAttr::get(context);
+  return aten::CallOp::create(
+             builder, value.getLoc(), TypeRange(type), "clone",
+             aten::ArgsAttr::get(context, place, {}), gathered,
+             aten::PhaseAttr::get(context, aten::Phase::Forward))
+      .getResult(0);
 }
 
 //===----------------------------------------------------------------------===//
@@ -481,7 +510,7 @@ void Sharder::rewriteBody() {
     if (unit.reduced)
       results.push_back(unit.reduced);
   for (Value value : others)
-    results.push_back(resolve(value, aten::Phase::Forward));
+    results.push_back(isFromParameters(value) ? copyOut(value) : value);
   terminator->setOperands(results);
   for (Operation *op : llvm::reverse(setAside))
     op->erase();
@@ -510,7 +539,9 @@ void Sharder::rewriteSignature() {
       results.add(unit.reduced.getType(),
                   getStateDict(unit.op, StateAttr::getGradientKind()));
   for (unsigned index : kept)
-    results.add(oldResults.types[index], oldResults.attrs[index]);
+    results.add(
+        block.getTerminator()->getOperand(results.types.size()).getType(),
+        oldResults.attrs[index]);
   setSignature(step, arguments, results);
 }
 

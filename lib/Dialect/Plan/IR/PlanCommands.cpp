@@ -114,7 +114,7 @@ LogicalResult LaunchOp::verify() {
       return emitOpError() << "C2: expected " << count
                            << " buffers to write, got " << getOutputs().size();
   }
-  return success();
+  return aten::verifyArguments(*this, getCalleeAttr(), getArgs(), getInputs());
 }
 
 //===----------------------------------------------------------------------===//

@@ -74,24 +74,6 @@ int64_t plan::getExtent(RankedTensorType type) {
   return (last + 1) * itemSize;
 }
 
-bool plan::isGapless(RankedTensorType type) {
-  // Strides may repeat elements, as those of expand do, and still fill the
-  // extent by accident: each must be the product of the sizes below it.
-  SmallVector<std::pair<int64_t, int64_t>> dimensions;
-  for (auto [size, stride] :
-       llvm::zip_equal(type.getShape(), aten::getStrides(type)))
-    if (size != 1)
-      dimensions.emplace_back(stride, size);
-  llvm::sort(dimensions);
-  int64_t expected = 1;
-  for (auto [stride, size] : dimensions) {
-    if (stride != expected)
-      return type.getNumElements() == 0;
-    expected *= size;
-  }
-  return true;
-}
-
 RankedTensorType plan::dropOffset(RankedTensorType type) {
   if (aten::isDense(type))
     return type;

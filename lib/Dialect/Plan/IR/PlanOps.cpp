@@ -148,6 +148,9 @@ static LogicalResult verifyWindow(Operation *op, StringRef label,
                                   bool mayHaveOffset = false) {
   if (!type.hasStaticShape())
     return op->emitOpError() << label << ": expected known sizes, got " << type;
+  if (!aten::isElementType(type.getElementType()))
+    return op->emitOpError()
+           << label << ": expected elements of PyTorch's types, got " << type;
   if (int64_t offset = aten::getOffset(type); offset && !mayHaveOffset)
     return op->emitOpError()
            << label << ": expected a layout without offset, got " << offset;

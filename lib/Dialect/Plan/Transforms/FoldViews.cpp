@@ -87,6 +87,8 @@ void Folder::fold(Value output, Value input) {
 
 /// `_assert_tensor_metadata(a, size, stride, dtype)`: what is said has to hold.
 LogicalResult Folder::checkMetadata(LaunchOp launch) {
+  if (launch.getInputs().empty())
+    return launch.emitError("expected a tensor, found a constant");
   RankedTensorType type = getTensorType(launch.getInputs().front());
   aten::ArgsAttr args = launch.getArgs();
   auto get = [&](unsigned position, StringRef keyword) -> Attribute {
@@ -128,6 +130,20 @@ static bool isNeverOverwritten(BufferOp root) {
   }
 }
 
+/// True if `output` is a buffer that no command but `launch` writes, and that
+/// once.
+static bool isWrittenOnce(Value output, LaunchOp launch) {
+  auto buffer = output.getDefiningOp<BufferOp>();
+  if (!buffer || buffer.getRole() != BufferRole::Transient)
+    return false;
+  unsigned writes = 0;
+  for (Operation *user :
+       llvm::SmallPtrSet<Operation *, 8>(llvm::from_range, output.getUsers()))
+    if (auto command = dyn_cast<CommandOpInterface>(user))
+      writes += llvm::count(command.getWrites(), output);
+  return writes == 1 && getRoot(launch.getInputs().front()) != buffer;
+}
+
 LogicalResult Folder::run(LaunchOp launch) {
   const archive::OpFacts *facts = launch.getCallee().getFacts();
   if (!facts)
@@ -139,7 +155,8 @@ LogicalResult Folder::run(LaunchOp launch) {
   Value input = launch.getInputs().front();
 
   bool isView = facts->isView;
-  if (isCopy(launch) && isNeverOverwritten(getRoot(input))) {
+  if (isCopy(launch) && isNeverOverwritten(getRoot(input)) &&
+      isWrittenOnce(launch.getOutputs().front(), launch)) {
     // The copy has a storage of its own: it starts where the source does.
     RankedTensorType type = getTensorType(launch.getOutputs().front());
     if (dropOffset(getTensorType(input)) == type && isGapless(type)) {
@@ -161,6 +178,11 @@ LogicalResult Folder::run(LaunchOp launch) {
   if (!isView)
     return success();
   SmallVector<Value> outputs(launch.getOutputs());
+  for (Value output : outputs)
+    if (!isWrittenOnce(output, launch))
+      return launch.emitError(
+          "expected each result of a view to be a transient "
+          "buffer that nothing else writes");
   launch.erase();
   for (Value output : outputs)
     fold(output, input);

@@ -63,7 +63,7 @@ private:
 
   void launchInstead(StringRef callee, ArrayRef<Attribute> args,
                      ValueRange inputs, Value target);
-  void copy(Value source, Value target);
+  bool copy(Value source, Value target);
   bool zero(Value target);
 
   bool isCUDA;
@@ -106,9 +106,15 @@ void Selector::launchInstead(StringRef callee, ArrayRef<Attribute> args,
                    launch.getRole(), launch.getStream());
 }
 
-void Selector::copy(Value source, Value target) {
+/// Copies `source`, or says that it is no buffer of as many elements: a number
+/// can stand for a tensor, and kernels broadcast.
+bool Selector::copy(Value source, Value target) {
+  if (!source || getTensorType(source).getNumElements() !=
+                     getTensorType(target).getNumElements())
+    return false;
   CopyOp::create(builder, launch.getLoc(), source, target, launch.getRole(),
                  launch.getStream());
+  return true;
 }
 
 /// Zeroes `target`, or says that it has gaps.
@@ -130,7 +136,10 @@ bool Selector::zero(Value target) {
 bool Selector::selectFill() {
   Attribute operand = aten::OperandAttr::get(builder.getContext());
   if (name() == "fill.Tensor") {
-    launchInstead("fill_.Tensor", operand, getTensor(1, "value"), output());
+    Value value = getTensor(1, "value");
+    if (!value)
+      return false;
+    launchInstead("fill_.Tensor", operand, value, output());
     return true;
   }
   Attribute value;
@@ -159,7 +168,8 @@ bool Selector::selectEmbedding() {
   RankedTensorType indexType = getTensorType(indices);
   RankedTensorType rowType = getTensorType(weight);
   RankedTensorType type = getTensorType(output());
-  if (!aten::isDense(indexType) || !aten::isDense(type))
+  if (!aten::isDense(indexType) || !aten::isDense(type) ||
+      rowType.getRank() != 2)
     return false;
   int64_t count = indexType.getNumElements();
   Value flatIndices =
@@ -208,12 +218,12 @@ bool Selector::selectMean() {
 
 /// A power that ATen's kernels compute without one.
 bool Selector::selectPower() {
-  Value input = launch.getInputs().front();
+  Value input = getTensor(0, "self");
+  if (!input)
+    return false;
   Type type = getTensorType(input).getElementType();
-  if (isCopy(launch)) {
-    copy(input, output());
-    return true;
-  }
+  if (isCopy(launch))
+    return copy(input, output());
   if (getExponent(launch) != 2 || !(type.isF32() || type.isF64()) ||
       getTensorType(output()).getElementType() != type)
     return false;
@@ -230,25 +240,31 @@ bool Selector::selectWindow(Value source, Value base,
   RankedTensorType type = getTensorType(output());
   int64_t itemSize = aten::getItemSize(type.getElementType());
   SmallVector<int64_t> sizes(type.getShape()), strides = aten::getStrides(type);
-  if (!source || sizes.empty())
-    return false;
   if (dim < 0)
     dim += sizes.size();
+  if (!source || dim < 0 || dim >= type.getRank() || step < 1)
+    return false;
   int64_t size = sizes[dim], stride = strides[dim];
   if (start < 0)
     start += size;
+  if (select && (start < 0 || start >= size))
+    return false;
   start = std::clamp<int64_t>(start, 0, size);
-  int64_t end = start + 1;
   SmallVector<int64_t> windowSizes = sizes, windowStrides = strides;
+  int64_t count = 1; // in the window
   if (select) {
     windowSizes.erase(windowSizes.begin() + dim);
     windowStrides.erase(windowStrides.begin() + dim);
   } else {
-    int64_t count = getTensorType(source).getDimSize(dim);
-    end = start + std::max<int64_t>((count - 1) * step + 1, 0);
+    RankedTensorType sourceType = getTensorType(source);
+    count = dim < sourceType.getRank() ? sourceType.getDimSize(dim) : 0;
     windowSizes[dim] = count;
     windowStrides[dim] *= step;
   }
+  if (getTensorType(source).getShape() != ArrayRef(windowSizes) ||
+      count > (size - start + step - 1) / step)
+    return false;
+  int64_t end = count ? start + (count - 1) * step + 1 : start;
 
   auto view = [&](int64_t begin, ArrayRef<int64_t> sizes,
                   ArrayRef<int64_t> strides) {
@@ -264,15 +280,16 @@ bool Selector::selectWindow(Value source, Value base,
   bool isOuter = llvm::all_of(ArrayRef(sizes).take_front(dim),
                               [](int64_t size) { return size == 1; }) &&
                  aten::isDense(type) && step == 1;
-  if (base)
-    copy(base, output());
-  else if (isOuter)
+  if (base) {
+    if (!copy(base, output()))
+      return false;
+  } else if (isOuter) {
     zeroPart(0, start) && zeroPart(end, size);
-  else if (!zero(output()))
+  } else if (!zero(output())) {
     return false;
-  if (getTensorType(source).getNumElements() != 0)
-    copy(source, view(start, windowSizes, windowStrides));
-  return true;
+  }
+  return getTensorType(source).getNumElements() == 0 ||
+         copy(source, view(start, windowSizes, windowStrides));
 }
 
 bool Selector::selectEquivalent(Equivalent equivalent) {
@@ -280,11 +297,9 @@ bool Selector::selectEquivalent(Equivalent equivalent) {
   case Equivalent::None:
     return false;
   case Equivalent::Copy:
-    copy(getTensor(0, "self"), output());
-    return true;
+    return copy(getTensor(0, "self"), output());
   case Equivalent::CopySource:
-    copy(getTensor(1, "src"), output());
-    return true;
+    return copy(getTensor(1, "src"), output());
   case Equivalent::Fill:
     return selectFill();
   case Equivalent::ScalarTensor:

@@ -16,19 +16,23 @@
 #include "mlir/IR/TensorEncoding.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 
 namespace fsdp::archive {
 struct OpFacts;
 } // namespace fsdp::archive
+namespace fsdp::planfile {
+struct OperatorSchema;
+} // namespace fsdp::planfile
+namespace fsdp::aten::detail {
+struct OpNameAttrStorage;
+struct Schemas;
+} // namespace fsdp::aten::detail
 
 #include "fsdp/Dialect/ATen/IR/ATenDialect.h.inc"
 #include "fsdp/Dialect/ATen/IR/ATenEnums.h.inc"
-
-namespace fsdp::aten::detail {
-struct OpNameAttrStorage;
-} // namespace fsdp::aten::detail
 
 #define GET_ATTRDEF_CLASSES
 #include "fsdp/Dialect/ATen/IR/ATenAttributes.h.inc"
@@ -60,12 +64,21 @@ struct OpaqueResource : mlir::SideEffects::Resource::Base<OpaqueResource> {
 /// True if the result shares the memory of an operand.
 bool isView(CallOp call);
 
+/// Checks the arguments of a known operator against its schema: each is one
+/// that the operator has, of a kind that it takes, and none that it needs is
+/// missing. Those that it writes stand elsewhere. Passes rely on it.
+mlir::LogicalResult verifyArguments(mlir::Operation *op, OpNameAttr callee,
+                                    ArgsAttr args, mlir::OperandRange inputs);
+
 //===----------------------------------------------------------------------===//
 // Element types and layouts
 //===----------------------------------------------------------------------===//
 
 /// The element type that is written `name` ("f32", "complex<f64>"), or null.
 mlir::Type getElementType(mlir::MLIRContext *context, llvm::StringRef name);
+
+/// True if a tensor can have elements of this type.
+bool isElementType(mlir::Type type);
 
 /// The size of an element in bytes; a truth value takes one.
 int64_t getItemSize(mlir::Type elementType);
@@ -88,6 +101,10 @@ mlir::RankedTensorType getTensorType(llvm::ArrayRef<int64_t> shape,
                                      mlir::Type elementType,
                                      llvm::ArrayRef<int64_t> strides,
                                      int64_t offset = 0);
+
+/// True if the elements fill the memory from the first to the last without a
+/// hole, each once, in whatever order.
+bool isGapless(mlir::RankedTensorType type);
 
 } // namespace fsdp::aten
 

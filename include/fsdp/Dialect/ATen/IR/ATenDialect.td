@@ -97,8 +97,13 @@ def ATen_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral getSymbolsAttrName() { return "aten.symbols"; }
     static constexpr ::llvm::StringLiteral getParameterOrderAttrName() { return "aten.parameter_order"; }
 
+    /// The schema of a known operator, parsed at its first use; null if there
+    /// is none.
+    const planfile::OperatorSchema *getSchema(const archive::OpFacts &facts);
+
   private:
     void registerAttributes();
+    std::unique_ptr<detail::Schemas> schemas;
 
   public:
   }];

@@ -13,7 +13,10 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 
 // A symbolic size, float or truth value is a scalar; an output that the
 // operator leaves undefined is of type `none`.
-def ATen_Value : AnyTypeOf<[AnyRankedTensor, I64, F64, I1, NoneType],
+def ATen_Tensor : Type<And<[AnyRankedTensor.predicate,
+    CPred<"::fsdp::aten::isElementType(::mlir::cast<::mlir::RankedTensorType>($_self).getElementType())">]>,
+    "tensor of PyTorch's element types">;
+def ATen_Value : AnyTypeOf<[ATen_Tensor, I64, F64, I1, NoneType],
     "tensor, symbolic scalar, or nothing">;
 
 def ATen_CallOp : Op<ATen_Dialect, "call",
@@ -48,6 +51,9 @@ def ATen_CallOp : Op<ATen_Dialect, "call",
       changed in place.
     * C3: a known operator has no more arguments than it takes, and as many
       results as it returns (those of a list are results of their own).
+    * C4: an argument of a known operator is one that its schema has, of a kind
+      that the schema takes (a number stands for a tensor, too, and one for a
+      list), and none without a default value is missing.
   }];
 
   let arguments = (ins

@@ -9,6 +9,26 @@
 
 include "mlir/Pass/PassBase.td"
 
+def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
+  let summary = "say what a plan can't in words that it can";
+  let description = [{
+    Calls and arguments of the step that mean the same as others, which a plan
+    has:
+
+    * A tensor that the caller gives starts a storage of its own: views of one
+      that PyTorch cut out of another count from its first element.
+    * A parameter of integers or truth values, which nobody trains, is a buffer.
+    * A conjugated or negated view (`_conj`, `_neg_view`) is a tensor with those
+      values; to resolve one is to copy it.
+    * `copy` of a tensor that broadcasts is one of the tensor expanded.
+    * `as_strided_scatter` of all elements is a copy, seen through other sizes;
+      of some it is an `index_put` at their numbers.
+
+    Before and after: the aten level.
+  }];
+  let dependentDialects = ["::fsdp::aten::ATenDialect"];
+}
+
 def RetargetPass : Pass<"fsdp-retarget", "::mlir::ModuleOp"> {
   let summary = "let a step captured for one kind of device run on another";
   let description = [{

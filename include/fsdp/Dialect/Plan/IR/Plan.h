@@ -41,8 +41,7 @@ int64_t getRootOffset(mlir::Value buffer);
 /// Bytes from the first to the last element of a tensor.
 int64_t getExtent(mlir::RankedTensorType type);
 
-/// True if the elements fill `getExtent` without a hole, in whatever order.
-bool isGapless(mlir::RankedTensorType type);
+using aten::isGapless;
 
 /// The same tensor without an offset of its own.
 mlir::RankedTensorType dropOffset(mlir::RankedTensorType type);

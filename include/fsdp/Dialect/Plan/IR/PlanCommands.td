@@ -39,6 +39,7 @@ def Plan_LaunchOp : Plan_Command<"launch", [AttrSizedOperandSegments]> {
 
     * C1: there are as many operands as places among the arguments.
     * C2: there are as many buffers written as results present.
+    * Arguments fit the schema of a known operator: C4 of `aten.call`.
   }];
   let arguments = !con((ins ATen_OpNameAttr:$callee, ATen_ArgsAttr:$args,
     Variadic<Plan_BufferType>:$inputs, Variadic<Plan_BufferType>:$outputs,
