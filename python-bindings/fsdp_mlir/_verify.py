@@ -126,6 +126,13 @@ def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
         return found | {f"buffer `{name}`": module.get_buffer(name).detach().clone() for name in written}
 
 
+class _Interpreter(torch.fx.Interpreter):
+    """Kernels may return other strides than the trace says, with which a view needs a copy."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target, args, kwargs)
+
+
 def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
     """What the graph computes, called as _eager calls it."""
     names = _step.input_names(_step.Step(module, None, ()), pytree.tree_structure((args, kwargs)))
@@ -145,7 +152,7 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
         else:
             values.append(tensors[spec.target])
     with torch.no_grad():
-        results = torch.fx.Interpreter(program.graph_module).run(*values)
+        results = _Interpreter(program.graph_module).run(*values)
     words = {
         OutputKind.LOSS_OUTPUT: "the loss",
         OutputKind.GRADIENT_TO_PARAMETER: "the gradient of `{}`",
