@@ -93,17 +93,20 @@ Number Machine::getOperand(const Window &window, const Content &content) const {
       .number();
 }
 
-Number Machine::take(const Window &window) {
+Number Machine::take(const Operator &op, const Window &window) {
   Content content = read(window);
   same &= Values::getSame(content);
   if (values.isRecording)
     for (const Part &part : content.parts)
       taken.push_back(part.base);
-  return getOperand(window, content);
+  Number operand = getOperand(window, content);
+  return op.isExact ? operand
+                    : Key("strided", operand, window.layout->order).number();
 }
 
 /// The number of a call, from those of all arguments.
-Number Machine::call(const Operator &op, const std::vector<Number> &arguments) {
+Number Machine::call(const Operator &op, const std::vector<Number> &arguments,
+                     const std::vector<const Window *> &targets) {
   std::vector<Number> ordered(op.numPlaces);
   for (size_t i = 0; i != arguments.size(); ++i)
     if (i < op.places.size() && op.places[i] >= 0)
@@ -111,6 +114,9 @@ Number Machine::call(const Operator &op, const std::vector<Number> &arguments) {
   Key key("call", op.number);
   for (Number argument : ordered)
     key.add(argument);
+  if (!op.isExact)
+    for (const Window *target : targets)
+      key.add(target ? target->layout->order : 0);
   if (op.hasEffect)
     key.add(numEffects++);
   return key.number();
@@ -280,13 +286,18 @@ bool Machine::embed(const Operator &op, const std::vector<Argument> &arguments,
       getOperator("aten::index_select.out",
                   archive::lookupOpFacts("index_select.out")->schema);
   auto count = static_cast<int64_t>(index->layout->numel);
+  int64_t width = source->layout->sizes.back();
   Layout flat = Layout::vector(index->layout->numel);
-  Layout table({count, source->layout->sizes.back()}, {0, 0});
-  Number rows = take(*source);
+  Layout table({count, width}, {width, 1});
+  Number rows = take(choose, *source);
   Content chosen = read(*index);
   same &= Values::getSame(chosen);
-  Number number = call(choose, {rows, Literal{Value::Int, {0}}.number(),
-                                getOperand(index->at(0, flat), chosen)});
+  Number which =
+      Key("strided", getOperand(index->at(0, flat), chosen), flat.order)
+          .number();
+  Window rowsOf = target.at(0, table);
+  Number number =
+      call(choose, {rows, Literal{Value::Int, {0}}.number(), which}, {&rowsOf});
   write(target, result(choose, number, 0, table, target.dtype));
   return true;
 }
@@ -306,16 +317,18 @@ bool Machine::average(const Operator &op,
         position < 0 ? nullptr : arguments[size_t(position)].literal;
     return (given ? *given : fallback).number();
   };
-  Number total =
-      call(sum, {take(source), literal(op.dim, Literal{Value::Ints}),
-                 literal(op.keepdim, Literal{Value::Bool, {0}}),
-                 Literal{Value::Type, {int64_t(target.dtype)}}.number()});
+  Number total = call(sum,
+                      {take(sum, source), literal(op.dim, Literal{Value::Ints}),
+                       literal(op.keepdim, Literal{Value::Bool, {0}}),
+                       Literal{Value::Type, {int64_t(target.dtype)}}.number()},
+                      {&target});
   uint64_t count =
       source.layout->numel / std::max<uint64_t>(target.layout->numel, 1);
   Content sums = result(sum, total, 0, *target.layout, target.dtype);
-  Number quotient =
-      call(divide, {getOperand(target, sums),
-                    Literal{Value::Int, {int64_t(count)}}.number()});
+  Number quotient = call(divide,
+                         {getOperand(target, sums),
+                          Literal{Value::Int, {int64_t(count)}}.number()},
+                         {&target});
   write(target, result(divide, quotient, 0, *target.layout, target.dtype));
   return true;
 }
@@ -337,10 +350,10 @@ bool Machine::raise(const Operator &op, const std::vector<Argument> &arguments,
     return false;
   const Operator &multiply =
       getOperator("aten::mul.out", archive::lookupOpFacts("mul.out")->schema);
-  Number base = take(source);
+  Number base = take(multiply, source);
   write(target,
-        result(multiply, call(multiply, {base, base}), 0, *target.layout,
-               target.dtype),
+        result(multiply, call(multiply, {base, base}, {&target}), 0,
+               *target.layout, target.dtype),
         /*mayOverlap=*/true);
   return true;
 }
@@ -429,13 +442,13 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
     }
     Key list("tensors");
     for (const Window *tensor : argument.tensors) {
-      number = tensor ? take(*tensor) : 0;
+      number = tensor ? take(op, *tensor) : 0;
       list.add(number);
     }
     if (op.schema.arguments[i].isList)
       number = list.number();
   }
-  Number number = call(op, numbers);
+  Number number = call(op, numbers, targets);
   for (size_t i = 0; i != targets.size(); ++i)
     if (targets[i])
       write(*targets[i],

@@ -25,6 +25,11 @@ Layout::Layout(std::vector<int64_t> givenSizes, std::vector<int64_t> given)
     key.add(static_cast<uint64_t>(sizes[i]));
   }
   shape = key.number();
+  Key steps("strides");
+  for (size_t i = 0; i != sizes.size(); ++i)
+    if (sizes[i] != 1)
+      steps.add(static_cast<uint64_t>(strides[i]));
+  order = steps.number();
   if (numel == 0)
     return;
   extent = last + 1;

@@ -170,6 +170,7 @@ const Operator &Machine::getOperator(std::string_view name,
   op.number = hashText(canonical.name);
   op.hasEffect = !functional->isPure();
   op.isPointwise = functional->hasTag(archive::TagPointwise);
+  op.isExact = canonical.isExact;
   setKind(op, *functional);
   auto target = planfile::parseOperatorSchema(canonical.schema);
   for (const planfile::OperatorSchema::Argument &argument : arguments) {

@@ -440,9 +440,8 @@ Meanings PlanVerifier::describe(Roles roles) {
           Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype())
               .number(),
           window.layout->numel);
-      if (!window.isEmpty() &&
-          machine.values.getNumber(machine.memory.read(window)) !=
-              machine.values.getNumber(old))
+      if (!window.isEmpty() && machine.values.getNumber(machine.memory.read(
+                                   window)) != machine.values.getNumber(old))
         add("buffer " + std::string(nameOf(buffer.name())), window);
       break;
     }

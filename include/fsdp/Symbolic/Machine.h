@@ -53,6 +53,9 @@ struct Operator {
   bool hasEffect = false;
   /// Result i depends on the elements i of the operands only.
   bool isPointwise = false;
+  /// The same bits for all strides. What other kernels do with strides that are
+  /// not those of the model is not known: some ignore them.
+  bool isExact = false;
   // Arguments by position, -1 if there is none.
   int source = -1, base = -1, value = -1, dim = -1, start = -1, step = -1,
       index = -1, keepdim = -1;
@@ -151,8 +154,9 @@ private:
   void checkOverlap(const Window &window, bool mayBeSame);
   void checkTargets(const std::vector<const Window *> &targets);
   /// An operand of the next call.
-  Number take(const Window &window);
-  Number call(const Operator &op, const std::vector<Number> &arguments);
+  Number take(const Operator &op, const Window &window);
+  Number call(const Operator &op, const std::vector<Number> &arguments,
+              const std::vector<const Window *> &targets);
   Content result(const Operator &op, Number call, size_t index,
                  const Layout &layout, DType dtype);
   bool launchAsSimpler(const Operator &op,

@@ -44,6 +44,7 @@ struct Layout {
   /// All places of the extent are elements, once each.
   bool isGapless = false;
   Number shape = 0; // of the sizes
+  Number order = 0; // of the strides, where there is more than one element
 
   static Layout vector(uint64_t size) {
     return Layout({static_cast<int64_t>(size)}, {1});
