@@ -406,11 +406,11 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   CostRow cost = getCost(facts, familyTags);
   facts.cost = cost.cost;
   facts.flops = cost.flops;
-  facts.isSafeInPlan = computeSafeInPlan(facts);
+  facts.safety = computeSafety(facts);
   for (const HiddenWrite &row : hiddenWrites)
     if (row.packet == packet) {
       facts.mutatedArgs |= row.arguments;
-      facts.isSafeInPlan = false;
+      facts.safety = Safety::Never;
     }
   facts.isCheapToRecompute =
       facts.isPure() &&

@@ -22,8 +22,8 @@ std::string_view getBaseName(std::string_view name);
 /// name: PyTorch tags `mul.Tensor` as pointwise, but not `mul.out`.
 void addManualFacts(OpFacts &facts, uint16_t familyTags);
 
-/// Computes `OpFacts::isSafeInPlan` from the other facts.
-bool computeSafeInPlan(const OpFacts &facts);
+/// Computes `OpFacts::safety` from the other facts.
+Safety computeSafety(const OpFacts &facts);
 
 } // namespace fsdp::archive
 

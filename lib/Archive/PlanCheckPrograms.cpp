@@ -26,15 +26,15 @@ bool PlanChecker::checkOperators() {
     if (schema->name != name)
       return refuse(place.text(), "the schema of " + std::string(name),
                     "that of " + schema->name);
-    // Operators of other namespaces are known to the runtime only.
+    // Operators of other namespaces are known to the runtime only, and it is
+    // there that a user says which others may run.
     constexpr std::string_view aten = "aten::";
     if (name.substr(0, aten.size()) == aten) {
       const archive::OpFacts *facts =
           archive::lookupOpFacts(name.substr(aten.size()));
-      if (!facts || !facts->isSafeInPlan)
-        return refuse(place.text(),
-                      "an operator that is safe to run from a plan",
-                      facts ? "one that is not" : "an unknown one");
+      if (!facts || facts->safety == archive::Safety::Never)
+        return refuse(place.text(), "an operator that a plan may run",
+                      facts ? "one that no plan may" : "an unknown one");
       if (facts->schema != text)
         return refuse(place.text(), facts->schema, text);
     }

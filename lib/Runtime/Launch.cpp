@@ -47,6 +47,15 @@ static std::string nameOf(const planfile::Plan &plan, std::uint32_t op) {
   return std::string(stringOf(plan, plan.operators()->Get(op)->name()));
 }
 
+static Guard guardOf(const c10::OperatorHandle &op,
+                     const Launch::Stack &arguments) {
+  try {
+    return {op.schema(), arguments};
+  } catch (const Error &error) {
+    throw Error(c10::toString(op.operator_name()) + ": " + error.what());
+  }
+}
+
 Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
                std::span<const std::string> trusted, Memory &memory,
                Device &device)
@@ -55,7 +64,8 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
           stringOf(plan, plan.operators()->Get(launch.op())->schema()),
           trusted)),
       arguments(makeArguments(op, plan, launch, memory, device)),
-      keys(keysOf(arguments)), touched(accessesOf(op.schema(), plan, launch)) {
+      guard(guardOf(op, arguments)), keys(keysOf(arguments)),
+      touched(accessesOf(op.schema(), plan, launch)) {
   findFunction();
   if (!launch.results())
     return;
@@ -91,51 +101,75 @@ void Launch::refuse(const std::string &what) const {
   throw Error(name() + ": " + what);
 }
 
+namespace {
+/// Results must not outlive the call: on another thread the allocator would
+/// take planned memory for its own.
+struct Cleared {
+  Launch::Stack &stack;
+  ~Cleared() { stack.clear(); }
+};
+} // namespace
+
 std::size_t Launch::probe(Device &device) {
+  Stack stack;
+  try {
+    guard.check();
+    return record(stack, device, /*keep=*/false);
+  } catch (const c10::LinAlgError &) {
+  } catch (const c10::IndexError &) {
+  } catch (const Error &) {
+    if (!guard.looksAtElements())
+      throw;
+  }
+  // It dislikes the zeros that are there now: the first call tells.
+  script = {};
+  isRecorded = false;
+  return 0;
+}
+
+std::size_t Launch::record(Stack &stack, Device &device, bool keep) {
   script = {};
   script.recording = true;
-  Stack stack = arguments;
-  std::optional<ScriptScope> scope(std::in_place, device, script);
-  run(stack);
-
-  // Dropping the results is part of the recording: what outlives the call
-  // (a library's cache) must never be given memory of ours.
   std::vector<std::pair<std::size_t, std::size_t>> placed; // entry, result
-  std::string problem;
-  for (std::size_t r = 0; r != results.size(); ++r) {
-    const Result &result = results[r];
-    if (result.index >= stack.size() || !stack[result.index].isTensor() ||
-        !stack[result.index].toTensor().defined()) {
-      problem = "result " + std::to_string(result.index) + " is not a tensor";
-      break;
+  {
+    ScriptScope scope(device, script);
+    Cleared cleared{stack};
+    stack.assign(arguments.begin(), arguments.end());
+    run(stack);
+    for (std::size_t r = 0; r != results.size(); ++r) {
+      const Result &result = results[r];
+      std::string what = "result " + std::to_string(result.index);
+      if (result.index >= stack.size() || !stack[result.index].isTensor() ||
+          !stack[result.index].toTensor().defined())
+        refuse(what + " is not a tensor");
+      const at::Tensor &tensor = stack[result.index].toTensor();
+      if (tensor.sizes() != result.place.sizes() ||
+          tensor.scalar_type() != result.place.scalar_type())
+        refuse(what + " has other sizes or another type than its buffer");
+      if (keep)
+        result.place.copy_(tensor);
+      // Where the layout differs the values are copied, at every call.
+      bool fits = tensor.storage_offset() == 0 && tensor.numel() != 0;
+      for (std::int64_t d = 0; d != tensor.dim(); ++d)
+        fits &=
+            tensor.size(d) == 1 || tensor.stride(d) == result.place.stride(d);
+      if (!fits)
+        continue;
+      // The latest one: an address that was freed within the call can return.
+      for (std::size_t e = script.entries.size(); e-- > 0;)
+        if (script.entries[e].place == tensor.storage().data()) {
+          if (script.entries[e].bytes <= result.place.storage().nbytes())
+            placed.emplace_back(e, r);
+          break;
+        }
     }
-    const at::Tensor &tensor = stack[result.index].toTensor();
-    if (tensor.sizes() != result.place.sizes() ||
-        tensor.scalar_type() != result.place.scalar_type()) {
-      problem = "result " + std::to_string(result.index) +
-                " has other sizes or another type than its buffer";
-      break;
-    }
-    // Where the layout differs the values are copied, at every call.
-    bool fits = tensor.storage_offset() == 0 && tensor.numel() != 0;
-    for (std::int64_t d = 0; d != tensor.dim(); ++d)
-      fits &= tensor.size(d) == 1 || tensor.stride(d) == result.place.stride(d);
-    if (!fits)
-      continue;
-    // The latest one: an address that was freed within the call can return.
-    for (std::size_t e = script.entries.size(); e-- > 0;)
-      if (script.entries[e].place == tensor.storage().data()) {
-        if (script.entries[e].bytes <= result.place.storage().nbytes())
-          placed.emplace_back(e, r);
-        break;
-      }
+    // Dropping the results is part of the recording: what outlives the call
+    // (a library's cache) must never be given memory of ours.
+    stack.clear();
+    device.synchronize();
   }
-  stack.clear();
-  device.synchronize();
-  scope.reset();
   script.recording = false;
-  if (!problem.empty())
-    refuse(problem);
+  isRecorded = true;
 
   for (auto [entry, result] : placed) {
     script.entries[entry].place = results[result].data;
@@ -161,9 +195,15 @@ void Launch::placeScratch(std::byte *scratch) {
 }
 
 unsigned Launch::callHooked(Stack &stack, Device &device) {
+  guard.check();
+  if (!isRecorded) {
+    record(stack, device, /*keep=*/true);
+    return static_cast<unsigned>(results.size());
+  }
+  Cleared cleared{stack};
   stack.assign(arguments.begin(), arguments.end());
-  script.next = 0;
   {
+    script.next = 0;
     ScriptScope scope(device, script);
     run(stack);
   }
@@ -172,9 +212,11 @@ unsigned Launch::callHooked(Stack &stack, Device &device) {
     const at::Tensor &returned = stack[result.index].toTensor();
     if (returned.const_data_ptr() == result.data || returned.numel() == 0)
       continue;
+    if (returned.sizes() != result.place.sizes())
+      refuse("result " + std::to_string(result.index) +
+             " has other sizes than its buffer");
     result.place.copy_(returned);
     ++misses;
   }
-  stack.clear();
   return misses;
 }

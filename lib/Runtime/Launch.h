@@ -12,6 +12,7 @@
 #ifndef FSDP_LIB_RUNTIME_LAUNCH_H
 #define FSDP_LIB_RUNTIME_LAUNCH_H
 
+#include "Guard.h"
 #include "Operators.h"
 
 #include <variant>
@@ -33,12 +34,15 @@ public:
   const Accesses &accesses() const { return touched; }
 
   /// Runs the operator once and notes its allocations. What it would write
-  /// goes elsewhere. Returns the bytes of scratch that it needs.
+  /// goes elsewhere. Returns the bytes of scratch that it needs. Where it can't
+  /// run on what is in its buffers now, its first call does this, without
+  /// scratch.
   std::size_t probe(Device &device);
   void placeScratch(std::byte *scratch);
 
   /// The call of an operator that writes its arguments.
   void call(Stack &stack) {
+    guard.check();
     auto tensor = [&](std::size_t i) -> at::Tensor & {
       return arguments[i].toTensor();
     };
@@ -76,6 +80,8 @@ private:
   using Handle = c10::TypedOperatorHandle<Signature>;
 
   void findFunction();
+  /// Runs it and notes its allocations; `keep`: the results, too.
+  std::size_t record(Stack &stack, Device &device, bool keep);
   [[noreturn]] void refuse(const std::string &what) const;
 
   void run(Stack &stack) const {
@@ -87,6 +93,7 @@ private:
 
   c10::OperatorHandle op;
   Stack arguments;
+  Guard guard;
   /// What the dispatcher would find in the arguments, and in a rank's thread:
   /// their backend. Empty if there are no tensors, and others decide.
   c10::DispatchKeySet keys;
@@ -97,6 +104,7 @@ private:
   Accesses touched;
   std::vector<Result> results;
   AllocationScript script;
+  bool isRecorded = false;
 };
 
 } // namespace fsdp

@@ -18,14 +18,23 @@ using c10::TypeKind;
 using planfile::Constant;
 using planfile::Value;
 
-static bool isTrusted(const std::string &name,
-                      std::span<const std::string> trusted) {
+static void refuseUnsafe(const std::string &name,
+                         std::span<const std::string> trusted) {
+  using archive::Safety;
   constexpr std::string_view space = "aten::";
+  Safety safety = Safety::Unknown;
   if (name.starts_with(space))
     if (const auto *facts =
             archive::lookupOpFacts(std::string_view(name).substr(space.size())))
-      return facts->isSafeInPlan;
-  return std::ranges::find(trusted, name) != trusted.end();
+      safety = facts->safety;
+  if (safety == Safety::Never)
+    throw Error("operator " + name + " may not be run from a plan");
+  if (safety == Safety::Unknown &&
+      std::ranges::find(trusted, name) == trusted.end())
+    throw Error("operator " + name +
+                " is not known to stay in its tensors' memory; if you trust "
+                "the plan, name it with --trust " +
+                name);
 }
 
 /// True if calls that fit one schema fit the other. The compiler knows a custom
@@ -53,8 +62,7 @@ fsdp::resolveOperator(const std::string &name, std::string_view schema,
     throw Error("operator " + name +
                 " is not known here; if a library registers it, name the "
                 "library with --load");
-  if (!isTrusted(name, trusted))
-    throw Error("operator " + name + " may not be run from a plan");
+  refuseUnsafe(name, trusted);
   std::ostringstream text;
   text << op->schema();
   bool known = name.starts_with("aten::");

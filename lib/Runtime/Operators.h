@@ -18,7 +18,7 @@
 namespace fsdp {
 
 /// The operator with this full name ("aten::add.out") and schema. `trusted`:
-/// names that may run although the table of facts does not know them.
+/// names that may run although the table of facts does not say so.
 c10::OperatorHandle resolveOperator(const std::string &name,
                                     std::string_view schema,
                                     std::span<const std::string> trusted);

@@ -267,11 +267,11 @@ TEXTS = {
     "misaligned": (edit(r"buffer loss at \d+", "buffer loss at 322"),
                    "plan: buffers[17]: expected an offset that is a multiple of 64, found 322"),
     "unknown operator": (edit(r'"mse_loss"', '"mse_lass"'),
-                         "plan: operators[3] (aten::mse_lass): expected an operator that is safe to run from a plan, "
+                         "plan: operators[3] (aten::mse_lass): expected an operator that a plan may run, "
                          "found an unknown one"),
-    "unsafe operator": (edit(r'"mse_loss"\(%\d+, %\d+, 1\)', '"from_file"(%1)'),
-                        "plan: operators[3] (aten::from_file): expected an operator that is safe to run from a plan, "
-                        "found one that is not"),
+    "random operator": (edit(r'"mse_loss"\(%\d+, %\d+, 1\)', '"rand_like"(%1)'),
+                        "plan: operators[3] (aten::rand_like): expected an operator that a plan may run, "
+                        "found one that no plan may"),
     "unknown attribute of the plan": (edit('strategy "full_shard"', 'strategy "full_shard" attributes {color = "red"}'),
                                       "'plan.module' op expected only attributes that the plan file has, found 'color'"),
     "no step": (edit("plan.program @step", "plan.program @steps"), "'plan.module' op expected a program 'step', found none"),

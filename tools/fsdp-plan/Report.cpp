@@ -4,6 +4,7 @@
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
@@ -259,7 +260,7 @@ private:
   }
 
   void addStep(const pf::Program &program) {
-    std::map<std::string, unsigned> hooked, foreign;
+    std::map<std::string, unsigned> hooked, foreign, untrusted;
     std::map<uint32_t, std::pair<int64_t, int64_t>>
         lives; // transient root -> first and last command
     std::map<uint32_t, uint32_t> firstUser;
@@ -270,8 +271,13 @@ private:
         ++summary.launches;
         if (launch->results() && launch->results()->size())
           ++hooked[name];
-        if (!llvm::StringRef(name).starts_with("aten::"))
+        llvm::StringRef base = name;
+        if (!base.consume_front("aten::"))
           ++foreign[name];
+        else if (const auto *facts = fsdp::archive::lookupOpFacts(
+                     std::string_view(base.data(), base.size()));
+                 facts && !facts->isSafeInPlan())
+          ++untrusted[name];
         addCopied(*command);
       } else if (command->step_type() == pf::Step::Copy) {
         ++summary.copies;
@@ -290,6 +296,7 @@ private:
     }
     summary.hooked.assign(hooked.begin(), hooked.end());
     summary.foreign.assign(foreign.begin(), foreign.end());
+    summary.untrusted.assign(untrusted.begin(), untrusted.end());
     addPeak(program, lives, firstUser);
   }
 
@@ -458,6 +465,8 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   os << "\n";
   printCalls("through the allocator hook: ", summary.hooked, os);
   printCalls("custom operators (fsdp-run needs --load): ", summary.foreign, os);
+  printCalls("operators not known to be safe (fsdp-run needs --trust): ",
+             summary.untrusted, os);
   for (const std::string &note : summary.notes)
     os << "note: " << archive::escape(note) << "\n";
   if (!summary.unproved.empty())
@@ -467,13 +476,15 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
 llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
   using llvm::json::Array;
   using llvm::json::Object;
-  Object mesh, hooked, foreign;
+  Object mesh, hooked, foreign, untrusted;
   for (const auto &[name, size] : summary.mesh)
     mesh[name] = int64_t(size);
   for (const auto &[name, calls] : summary.hooked)
     hooked[name] = calls;
   for (const auto &[name, calls] : summary.foreign)
     foreign[name] = calls;
+  for (const auto &[name, calls] : summary.untrusted)
+    untrusted[name] = calls;
   Array units, traffic, persistent, alive, notes;
   for (const PlanSummary::Unit &unit : summary.units)
     units.push_back(Object{{"name", unit.name},
@@ -520,6 +531,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                         {"alive_at_peak", std::move(alive)}}},
       {"hooked", std::move(hooked)},
       {"custom_operators", std::move(foreign)},
-      {"notes", std::move(notes)},
+      {"untrusted_operators", std::move(untrusted)},
+            {"notes", std::move(notes)},
       {"unproved", summary.unproved}};
 }

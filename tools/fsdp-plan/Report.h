@@ -56,7 +56,7 @@ struct PlanSummary {
   /// Operators of the schedule; 0 if unknown.
   unsigned recomputed = 0;
   std::vector<std::pair<std::string, unsigned>> hooked,
-      foreign; ///< Operator names and calls.
+      foreign, untrusted; ///< Operator names and calls.
   std::vector<std::string> notes;
   std::string unproved; // why; empty if the plan was proved
 };

@@ -88,6 +88,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.add_option("--load", options.libraries,
                  "Load this library of operators first; may be repeated")
       ->allow_extra_args(false);
+  app.add_option("--trust", options.trusted,
+                 "Run this operator although it is not known to be safe with "
+                 "hostile arguments (aten::NAME); may be repeated")
+      ->allow_extra_args(false);
   app.add_flag("--verify", options.verify,
                "First prove that the plan does what its model means");
   app.add_flag("--overlap", options.overlap,

@@ -20,7 +20,7 @@ struct Options {
   HyperParameters hyperParameters;
   double tolerance = 1e-5;
   std::string device;
-  std::vector<std::string> libraries;
+  std::vector<std::string> libraries, trusted;
   bool verify = false;
   bool json = false, overlap = false;
   std::uint64_t chaosSeed = 0; ///< 0: no chaos.

@@ -104,6 +104,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
   result.overlap = options.overlap;
   result.canary = options.json;
   result.chaosSeed = options.chaosSeed;
+  result.trustedOperators = options.trusted;
   result.timed = !options.trace.empty() || !options.profile.empty();
   for (const std::string &library : options.libraries)
     for (std::string &name : loadOperators(library.c_str()))

@@ -86,6 +86,16 @@ enum class Equivalent : uint8_t {
   Power,          // exponent 1: copy_(%out, self); 2, of f32 and f64: mul.out
 };
 
+/// Whether a plan from a stranger may run an operator: how it is known that a
+/// call reads and writes the memory of its tensors only, whatever its arguments
+/// are, and neither a file nor state of the process.
+enum class Safety : uint8_t {
+  Never,   // a plan can't express a call, or the runtime can't make it
+  Unknown, // nobody has looked: runs only where the user names it
+  Guarded, // the kernel relies on sizes or indices that the runtime checks
+  Fuzzed,  // odd calls between guarded pages have not broken it
+};
+
 /// The facts of one overload. Plain data that lives as long as the program.
 struct OpFacts {
   /// As in graphs: "add.Tensor"; the default overload has no suffix: "mm".
@@ -133,10 +143,9 @@ struct OpFacts {
   /// Writes each element as one correctly rounded operation on those of its
   /// operands (`add` and `sub` if alpha is 1): the same bits for any strides.
   bool isExact = false;
-  /// A plan from a stranger may run it: it reads and writes its tensors only,
-  /// no file, no state of the process, and no memory outside of them.
-  bool isSafeInPlan = false;
+  Safety safety = Safety::Unknown;
 
+  bool isSafeInPlan() const { return safety >= Safety::Guarded; }
   bool hasTag(OpTag tag) const { return tags & tag; }
   /// Writes an argument (which includes out overloads).
   bool isMutating() const { return mutatedArgs != 0; }
@@ -144,7 +153,7 @@ struct OpFacts {
   /// dropping one without uses is right. Of what has no results, only
   /// `_assert_tensor_metadata` is.
   bool isPure() const {
-    return !isMutating() && !isRandom && (numReturns != 0 || isSafeInPlan);
+    return !isMutating() && !isRandom && (numReturns != 0 || isSafeInPlan());
   }
 };
 

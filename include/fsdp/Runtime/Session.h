@@ -70,7 +70,8 @@ struct SessionOptions {
   std::uint64_t chaosSeed = 0;
   /// Keep a `Span` of every command that is run.
   bool timed = false;
-  /// Operators outside ATen that plans may run: what `loadOperators` returned.
+  /// Operators that plans may run beside those that `OpFacts::safety` allows,
+  /// by full name: what `loadOperators` returned, or the user trusts.
   std::vector<std::string> trustedOperators;
 };
 

@@ -48,12 +48,16 @@ public:
         script->entries.push_back({bytes, place});
         return {place, place, &release, c10::kCPU};
       }
-      if (script->next < script->entries.size()) {
-        const AllocationScript::Entry &entry = script->entries[script->next++];
-        if (entry.bytes == bytes && entry.place) {
-          device->planned.fetch_add(1, std::memory_order_relaxed);
-          return {entry.place, entry.place, &release, c10::kCPU};
-        }
+      // What was allocated once, for a cache, is passed over.
+      for (std::size_t e = script->next; e != script->entries.size(); ++e) {
+        const AllocationScript::Entry &entry = script->entries[e];
+        if (entry.bytes != bytes)
+          continue;
+        script->next = e + 1;
+        if (!entry.place)
+          break;
+        device->planned.fetch_add(1, std::memory_order_relaxed);
+        return {entry.place, entry.place, &release, c10::kCPU};
       }
     }
     device->heap.fetch_add(1, std::memory_order_relaxed);

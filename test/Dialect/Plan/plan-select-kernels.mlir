@@ -113,8 +113,8 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
 plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
   %x = plan.buffer transient : tensor<4xf32>
   plan.program @step {
-    // expected-error@+1 {{operator 'from_file' is not one that a plan may run}}
-    plan.launch "from_file"("weights.bin", false, 4) -> %x <forward>
+    // expected-error@+1 {{operator 'rand' is not one that a plan may run}}
+    plan.launch "rand"([4]) -> %x <forward>
   }
 }
 

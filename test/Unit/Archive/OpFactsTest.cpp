@@ -107,8 +107,7 @@ TEST(OpFacts, OutOverloads) {
     if (facts.outOverload.empty())
       continue;
     EXPECT_TRUE(get(facts.outOverload).isMutating()) << facts.name;
-    EXPECT_EQ(get(facts.outOverload).isSafeInPlan, facts.isSafeInPlan)
-        << facts.name;
+    EXPECT_EQ(get(facts.outOverload).safety, facts.safety) << facts.name;
   }
 }
 
@@ -163,12 +162,15 @@ TEST(OpFacts, Exact) {
 TEST(OpFacts, SafeInPlan) {
   for (const char *name :
        {"mm.out", "copy_", "fill_.Scalar", "zero_", "index_select.out",
-        "_fused_adamw_", "bernoulli_.float", "_softmax.out", "cat.out",
-        "convolution_backward", "native_layer_norm", "_foreach_mul_.Scalar",
+        "_softmax.out", "cat.out", "convolution_backward", "sum.IntList_out",
+        "div_.Tensor", "_to_copy", "as_strided_scatter", "_conj"})
+    EXPECT_TRUE(get(name).isSafeInPlan()) << name;
+  for (const char *name :
+       {"native_layer_norm_backward", "max_pool2d_with_indices_backward",
         "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention", "embedding_dense_backward",
-        "sum.IntList_out", "div_.Tensor", "_to_copy"})
-    EXPECT_TRUE(get(name).isSafeInPlan) << name;
+        "floor_divide_.Tensor"})
+    EXPECT_EQ(get(name).safety, Safety::Guarded) << name;
   for (const char *name : {"from_file",
                            "from_file.out",
                            "_print",
@@ -183,8 +185,10 @@ TEST(OpFacts, SafeInPlan) {
                            "requires_grad_",
                            "retain_grad",
                            "rename_",
-                           "as_strided",
                            "as_strided_",
+                           "_fused_adamw_",
+                           "_foreach_mul_.Scalar",
+                           "bernoulli_.float",
                            "t_",
                            "get_gradients",
                            "_cufft_clear_plan_cache",
@@ -204,5 +208,8 @@ TEST(OpFacts, SafeInPlan) {
                            "_version",
                            "_embedding_bag",
                            "_index_put_impl_"})
-    EXPECT_FALSE(get(name).isSafeInPlan) << name;
+    EXPECT_FALSE(get(name).isSafeInPlan()) << name;
+  // No user can allow what a plan can't say.
+  for (const char *name : {"rand", "native_dropout", "t_", "resize_", "item"})
+    EXPECT_EQ(get(name).safety, Safety::Never) << name;
 }

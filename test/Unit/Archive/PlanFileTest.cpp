@@ -284,13 +284,13 @@ TEST(PlanFile, RefusesBadOperatorsAndConstants) {
             "small.plan: operators[0] (aten::empty): expected the schema of "
             "aten::empty, found that of aten::full.out");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) {
-              plan.op("aten::from_file(str filename) -> Tensor");
+              plan.op("aten::t_(Tensor(a!) self) -> Tensor(a!)");
             }),
-            "small.plan: operators[4] (aten::from_file): expected an operator "
-            "that is safe to run from a plan, found one that is not");
+            "small.plan: operators[4] (aten::t_): expected an operator that a "
+            "plan may run, found one that no plan may");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.op("aten::xyz() -> ()"); }),
-            "small.plan: operators[4] (aten::xyz): expected an operator that "
-            "is safe to run from a plan, found an unknown one");
+            "small.plan: operators[4] (aten::xyz): expected an operator that a "
+            "plan may run, found an unknown one");
   EXPECT_EQ(refusalAfter([](TestPlan &plan) {
               plan.op("aten::relu(Tensor(a!) self) -> Tensor");
             }),

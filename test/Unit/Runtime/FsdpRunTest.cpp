@@ -122,6 +122,19 @@ TEST_F(FsdpRun, BadUsage) {
             "error: --token-bits: 8 not in {16,32}\n");
 }
 
+TEST_F(FsdpRun, TrustsOperatorsByName) {
+  TestPlan plan = test::makeSmallPlan(2);
+  constexpr int32_t y = 6; // x w + b
+  plan.on(planfile::Stream::Compute, planfile::Role::Forward)
+      .launch("aten::renorm_(Tensor(a!) self, Scalar p, int dim, Scalar "
+              "maxnorm) -> Tensor(a!)",
+              {y, plan.integer(2), plan.integer(0), plan.integer(1)});
+  writePlan(plan);
+  std::string command = usual + "--data d.safetensors --steps 1";
+  EXPECT_THAT(refusal(command), HasSubstr("--trust aten::renorm_"));
+  EXPECT_EQ(run(command + " --trust aten::renorm_").code, 0);
+}
+
 TEST_F(FsdpRun, BadInput) {
   EXPECT_EQ(refusal("no.plan --weights w.safetensors --data d.safetensors "
                     "--steps 1"),

@@ -1,5 +1,5 @@
 //===- LaunchTest.cpp - Hooked operators, copies, constants ---------------===//
-#include "Support/TestPlan.h"
+#include "OneRank.h"
 #include "Tensors.h"
 
 #include <ATen/Parallel.h>
@@ -11,58 +11,8 @@ using namespace fsdp;
 using namespace fsdp::test;
 using planfile::BufferRole;
 using planfile::DType;
-using planfile::Role;
-using planfile::Stream;
 
 namespace {
-
-/// A plan of one rank: inputs, launches, outputs.
-struct OneRank {
-  TestPlan plan;
-
-  OneRank() {
-    plan.mesh = {{"shard", 1}};
-    plan.communicators = {{"shard", {0}}};
-    plan.programs = {{"step", {}, 0}};
-    plan.on(Stream::Compute, Role::Forward);
-  }
-  std::uint32_t add(BufferRole role, TestPlan::Numbers sizes,
-                    std::uint32_t index = planfile::none,
-                    DType type = DType::F32,
-                    std::optional<TestPlan::Numbers> strides = {}) {
-    TestPlan::Buffer buffer{role, std::move(sizes)};
-    buffer.dtype = type;
-    buffer.offset = plan.deviceBytes;
-    buffer.index = index;
-    buffer.strides = std::move(strides);
-    std::uint64_t elements = 1;
-    for (std::int64_t size : buffer.sizes)
-      elements *= static_cast<std::uint64_t>(size);
-    plan.deviceBytes += (elements * 8 + 63) / 64 * 64;
-    return plan.add(std::move(buffer));
-  }
-  std::uint32_t input(TestPlan::Numbers sizes, std::uint32_t index,
-                      DType type = DType::F32) {
-    return add(BufferRole::Input, std::move(sizes), index, type);
-  }
-  std::uint32_t output(TestPlan::Numbers sizes, std::uint32_t index,
-                       DType type = DType::F32) {
-    return add(BufferRole::Output, std::move(sizes), index, type);
-  }
-  Session &load() {
-    bytes = plan.flatbuffer();
-    session.emplace(*planfile::GetPlan(bytes.data()), 1);
-    return *session;
-  }
-
-private:
-  std::vector<std::uint8_t> bytes;
-  std::optional<Session> session;
-};
-
-std::int32_t arg(std::uint32_t buffer) {
-  return static_cast<std::int32_t>(buffer);
-}
 
 TEST(Launch, HookedResultsLandInTheirPlaces) {
   OneRank one;
@@ -128,6 +78,39 @@ TEST(Launch, AttentionNeedsNoHeap) {
   EXPECT_TRUE(at::allclose(toTorch(session.output(0, 1)), l));
   EXPECT_EQ(session.statistics().hookMisses, 0u);
   EXPECT_EQ(session.statistics().allocations.heap, 0u);
+}
+
+// A matrix of zeros has no inverse: the probe learns nothing, the step must.
+TEST(Launch, OperatorsThatDislikeZeros) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({3, 3}, 0), y = one.output({3, 3}, 0);
+  std::uint32_t info = one.output({}, 1, DType::I32);
+  plan.launch("aten::linalg_inv_ex(Tensor A, *, bool check_errors=False) -> "
+              "(Tensor inverse, Tensor info)",
+              {arg(x), plan.boolean(true)}, "inverse", {y, info});
+  Session &session = one.load();
+  for (int step = 0; step != 3; ++step) {
+    at::Tensor value = at::randn({3, 3}) + 4 * at::eye(3);
+    session.setInput(0, 0, toHost(value));
+    session.run();
+    EXPECT_TRUE(at::allclose(toTorch(session.output(0, 0)), value.inverse()));
+  }
+}
+
+// What a failed call has made lies in planned memory, which nobody may free.
+TEST(Launch, HookedCallThatFails) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({3, 4}, 0), i = one.input({2}, 1, DType::I64);
+  std::uint32_t y = one.output({3, 2}, 0);
+  plan.launch("aten::index_select(Tensor self, int dim, Tensor index) -> "
+              "Tensor",
+              {arg(x), plan.integer(1), arg(i)}, "select", {y});
+  Session &session = one.load();
+  session.setInput(0, 0, toHost(at::randn({3, 4})));
+  session.setInput(0, 1, toHost(at::tensor({1, 9}, at::kLong)));
+  EXPECT_THROW(session.run(), Error);
 }
 
 TEST(Launch, AnotherLayoutIsCopiedAndCounted) {

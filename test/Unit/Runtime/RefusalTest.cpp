@@ -53,7 +53,9 @@ TEST(Refusal, UnsafeOperator) {
                    "Device? device=None, bool? pin_memory=None) -> Tensor",
                    {name, nothing, nothing, nothing, nothing, nothing, nothing},
                    plan, {0})),
-      HasSubstr("operator aten::from_file may not be run from a plan"));
+      HasSubstr("operator aten::from_file is not known to stay in its tensors' "
+                "memory; if you trust the plan, name it with --trust "
+                "aten::from_file"));
 }
 
 TEST(Refusal, OperatorsOfOtherSpaces) {

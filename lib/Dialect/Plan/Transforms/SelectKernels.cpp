@@ -393,7 +393,7 @@ LogicalResult Selector::run(LaunchOp op) {
   const OpFacts *facts = launch.getCallee().getFacts();
   if (!facts || facts->isMutating()) // unknown, or chosen already
     return success();
-  if (!facts->isSafeInPlan)
+  if (facts->safety == archive::Safety::Never)
     return launch.emitError("operator '")
            << name() << "' is not one that a plan may run";
   builder.setInsertionPoint(launch);
