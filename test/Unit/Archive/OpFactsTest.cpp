@@ -72,7 +72,7 @@ TEST(OpFacts, Mutation) {
   EXPECT_EQ(get("native_batch_norm").mutatedArgs, 0x18u);
   EXPECT_EQ(get("native_batch_norm.out").mutatedArgs, 0x718u);
   EXPECT_FALSE(get("native_batch_norm").isPure());
-  EXPECT_FALSE(get("native_batch_norm.out").isSafeInPlan);
+  EXPECT_FALSE(get("native_batch_norm.out").isSafeInPlan());
   EXPECT_FALSE(get("add.Tensor").isMutating());
   EXPECT_FALSE(get("copy_").isPure());
   EXPECT_TRUE(get("_assert_tensor_metadata").isPure());
