@@ -104,8 +104,9 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
     finally:
         attributes.restore()
         for part, key, buffer, value in buffers:
-            part._buffers[key] = buffer.detach_()
-            buffer.copy_(value)
+            # A step may have written a value with a gradient; a view cannot be detached in place.
+            part._buffers[key] = buffer.detach() if buffer.requires_grad else buffer
+            part._buffers[key].copy_(value)
 
 
 def _loss(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

@@ -532,6 +532,6 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"hooked", std::move(hooked)},
       {"custom_operators", std::move(foreign)},
       {"untrusted_operators", std::move(untrusted)},
-            {"notes", std::move(notes)},
+      {"notes", std::move(notes)},
       {"unproved", summary.unproved}};
 }

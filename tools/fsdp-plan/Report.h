@@ -55,8 +55,8 @@ struct PlanSummary {
   unsigned initLaunches = 0; ///< Once, when the plan is loaded.
   /// Operators of the schedule; 0 if unknown.
   unsigned recomputed = 0;
-  std::vector<std::pair<std::string, unsigned>> hooked,
-      foreign, untrusted; ///< Operator names and calls.
+  std::vector<std::pair<std::string, unsigned>> hooked, foreign,
+      untrusted; ///< Operator names and calls.
   std::vector<std::string> notes;
   std::string unproved; // why; empty if the plan was proved
 };

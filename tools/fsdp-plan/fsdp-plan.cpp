@@ -51,7 +51,8 @@ struct CommandLine {
                              cl::value_desc("N"), cl::cat(category)};
   cl::opt<std::string> bind{
       "bind",
-      cl::desc("Sizes of symbols: hint for the example's, or batch=16,length=2"),
+      cl::desc(
+          "Sizes of symbols: hint for the example's, or batch=16,length=2"),
       cl::value_desc("sizes"), cl::cat(category)};
   cl::opt<std::string> strategy{
       "strategy", cl::init("full_shard"),

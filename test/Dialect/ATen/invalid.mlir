@@ -77,7 +77,7 @@ func.func @unknown(%x: tensor<4x4xf32>) {
 // -----
 
 func.func @elements(%x: tensor<4xindex>) {
-  // expected-error@+1 {{must be variadic of tensor of PyTorch's element types or}}
+  // expected-error@+1 {{must be variadic of tensor, symbolic scalar, or nothing, but got 'tensor<4xindex>'}}
   %0 = aten.call "sin"(%x) : (tensor<4xindex>) -> tensor<4xf32>
   return
 }
