@@ -95,8 +95,8 @@ def test_plan_refuses_outputs_that_cannot_be_written(tmp_path):
 
 
 SIZES = {
-    "": "fsdp-plan: error: expected sizes that are bound, got 'tensor<?x?xi64>' (at 'in_0')",
-    "--bind batch=3": "fsdp-plan: error: expected sizes that are bound, got 'tensor<3x?xi64>' (at 'in_0')",
+    "": "fsdp-plan: error: expected sizes that are bound (see --bind), got 'tensor<?x?xi64>' (at 'in_0')",
+    "--bind batch=3": "fsdp-plan: error: expected sizes that are bound (see --bind), got 'tensor<3x?xi64>' (at 'in_0')",
     "--bind s1=3": "fsdp-plan: error: {graph}: range_constraints: --bind: there is no symbol 's1'; there are batch, length",
 }
 

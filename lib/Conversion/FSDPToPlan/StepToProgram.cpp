@@ -171,6 +171,8 @@ LogicalResult Lowering::lowerArgument(BlockArgument argument) {
           tables.addBuffer(loc, kind.role, plan::dropOffset(type));
       if (kind.role == plan::BufferRole::Input)
         buffer.setIndexAttr(cast<IntegerAttr>(name));
+      if (Attribute known = get(aten::ATenDialect::getInputNameAttrName()))
+        buffer.setNameAttr(cast<StringAttr>(known));
       if (kind.role == plan::BufferRole::ModelBuffer)
         buffer.setNameAttr(cast<StringAttr>(name));
       if (Attribute content = get(aten::ATenDialect::getValueAttrName()))

@@ -145,6 +145,17 @@ LogicalResult Importer::readGraphMetadata(const Cursor &metadata) {
     if (failed(tied->forEachMember(readAlias)))
       return failure();
   }
+  if (std::optional<Cursor> list = root.find("inputs"))
+    if (failed(list->forEachElement([&](const Cursor &value) -> LogicalResult {
+          StringRef name;
+          if (failed(value.read(name)))
+            return failure();
+          if (llvm::is_contained(inputNames, name))
+            return value.error() << "input " << quote(name) << " occurs twice";
+          inputNames.push_back(name);
+          return success();
+        })))
+      return failure();
   std::optional<Cursor> parameters = root.find("parameters");
   hasParameterOrder = parameters.has_value();
   if (!parameters)
@@ -419,6 +430,9 @@ LogicalResult Importer::addArguments() {
     case Input::User:
       list.set(ATenDialect::getInputAttrName(),
                builder.getI64IntegerAttr(input.index));
+      if (input.index < inputNames.size())
+        list.set(ATenDialect::getInputNameAttrName(),
+                 builder.getStringAttr(inputNames[input.index]));
       break;
     }
     attrs.push_back(list.getDictionary(builder.getContext()));

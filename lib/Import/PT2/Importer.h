@@ -145,6 +145,7 @@ private:
   /// From the graph's metadata: the node that is the gradient of the loss by
   /// itself. Empty once that node has been read.
   std::string gradientSeed;
+  llvm::SmallVector<llvm::StringRef> inputNames; ///< Of user inputs.
 
   llvm::StringMap<Target> targets;
   llvm::StringMap<mlir::StringAttr> scopes;

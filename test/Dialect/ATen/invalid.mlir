@@ -251,6 +251,16 @@ func.func private @f(tensor<f32> {aten.buffer = "b", aten.persistent, aten.value
 
 // -----
 
+// expected-error@+1 {{A4: argument 0 has 'aten.input_name', which belongs to an input}}
+func.func private @f(tensor<f32> {aten.param = "w", aten.input_name = "x"})
+
+// -----
+
+// expected-error@+1 {{A6: two arguments are input "x"}}
+func.func private @f(tensor<f32> {aten.input = 0 : i64, aten.input_name = "x"}, tensor<f32> {aten.input = 1 : i64, aten.input_name = "x"})
+
+// -----
+
 // expected-error@+1 {{A5: argument 0 is of type 'tensor<2xf32>', but its value of type 'tensor<f32>'}}
 func.func private @f(tensor<2xf32> {aten.constant = "c", aten.value = dense<0.0> : tensor<f32>})
 

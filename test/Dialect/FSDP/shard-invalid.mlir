@@ -27,7 +27,7 @@ func.func @step(%w: tensor<f32> {aten.param = "w"}) -> (tensor<f32> {aten.grad_o
 // -----
 
 func.func @step(%w: tensor<4xf32> {aten.param = "w"},
-    // expected-error@+1 {{expected sizes that are bound, got 'tensor<?x4xf32>'}}
+    // expected-error@+1 {{expected sizes that are bound (see --bind), got 'tensor<?x4xf32>'}}
                 %x: tensor<?x4xf32> {aten.input = 0 : i64}) -> (tensor<4xf32> {aten.loss}) {
   return %w : tensor<4xf32>
 }

@@ -179,6 +179,13 @@ TEST(PlanFile, RefusesBadBuffers) {
             }),
             "small.plan: buffers[5]: expected bytes inside the arena of 768, "
             "found more than 2^63");
+  // A few bytes are any number of elements; a sum over them would never end.
+  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+              plan.buffers[5].sizes = {int64_t(1) << 57};
+              plan.buffers[5].strides = TestPlan::Numbers{0};
+            }),
+            "small.plan: buffers[5]: expected at most 1099511627776 elements, "
+            "found 144115188075855872");
   EXPECT_EQ(refusalAfter(
                 [](TestPlan &plan) { plan.buffers[6].space = Space::Pinned; }),
             "small.plan: buffers[6]: expected bytes inside the arena of 0, "

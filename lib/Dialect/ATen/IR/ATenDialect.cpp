@@ -183,7 +183,8 @@ static LogicalResult verifyNames(FunctionOpInterface function) {
       {ATenDialect::getAliasesAttrName(), "parameter"},
       {ATenDialect::getBufferAttrName(), "buffer"},
       {ATenDialect::getConstantAttrName(), "constant"},
-      {ATenDialect::getInputAttrName(), "input"}};
+      {ATenDialect::getInputAttrName(), "input"},
+      {ATenDialect::getInputNameAttrName(), "input"}};
   llvm::DenseSet<std::pair<StringRef, Attribute>> seen;
   for (unsigned i = 0, e = function.getNumArguments(); i != e; ++i) {
     DictionaryAttr attrs = function.getArgAttrDict(i);
@@ -206,7 +207,7 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
   StringRef name = attr.getName();
   auto kind = llvm::StringSwitch<std::optional<Kind>>(name)
                   .Cases({getParamAttrName(), getBufferAttrName(),
-                          getConstantAttrName()},
+                          getConstantAttrName(), getInputNameAttrName()},
                          Kind::Name)
                   .Case(getAliasesAttrName(), Kind::Names)
                   .Case(getPersistentAttrName(), Kind::Unit)
@@ -236,6 +237,8 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
                    "a parameter")) ||
       failed(needs(getPersistentAttrName(), isBuffer, "a buffer")) ||
       failed(needs(getDimsAttrName(), attrs.contains(getInputAttrName()),
+                   "an input")) ||
+      failed(needs(getInputNameAttrName(), attrs.contains(getInputAttrName()),
                    "an input")) ||
       failed(needs(getValueAttrName(),
                    attrs.contains(getConstantAttrName()) ||

@@ -135,13 +135,15 @@ LogicalResult Sharder::checkSizes() {
     if (!isa<RankedTensorType>(argument.getType()) ||
         !isBound(argument.getType()))
       return emitError(argument.getLoc())
-             << "expected sizes that are bound, got " << argument.getType();
+             << "expected sizes that are bound (see --bind), got "
+             << argument.getType();
   for (Operation &op : block) {
     if (!isa<aten::CallOp, func::ReturnOp>(op))
       return op.emitError("expected an operation of the aten level");
     for (Type type : op.getResultTypes())
       if (!isBound(type))
-        return op.emitError("expected sizes that are bound, got ") << type;
+        return op.emitError("expected sizes that are bound (see --bind), got ")
+               << type;
   }
   return success();
 }

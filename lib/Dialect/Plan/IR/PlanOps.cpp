@@ -184,7 +184,7 @@ LogicalResult BufferOp::verify() {
   if (!isModelBuffer &&
       failed(check("C4", isConstant, getValue().has_value(), "value")))
     return failure();
-  if (!isModelBuffer &&
+  if (!isModelBuffer && getRole() != BufferRole::Input &&
       failed(check("C5", isState, getName().has_value(), "name")))
     return failure();
 

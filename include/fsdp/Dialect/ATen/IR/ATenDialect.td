@@ -38,6 +38,7 @@ def ATen_Dialect : Dialect {
     | `aten.constant = "c0"` | a tensor constant of the program |
     | `aten.value = dense<...>` | the content of a buffer or constant that no checkpoint has |
     | `aten.input = 0 : i64` | an input of the step, by its position |
+    | `aten.input_name = "labels"` | what the model calls an input; each its own name |
     | `aten.dims = ["s70", 16]` | the sizes of an input, where some are symbols |
 
     | on a result | meaning |
@@ -84,6 +85,7 @@ def ATen_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral getConstantAttrName() { return "aten.constant"; }
     static constexpr ::llvm::StringLiteral getValueAttrName() { return "aten.value"; }
     static constexpr ::llvm::StringLiteral getInputAttrName() { return "aten.input"; }
+    static constexpr ::llvm::StringLiteral getInputNameAttrName() { return "aten.input_name"; }
     static constexpr ::llvm::StringLiteral getDimsAttrName() { return "aten.dims"; }
     static constexpr ::llvm::StringLiteral getLossAttrName() { return "aten.loss"; }
     static constexpr ::llvm::StringLiteral getGradOfAttrName() { return "aten.grad_of"; }
