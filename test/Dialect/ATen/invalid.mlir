@@ -273,3 +273,27 @@ func.func private @f(tensor<f32> {aten.param = "w"}, tensor<f32> {aten.param = "
 
 // expected-error@+1 {{A6: two arguments are input 0 : i64}}
 func.func private @f(tensor<f32>, tensor<f32> {aten.input = 0 : i64}, tensor<f32> {aten.input = 0 : i64})
+
+// -----
+
+// No tensor is so large, and sums of bytes must not overflow.
+func.func @too_large(%x: tensor<4xf32>) {
+  // expected-error@+1 {{C5: expected tensors of at most 1099511627776 elements, got 'tensor<9223372036854775807x8xf32>'}}
+  %0 = aten.call "sin"(%x) : (tensor<4xf32>) -> tensor<9223372036854775807x8xf32>
+  return
+}
+
+// -----
+
+func.func @reaches_too_far(%x: tensor<4xf32>) {
+  // expected-error@+1 {{C5: expected tensors of at most 1099511627776 elements}}
+  %0 = aten.call "sin"(%x) : (tensor<4xf32>) -> tensor<3x2xf32, #aten.strided<[9223372036854775807, 1]>>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{A6: argument 0 has more than 1099511627776 elements}}
+func.func @argument_too_large(%x: tensor<4294967296x4294967296xf32> {aten.param = "w"}) {
+  return
+}

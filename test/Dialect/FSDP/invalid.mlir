@@ -597,3 +597,30 @@ func.func @bucket(%p: !fsdp.shard<8xf32, 2>) {
   %0 = fsdp.async.unshard @u <forward> %p bucket -1 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return
 }
+
+// -----
+
+// Mesh C3: the number of ranks fits.
+// expected-error@+1 {{expected less than 2^31 ranks, got more}}
+fsdp.mesh @mesh ["shard" = 4294967296, "local" = 4294967296]
+
+// -----
+
+// expected-error@+1 {{expected parameter "a" to end below 1099511627776 elements}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 9223372036854775807], numel = 8, padded = 8>} : () -> ()
+
+// -----
+
+// expected-error@+1 {{expected parameter "a" to end below 1099511627776 elements}}
+"test.op"() {a = #fsdp.layout<["a" : 4294967296x4294967296 at 0], numel = 8, padded = 8>} : () -> ()
+
+// -----
+
+// Layout L5.
+// expected-error@+1 {{expected at most 1099511627776 elements with padding, got 9223372036854775807}}
+"test.op"() {a = #fsdp.layout<["a" : 8 at 0], numel = 8, padded = 9223372036854775807>} : () -> ()
+
+// -----
+
+// expected-error@+1 {{expected at most 1099511627776 elements, got 9223372036854775807}}
+func.func private @shard(!fsdp.gathered<9223372036854775807xf32>)

@@ -302,10 +302,37 @@ plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
+// expected-error@+1 {{C3: expected axes of positive sizes, and less than 2^31 ranks}}
+plan.module @m mesh ["shard" = 4294967296, "local" = 4294967296] device "cpu" strategy "" {
+}
+
+// -----
+
 plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @step {
     // expected-error@+1 {{C4: operator 'copy' needs an argument 'src'}}
     plan.launch "copy"(%a) -> %a <forward>
   }
+}
+
+// -----
+
+// expected-error@+1 {{C3: expected axes of positive sizes, and less than 2^31 ranks}}
+plan.module @m mesh ["shard" = -2] device "cpu" strategy "" {
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C1: expected at most 1099511627776 elements, got 'tensor<4294967296x4294967296xf32>'}}
+  %x = plan.buffer transient : tensor<4294967296x4294967296xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  %x = plan.buffer transient : tensor<4xf32>
+  // expected-error@+1 {{C3: expected a window inside of 16 bytes, got [9223372036854775807, 9223372036854775823)}}
+  %v = plan.view %x at 9223372036854775807 : tensor<4xf32>
 }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/ATen/IR/Limits.h"
 
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Archive/OperatorSchema.h"
@@ -221,6 +222,10 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
   if (!function)
     return success();
 
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[argIndex]);
+  if (type && isTooLarge(type))
+    return op->emitError() << "A6: argument " << argIndex << " has more than "
+                           << mostElements << " elements";
   DictionaryAttr attrs = function.getArgAttrDict(argIndex);
   if (!hasOneRole(attrs, getArgRoles()))
     return op->emitError() << "A3: argument " << argIndex

@@ -6,6 +6,7 @@
 
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
+#include "fsdp/Dialect/ATen/IR/Limits.h"
 
 #include "mlir/IR/Builders.h"
 
@@ -25,6 +26,12 @@ void CallOp::build(OpBuilder &builder, OperationState &state, TypeRange outputs,
 }
 
 LogicalResult CallOp::verify() {
+  for (Type type :
+       llvm::concat<const Type>(getInputs().getTypes(), getResultTypes()))
+    if (auto tensor = dyn_cast<RankedTensorType>(type);
+        tensor && isTooLarge(tensor))
+      return emitOpError() << "C5: expected tensors of at most " << mostElements
+                           << " elements, got " << tensor;
   unsigned places = getArgs().countPlaces();
   if (places != getInputs().size())
     return emitOpError() << "C1: expected " << places

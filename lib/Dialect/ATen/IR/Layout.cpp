@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/ATen/IR/Limits.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -95,6 +96,25 @@ SmallVector<int64_t> aten::getStrides(RankedTensorType type) {
 int64_t aten::getOffset(RankedTensorType type) {
   auto layout = dyn_cast_or_null<StridedAttr>(type.getEncoding());
   return layout ? layout.getOffset() : 0;
+}
+
+bool aten::isTooLarge(RankedTensorType type) {
+  auto layout = dyn_cast_or_null<StridedAttr>(type.getEncoding());
+  int64_t numElements = 1,
+          last = layout ? std::max<int64_t>(layout.getOffset(), 0) : 0;
+  bool overflow = last > mostElements;
+  for (auto [dim, extent] : llvm::enumerate(type.getShape())) {
+    int64_t size = std::max<int64_t>(extent, 1), reach = 0;
+    overflow |= llvm::MulOverflow(numElements, size, numElements) ||
+                numElements > mostElements;
+    if (!layout)
+      continue;
+    int64_t stride = std::max<int64_t>(layout.getStrides()[dim], 1);
+    overflow |= stride > mostElements ||
+                llvm::MulOverflow(size - 1, stride, reach) ||
+                llvm::AddOverflow(last, reach, last) || last > mostElements;
+  }
+  return overflow;
 }
 
 RankedTensorType aten::getTensorType(ArrayRef<int64_t> shape, Type elementType,

@@ -6,6 +6,8 @@
 
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
+#include "fsdp/Dialect/ATen/IR/Limits.h"
+
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/STLExtras.h"
@@ -44,6 +46,14 @@ ParameterAttr::verify(function_ref<InFlightDiagnostic()> emitError,
     return emitError() << "expected sizes and an offset that are not negative "
                           "of parameter "
                        << name;
+  int64_t numel = 1;
+  for (int64_t size : sizes)
+    if (llvm::MulOverflow(numel, std::max<int64_t>(size, 1), numel) ||
+        numel > aten::mostElements)
+      offset = aten::mostElements; // too much, wherever it stands
+  if (numel > aten::mostElements - offset)
+    return emitError() << "expected parameter " << name << " to end below "
+                       << aten::mostElements << " elements";
   if (strides.empty())
     return success();
   if (strides.size() != sizes.size())
@@ -176,6 +186,9 @@ LogicalResult LayoutAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                        << " elements, but they end at " << end;
   if (numel > padded)
     return emitError() << "expected at least " << numel
+                       << " elements with padding, got " << padded;
+  if (padded > aten::mostElements)
+    return emitError() << "expected at most " << aten::mostElements
                        << " elements with padding, got " << padded;
   return success();
 }

@@ -170,7 +170,11 @@ int64_t MeshOp::getNumRanks() {
 
 LogicalResult MeshOp::verify() {
   llvm::SmallPtrSet<Attribute, 4> names;
+  int64_t ranks = 1;
   for (auto axis : getAxes().getAsRange<AxisAttr>()) {
+    if (llvm::MulOverflow(ranks, axis.getSize(), ranks) ||
+        ranks > std::numeric_limits<int32_t>::max())
+      return emitOpError("expected less than 2^31 ranks, got more");
     if (!names.insert(axis.getName()).second)
       return emitOpError("axis ") << axis.getName() << " occurs twice";
     if (axis.getSize() < 1)

@@ -6,6 +6,8 @@
 
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
+#include "fsdp/Dialect/ATen/IR/Limits.h"
+
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -38,6 +40,9 @@ static LogicalResult verifyFlat(function_ref<InFlightDiagnostic()> emitError,
                                 int64_t numel, Type elementType) {
   if (numel < 1)
     return emitError() << "expected at least one element, got " << numel;
+  if (numel > aten::mostElements)
+    return emitError() << "expected at most " << aten::mostElements
+                       << " elements, got " << numel;
   if (!isa<FloatType>(elementType))
     return emitError() << "expected elements of a float type, got "
                        << elementType;

@@ -101,7 +101,9 @@ void Bucketer::run() {
   llvm::MapVector<std::tuple<StringRef, Attribute, Attribute>, Bucket> open;
   SmallVector<Bucket> closed;
   for (auto launch : block.getOps<CollectiveOpInterface>()) {
-    if (!launch.getUnitAttr()) // the loss
+    // The loss, and what is not of this level.
+    if (!launch.getUnitAttr() ||
+        !isa<FutureType>(launch->getResult(0).getType()))
       continue;
     auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation());
     Bucket &bucket =

@@ -139,8 +139,11 @@ static FailureOr<int64_t> verifyGroup(Operation *op,
 
 static LogicalResult verifyCounts(Operation *op, Value source, Value target,
                                   int64_t factor) {
-  int64_t expected = getTensorType(source).getNumElements() * factor;
+  int64_t piece = getTensorType(source).getNumElements();
   int64_t found = getTensorType(target).getNumElements();
+  int64_t expected = 0;
+  if (llvm::MulOverflow(piece, factor, expected))
+    return op->emitOpError("C2: expected less than 2^63 elements, got more");
   if (expected == found)
     return success();
   return op->emitOpError("C2: expected ")

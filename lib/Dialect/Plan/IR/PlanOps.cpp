@@ -6,6 +6,8 @@
 
 #include "CommandSyntax.h"
 
+#include "fsdp/Dialect/ATen/IR/Limits.h"
+
 #include "mlir/IR/Builders.h"
 
 using namespace mlir;
@@ -56,6 +58,13 @@ LogicalResult ModuleOp::verify() {
   if (getDevice() != "cpu" && getDevice() != "cuda")
     return emitOpError() << "C1: expected device 'cpu' or 'cuda', got '"
                          << getDevice() << "'";
+  int64_t ranks = 1;
+  for (auto axis : getMesh().getAsRange<AxisAttr>())
+    if (axis.getSize() < 1 || llvm::MulOverflow(ranks, axis.getSize(), ranks) ||
+        ranks > std::numeric_limits<int32_t>::max())
+      return emitOpError("C3: expected axes of positive sizes, and less than "
+                         "2^31 ranks, got ")
+             << axis;
   for (Operation &op : getBody().front())
     if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp, MeaningOp>(
             op))
@@ -151,6 +160,9 @@ static LogicalResult verifyWindow(Operation *op, StringRef label,
   if (!aten::isElementType(type.getElementType()))
     return op->emitOpError()
            << label << ": expected elements of PyTorch's types, got " << type;
+  if (aten::isTooLarge(type))
+    return op->emitOpError() << label << ": expected at most "
+                             << aten::mostElements << " elements, got " << type;
   if (int64_t offset = aten::getOffset(type); offset && !mayHaveOffset)
     return op->emitOpError()
            << label << ": expected a layout without offset, got " << offset;
@@ -219,11 +231,12 @@ LogicalResult ViewOp::verify() {
     return emitOpError("C1: expected a buffer that owns bytes, got a view");
   if (failed(verifyWindow(*this, "C2", getTensorType())))
     return failure();
-  int64_t begin = getOffset(), end = begin + getExtent(getTensorType());
+  int64_t begin = getOffset(), extent = getExtent(getTensorType());
   int64_t size = getExtent(root.getTensorType());
-  if (begin < 0 || end > size)
+  if (begin < 0 || begin > size - extent)
     return emitOpError("C3: expected a window inside of ")
-           << size << " bytes, got [" << begin << ", " << end << ")";
+           << size << " bytes, got [" << begin << ", "
+           << uint64_t(begin) + uint64_t(extent) << ")";
   return success();
 }
 

@@ -54,6 +54,7 @@ def ATen_CallOp : Op<ATen_Dialect, "call",
     * C4: an argument of a known operator is one that its schema has, of a kind
       that the schema takes (a number stands for a tensor, too, and one for a
       list), and none without a default value is missing.
+    * C5: no tensor has, or reaches with its strides, more than 2^40 elements.
   }];
 
   let arguments = (ins

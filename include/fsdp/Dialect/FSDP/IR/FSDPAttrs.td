@@ -67,6 +67,7 @@ def FSDP_LayoutAttr : FSDP_Attr<"Layout", "layout"> {
     * L2: the last parameter ends inside `numel`, which is not above `padded`.
     * L3: no name occurs twice, aliases included.
     * L4: there is at least one parameter.
+    * L5: `padded` is at most 2^40.
   }];
   let parameters = (ins ArrayRefParameter<"::fsdp::ParameterAttr">:$parameters,
                         "int64_t":$numel, "int64_t":$padded);

@@ -68,7 +68,7 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
 
     * C1: there is an axis "shard".
     * C2: no two axes have the same name.
-    * C3: sizes are positive.
+    * C3: sizes are positive, and their product is less than 2^31.
     * C4: an axis "replica" is the first.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,

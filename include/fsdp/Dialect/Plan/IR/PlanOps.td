@@ -47,6 +47,8 @@ def Plan_ModuleOp : Plan_Op<"module", [
 
     * C1: the device is `cpu` or `cuda`.
     * C2: the body holds only the tables and programs of this dialect.
+    * C3: the axes of the mesh have positive sizes; their product, the number of
+      ranks, is less than 2^31.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, StrAttr:$device,
@@ -152,13 +154,15 @@ def Plan_BufferOp : Plan_Op<"buffer", [
 
     **Constraints**:
 
-    * C1: the sizes are known. The layout has no offset of its own, except of a
-      `transient` that `plan-fold-views` is going to turn into a view.
+    * C1: the sizes are known, and at most 2^40 elements. The layout has no offset
+      of its own, except of a `transient` that `plan-fold-views` is going to turn
+      into a view.
     * C2: `shard`, `optimizer_state` and `gradient` name a unit, others do not.
     * C3: `input` and `output` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
       `constant`, which must have one, or a `model_buffer`.
-    * C5: `optimizer_state` has a name; only it and `model_buffer` have one.
+    * C5: `optimizer_state` has a name; only it, `model_buffer` and `input` have
+      one.
   }];
   let arguments = (ins Plan_BufferRoleAttr:$role, TypeAttrOf<AnyRankedTensor>:$type,
     DefaultValuedAttr<Plan_SpaceAttr, "::fsdp::plan::Space::Device">:$space,
@@ -199,7 +203,8 @@ def Plan_ViewOp : Plan_Op<"view", [
     **Constraints**:
 
     * C1: the operand owns bytes: it is no view.
-    * C2: the sizes are known, and the layout has no offset of its own.
+    * C2: the sizes are known, at most 2^40 elements, and the layout has no offset
+      of its own.
     * C3: the window is inside of the buffer.
   }];
   let arguments = (ins Plan_BufferType:$root, I64Attr:$offset,
