@@ -738,7 +738,8 @@ static Extremes extremesOf(const at::Tensor &tensor,
   Extremes found;
   found.except = except;
   AT_DISPATCH_INTEGRAL_TYPES_AND(at::kBool, tensor.scalar_type(), "guard", [&] {
-    const auto *data = tensor.const_data_ptr<scalar_t>();
+    // Compilers do not agree on the name of const_data_ptr<scalar_t>.
+    const auto *data = static_cast<const scalar_t *>(tensor.const_data_ptr());
     // In memory's order where that has no gaps.
     const std::int64_t one = 1, all = tensor.numel();
     if (tensor.is_non_overlapping_and_dense())

@@ -188,14 +188,12 @@ Content Memory::getBytes(const Window &window, const Part *layout) {
   Key key("bytes", window.dtype, window.layout->shape, layout != nullptr);
   for (int64_t stride : window.layout->strides)
     key.add(static_cast<uint64_t>(stride));
-  uint64_t same = everywhere;
   for (auto it = find(part, window.begin);
        it != part.end() && it->first < window.end(); ++it) {
     const Store &store = stores[it->second.store];
     key.add(std::max(window.begin, it->first) - window.begin);
     key.add(it->second.shift).add(static_cast<uint64_t>(store.dtype));
     key.add(values->getNumber(store.content));
-    same &= Values::getSame(store.content);
   }
   return values->unknown(key.number(), window.layout->numel,
                          "bytes that are whole elements in few pieces");

@@ -69,13 +69,17 @@ class Attributes:
 
     def restore(self) -> None:
         for _, path, holder, before in self._records:
+            now = _content(holder, path)  # what has not changed may not be changeable
+            changed = {key: value for key, value in before.items() if now.get(key, _ABSENT) is not value}
             if not isinstance(holder, dict):
-                holder.clear()
-                (holder.update if isinstance(holder, set) else holder.extend)(before.values())
+                if changed or len(now) != len(before):
+                    holder.clear()
+                    (holder.update if isinstance(holder, set) else holder.extend)(before.values())
                 continue
-            for key in _content(holder, path).keys() - before.keys():
+            for key in now.keys() - before.keys():
                 del holder[key]
-            holder.update(before)
+            if changed:
+                holder.update(changed)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for module, path, _, content in self._records:

@@ -182,3 +182,21 @@ def test_memory_that_only_lies_side_by_side(agrees):
             return (x * self.a + self.b).square().sum()
 
     agrees(Pair(), (torch.randn(3, 4),))
+
+
+class Frozen(dict):
+    """As diffusers keeps a configuration."""
+
+    def _refuse(self, *args, **kwargs):
+        raise TypeError("frozen")
+
+    update = __setitem__ = __delitem__ = _refuse
+
+
+# What has not changed is not written again: it may not let itself be written.
+def test_attributes_that_cannot_be_changed_are_left_alone():
+    model = torch.nn.Linear(4, 4)
+    model.config = Frozen(rate=0.5)
+    model.forward = lambda x: (torch.nn.functional.linear(x, model.weight, model.bias) * model.config["rate"]).square().sum()
+    fsdp_mlir.capture(model, (torch.ones(2, 4),))
+    assert model.config == {"rate": 0.5}

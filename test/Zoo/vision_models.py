@@ -134,7 +134,7 @@ TIMM = [
     timm_model("xcit_nano_12_p16_224", img_size=IMAGE, embed_dim=32, depth=2, num_heads=4),
     timm_model("mobilenetv3_small_050", DEEP),
     timm_model("efficientnet_lite0", DEEP),
-    timm_model("ghostnet_050", DEEP),
+    timm_model("ghostnet_050", DEEP, drop_rate=0.0),
     timm_model("densenet121", DEEP, growth_rate=4, block_config=(2, 2)),
     timm_model("regnetx_002", DEEP),
     timm_model("edgenext_xx_small", dims=(8, 8, 16, 16), depths=(1, 1, 1, 1)),

@@ -16,9 +16,6 @@
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/RWMutex.h"
 
-#include <mutex>
-#include <shared_mutex>
-
 using namespace mlir;
 using namespace fsdp::aten;
 
@@ -37,13 +34,13 @@ struct Schemas {
 const fsdp::planfile::OperatorSchema *
 ATenDialect::getSchema(const archive::OpFacts &facts) {
   {
-    std::shared_lock lock(schemas->mutex);
+    llvm::sys::ScopedReader lock(schemas->mutex);
     if (auto found = schemas->parsed.find(&facts);
         found != schemas->parsed.end())
       return found->second.get();
   }
   auto schema = planfile::parseOperatorSchema(facts.schema);
-  std::unique_lock lock(schemas->mutex);
+  llvm::sys::ScopedWriter lock(schemas->mutex);
   auto [entry, isNew] = schemas->parsed.try_emplace(&facts);
   if (isNew && schema)
     entry->second =

@@ -47,11 +47,11 @@ ParameterAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                           "of parameter "
                        << name;
   int64_t numel = 1;
+  bool isTooLarge = offset > aten::mostElements;
   for (int64_t size : sizes)
-    if (llvm::MulOverflow(numel, std::max<int64_t>(size, 1), numel) ||
-        numel > aten::mostElements)
-      offset = aten::mostElements; // too much, wherever it stands
-  if (numel > aten::mostElements - offset)
+    isTooLarge |= llvm::MulOverflow(numel, std::max<int64_t>(size, 1), numel) ||
+                  numel > aten::mostElements;
+  if (isTooLarge || numel > aten::mostElements - offset)
     return emitError() << "expected parameter " << name << " to end below "
                        << aten::mostElements << " elements";
   if (strides.empty())
