@@ -270,9 +270,10 @@ inline void change(Spec &spec, Random &random) {
   else if (auto *boolean = std::get_if<bool>(&spec))
     *boolean = !*boolean;
   else if (auto *integer = std::get_if<std::int64_t>(&spec))
-    *integer = pick(random, 3)
-                   ? oddInteger(random)
-                   : *integer + pickOf<std::int64_t>(random, {1, -1});
+    *integer = pick(random, 3) ? oddInteger(random)
+                               : static_cast<std::int64_t>(
+                                     static_cast<std::uint64_t>(*integer) +
+                                     pickOf<std::uint64_t>(random, {1, ~0ull}));
   else if (auto *real = std::get_if<double>(&spec))
     *real = oddReal(random);
   else if (auto *text = std::get_if<std::string>(&spec))

@@ -19,13 +19,16 @@ inline HostTensor toHost(const at::Tensor &tensor) {
       type = candidate;
   HostTensor host{type, dense.sizes().vec(),
                   std::vector<std::byte>(dense.nbytes())};
-  std::memcpy(host.bytes.data(), dense.const_data_ptr(), dense.nbytes());
+  if (!host.bytes.empty()) // memcpy takes no null, however little it copies
+    std::memcpy(host.bytes.data(), dense.const_data_ptr(), dense.nbytes());
   return host;
 }
 
 inline at::Tensor toTorch(const HostTensor &host) {
   at::Tensor tensor = at::empty(host.sizes, scalarType(host.type));
-  std::memcpy(tensor.mutable_data_ptr(), host.bytes.data(), host.bytes.size());
+  if (!host.bytes.empty())
+    std::memcpy(tensor.mutable_data_ptr(), host.bytes.data(),
+                host.bytes.size());
   return tensor;
 }
 
