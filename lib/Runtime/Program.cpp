@@ -308,15 +308,23 @@ void Program::poison(Insertions &insertions, std::size_t at,
   insertions[at].push_back({command, {{range, true, root}}});
 }
 
-/// No old values where a gather writes, none behind the last use of what lives
-/// inside a run: whoever reads too early or too late reads NaN.
+/// No old values where a gather writes, none after the last use of what lives
+/// inside a run: whoever reads too early or too late reads NaN. Bytes of a
+/// buffer that no command touches may be another's.
 void Program::insertPoison() {
   Insertions insertions(commands.size() + 1);
   std::vector<std::vector<std::size_t>> uses(rank.plan->buffers()->size());
+  std::vector<Range> touched(uses.size());
   for (std::size_t i = 0; i != commands.size(); ++i) {
-    for (const Access &access : accesses[i])
+    for (const Access &access : accesses[i]) {
+      Range &range = touched[access.root];
+      if (uses[access.root].empty())
+        range = access.range;
+      range.begin = std::min(range.begin, access.range.begin);
+      range.end = std::max(range.end, access.range.end);
       if (uses[access.root].empty() || uses[access.root].back() != i)
         uses[access.root].push_back(i);
+    }
     const Command &command = commands[i];
     if (command.kind != Kind::Collective ||
         rank.collectives[command.group][command.index].kind !=
@@ -352,7 +360,7 @@ void Program::insertPoison() {
              (i < *first && (writes(i) || writes(*first)));
     });
     // The last use may already write what takes the place.
-    Range range = rank.memory->range(root);
+    Range range = touched[root];
     bool isTaken = std::ranges::any_of(accesses[last], [&](const Access &a) {
       return a.isWrite && a.root != root && a.range.overlaps(range);
     });

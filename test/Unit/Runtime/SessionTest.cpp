@@ -11,6 +11,7 @@
 
 using namespace fsdp;
 using namespace fsdp::test;
+using planfile::BufferRole;
 using planfile::Role;
 using planfile::Stream;
 using testing::HasSubstr;
@@ -92,7 +93,7 @@ TestPlan makeHybridPlan() {
   plan.mesh = {{"replica", 2}, {"shard", 2}};
   plan.communicators = {{"shard", {1}}, {"replica", {0}}};
   std::uint32_t loss = 0;
-  while (plan.buffers[loss].role != planfile::BufferRole::Loss)
+  while (plan.buffers[loss].role != BufferRole::Loss)
     ++loss;
   auto &commands = plan.programs.back().commands;
   TestPlan::Command update = commands.back();
@@ -186,6 +187,30 @@ TEST(Session, ChaosAndOverlapDoNotChangeBits) {
     EXPECT_EQ(quiet, train(makeOverlappingPlan(3), 3, seed, true));
     EXPECT_EQ(hybrid, train(makeHybridPlan(), 4, seed));
   }
+}
+
+// A buffer may be larger than what is touched of it. What lies in the rest
+// belongs to others.
+TEST(Session, ChaosLeavesBytesThatNothingTouches) {
+  TestPlan plan;
+  plan.mesh = {{"shard", 1}};
+  plan.programs = {{"step", {}, 0}};
+  plan.deviceBytes = 256;
+  std::uint32_t x = plan.add({.role = BufferRole::Input, .index = 0});
+  std::uint32_t loss = plan.add({BufferRole::Loss, {}, 64});
+  std::uint32_t large = plan.add({BufferRole::Transient, {32}, 128});
+  std::uint32_t used = plan.add({.offset = 128, .root = large});
+  std::uint32_t inside = plan.add({BufferRole::Transient, {}, 192});
+  plan.on(Stream::Compute, Role::Forward);
+  plan.copy(x, inside);
+  plan.copy(x, used);
+  plan.copy(inside, loss);
+  SessionOptions options;
+  options.chaosSeed = 1;
+  Loaded loaded(std::move(plan), 1, std::move(options));
+  loaded.session.setInput(0, 0, toHost(at::scalar_tensor(3, at::kFloat)));
+  loaded.session.run();
+  EXPECT_EQ(loaded.session.loss(), 3);
 }
 
 // A run without its update waits for nothing that the update would record, and
@@ -291,17 +316,17 @@ TEST(Session, CanarySeesTheHighestByte) {
 TEST(Session, ARankThatFailsStopsAll) {
   // Rank 1 is given an index that is out of range, before the loss is reduced.
   TestPlan plan = makeSmallPlan(3);
-  TestPlan::Buffer index{planfile::BufferRole::Input, {1}};
+  TestPlan::Buffer index{BufferRole::Input, {1}};
   index.dtype = planfile::DType::I64;
   index.index = 1;
   index.offset = plan.deviceBytes;
   std::uint32_t i = plan.add(index);
-  TestPlan::Buffer picked{planfile::BufferRole::Transient, {1, 4}};
+  TestPlan::Buffer picked{BufferRole::Transient, {1, 4}};
   picked.offset = plan.deviceBytes + 64;
   std::uint32_t p = plan.add(picked);
   plan.deviceBytes += 128;
   std::uint32_t x = 0;
-  while (plan.buffers[x].role != planfile::BufferRole::Input)
+  while (plan.buffers[x].role != BufferRole::Input)
     ++x;
   plan.on(Stream::Compute, Role::Forward)
       .launch(
