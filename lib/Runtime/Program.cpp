@@ -8,6 +8,7 @@
 #include "Tsan.h"
 
 #include <algorithm>
+#include <map>
 
 using namespace fsdp;
 using planfile::Stream;
@@ -309,22 +310,15 @@ void Program::poison(Insertions &insertions, std::size_t at,
 }
 
 /// No old values where a gather writes, none after the last use of what lives
-/// inside a run: whoever reads too early or too late reads NaN. Bytes of a
-/// buffer that no command touches may be another's.
+/// inside a run: whoever reads too early or too late reads NaN. What no command
+/// touches of a buffer may be another's.
 void Program::insertPoison() {
   Insertions insertions(commands.size() + 1);
   std::vector<std::vector<std::size_t>> uses(rank.plan->buffers()->size());
-  std::vector<Range> touched(uses.size());
   for (std::size_t i = 0; i != commands.size(); ++i) {
-    for (const Access &access : accesses[i]) {
-      Range &range = touched[access.root];
-      if (uses[access.root].empty())
-        range = access.range;
-      range.begin = std::min(range.begin, access.range.begin);
-      range.end = std::max(range.end, access.range.end);
+    for (const Access &access : accesses[i])
       if (uses[access.root].empty() || uses[access.root].back() != i)
         uses[access.root].push_back(i);
-    }
     const Command &command = commands[i];
     if (command.kind != Kind::Collective ||
         rank.collectives[command.group][command.index].kind !=
@@ -359,13 +353,26 @@ void Program::insertPoison() {
       return commands[i].stream == stream ||
              (i < *first && (writes(i) || writes(*first)));
     });
-    // The last use may already write what takes the place.
-    Range range = touched[root];
-    bool isTaken = std::ranges::any_of(accesses[last], [&](const Access &a) {
-      return a.isWrite && a.root != root && a.range.overlaps(range);
-    });
-    if (isKnown && !isTaken)
-      poison(insertions, last + 1, commands[last], root, range);
+    if (!isKnown)
+      continue;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> touched;
+    for (std::size_t i : uses[root])
+      for (const Access &access : accesses[i])
+        if (access.root == root)
+          touched[{access.range.begin, access.range.end}] = i;
+    for (auto [bytes, touch] : touched) {
+      Range range{rank.memory->range(root).space, bytes.first, bytes.second};
+      auto takes = [&](const Access &access) {
+        return access.isWrite && access.root != root &&
+               access.range.overlaps(range);
+      };
+      // The last use may already write what takes the place.
+      bool isTaken = false;
+      for (std::size_t i = touch; i <= last && !isTaken; ++i)
+        isTaken = std::ranges::any_of(accesses[i], takes);
+      if (!isTaken)
+        poison(insertions, last + 1, commands[last], root, range);
+    }
   }
   insert(std::move(insertions));
 }

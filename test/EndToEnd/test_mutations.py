@@ -106,10 +106,19 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
                 r"unit root: expected 0 in element 213 of its flat parameter, which is padding, found \S+ on rank 1$")
 
 
-# A graph, the options of its pipeline, and a batch for each of its ranks.
+# A graph, the options of its pipeline, its ranks (a reference has a batch for each), and how many mutants there are to
+# one that is tried with --all-mutants.
 TRIALS = {
-    "gpt2": ("ranks=3", "gpt2_ref3"),
-    "llama": ("ranks=4 reshard=2 bucket-mode=copy bucket-blocks=2 forward-prefetch=1", "llama_ref4"),
+    "gpt2": ("ranks=3", 3, 1),
+    "llama": ("ranks=4 reshard=2 bucket-mode=copy bucket-blocks=2 forward-prefetch=1", 4, 1),
+    "bert": ("ranks=3 strategy=shard_grad_op", 3, 10),
+    "llama_bf16": ("ranks=3 storage-dtype=f32 remat='m\\.model\\.layers\\.\\d+'", 3, 10),
+    "frozen": ("ranks=3 bucket-blocks=2", 3, 10),
+    "role_batch_norm": ("ranks=3 optimizer=sgd", 3, 10),
+    "role_tied": ("ranks=3 strategy=no_shard", 3, 10),
+    "role_user_output": ("ranks=3 keep-output", 3, 10),
+    "role_chain": ("ranks=3 list hardware=h100", 3, 10),
+    "role_encoder_decoder": ("ranks=3 reduce-wait=next limit=2", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
@@ -117,7 +126,7 @@ Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
 
 def bits(graph, seed, plans):
     """What each plan leaves behind: a hash, or the sentence of a failure."""
-    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=3600)
+    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{graph}_ref{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=3600)
     assert result.returncode == 0, f"the last of these crashes:\n{result.stdout}{result.stderr}"
     return dict(line.split("\t") for line in result.stdout.splitlines())
 
@@ -125,11 +134,12 @@ def bits(graph, seed, plans):
 @pytest.fixture(scope="module")
 def trials(request, once, tmp_path_factory):
     """trials(graph, level): all mutants, and the bits of the original and of those that no verifier refuses."""
-    every = 1 if request.config.getoption("--all-mutants") else 10
-
     def write(graph, level, path):
+        options, _, every = TRIALS[graph]
+        if not request.config.getoption("--all-mutants"):
+            every *= 20
         folder = tmp_path_factory.mktemp(f"{graph}-{level}")
-        output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", TRIALS[graph][0], *LEVELS[level],
+        output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", options, *LEVELS[level],
                          "--every", every, "--pairs", 4000 // every, "-o", folder, timeout=3600).stdout
         mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
@@ -192,29 +202,31 @@ def test_every_kind_of_mistake_is_tried(trials, request):
     by_mistake = table(names, sorted({m.op for m in mutants}), cell)
     refused = collections.Counter((m.verdict, graph, level) for (graph, level), made in runs.items() for m in made)
     verifiers = ["MLIR", "scheduled", "futures", "order", "equivalence", "lowering", "plan file", "plan-verify", "runtime"]
-    by_verifier = table([f"{graph}, {level}" for graph, level in runs], [*verifiers, "nobody: same plan", "nobody: same bits"],
+    by_verifier = table([*verifiers, "same plan", "same bits"], [f"{graph}, {level}" for graph, level in runs],
                         lambda row, column: str(sum(
-                            count for (verdict, graph, level), count in refused.items() if column == f"{graph}, {level}"
-                            and row == ("nobody: same plan" if verdict == "same" else
-                                        "nobody: same bits" if verdict.endswith(".plan") else verdict))))
+                            count for (verdict, graph, level), count in refused.items() if row == f"{graph}, {level}"
+                            and column == ("same plan" if verdict == "same" else "same bits" if verdict.endswith(".plan") else
+                                           verdict))))
+    by_trial = "\n".join(f"- {graph}: `{options}`, {'all' if every == 1 else f'one in {every}'}"
+                         for graph, (options, _, every) in TRIALS.items())
     print(f"\n{len(mutants)} mutants, and {unparsed} that do not parse\n\n{by_mistake}\n\n{by_verifier}")
     assert len(mutants) >= (20000 if isFull else 2000)
     if isFull:
         (ROOT / "docs" / "mutation.md").write_text(PAGE.format(
             count=len(mutants), unparsed=unparsed, by_mistake=by_mistake, by_verifier=by_verifier,
-            harmless=sum(harmless.values()), trials="; ".join(f"{g}: `{options}`" for g, (options, _) in TRIALS.items())))
+            harmless=sum(harmless.values()), by_trial=by_trial))
 
 
 PAGE = """# Mistakes, and who refuses them
 
-`scripts/check.sh` tries one mutant in ten, evenly of every operation and kind. This page is written by `scripts/check.sh --all`,
-which tries all of them, or by
+`scripts/check.sh` tries a twentieth of this, evenly of every operation and kind. This page is written by
+`scripts/check.sh --all`, which tries all of them, or by
 
 ```
 pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
-A legal schedule and a legal plan of two models ({trials}) are damaged in one place, in every way of a few kinds: an
+A legal schedule and a legal plan of ten graphs are damaged in one place, in every way of a few kinds: an
 operation is gone, there twice, behind its neighbour, somewhere else; takes another operand, or exchanges one with the next
 of its kind; talks to another group, divides by something else, is of another phase, at another offset, waits for another
 event or none, runs on another stream, is of another unit; a word of one of its attributes or types is another one; or two
@@ -225,11 +237,15 @@ What nobody refuses must be harmless, and is run to show it: {harmless} mutants 
 leave the same bits behind (losses, gradients, parameters, states and buffers of three steps, other data on every rank,
 also in chaos: with a second thread, random delays, and NaN in all memory that is not in use). Most of those move what depends on nothing, or compute twice what nobody reads.
 
+The graphs, the options of `--fsdp-pipeline`, and how many of all mutants are tried, beside 4,000 pairs of each (400 where not all are):
+
+{by_trial}
+
 Refused of all tried, by the operation that was damaged and how:
 
 {by_mistake}
 
-Who refused, the first one in the order of a compilation:
+Who refused, the first one in the order of a compilation; "same plan" and "same bits": nobody:
 
 {by_verifier}
 
