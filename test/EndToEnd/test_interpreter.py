@@ -11,6 +11,7 @@ from conftest import FIXTURES, succeed
 from interpreter import Interpreter
 from safetensors import safe_open
 from safetensors.torch import save_file
+from test_mutations import plan_of, substitute, text_of
 
 STEPS = 3
 HYPER = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
@@ -30,21 +31,33 @@ def draw(graph, seed):
     return choose.choice([1, 2, 3, 4]), [word for option in options for word in option]
 
 
+def read(graph, ranks, references):
+    """The tensors of the model, and inputs with an axis of ranks."""
+    program = torch.export.load(FIXTURES / f"{graph}.pt2")
+    with safe_open(references(graph, ranks), "pt") as file:
+        inputs = {name: file.get_tensor(name) for name in file.keys() if name.startswith("in_")}
+    inputs = {name: value if ranks > 1 else value[None] for name, value in inputs.items()}
+    return {**program.state_dict, **program.constants}, inputs
+
+
+def set_inputs(interpreter, inputs):
+    for name, value in inputs.items():
+        for rank in range(interpreter.ranks):
+            interpreter.set_input(rank, int(name.removeprefix("in_")), value[rank])
+
+
+def find_gradients(interpreter, inputs):
+    """What forward and backward leave: the gradients by the names of a reference."""
+    set_inputs(interpreter, inputs)
+    interpreter.run("step", {"Forward", "Backward"})
+    return {f"grad.{name}": value for name, value in interpreter.parameters("gradient").items()}
+
+
 def check(graph, seed, references, folder):
     ranks, options = draw(graph, seed)
     plan = folder / "drawn.plan"
     succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", ranks, "-o", plan, *options)
-    program = torch.export.load(FIXTURES / f"{graph}.pt2")
-    tensors = {**program.state_dict, **program.constants}
-    with safe_open(references(graph, ranks), "pt") as file:
-        inputs = {name: file.get_tensor(name) for name in file.keys() if name.startswith("in_")}
-
-    inputs = {name: value if ranks > 1 else value[None] for name, value in inputs.items()}
-
-    def set_inputs(interpreter):
-        for name, value in inputs.items():
-            for rank in range(ranks):
-                interpreter.set_input(rank, int(name.removeprefix("in_")), value[rank])
+    tensors, inputs = read(graph, ranks, references)
 
     def compare(name, found, count=1, **metadata):
         batches = {name: torch.cat([value] * count) for name, value in inputs.items()}
@@ -56,14 +69,12 @@ def check(graph, seed, references, folder):
             assert result["difference"] == 0, (ranks, options, extra, result)
 
     interpreter = Interpreter(plan, tensors)
-    set_inputs(interpreter)
-    interpreter.run("step", {"Forward", "Backward"})
-    gradients = {f"grad.{name}": value for name, value in interpreter.parameters("gradient").items()}
+    gradients = find_gradients(interpreter, inputs)
     compare("gradients", {"loss": interpreter.loss(), **gradients})
 
     interpreter, losses = Interpreter(plan, tensors), []
     for _ in range(STEPS):
-        set_inputs(interpreter)
+        set_inputs(interpreter, inputs)
         interpreter.run("step", {"Forward", "Backward", "Update"}, **HYPER)
         losses.append(interpreter.loss())
     parameters = {f"param.{name}": value for name, value in interpreter.parameters("shard").items()}
@@ -71,6 +82,8 @@ def check(graph, seed, references, folder):
 
 
 def pytest_generate_tests(metafunc):
+    if "seed" not in metafunc.fixturenames:
+        return
     isFull = metafunc.config.getoption("--all-mutants")
     metafunc.parametrize("graph", GRAPHS if isFull else GRAPHS[::3])
     metafunc.parametrize("seed", range(5) if isFull else range(1))
@@ -79,3 +92,12 @@ def pytest_generate_tests(metafunc):
 def test_runtime_leaves_what_the_interpreter_leaves(graph, seed, references, tmp_path):
     torch.set_num_threads(1)
     check(graph, seed, references, tmp_path)
+
+
+# An opinion that never differs is none: gradients that are not divided before the sum are twice as large.
+def test_interpreter_sees_a_wrong_divisor(plans, references, tmp_path):
+    plan, (tensors, inputs) = plans("gpt2", 2), read("gpt2", 2, references)
+    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard divide <pre = )2,", r"\g<1>1,", text_of(plan, tmp_path)), tmp_path)
+    right, wrong = (find_gradients(Interpreter(path, tensors), inputs) for path in (plan, mutant))
+    damaged = [name for name in right if not torch.equal(right[name], wrong[name])]
+    assert damaged and all(torch.equal(2 * right[name], wrong[name]) for name in damaged)
