@@ -89,6 +89,7 @@ private:
                              llvm::MapVector<Role, Value> &found);
   LogicalResult reportDifference(Role role, Value found, Value expected);
   Value resolve(Value value);
+  Value getCopied(Value value);
   std::string describe(Value value);
   MeshOp getMesh(FlatSymbolRefAttr unit);
 
@@ -489,6 +490,14 @@ LogicalResult Equivalence::checkUpdates() {
 // Diagnostics
 //===----------------------------------------------------------------------===//
 
+/// What `value` is a copy of, with all its elements: a step returns its own.
+Value Equivalence::getCopied(Value value) {
+  auto call = value.getDefiningOp<aten::CallOp>();
+  bool isCopy = call && call.getCallee().getName() == "clone" &&
+                call.getInputs().size() == 1;
+  return isCopy ? call.getInputs().front() : value;
+}
+
 /// The call, view, argument or such that `value` of the step is carried from.
 Value Equivalence::resolve(Value value) {
   while (true) {
@@ -656,7 +665,9 @@ LogicalResult Equivalence::compareResults() {
       return step.emitError("expected the step to return the ")
              << getName(role) << ", found no such result";
     }
-    if (numbers.lookup(entry->second) != numbers.lookup(value))
+    unsigned number = numbers.lookup(value);
+    if (numbers.lookup(entry->second) != number &&
+        numbers.lookup(getCopied(entry->second)) != number)
       return reportDifference(role, entry->second, value);
   }
   for (auto [role, value] : found)

@@ -109,7 +109,12 @@ MODELS = {
     "unit_called_init": (named("init"), UNITS),
     "unit_called_step_source": (Sources, UNITS),
     "merged_units_with_a_budget": (stack(), ("--wrap", r"scope:layers\.\d", "--bucket", "merge:blocks:2", "--remat", "budget:1MiB")),
-    "output_that_is_a_parameter": (lambda: Module(lambda m, x: (square(x @ m.w), m.w), w=weight(8, 8)), ("--keep-output",)),
+    "outputs_that_are_parameters": (
+        lambda: Module(lambda m, x: (square(x @ m.w), m.w, m.w.t(), m.w[0].expand(3, 8), m.w[:, 2], x), w=weight(8, 8)),
+        ("--keep-output",),
+    ),
+    "buffer_that_becomes_a_parameter": (
+        lambda: Module(lambda m, x: (square(x @ m.w + m.last.copy_(m.w.detach())[0])), w=weight(8, 8), last=torch.zeros(8, 8)), ()),
     "channels_last_mean": (
         lambda: Module(
             lambda m, x: square(m.head(F.adaptive_avg_pool2d(m.conv(x.view(3, 2, 2, 2).to(memory_format=torch.channels_last)), 1).flatten(1))),
@@ -121,12 +126,12 @@ MODELS = {
 
 
 def step(model, x):
-    """The loss of a batch, and the gradients."""
+    """The loss of a batch, the gradients, and the other outputs."""
     model = copy.deepcopy(model)
-    loss = model(x)
-    loss = loss[0] if isinstance(loss, tuple) else loss
+    results = model(x)
+    loss, *outputs = results if isinstance(results, tuple) else (results,)
     loss.backward()
-    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, [o.detach() for o in outputs]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -135,13 +140,17 @@ def test_step_agrees_with_eager(name, tmp_path):
     torch.manual_seed(0)
     model, archive = make(), tmp_path / "model.pt2"
     batches = torch.randn(2, 3, 8)
-    index = 0 if isinstance(model(batches[0]), tuple) else None
-    fsdp_mlir.save(fsdp_mlir.capture(model, (batches[0],), loss_index=index), archive)
+    results = copy.deepcopy(model)(batches[0])
+    others = {"loss_index": 0, "outputs": range(1, len(results))} if isinstance(results, tuple) else {}
+    fsdp_mlir.save(fsdp_mlir.capture(model, (batches[0],), **others), archive)
     for ranks in (1, 2):
         steps = [step(model, x) for x in batches[:ranks]]
-        reference = {"in_0": batches[:ranks].clone(), "loss": torch.stack([loss for loss, _ in steps]).mean()}
+        reference = {"in_0": batches[:ranks].clone(), "loss": torch.stack([loss for loss, *_ in steps]).mean()}
         for key, first in steps[0][1].items():
-            reference[f"grad.{key}"] = torch.stack([grads[key].float() for _, grads in steps]).mean(0).to(first.dtype).contiguous()
+            reference[f"grad.{key}"] = torch.stack([grads[key].float() for _, grads, _ in steps]).mean(0).to(first.dtype).contiguous()
+        if "--keep-output" in options:
+            for i, outputs in enumerate(zip(*(outputs for *_, outputs in steps)), start=1):
+                reference[f"output.{i}"] = torch.stack(outputs)
         save_file(reference, tmp_path / "reference.safetensors")
         plan = tmp_path / f"{ranks}.plan"
         succeed("fsdp-plan", archive, "--ranks", ranks, "-o", plan, *options)

@@ -191,3 +191,30 @@ plan.module @alone mesh ["shard" = 2] device "cpu" strategy "" {
     plan.launch "neg.out"(%full) -> %y <forward>
   }
 }
+
+// -----
+
+// An output that is copied after the update does not rely on what the update
+// has waited for: a step may run without it.
+// CHECK-LABEL: plan.module @without_update
+plan.module @without_update mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.communicator @shard axes [0]
+  %x = plan.buffer transient at 0 : tensor<8xf32>
+  %flat = plan.buffer transient at 64 : tensor<8xf32>
+  %g = plan.buffer transient at 128 : tensor<4xf32>
+  %p = plan.buffer transient at 192 : tensor<4xf32>
+  %y = plan.buffer transient at 64 after %flat : tensor<8xf32>
+  // CHECK: plan.program @step
+  plan.program @step {
+    plan.launch "neg.out"(%x) -> %flat <backward>
+    // CHECK: plan.reduce_scatter
+    plan.reduce_scatter @shard divide <pre = 1, post = 2> via f32 %flat to %g <backward> on reduce
+    // CHECK-NEXT: %[[REDUCED:.*]] = plan.record <backward> on reduce
+    // CHECK-NEXT: plan.wait %[[REDUCED]] <update>
+    // CHECK-NEXT: plan.launch "neg.out"
+    plan.launch "neg.out"(%g) -> %p <update>
+    // CHECK-NEXT: plan.wait %[[REDUCED]] <forward>
+    // CHECK-NEXT: plan.copy
+    plan.copy %x to %y <forward>
+  }
+}

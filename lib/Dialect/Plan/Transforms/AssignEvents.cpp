@@ -5,9 +5,10 @@
 // Collectives of two communicators that share ranks depend on each other as
 // well: one rank might start with the one, another rank with the other.
 //
-// The forward also runs alone, to evaluate. It gets its events first, as if
-// there were nothing else: a gather for the backward that is launched among its
-// commands is then no way to learn what is done.
+// The forward also runs alone, to evaluate, and forward and backward without
+// the update. They get their events first, as if there were nothing else: a
+// gather for the backward that is launched among the commands of the forward is
+// then no way to learn what is done.
 //
 //===----------------------------------------------------------------------===//
 
@@ -50,8 +51,8 @@ struct History {
 
 class EventAssigner {
 public:
-  /// Takes the commands of one role, or all.
-  EventAssigner(ProgramOp program, std::optional<Role> role);
+  /// Takes the commands of all roles up to the `last` one.
+  EventAssigner(ProgramOp program, Role last);
   void run();
 
 private:
@@ -72,9 +73,9 @@ private:
 
 } // namespace
 
-EventAssigner::EventAssigner(ProgramOp program, std::optional<Role> role) {
+EventAssigner::EventAssigner(ProgramOp program, Role last) {
   for (auto command : program.getBody().front().getOps<CommandOpInterface>())
-    if (!role || command.getRole() == *role)
+    if (command.getRole() <= last)
       commands.push_back(command);
   clocks.resize(commands.size());
   events.resize(commands.size());
@@ -196,8 +197,8 @@ namespace {
 struct AssignEvents : impl::AssignEventsBase<AssignEvents> {
   void runOnOperation() override {
     for (auto program : getOperation().getBody().front().getOps<ProgramOp>()) {
-      EventAssigner(program, Role::Forward).run();
-      EventAssigner(program, std::nullopt).run();
+      for (Role last : {Role::Forward, Role::Backward, Role::Update})
+        EventAssigner(program, last).run();
     }
   }
 };
