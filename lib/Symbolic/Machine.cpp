@@ -126,7 +126,7 @@ Content Machine::result(const Operator &op, Number call, size_t index,
                         const Layout &layout, DType dtype) {
   Number base = Key("result", call, index, layout.shape, dtype).number();
   if (values.isRecording)
-    values.note(base, std::string(values.maker).append(" of"), taken);
+    values.note(base, values.maker + " of", taken);
   return Content::vector(base, layout.numel, op.hasEffect ? 0 : same);
 }
 

@@ -450,7 +450,7 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
 Content Values::unknown(Number base, uint64_t size, std::string_view reason) {
   std::string &text = unknowns[base];
   if (text.empty())
-    text = std::string(maker).append(" needs ").append(reason);
+    text = (maker + " needs ").append(reason);
   return Content::vector(base, size);
 }
 
@@ -461,8 +461,8 @@ Content Values::unknown(Number base, uint64_t size, std::string_view reason) {
 void Values::note(Number base, std::string_view words,
                   std::vector<Number> operands) {
   if (isRecording)
-    origins.try_emplace(base, Origin{std::string(words), std::string(maker),
-                                     std::move(operands)});
+    origins.try_emplace(base,
+                        Origin{std::string(words), maker, std::move(operands)});
 }
 
 void Values::note(Number base, std::string_view words, const Content &content) {

@@ -393,10 +393,8 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
     Clock done = clocks[stream];
     done[stream] = first - 1;
     machine.memory.setActor({position, command.stream()}, done);
-    std::string maker; // said only if it is asked for
     if (machine.values.isRecording)
-      maker = nameOfCommand(position);
-    machine.values.maker = maker;
+      machine.values.maker = nameOfCommand(position);
     checkGroups(command, done);
     runCommand(command);
     if (machine.memory.getProblem() || !message.empty())

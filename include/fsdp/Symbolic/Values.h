@@ -115,7 +115,7 @@ public:
 
   /// Who makes values now, in words; remembered with what is made while
   /// `isRecording`.
-  std::string_view maker;
+  std::string maker;
   bool isRecording = false;
 
   /// What made a vector.

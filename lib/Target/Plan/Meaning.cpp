@@ -302,7 +302,7 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
       name && name.getName().getValue() != maker)
     maker = (name.getName().getValue() + " (" + op.getCallee().getName() + ")")
                 .str();
-  machine.values.maker = maker;
+  machine.values.maker = std::move(maker);
   machine.launch(*(*call)->op, arguments, results);
   for (auto [result, window] : llvm::zip_equal(op.getResults(), windows))
     if (auto type = dyn_cast<RankedTensorType>(result.getType()))
