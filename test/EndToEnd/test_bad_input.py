@@ -23,11 +23,14 @@ USAGE = {
     "--ranks -1": "fsdp-plan: error: --ranks: expected a number of at least 1; found '-1'",
     "--ranks x": "fsdp-plan: error: --ranks: expected a number of at least 1; found 'x'",
     "--ranks 100000000000": "fsdp-plan: error: --ranks: expected a number of at most 2147483647; found '100000000000'",
-    "--ranks 2 --remarks-filter " + "(" * 100_000: "fsdp-plan: error: --remarks-filter: expected at most 1000 characters; found 100000",
+    "--ranks 2 --remarks-filter " + "(" * 100_000: "fsdp-plan: error: --remarks-filter: expected a regular expression of at most 1000 characters, found 100000",
     "--ranks 2 --wrap scope:" + "(" * 100_000:
         "fsdp-plan: error: expected a regular expression of at most 1000 characters, found 100000",
     "--ranks 2 --remat scope:" + "(" * 100_000:
         "fsdp-plan: error: expected a regular expression of at most 1000 characters, found 100000",
+    "--ranks 2 --remat scope:(((a{255}){255}){255}){255}":
+        "fsdp-plan: error: expected repetitions in a regular expression that multiply to at most 1000, "
+        "found '(((a{255}){255}){255}){255}'",
     "--ranks 2 --strategy zero9":
         "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'",
     "--ranks 2 --prefetch early":

@@ -12,6 +12,7 @@
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
@@ -26,7 +27,6 @@
 #include "mlir/Support/Timing.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/CommandLine.h"
-#include "llvm/Support/Regex.h"
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -183,14 +183,8 @@ class RemarkPrinter : public mlir::remark::detail::MLIRRemarkStreamerBase {
 LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
   if (filter.empty())
     return success();
-  constexpr size_t longest = 1000; // brackets take stack
-  if (filter.size() > longest)
-    return refuse("--remarks-filter: expected at most " + llvm::Twine(longest) +
-                  " characters; found " + llvm::Twine(filter.size()));
-  std::string error;
-  if (!llvm::Regex(filter).isValid(error))
-    return refuse("--remarks-filter: expected a regular expression; found '" +
-                  filter + "': " + error);
+  if (std::string error = findRegexError(filter); !error.empty())
+    return refuse("--remarks-filter: " + error);
   return mlir::remark::enableOptimizationRemarks(
       context, std::make_unique<RemarkPrinter>(),
       std::make_unique<mlir::remark::RemarkEmittingPolicyAll>(),

@@ -27,7 +27,7 @@
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=c 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE: error: no module of the forward has path 'c'; there are 'b'{{$}}
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=[ 2>&1 | FileCheck %s --check-prefix=REGEX
-// REGEX: error: '[' is no regular expression: brackets ([ ]) not balanced{{$}}
+// REGEX: error: expected a regular expression, found '[': brackets ([ ]) not balanced{{$}}
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // NEGATIVE: error: expected a budget of at least 1 byte, got -1{{$}}
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=16 2>&1 | FileCheck %s --check-prefix=BUDGET

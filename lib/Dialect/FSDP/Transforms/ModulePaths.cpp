@@ -9,20 +9,50 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/Twine.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 
 namespace fsdp {
 
+/// LLVM writes a piece as often as it is repeated, pieces of pieces too.
+static uint64_t countCopies(StringRef text) {
+  uint64_t copies = 1;
+  while (text.contains('{')) {
+    text = text.split('{').second;
+    uint64_t least = 1, most = 1;
+    text.consumeInteger(10, least);
+    if (text.consume_front(","))
+      text.consumeInteger(10, most);
+    copies =
+        llvm::SaturatingMultiply(copies, std::max({uint64_t(1), least, most}));
+  }
+  return copies;
+}
+
+std::string findRegexError(StringRef text) {
+  // Each bracket takes the stack.
+  constexpr size_t longest = 1000, mostCopies = 1000;
+  if (text.size() > longest)
+    return ("expected a regular expression of at most " + Twine(longest) +
+            " characters, found " + Twine(text.size()))
+        .str();
+  if (uint64_t copies = countCopies(text); copies > mostCopies)
+    return ("expected repetitions in a regular expression that multiply to at "
+            "most " +
+            Twine(mostCopies) + ", found '" + text + "'")
+        .str();
+  std::string error;
+  if (llvm::Regex(text).isValid(error))
+    return {};
+  return ("expected a regular expression, found '" + text + "': " + error)
+      .str();
+}
+
 FailureOr<llvm::Regex>
 getPathRegex(StringRef text,
              llvm::function_ref<InFlightDiagnostic()> emitError) {
-  // LLVM's expressions take the stack for each bracket, and memory for each
-  // repetition that is counted.
-  constexpr size_t longest = 1000;
-  if (text.size() > longest)
-    return emitError() << "expected a regular expression of at most " << longest
-                       << " characters, found " << text.size();
   // Extended regular expressions lack two classes that people expect.
   std::string pattern;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -32,10 +62,8 @@ getPathRegex(StringRef text,
                                 : token;
     i += token.size() - 1;
   }
-  std::string error;
-  if (!llvm::Regex(pattern).isValid(error))
-    return emitError() << "'" << text
-                       << "' is no regular expression: " << error;
+  if (std::string error = findRegexError(pattern); !error.empty())
+    return emitError() << error;
   // A wrapper around the model is called 'm'; what users know lies inside.
   return llvm::Regex("^(m\\.)?(" + pattern + ")$");
 }

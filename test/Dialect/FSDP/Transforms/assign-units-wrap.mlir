@@ -32,7 +32,7 @@
 // SIZE-SAME: aten.param = "m.layers.1.b.weight", fsdp.unit = "m.layers.1.b"
 
 // NO-PATH: error: no module with parameters has path 'h\.\d+'; there are 'm', 'm\.embed', 'm\.layers', 'm\.layers\.\d+', 'm\.layers\.\d+\.a', 'm\.layers\.\d+\.b'{{$}}
-// NO-REGEX: error: '(' is no regular expression: parentheses not balanced
+// NO-REGEX: error: expected a regular expression, found '(': parentheses not balanced
 // NO-CLASS: error: no module with parameters has class 'Block'; there are 'Model', 'Embedding', 'Layer', 'Linear'{{$}}
 // NO-POLICY: error: expected wrap to be 'auto', 'scope:REGEX', 'class:NAME' or 'size:N', got
 module attributes {aten.classes = {m = "models.Model", m.embed = "torch.nn.Embedding",

@@ -16,6 +16,10 @@
 
 namespace fsdp {
 
+/// What keeps a text from being used as an extended regular expression: its
+/// syntax, or what it costs to compile. Empty if nothing does.
+std::string findRegexError(llvm::StringRef text);
+
 /// An extended regular expression of whole paths, with `\d` and `\w`. A wrapper
 /// `m.` around the model does not count. Reports what is no such expression
 /// with `emitError`.
