@@ -49,6 +49,7 @@ function(add_fsdp_unittest name)
   target_compile_features(${name} PRIVATE cxx_std_20)
   target_compile_definitions(${name} PRIVATE
     FSDP_FIXTURES="${PROJECT_SOURCE_DIR}/test/fixtures")
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test/Unit)
   target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} fsdp-plain-options
     GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})

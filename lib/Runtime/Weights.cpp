@@ -29,6 +29,8 @@ static std::vector<std::byte> makeRowMajor(std::string_view record,
                 record.data() + static_cast<std::size_t>(offset) * itemSize,
                 itemSize);
     for (std::size_t d = index.size(); d-- != 0;) {
+      if (payload.sizes[d] == 1)
+        continue; // its stride may be anything
       offset += payload.strides[d];
       if (++index[d] != payload.sizes[d])
         break;

@@ -67,12 +67,14 @@ plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
 plan.module @windows mesh ["shard" = 1] device "cpu" strategy "" {
   %rows = plan.buffer transient : tensor<2x6xf32>
   %columns = plan.buffer transient : tensor<4x3xf32>
+  %column = plan.buffer transient : tensor<4x1xf32>
   %row = plan.buffer transient : tensor<6xf32>
   // CHECK-DAG: %[[Y:.*]] = plan.buffer transient : tensor<4x6xf32>
   // CHECK-DAG: %[[HEAD:.*]] = plan.view %[[Y]] at 0 : tensor<1x6xf32>
   // CHECK-DAG: %[[TAIL:.*]] = plan.view %[[Y]] at 72 : tensor<1x6xf32>
   // CHECK-DAG: %[[ROWS:.*]] = plan.view %[[Y]] at 24 : tensor<2x6xf32>
   // CHECK-DAG: %[[COLUMNS:.*]] = plan.view %[[Z:.*]] at 4 : tensor<4x3xf32, #aten.strided<[6, 2]>>
+  // CHECK-DAG: %[[COLUMN:.*]] = plan.view %[[Z]] at 8 : tensor<4x1xf32, #aten.strided<[6, 6]>>
   // CHECK-DAG: %[[ROW:.*]] = plan.view %{{.*}} at 72 : tensor<6xf32>
   %y = plan.buffer transient : tensor<4x6xf32>
   %z = plan.buffer transient : tensor<4x6xf32>
@@ -86,6 +88,10 @@ plan.module @windows mesh ["shard" = 1] device "cpu" strategy "" {
     // CHECK-NEXT: plan.zero %[[Z]] <backward>
     // CHECK-NEXT: plan.copy %{{.*}} to %[[COLUMNS]] <backward>
     plan.launch "slice_backward"(%columns, [4, 6], 1, 1, 9223372036854775807, 2) -> %z <backward>
+    // A step may be longer than what it goes through.
+    // CHECK-NEXT: plan.zero %[[Z]] <backward>
+    // CHECK-NEXT: plan.copy %{{.*}} to %[[COLUMN]] <backward>
+    plan.launch "slice_backward"(%column, [4, 6], 1, 2, 6, 9223372036854775807) -> %z <backward>
     // CHECK-NEXT: plan.zero %{{.*}} <backward>
     // CHECK-NEXT: plan.copy %{{.*}} to %[[ROW]] <backward>
     plan.launch "select_backward"(%row, [4, 6], 0, -1) -> %s <backward>

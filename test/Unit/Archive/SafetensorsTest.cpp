@@ -2,10 +2,11 @@
 
 #include "fsdp/Archive/Safetensors.h"
 
+#include "Support/Zip.h"
 #include "TempFolder.h"
 
 using namespace fsdp::archive;
-using test::littleEndian;
+using fsdp::test::littleEndian;
 
 namespace {
 class SafetensorsTest : public test::TempFolder {

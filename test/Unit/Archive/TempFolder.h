@@ -44,14 +44,6 @@ inline std::string readFile(const std::string &path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-/// `value` as `count` bytes, little end first.
-inline std::string littleEndian(uint64_t value, int count) {
-  std::string bytes;
-  for (int i = 0; i != count; ++i)
-    bytes += static_cast<char>(value >> (8 * i));
-  return bytes;
-}
-
 } // namespace fsdp::archive::test
 
 #endif // FSDP_TEST_UNIT_ARCHIVE_TEMPFOLDER_H

@@ -4,6 +4,7 @@
 
 #include "Files.h"
 #include "Support/TestPlan.h"
+#include "Support/Zip.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,6 +179,49 @@ TEST_F(WeightsTest, OutOfAnArchive) {
 
   plan.units[0].parameters[0].name = "transformer.h.0.ln_1.weight";
   EXPECT_EQ(weights.match(seal()).size(), 1u);
+}
+
+// An archive says the strides of axes with one element, too: they mean nothing.
+TEST_F(WeightsTest, StridesOfAnAxisWithOneElementMayBeAnything) {
+  const float values[] = {1, 2, 3, 4};
+  std::string config =
+      R"({"config":{"w":{"path_name":"weight_0","is_param":true,
+          "use_pickle":false,"tensor_meta":{"dtype":7,"sizes":[{"as_int":2},
+          {"as_int":1},{"as_int":2}],"requires_grad":true,"device":{"type":
+          "cpu","index":null},"strides":[{"as_int":1},
+          {"as_int":9223372036854775807},{"as_int":2}],
+          "storage_offset":{"as_int":0},"layout":7}}}})";
+  std::string archive = test::makeZip(
+      {{"m/archive_format", "pt2"},
+       {"m/archive_version", "0"},
+       {"m/byteorder", "little"},
+       {"m/models/model.json", "{}"},
+       {"m/data/weights/weight_0",
+        {reinterpret_cast<const char *>(values), sizeof values}},
+       {"m/data/weights/model_weights_config.json", config},
+       {"m/data/constants/model_constants_config.json", "{\"config\":{}}"}});
+  plan.units[0].parameters = {{"w", {2, 1, 2}, 0, {}}};
+  Weights weights = Weights::open(files.writeBytes("w.pt2", archive));
+  std::vector<Weights::Match> matches = weights.match(seal());
+  ASSERT_EQ(matches.size(), 1u);
+  float read[4];
+  HostTensor tensor = weights.read(*matches[0].value);
+  ASSERT_EQ(tensor.bytes.size(), sizeof read);
+  std::memcpy(read, tensor.bytes.data(), sizeof read);
+  EXPECT_THAT(read, ElementsAre(1, 3, 2, 4));
+}
+
+// A file of tensors begins with the length of its header, which may spell "PK".
+TEST_F(WeightsTest, ALengthMayLookLikeAnArchive) {
+  std::string header =
+      R"({"w":{"dtype":"F32","shape":[4,4],"data_offsets":[0,64]},)"
+      R"("b":{"dtype":"F32","shape":[4],"data_offsets":[64,80]}})";
+  header.resize('P' + ('K' << 8), ' ');
+  std::string path =
+      files.writeBytes("w.safetensors", test::littleEndian(header.size(), 8) +
+                                            header + std::string(80, '\0'));
+  Weights weights = Weights::open(path);
+  EXPECT_EQ(weights.match(seal()).size(), 2u);
 }
 
 TEST_F(WeightsTest, NoFile) {

@@ -250,6 +250,7 @@ bool Selector::selectWindow(Value source, Value base,
   if (select && (start < 0 || start >= size))
     return false;
   start = std::clamp<int64_t>(start, 0, size);
+  step = std::min(step, std::max<int64_t>(size, 1)); // one element at most
   SmallVector<int64_t> windowSizes = sizes, windowStrides = strides;
   int64_t count = 1; // in the window
   if (select) {
