@@ -302,7 +302,8 @@ static void repairDigests(std::vector<uint8_t> &file) {
 }
 
 /// The same plan with a place for every field, also those with the value that
-/// stands for an absent one.
+/// stands for an absent one. Expects one that is accepted: well-formed ones may
+/// have unions of no kind, which can't be packed.
 static void writeAllFields(std::vector<uint8_t> &plan) {
   flatbuffers::FlatBufferBuilder builder;
   builder.ForceDefaults(true);
@@ -327,7 +328,7 @@ std::vector<uint8_t> fsdp::fuzz::mutatePlan(std::vector<uint8_t> file,
     bytes = mutateBytes(bytes, maxSize - std::min(maxSize, trailerSize));
     plan.assign(bytes.begin(), bytes.end());
   } else {
-    if (random.once(32))
+    if (random.once(32) && planfile::PlanFile::fromBytes("", file))
       writeAllFields(plan);
     do
       Mutator(plan, random).run();

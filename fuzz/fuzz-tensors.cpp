@@ -75,9 +75,8 @@ struct Trainer {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const InputFile safetensors("in.safetensors"), tokens("in.tokens");
-  // One with buffers, and one that reads tokens.
-  static Trainer trainers[] = {Trainer(FSDP_FUZZ_PLANS "/role_batch_norm.plan"),
-                               Trainer(FSDP_FUZZ_PLANS "/role_tied.plan")};
+  static Trainer trainers[] = {Trainer(FSDP_FUZZ_PLANS "/buffers.plan"),
+                               Trainer(FSDP_FUZZ_PLANS "/tokens.plan")};
   safetensors.write(data, size);
   tokens.write(data, size);
   for (Trainer &trainer : trainers) {

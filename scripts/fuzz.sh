@@ -24,7 +24,7 @@ for target in "${targets[@]}"; do
   found=build/fuzz/$target
   mkdir -p "$found"
   seeds=fuzz/corpus/$target
-  [ "$target" != plan ] || seeds=build/asan/fuzz/plans # the format may change: compiled by this build
+  [ "$target" != plan ] || seeds=build/asan/fuzz/seeds # the format may change: compiled by this build
   if build/asan/bin/fuzz-"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3072 -print_final_stats=1 \
       -artifact_prefix="$found-" "$found" "$seeds" >"$found.log" 2>&1; then
     result=ok
