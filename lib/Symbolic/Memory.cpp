@@ -183,9 +183,10 @@ bool Memory::getAll(const Window &window, const Part &layout, Content &result) {
 }
 
 /// All bytes of the window, as they were written: what can not be followed.
-Content Memory::getBytes(const Window &window, const Part *layout) {
+/// They are taken `by` element or by place.
+Content Memory::getBytes(const Window &window, std::string_view by) {
   Segments &part = segments[static_cast<size_t>(window.space)];
-  Key key("bytes", window.dtype, window.layout->shape, layout != nullptr);
+  Key key(by, window.dtype, window.layout->shape);
   for (int64_t stride : window.layout->strides)
     key.add(static_cast<uint64_t>(stride));
   for (auto it = find(part, window.begin);
@@ -208,7 +209,7 @@ Content Memory::readPacked(const Window &window) {
   const Layout &layout = *window.layout;
   Content result;
   if (!layout.map || !getAll(window, *layout.map, result))
-    return getBytes(window, nullptr);
+    return getBytes(window, "element");
   Segments &part = segments[static_cast<size_t>(window.space)];
   bool hasGaps = false;
   for (auto it = find(part, window.begin);
@@ -272,7 +273,7 @@ Content Memory::keepGaps(const Window &window, const Content &content,
   auto first = find(part, window.begin);
   bool isEmpty = first == part.end() || first->first >= end;
   if (!isEmpty && !getAll(extent, *whole.map, result))
-    result = getBytes(extent, &*layout.map);
+    result = getBytes(extent, "place");
   Part touched; // the places of the elements
   bool isFound = true;
   for (const Part::Mode &mode : *layout.map)
@@ -291,7 +292,7 @@ Content Memory::keepGaps(const Window &window, const Content &content,
   return values->unknown(
       Key("gaps", values->getNumber(content), values->getNumber(result))
           .number(),
-      layout.extent, "a layout that can be followed in few pieces");
+      layout.extent, Values::fewPieces);
 }
 
 void Memory::write(const Window &window, const Content &content) {
@@ -312,7 +313,7 @@ void Memory::write(const Window &window, const Content &content) {
     places = values->unknown(
         Key("write", values->getNumber(content), layout.shape, layout.extent)
             .number(),
-        layout.extent, "a layout that can be followed in few pieces");
+        layout.extent, Values::fewPieces);
   else if (!layout.isGapless)
     places = keepGaps(window, places, hasGaps);
   place(window, window.begin, window.end(),

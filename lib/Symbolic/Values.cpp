@@ -121,9 +121,6 @@ static Number getNumber(const Part &part) {
   return key.number();
 }
 
-static constexpr std::string_view pieces =
-    "a layout that can be followed in few pieces";
-
 Content Values::select(const Part &layout, const Content &content) {
   Content result;
   for (const Part &part : content.parts)
@@ -131,7 +128,7 @@ Content Values::select(const Part &layout, const Content &content) {
       return unknown(
           Key("select", symbolic::getNumber(layout), getNumber(content))
               .number(),
-          layout.getNumel(), pieces);
+          layout.getNumel(), fewPieces);
   return result;
 }
 
@@ -195,7 +192,7 @@ Content Values::unpack(const Content &content) {
   if (isDone)
     return result;
   return unknown(Key("unpack", getNumber(content)).number(),
-                 content.parts.front().getNumel(), pieces);
+                 content.parts.front().getNumel(), fewPieces);
 }
 
 Content Values::scatter(const Content &whole, uint64_t axes, uint64_t size) {
@@ -243,7 +240,7 @@ Content Values::scatter(const Content &whole, uint64_t axes, uint64_t size) {
   if (isSame && isDone)
     return result;
   return unknown(Key("scatter", getNumber(whole), axes, size).number(), size,
-                 isSame ? pieces : "a piece of what is not a piece already");
+                 isSame ? fewPieces : "a piece of what is not a piece already");
 }
 
 Content Values::gather(const Content &piece, uint64_t axes, uint64_t size) {
@@ -270,7 +267,7 @@ Content Values::gather(const Content &piece, uint64_t axes, uint64_t size) {
   if (isDone && isSame)
     return unpack(result);
   return unknown(Key("gather", getNumber(piece), axes, size).number(), weight,
-                 isSame ? pieces
+                 isSame ? fewPieces
                         : "a gather of what all ranks know in the same way");
 }
 

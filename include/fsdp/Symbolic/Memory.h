@@ -157,7 +157,7 @@ private:
   bool get(const Window &window, Segments::const_iterator segment,
            const Part &layout, Content &result);
   bool getAll(const Window &window, const Part &layout, Content &result);
-  Content getBytes(const Window &window, const Part *layout);
+  Content getBytes(const Window &window, std::string_view by);
   Content keepGaps(const Window &window, const Content &content, bool &hasGaps);
   void place(const Window &window, uint64_t begin, uint64_t end, Store store);
 

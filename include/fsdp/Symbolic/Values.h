@@ -106,7 +106,9 @@ public:
   Content sum(const Content &content, uint64_t axes, Divisors divisors,
               DType via, DType dtype, uint64_t size);
 
-  /// A vector that nothing is known of, for want of `reason`.
+  /// A vector that nothing is known of, for want of `reason`, for example:
+  static constexpr std::string_view fewPieces =
+      "a layout that can be followed in few pieces";
   Content unknown(Number base, uint64_t size, std::string_view reason);
 
   //===--------------------------------------------------------------------===//
