@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <memory_resource>
 #include <numeric>
 #include <tuple>
 
@@ -13,35 +14,29 @@ using namespace fsdp::planner;
 
 namespace {
 
-/// A set of bytes of the arena, as ranges that do not touch, in their order.
-class ByteSet {
-public:
-  struct Range {
-    int64_t low, high;
-  };
-
-  void add(int64_t low, int64_t high) {
-    auto first = std::lower_bound(
-        ranges.begin(), ranges.end(), low,
-        [](const Range &range, int64_t low) { return range.high < low; });
-    auto last = first;
-    for (; last != ranges.end() && last->low <= high; ++last) {
-      low = std::min(low, last->low);
-      high = std::max(high, last->high);
-    }
-    if (first == last) {
-      ranges.insert(first, {low, high});
-      return;
-    }
-    *first = {low, high};
-    ranges.erase(first + 1, last);
-  }
-
-  const std::vector<Range> &get() const { return ranges; }
-
-private:
-  std::vector<Range> ranges;
+struct Range {
+  int64_t low, high;
 };
+
+/// A set of bytes of the arena, as ranges that do not touch, in their order.
+using ByteSet = std::pmr::vector<Range>;
+
+void add(ByteSet &ranges, int64_t low, int64_t high) {
+  auto first = std::lower_bound(
+      ranges.begin(), ranges.end(), low,
+      [](const Range &range, int64_t low) { return range.high < low; });
+  auto last = first;
+  for (; last != ranges.end() && last->low <= high; ++last) {
+    low = std::min(low, last->low);
+    high = std::max(high, last->high);
+  }
+  if (first == last) {
+    ranges.insert(first, {low, high});
+    return;
+  }
+  *first = {low, high};
+  ranges.erase(first + 1, last);
+}
 
 /// Which bytes are taken when: a tree over time. A node stands for a range of
 /// time and knows the bytes that are taken all of that time by buffers that end
@@ -58,9 +53,9 @@ public:
 
   void insert(const Lifetime &lifetime, int64_t low, int64_t high) {
     visit(lifetime, [&](int64_t node, bool isWhole) {
-      sometimes[node].add(low, high);
+      add(sometimes[node], low, high);
       if (isWhole)
-        always[node].add(low, high);
+        add(always[node], low, high);
     });
   }
 
@@ -70,14 +65,12 @@ public:
     taken.clear();
     visit(lifetime, [&](int64_t node, bool isWhole) {
       const ByteSet &set = (isWhole ? sometimes : always)[node];
-      taken.insert(taken.end(), set.get().begin(), set.get().end());
+      taken.insert(taken.end(), set.begin(), set.end());
     });
     std::sort(taken.begin(), taken.end(),
-              [](const ByteSet::Range &a, const ByteSet::Range &b) {
-                return a.low < b.low;
-              });
+              [](const Range &a, const Range &b) { return a.low < b.low; });
     int64_t top = 0, best = -1, bestSize = std::numeric_limits<int64_t>::max();
-    for (const ByteSet::Range &range : taken) {
+    for (const Range &range : taken) {
       int64_t gap = range.low - top;
       if (gap >= bytes && gap < bestSize) {
         best = top;
@@ -110,8 +103,10 @@ private:
   }
 
   int64_t leaves = 1;
-  std::vector<ByteSet> always, sometimes;
-  std::vector<ByteSet::Range> taken;
+  /// Many small sets, which go all at once.
+  std::pmr::monotonic_buffer_resource memory;
+  std::pmr::vector<ByteSet> always{&memory}, sometimes{&memory};
+  std::vector<Range> taken;
 };
 
 /// How much is tried where the first answer is not good enough.

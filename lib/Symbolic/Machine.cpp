@@ -430,10 +430,10 @@ void Machine::launch(const Operator &op, const std::vector<Argument> &arguments,
   beginCommand();
   if (launchAsSimpler(op, arguments, targets))
     return;
-  std::vector<Number> numbers;
+  std::vector<Number> numbers(arguments.size());
   for (size_t i = 0; i != arguments.size(); ++i) {
     const Argument &argument = arguments[i];
-    Number &number = numbers.emplace_back();
+    Number &number = numbers[i];
     if (op.places[i] < 0)
       continue;
     if (argument.literal) {

@@ -172,7 +172,7 @@ Content Values::pack(const Content &content, uint64_t size) {
   return Content::vector(base, size, getSame(content));
 }
 
-Content Values::unpack(const Content &content) {
+Content Values::unpack(Content content) {
   auto isPacked = [&](const Part &part) {
     return part.axes == 0 && packs.count(part.base) != 0;
   };

@@ -233,6 +233,7 @@ void PlanVerifier::setInitialContent() {
 
 void PlanVerifier::runLaunch(const pf::Launch &launch) {
   std::vector<Argument> arguments;
+  arguments.reserve(launch.args()->size());
   std::vector<const Window *> results;
   auto getWindow = [&](uint32_t index) {
     return index == none ? nullptr : &windows[index];

@@ -14,10 +14,12 @@
 #ifndef FSDP_SYMBOLIC_CONTENT_H
 #define FSDP_SYMBOLIC_CONTENT_H
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -68,6 +70,14 @@ struct Part {
   std::array<Mode, maxModes> modes;
 
   Part() {} // the modes are set as they are added
+  Part(const Part &other) { *this = other; }
+  Part &operator=(const Part &other) {
+    std::tie(base, same, axes, position, index, sign, count) =
+        std::tie(other.base, other.same, other.axes, other.position,
+                 other.index, other.sign, other.count);
+    std::copy(other.begin(), other.end(), modes.begin());
+    return *this;
+  }
   /// Positions [0, size), with the elements from `index` on.
   static Part range(uint64_t size, uint64_t index = 0);
   /// Running indices to places, of a tensor with these sizes and strides.

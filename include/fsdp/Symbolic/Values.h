@@ -81,7 +81,7 @@ public:
   /// it is made of, but not what ranks have cut already; and what is in such
   /// vectors, where no rank cuts them.
   Content pack(const Content &content, uint64_t size);
-  Content unpack(const Content &content);
+  Content unpack(Content content);
 
   /// Of a vector that is cut along `axes`, the piece of each rank, of `size`
   /// elements; and the vector that such pieces make.

@@ -22,22 +22,21 @@ namespace pf = fsdp::planfile;
 // Element types
 //===----------------------------------------------------------------------===//
 
-static std::string spell(Type type) {
-  std::string text;
-  llvm::raw_string_ostream(text) << type;
-  return text;
-}
-
 std::optional<pf::DType> fsdp::toPlanDType(Type type) {
-  // The first element types of the archive's table are those of the plan file.
-  std::optional<archive::DType> dtype =
-      archive::getDTypeFromMLIRName(spell(type));
-  if (!dtype || uint8_t(*dtype) > uint8_t(pf::DType::MAX))
+  auto complex = dyn_cast<ComplexType>(type);
+  Type part = complex ? complex.getElementType() : type;
+  if (!part.isIntOrFloat())
     return std::nullopt;
-  return pf::DType(*dtype);
+  size_t bits = std::max(8u, part.getIntOrFloatBitWidth()) << bool(complex);
+  for (pf::DType dtype : pf::EnumValuesDType())
+    if (archive::getItemSize(archive::DType(dtype)) * 8 == bits &&
+        fromPlanDType(dtype, type.getContext()) == type)
+      return dtype;
+  return std::nullopt;
 }
 
 Type fsdp::fromPlanDType(pf::DType dtype, MLIRContext *context) {
+  // The first element types of the archive's table are those of the plan file.
   return aten::getElementType(context,
                               archive::getMLIRName(archive::DType(dtype)));
 }

@@ -274,6 +274,7 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
   if (failed(call))
     return failure();
   std::vector<sy::Argument> arguments;
+  arguments.reserve((*call)->arguments.size());
   for (auto [match, literal] :
        llvm::zip_equal((*call)->arguments, (*call)->literals)) {
     sy::Argument &argument = arguments.emplace_back();

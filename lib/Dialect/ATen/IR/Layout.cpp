@@ -24,29 +24,31 @@ Type aten::getElementType(MLIRContext *context, StringRef name) {
     Type part = getElementType(context, name);
     return isa_and_nonnull<FloatType>(part) ? ComplexType::get(part) : Type();
   }
-  auto integer = [&](unsigned width, IntegerType::SignednessSemantics sign) {
-    return IntegerType::get(context, width, sign);
-  };
-  return llvm::StringSwitch<Type>(name)
-      .Case("f32", Float32Type::get(context))
-      .Case("bf16", BFloat16Type::get(context))
-      .Case("f16", Float16Type::get(context))
-      .Case("f64", Float64Type::get(context))
-      .Case("i64", integer(64, IntegerType::Signless))
-      .Case("i32", integer(32, IntegerType::Signless))
-      .Case("i16", integer(16, IntegerType::Signless))
-      .Case("i8", integer(8, IntegerType::Signless))
-      .Case("i1", integer(1, IntegerType::Signless))
-      .Case("ui8", integer(8, IntegerType::Unsigned))
-      .Case("ui16", integer(16, IntegerType::Unsigned))
-      .Case("ui32", integer(32, IntegerType::Unsigned))
-      .Case("ui64", integer(64, IntegerType::Unsigned))
-      .Case("f8E4M3FN", Float8E4M3FNType::get(context))
-      .Case("f8E5M2", Float8E5M2Type::get(context))
-      .Case("f8E4M3FNUZ", Float8E4M3FNUZType::get(context))
-      .Case("f8E5M2FNUZ", Float8E5M2FNUZType::get(context))
-      .Case("f8E8M0FNU", Float8E8M0FNUType::get(context))
-      .Default(Type());
+  StringRef integer = name;
+  auto sign = integer.consume_front("u") ? IntegerType::Unsigned
+                                         : IntegerType::Signless;
+  unsigned width;
+  if (integer.consume_front("i") && !integer.starts_with("0") &&
+      !integer.getAsInteger(10, width) && width <= 64) {
+    Type type = IntegerType::get(context, width, sign);
+    return isElementType(type) ? type : Type();
+  }
+  using Get = Type (*)(MLIRContext *);
+#define GET(type)                                                              \
+  [](MLIRContext *context) -> Type { return type::get(context); }
+  Get get = llvm::StringSwitch<Get>(name)
+                .Case("f32", GET(Float32Type))
+                .Case("bf16", GET(BFloat16Type))
+                .Case("f16", GET(Float16Type))
+                .Case("f64", GET(Float64Type))
+                .Case("f8E4M3FN", GET(Float8E4M3FNType))
+                .Case("f8E5M2", GET(Float8E5M2Type))
+                .Case("f8E4M3FNUZ", GET(Float8E4M3FNUZType))
+                .Case("f8E5M2FNUZ", GET(Float8E5M2FNUZType))
+                .Case("f8E8M0FNU", GET(Float8E8M0FNUType))
+                .Default(nullptr);
+#undef GET
+  return get ? get(context) : Type();
 }
 
 bool aten::isElementType(Type type) {
