@@ -78,7 +78,9 @@ std::optional<Error> InputFile::read(uint64_t offset, char *to,
 }
 
 Expected<std::string> InputFile::read(uint64_t offset, uint64_t count) const {
-  std::string content(count, '\0');
+  std::string content;
+  content.reserve(count + 64); // parsers want room after a text
+  content.resize(count);
   if (auto error = read(offset, content.data(), count))
     return *error;
   return content;

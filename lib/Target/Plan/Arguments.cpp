@@ -421,11 +421,18 @@ fsdp::matchArguments(Operation *op, const pf::OperatorSchema &schema,
 }
 
 FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
-  std::string text = getSchemaText(launch);
-  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
+  aten::OpNameAttr callee = launch.getCalleeAttr();
+  const archive::OpFacts *facts = callee.getFacts();
+  std::optional<pf::OperatorSchema> custom;
+  if (!facts)
+    custom = pf::parseOperatorSchema(getSchemaText(launch));
+  const pf::OperatorSchema *schema =
+      facts    ? cast<aten::ATenDialect>(callee.getDialect()).getSchema(*facts)
+      : custom ? &*custom
+               : nullptr;
   if (!schema)
-    return launch.emitOpError()
-           << "expected an operator with a schema, found '" << text << "'";
+    return launch.emitOpError() << "expected an operator with a schema, found '"
+                                << getSchemaText(launch) << "'";
   auto matched = matchArguments(launch, *schema, launch.getArgs());
   if (failed(matched))
     return failure();
@@ -458,8 +465,8 @@ FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
 
   if (schema->hasWrittenArguments()) {
     if (output != outputEnd)
-      return launch.emitOpError()
-             << "expected as many buffers to write as '" << text << "' has";
+      return launch.emitOpError() << "expected as many buffers to write as '"
+                                  << getSchemaText(launch) << "' has";
     return result;
   }
   std::optional<ArrayRef<bool>> places = launch.getPresent();

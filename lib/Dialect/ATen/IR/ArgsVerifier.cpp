@@ -99,7 +99,7 @@ static bool takes(const Argument &argument, Kind kind) {
          (name == "Scalar" || (name == "Tensor" && !argument.isList));
 }
 
-/// True if the argument takes `value`, whose places are the `operands`.
+/// True if the argument takes `value`, whose places are the first `operands`.
 static bool takes(const Argument &argument, Attribute value,
                   OperandRange operands) {
   auto take = [&](Attribute element) {
@@ -133,11 +133,15 @@ static std::string spell(const Argument &argument) {
 LogicalResult aten::verifyArguments(Operation *op, OpNameAttr callee,
                                     ArgsAttr args, OperandRange inputs) {
   const archive::OpFacts *facts = callee.getFacts();
-  auto *dialect = op->getContext()->getLoadedDialect<ATenDialect>();
+  auto &dialect = cast<ATenDialect>(callee.getDialect());
   const planfile::OperatorSchema *schema =
-      facts && dialect ? dialect->getSchema(*facts) : nullptr;
+      facts ? dialect.getSchema(*facts) : nullptr;
   if (!schema)
     return success();
+  // Of each argument, the first of its operands.
+  SmallVector<unsigned> firsts = {0};
+  for (Attribute value : args.getValues())
+    firsts.push_back(firsts.back() + ArgsAttr::countPlaces(value));
   unsigned positional = args.getNumPositional(), used = 0;
   for (const Argument &argument : schema->arguments) {
     if (argument.isWritten)
@@ -155,12 +159,8 @@ LogicalResult aten::verifyArguments(Operation *op, OpNameAttr callee,
              << callee.getName() << "' needs an argument '" << argument.name
              << "'";
     }
-    unsigned first = 0;
-    for (Attribute before : args.getValues().take_front(index))
-      first += ArgsAttr::countPlaces(before);
     Attribute value = args.getValues()[index];
-    if (!takes(argument, value,
-               inputs.slice(first, ArgsAttr::countPlaces(value))))
+    if (!takes(argument, value, inputs.drop_front(firsts[index])))
       return op->emitOpError("C4: expected '")
              << argument.name << "' of operator '" << callee.getName()
              << "' to be of type " << spell(argument) << ", got "

@@ -101,22 +101,25 @@ int64_t aten::getOffset(RankedTensorType type) {
 }
 
 bool aten::isTooLarge(RankedTensorType type) {
+  int64_t numElements = 1;
+  for (int64_t size : type.getShape())
+    if (llvm::MulOverflow(numElements, std::max<int64_t>(size, 1),
+                          numElements) ||
+        numElements > mostElements)
+      return true;
   auto layout = dyn_cast_or_null<StridedAttr>(type.getEncoding());
-  int64_t numElements = 1,
-          last = layout ? std::max<int64_t>(layout.getOffset(), 0) : 0;
-  bool overflow = last > mostElements;
-  for (auto [dim, extent] : llvm::enumerate(type.getShape())) {
-    int64_t size = std::max<int64_t>(extent, 1), reach = 0;
-    overflow |= llvm::MulOverflow(numElements, size, numElements) ||
-                numElements > mostElements;
-    if (!layout)
-      continue;
-    int64_t stride = std::max<int64_t>(layout.getStrides()[dim], 1);
-    overflow |= stride > mostElements ||
-                llvm::MulOverflow(size - 1, stride, reach) ||
-                llvm::AddOverflow(last, reach, last) || last > mostElements;
+  if (!layout)
+    return false;
+  int64_t last = std::max<int64_t>(layout.getOffset(), 0);
+  for (auto [size, step] :
+       llvm::zip_equal(type.getShape(), layout.getStrides())) {
+    int64_t stride = std::max<int64_t>(step, 1), reach = 0;
+    if (stride > mostElements ||
+        llvm::MulOverflow(std::max<int64_t>(size, 1) - 1, stride, reach) ||
+        llvm::AddOverflow(last, reach, last))
+      return true;
   }
-  return overflow;
+  return last > mostElements;
 }
 
 RankedTensorType aten::getTensorType(ArrayRef<int64_t> shape, Type elementType,
