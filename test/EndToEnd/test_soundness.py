@@ -75,7 +75,7 @@ def attack(graph, plan, reference, count, seed, folder):
 @pytest.fixture(scope="module")
 def campaign(request, plans, references, tmp_path_factory):
     """campaign(graph): counts by field, and the harmful."""
-    total = 10_000 if request.config.getoption("--all-mutants") else 10
+    total = 13_000 if request.config.getoption("--all-mutants") else 10
     results = {}
 
     def find(graph):
