@@ -78,10 +78,11 @@ if stage build-gcc build gcc; then
   stage models models $([ $all = yes ] && echo --all-models)
 fi
 # The sanitizers' stages build what they run, and no more.
-if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests RuntimeFilesTest; then
+if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests SymbolicTests \
+  RuntimeFilesTest CommTest SessionTest FsdpRunTest; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
   # Twice in one process: what a test leaves behind is what the next one finds.
-  GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|RuntimeFilesTest'
+  GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|SymbolicTests|RuntimeFilesTest|CommTest|SessionTest|FsdpRunTest'
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
