@@ -15,10 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
 
+Rules = dict[Any, Callable[..., Any]]
 
-def rewrite_forward(module: torch.fx.GraphModule) -> None:
-    """Replaces the operators of FORWARD in `module` and in the regions (autocast, no_grad) inside it."""
-    table = FORWARD | _of_libraries()
+
+def rewrite_forward(module: torch.fx.GraphModule, functions: Rules) -> None:
+    """Replaces the operators of FORWARD and `functions` in `module` and in the regions (autocast, no_grad) inside it."""
+    table = FORWARD | _of_libraries() | functions
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             for node in part.graph.nodes:
@@ -90,6 +92,11 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = Non
     squares = (left @ right.mT).clamp_min(0)
     zero = squares == 0
     return torch.where(zero, 0, torch.where(zero, 1, squares).sqrt())
+
+
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
+    return torch.linalg.vector_norm(x[first] - x[second], p, -1)
 
 
 class _Solve(torch.autograd.Function):
@@ -177,6 +184,7 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.default: embedding_bag,
     aten._embedding_bag.default: embedding_bag,
     aten.cdist.default: cdist,
+    aten.pdist.default: pdist,
     aten.linalg_solve.default: linalg_solve,
     aten.lstm.input: lstm,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
@@ -184,7 +192,29 @@ FORWARD: dict[Any, Callable[..., Any]] = {
 }
 
 
-def conj(x: Tensor) -> Tensor:
+def rewrite_complex_numbers(graph: torch.fx.Graph) -> None:
+    """Complex numbers among the arguments, which an archive cannot hold, become tensors made of their two parts."""
+    for node in graph.nodes:
+        overloads = getattr(node.target, "overloadpacket", None)
+        if not any(isinstance(arg, complex) for arg in node.args) or not hasattr(overloads, "Tensor"):
+            continue
+        result = node.meta["val"]
+        options = {"dtype": result.dtype.to_real(), "device": result.device, "pin_memory": False}
+        with graph.inserting_before(node):
+            for place, arg in enumerate(node.args):
+                if not isinstance(arg, complex):
+                    continue
+                parts = [graph.call_function(aten.full.default, ([], x), options) for x in (arg.real, arg.imag)]
+                number = graph.call_function(aten.complex.default, tuple(parts))
+                for made in (*parts, number):
+                    made.meta = node.meta | {"val": result.new_empty([], dtype=result.dtype if made is number else options["dtype"])}
+                node.update_arg(place, number)
+        node.target = overloads.Tensor
+
+
+def conj(x: Tensor | complex) -> Tensor:
+    if not isinstance(x, Tensor):
+        return torch.complex(torch.full([], x.real), torch.full([], -x.imag))
     return torch.conj_physical(x) if x.is_complex() else x
 
 

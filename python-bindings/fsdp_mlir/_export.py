@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +33,11 @@ def export(
         program = _export_again(program, step, module, attributes, args, kwargs, dynamic_shapes)
     finally:
         attributes.restore()
-    _refuse.check_exported(program, module)
+    _refuse.check_graph(program.graph, module)
+    written = {tensor.untyped_storage()._cdata for tensor in step.seen.constants.written}
+    for name, value in attributes.tensors():
+        if value.layout == torch.strided and value.untyped_storage()._cdata in written:
+            raise CaptureError(f"the forward writes to {name}; make that a buffer (register_buffer)")
     return program
 
 
@@ -44,7 +49,19 @@ def check_written(step: Step, module: torch.nn.Module, attributes: Attributes, p
             f"a branch or a size depends on buffer `{name}`, which the forward changes; {_ALWAYS}: move the test out of the step"
         )
     constants = [s.target for s in program.graph_signature.input_specs if s.kind == InputKind.CONSTANT_TENSOR]
-    check_memory(module, attributes, written, [program.constants[name] for name in constants])
+    values = [program.constants[name] for name in constants]
+    _check_arguments(module, values)
+    check_memory(module, attributes, written, values)
+
+
+def _check_arguments(module: torch.nn.Module, constants: list[torch.Tensor]) -> None:
+    """A Function that is called with a module takes the parameters from there, where no graph sees them."""
+    used = {id(value) for value in constants}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if id(tensor) in used:
+            raise CaptureError(
+                f"a custom autograd.Function uses `{name}`, which it is not called with; pass the tensor to apply(), not the module"
+            )
 
 
 def _export_again(
@@ -126,11 +143,38 @@ def _same_value(a: Any, b: Any) -> bool:
 
 
 def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
-    try:
-        with _refuse.watching(module, step.seen.checkpointed), _quiet():
+    def attempt() -> ExportedProgram:
+        with _refuse.watching(module, step.seen), _quiet():
             return torch.export.export(step, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+
+    try:
+        return attempt()
     except Exception as error:
-        raise _refuse.explain(error, module) from error
+        refusal = _refuse.explain(error, module)
+        if _refuse.depends_on_data(error):
+            raise refusal from error
+    try:
+        with _as_eager():
+            return attempt()
+    except Exception as error:
+        raise (_refuse.explain(error, module) if _refuse.depends_on_data(error) else refusal) from error
+
+
+@contextlib.contextmanager
+def _as_eager() -> Iterator[None]:
+    """What a model does only where it is not compiled (`if not torch.compiler.is_compiling()`), it may not do without."""
+    functions = {name: getattr(torch.compiler, name) for name in ("is_compiling", "is_exporting")}
+
+    def answer(name: str) -> Any:
+        return lambda: sys._getframe(1).f_globals.get("__name__", "").startswith("torch.") and functions[name]()
+
+    try:
+        for name in functions:
+            setattr(torch.compiler, name, answer(name))
+        yield
+    finally:
+        for name, function in functions.items():
+            setattr(torch.compiler, name, function)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from fsdp_mlir import _decompose
+from fsdp_mlir._step import path_of
 from fsdp_mlir._verify import TrainingProgram
 from fsdp_mlir.errors import CaptureError
 
@@ -56,24 +57,24 @@ class Parameters:
         return self.tied.get(name, name)
 
 
-def trace(forward: ExportedProgram, loss_place: int) -> torch.fx.GraphModule:
+def trace(forward: ExportedProgram, loss_place: int, functions: _decompose.Rules) -> torch.fx.GraphModule:
     """The joint graph of `forward`, differentiated with respect to output `loss_place` only.
 
     Its placeholders and its output node carry descriptors in meta["desc"]; shapes are those of `forward`.
     """
     try:
-        return _trace(forward, loss_place, copy_buffers=False)
+        return _trace(forward, loss_place, functions, copy_buffers=False)
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise
-        return _trace(forward, loss_place, copy_buffers=True)
+        return _trace(forward, loss_place, functions, copy_buffers=True)
 
 
-def _trace(forward: ExportedProgram, loss_place: int, copy_buffers: bool) -> torch.fx.GraphModule:
+def _trace(forward: ExportedProgram, loss_place: int, functions: _decompose.Rules, copy_buffers: bool) -> torch.fx.GraphModule:
     module = forward.module(check_guards=False)
     if copy_buffers:
         _copy_written_buffers(module)
-    _decompose.rewrite_forward(module)
+    _decompose.rewrite_forward(module, functions)
     _keep_scopes(module)
     _detach_other_outputs(module, loss_place)
     placeholders = [n for n in forward.graph.nodes if n.op == "placeholder"]
@@ -131,6 +132,13 @@ def assemble(
     return _Assembly(joint, forward, parameters, loss_place, input_names).program()
 
 
+def _scope(key: str, path: str, kind: str | type) -> tuple[str, tuple[str, str]]:
+    """An entry of a module stack, with the user's path and the name of the class."""
+    own = path_of(path)
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+    return key.replace(f"L__self__{path}", f"L__self__{own}"), (own, name)
+
+
 class _Assembly:
     def __init__(
         self, joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
@@ -139,10 +147,11 @@ class _Assembly:
         self.forward, self.parameters, self.loss_place = forward, parameters, loss_place
         self.input_names = input_names
         self.inputs_kept: list[str] = []
-        self.values: dict[str, Any] = {**forward.constants, **forward.state_dict}
+        self.persistent = set(map(path_of, forward.state_dict))
+        self.values = {path_of(name): value for name, value in (forward.constants | forward.state_dict).items()}
         self.inputs: list[InputSpec] = []
         self.state: dict[str, Any] = {}
-        self.constants: dict[str, Any] = dict(forward.constants)
+        self.constants = {path_of(name): value for name, value in forward.constants.items()}
         self.placeholder_of: dict[Any, torch.fx.Node] = {}
         self.unused: list[str] = []
 
@@ -207,16 +216,16 @@ class _Assembly:
 
     def _mutation(self, target: aot.AOTInput) -> OutputSpec:
         if isinstance(target, aot.BufferAOTInput):
-            return OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(""), target.target)
+            return OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(""), path_of(target.target))
         if isinstance(target, aot.ParamAOTInput):
             raise CaptureError(
-                f"the model writes to its parameter `{target.target}` in its forward; only the optimizer may: keep what changes in a buffer"
+                f"the model writes to its parameter `{path_of(target.target)}` in its forward; only the optimizer may: keep what changes in a buffer"
             )
         raise CaptureError("the model writes to one of its inputs in its forward; clone the input first")
 
     def _gradient(self, value: torch.fx.Node, of: aot.AOTInput) -> OutputSpec:
         if isinstance(of, aot.ParamAOTInput):
-            return OutputSpec(OutputKind.GRADIENT_TO_PARAMETER, TensorArgument(value.name), self.parameters.primary(of.target))
+            return OutputSpec(OutputKind.GRADIENT_TO_PARAMETER, TensorArgument(value.name), self.parameters.primary(path_of(of.target)))
         return OutputSpec(OutputKind.GRADIENT_TO_USER_INPUT, TensorArgument(value.name), of)
 
     # ---- inputs
@@ -231,7 +240,7 @@ class _Assembly:
             written = node.meta["desc"].output
             if isinstance(written, aot.InputMutationAOTOutput):
                 raise CaptureError(
-                    f"the model writes a value that requires grad to its buffer `{written.mutated_input.target}`; "
+                    f"the model writes a value that requires grad to its buffer `{path_of(written.mutated_input.target)}`; "
                     "detach() it: no gradient goes from one step to the next"
                 )
         (tangent,) = tangents
@@ -255,13 +264,15 @@ class _Assembly:
         """Names and describes the placeholders; drops second names of shared parameters and inputs that are no tensors."""
         nodes = self._placeholders()
         used = {
-            self.parameters.primary(n.meta["desc"].target): n for n in nodes if isinstance(n.meta["desc"], aot.ParamAOTInput) and n.users
+            self.parameters.primary(path_of(n.meta["desc"].target)): n
+            for n in nodes
+            if isinstance(n.meta["desc"], aot.ParamAOTInput) and n.users
         }
         seen = set()
         for node in nodes:
             desc = node.meta["desc"]
             if isinstance(desc, aot.ParamAOTInput):
-                name = self.parameters.primary(desc.target)
+                name = self.parameters.primary(path_of(desc.target))
                 kept = used.get(name, node)
                 if name in seen:
                     if node.users and node is not kept:
@@ -274,9 +285,10 @@ class _Assembly:
                 self._rename(node, "p_" + name)
                 self._add(InputKind.PARAMETER, node, name, None, persistent=True)
             elif isinstance(desc, aot.BufferAOTInput):
-                self._rename(node, "b_" + desc.target)
-                persistent = desc.target in self.forward.state_dict
-                self._add(InputKind.BUFFER, node, desc.target, persistent, persistent)
+                name = path_of(desc.target)
+                self._rename(node, "b_" + name)
+                persistent = name in self.persistent
+                self._add(InputKind.BUFFER, node, name, persistent, persistent)
             elif isinstance(desc, aot.PlainAOTInput):
                 if not isinstance(node.meta.get("val"), torch.Tensor) and not node.users:
                     self.graph.erase_node(node)
@@ -342,10 +354,7 @@ class _Assembly:
             if node.op != "call_function":
                 continue
             stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
-            node.meta["nn_module_stack"] = {
-                str(key): (path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
-                for key, (path, kind) in stack.items()
-            }
+            node.meta["nn_module_stack"] = dict(_scope(str(key), *scope) for key, scope in stack.items())
             backward = node.meta.get("partitioner_tag") == "is_backward" or node.meta.get("autograd_backward")
             number = node.meta.get("seq_nr", -1)
             node.meta["custom"] = {"phase": "bw" if backward else "fw", "seq": number - start if number >= 0 else -1}

@@ -7,11 +7,10 @@ insides, or drops without a word. This file turns the first into sentences for p
 from __future__ import annotations
 
 import contextlib
-import keyword
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -21,6 +20,8 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from fsdp_mlir._constants import SizedByContent
+from fsdp_mlir._step import path_of
 from fsdp_mlir.errors import CaptureError
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -57,10 +58,6 @@ class Names:
 def check_module(module: torch.nn.Module) -> None:
     """Raises CaptureError for what is visible before tracing: wrappers, parameter hooks, nothing to train."""
     names = Names(module)
-    for name, _ in [*module.named_modules(), *module.named_parameters(), *module.named_buffers()]:
-        odd = [word for word in name.split(".") if keyword.iskeyword(word) or set(word) & set("\"\\\n\r")]
-        if odd or ("." not in name and name and hasattr(torch.fx.GraphModule, name)):
-            raise CaptureError(f"torch.export cannot keep the name of `{name}`; rename `{odd[0] if odd else name}`")
     for name, part in module.named_modules():
         kinds = {k.__name__ for k in type(part).__mro__ if k.__module__.startswith("torch.")}
         if kinds & _WRAPPERS:
@@ -84,7 +81,7 @@ def check_module(module: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def watching(module: torch.nn.Module, checkpointed: set[str]) -> Iterator[None]:
+def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
     """While the module is traced, refuses the calls whose effect on the gradients torch.export drops silently.
 
     Adds the modules that use activation checkpointing, which has no effect on them, to `checkpointed`.
@@ -94,52 +91,86 @@ def watching(module: torch.nn.Module, checkpointed: set[str]) -> Iterator[None]:
     """
     names = Names(module)
     apply = vars(torch.autograd.Function)["apply"].__func__
+    convert = torch.nn.Module._apply
 
     def function_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         kind, where = f"{cls.__module__}.{cls.__qualname__}", names.current()
         if kind.startswith(_HARMLESS):
             if kind.startswith(_CHECKPOINT):
-                checkpointed.add(where)
+                seen.checkpointed.add(where)
             return apply(cls, *args, **kwargs)
         if cls.__module__.startswith("torch._higher_order_ops."):
-            raise CaptureError(
-                f"{where} uses a torch operation that holds a graph of its own ({cls.__module__.rpartition('.')[2]}), "
-                "which a plan cannot run; write it with plain operations, such as torch.where"
-            )
+            raise _holds_graph(where)
         if kind == "torch.utils.checkpoint.CheckpointFunction":
-            raise CaptureError(
-                f"{where} uses re-entrant activation checkpointing, whose gradients capture would lose; "
-                "pass use_reentrant=False to checkpoint"
-            )
+            return _checkpoint(where, seen, *args)
         if cls.__name__ == "BackwardHookFunction":
             raise CaptureError(f"{where} has a backward hook, which capture cannot keep; remove the hook before capture")
-        raise CaptureError(
-            f"`{kind}`, used in {where}, is a custom autograd.Function, whose backward capture cannot keep; "
-            "register it with torch.library.custom_op and register_autograd"
-        )
+        return seen.functions.call(where, cls, args)
+
+    def module_apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+        tensors = [*self.parameters(recurse), *self.buffers(recurse)]
+        return self if all(fn(tensor) is tensor for tensor in tensors) else convert(self, fn, recurse)
 
     def refuse(what: str, advice: str) -> Any:
-        def refused(*args: Any, **kwargs: Any) -> Any:
-            raise CaptureError(f"{names.current()} {what}, which capture cannot keep; {advice}")
-
-        return refused
+        return _refusal(lambda: f"{names.current()} {what}, which capture cannot keep; {advice}")
 
     differentiates = refuse(
         "differentiates inside its forward (torch.autograd.grad or backward)",
         "return the loss and leave its gradients to capture",
     )
-    patches = [
+    hooks = refuse("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")
+    with _patched(
         (torch.autograd.Function, "apply", classmethod(function_apply)),
-        (torch.Tensor, "register_hook", refuse("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")),
+        (torch.nn.Module, "_apply", module_apply),  # torch.export cannot trace even a conversion that changes nothing
+        (torch.Tensor, "register_hook", hooks),
         (torch.Tensor, "backward", differentiates),
         (torch.autograd, "grad", differentiates),
         (torch.autograd, "backward", differentiates),
-    ]
+    ):
+        yield
+
+
+def _checkpoint(where: str, seen: Any, function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+    """What is computed without re-entrant checkpointing: its gradients, which it has for tensor arguments that require grad."""
+    seen.checkpointed.add(where)
+    with torch.set_grad_enabled(any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)):
+        return function(*args)
+
+
+@contextlib.contextmanager
+def differentiating() -> Iterator[None]:
+    """While the forward is differentiated, refuses the gradients that a custom autograd.Function gives to others than its arguments."""
+    refused = _refusal(
+        lambda: "a custom autograd.Function calls backward() in its backward, whose gradients capture would lose; return them "
+        "all from the Function's backward (torch.autograd.grad)"
+    )
+    with _patched((torch.Tensor, "backward", refused), (torch.autograd, "backward", refused)):
+        yield
+
+
+def _refusal(sentence: Callable[[], str]) -> Callable[..., Any]:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise CaptureError(sentence())
+
+    return refused
+
+
+@contextlib.contextmanager
+def _patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, attribute, replacement in patches:
             stack.callback(setattr, owner, attribute, vars(owner)[attribute])
             setattr(owner, attribute, replacement)
         yield
+
+
+def depends_on_data(error: BaseException | None) -> bool:
+    """Whether the error is a refusal: nothing that the model does otherwise where it is not compiled."""
+    while error is not None:  # dynamo wraps what watching() raised
+        if isinstance(error, (CaptureError, GuardOnDataDependentSymNode, SizedByContent)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
@@ -153,6 +184,8 @@ def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
     where = _place([(f.f_code.co_filename, line) for f, line in frames], Names(module).innermost(f for f, _ in frames))
     text = str(error).strip()
     first = text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    if isinstance(error, SizedByContent):
+        return _size(where, error.function)
     if isinstance(error, GuardOnDataDependentSymNode):
         if "Eq(" in str(error.cond):
             return CaptureError(
@@ -160,43 +193,57 @@ def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
                 "use torch.where, or move the test out of the step"
             )
         return _number(where)
+    if text.startswith("This higher order operator"):
+        return _holds_graph(where)
+    if "but got FakeTensor" in text:
+        return _number(where)
     if ".numpy() is not supported" in text:
         return CaptureError(f"{where}: `.numpy()` leaves PyTorch; keep it out of the training step")
     if "FlexAttention does not support backward on CPU" in text:
         return CaptureError(
             f'{where}: flex attention has no backward on CPU; load the model with attn_implementation="sdpa"'
         )
-    if "entirely functional graph" in text:
-        return CaptureError(
-            f"{where} writes to a tensor that it keeps in an attribute; make that a buffer (register_buffer)"
-        )
+    if "entirely functional graph" in text or "mutating a non-functional tensor" in text:
+        where = _place(_frames_of(text), "") or where
+        return CaptureError(f"{where} writes to a tensor that it keeps in an attribute; make that a buffer (register_buffer)")
     return CaptureError(f"{where}: torch.export cannot trace this: {first}")
 
 
-def check_exported(program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
-    """Raises CaptureError if a value or a size in the exported forward graph depends on the contents of a tensor."""
-    for node in program.graph.nodes:
+def check_graph(graph: torch.fx.Graph, module: torch.nn.Module) -> None:
+    """Raises CaptureError if a value or a size in the graph depends on the contents of a tensor."""
+    for node in graph.nodes:
         if node.op != "call_function" or not free_unbacked_symbols(node.meta.get("val")):
             continue
         where = place_of(node, module)
         if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
             raise _number(where)
-        raise CaptureError(
-            f"{where}: the size of the result of `{node.target}` depends on a tensor's value, and a plan is for one shape; "
-            "pad to a fixed size and mask"
-        )
+        raise _size(where, node.target)
 
 
 def place_of(node: torch.fx.Node, module: torch.nn.Module) -> str:
     """Where a node of an exported graph comes from: file, line and module."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return _place(_frames_of(node.meta.get("stack_trace") or ""), Names(module).of(stack[-1][0] if stack else ""))
+    return _place(_frames_of(node.meta.get("stack_trace") or ""), Names(module).of(path_of(stack[-1][0]) if stack else ""))
+
+
+def _holds_graph(where: str) -> CaptureError:
+    return CaptureError(
+        f"{where} uses a torch operation that holds a graph of its own (such as torch.cond), which a plan cannot run; "
+        "write it with plain operations, such as torch.where"
+    )
 
 
 def _number(where: str) -> CaptureError:
     return CaptureError(
         f"{where}: a Python number is taken from a tensor's value (int(), float() or .item()), and a plan is one fixed graph; "
         "keep it a tensor, or pad to a fixed size and mask"
+    )
+
+
+def _size(where: str, function: Any) -> CaptureError:
+    return CaptureError(
+        f"{where}: the size of the result of `{function}` depends on a tensor's value, and a plan is for one shape; "
+        "pad to a fixed size and mask"
     )
 
 

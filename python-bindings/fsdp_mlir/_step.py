@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,29 +15,57 @@ from torch.export.dynamic_shapes import _combine_args
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fsdp_mlir import _constants, _decompose
+from fsdp_mlir import _constants, _decompose, _functions
 from fsdp_mlir.errors import CaptureError
 
 _LABELS = ("label", "target")
+_INSIDE = "model"  # torch.fx has attributes of its own (`code`, `graph`) where a root has submodules
+
+
+@contextlib.contextmanager
+def any_names() -> Iterator[None]:
+    """While this is entered, torch.fx writes Python for attributes of any name: keywords, quotes."""
+    plain = torch.fx.graph._format_target
+
+    def format_target(base: str, target: str) -> str:
+        for name in target.split("."):
+            is_plain = name.isidentifier() and not keyword.iskeyword(name)
+            base = f"{base}.{name}" if is_plain else f"getattr({base}, {name!r})"
+        return base
+
+    torch.fx.graph._format_target = format_target
+    try:
+        yield
+    finally:
+        torch.fx.graph._format_target = plain
+
+
+def path_of(name: str) -> str:
+    """The path in the user's module of what torch.export calls `name`."""
+    return "" if name == _INSIDE else name.removeprefix(_INSIDE + ".")
 
 
 class Step(torch.nn.Module):
-    """A module that shares its parameters, buffers, submodules and their names with `module`, and calls it.
+    """Calls `module`. Its one submodule shares the parameters, buffers and submodules of that.
 
     Its result is the tuple of the outputs that are kept: the loss, which is number `seen.loss_place` of them once it has run, and
     those that `outputs` asks for; all others are left alone, whatever they are.
     """
 
-    def __init__(self, module: torch.nn.Module, loss_index: int | None, outputs: Sequence[str | int]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, loss_index: int | None, outputs: Sequence[str | int], functions: _functions.Functions | None = None
+    ) -> None:
         super().__init__()
+        inside = torch.nn.Module()
         for key in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"):
-            vars(self)[key] = vars(module)[key]
-        self.seen = seen = _Seen(_constants.Constants(dict(module.named_buffers())))
+            vars(inside)[key] = vars(module)[key]
+        self.add_module(_INSIDE, inside)  # not the module: torch.export would put back the attributes that its forward sets
+        self.seen = seen = _Seen(_constants.Constants(dict(module.named_buffers())), functions)
         signature = inspect.signature(module.forward)
 
         def forward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
             with seen.constants, _decompose.Substitute():
-                seen.constants.add_buffers(module)
+                seen.constants.start(module, self._leaves(args, kwargs))
                 result = module(*args, **kwargs)
             hint = _forgotten(signature, signature.bind(*args, **kwargs).arguments)
             seen.loss_index, seen.loss_place, kept = _select(result, loss_index, outputs, hint)
@@ -44,12 +74,20 @@ class Step(torch.nn.Module):
         forward.__signature__ = signature
         self.forward = forward
 
+    def set_examples(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the arguments contain in the example."""
+        self.seen.constants.examples = self._leaves(args, kwargs)
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return pytree.tree_leaves(dict(inspect.signature(self.forward).bind(*args, **kwargs).arguments))
+
 
 @dataclasses.dataclass
 class _Seen:
     """What a call found out; no attributes of the module, since torch.export watches those."""
 
     constants: _constants.Constants
+    functions: _functions.Functions | None
     loss_index: int = 0
     loss_place: int = 0
     checkpointed: set[str] = dataclasses.field(default_factory=set)  # modules, in words

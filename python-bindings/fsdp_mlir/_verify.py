@@ -29,12 +29,20 @@ class TrainingProgram(ExportedProgram):
     source: tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]  # the module, and the arguments of its example call
 
     def module(self, check_guards: bool = True) -> torch.nn.Module:
-        step = super().module(check_guards=check_guards)
+        clash = next(filter(_clashes, [*self.state_dict, *self.constants]), None)
+        if clash is not None:
+            raise CaptureError(f"torch.fx needs the name of `{clash}` for itself, so the program has no module(); verify() runs it")
+        with _step.any_names():
+            step = super().module(check_guards=check_guards)
         written = [s.target for s in self.graph_signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION]
         for owner, _, name in (target.rpartition(".") for target in written):
             part = step.get_submodule(owner)
             part._buffers[name] = part._buffers[name].detach().clone()
         return step
+
+
+def _clashes(name: str) -> bool:
+    return hasattr(torch.fx.GraphModule, name.partition(".")[0])
 
 
 class Incomparable(CaptureError):
@@ -122,9 +130,24 @@ def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     parameters = dict(module.named_parameters(remove_duplicate=False))
     with torch.enable_grad(), _unchanged(module):
         loss = _loss(module, program, args, kwargs)
-        gradients = torch.autograd.grad(loss, [parameters[name] for name in trained])
+        inputs = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+        gradients = _gradients(loss, [parameters[name] for name in trained], inputs)
         found = {"the loss": loss.detach()} | {f"the gradient of `{n}`": g for n, g in zip(trained, gradients)}
         return found | {f"buffer `{name}`": module.get_buffer(name).detach().clone() for name in written}
+
+
+def _gradients(loss: torch.Tensor, parameters: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """By backward(), which re-entrant checkpointing needs. Leaves the .grad of all of them as it was."""
+    leaves = [*parameters, *inputs]
+    before = [leaf.grad for leaf in leaves]
+    try:
+        for leaf in leaves:
+            leaf.grad = None
+        loss.backward()
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    finally:
+        for leaf, grad in zip(leaves, before):
+            leaf.grad = grad
 
 
 class _Interpreter(torch.fx.Interpreter):

@@ -34,7 +34,7 @@ import torch
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _dtypes, _export, _joint, _meta, _refuse, _state, _step, _verify
+from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _refuse, _state, _step, _verify
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -84,17 +84,25 @@ def _capture(
     outputs: Sequence[str | int],
 ) -> tuple[_verify.TrainingProgram, set[str]]:
     """The program, and which modules use activation checkpointing."""
-    with torch.enable_grad(), _meta.on_cpu(module, (args, kwargs)) as (examples, named):
-        step = _step.Step(module, loss_index, outputs)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_step.any_names())
+        examples, named = stack.enter_context(_meta.on_cpu(module, (args, kwargs)))
+        functions = stack.enter_context(_functions.functions())
+        step = _step.Step(module, loss_index, outputs, functions)
         if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
             dynamic_shapes = dynamic_shapes.dynamic_shapes(step, examples, named)
+        step.set_examples(examples, named)
         attributes = _state.Attributes(module)
         forward = _export.export(step, module, attributes, examples, named, dynamic_shapes)
         try:
-            joint = _joint.trace(forward, step.seen.loss_place)
+            with _refuse.differentiating():
+                joint = _joint.trace(forward, step.seen.loss_place, functions.table())
+            _decompose.rewrite_complex_numbers(joint.graph)
             _dtypes.correct(joint.graph)
         except Exception as error:
             raise _refuse.explain(error, module) from error
+        _refuse.check_graph(joint.graph, module)
         names = _step.input_names(step, forward.call_spec.in_spec)
         program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
         _export.check_written(step, module, attributes, program)

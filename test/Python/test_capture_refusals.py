@@ -11,14 +11,42 @@ from torch.utils.checkpoint import checkpoint
 import fsdp_mlir
 
 
-class Square(torch.autograd.Function):
+class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        return x * x
+        ctx.mark_dirty(x)
+        return x.mul_(2)
 
     @staticmethod
     def backward(ctx, grad):
-        return 3 * grad
+        return 2 * grad
+
+
+class Inner(torch.autograd.Function):
+    """Gives its module no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, module):
+        ctx.save_for_backward(x)
+        ctx.module = module
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(ctx.module(x), x, grad)[0], None
+
+
+class InnerBackward(Inner):
+    """Gives its module its gradient, as re-entrant checkpointing does."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.module(x).backward(grad)
+        return x.grad, None
 
 
 class Block(nn.Module):
@@ -104,12 +132,16 @@ def test_what_torch_export_refuses_names_line_and_module(body, sentence, capfd):
     assert "def forward" not in capfd.readouterr().err
 
 
+def mask_by_data(block, y):
+    return y + y[y > 0].sum()
+
+
 def test_item_and_mask_sizes_are_refused_though_torch_export_takes_them():
     here = f"`test_capture_refusals.py:{Block.forward.__code__.co_firstlineno + 1}` (module `block`)"
     assert refusal(Model(lambda block, y: y * y.detach().sum().item())) == f"{here}: {NUMBER}"
-    assert refusal(Model(lambda block, y: y + y[y > 0].sum())) == (
-        f"{here}: the size of the result of `aten.index.Tensor` depends on a tensor's value, and a plan is for one shape; "
-        "pad to a fixed size and mask"
+    assert refusal(Model(mask_by_data)) == (
+        f"{line_of(mask_by_data)} (module `block`): the size of the result of `x[mask]` depends on a tensor's value, and a plan is "
+        "for one shape; pad to a fixed size and mask"
     )
 
 
@@ -123,18 +155,27 @@ def tensor_hook(block, y):
     return y
 
 
+def either(block, y):
+    return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
         (
-            lambda block, y: Square.apply(y),
-            "`test_capture_refusals.Square`, used in module `block`, is a custom autograd.Function, whose backward capture "
-            "cannot keep; register it with torch.library.custom_op and register_autograd",
+            lambda block, y: Doubled.apply(y * 1),
+            "`Doubled`, a custom autograd.Function in module `block`, writes to its arguments, which capture cannot keep; "
+            "write to a clone",
         ),
         (
-            lambda block, y: checkpoint(block.inner, y, use_reentrant=True),
-            "module `block` uses re-entrant activation checkpointing, whose gradients capture would lose; "
-            "pass use_reentrant=False to checkpoint",
+            lambda block, y: Inner.apply(y, block.inner),
+            "a custom autograd.Function uses `block.inner.weight`, which it is not called with; pass the tensor to apply(), "
+            "not the module",
+        ),
+        (
+            lambda block, y: InnerBackward.apply(y, block.inner),
+            "a custom autograd.Function calls backward() in its backward, whose gradients capture would lose; return them all "
+            "from the Function's backward (torch.autograd.grad)",
         ),
         (
             gradient_penalty,
@@ -147,9 +188,9 @@ def tensor_hook(block, y):
             "write its effect into the loss",
         ),
         (
-            lambda block, y: torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)),
-            "module `block` uses a torch operation that holds a graph of its own (cond), which a plan cannot run; "
-            "write it with plain operations, such as torch.where",
+            either,
+            f"{line_of(either)} (module `block`) uses a torch operation that holds a graph of its own (such as "
+            "torch.cond), which a plan cannot run; write it with plain operations, such as torch.where",
         ),
     ],
 )
@@ -159,11 +200,11 @@ def test_gradients_that_torch_export_would_lose(body, sentence):
 
 def test_the_patches_are_gone_after_a_refusal():
     before = torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]
-    refusal(Model(lambda block, y: Square.apply(y)))
+    refusal(Model(lambda block, y: Doubled.apply(y)))
     assert (torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]) == before
     x = torch.ones(1, requires_grad=True)
-    Square.apply(x).backward()
-    assert x.grad.item() == 3
+    Inner.apply(x, torch.sin).backward()
+    assert x.grad == x.cos()
 
 
 def test_hooks_on_modules_and_parameters():
@@ -288,11 +329,20 @@ def part_without_gradient(block, y):
     "body",
     [
         lambda block, y: checkpoint(lambda z: block.inner(z).sin(), y, use_reentrant=False),
+        lambda block, y: checkpoint(lambda z: block.inner(z).sin(), y, use_reentrant=True),
+        lambda block, y: checkpoint(lambda z: block.inner(z).sin(), y.detach(), use_reentrant=True) + y,
         part_without_gradient,
         lambda block, y: torch.where(y.sum() > 0, y * 2, y),
         lambda block, y: y.mul_(2),
     ],
-    ids=["non-reentrant checkpoint", "no_grad in part", "where", "in place"],
+    ids=[
+        "non-reentrant checkpoint",
+        "re-entrant checkpoint",
+        "re-entrant checkpoint without gradient",
+        "no_grad in part",
+        "where",
+        "in place",
+    ],
 )
 def test_what_looks_like_a_refusal_is_captured_right(body):
     model, x = Model(body), torch.randn(2, 4)

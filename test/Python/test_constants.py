@@ -1,5 +1,7 @@
 """Branches, numbers and sizes that depend on constants only are resolved; those that depend on data are refused."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -48,12 +50,20 @@ def buffer(model, y):
     return y[:, : int(model.mask.sum())] * (2 if model.mask.any() else 3)
 
 
+def sizes(model, y):
+    n = torch.ones(4).sum().long()
+    for k in torch.ones(2, 3).sum(1).long():
+        y = y + y[:, :k].sum()
+    picture = nn.functional.interpolate(y[None, None], size=(n // 2, n))
+    return picture.new_zeros(2, n) + y.repeat(1, n - 3)
+
+
 def layerdrop(model, y):
     return y if torch.rand([]) < 0.0 else y * 2
 
 
 @pytest.mark.parametrize(
-    "body", [branch_on_ones, branch_on_written, extended_mask, size_of_mask, lengths, buffer, layerdrop], ids=lambda f: f.__name__
+    "body", [branch_on_ones, branch_on_written, extended_mask, size_of_mask, lengths, sizes, buffer, layerdrop], ids=lambda f: f.__name__
 )
 def test_constants_are_known(body, agrees):
     program = agrees(Model(body), (torch.randn(2, 4),), data=(torch.randn(2, 4),))
@@ -94,3 +104,63 @@ def test_a_buffer_that_changes_is_no_constant():
         "a branch or a size depends on buffer `mask`, which the forward changes; a plan computes the same in every step: "
         "move the test out of the step"
     )
+
+
+class Checked(nn.Module):
+    """`body` sees an input of integers, too."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.inner, self.body = nn.Linear(4, 4), body
+
+    def forward(self, x, ids):
+        return self.body(self.inner(x), ids).square().sum()
+
+
+def asserts(y, ids):
+    assert (ids >= 0).all(), "negative"
+    assert torch.all(ids.sum(0) < 100).item()
+    return y + ids
+
+
+def raises(y, ids):
+    if ids is not None and ids.max() >= 50:
+        raise ValueError("too large")
+    return y + ids
+
+
+def warns(y, ids):
+    if (ids == 0).any():
+        warnings.warn("padding")
+    return y + ids
+
+
+@pytest.mark.parametrize("body", [asserts, raises, warns], ids=lambda f: f.__name__)
+def test_tests_of_data_that_only_raise_or_warn_are_left_out(body, agrees):
+    inputs = (torch.randn(2, 4), torch.arange(8).view(2, 4))
+    agrees(Checked(body), inputs, data=(torch.randn(2, 4), torch.arange(1, 9).view(2, 4)))
+
+
+def warns_or_doubles(y, ids):
+    if (ids == 0).any():
+        warnings.warn("padding")
+    else:
+        y = y * 2
+    return y + ids
+
+
+def doubles(y, ids):
+    if ids.max() > 3:
+        y = y * 2
+    return y + ids
+
+
+@pytest.mark.parametrize("body", [warns_or_doubles, doubles], ids=lambda f: f.__name__)
+def test_branches_on_data_that_compute_are_not(body):
+    with pytest.raises(fsdp_mlir.CaptureError, match="the branch depends on a tensor's value, and a plan is one fixed graph"):
+        fsdp_mlir.capture(Checked(body), (torch.randn(2, 4), torch.arange(8).view(2, 4)))
+
+
+def test_sizes_by_data_are_refused_where_they_are_made():
+    with pytest.raises(fsdp_mlir.CaptureError, match=r"the size of the result of `x\[mask\]` depends on a tensor's value"):
+        fsdp_mlir.capture(Checked(lambda y, ids: y + ids.masked_select(ids > 3).max()), (torch.randn(2, 4), torch.arange(8).view(2, 4)))

@@ -65,6 +65,9 @@ CASES = {
     "cdist p=1": lambda: (distances(p=1.0), (torch.randn(2, 5, 4),)),
     "cdist p=3": lambda: (distances(p=3.0), (torch.randn(5, 4),)),
     "cdist p=inf": lambda: (distances(p=float("inf")), (torch.randn(5, 4),)),
+    "pdist": lambda: (Fn(lambda s, x: torch.pdist(x @ s.weight).sum()), (torch.randn(5, 4),)),
+    "pdist p=1": lambda: (Fn(lambda s, x: torch.pdist(x @ s.weight, 1.0).sum()), (torch.randn(5, 4),)),
+    "complex numbers": lambda: (Fn(lambda s, x: (torch.fft.fft(x @ s.weight) * 1j + (2 - 1j)).abs().sum()), (torch.randn(5, 4),)),
     "solve": lambda: (Fn(lambda s, b: torch.linalg.solve(s.weight + 4 * torch.eye(4), b).pow(2).sum()), (torch.randn(4, 3),)),
     "solve vector": lambda: (Fn(lambda s, b: torch.linalg.solve(s.weight + 4 * torch.eye(4), b).pow(2).sum()), (torch.randn(4),)),
     "solve right": lambda: (

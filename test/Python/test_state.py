@@ -93,7 +93,7 @@ def test_attributes_that_change(body, attribute, value):
 
 def test_tensors_that_are_written_to():
     assert refusal(Model(moving_average_in_place, mean=torch.ones(4))) == (
-        "the model itself writes to a tensor that it keeps in an attribute; make that a buffer (register_buffer)"
+        "the forward writes to attribute `mean` of the model itself; make that a buffer (register_buffer)"
     )
 
 

@@ -151,7 +151,7 @@ EXPERTS = [
     model("PhimoeForCausalLM", text()),
     model("GraniteMoeForCausalLM", text()),
     model("JetMoeForCausalLM", text()),
-    model("SwitchTransformersForConditionalGeneration", masked_pair, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
+    model("SwitchTransformersForConditionalGeneration", pair, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
 ]
 ENCODERS = [
     model("BertForMaskedLM", masked),
@@ -188,7 +188,7 @@ ENCODERS = [
 ENCODER_DECODERS = [
     model("T5ForConditionalGeneration", pair),
     model("UMT5ForConditionalGeneration", pair),
-    model("LongT5ForConditionalGeneration", masked_pair, local_radius=3),
+    model("LongT5ForConditionalGeneration", pair, local_radius=3),
     model("BartForConditionalGeneration", masked_pair),
     model("MBartForConditionalGeneration", pair),
     model("PegasusForConditionalGeneration", pair),
