@@ -19,8 +19,8 @@ backward, no update), or losses and param.NAME: then as many steps as there are 
 hyper-parameters in the file's metadata, and losses and final parameters are compared. An input with one axis more
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
-Exit codes: 0 done; 1 refused before the first step; 2 the comparison failed, or a loss is not finite; 3 a rank
-failed, or output was lost, after the first step began.)";
+Exit codes: 0 done; 1 refused before the first step; 2 the proof or the comparison failed, or a loss is not
+finite; 3 a rank failed, or output was lost, after the first step began.)";
 
 /// The likeliest mistake: the model in place of its plan.
 static void refuseArchive(const std::vector<std::string> &plans) {
