@@ -217,10 +217,15 @@ void PlanVerifier::setInitialContent() {
                 std::string("constant ").append(nameOf(buffer.name())),
                 everywhere);
       break;
-    case BufferRole::Input:
-      setVector(Key("input", buffer.index(), buffer.dtype()),
-                "input " + std::to_string(buffer.index()), 0);
+    case BufferRole::Input: {
+      // Data come by name, or by number where there is none.
+      std::string name(nameOf(buffer.name()));
+      Key key("input", buffer.index(), hashText(name), buffer.dtype());
+      setVector(
+          key,
+          "input " + (name.empty() ? std::to_string(buffer.index()) : name), 0);
       break;
+    }
     default:
       break;
     }

@@ -207,9 +207,15 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
     return set(sy::Key("buffer", sy::hashText(name.getValue()), window.dtype),
                "buffer " + name.getValue(), 0);
   if (auto index =
-          dyn_cast_or_null<IntegerAttr>(get(ATenDialect::getInputAttrName())))
-    return set(sy::Key("input", uint64_t(index.getInt()), window.dtype),
-               "input " + Twine(index.getInt()), 0);
+          dyn_cast_or_null<IntegerAttr>(get(ATenDialect::getInputAttrName()))) {
+    auto name =
+        dyn_cast_or_null<StringAttr>(get(ATenDialect::getInputNameAttrName()));
+    std::string text = name ? name.str() : "";
+    return set(
+        sy::Key("input", uint64_t(index.getInt()), sy::hashText(text),
+                window.dtype),
+        "input " + (text.empty() ? std::to_string(index.getInt()) : text), 0);
+  }
   auto content =
       dyn_cast_or_null<ElementsAttr>(get(ATenDialect::getValueAttrName()));
   if (!content)
