@@ -59,6 +59,7 @@ private:
     return index == none ? std::string_view()
                          : plan.strings()->Get(index)->string_view();
   }
+  Key getModelBuffer(const pf::Buffer &buffer) const;
   std::string nameOfBuffer(uint32_t index) const;
   std::string nameOfCommand(int32_t position) const;
   std::string explain(const Problem &problem) const;
@@ -185,6 +186,18 @@ void PlanVerifier::readUnits() {
   }
 }
 
+static Number hashBytes(const pf::Buffer &buffer) {
+  const auto *bytes = buffer.bytes();
+  return bytes ? XXH3_64bits(bytes->Data(), bytes->size()) : 0;
+}
+
+/// The content ahead of the first step. The bytes are those of a buffer which
+/// the weights do not have.
+Key PlanVerifier::getModelBuffer(const pf::Buffer &buffer) const {
+  return Key("buffer", hashText(nameOf(buffer.name())), hashBytes(buffer),
+             buffer.dtype());
+}
+
 void PlanVerifier::setInitialContent() {
   for (uint32_t i = 0; i != windows.size(); ++i) {
     const pf::Buffer &buffer = *plan.buffers()->Get(i);
@@ -207,13 +220,11 @@ void PlanVerifier::setInitialContent() {
       break;
     }
     case BufferRole::ModelBuffer:
-      setVector(Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype()),
+      setVector(getModelBuffer(buffer),
                 std::string("buffer ").append(nameOf(buffer.name())), 0);
       break;
     case BufferRole::Constant:
-      setVector(Key("constant",
-                    XXH3_64bits(buffer.bytes()->Data(), buffer.bytes()->size()),
-                    buffer.dtype()),
+      setVector(Key("constant", hashBytes(buffer), buffer.dtype()),
                 std::string("constant ").append(nameOf(buffer.name())),
                 everywhere);
       break;
@@ -440,10 +451,8 @@ Meanings PlanVerifier::describe(Roles roles) {
       add("output " + std::to_string(buffer.index()), window);
       break;
     case BufferRole::ModelBuffer: {
-      Content old = Content::vector(
-          Key("buffer", hashText(nameOf(buffer.name())), buffer.dtype())
-              .number(),
-          window.layout->numel);
+      Content old = Content::vector(getModelBuffer(buffer).number(),
+                                    window.layout->numel);
       if (!window.isEmpty() && machine.values.getNumber(machine.memory.read(
                                    window)) != machine.values.getNumber(old))
         add("buffer " + std::string(nameOf(buffer.name())), window);

@@ -202,10 +202,22 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
                                              sy::everywhere));
     return success();
   }
+  uint64_t hash = 0;
+  auto content =
+      dyn_cast_or_null<ElementsAttr>(get(ATenDialect::getValueAttrName()));
+  if (content) {
+    auto bytes =
+        getBytes(source, content, cast<RankedTensorType>(argument.getType()));
+    if (failed(bytes))
+      return failure();
+    hash = XXH3_64bits(bytes->data(), bytes->size());
+  }
+  // The content is that of a buffer which the weights do not have.
   if (auto name =
           dyn_cast_or_null<StringAttr>(get(ATenDialect::getBufferAttrName())))
-    return set(sy::Key("buffer", sy::hashText(name.getValue()), window.dtype),
-               "buffer " + name.getValue(), 0);
+    return set(
+        sy::Key("buffer", sy::hashText(name.getValue()), hash, window.dtype),
+        "buffer " + name.getValue(), 0);
   if (auto index =
           dyn_cast_or_null<IntegerAttr>(get(ATenDialect::getInputAttrName()))) {
     auto name =
@@ -216,18 +228,11 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
                 window.dtype),
         "input " + (text.empty() ? std::to_string(index.getInt()) : text), 0);
   }
-  auto content =
-      dyn_cast_or_null<ElementsAttr>(get(ATenDialect::getValueAttrName()));
   if (!content)
     return emitError(argument.getLoc())
            << "expected a parameter, a buffer, an input or a constant";
-  auto bytes =
-      getBytes(source, content, cast<RankedTensorType>(argument.getType()));
-  if (failed(bytes))
-    return failure();
-  return set(sy::Key("constant", XXH3_64bits(bytes->data(), bytes->size()),
-                     window.dtype),
-             "a constant", sy::everywhere);
+  return set(sy::Key("constant", hash, window.dtype), "a constant",
+             sy::everywhere);
 }
 
 //===----------------------------------------------------------------------===//
