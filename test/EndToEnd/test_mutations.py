@@ -217,7 +217,7 @@ def test_every_kind_of_mistake_is_tried(trials, request):
             harmless=sum(harmless.values()), by_trial=by_trial))
 
 
-PAGE = """# Mistakes, and who refuses them
+PAGE = """# Mistakes, and who rejects them
 
 `scripts/check.sh` tries a twentieth of this, evenly of every operation and kind. This page is written by
 `scripts/check.sh --all`, which tries all of them, or by
@@ -227,13 +227,13 @@ pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
 A legal schedule and a legal plan of ten graphs are damaged in one place, in every way of a few kinds: an
-operation is gone, there twice, behind its neighbour, somewhere else; takes another operand, or exchanges one with the next
+operation is gone, there twice, after its neighbour, somewhere else; takes another operand, or exchanges one with the next
 of its kind; talks to another group, divides by something else, is of another phase, at another offset, waits for another
 event or none, runs on another stream, is of another unit; a word of one of its attributes or types is another one; or two
 of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).
 
-What nobody refuses must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or
+What nobody rejects must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or
 leave the same bits behind (losses, gradients, parameters, states and buffers of three steps, other data on every rank,
 also in chaos: with a second thread, random delays, and NaN in all memory that is not in use). Most of those move what depends on nothing, or compute twice what nobody reads.
 
@@ -241,11 +241,11 @@ The graphs, the options of `--fsdp-pipeline`, and how many of all mutants are tr
 
 {by_trial}
 
-Refused of all tried, by the operation that was damaged and how:
+Rejected of all tried, by the operation that was damaged and how:
 
 {by_mistake}
 
-Who refused, the first one in the order of a compilation; "same plan" and "same bits": nobody:
+Who rejected it, the first one in the order of a compilation; "same plan" and "same bits": nobody:
 
 {by_verifier}
 
