@@ -208,8 +208,18 @@ Content Memory::readPacked(const Window &window) {
     return {};
   const Layout &layout = *window.layout;
   Content result;
-  if (!layout.map || !getAll(window, *layout.map, result))
+  if (!layout.map)
     return getBytes(window, "element");
+  if (!getAll(window, *layout.map, result)) {
+    // Too many pieces. What is in the whole extent, and the layout, say what it
+    // is, as they do of any tensor.
+    Layout whole = Layout::vector(layout.extent);
+    Window extent = window;
+    extent.layout = &whole;
+    Content all;
+    return getAll(extent, *whole.map, all) ? values->select(*layout.map, all)
+                                           : getBytes(window, "element");
+  }
   Segments &part = segments[static_cast<size_t>(window.space)];
   bool hasGaps = false;
   for (auto it = find(part, window.begin);

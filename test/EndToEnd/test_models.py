@@ -49,6 +49,13 @@ def upper(model, x):
     return square(x @ model.w) + square(model.w[row, column])
 
 
+def interleave(m, x):
+    """Written by twos and read by threes: more pieces than the proof follows one by one."""
+    y, halves = torch.zeros(160_000), ((x @ m.w).sum() * torch.linspace(0, 1, 80_000)).chunk(2)
+    y[:80_000:2], y[80_000::2] = halves
+    return square(y[::3])
+
+
 def swapped(model, x):
     old = model.a.clone()
     model.a.copy_(model.b)
@@ -109,6 +116,7 @@ MODELS = {
     "unit_called_init": (named("init"), UNITS),
     "unit_called_step_source": (Sources, UNITS),
     "merged_units_with_a_budget": (stack(), ("--wrap", r"scope:layers\.\d", "--bucket", "merge:blocks:2", "--remat", "budget:1MiB")),
+    "slices_of_steps_without_a_common_factor": (lambda: Module(interleave, w=weight(8, 8)), ()),
     "outputs_that_are_parameters": (
         lambda: Module(lambda m, x: (square(x @ m.w), m.w, m.w.t(), m.w[0].expand(3, 8), m.w[:, 2], x), w=weight(8, 8)),
         ("--keep-output",),
