@@ -1,7 +1,7 @@
 //===- Guard.cpp - What kernels rely on and do not check ------------------===//
 #include "Guard.h"
 
-#include "fsdp/Runtime/Error.h"
+#include "GuardedCall.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/_assert_async.h>
@@ -14,130 +14,6 @@
 
 using namespace fsdp;
 using Sizes = c10::IntArrayRef;
-
-//===----------------------------------------------------------------------===//
-// A call, by the names of its arguments
-//===----------------------------------------------------------------------===//
-
-namespace fsdp {
-
-class GuardedCall {
-public:
-  GuardedCall(const c10::FunctionSchema &schema,
-              const std::vector<c10::IValue> &arguments, Guard &guard)
-      : schema(schema), arguments(arguments), guard(guard) {}
-
-  /// None if there is no such argument.
-  const c10::IValue &value(std::string_view name) const {
-    static const c10::IValue none;
-    for (std::size_t i = 0; i != schema.arguments().size(); ++i)
-      if (schema.arguments()[i].name() == name)
-        return arguments[i];
-    return none;
-  }
-  bool has(std::string_view name) const {
-    const c10::IValue &found = value(name);
-    return !found.isNone() && (!found.isTensor() || found.toTensor().defined());
-  }
-  const at::Tensor &tensor(std::string_view name) const {
-    if (!has(name))
-      fail(std::string(name), "a tensor", "none");
-    return value(name).toTensor();
-  }
-  std::int64_t integer(std::string_view name) const {
-    return value(name).toInt();
-  }
-  std::vector<std::int64_t> integers(std::string_view name) const {
-    return value(name).toIntVector();
-  }
-
-  [[noreturn]] static void fail(const std::string &what,
-                                const std::string &expected,
-                                const std::string &found) {
-    throw Error(what + ": expected " + expected + ", found " + found);
-  }
-  template <typename T> static std::string spell(const T &value) {
-    std::ostringstream text;
-    text << value;
-    return text.str();
-  }
-
-  void expectSizes(std::string_view name, Sizes sizes) const {
-    if (tensor(name).sizes() != sizes)
-      fail(std::string(name), "sizes " + spell(sizes),
-           spell(tensor(name).sizes()));
-  }
-  void expectSame(std::string_view name, std::string_view other) const {
-    expectSizes(name, tensor(other).sizes());
-  }
-  void expectDims(std::string_view name, std::int64_t least,
-                  std::int64_t most) const {
-    std::int64_t found = tensor(name).dim();
-    if (found < least || found > most)
-      fail(std::string(name),
-           std::to_string(least) +
-               (most == least ? "" : " to " + std::to_string(most)) +
-               " dimensions",
-           std::to_string(found));
-  }
-  void expectNumel(std::string_view name, std::int64_t count) const {
-    if (tensor(name).numel() != count)
-      fail(std::string(name), std::to_string(count) + " elements",
-           std::to_string(tensor(name).numel()));
-  }
-  void expectContiguous(std::string_view name) const {
-    if (!tensor(name).is_contiguous())
-      fail(std::string(name), "contiguous elements",
-           "strides " + spell(tensor(name).strides()));
-  }
-  /// Rows that can be read from their first element on.
-  void expectRows(std::string_view name) const {
-    const at::Tensor &rows = tensor(name);
-    if (rows.dim() && rows.size(-1) > 1 && rows.stride(-1) != 1)
-      fail(std::string(name), "a last stride of 1",
-           std::to_string(rows.stride(-1)));
-  }
-  void expect(bool holds, const std::string &what, const std::string &expected,
-              const std::string &found) const {
-    if (!holds)
-      fail(what, expected, found);
-  }
-  /// As tensor operators take dimensions, negative ones from the end.
-  std::int64_t dimension(std::int64_t dim, std::int64_t dims) const {
-    expect(dim >= -dims && dim < std::max<std::int64_t>(dims, 1), "dim",
-           "one of " + std::to_string(dims), std::to_string(dim));
-    return dim < 0 ? dim + dims : dim;
-  }
-
-  /// The result holds integers.
-  bool isInteger() const {
-    if (has("out"))
-      return at::isIntegralType(tensor("out").scalar_type(), true);
-    return !has("dtype") ||
-           at::isIntegralType(value("dtype").toScalarType(), true);
-  }
-
-  /// Elements to look at before each call: in [low, high].
-  void limit(std::string_view name, std::int64_t low, std::int64_t high,
-             std::optional<std::int64_t> except = {}) const {
-    const at::Tensor &indices = tensor(name);
-    if (indices.numel() != 0)
-      guard.ranges.push_back({std::string(name), indices, low, high, except});
-  }
-
-  void divide(const at::Tensor &dividend, const at::Tensor &divisor) const {
-    guard.divides = true;
-    guard.dividend = dividend;
-    guard.divisor = divisor;
-  }
-
-private:
-  const c10::FunctionSchema &schema;
-  const std::vector<c10::IValue> &arguments;
-  Guard &guard;
-};
-
-} // namespace fsdp
 
 using Call = GuardedCall;
 
@@ -266,6 +142,12 @@ static void groupNormBackward(const Call &call) {
     call.expectNumel(name, call.integer("N") * call.integer("group"));
     call.expectContiguous(name);
   }
+  // The forward asks for it itself.
+  at::MemoryFormat format = call.tensor("input").suggest_memory_format();
+  for (const char *name : {"input", "grad_out"})
+    call.expect(call.tensor(name).is_contiguous(format), name,
+                "contiguous elements, of one memory format",
+                "strides " + Call::spell(call.tensor(name).strides()));
 }
 
 static void batchNorm(const Call &call) {
@@ -308,6 +190,10 @@ static void expectAttention(const Call &call) {
   }
   Sizes query = call.tensor("query").sizes(), key = call.tensor("key").sizes();
   Sizes value = call.tensor("value").sizes();
+  // Blocks of them divide the work.
+  call.expect(c10::multiply_integers(query) != 0 &&
+                  c10::multiply_integers(key) != 0,
+              "query, key", "elements", "none");
   call.expect(key[0] == query[0] && key[3] == query[3] && key[1] != 0 &&
                   query[1] % key[1] == 0,
               "key", "sizes that fit " + Call::spell(query), Call::spell(key));
@@ -343,6 +229,16 @@ static void attentionBackward(const Call &call) {
   call.expect(sums[0] == query[0] && sums[1] == query[1] && sums[2] >= query[2],
               "logsumexp", "the first sizes of " + Call::spell(query),
               Call::spell(sums));
+}
+
+/// Kernels divide by the stride of the dimension along which they join.
+static void join(const Call &call) {
+  if (!call.has("out") || call.tensor("out").dim() == 0)
+    return;
+  const at::Tensor &out = call.tensor("out");
+  std::int64_t dim = call.dimension(call.integer("dim"), out.dim());
+  call.expect(out.stride(dim) > 0, "out", "a stride of at least 1",
+              std::to_string(out.stride(dim)));
 }
 
 /// Dimensions of a transform: each once.
@@ -631,6 +527,7 @@ static constexpr Row rules[] = {
     {"adaptive_max_pool3d_backward", adaptiveMaxPool3dBackward},
     {"arange", arange},
     {"batch_norm_backward", batchNormBackward},
+    {"cat", join},
     {"div", roundedDivision},
     {"embedding_dense_backward", embeddingBackward},
     {"floor_divide", division},
@@ -660,6 +557,7 @@ static constexpr Row rules[] = {
     {"replication_pad1d_backward", padBackward<1>},
     {"replication_pad2d_backward", padBackward<2>},
     {"replication_pad3d_backward", padBackward<3>},
+    {"stack", join},
     {"upsample_bicubic2d", upsample},
     {"upsample_bicubic2d_backward", upsample},
     {"upsample_bilinear2d", upsample},

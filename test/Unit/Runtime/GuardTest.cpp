@@ -160,6 +160,61 @@ TEST(Guard, WrittenElementsAreApart) {
                                       "[2, 3]"));
 }
 
+// It is a divisor, also where one element is all there is.
+TEST(Guard, StrideAlongWhichTensorsAreJoined) {
+  for (const char *name : {"cat.out", "stack.out"}) {
+    OneRank one;
+    bool isStack = std::string_view(name) == "stack.out";
+    TestPlan::Numbers sizes =
+        isStack ? TestPlan::Numbers{1} : TestPlan::Numbers{1, 1};
+    std::uint32_t x = one.input(sizes, 0);
+    std::uint32_t y = one.add(BufferRole::Output, {1, 1}, 0, DType::F32,
+                              TestPlan::Numbers{0, 1});
+    one.plan.launch(schemaOf(name),
+                    {one.plan.refs({arg(x)}), one.plan.integer(0), arg(y)});
+    EXPECT_THAT(refusal(one),
+                HasSubstr("out: expected a stride of at least 1, found 0"))
+        << name;
+  }
+}
+
+TEST(Guard, ElementsOfAGroupNormAreWhereItsKernelReads) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t grad = one.add(BufferRole::Input, {2, 4, 3}, 0, DType::F32,
+                               TestPlan::Numbers{12, 0, 1});
+  std::uint32_t x = one.input({2, 4, 3}, 1), y = one.output({2, 4, 3}, 0);
+  std::uint32_t mean = one.input({2, 2}, 2);
+  plan.launch(
+      schemaOf("native_group_norm_backward"),
+      {arg(grad), arg(x), arg(mean), arg(mean), plan.nothing(), plan.integer(2),
+       plan.integer(4), plan.integer(3), plan.integer(2),
+       plan.constant(planfile::Value::Bools,
+                     [](auto &fbb) {
+                       return planfile::CreateBools(
+                           fbb, fbb.CreateVector(
+                                    std::vector<bool>{true, false, false}));
+                     })},
+      "norm", {y, planfile::none, planfile::none});
+  EXPECT_THAT(refusal(one),
+              HasSubstr("grad_out: expected contiguous elements, of one memory "
+                        "format, found strides [12, 0, 1]"));
+}
+
+TEST(Guard, AttentionOfNothing) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t query = one.input({2, 2, 0, 8}, 0);
+  std::uint32_t key = one.input({2, 2, 4, 8}, 1);
+  std::uint32_t out = one.output({2, 2, 0, 8}, 0);
+  plan.launch(schemaOf("_scaled_dot_product_flash_attention_for_cpu"),
+              {arg(query), arg(key), arg(key), plan.number(0),
+               plan.boolean(false), plan.nothing(), plan.nothing()},
+              "attention", {out, planfile::none});
+  EXPECT_THAT(refusal(one), HasSubstr("query, key: expected elements, found "
+                                      "none"));
+}
+
 TEST(Guard, ScaleThatDoesNotFit) {
   OneRank one;
   TestPlan &plan = one.plan;
