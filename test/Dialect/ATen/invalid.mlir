@@ -297,3 +297,12 @@ func.func @reaches_too_far(%x: tensor<4xf32>) {
 func.func @argument_too_large(%x: tensor<4294967296x4294967296xf32> {aten.param = "w"}) {
   return
 }
+
+// -----
+
+// A number stands for a tensor, but not for one that is viewed.
+func.func @view_of_number() -> tensor<f32> {
+  // expected-error@+1 {{C4: expected 'self' of operator 'detach' to be of type Tensor, got another constant}}
+  %0 = aten.call "detach"(3) : () -> tensor<f32>
+  return %0 : tensor<f32>
+}

@@ -160,7 +160,13 @@ LogicalResult aten::verifyArguments(Operation *op, OpNameAttr callee,
              << "'";
     }
     Attribute value = args.getValues()[index];
-    if (!takes(argument, value, inputs.drop_front(firsts[index])))
+    OperandRange operands = inputs.drop_front(firsts[index]);
+    // A number can't be viewed.
+    bool isViewed = facts->isView && &argument == &schema->arguments.front() &&
+                    !argument.isList;
+    if (!takes(argument, value, operands) ||
+        (isViewed && (!isa<OperandAttr>(value) ||
+                      getKind(operands.front().getType()) != Kind::Tensor)))
       return op->emitOpError("C4: expected '")
              << argument.name << "' of operator '" << callee.getName()
              << "' to be of type " << spell(argument) << ", got "
