@@ -88,8 +88,9 @@ static void exportAndImport(Compiler &compiler, mlir::ModuleOp module) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   Compiler &compiler = Compiler::get();
-  llvm::StringRef text(reinterpret_cast<const char *>(data), size);
-  if (text.starts_with("ML\xefR"))
+  // With a zero after it, as files are read.
+  std::string text(reinterpret_cast<const char *>(data), size);
+  if (llvm::StringRef(text).starts_with("ML\xefR"))
     return -1; // MLIR's own bytecode
   mlir::OwningOpRef<mlir::ModuleOp> module;
   if (!compiler.succeeds([&] {

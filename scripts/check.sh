@@ -79,11 +79,12 @@ if stage build-gcc build gcc; then
 fi
 # The sanitizers' stages build what they run, and no more.
 if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests SymbolicTests \
-  RuntimeFilesTest CommTest SessionTest FsdpRunTest; then
+  RuntimeFilesTest CommTest SessionTest FsdpRunTest fuzzers; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
   # Twice in one process: what a test leaves behind is what the next one finds.
   GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|SymbolicTests|RuntimeFilesTest|CommTest|SessionTest|FsdpRunTest'
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
+  stage fuzz scripts/fuzz.sh
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
 if stage build-tsan build tsan CommTest RaceTest; then

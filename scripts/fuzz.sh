@@ -13,7 +13,7 @@ seconds=${1-20}
 targets=("${@:2}")
 [ ${#targets[@]} -ne 0 ] || targets=(hardware mlir plan profile pt2 tensors)
 cmake --preset asan >/dev/null
-cmake --build --preset asan -j"$(nproc)" --target fuzzers
+cmake --build --preset asan -j"$(env -u OMP_NUM_THREADS nproc)" --target fuzzers
 
 export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1
 TMPDIR=$(mktemp -d)
@@ -25,7 +25,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$found"
   seeds=fuzz/corpus/$target
   [ "$target" != plan ] || seeds=build/asan/fuzz/seeds # the format may change: compiled by this build
-  if build/asan/bin/fuzz-"$target" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3072 -print_final_stats=1 \
+  if build/asan/bin/fuzz-"$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
       -artifact_prefix="$found-" "$found" "$seeds" >"$found.log" 2>&1; then
     result=ok
   else
