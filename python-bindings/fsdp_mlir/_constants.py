@@ -14,6 +14,7 @@ import functools
 import linecache
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ _FACTORIES = {
     ).split()
 }
 _TO_PYTHON = {
-    getattr(torch.Tensor, name) for name in "__bool__ __int__ __float__ __index__ item tolist is_nonzero equal allclose".split()
+    getattr(torch.Tensor, name) for name in "__bool__ __int__ __float__ __index__ __contains__ item tolist is_nonzero equal allclose".split()
 } | {torch.is_nonzero, torch.equal, torch.allclose}
 _SIZED_BY_CONTENT = {
     getattr(owner, name)
@@ -258,23 +259,37 @@ def _only_says(place: tuple[str, int]) -> bool:
 @functools.cache
 def _tests(file: str) -> list[tuple[int, int]]:
     """First and last line of each such test."""
-
-    def says(statement: ast.stmt) -> bool:
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        name = getattr(call.func, "attr", getattr(call.func, "id", "")) if isinstance(call, ast.Call) else ""
-        return isinstance(statement, ast.Raise) or name in _SAYS
-
     try:
         statements = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
     except SyntaxError:
         return []
-    asserts = [s.test for s in statements if isinstance(s, ast.Assert)]
-    ifs = [
-        s.test
-        for s in statements
-        if isinstance(s, ast.If) and (isinstance(s.body[-1], ast.Raise) or all(map(says, s.body + s.orelse)))
-    ]
-    return [(test.lineno, test.end_lineno or test.lineno) for test in asserts + ifs]
+    tests = [s.test for s in statements if isinstance(s, ast.Assert)]
+    for function in (s for s in statements if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        ifs = [s for s in ast.walk(function) if isinstance(s, ast.If)]
+        tests += [s.test for s in ifs if isinstance(s.body[-1], ast.Raise) or _is_said(s) and not _leaves_names(s, function)]
+    return [(test.lineno, test.end_lineno or test.lineno) for test in tests]
+
+
+def _is_said(statement: ast.stmt) -> bool:
+    """Whether the statement warns or raises, or makes ready what is said."""
+    if isinstance(statement, ast.If):
+        return all(map(_is_said, statement.body + statement.orelse))
+    if isinstance(statement, (ast.Assign, ast.AugAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return all(isinstance(target, ast.Name) for target in targets)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    name = getattr(call.func, "attr", getattr(call.func, "id", "")) if isinstance(call, ast.Call) else ""
+    return isinstance(statement, ast.Raise) or name in _SAYS
+
+
+def _leaves_names(statement: ast.stmt, function: ast.AST) -> bool:
+    """Whether `function` uses elsewhere what `statement`, a part of it, assigns."""
+
+    def names(part: ast.AST, kind: type) -> list[str]:
+        return [node.id for node in ast.walk(part) if isinstance(node, ast.Name) and isinstance(node.ctx, kind)]
+
+    inside, everywhere = Counter(names(statement, ast.Load)), Counter(names(function, ast.Load))
+    return any(everywhere[name] > inside[name] for name in names(statement, ast.Store))
 
 
 def _is_mask(value: Any) -> bool:

@@ -7,10 +7,11 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -137,7 +138,7 @@ def _same_value(a: Any, b: Any) -> bool:
         return _different_node(a, b) is None
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return a is b
-    if a is b or a.is_meta or isinstance(a, torch._subclasses.FakeTensor):
+    if a is b or a.is_meta or isinstance(a, FakeTensor):
         return a.shape == b.shape
     return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
@@ -163,18 +164,26 @@ def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic
 @contextlib.contextmanager
 def _as_eager() -> Iterator[None]:
     """What a model does only where it is not compiled (`if not torch.compiler.is_compiling()`), it may not do without."""
-    functions = {name: getattr(torch.compiler, name) for name in ("is_compiling", "is_exporting")}
 
-    def answer(name: str) -> Any:
-        return lambda: sys._getframe(1).f_globals.get("__name__", "").startswith("torch.") and functions[name]()
+    def torch_asks() -> bool:
+        return sys._getframe(2).f_globals.get("__name__", "").startswith("torch.")
 
-    try:
-        for name in functions:
-            setattr(torch.compiler, name, answer(name))
+    def answer(function: Callable[[], bool]) -> Callable[[], bool]:
+        return lambda: torch_asks() and function()
+
+    class OfTorch(type):
+        def __instancecheck__(cls, value: Any) -> bool:
+            return torch_asks() and isinstance(value, FakeTensor)
+
+    class Hidden(metaclass=OfTorch):
+        pass
+
+    with _refuse.patched(
+        (torch.compiler, "is_compiling", answer(torch.compiler.is_compiling)),
+        (torch.compiler, "is_exporting", answer(torch.compiler.is_exporting)),
+        (torch._subclasses, "FakeTensor", Hidden),
+    ):
         yield
-    finally:
-        for name, function in functions.items():
-            setattr(torch.compiler, name, function)
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
         "return the loss and leave its gradients to capture",
     )
     hooks = refuse("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")
-    with _patched(
+    with patched(
         (torch.autograd.Function, "apply", classmethod(function_apply)),
         (torch.nn.Module, "_apply", module_apply),  # torch.export cannot trace even a conversion that changes nothing
         (torch.Tensor, "register_hook", hooks),
@@ -144,7 +144,7 @@ def differentiating() -> Iterator[None]:
         lambda: "a custom autograd.Function calls backward() in its backward, whose gradients capture would lose; return them "
         "all from the Function's backward (torch.autograd.grad)"
     )
-    with _patched((torch.Tensor, "backward", refused), (torch.autograd, "backward", refused)):
+    with patched((torch.Tensor, "backward", refused), (torch.autograd, "backward", refused)):
         yield
 
 
@@ -156,7 +156,7 @@ def _refusal(sentence: Callable[[], str]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def _patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
+def patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, attribute, replacement in patches:
             stack.callback(setattr, owner, attribute, vars(owner)[attribute])

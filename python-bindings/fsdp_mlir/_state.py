@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from fsdp_mlir._constants import Constants
 from fsdp_mlir.errors import CaptureError
 
-_OF_MODULES = frozenset(vars(torch.nn.Module()))
+_OF_MODULES = frozenset(key for key in vars(torch.nn.Module()) if "hook" not in key)  # a forward may install hooks, once
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _ABSENT = object()
 
@@ -64,7 +64,7 @@ class Attributes:
             now = _content(holder, path)
             for key in dict.fromkeys([*before, *now]):
                 old, new = before.get(key, _ABSENT), now.get(key, _ABSENT)
-                if old is not new and not (type(old) is type(new) and isinstance(old, _PLAIN) and old == new):
+                if not _is_same(old, new):
                     yield Change(module, f"{path}.{key}" if path else str(key), holder, key, old, new)
 
     def restore(self) -> None:
@@ -86,6 +86,17 @@ class Attributes:
             for key, value in content.items():
                 if isinstance(value, torch.Tensor):
                     yield f"attribute `{f'{path}.{key}' if path else key}` of {module}", value
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """torch.export replaces lists and dictionaries by others like them."""
+    if a is b or type(a) is type(b) and isinstance(a, _PLAIN) and a == b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, (list, tuple, dict)) or len(a) != len(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_is_same(a[key], b[key]) for key in a)
+    return all(map(_is_same, a, b))
 
 
 def keep_constants(changes: list[Change], constants: Constants) -> bool:

@@ -116,7 +116,10 @@ def test_plan_refuses_open_sizes(arguments, tmp_path):
 # Ranks would draw from one generator in an order that depends on timing.
 def test_plan_refuses_dropout(tmp_path):
     errors = refusal("fsdp-plan", FIXTURES / "role_dropout.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
-    assert errors == "fsdp-plan: error: operator 'native_dropout' is not one that a plan may run (at 'native_dropout')\n"
+    assert errors == (
+        "fsdp-plan: error: operator 'native_dropout' is not one that a plan may run: it draws random numbers; set dropout to 0, "
+        "or make what is drawn an input (at 'native_dropout')\n"
+    )
     assert not list(tmp_path.iterdir())
 
 

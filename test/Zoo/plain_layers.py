@@ -554,3 +554,16 @@ class TextCNN(nn.Module):
     def forward(self, input_ids, labels):
         x = self.embed(input_ids).transpose(1, 2)
         return F.cross_entropy(self.head(torch.cat([F.relu(conv(x)).max(-1).values for conv in self.convs], -1)), labels)
+
+
+@plain(features(2, 6, WIDTH, target=lambda: torch.randn(6, 2, CLASSES)))
+class TransposedActivations(Predictor):
+    """Their gradients have other strides than what the kernels return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nn.Linear(WIDTH, CLASSES) for _ in range(3))
+
+    def predict(self, x):
+        log, soft, smooth = (net(x) for net in self.nets)
+        return log.log_softmax(-1).transpose(0, 1) + soft.softmax(-1).transpose(0, 1) + F.gelu(smooth).transpose(0, 1)

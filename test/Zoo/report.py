@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,6 +18,8 @@ with the sentence that stands here. A tenth of the table is made again by every 
 .venv/bin/python -m pytest -n auto test/Zoo --all-models
 ```
 
+and the rows of some models by adding `-k NAME`.
+
 Gradients may differ by 1e-5 of their largest element, losses by 1e-5; what computes in bf16 by 3e-2.
 {summary}
 """
@@ -25,6 +28,21 @@ Gradients may differ by 1e-5 of their largest element, losses by 1e-5; what comp
 def summary(outcomes: list[dict[str, Any]]) -> str:
     agree = sum(not o["sentence"] for o in outcomes)
     return f"{agree} of {len(outcomes)} models agree ({agree / len(outcomes):.1%}), {len(outcomes) - agree} are rejected."
+
+
+def earlier(document: str) -> list[dict[str, Any]]:
+    """The outcomes in a document that was written before."""
+    outcomes, library = [], ""
+    for line in document.splitlines():
+        if line.startswith("## "):
+            library = "plain" if line == "## Hand-written modules" else line[3:]
+        row = re.fullmatch(r"\| (.+) \| ([\d,]+) \| (\d*) \| (?:agrees|([^:]+): (.*)) \|", line)
+        if row:
+            name, parameters, nodes, stage, sentence = row.groups()
+            sentence = (sentence or "").replace("\\|", "|")
+            parameters, nodes = int(parameters.replace(",", "")), int(nodes or 0)
+            outcomes.append(dict(name=name, library=library, parameters=parameters, nodes=nodes, stage=stage or "", sentence=sentence))
+    return outcomes
 
 
 def cell(text: str) -> str:

@@ -175,9 +175,16 @@ def command(stage: str, tool: str, *arguments: Any) -> str:
 def compare(case: Case, module: nn.Module, program: torch.export.ExportedProgram, archive: Path, index: int) -> str:
     """Plans with one set of options and compares one step and a training; returns the options. Raises Failed."""
     ranks, plan_options, run_options = draw(case, scopes(module, program), index)
-    said = " ".join(["--ranks", str(ranks), *plan_options, "|", *run_options])
     plan = archive.with_name(f"{index}.plan")
-    command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
+    try:
+        command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
+    except Failed as failure:
+        least = re.match(r"expected room for (\d+) gathered units", failure.sentence)
+        if least is None or "--limit" not in plan_options:
+            raise
+        plan_options = [*plan_options, "--limit", least[1]]  # shared parameters need more at once than was drawn
+        command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
+    said = " ".join(["--ranks", str(ranks), *plan_options, "|", *run_options])
 
     reference, data = archive.with_name(f"{index}_ref.safetensors"), archive.with_name(f"{index}_data.safetensors")
     batches = [batch(case, number) for number in range(STEPS * ranks)]

@@ -103,6 +103,24 @@ plan.module @windows mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
+// A kernel that ignores the strides of `out` allocates its result, which is
+// copied.
+// CHECK-LABEL: plan.module @strided
+plan.module @strided mesh ["shard" = 1] device "cpu" strategy "" {
+  %g = plan.buffer transient : tensor<2x3xf32>
+  %y = plan.buffer transient : tensor<2x3xf32>
+  %dense = plan.buffer transient : tensor<2x3xf32>
+  %strided = plan.buffer transient : tensor<2x3xf32, #aten.strided<[1, 2]>>
+  plan.program @step {
+    // CHECK: plan.launch "_log_softmax_backward_data.out"
+    plan.launch "_log_softmax_backward_data"(%g, %y, -1, f32) -> %dense <backward>
+    // CHECK: plan.launch "_log_softmax_backward_data"(
+    plan.launch "_log_softmax_backward_data"(%g, %y, -1, f32) -> %strided <backward>
+  }
+}
+
+// -----
+
 // The GPU's mean has a kernel of its own.
 // CHECK-LABEL: plan.module @cuda
 plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
@@ -119,7 +137,7 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
 plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
   %x = plan.buffer transient : tensor<4xf32>
   plan.program @step {
-    // expected-error@+1 {{operator 'rand' is not one that a plan may run}}
+    // expected-error@+1 {{operator 'rand' is not one that a plan may run: it draws random numbers; set dropout to 0, or make what is drawn an input}}
     plan.launch "rand"([4]) -> %x <forward>
   }
 }

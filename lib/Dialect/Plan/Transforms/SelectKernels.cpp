@@ -361,11 +361,21 @@ const Selector::OutOverload &Selector::getOutOverload(const OpFacts &facts) {
   return overload;
 }
 
+// Their overloads with `out` write as if it were dense, whatever its strides:
+// aten/src/ATen/native/cpu/SoftMaxKernel.cpp, Activation.cpp.
+static constexpr StringRef denseOut[] = {
+    "_log_softmax", "_log_softmax_backward_data",
+    "_softmax",     "_softmax_backward_data",
+    "gelu",         "gelu_backward"};
+
 /// The same call of the overload that writes its results, which is left
 /// without what the results say themselves.
 bool Selector::selectOutOverload(const OpFacts &facts) {
   const OutOverload &overload = getOutOverload(facts);
   if (!overload.name || launch.getPresent())
+    return false;
+  if (llvm::is_contained(denseOut, StringRef(facts.name)) &&
+      !aten::isDense(getTensorType(output())))
     return false;
   aten::ArgsAttr args = launch.getArgs();
   auto isKnown = [&](StringAttr keyword) {
@@ -396,7 +406,10 @@ LogicalResult Selector::run(LaunchOp op) {
     return success();
   if (facts->safety == archive::Safety::Never)
     return launch.emitError("operator '")
-           << name() << "' is not one that a plan may run";
+           << name() << "' is not one that a plan may run"
+           << (facts->isRandom ? ": it draws random numbers; set dropout to 0, "
+                                 "or make what is drawn an input"
+                               : "");
   builder.setInsertionPoint(launch);
   if (launch.getOutputs().size() == 1 && !launch.getPresent() &&
       selectEquivalent(facts->equivalent)) {
