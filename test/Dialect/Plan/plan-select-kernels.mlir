@@ -116,6 +116,9 @@ plan.module @strided mesh ["shard" = 1] device "cpu" strategy "" {
     plan.launch "_log_softmax_backward_data"(%g, %y, -1, f32) -> %dense <backward>
     // CHECK: plan.launch "_log_softmax_backward_data"(
     plan.launch "_log_softmax_backward_data"(%g, %y, -1, f32) -> %strided <backward>
+    // What goes element by element keeps to them.
+    // CHECK: plan.launch "mul.out"
+    plan.launch "mul.Tensor"(%g, %y) -> %strided <backward>
   }
 }
 

@@ -361,12 +361,13 @@ const Selector::OutOverload &Selector::getOutOverload(const OpFacts &facts) {
   return overload;
 }
 
-// Their overloads with `out` write as if it were dense, whatever its strides:
-// aten/src/ATen/native/cpu/SoftMaxKernel.cpp, Activation.cpp.
-static constexpr StringRef denseOut[] = {
-    "_log_softmax", "_log_softmax_backward_data",
-    "_softmax",     "_softmax_backward_data",
-    "gelu",         "gelu_backward"};
+/// Whether the overload with `out` keeps to strides that are not row-major.
+/// Those that go element by element do, but for oneDNN's; of the others many
+/// write as if there were none (softmax, pooling, padding), or change them.
+static bool keepsStrides(const OpFacts &facts) {
+  bool isOneDNN = facts.name == "gelu" || facts.name == "gelu_backward";
+  return (facts.tags & archive::TagPointwise) && !isOneDNN;
+}
 
 /// The same call of the overload that writes its results, which is left
 /// without what the results say themselves.
@@ -374,8 +375,10 @@ bool Selector::selectOutOverload(const OpFacts &facts) {
   const OutOverload &overload = getOutOverload(facts);
   if (!overload.name || launch.getPresent())
     return false;
-  if (llvm::is_contained(denseOut, StringRef(facts.name)) &&
-      !aten::isDense(getTensorType(output())))
+  auto isRowMajor = [](Value buffer) {
+    return aten::isDense(getTensorType(buffer));
+  };
+  if (!keepsStrides(facts) && !llvm::all_of(launch.getOutputs(), isRowMajor))
     return false;
   aten::ArgsAttr args = launch.getArgs();
   auto isKnown = [&](StringAttr keyword) {
