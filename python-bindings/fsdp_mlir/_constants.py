@@ -49,7 +49,7 @@ _TAKES_SIZES = set(
     "split pad multinomial interpolate adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d".split()
 )
 _SAYS = {"warn", "warning", "warning_once", "warn_once", "info", "debug", "print"}
-_NOT_MODELS = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))
+_BETWEEN = (os.path.dirname(__file__) + os.sep, torch.overrides.__file__, torch._tensor.__file__)  # a call and its mode
 _EXAMPLE = ""  # among the names of buffers: also depends on the content of an input
 _COMPARISONS = {"__lt__": "<", "lt": "<", "__le__": "<=", "le": "<=", "__gt__": ">", "gt": ">", "__ge__": ">=", "ge": ">="}
 
@@ -99,6 +99,8 @@ class Constants(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _MASKED_SELECT and len(args) == 2 and args[0].shape == args[1].shape:
             func = torch.Tensor.__getitem__
+        if func is torch._assert:
+            return None
         if func is torch.Tensor.__iter__:
             return iter(self.__torch_function__(torch.Tensor.unbind, types, args))
         args, kwargs = self._with_numbers(func, args, kwargs)
@@ -113,6 +115,10 @@ class Constants(TorchFunctionMode):
             if ok:
                 self.used.update(names - {_EXAMPLE})
                 return result
+        if func is torch.Tensor.__bool__ and isinstance(args[0], FakeTensor):
+            passing = _passing(_place())
+            if passing is not None:
+                return passing
         if func in _SIZED_BY_CONTENT and (func not in _BY_COUNTS or tensors[1:] and "output_size" not in kwargs):
             raise SizedByContent(func.__name__)
         if func is torch.Tensor.__getitem__:
@@ -243,31 +249,42 @@ def _is_sized_by_content(func: Callable[..., Any], args: Any) -> bool:
 
 
 def _place() -> tuple[str, int]:
-    """File and line of the model's code that is being traced."""
+    """File and line of the code that asks: the model's, or PyTorch's own."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_MODELS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def _only_says(place: tuple[str, int]) -> bool:
     """Whether the line is part of a test that raises or prints, and does nothing else."""
-    file, line = place
-    return any(first <= line <= last for first, last in _tests(file))
+    return any(place[1] in lines for lines, _ in _tests(place[0]))
+
+
+def _passing(place: tuple[str, int]) -> bool | None:
+    """The truth value of the one thing that such a test asks, with which it does not raise."""
+    return next((passing for lines, passing in _tests(place[0]) if place[1] in lines), None)
 
 
 @functools.cache
-def _tests(file: str) -> list[tuple[int, int]]:
-    """First and last line of each such test."""
+def _tests(file: str) -> list[tuple[range, bool | None]]:
+    """The lines of each such test, and what passes it; None where it asks several things."""
     try:
         statements = list(ast.walk(ast.parse("".join(linecache.getlines(file)))))
     except SyntaxError:
         return []
-    tests = [s.test for s in statements if isinstance(s, ast.Assert)]
+    tests = [(s.test, True) for s in statements if isinstance(s, ast.Assert)]
     for function in (s for s in statements if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef))):
         ifs = [s for s in ast.walk(function) if isinstance(s, ast.If)]
-        tests += [s.test for s in ifs if isinstance(s.body[-1], ast.Raise) or _is_said(s) and not _leaves_names(s, function)]
-    return [(test.lineno, test.end_lineno or test.lineno) for test in tests]
+        tests += [(s.test, False) for s in ifs if isinstance(s.body[-1], ast.Raise) or _is_said(s) and not _leaves_names(s, function)]
+    return [(range(test.lineno, (test.end_lineno or test.lineno) + 1), _answer(test, wanted)) for test, wanted in tests]
+
+
+def _answer(test: ast.expr, wanted: bool) -> bool | None:
+    """What a tensor's truth value must be for `test` to be `wanted`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _answer(test.operand, not wanted)
+    return None if isinstance(test, (ast.BoolOp, ast.IfExp)) else wanted
 
 
 def _is_said(statement: ast.stmt) -> bool:

@@ -135,7 +135,15 @@ def warns(y, ids):
     return y + ids
 
 
-@pytest.mark.parametrize("body", [asserts, raises, warns], ids=lambda f: f.__name__)
+def asserts_of_results(y, ids):
+    torch._assert(ids.min() >= 0, "negative")
+    assert not y.isnan().any()
+    if not (y.abs() < 1e3).all():
+        raise ValueError("too large")
+    return torch.distributions.Normal(y, y.exp()).log_prob(ids.float())
+
+
+@pytest.mark.parametrize("body", [asserts, raises, warns, asserts_of_results], ids=lambda f: f.__name__)
 def test_tests_of_data_that_only_raise_or_warn_are_left_out(body, agrees):
     inputs = (torch.randn(2, 4), torch.arange(8).view(2, 4))
     agrees(Checked(body), inputs, data=(torch.randn(2, 4), torch.arange(1, 9).view(2, 4)))
