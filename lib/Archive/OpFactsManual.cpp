@@ -350,6 +350,9 @@ static constexpr EquivalentRow equivalents[] = {
 static constexpr std::string_view exactOut[] = {
     "abs.out", "add.out", "div.out", "mul.out", "neg.out", "sub.out"};
 
+// aten/src/ATen/native/cpu/Activation.cpp.
+static constexpr std::string_view oneDNN[] = {"gelu", "gelu_backward"};
+
 //===----------------------------------------------------------------------===//
 // Putting it together
 //===----------------------------------------------------------------------===//
@@ -417,6 +420,9 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
       (cost.cost == CostClass::Metadata || cost.cost == CostClass::Copy ||
        cost.cost == CostClass::Fill || cost.cost == CostClass::Elementwise);
   facts.isExact = contains(exactOut, facts.name);
+  facts.keepsStrides = ((facts.tags | familyTags) & TagPointwise) &&
+                       !facts.hasTag(TagReduction) &&
+                       !contains(oneDNN, getBaseName(facts.name));
   for (const EquivalentRow &row : equivalents)
     if (row.name == facts.name)
       facts.equivalent = row.equivalent;

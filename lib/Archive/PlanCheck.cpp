@@ -251,6 +251,18 @@ static bool isInjective(const flatbuffers::Vector<int64_t> &sizes,
   return true;
 }
 
+/// Strides of single elements do not count.
+static bool isRowMajor(const flatbuffers::Vector<int64_t> &sizes,
+                       const flatbuffers::Vector<int64_t> &strides) {
+  int64_t dense = 1;
+  for (uint32_t i = sizes.size(); i-- != 0;) {
+    if (sizes.Get(i) != 1 && strides.Get(i) != dense)
+      return false;
+    dense *= sizes.Get(i);
+  }
+  return true;
+}
+
 /// Finds the bytes of a buffer, counted from the start of its arena.
 bool PlanChecker::checkWindow(uint32_t index) {
   const Buffer &buffer = *plan.buffers()->Get(index);
@@ -312,6 +324,7 @@ bool PlanChecker::checkWindow(uint32_t index) {
   window.end = end;
   window.isInjective = empty || isInjective(sizes, strides);
   window.isDense = window.isInjective && bytes == window.numel * itemSize;
+  window.isRowMajor = empty || isRowMajor(sizes, strides);
 
   bool ownsBytes = buffer.root() == index;
   uint64_t alignment = !ownsBytes ? itemSize

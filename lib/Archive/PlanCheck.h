@@ -54,6 +54,7 @@ private:
     uint64_t begin = 0, end = 0, numel = 0;
     bool isInjective = false; // each element has bytes of its own
     bool isDense = false;     // and there are no holes
+    bool isRowMajor = false;  // and they are in order
   };
 
   // All of these return false after `message` has been set.
@@ -144,6 +145,7 @@ private:
   uint64_t numRanks = 1;
   std::string message;
   std::vector<OperatorSchema> schemas;
+  std::vector<bool> keepStrides;    // of the operators: `out` may have any
   std::vector<uint64_t> groupSizes; // of the communicators
   std::vector<Window> windows;      // of the buffers
   std::set<std::string> names;

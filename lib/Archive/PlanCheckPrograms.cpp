@@ -29,6 +29,7 @@ bool PlanChecker::checkOperators() {
     // Operators of other namespaces are known to the runtime only, and it is
     // there that a user says which others may run.
     constexpr std::string_view aten = "aten::";
+    bool keepsStrides = true;
     if (name.substr(0, aten.size()) == aten) {
       const archive::OpFacts *facts =
           archive::lookupOpFacts(name.substr(aten.size()));
@@ -37,7 +38,10 @@ bool PlanChecker::checkOperators() {
                       facts ? "one that no plan may" : "an unknown one");
       if (facts->schema != text)
         return refuse(place.text(), facts->schema, text);
+      std::string_view packet = name.substr(0, name.find('.'));
+      keepsStrides = facts->keepsStrides || packet.back() == '_';
     }
+    keepStrides.push_back(keepsStrides);
     schemas.push_back(std::move(*schema));
   }
   return true;
@@ -145,6 +149,12 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
         if (ref != -1)
           targets.push_back(static_cast<uint32_t>(ref));
   }
+  for (uint32_t target : targets)
+    if (!keepStrides[launch.op()] && !windows[target].isRowMajor)
+      return refuse(place.text(),
+                    "a row-major target, for " + schema.name +
+                        " ignores other strides",
+                    describeBuffer(target));
 
   size_t expected = schema.hasWrittenArguments() ? 0 : schema.numResults;
   size_t found = launch.results() ? launch.results()->size() : 0;

@@ -143,6 +143,10 @@ struct OpFacts {
   /// Writes each element as one correctly rounded operation on those of its
   /// operands (`add` and `sub` if alpha is 1): the same bits for any strides.
   bool isExact = false;
+  /// Overloads with `out` write any strides. What goes element by element does,
+  /// but for oneDNN's; of the others many write as if `out` were row-major
+  /// (softmax, pooling, padding), or change its strides.
+  bool keepsStrides = false;
   Safety safety = Safety::Unknown;
 
   bool isSafeInPlan() const { return safety >= Safety::Guarded; }

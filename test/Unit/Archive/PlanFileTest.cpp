@@ -563,6 +563,29 @@ TEST(PlanFile, RefusesTargetsThatOverlapThemselves) {
   EXPECT_EQ(write({2, 2, 2}, {7, 0, 0}), refused);
 }
 
+// What softmax writes is row-major, whatever is said of its target.
+TEST(PlanFile, RefusesStridesThatAKernelIgnores) {
+  auto softmax = [](TestPlan::Numbers strides) {
+    return refusalAfter([&](TestPlan &plan) {
+      TestPlan::Buffer other;
+      other.sizes = {4, 2};
+      other.strides = strides;
+      other.root = 6;
+      other.offset = plan.buffers[6].offset;
+      auto out = static_cast<int32_t>(plan.add(other));
+      plan.on(Stream::Compute, Role::Backward)
+          .launch("aten::_softmax.out(Tensor self, int dim, bool half_to_float,"
+                  " *, Tensor(a!) out) -> Tensor(a!)",
+                  {3, plan.integer(0), plan.boolean(false), out});
+    });
+  };
+  EXPECT_EQ(softmax({2, 1}), "accepted");
+  EXPECT_THAT(
+      softmax({1, 4}),
+      testing::HasSubstr("expected a row-major target, for aten::_softmax.out "
+                         "ignores other strides, found buffers[15]"));
+}
+
 TEST(PlanFile, RefusesBadCollectives) {
   auto collective = [](auto add) {
     return refusalAfter(

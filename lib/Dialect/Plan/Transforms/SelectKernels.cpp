@@ -361,14 +361,6 @@ const Selector::OutOverload &Selector::getOutOverload(const OpFacts &facts) {
   return overload;
 }
 
-/// Whether the overload with `out` keeps to strides that are not row-major.
-/// Those that go element by element do, but for oneDNN's; of the others many
-/// write as if there were none (softmax, pooling, padding), or change them.
-static bool keepsStrides(const OpFacts &facts) {
-  bool isOneDNN = facts.name == "gelu" || facts.name == "gelu_backward";
-  return (facts.tags & archive::TagPointwise) && !isOneDNN;
-}
-
 /// The same call of the overload that writes its results, which is left
 /// without what the results say themselves.
 bool Selector::selectOutOverload(const OpFacts &facts) {
@@ -378,7 +370,7 @@ bool Selector::selectOutOverload(const OpFacts &facts) {
   auto isRowMajor = [](Value buffer) {
     return aten::isDense(getTensorType(buffer));
   };
-  if (!keepsStrides(facts) && !llvm::all_of(launch.getOutputs(), isRowMajor))
+  if (!facts.keepsStrides && !llvm::all_of(launch.getOutputs(), isRowMajor))
     return false;
   aten::ArgsAttr args = launch.getArgs();
   auto isKnown = [&](StringAttr keyword) {
