@@ -78,6 +78,24 @@ static void adaptiveMaxPool3dBackward(const Call &call) {
   call.expectContiguous("indices");
 }
 
+/// Kernels pad what they read in memory of their own.
+static void convolution(const Call &call) {
+  Sizes input = call.tensor("input").sizes();
+  std::vector<std::int64_t> padding = call.integers("padding");
+  double padded = 1;
+  for (std::size_t d = 0; d != input.size(); ++d) {
+    double before = 0;
+    if (d >= 2 && !padding.empty())
+      before = double(padding[std::min(d - 2, padding.size() - 1)]);
+    padded *= double(input[d]) + 2 * before;
+  }
+  double most = 0x1p26 + 16 * double(call.tensor("input").numel());
+  call.expect(padded <= most, "padding",
+              "one that makes at most " + std::to_string(std::int64_t(most)) +
+                  " elements",
+              Call::spell(Sizes(padding)));
+}
+
 /// oneDNN knows no strides of 0.
 static void gelu(const Call &call) {
   refuseOverlap("self", call.tensor("self"));
@@ -528,6 +546,8 @@ static constexpr Row rules[] = {
     {"arange", arange},
     {"batch_norm_backward", batchNormBackward},
     {"cat", join},
+    {"convolution", convolution},
+    {"convolution_backward", convolution},
     {"div", roundedDivision},
     {"embedding_dense_backward", embeddingBackward},
     {"floor_divide", division},

@@ -215,6 +215,24 @@ TEST(Guard, AttentionOfNothing) {
                                       "none"));
 }
 
+// A stride as large as the padding makes small tensors of it; the kernel's own
+// memory is not small.
+TEST(Guard, PaddingThatIsAllThereIs) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({1, 1, 4, 4}, 0), w = one.input({1, 1, 2, 2}, 1);
+  std::uint32_t y = one.output({1, 1, 3, 1}, 0);
+  std::int64_t large = 1 << 24;
+  plan.launch(schemaOf("convolution"),
+              {arg(x), arg(w), plan.nothing(), plan.ints({large, large}),
+               plan.ints({large, 0}), plan.ints({1, 1}), plan.boolean(false),
+               plan.ints({0, 0}), plan.integer(1)},
+              "convolution", {y});
+  EXPECT_THAT(refusal(one),
+              HasSubstr("padding: expected one that makes at most 67109120 "
+                        "elements, found [16777216, 0]"));
+}
+
 TEST(Guard, ScaleThatDoesNotFit) {
   OneRank one;
   TestPlan &plan = one.plan;
