@@ -16,7 +16,7 @@ using namespace fsdp::fuzz;
 
 static constexpr const char *pipelines[] = {
     // The aten level.
-    "fsdp-retarget",
+    "aten-retarget-device",
     "fsdp-assign-units",
     "fsdp-assign-units{wrap=size:8}",
     "fsdp-assign-units{wrap=scope:.*}",
@@ -29,7 +29,7 @@ static constexpr const char *pipelines[] = {
     "fsdp-reshard-policy{after-forward=false}",
     "fsdp-insert-optimizer",
     "fsdp-insert-optimizer{optimizer=sgd momentum=true}",
-    "fsdp-split-init{max-bytes=64}",
+    "fsdp-hoist-constants{max-bytes=64}",
     "fsdp-remat{scopes=.*}",
     "fsdp-remat{budget=64}",
     "fsdp-verify-logical",
@@ -41,8 +41,8 @@ static constexpr const char *pipelines[] = {
     "fsdp-bucket{mode=copy bytes=64}",
     "fsdp-limit-in-flight{gathers=1 raise=true}",
     "fsdp-limit-in-flight{bytes=64}",
-    "fsdp-place-reduce{wait=backward}",
-    "fsdp-place-reduce{wait=next}",
+    "fsdp-place-reduce-waits{wait=backward}",
+    "fsdp-place-reduce-waits{wait=next}",
     "fsdp-annotate-costs{hardware=h100}",
     "fsdp-schedule{algorithm=program}",
     "fsdp-schedule{algorithm=list memory-limit=1024}",
@@ -59,7 +59,7 @@ static constexpr const char *pipelines[] = {
     "plan.module(plan-fold-views)",
     "plan.module(plan-select-kernels)",
     "plan.module(plan-assign-memory)",
-    "plan.module(plan-assign-events)",
+    "plan.module(plan-insert-sync)",
     "plan.module(plan-verify)",
     // From one end to the other.
     "fsdp-pipeline{ranks=4 list=true}",

@@ -23,7 +23,7 @@ inline void buildSchedulePipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
   if (options.device == "cuda")
-    pm.addPass(aten::createRetargetPass());
+    pm.addPass(aten::createRetargetDevicePass());
   buildFSDPPipeline(pm, options);
 }
 

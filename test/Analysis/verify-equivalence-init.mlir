@@ -1,7 +1,7 @@
 // What moved into @init counts as if it were computed in the step.
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-split-init --fsdp-verify-equivalence -o %t.mlir
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-hoist-constants --fsdp-verify-equivalence -o %t.mlir
 // RUN: FileCheck %s < %t.mlir
-// RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=2 --fsdp-split-init --cse --fsdp-verify-equivalence | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=2 --fsdp-hoist-constants --cse --fsdp-verify-equivalence | FileCheck %s --check-prefix=LLAMA
 
 // Another operator, constant or buffer in it; results exchanged; none; an effect.
 // RUN: sed '/@init/,/return/s/"cos"/"sin"/' %t.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=OPERATOR

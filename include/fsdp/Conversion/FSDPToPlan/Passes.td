@@ -11,7 +11,7 @@ def ConvertFSDPToPlan : Pass<"convert-fsdp-to-plan", "::mlir::ModuleOp"> {
     One to one: a call becomes a launch, a launched collective a command on its
     stream, and a value a buffer. The waits of the scheduled level vanish: a
     command that reads a buffer waits for who writes it, and the events for that
-    are made by `plan-assign-events`.
+    are made by `plan-insert-sync`.
 
     State that is both an argument and a result is one buffer. A gathered unit
     is the shard itself where a group has one rank, and the shard is cast ahead

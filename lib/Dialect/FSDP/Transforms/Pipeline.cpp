@@ -57,7 +57,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   InsertOptimizerPassOptions optimizer;
   optimizer.optimizer = options.optimizer;
   pm.addPass(createInsertOptimizerPass(optimizer));
-  pm.addPass(createSplitInitPass());
+  pm.addPass(createHoistConstantsPass());
 
   RematPassOptions remat;
   remat.scopes = options.remat;
@@ -78,9 +78,9 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   limit.bytes = options.limitBytes;
   limit.raise = options.raiseLimit;
   pm.addPass(createLimitInFlightPass(limit));
-  PlaceReducePassOptions placeReduce;
+  PlaceReduceWaitsPassOptions placeReduce;
   placeReduce.wait = options.reduceWait;
-  pm.addPass(createPlaceReducePass(placeReduce));
+  pm.addPass(createPlaceReduceWaitsPass(placeReduce));
   if (options.list || !options.hardware.empty()) {
     AnnotateCostsPassOptions costs;
     costs.hardware = options.hardware;

@@ -26,7 +26,7 @@ void plan::buildLowerToPlanPipeline(OpPassManager &pm,
   nested.addPass(createSelectKernels());
   nested.addPass(createFoldCopies());
   nested.addPass(createAssignMemory());
-  nested.addPass(createAssignEvents());
+  nested.addPass(createInsertSync());
 }
 
 namespace {

@@ -7,8 +7,8 @@ import re
 import subprocess
 import sys
 
-SHARD = ["--fsdp-assign-units", "--fsdp-shard=ranks=4", "--fsdp-insert-optimizer", "--fsdp-split-init", "--fsdp-async"]
-PREFETCHED = ["--fsdp-prefetch=forward=1", "--fsdp-bucket=blocks=2", "--fsdp-limit-in-flight=gathers=3", "--fsdp-place-reduce=wait=next"]
+SHARD = ["--fsdp-assign-units", "--fsdp-shard=ranks=4", "--fsdp-insert-optimizer", "--fsdp-hoist-constants", "--fsdp-async"]
+PREFETCHED = ["--fsdp-prefetch=forward=1", "--fsdp-bucket=blocks=2", "--fsdp-limit-in-flight=gathers=3", "--fsdp-place-reduce-waits=wait=next"]
 VERIFY = ["--fsdp-apply-schedule", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]
 REMARKS = ["--remarks-filter=fsdp-schedule", "--remark-format=emitRemark", "-o", "/dev/null"]
 

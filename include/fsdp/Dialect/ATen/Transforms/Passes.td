@@ -29,7 +29,7 @@ def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
   let dependentDialects = ["::fsdp::aten::ATenDialect"];
 }
 
-def RetargetPass : Pass<"fsdp-retarget", "::mlir::ModuleOp"> {
+def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
   let summary = "let a step captured for one kind of device run on another";
   let description = [{
     Device arguments become the new device. Attention, which PyTorch decides at

@@ -111,6 +111,28 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
   ];
 }
 
+def HoistConstantsPass : Pass<"fsdp-hoist-constants", "::mlir::ModuleOp"> {
+  let summary = "compute once what depends on constants alone";
+  let description = [{
+    What the step computes from constants and embedded buffers alone, and the
+    same each time (ranges, masks, position tables), moves into `@init`, which
+    runs once. What the step reads of it are results of `@init`, which persist:
+    so they may take `max-bytes` in all, and where they would take more, the
+    largest stay in the step. Random and unknown operators never move. Views stay
+    where they are read.
+
+    The default is a causal mask of 8192 x 8192 truth values: less than 1 % of a
+    GPU's memory, and below the activations of any model with such sequences.
+
+    Before and after: the logical level. Remark `init`, and `too-large` for each
+    result that stays in the step.
+  }];
+  let options = [
+    Option<"maxBytes", "max-bytes", "int64_t", "64 << 20",
+           "How many bytes the results of @init may take.">,
+  ];
+}
+
 def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
   let summary = "update the shards at the end of the step";
   let description = [{
@@ -161,7 +183,7 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
   ];
 }
 
-def PlaceReducePass : Pass<"fsdp-place-reduce", "::mlir::ModuleOp"> {
+def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
   let summary = "say when the backward waits for reductions";
   let description = [{
     A reduction is launched as soon as the last gradient of its unit is there,
@@ -329,28 +351,6 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
   ];
 }
 
-def SplitInitPass : Pass<"fsdp-split-init", "::mlir::ModuleOp"> {
-  let summary = "compute once what depends on constants alone";
-  let description = [{
-    What the step computes from constants and embedded buffers alone, and the
-    same each time (ranges, masks, position tables), moves into `@init`, which
-    runs once. What the step reads of it are results of `@init`, which persist:
-    so they may take `max-bytes` in all, and where they would take more, the
-    largest stay in the step. Random and unknown operators never move. Views stay
-    where they are read.
-
-    The default is a causal mask of 8192 x 8192 truth values: less than 1 % of a
-    GPU's memory, and below the activations of any model with such sequences.
-
-    Before and after: the logical level. Remark `init`, and `too-large` for each
-    result that stays in the step.
-  }];
-  let options = [
-    Option<"maxBytes", "max-bytes", "int64_t", "64 << 20",
-           "How many bytes the results of @init may take.">,
-  ];
-}
-
 def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {
   let summary = "check that the step computes what its source does";
   let description = [{
@@ -408,7 +408,7 @@ def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
     no control around it depends on what may differ from rank to rank. Launches of
     a bucket stand next to each other, and are of one operation, communicator and
     phase; copied ones, of one element type. Collectives of two communicators whose groups have two ranks or more in
-    common start in the order of the block as well: `--plan-assign-events` has them
+    common start in the order of the block as well: `--plan-insert-sync` has them
     wait for each other.
 
     Before and after: the scheduled level.

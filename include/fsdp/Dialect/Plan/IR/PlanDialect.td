@@ -35,7 +35,7 @@ def Plan_Dialect : Dialect {
     | `plan-fold-views` | views are windows; they launch nothing |
     | `plan-select-kernels` | every launch is a kernel that writes its result in place, or takes the allocator hook |
     | `plan-assign-memory` | every buffer has an offset |
-    | `plan-assign-events` | everything that is ordered across streams has an event |
+    | `plan-insert-sync` | everything that is ordered across streams has an event |
   }];
   let cppNamespace = "::fsdp::plan";
   let useDefaultTypePrinterParser = 1;

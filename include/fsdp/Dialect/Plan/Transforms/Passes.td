@@ -9,7 +9,7 @@
 
 include "mlir/Pass/PassBase.td"
 
-def AssignEvents : Pass<"plan-assign-events", "::fsdp::plan::ModuleOp"> {
+def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
   let summary = "order across streams what depends on each other";
   let description = [{
     A command that reads what another stream writes, writes what another stream

@@ -1,9 +1,9 @@
 // What is the same in every step is computed once.
-// RUN: fsdp-opt %s --fsdp-split-init | FileCheck %s
-// RUN: fsdp-opt %s --fsdp-split-init --remarks-filter=fsdp-split-init --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
-// RUN: fsdp-opt %s --fsdp-split-init=max-bytes=63 --remarks-filter=fsdp-split-init --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=SMALL
-// RUN: fsdp-opt %s --fsdp-split-init=max-bytes=0 | FileCheck %s --check-prefix=NONE
-// RUN: fsdp-opt %s --fsdp-split-init | not fsdp-opt --fsdp-split-init 2>&1 | FileCheck %s --check-prefix=TWICE
+// RUN: fsdp-opt %s --fsdp-hoist-constants | FileCheck %s
+// RUN: fsdp-opt %s --fsdp-hoist-constants --remarks-filter=fsdp-hoist-constants --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: fsdp-opt %s --fsdp-hoist-constants=max-bytes=63 --remarks-filter=fsdp-hoist-constants --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: fsdp-opt %s --fsdp-hoist-constants=max-bytes=0 | FileCheck %s --check-prefix=NONE
+// RUN: fsdp-opt %s --fsdp-hoist-constants | not fsdp-opt --fsdp-hoist-constants 2>&1 | FileCheck %s --check-prefix=TWICE
 
 // Both layers' masks are one, and what has an embedded content counts as known.
 // CHECK: func.func @init(%[[F:.*]]: tensor<4xf32> {aten.buffer = "freq", aten.value = {{.*}}}) -> (tensor<4xf32>, tensor<4x4xf32>) {
@@ -25,11 +25,11 @@
 // CHECK-NEXT: aten.call "add.Tensor"(%{{.*}}, %[[M]])
 // CHECK-NEXT: aten.call "add.Tensor"(%{{.*}}, %[[M]])
 
-// REMARK: remark: [Passed] init | Category:fsdp-split-init | Function=step | Bytes=80, Operations=3, Results=2
+// REMARK: remark: [Passed] init | Category:fsdp-hoist-constants | Function=step | Bytes=80, Operations=3, Results=2
 
 // The mask is too large: what it is made from persists in its place.
-// SMALL: remark: [Missed] too-large | Category:fsdp-split-init | Function=step | Bytes=64, MaxBytes=63
-// SMALL: remark: [Passed] init | Category:fsdp-split-init | Function=step | Bytes=32, Operations=2, Results=2
+// SMALL: remark: [Missed] too-large | Category:fsdp-hoist-constants | Function=step | Bytes=64, MaxBytes=63
+// SMALL: remark: [Passed] init | Category:fsdp-hoist-constants | Function=step | Bytes=32, Operations=2, Results=2
 // SMALL: func.func @step
 // SMALL: aten.call "sub.Tensor"
 // SMALL-NOT: aten.call "sub.Tensor"

@@ -1,4 +1,4 @@
-// RUN: fsdp-opt %s --plan-assign-events --split-input-file | FileCheck %s
+// RUN: fsdp-opt %s --plan-insert-sync --split-input-file | FileCheck %s
 
 // The compute stream waits for the gather at its first use, once.
 // CHECK-LABEL: plan.module @gather

@@ -1,8 +1,8 @@
-// RUN: fsdp-opt %s -split-input-file -verify-diagnostics --fsdp-retarget=device=cuda | FileCheck %s
-// RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=LLAMA
-// RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=BERT
-// RUN: fsdp-translate --import-pt2 %fixtures/llama_bf16.pt2 | fsdp-opt --fsdp-retarget | FileCheck %s --check-prefix=LLAMA
-// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-retarget=device=cpu | FileCheck %s --check-prefix=SAME
+// RUN: fsdp-opt %s -split-input-file -verify-diagnostics --aten-retarget-device=device=cuda | FileCheck %s
+// RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=BERT
+// RUN: fsdp-translate --import-pt2 %fixtures/llama_bf16.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --aten-retarget-device=device=cpu | FileCheck %s --check-prefix=SAME
 
 // LLAMA: aten.device = #aten<device cuda>
 // LLAMA-NOT: _for_cpu

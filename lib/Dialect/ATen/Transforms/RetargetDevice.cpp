@@ -1,4 +1,4 @@
-//===- Retarget.cpp - Another kind of device ------------------------------===//
+//===- RetargetDevice.cpp - Another kind of device ------------------------===//
 //
 // Device arguments, and attention: the one operator family that PyTorch
 // chooses by device when a step is captured.
@@ -16,7 +16,7 @@ using namespace fsdp;
 using namespace fsdp::aten;
 
 namespace fsdp::aten {
-#define GEN_PASS_DEF_RETARGETPASS
+#define GEN_PASS_DEF_RETARGETDEVICEPASS
 #include "fsdp/Dialect/ATen/Transforms/Passes.h.inc"
 } // namespace fsdp::aten
 
@@ -64,8 +64,9 @@ private:
   SmallVector<StringAttr> keywords;
 };
 
-struct RetargetPass : aten::impl::RetargetPassBase<RetargetPass> {
-  using RetargetPassBase::RetargetPassBase;
+struct RetargetDevicePass
+    : aten::impl::RetargetDevicePassBase<RetargetDevicePass> {
+  using RetargetDevicePassBase::RetargetDevicePassBase;
 
   void runOnOperation() override;
 
@@ -97,7 +98,7 @@ static Attribute replaceDevice(Attribute attribute, Device from, Device to) {
              : attribute;
 }
 
-void RetargetPass::retargetDevices(CallOp call) {
+void RetargetDevicePass::retargetDevices(CallOp call) {
   ArgsAttr args = call.getArgs();
   SmallVector<Attribute> values;
   for (Attribute value : args.getValues())
@@ -106,7 +107,7 @@ void RetargetPass::retargetDevices(CallOp call) {
     call.setArgsAttr(ArgsAttr::get(&getContext(), values, args.getKeywords()));
 }
 
-LogicalResult RetargetPass::check(CallOp call, OpFoldResult mask) {
+LogicalResult RetargetDevicePass::check(CallOp call, OpFoldResult mask) {
   RankedTensorType query = typeOf(call, 0), key = typeOf(call, 1);
   if (query.getRank() != 4 || !query.hasStaticShape() || key.getRank() != 4 ||
       !key.hasStaticShape())
@@ -139,7 +140,8 @@ LogicalResult RetargetPass::check(CallOp call, OpFoldResult mask) {
 }
 
 /// The kernel wants a mask with all batches and heads: a view.
-Value RetargetPass::expandMask(CallOp call, Value mask, OpBuilder &builder) {
+Value RetargetDevicePass::expandMask(CallOp call, Value mask,
+                                     OpBuilder &builder) {
   RankedTensorType query = typeOf(call, 0);
   SmallVector<int64_t> shape(query.getShape());
   shape[3] = typeOf(call, 1).getDimSize(2);
@@ -161,7 +163,7 @@ Value RetargetPass::expandMask(CallOp call, Value mask, OpBuilder &builder) {
       .getResult(0);
 }
 
-LogicalResult RetargetPass::retargetAttention(CallOp call) {
+LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
   MLIRContext *context = &getContext();
   OpBuilder builder(call);
   Attribute none = builder.getUnitAttr();
@@ -244,7 +246,7 @@ LogicalResult RetargetPass::retargetAttention(CallOp call) {
   return success();
 }
 
-void RetargetPass::runOnOperation() {
+void RetargetDevicePass::runOnOperation() {
   StringRef name = ATenDialect::getDeviceAttrName();
   auto from = getOperation()->getAttrOfType<DeviceAttr>(name);
   if (from && from.getValue() == device)

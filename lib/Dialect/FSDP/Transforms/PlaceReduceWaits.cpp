@@ -1,4 +1,4 @@
-//===- PlaceReduce.cpp - Say when the backward waits for reductions -------===//
+//===- PlaceReduceWaits.cpp - Say when the backward waits -----------------===//
 //
 // A reduction is launched as soon as the last gradient of its unit is there;
 // this is about the other end.
@@ -13,7 +13,7 @@
 using namespace mlir;
 
 namespace fsdp {
-#define GEN_PASS_DEF_PLACEREDUCEPASS
+#define GEN_PASS_DEF_PLACEREDUCEWAITSPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 /// The unit whose gradient `op` reduces; empty for anything else, as the loss.
@@ -41,8 +41,9 @@ static Operation *getEndOfBackward(Block &block) {
 }
 
 namespace {
-class PlaceReducePass : public impl::PlaceReducePassBase<PlaceReducePass> {
-  using PlaceReducePassBase::PlaceReducePassBase;
+class PlaceReduceWaitsPass
+    : public impl::PlaceReduceWaitsPassBase<PlaceReduceWaitsPass> {
+  using PlaceReduceWaitsPassBase::PlaceReduceWaitsPassBase;
 
   void runOnOperation() final {
     FailureOr<func::FuncOp> step = getStep(getOperation());
@@ -69,9 +70,10 @@ class PlaceReducePass : public impl::PlaceReducePassBase<PlaceReducePass> {
     }
     for (const Move &move : llvm::reverse(moves)) {
       move.wait->moveBefore(move.before);
-      remark::passed(move.launch->getLoc(), remark::RemarkOpts::name("reduce")
-                                                .category("fsdp-place-reduce")
-                                                .function("step"))
+      remark::passed(move.launch->getLoc(),
+                     remark::RemarkOpts::name("reduce")
+                         .category("fsdp-place-reduce-waits")
+                         .function("step"))
           << remark::metric("Unit", getReducedUnit(*move.launch))
           << remark::metric("Wait", wait == ReduceWait::Next
                                         ? "in front of the next gradient"

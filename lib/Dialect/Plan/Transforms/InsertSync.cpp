@@ -1,4 +1,4 @@
-//===- AssignEvents.cpp - Order across streams ----------------------------===//
+//===- InsertSync.cpp - Order across streams ------------------------------===//
 //
 // Events for every dependence between streams, by vector clocks: what a stream
 // has waited for, and what that had waited for, need not be waited for again.
@@ -23,7 +23,7 @@
 #include <map>
 
 namespace fsdp::plan {
-#define GEN_PASS_DEF_ASSIGNEVENTS
+#define GEN_PASS_DEF_INSERTSYNC
 #include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
 } // namespace fsdp::plan
 
@@ -194,7 +194,7 @@ void EventAssigner::run() {
 }
 
 namespace {
-struct AssignEvents : impl::AssignEventsBase<AssignEvents> {
+struct InsertSync : impl::InsertSyncBase<InsertSync> {
   void runOnOperation() override {
     for (auto program : getOperation().getBody().front().getOps<ProgramOp>()) {
       for (Role last : {Role::Forward, Role::Backward, Role::Update})

@@ -1,4 +1,4 @@
-//===- SplitInit.cpp - Compute once what every step computes anew ---------===//
+//===- HoistConstants.cpp - Compute once what each step would -------------===//
 //
 // What depends on constants alone moves into `@init`. Views stay with those
 // who read them: they cost nothing, and their memory is somebody else's.
@@ -19,7 +19,7 @@
 using namespace mlir;
 
 namespace fsdp {
-#define GEN_PASS_DEF_SPLITINITPASS
+#define GEN_PASS_DEF_HOISTCONSTANTSPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 /// Elements times their size.
@@ -29,9 +29,9 @@ static int64_t getBytes(Value value) {
 }
 
 namespace {
-class InitSplitter {
+class ConstantHoister {
 public:
-  InitSplitter(func::FuncOp step, int64_t maxBytes)
+  ConstantHoister(func::FuncOp step, int64_t maxBytes)
       : step(step), maxBytes(maxBytes), block(step.getBody().front()) {}
 
   /// Moves what fits.
@@ -49,7 +49,7 @@ private:
   bool isMovable(Operation &op) const;
   remark::RemarkOpts getRemark(StringRef name) {
     return remark::RemarkOpts::name(name)
-        .category("fsdp-split-init")
+        .category("fsdp-hoist-constants")
         .function("step");
   }
 
@@ -66,7 +66,7 @@ private:
 } // namespace
 
 /// Constants, and buffers that no checkpoint has and no step changes.
-void InitSplitter::findFixedArguments() {
+void ConstantHoister::findFixedArguments() {
   DenseSet<Attribute> mutated;
   for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
     mutated.insert(
@@ -81,12 +81,12 @@ void InitSplitter::findFixedArguments() {
   }
 }
 
-bool InitSplitter::isFixed(Value value) const {
+bool ConstantHoister::isFixed(Value value) const {
   Operation *op = value.getDefiningOp();
   return op ? movable.contains(op) : fixedArguments.contains(value);
 }
 
-bool InitSplitter::isMovable(Operation &op) const {
+bool ConstantHoister::isMovable(Operation &op) const {
   auto call = dyn_cast<aten::CallOp>(op);
   if (!call || !call.getFacts() || !isMemoryEffectFree(call) ||
       tooLarge.contains(call))
@@ -101,7 +101,7 @@ bool InitSplitter::isMovable(Operation &op) const {
                       [&](Value input) { return isFixed(input); });
 }
 
-void InitSplitter::findMovable() {
+void ConstantHoister::findMovable() {
   movable.clear();
   for (Operation &op : block)
     if (isMovable(op))
@@ -110,7 +110,7 @@ void InitSplitter::findMovable() {
 
 /// Each layer has its own mask, equal to all others: in `@init`, scope and
 /// phase mean nothing.
-void InitSplitter::mergeEqual() {
+void ConstantHoister::mergeEqual() {
   std::map<SmallVector<const void *>, Operation *> first;
   for (Operation &op : llvm::make_early_inc_range(block)) {
     if (!movable.contains(&op))
@@ -132,7 +132,7 @@ void InitSplitter::mergeEqual() {
 }
 
 /// The memory that the step reads of what is movable.
-void InitSplitter::findResults() {
+void ConstantHoister::findResults() {
   views.clear();
   results.clear();
   bytes = 0;
@@ -158,7 +158,7 @@ void InitSplitter::findResults() {
 
 /// True if the results do not take too many bytes; else the largest are marked
 /// to stay, so that the fewest operations do.
-bool InitSplitter::fits() {
+bool ConstantHoister::fits() {
   if (bytes <= maxBytes)
     return true;
   SmallVector<Value> bySize(results.begin(), results.end());
@@ -180,7 +180,7 @@ bool InitSplitter::fits() {
   return false;
 }
 
-void InitSplitter::createInit() {
+void ConstantHoister::createInit() {
   OpBuilder builder(step);
   auto init = func::FuncOp::create(builder, step.getLoc(), "init",
                                    builder.getFunctionType({}, {}));
@@ -227,7 +227,7 @@ void InitSplitter::createInit() {
 }
 
 /// Reads results of `@init` in place of what has moved.
-void InitSplitter::rewriteStep() {
+void ConstantHoister::rewriteStep() {
   Builder builder(step.getContext());
   Ports arguments = getArguments(step);
   for (auto [index, value] : llvm::enumerate(results)) {
@@ -245,7 +245,7 @@ void InitSplitter::rewriteStep() {
       op.erase();
 }
 
-void InitSplitter::run() {
+void ConstantHoister::run() {
   findFixedArguments();
   findMovable();
   mergeEqual();
@@ -258,8 +258,9 @@ void InitSplitter::run() {
 }
 
 namespace {
-class SplitInitPass : public impl::SplitInitPassBase<SplitInitPass> {
-  using SplitInitPassBase::SplitInitPassBase;
+class HoistConstantsPass
+    : public impl::HoistConstantsPassBase<HoistConstantsPass> {
+  using HoistConstantsPassBase::HoistConstantsPassBase;
 
   void runOnOperation() final {
     FailureOr<func::FuncOp> step = getStep(getOperation());
@@ -269,7 +270,7 @@ class SplitInitPass : public impl::SplitInitPassBase<SplitInitPass> {
       init->emitError("expected no '@init' yet, found one");
       return signalPassFailure();
     }
-    InitSplitter(*step, maxBytes).run();
+    ConstantHoister(*step, maxBytes).run();
   }
 };
 } // namespace
