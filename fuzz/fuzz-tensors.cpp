@@ -33,7 +33,7 @@ struct Trainer {
     return std::move(*plan);
   }
 
-  /// What is refused says why, as an `Error`.
+  /// What is rejected says why, as an `Error`.
   template <typename Function> void attempt(Function &&function) {
     try {
       if (!session)

@@ -39,27 +39,27 @@ from tqdm import tqdm
 Tensors = dict[str, torch.Tensor]
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The graph has no such reference; the message says why."""
 
 
 def load(path: Path) -> ExportedProgram:
-    """A training graph from a .pt2 file. Raises Refused if the file is none, or if its result is a matter of chance."""
+    """A training graph from a .pt2 file. Raises Rejected if the file is none, or if its result is a matter of chance."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.load(path)
     except Exception as error:
-        raise Refused(
+        raise Rejected(
             f"{path}: not a torch.export archive that this torch can load; "
             f"if it has custom operations, name the module that registers them with --import ({str(error).splitlines()[0].strip()})"
         ) from error
     if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
-        raise Refused(f"{path}: the graph has no loss output; capture it with fsdp_mlir.capture")
+        raise Rejected(f"{path}: the graph has no loss output; capture it with fsdp_mlir.capture")
     for node in program.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags and _draws(node):
-            raise Refused(f"{path}: `{node.name}` draws random numbers, so there is no one right result for it")
+            raise Rejected(f"{path}: `{node.name}` draws random numbers, so there is no one right result for it")
     return program
 
 
@@ -213,8 +213,8 @@ def main(arguments: list[str] | None = None) -> int:
     for path in options.graphs:
         try:
             program = load(path)
-        except Refused as refusal:
-            print(f"error: {refusal}", file=sys.stderr)
+        except Rejected as rejection:
+            print(f"error: {rejection}", file=sys.stderr)
             return 1
         name, metadata = f"{path.stem}_ref{options.ranks}.safetensors", {"ranks": str(options.ranks)}
         if options.steps:

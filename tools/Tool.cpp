@@ -36,7 +36,7 @@ void fsdp::initTool(const char *name) {
                         "and its files.\n");
 }
 
-LogicalResult fsdp::refuse(const llvm::Twine &sentence) {
+LogicalResult fsdp::reject(const llvm::Twine &sentence) {
   llvm::errs() << toolName << ": error: " << archive::escape(sentence.str())
                << "\n";
   return failure();
@@ -48,7 +48,7 @@ LogicalResult fsdp::finishOutput() {
   if (!error)
     return success();
   llvm::outs().clear_error();
-  return refuse("standard output: cannot write: " + error.message());
+  return reject("standard output: cannot write: " + error.message());
 }
 
 LogicalResult
@@ -59,7 +59,7 @@ fsdp::filterFile(StringRef input, StringRef output,
   if (output != "-")
     if (auto error = archive::checkOutputs({{"-o", output.str()}},
                                            {{"the input", input.str()}}))
-      return refuse(error->message);
+      return reject(error->message);
   // Read, not mapped: who truncates the file must not kill the command.
   llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> buffer =
       archive::PT2Archive::isArchive(input.str())
@@ -70,7 +70,7 @@ fsdp::filterFile(StringRef input, StringRef output,
                                         /*RequiresNullTerminator=*/true,
                                         /*IsVolatile=*/true, llvm::Align(16));
   if (!buffer)
-    return refuse(input + ": cannot open: " + buffer.getError().message());
+    return reject(input + ": cannot open: " + buffer.getError().message());
   if (output == "-") {
     LogicalResult result = job(std::move(*buffer), llvm::outs());
     return success(succeeded(finishOutput()) && succeeded(result));
@@ -80,5 +80,5 @@ fsdp::filterFile(StringRef input, StringRef output,
   if (failed(job(std::move(*buffer), stream)))
     return failure();
   auto written = archive::writeFile(output.str(), {content});
-  return written ? success() : refuse(written.error().message);
+  return written ? success() : reject(written.error().message);
 }

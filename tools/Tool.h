@@ -19,7 +19,7 @@ namespace fsdp {
 void initTool(const char *name);
 
 /// Prints `<tool>: error: <sentence>`, escaped.
-mlir::LogicalResult refuse(const llvm::Twine &sentence);
+mlir::LogicalResult reject(const llvm::Twine &sentence);
 
 /// Flushes the standard output. Fails, with a sentence, if some of it is lost.
 mlir::LogicalResult finishOutput();

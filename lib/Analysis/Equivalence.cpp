@@ -314,7 +314,7 @@ void Equivalence::numberOther(Operation &op, Effects &effects) {
 // Parameters and gradients
 //===----------------------------------------------------------------------===//
 
-/// Pieces make a whole again when those ranks gather that had cut it.
+/// Pieces make a whole again when those ranks gather that had sharded it.
 LogicalResult Equivalence::numberGather(CollectiveOpInterface gather) {
   Value shard = gather->getOperand(0), full = gather->getResult(0);
   PieceOp piece = pieces.lookup(numbers.lookup(shard));
@@ -326,8 +326,8 @@ LogicalResult Equivalence::numberGather(CollectiveOpInterface gather) {
       gather.getGroupAxes()) {
     InFlightDiagnostic diagnostic =
         gather->emitError("expected to gather pieces over the axes ")
-        << piece.getAxes() << " over which they were cut, found other axes";
-    diagnostic.attachNote(piece.getLoc()) << "cut here";
+        << piece.getAxes() << " over which they were sharded, found other axes";
+    diagnostic.attachNote(piece.getLoc()) << "sharded here";
     return diagnostic;
   }
   forward(piece.getFull(), full);

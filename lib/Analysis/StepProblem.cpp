@@ -52,7 +52,7 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step) {
     byPosition.push_back(number);
     scheduling::Operation &row = problem.operations.back();
     if (llvm::AddOverflow(row.duration, getCost(&op), row.duration))
-      row.duration = std::numeric_limits<int64_t>::max(); // which is refused
+      row.duration = std::numeric_limits<int64_t>::max(); // which is rejected
     row.stream = row.sequence = uint32_t(getStream(&op));
     for (Value operand : op.getOperands()) {
       if (Operation *producer = operand.getDefiningOp())

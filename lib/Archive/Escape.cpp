@@ -45,17 +45,17 @@ static std::string format(const char *pattern, uint32_t code) {
   return digits;
 }
 
-/// Calls `visit` with each character and its number, and `refuse` with each
+/// Calls `visit` with each character and its number, and `reject` with each
 /// byte that is part of none.
-template <typename Visitor, typename Refusal>
+template <typename Visitor, typename Rejection>
 static void forEachCharacter(std::string_view text, Visitor visit,
-                             Refusal refuse) {
+                             Rejection reject) {
   while (!text.empty()) {
     size_t length = getLength(text);
     if (length)
       visit(text.substr(0, length), decode(text.substr(0, length)));
     else
-      refuse(static_cast<unsigned char>(text.front()));
+      reject(static_cast<unsigned char>(text.front()));
     text.remove_prefix(length ? length : 1);
   }
 }

@@ -30,10 +30,10 @@ public:
                                     std::string_view text, std::string path);
 
   struct Member;
-  /// The members in the order of the file. Refuses what is not an object, and
+  /// The members in the order of the file. Rejects what is not an object, and
   /// keys that occur twice.
   Expected<std::vector<Member>> members() const;
-  /// The elements. Refuses what is not an array.
+  /// The elements. Rejects what is not an array.
   Expected<std::vector<JSONCursor>> elements() const;
   /// The member called `key` of an object that has it, once.
   Expected<JSONCursor> at(std::string_view key) const;

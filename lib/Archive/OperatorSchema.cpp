@@ -86,7 +86,7 @@ std::optional<OperatorSchema::Argument> parseArgument(std::string_view text) {
   if (equals != rest.npos)
     argument.fallback = trim(rest.substr(equals + 1));
 
-  // The alias annotation stands behind the kind: `Tensor(a!)[]`.
+  // The alias annotation stands after the kind: `Tensor(a!)[]`.
   size_t kindEnd = type->find_first_of("([?");
   argument.kind = type->substr(0, kindEnd);
   std::string_view suffix =

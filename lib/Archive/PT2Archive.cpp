@@ -97,7 +97,7 @@ Expected<size_t> PT2Archive::readDirectory() {
   ZipSource source{file};
   zip_error_t cause;
   zip_error_init(&cause);
-  auto refuseZip = [&] {
+  auto rejectZip = [&] {
     Error result = error("zip", std::string("expected a zip file, found an "
                                             "error: ") +
                                     zip_error_strerror(&cause));
@@ -107,12 +107,12 @@ Expected<size_t> PT2Archive::readDirectory() {
   zip_source_t *zipSource =
       zip_source_function_create(ZipSource::callback, &source, &cause);
   if (!zipSource)
-    return refuseZip();
+    return rejectZip();
   std::unique_ptr<zip_t, decltype(&zip_discard)> zip(
       zip_open_from_source(zipSource, ZIP_RDONLY, &cause), &zip_discard);
   if (!zip) {
     zip_source_free(zipSource);
-    return refuseZip();
+    return rejectZip();
   }
 
   zip_int64_t numEntries = zip_get_num_entries(zip.get(), 0);
@@ -377,25 +377,25 @@ Expected<size_t> PT2Archive::readTable(const std::string &folder,
   auto text = readText(name);
   if (!text)
     return text.error();
-  auto refuse = [&](const Error &why) {
+  auto reject = [&](const Error &why) {
     return Error{file.path() + ": " + why.message};
   };
   simdjson::dom::parser parser;
   auto document = JSONCursor::parse(parser, *text, name);
   if (!document)
-    return refuse(document.error());
+    return reject(document.error());
   auto config = document->at("config");
   if (!config)
-    return refuse(config.error());
+    return reject(config.error());
   auto members = config->members();
   if (!members)
-    return refuse(members.error());
+    return reject(members.error());
 
   for (const JSONCursor::Member &member : *members) {
     Payload payload = {};
     payload.name = std::string(member.key);
     if (auto rank = readPayload(member.value, payload); !rank)
-      return refuse(rank.error());
+      return reject(rank.error());
     const std::string &where = member.value.where();
     const Entry *entry = findEntry(prefix + payload.record);
     if (!entry)

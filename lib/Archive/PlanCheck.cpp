@@ -29,7 +29,7 @@ bool isPersistent(BufferRole role) {
          role == BufferRole::Result;
 }
 
-bool PlanChecker::refuse(std::string where, std::string_view expected,
+bool PlanChecker::reject(std::string where, std::string_view expected,
                          std::string_view found) {
   message = std::move(where);
   message.append(": expected ").append(expected);
@@ -42,7 +42,7 @@ bool PlanChecker::spend(const Place &place, size_t count) {
     budget -= count;
     return true;
   }
-  return refuse(place.text(), "vectors that are used once",
+  return reject(place.text(), "vectors that are used once",
                 "more elements than the file has bytes");
 }
 
@@ -50,7 +50,7 @@ bool PlanChecker::checkIndex(const Place &place, const char *what,
                              uint32_t index, size_t count) {
   if (index < count)
     return true;
-  return refuse(place.text(),
+  return reject(place.text(),
                 std::string(what) + " index below " + std::to_string(count),
                 index == none ? "none" : std::to_string(index));
 }
@@ -67,15 +67,15 @@ std::string_view PlanChecker::nameOf(uint32_t index) const {
 
 bool PlanChecker::checkHeader() {
   if (plan.version() != planVersion)
-    return refuse("version", std::to_string(planVersion),
+    return reject("version", std::to_string(planVersion),
                   std::to_string(plan.version()));
   std::string_view device = plan.device()->string_view();
   if (device != "cpu" && device != "cuda")
-    return refuse("device", "cpu or cuda", device);
+    return reject("device", "cpu or cuda", device);
 
   // Sets of axes are bits of one word.
   if (plan.mesh()->size() > 63)
-    return refuse("mesh", "at most 63 axes",
+    return reject("mesh", "at most 63 axes",
                   std::to_string(plan.mesh()->size()));
   for (uint32_t i = 0; i != plan.mesh()->size(); ++i) {
     const MeshAxis &axis = *plan.mesh()->Get(i);
@@ -83,17 +83,17 @@ bool PlanChecker::checkHeader() {
     if (!checkString(place, axis.name()))
       return false;
     if (axis.size() == 0)
-      return refuse(place.text(), "a size of at least 1", "0");
+      return reject(place.text(), "a size of at least 1", "0");
     numRanks *= axis.size();
     if (numRanks > std::numeric_limits<int32_t>::max())
-      return refuse("mesh", "less than 2^31 ranks", "more");
+      return reject("mesh", "less than 2^31 ranks", "more");
   }
 
   constexpr uint64_t largest = std::numeric_limits<int64_t>::max();
   if (plan.device_bytes() > largest || plan.host_bytes() > largest)
-    return refuse("memory", "arenas of less than 2^63 bytes", "more");
+    return reject("memory", "arenas of less than 2^63 bytes", "more");
   if (plan.persistent_bytes() > plan.device_bytes())
-    return refuse("memory",
+    return reject("memory",
                   "a persistent region inside the device arena of " +
                       std::to_string(plan.device_bytes()) + " bytes",
                   std::to_string(plan.persistent_bytes()) + " bytes");
@@ -108,7 +108,7 @@ bool PlanChecker::checkShapes() {
       return false;
     for (int64_t value : values)
       if (value < 0)
-        return refuse(place.text(), "sizes and strides of at least 0",
+        return reject(place.text(), "sizes and strides of at least 0",
                       std::to_string(value));
   }
   return true;
@@ -120,7 +120,7 @@ bool PlanChecker::checkConstants() {
     const Constant &constant = *plan.constants()->Get(i);
     if (constant.value_type() == Value::NONE ||
         constant.value_type() > Value::MAX)
-      return refuse(place.text(), "a known kind of value",
+      return reject(place.text(), "a known kind of value",
                     std::to_string(int(constant.value_type())));
     if (const Ints *ints = constant.value_as_Ints();
         ints && !checkVector(place, *ints->values()))
@@ -133,7 +133,7 @@ bool PlanChecker::checkConstants() {
       return false;
     if (const MemoryFormat *format = constant.value_as_MemoryFormat();
         format && format->value() > 3)
-      return refuse(place.text(), "a memory format below 4",
+      return reject(place.text(), "a memory format below 4",
                     std::to_string(format->value()));
     const Refs *refs = constant.value_as_Refs();
     if (!refs)
@@ -160,8 +160,8 @@ bool PlanChecker::checkCommunicators() {
       if (!checkIndex(place, "mesh axis", axis, plan.mesh()->size()))
         return false;
       if (axis <= last)
-        return refuse(place.text(), "ascending axes",
-                      std::to_string(axis) + " behind " + std::to_string(last));
+        return reject(place.text(), "ascending axes",
+                      std::to_string(axis) + " after " + std::to_string(last));
       last = axis;
       size *= plan.mesh()->Get(axis)->size();
     }
@@ -180,7 +180,7 @@ bool PlanChecker::checkReuse() {
       if (!checkIndex(place, "buffer", index, plan.buffers()->size()))
         return false;
       if (plan.buffers()->Get(index)->root() != index)
-        return refuse(place.text(), "buffers that own their bytes",
+        return reject(place.text(), "buffers that own their bytes",
                       "the view " + describeBuffer(index));
     }
   }
@@ -192,14 +192,14 @@ bool PlanChecker::checkDigests() {
   size_t count = digests ? digests->size() : 0;
   std::vector<std::vector<std::string>> collectives = getCollectives(plan);
   if (count != groupSizes.size())
-    return refuse("digest",
+    return reject("digest",
                   "one entry for each of " + std::to_string(groupSizes.size()) +
                       " communicators",
                   std::to_string(count));
   for (uint32_t i = 0; i != count; ++i) {
     std::string expected = digestCollectives(collectives[i]);
     if (digests->Get(i)->string_view() != expected)
-      return refuse(Place("digest", i).text(), expected,
+      return reject(Place("digest", i).text(), expected,
                     digests->Get(i)->string_view());
   }
   return true;
@@ -208,13 +208,13 @@ bool PlanChecker::checkDigests() {
 bool PlanChecker::checkMeaning() {
   uint32_t count = plan.meaning() ? plan.meaning()->size() : 0;
   if (plan.meaning_texts() && plan.meaning_texts()->size() != count)
-    return refuse("meaning_texts", std::to_string(count) + " entries",
+    return reject("meaning_texts", std::to_string(count) + " entries",
                   std::to_string(plan.meaning_texts()->size()));
   if (!plan.meaning())
     return true;
   if (plan.meaning()->size() != 0 &&
       reinterpret_cast<uintptr_t>(plan.meaning()->Data()) % 8 != 0)
-    return refuse("meaning", "aligned elements", "misaligned ones");
+    return reject("meaning", "aligned elements", "misaligned ones");
   for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
     Place place("meaning", i);
     uint32_t what = plan.meaning()->Get(i)->what();
@@ -278,11 +278,11 @@ bool PlanChecker::checkWindow(uint32_t index) {
   const auto &sizes = *plan.shapes()->Get(buffer.sizes())->values();
   const auto &strides = *plan.shapes()->Get(buffer.strides())->values();
   if (sizes.size() != strides.size())
-    return refuse(place.text(), std::to_string(sizes.size()) + " strides",
+    return reject(place.text(), std::to_string(sizes.size()) + " strides",
                   std::to_string(strides.size()));
   constexpr size_t mostDimensions = 64; // PyTorch runs no kernel with more
   if (sizes.size() > mostDimensions)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "at most " + std::to_string(mostDimensions) + " dimensions",
                   std::to_string(sizes.size()));
   Window window;
@@ -304,7 +304,7 @@ bool PlanChecker::checkWindow(uint32_t index) {
   overflow |= __builtin_mul_overflow(bytes, itemSize, &bytes);
   // Through strides of 0 a few bytes are any number of elements.
   if (!overflow && window.numel > maxElements)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "at most " + std::to_string(maxElements) + " elements",
                   std::to_string(window.numel));
   if (empty)
@@ -315,7 +315,7 @@ bool PlanChecker::checkWindow(uint32_t index) {
                       : buffer.space() == Space::Host ? plan.host_bytes()
                                                       : 0;
   if (overflow || end > capacity)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "bytes inside the arena of " + std::to_string(capacity),
                   overflow ? "more than 2^63"
                            : "[" + std::to_string(buffer.offset()) + ", " +
@@ -333,7 +333,7 @@ bool PlanChecker::checkWindow(uint32_t index) {
                            ? 512
                            : 64;
   if (buffer.offset() % alignment != 0)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "an offset that is a multiple of " +
                       std::to_string(alignment),
                   std::to_string(buffer.offset()));
@@ -352,18 +352,18 @@ bool PlanChecker::checkRoot(uint32_t index) {
     const Buffer &root = *plan.buffers()->Get(buffer.root());
     const Window &outer = windows[buffer.root()];
     if (root.root() != buffer.root())
-      return refuse(place.text(), "a view of a buffer that owns its bytes",
+      return reject(place.text(), "a view of a buffer that owns its bytes",
                     "one of the view " + describeBuffer(buffer.root()));
     if (buffer.space() != root.space() || window.begin < outer.begin ||
         window.end > outer.end)
-      return refuse(place.text(),
+      return reject(place.text(),
                     "a view inside of " + describeBuffer(buffer.root()) +
                         " at [" + std::to_string(outer.begin) + ", " +
                         std::to_string(outer.end) + ")",
                     "[" + std::to_string(window.begin) + ", " +
                         std::to_string(window.end) + ")");
     if (isPersistent(buffer.role()) || buffer.bytes())
-      return refuse(place.text(), "a role that a view can have",
+      return reject(place.text(), "a role that a view can have",
                     EnumNameBufferRole(buffer.role()));
     return true;
   }
@@ -374,7 +374,7 @@ bool PlanChecker::checkRoot(uint32_t index) {
   bool isInside = window.end <= border, isOutside = window.begin >= border;
   if ((!isInside && !isOutside) || (isPersistent(buffer.role()) && !isInside) ||
       (buffer.role() == BufferRole::Transient && !isOutside))
-    return refuse(place.text(),
+    return reject(place.text(),
                   std::string("bytes ") +
                       (isPersistent(buffer.role()) ? "inside" : "outside") +
                       " of the persistent region of " + std::to_string(border),
@@ -396,7 +396,7 @@ bool PlanChecker::checkRole(uint32_t index) {
       (mayEmbed && (buffer.bytes() || nameOf(buffer.name()).empty()));
   uint64_t bytes = mustEmbed ? window.end - window.begin : 0;
   if (embedded != bytes)
-    return refuse(place.text(), std::to_string(bytes) + " embedded bytes",
+    return reject(place.text(), std::to_string(bytes) + " embedded bytes",
                   std::to_string(embedded));
 
   switch (buffer.role()) {
@@ -407,7 +407,7 @@ bool PlanChecker::checkRole(uint32_t index) {
     const Unit &unit = *plan.units()->Get(buffer.owner());
     bool isShard = buffer.role() == BufferRole::Shard;
     if ((isShard ? unit.shard() : unit.gradient()) != index)
-      return refuse(
+      return reject(
           place.text(),
           std::string("to be the ") + (isShard ? "shard" : "gradient") +
               " of " +
@@ -435,7 +435,7 @@ bool PlanChecker::checkRole(uint32_t index) {
     return checkUnique(place, "output", std::to_string(buffer.index()));
   case BufferRole::Loss:
     if (window.numel != 1)
-      return refuse(place.text(), "a loss of one element",
+      return reject(place.text(), "a loss of one element",
                     std::to_string(window.numel));
     return checkUnique(place, "loss", "");
   case BufferRole::Transient:
@@ -474,7 +474,7 @@ bool PlanChecker::checkOverlaps() {
   for (const Range &range : ranges) {
     const Range *other = range.isPersistent ? farthest : farthestPersistent;
     if (other && other->space == range.space && other->end > range.begin)
-      return refuse(describeBuffer(range.index), "bytes that nothing else uses",
+      return reject(describeBuffer(range.index), "bytes that nothing else uses",
                     "bytes of " + describeBuffer(other->index));
     auto extend = [&](const Range *&current) {
       if (!current || current->space != range.space || current->end < range.end)
@@ -506,11 +506,11 @@ bool PlanChecker::checkBuffers() {
     if (buffer.role() == BufferRole::Input && buffer.index() == 0 &&
         plan.token_rows() != 0 && buffer.dtype() != DType::I32 &&
         buffer.dtype() != DType::I64)
-      return refuse(describeBuffer(i), "tokens of i32 or i64",
+      return reject(describeBuffer(i), "tokens of i32 or i64",
                     spell(buffer.dtype()));
   }
   if (plan.token_rows() != 0 && numInputs == 0)
-    return refuse("token_rows", "0 for a plan without inputs",
+    return reject("token_rows", "0 for a plan without inputs",
                   std::to_string(plan.token_rows()));
   return checkOverlaps();
 }
@@ -523,7 +523,7 @@ bool PlanChecker::checkUnique(const Place &place, const char *what,
                               std::string_view name) {
   if (names.emplace(std::string(what) + " " + std::string(name)).second)
     return true;
-  return refuse(place.text(), std::string("another ") + what,
+  return reject(place.text(), std::string("another ") + what,
                 std::string("a second ") + what + (name.empty() ? "" : " ") +
                     std::string(name));
 }
@@ -535,7 +535,7 @@ bool PlanChecker::checkPiece(const Place &place, uint32_t unitIndex,
   const Window &window = windows[index];
   if (window.numel == expected && window.isDense)
     return true;
-  return refuse(place.text(),
+  return reject(place.text(),
                 "a dense buffer of " + std::to_string(expected) + " elements",
                 (window.isDense ? "" : "a sparse one of ") +
                     std::to_string(window.numel));
@@ -558,7 +558,7 @@ bool PlanChecker::checkParameter(const Place &place, const Unit &unit,
   const auto &sizes = *plan.shapes()->Get(parameter.sizes())->values();
   const auto &strides = *plan.shapes()->Get(parameter.strides())->values();
   if (sizes.size() != strides.size())
-    return refuse(place.text(), std::to_string(sizes.size()) + " strides",
+    return reject(place.text(), std::to_string(sizes.size()) + " strides",
                   std::to_string(strides.size()));
   // Dense in some order of the dimensions: each stride is the number of
   // elements below it.
@@ -578,11 +578,11 @@ bool PlanChecker::checkParameter(const Place &place, const Unit &unit,
       dense = dense && stride == numel &&
               !__builtin_mul_overflow(numel, size, &numel);
   if (!dense)
-    return refuse(place.text(), "dense strides", "others");
+    return reject(place.text(), "dense strides", "others");
 
   if (parameter.offset() < end || parameter.offset() > unit.numel() ||
       numel > unit.numel() - parameter.offset())
-    return refuse(place.text(),
+    return reject(place.text(),
                   std::to_string(numel) + " elements inside [" +
                       std::to_string(end) + ", " +
                       std::to_string(unit.numel()) + ")",
@@ -604,17 +604,17 @@ bool PlanChecker::checkUnit(uint32_t index) {
   for (uint32_t axis = plan.mesh()->size(); cut < unit.shards() && axis-- > 0;)
     cut *= plan.mesh()->Get(axis)->size();
   if (unit.shards() != cut)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "as many shards as there are ranks along the innermost axes "
                   "of the mesh",
                   std::to_string(unit.shards()));
   if (unit.numel() % unit.shards() != 0)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "a multiple of " + std::to_string(unit.shards()) +
                       " elements",
                   std::to_string(unit.numel()));
   if (unit.numel() > std::numeric_limits<int64_t>::max() / 16)
-    return refuse(place.text(), "less than 2^59 elements",
+    return reject(place.text(), "less than 2^59 elements",
                   std::to_string(unit.numel()));
 
   if (!checkIndex(place, "shard buffer", unit.shard(), windows.size()))
@@ -622,7 +622,7 @@ bool PlanChecker::checkUnit(uint32_t index) {
   const Buffer &shard = *plan.buffers()->Get(unit.shard());
   if (shard.role() != BufferRole::Shard || shard.owner() != index ||
       shard.dtype() != unit.storage())
-    return refuse(place.text(),
+    return reject(place.text(),
                   "a shard of " + std::string(spell(unit.storage())) +
                       " that names the unit as its owner",
                   describeBuffer(unit.shard()));
@@ -633,7 +633,7 @@ bool PlanChecker::checkUnit(uint32_t index) {
       return false;
     const Buffer &gradient = *plan.buffers()->Get(unit.gradient());
     if (gradient.role() != BufferRole::Gradient || gradient.owner() != index)
-      return refuse(place.text(), "a gradient that names the unit as its owner",
+      return reject(place.text(), "a gradient that names the unit as its owner",
                     describeBuffer(unit.gradient()));
     if (!checkPiece(place, index, unit.gradient()))
       return false;

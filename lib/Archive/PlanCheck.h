@@ -1,6 +1,6 @@
 //===- PlanCheck.h - What a plan must mean ----------------------*- C++ -*-===//
 //
-// The checks behind the FlatBuffers verifier, which looks at neither enums,
+// The checks after the FlatBuffers verifier, which looks at neither enums,
 // unions, nor the alignment of vectors, and knows no meaning: every index in
 // range, every buffer inside its memory, every event recorded before it is
 // waited for, every operator known and safe, every collective of fitting size.
@@ -20,7 +20,7 @@
 namespace fsdp::planfile {
 
 /// Where something stands in the plan: `units[0] (h.0).parameters[3] (wte)`.
-/// Becomes text only where something is refused.
+/// Becomes text only where something is rejected.
 class Place {
 public:
   Place(const char *list, size_t index, std::string_view name = {},
@@ -44,7 +44,7 @@ public:
   /// `size`: of the plan in bytes.
   PlanChecker(const Plan &plan, size_t size) : plan(plan), budget(size) {}
 
-  /// Returns why the plan is refused: `<where>: expected <x>, found <y>`; or
+  /// Returns why the plan is rejected: `<where>: expected <x>, found <y>`; or
   /// nothing.
   std::string run();
 
@@ -58,7 +58,7 @@ private:
   };
 
   // All of these return false after `message` has been set.
-  bool refuse(std::string where, std::string_view expected,
+  bool reject(std::string where, std::string_view expected,
               std::string_view found);
   bool checkIndex(const Place &place, const char *what, uint32_t index,
                   size_t count);
@@ -72,7 +72,7 @@ private:
   template <typename E>
   bool checkEnum(const Place &place, const char *what, E value) {
     return value <= E::MAX ||
-           refuse(place.text(), what, std::to_string(static_cast<int>(value)));
+           reject(place.text(), what, std::to_string(static_cast<int>(value)));
   }
   /// FlatBuffers lets several tables share one vector, so that a small file
   /// could make for endless work: all vectors together must fit into it once.
@@ -85,7 +85,7 @@ private:
            (vector.size() == 0 ||
             reinterpret_cast<uintptr_t>(vector.Data()) % alignof(Element) ==
                 0 ||
-            refuse(place.text(), "aligned elements", "misaligned ones"));
+            reject(place.text(), "aligned elements", "misaligned ones"));
   }
 
   bool checkHeader();

@@ -22,9 +22,9 @@ bool PlanChecker::checkOperators() {
     std::string_view name = nameOf(op.name()), text = nameOf(op.schema());
     std::optional<OperatorSchema> schema = parseOperatorSchema(text);
     if (!schema)
-      return refuse(place.text(), "an operator schema", text);
+      return reject(place.text(), "an operator schema", text);
     if (schema->name != name)
-      return refuse(place.text(), "the schema of " + std::string(name),
+      return reject(place.text(), "the schema of " + std::string(name),
                     "that of " + schema->name);
     // Operators of other namespaces are known to the runtime only, and it is
     // there that a user says which others may run.
@@ -34,10 +34,10 @@ bool PlanChecker::checkOperators() {
       const archive::OpFacts *facts =
           archive::lookupOpFacts(name.substr(aten.size()));
       if (!facts || facts->safety == archive::Safety::Never)
-        return refuse(place.text(), "an operator that a plan may run",
+        return reject(place.text(), "an operator that a plan may run",
                       facts ? "one that no plan may" : "an unknown one");
       if (facts->schema != text)
-        return refuse(place.text(), facts->schema, text);
+        return reject(place.text(), facts->schema, text);
       std::string_view packet = name.substr(0, name.find('.'));
       keepsStrides = facts->keepsStrides || packet.back() == '_';
     }
@@ -87,7 +87,7 @@ bool PlanChecker::checkArgument(const Place &place,
     std::string kind = argument.kind + (argument.noneInside ? "?" : "") +
                        (argument.isList ? "[]" : "") +
                        (argument.isOptional ? "?" : "");
-    return refuse(place.text(), argument.name + " of type " + kind, found);
+    return reject(place.text(), argument.name + " of type " + kind, found);
   };
   if (value >= 0) {
     uint32_t index = static_cast<uint32_t>(value);
@@ -127,7 +127,7 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
   const OperatorSchema &schema = schemas[launch.op()];
   size_t count = launch.args()->size();
   if (count != schema.arguments.size())
-    return refuse(place.text(),
+    return reject(place.text(),
                   std::to_string(schema.arguments.size()) + " arguments of " +
                       schema.name,
                   std::to_string(count));
@@ -151,7 +151,7 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
   }
   for (uint32_t target : targets)
     if (!keepStrides[launch.op()] && !windows[target].isRowMajor)
-      return refuse(place.text(),
+      return reject(place.text(),
                     "a row-major target, for " + schema.name +
                         " ignores other strides",
                     describeBuffer(target));
@@ -159,7 +159,7 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
   size_t expected = schema.hasWrittenArguments() ? 0 : schema.numResults;
   size_t found = launch.results() ? launch.results()->size() : 0;
   if (found != expected)
-    return refuse(place.text(),
+    return reject(place.text(),
                   std::to_string(expected) + " results of " + schema.name,
                   std::to_string(found));
   if (!spend(place, found))
@@ -185,7 +185,7 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
   if (!checkRead(place, index))
     return false;
   if (!windows[index].isInjective)
-    return refuse(place.text(), "a target whose elements have their own bytes",
+    return reject(place.text(), "a target whose elements have their own bytes",
                   describeBuffer(index) + ", where some share them");
   bool allowed = true;
   switch (buffer(buffer(index).root()).role()) {
@@ -204,7 +204,7 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
     break;
   }
   return allowed ||
-         refuse(place.text(),
+         reject(place.text(),
                 std::string("a buffer that ") + EnumNameRole(role) +
                     " commands may write",
                 describeBuffer(index) + " of role " +
@@ -225,7 +225,7 @@ bool PlanChecker::checkApart(const Place &place,
     uint32_t before = targets[i - 1], index = targets[i];
     if (buffer(before).space() == buffer(index).space() &&
         windows[before].end > windows[index].begin)
-      return refuse(place.text(), "targets apart from each other",
+      return reject(place.text(), "targets apart from each other",
                     describeBuffer(index) + " across " +
                         describeBuffer(before));
   }
@@ -248,7 +248,7 @@ bool PlanChecker::checkCollective(const Place &place,
   const Window &source = windows[collective.source()];
   const Window &target = windows[collective.target()];
   if (!source.isDense || !target.isDense)
-    return refuse(place.text(), "dense buffers",
+    return reject(place.text(), "dense buffers",
                   describeBuffer(source.isDense ? collective.target()
                                                 : collective.source()));
 
@@ -260,7 +260,7 @@ bool PlanChecker::checkCollective(const Place &place,
   uint64_t whole = gathers ? target.numel : source.numel;
   uint64_t factor = gathers || scatters ? group : 1, expected = 0;
   if (__builtin_mul_overflow(piece, factor, &expected) || expected != whole)
-    return refuse(place.text(),
+    return reject(place.text(),
                   std::to_string(factor) + " x " + std::to_string(piece) +
                       " elements for the whole",
                   std::to_string(whole));
@@ -273,12 +273,12 @@ bool PlanChecker::checkCollective(const Place &place,
     // Pieces of what is gathered may be those of a group that is smaller.
     bool isSmaller = (gathers || keeps) && group < unit.shards();
     if (isSmaller && whole != unit.numel())
-      return refuse(place.text(),
+      return reject(place.text(),
                     std::to_string(unit.numel()) + " elements of unit " +
                         std::string(nameOf(unit.name())) + " for the whole",
                     std::to_string(whole));
     if (!isSmaller && piece != unit.numel() / unit.shards())
-      return refuse(place.text(),
+      return reject(place.text(),
                     "pieces of " +
                         std::to_string(unit.numel() / unit.shards()) +
                         " elements of unit " + std::string(nameOf(unit.name())),
@@ -290,13 +290,13 @@ bool PlanChecker::checkCollective(const Place &place,
                       buffer(collective.target()).space() &&
                   source.begin < target.end && target.begin < source.end;
   if (overlaps && (gathers || scatters || !isSame))
-    return refuse(place.text(), "a source and a target apart",
+    return reject(place.text(), "a source and a target apart",
                   describeBuffer(collective.source()) + " across " +
                       describeBuffer(collective.target()));
   DType from = buffer(collective.source()).dtype();
   DType to = buffer(collective.target()).dtype();
   if ((gathers || keeps) && from != to)
-    return refuse(place.text(), "a target of " + std::string(spell(from)),
+    return reject(place.text(), "a target of " + std::string(spell(from)),
                   spell(to));
   return true;
 }
@@ -326,17 +326,17 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
   double pre = reduction.pre(), post = reduction.post();
   bool areBounded = pre >= 1 && post >= 1 && pre * post <= double(numRanks);
   if (!areBounded)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "divisors of at least 1 whose product is at most the " +
                       std::to_string(numRanks) + " ranks",
                   spell(pre) + " and " + spell(post));
   if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
-    return refuse(place.text(), "divisors that f16 can hold",
+    return reject(place.text(), "divisors that f16 can hold",
                   spell(pre) + " and " + spell(post));
   for (DType dtype : {buffer(reduction.source()).dtype(), reduction.via(),
                       buffer(reduction.target()).dtype()})
     if (!isFloat(dtype))
-      return refuse(place.text(), "a sum of floats", spell(dtype));
+      return reject(place.text(), "a sum of floats", spell(dtype));
   return true;
 }
 
@@ -350,11 +350,11 @@ bool PlanChecker::checkUpdateState(const Place &place, uint32_t unit,
     return false;
   const Buffer &state = buffer(index);
   if (state.role() != BufferRole::OptimizerState || state.owner() != unit)
-    return refuse(place.text(), "an optimizer state of the unit",
+    return reject(place.text(), "an optimizer state of the unit",
                   describeBuffer(index));
   DType expected = plan.units()->Get(unit)->storage();
   if (state.dtype() != expected)
-    return refuse(place.text(),
+    return reject(place.text(),
                   "an optimizer state of " + std::string(spell(expected)),
                   spell(state.dtype()));
   return true;
@@ -364,20 +364,20 @@ template <typename Update>
 bool PlanChecker::checkUpdate(const Place &place, const Update &update,
                               Role role) {
   if (role != Role::Update)
-    return refuse(place.text(), "the role Update", EnumNameRole(role));
+    return reject(place.text(), "the role Update", EnumNameRole(role));
   if (!checkIndex(place, "unit", update.unit(), plan.units()->size()))
     return false;
   const Unit &unit = *plan.units()->Get(update.unit());
   for (auto [found, expected] : {std::pair(update.parameter(), unit.shard()),
                                  std::pair(update.gradient(), unit.gradient())})
     if (found != expected || found == none)
-      return refuse(place.text(),
+      return reject(place.text(),
                     "the shard and the gradient of unit " +
                         std::string(nameOf(unit.name())),
                     found < windows.size() ? describeBuffer(found)
                                            : std::to_string(found));
   if (DType dtype = buffer(unit.gradient()).dtype(); dtype != unit.storage())
-    return refuse(place.text(),
+    return reject(place.text(),
                   "a gradient of " + std::string(spell(unit.storage())),
                   spell(dtype));
 
@@ -387,7 +387,7 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
   for (const Interval *interval : *update.intervals()) {
     if (interval->begin() < end || interval->end() <= interval->begin() ||
         interval->end() > unit.numel())
-      return refuse(place.text(),
+      return reject(place.text(),
                     "ascending intervals inside [" + std::to_string(end) +
                         ", " + std::to_string(unit.numel()) + ")",
                     "[" + std::to_string(interval->begin()) + ", " +
@@ -409,16 +409,16 @@ bool PlanChecker::checkEvent(const Place &place, const Command &command) {
   int stream = static_cast<int>(command.stream()), &recorder = recorders[event];
   if (record) {
     if (recorder >= 0)
-      return refuse(place.text(), "an event that is recorded once",
+      return reject(place.text(), "an event that is recorded once",
                     "event " + std::to_string(event) + " again");
     recorder = stream;
     return true;
   }
   if (recorder < 0)
-    return refuse(place.text(), "an event that has been recorded",
+    return reject(place.text(), "an event that has been recorded",
                   "event " + std::to_string(event));
   if (recorder == stream)
-    return refuse(place.text(), "an event of another stream",
+    return reject(place.text(), "an event of another stream",
                   "event " + std::to_string(event) + " of " +
                       EnumNameStream(command.stream()));
   return true;
@@ -457,7 +457,7 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
     uint32_t target = command.step_as_Zero()->target();
     return checkWrite(place, target, role) &&
            (windows[target].isDense ||
-            refuse(place.text(), "a dense buffer", describeBuffer(target)));
+            reject(place.text(), "a dense buffer", describeBuffer(target)));
   }
   case Step::Copy: {
     const Copy &copy = *command.step_as_Copy();
@@ -467,7 +467,7 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
     uint64_t source = windows[copy.source()].numel;
     uint64_t target = windows[copy.target()].numel;
     return source == target ||
-           refuse(place.text(),
+           reject(place.text(),
                   "a target of " + std::to_string(source) + " elements",
                   std::to_string(target));
   }
@@ -479,7 +479,7 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
   case Step::NONE:
     break;
   }
-  return refuse(place.text(), "a known kind of command",
+  return reject(place.text(), "a known kind of command",
                 std::to_string(static_cast<int>(command.step_type())));
 }
 
@@ -500,18 +500,18 @@ bool PlanChecker::checkGroup(const Place &place, const Command *before,
     return true;
   std::string name = "group " + std::to_string(group);
   if (getCommunicator(command) == none)
-    return refuse(place.text(), "a collective in " + name,
+    return reject(place.text(), "a collective in " + name,
                   EnumNameStep(command.step_type()));
   if (!before || before->group() != group)
     return groups.insert(group).second ||
-           refuse(place.text(), "the collectives of " + name + " in a row",
+           reject(place.text(), "the collectives of " + name + " in a row",
                   "another command between them");
   bool isAlike = before->step_type() == command.step_type() &&
                  before->stream() == command.stream() &&
                  before->role() == command.role() &&
                  getCommunicator(*before) == getCommunicator(command);
   return isAlike ||
-         refuse(place.text(),
+         reject(place.text(),
                 "one kind, communicator, stream and role in " + name, "two");
 }
 
@@ -524,7 +524,7 @@ bool PlanChecker::checkPrograms() {
         !spend(place, program.commands()->size()))
       return false;
     if (program.events() > program.commands()->size())
-      return refuse(place.text(), "at most one event for each command",
+      return reject(place.text(), "at most one event for each command",
                     std::to_string(program.events()) + " events");
     recorders.assign(program.events(), -1);
     groups.clear();
@@ -537,7 +537,7 @@ bool PlanChecker::checkPrograms() {
         return false;
       before = &command;
       if ((command.role() == Role::Init) != isInit)
-        return refuse(inner.text(),
+        return reject(inner.text(),
                       isInit ? "the role Init" : "a role of a step",
                       EnumNameRole(command.role()));
     }

@@ -49,8 +49,8 @@ Expected<PlanFile> PlanFile::open(const std::string &path) {
   Expected<archive::InputFile> file = archive::InputFile::open(path);
   if (!file)
     return file.error();
-  if (auto refusal = checkSize(path, file->size()))
-    return *refusal;
+  if (auto rejection = checkSize(path, file->size()))
+    return *rejection;
   std::vector<uint8_t> bytes(file->size());
   if (auto error =
           file->read(0, reinterpret_cast<char *>(bytes.data()), bytes.size()))
@@ -60,8 +60,8 @@ Expected<PlanFile> PlanFile::open(const std::string &path) {
 
 Expected<PlanFile> PlanFile::fromBytes(std::string name,
                                        std::vector<uint8_t> bytes) {
-  if (auto refusal = checkSize(name, bytes.size()))
-    return *refusal;
+  if (auto rejection = checkSize(name, bytes.size()))
+    return *rejection;
   if (!PlanBufferHasIdentifier(bytes.data()))
     return Error{name + ": expected a plan file, found other content"};
 
@@ -78,9 +78,9 @@ Expected<PlanFile> PlanFile::fromBytes(std::string name,
   if (!VerifyPlanBuffer(verifier))
     return Error{name + ": expected a well-formed FlatBuffer, found offsets "
                         "that lead outside or fields that are missing"};
-  if (std::string refusal = PlanChecker(*GetPlan(bytes.data()), size).run();
-      !refusal.empty())
-    return Error{name + ": " + refusal};
+  if (std::string rejection = PlanChecker(*GetPlan(bytes.data()), size).run();
+      !rejection.empty())
+    return Error{name + ": " + rejection};
   return PlanFile(std::move(name), std::move(bytes));
 }
 

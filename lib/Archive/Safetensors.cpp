@@ -134,12 +134,12 @@ Expected<Safetensors> Safetensors::open(const std::string &path) {
   Expected<InputFile> file = InputFile::open(path);
   if (!file)
     return file.error();
-  auto refuse = [&](const std::string &why) {
+  auto reject = [&](const std::string &why) {
     return Error{path + ": " + why};
   };
 
   if (file->size() < 8)
-    return refuse("header length: expected 8 bytes, found " +
+    return reject("header length: expected 8 bytes, found " +
                   std::to_string(file->size()));
   Expected<std::string> length = file->read(0, 8);
   if (!length)
@@ -150,7 +150,7 @@ Expected<Safetensors> Safetensors::open(const std::string &path) {
                    << (8 * i);
   uint64_t limit = std::min<uint64_t>(file->size() - 8, maxHeaderBytes);
   if (headerBytes > limit)
-    return refuse("header length: expected at most " + std::to_string(limit) +
+    return reject("header length: expected at most " + std::to_string(limit) +
                   ", found " + std::to_string(headerBytes));
   uint64_t start = 8 + headerBytes, size = file->size() - start;
   Expected<std::string> text = file->read(8, headerBytes);
@@ -160,27 +160,27 @@ Expected<Safetensors> Safetensors::open(const std::string &path) {
   simdjson::dom::parser parser;
   auto header = JSONCursor::parse(parser, *text, "header");
   if (!header)
-    return refuse(header.error().message);
+    return reject(header.error().message);
   auto members = header->members();
   if (!members)
-    return refuse(members.error().message);
+    return reject(members.error().message);
 
   Safetensors result(std::move(*file));
   for (const JSONCursor::Member &member : *members) {
     if (member.key == "__metadata__") {
       auto metadata = readMetadata(member.value);
       if (!metadata)
-        return refuse(metadata.error().message);
+        return reject(metadata.error().message);
       result.texts = std::move(*metadata);
       continue;
     }
     auto tensor = readTensor(member, start, size);
     if (!tensor)
-      return refuse(tensor.error().message);
+      return reject(tensor.error().message);
     result.table.push_back(std::move(*tensor));
   }
   if (auto end = checkCoverage(result.table, start, size); !end)
-    return refuse(end.error().message);
+    return reject(end.error().message);
   for (size_t i = 0; i != result.table.size(); ++i)
     result.indices.emplace(result.table[i].name, i);
   return result;
@@ -219,20 +219,20 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
   uint64_t offset = 0;
   std::map<std::string_view, const TensorRef *> names;
   for (const TensorRef *tensor : tensors) {
-    auto refuse = [&](const std::string &why) {
+    auto reject = [&](const std::string &why) {
       return Error{"tensor '" + tensor->name + "': " + why};
     };
     std::string_view spelling = getSafetensorsName(tensor->dtype);
     if (spelling.empty())
-      return refuse("expected an element type that the format has, found " +
+      return reject("expected an element type that the format has, found " +
                     std::string(getMLIRName(tensor->dtype)));
     auto bytes = getDenseBytes(tensor->shape, tensor->dtype);
     if (!bytes || static_cast<uint64_t>(*bytes) != tensor->bytes.size())
-      return refuse("expected as many bytes as the shape has, found " +
+      return reject("expected as many bytes as the shape has, found " +
                     std::to_string(tensor->bytes.size()));
     if (tensor->name == "__metadata__" ||
         !names.emplace(tensor->name, tensor).second)
-      return refuse("expected a name of its own, found one that is taken");
+      return reject("expected a name of its own, found one that is taken");
 
     beginMember(tensor->name);
     text += "{\"dtype\":\"" + std::string(spelling) + "\",\"shape\":[";

@@ -19,10 +19,10 @@
 // toml++ 3.3 asserts, and in release builds assumes, what bad text can break:
 // `[+]` is enough. Here such an assertion is an error like any other.
 #undef NDEBUG
-[[noreturn]] static void refuseText() {
+[[noreturn]] static void rejectText() {
   throw std::runtime_error("expected TOML");
 }
-#define TOML_ASSERT(condition) ((condition) ? void() : refuseText())
+#define TOML_ASSERT(condition) ((condition) ? void() : rejectText())
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
@@ -83,7 +83,7 @@ private:
     if (error.empty())
       error = path + ": " + where + ": " + message;
   }
-  /// Refuses keys that nobody reads.
+  /// Rejects keys that nobody reads.
   void expectKeys(const toml::table &table, const std::string &where,
                   std::initializer_list<std::string_view> known);
   const toml::table *getTable(const toml::table &parent,

@@ -2,7 +2,7 @@
 //
 // Three steps. The leanest order says which limits can be met, and is always
 // there to fall back on. From it, operations are issued by critical path as
-// soon as the rest of the leanest order still fits behind them. Then whatever
+// soon as the rest of the leanest order still fits after them. Then whatever
 // takes memory is issued as late as costs no time.
 //
 //===----------------------------------------------------------------------===//
@@ -102,7 +102,7 @@ public:
   std::vector<uint32_t> run();
 
 private:
-  /// True if the rest of the lean order fits behind `op`.
+  /// True if the rest of the lean order fits after `op`.
   bool fits(uint32_t op) const;
   void issue(uint32_t op);
   void makeReady(uint32_t op);
@@ -228,7 +228,7 @@ static std::vector<uint32_t> delay(const Facts &facts,
                                    const Schedule &schedule) {
   const std::vector<uint32_t> &order = schedule.order;
   std::vector<uint32_t> slot = getSlots(facts, order);
-  // When each computation lets the ones behind it be issued.
+  // When each computation lets the ones after it be issued.
   std::vector<int64_t> opens = {0};
   for (uint32_t op : order)
     if (facts.isCompute(op))

@@ -60,7 +60,7 @@ public:
   }
 
   /// The start of the smallest gap of at least `bytes` between those alive
-  /// during `lifetime`; behind all of them if there is none.
+  /// during `lifetime`; after all of them if there is none.
   int64_t bestGap(const Lifetime &lifetime, int64_t bytes) {
     taken.clear();
     visit(lifetime, [&](int64_t node, bool isWhole) {

@@ -103,7 +103,7 @@ fsdp::findInputs(const archive::Safetensors &file,
 // Tokens
 //===----------------------------------------------------------------------===//
 
-/// Refuses tokens outside of [0, rows); `numel` are in one batch, and `first`
+/// Rejects tokens outside of [0, rows); `numel` are in one batch, and `first`
 /// is the number of the first batch.
 template <typename Token>
 static void checkTokens(const std::string &place,

@@ -22,10 +22,10 @@ using Call = GuardedCall;
 //===----------------------------------------------------------------------===//
 
 /// Kernels rely on it that no two elements of what they write are one.
-static void refuseOverlap(const std::string &name, const c10::IValue &value) {
+static void rejectOverlap(const std::string &name, const c10::IValue &value) {
   if (value.isTensorList())
     for (const at::Tensor &tensor : value.toTensorVector())
-      refuseOverlap(name, tensor);
+      rejectOverlap(name, tensor);
   if (!value.isTensor() || !value.toTensor().defined() ||
       value.toTensor().is_contiguous())
     return;
@@ -98,10 +98,10 @@ static void convolution(const Call &call) {
 
 /// oneDNN knows no strides of 0.
 static void gelu(const Call &call) {
-  refuseOverlap("self", call.tensor("self"));
+  rejectOverlap("self", call.tensor("self"));
   if (!call.has("grad_output"))
     return;
-  refuseOverlap("grad_output", call.tensor("grad_output"));
+  rejectOverlap("grad_output", call.tensor("grad_output"));
   call.expectSame("grad_output", "self");
 }
 
@@ -335,7 +335,7 @@ static void nllLossBackward(const Call &call) {
 
 /// Selects as if each element had a place of its own.
 static void median(const Call &call) {
-  refuseOverlap("self", call.tensor("self"));
+  rejectOverlap("self", call.tensor("self"));
 }
 
 static void embeddingBackward(const Call &call) {
@@ -606,7 +606,7 @@ Guard::Guard(const c10::FunctionSchema &schema,
   for (std::size_t i = 0; i != arguments.size(); ++i) {
     const c10::AliasInfo *alias = schema.arguments()[i].alias_info();
     if (alias && alias->isWrite())
-      refuseOverlap(schema.arguments()[i].name(), arguments[i]);
+      rejectOverlap(schema.arguments()[i].name(), arguments[i]);
   }
   constexpr std::string_view aten = "aten::";
   std::string_view base = schema.name();

@@ -73,7 +73,7 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
     if (std::uint32_t buffer = launch.results()->Get(i); buffer != none)
       results.push_back({i, memory.tensor(buffer), memory.data(buffer)});
   if (results.empty() && touched.writes.empty())
-    refuse("neither writes an argument nor has a result that is used");
+    reject("neither writes an argument nor has a result that is used");
 }
 
 void Launch::findFunction() {
@@ -97,7 +97,7 @@ void Launch::findFunction() {
     function = op.typed<Scaled>();
 }
 
-void Launch::refuse(const std::string &what) const {
+void Launch::reject(const std::string &what) const {
   throw Error(name() + ": " + what);
 }
 
@@ -141,11 +141,11 @@ std::size_t Launch::record(Stack &stack, Device &device, bool keep) {
       std::string what = "result " + std::to_string(result.index);
       if (result.index >= stack.size() || !stack[result.index].isTensor() ||
           !stack[result.index].toTensor().defined())
-        refuse(what + " is not a tensor");
+        reject(what + " is not a tensor");
       const at::Tensor &tensor = stack[result.index].toTensor();
       if (tensor.sizes() != result.place.sizes() ||
           tensor.scalar_type() != result.place.scalar_type())
-        refuse(what + " has other sizes or another type than its buffer");
+        reject(what + " has other sizes or another type than its buffer");
       if (keep)
         result.place.copy_(tensor);
       // Where the layout differs the values are copied, at every call.
@@ -213,7 +213,7 @@ unsigned Launch::callHooked(Stack &stack, Device &device) {
     if (returned.const_data_ptr() == result.data || returned.numel() == 0)
       continue;
     if (returned.sizes() != result.place.sizes())
-      refuse("result " + std::to_string(result.index) +
+      reject("result " + std::to_string(result.index) +
              " has other sizes than its buffer");
     result.place.copy_(returned);
     ++misses;

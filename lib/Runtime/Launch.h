@@ -82,7 +82,7 @@ private:
   void findFunction();
   /// Runs it and notes its allocations; `keep`: the results, too.
   std::size_t record(Stack &stack, Device &device, bool keep);
-  [[noreturn]] void refuse(const std::string &what) const;
+  [[noreturn]] void reject(const std::string &what) const;
 
   void run(Stack &stack) const {
     if (keys.empty())

@@ -10,7 +10,7 @@
 using namespace fsdp;
 using planfile::Space;
 
-/// Bytes from the first element to behind the last one.
+/// Bytes from the first element to after the last one.
 static std::uint64_t extent(at::IntArrayRef sizes, at::IntArrayRef strides,
                             std::size_t item) {
   std::uint64_t last = 0;

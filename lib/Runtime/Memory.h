@@ -28,7 +28,7 @@ struct Range {
 
 class Memory {
 public:
-  /// Behind the device's arena; nothing of a plan is there.
+  /// After the device's arena; nothing of a plan is there.
   static constexpr std::uint64_t guardBytes = 4096;
 
   /// Allocates the arenas and writes what the plan embeds into them.

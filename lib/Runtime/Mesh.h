@@ -24,8 +24,8 @@ unsigned rankCount(const planfile::Plan &plan);
 Group groupOf(const planfile::Plan &plan, std::uint32_t communicator,
               unsigned rank);
 
-/// Which shard of each unit `rank` holds: units are cut over the innermost axes
-/// of the mesh.
+/// Which shard of each unit `rank` holds: units are sharded over the innermost
+/// axes of the mesh.
 std::vector<unsigned> shardIndices(const planfile::Plan &plan, unsigned rank);
 
 } // namespace fsdp

@@ -18,7 +18,7 @@ using c10::TypeKind;
 using planfile::Constant;
 using planfile::Value;
 
-static void refuseUnsafe(const std::string &name,
+static void rejectUnsafe(const std::string &name,
                          std::span<const std::string> trusted) {
   using archive::Safety;
   constexpr std::string_view space = "aten::";
@@ -62,7 +62,7 @@ fsdp::resolveOperator(const std::string &name, std::string_view schema,
     throw Error("operator " + name +
                 " is not known here; if a library registers it, name the "
                 "library with --load");
-  refuseUnsafe(name, trusted);
+  rejectUnsafe(name, trusted);
   std::ostringstream text;
   text << op->schema();
   bool known = name.starts_with("aten::");
@@ -245,9 +245,9 @@ static void visitBuffers(const planfile::Plan &plan, std::int32_t arg,
         visit(static_cast<std::uint32_t>(ref));
 }
 
-/// Random operators are refused until every rank has a generator of its own.
+/// Random operators are rejected until every rank has a generator of its own.
 /// Attention is tagged as random for the sake of its dropout.
-static void refuseRandom(const c10::OperatorHandle &op,
+static void rejectRandom(const c10::OperatorHandle &op,
                          const planfile::Plan &plan,
                          const planfile::Launch &launch) {
   bool random = op.hasTag(at::Tag::nondeterministic_seeded);
@@ -295,7 +295,7 @@ std::vector<IValue> fsdp::makeArguments(const c10::OperatorHandle &op,
     }
   }
   try {
-    refuseRandom(op, plan, launch);
+    rejectRandom(op, plan, launch);
   } catch (const Error &error) {
     throw Error(prefix + ": " + error.what());
   }

@@ -2,7 +2,7 @@
 //
 // Finds operators in PyTorch's dispatcher and turns the constants of a plan
 // into arguments. What is unknown, unsafe, random or of another type than the
-// schema says is refused with the operator's name.
+// schema says is rejected with the operator's name.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_OPERATORS_H
@@ -23,7 +23,7 @@ c10::OperatorHandle resolveOperator(const std::string &name,
                                     std::string_view schema,
                                     std::span<const std::string> trusted);
 
-/// The arguments of a launch, ready to be copied and called. Refuses random
+/// The arguments of a launch, ready to be copied and called. Rejects random
 /// operators.
 std::vector<c10::IValue> makeArguments(const c10::OperatorHandle &op,
                                        const planfile::Plan &plan,

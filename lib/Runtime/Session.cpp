@@ -47,9 +47,9 @@ Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
     }
   for (unsigned r = 0; r != count; ++r)
     ranks[r].rank.rank = r;
-  onAllRanks(Failure::Refused, [this](RankData &data) { open(data); });
+  onAllRanks(Failure::Rejected, [this](RankData &data) { open(data); });
   loaded = true;
-  onAllRanks(Failure::Refused, [this](RankData &data) { initialise(data); });
+  onAllRanks(Failure::Rejected, [this](RankData &data) { initialise(data); });
 }
 
 void Session::Impl::fail(const std::string &sentence) {

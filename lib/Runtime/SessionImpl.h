@@ -70,7 +70,7 @@ struct Session::Impl {
   bool loaded = false;
   /// `init` may have read another content of a model buffer.
   bool buffersChanged = false;
-  Failure phase = Failure::Refused; ///< What a failure is, now.
+  Failure phase = Failure::Rejected; ///< What a failure is, now.
   std::optional<Error> failure;
   /// Last: its threads use everything above.
   ThreadTeam threads;

@@ -229,13 +229,13 @@ Session::Impl::findDirtyPad(std::uint32_t unitIndex, std::uint32_t buffer,
       if (part.count == 0)
         continue;
       onRank(data, [&] {
-        at::Tensor pads =
+        at::Tensor padding =
             data.rank.memory
                 ->slice(buffer, part.inShard, part.inShard + part.count)
                 .to(at::kDouble)
                 .cpu();
         const double *values =
-            static_cast<const double *>(pads.const_data_ptr());
+            static_cast<const double *>(padding.const_data_ptr());
         const double *dirty =
             std::find_if(values, values + part.count,
                          [](double value) { return value != 0; });

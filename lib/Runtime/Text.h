@@ -1,4 +1,4 @@
-//===- Text.h - Words for refusals ------------------------------*- C++ -*-===//
+//===- Text.h - Words for rejections ----------------------------*- C++ -*-===//
 
 #ifndef FSDP_LIB_RUNTIME_TEXT_H
 #define FSDP_LIB_RUNTIME_TEXT_H

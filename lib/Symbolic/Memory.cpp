@@ -69,7 +69,7 @@ void Memory::report(const Window &window, Problem::Kind kind, uint64_t begin,
              window.root < writers.size() ? writers[window.root] : -1};
 }
 
-/// The first segment that ends behind `at`.
+/// The first segment that ends after `at`.
 Memory::Segments::iterator Memory::find(Segments &part, uint64_t at) {
   auto found = part.upper_bound(at);
   if (found != part.begin() && std::prev(found)->second.end > at)

@@ -170,7 +170,7 @@ void PlanVerifier::readUnits() {
     own.reduce = unit->reduce();
     own.numel = unit->numel();
     own.shards = unit->shards();
-    // Units are cut over the innermost axes.
+    // Units are sharded over the innermost axes.
     uint64_t cut = 1;
     for (uint32_t axis = plan.mesh()->size(); cut < own.shards && axis-- > 0;) {
       cut *= plan.mesh()->Get(axis)->size();
@@ -417,7 +417,7 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
     if (machine.memory.getProblem() || !message.empty())
       return;
   }
-  // All streams are joined behind a program.
+  // All streams are joined after a program.
   Clock end;
   end.fill(position);
   position = -1;
@@ -439,7 +439,7 @@ Meanings PlanVerifier::describe(Roles roles) {
   for (uint32_t i = 0; i != windows.size(); ++i) {
     const pf::Buffer &buffer = *plan.buffers()->Get(i);
     const Window &window = windows[i];
-    // Behind the forward alone, there need be no more than the loss.
+    // After the forward alone, there need be no more than the loss.
     if (buffer.root() != i ||
         (roles == forward && buffer.role() != BufferRole::Loss))
       continue;

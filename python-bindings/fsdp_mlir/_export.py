@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from fsdp_mlir import _refuse
+from fsdp_mlir import _reject
 from fsdp_mlir._state import Attributes, Change, check_memory, keep_constants
 from fsdp_mlir._step import Step
 from fsdp_mlir.errors import CaptureError
@@ -27,14 +27,14 @@ _ALWAYS = "a plan computes the same in every step"
 def export(
     step: Step, module: torch.nn.Module, attributes: Attributes, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    """The exported forward. Raises CaptureError for what torch.export refuses, for what it would lose, and for a forward that
+    """The exported forward. Raises CaptureError for what torch.export rejects, for what it would lose, and for a forward that
     depends on Python's state. The module's attributes are afterwards what they were."""
     try:
         program = _export(step, module, args, kwargs, dynamic_shapes)
         program = _export_again(program, step, module, attributes, args, kwargs, dynamic_shapes)
     finally:
         attributes.restore()
-    _refuse.check_graph(program.graph, module)
+    _reject.check_graph(program.graph, module)
     written = {tensor.untyped_storage()._cdata for tensor in step.seen.constants.written}
     for name, value in attributes.tensors():
         if value.layout == torch.strided and value.untyped_storage()._cdata in written:
@@ -91,7 +91,7 @@ def _export_again(
     if changes:
         raise _depends(changes)
     raise CaptureError(
-        f"{_refuse.place_of(different, module)}: the forward computes something else each time it is called (a random number of "
+        f"{_reject.place_of(different, module)}: the forward computes something else each time it is called (a random number of "
         f"Python or NumPy, the time, or a variable outside of the module), and {_ALWAYS}; make it an input"
     )
 
@@ -145,20 +145,20 @@ def _same_value(a: Any, b: Any) -> bool:
 
 def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
     def attempt() -> ExportedProgram:
-        with _refuse.watching(module, step.seen), _quiet():
+        with _reject.watching(module, step.seen), _quiet():
             return torch.export.export(step, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:
         return attempt()
     except Exception as error:
-        refusal = _refuse.explain(error, module)
-        if _refuse.depends_on_data(error):
-            raise refusal from error
+        rejection = _reject.explain(error, module)
+        if _reject.depends_on_data(error):
+            raise rejection from error
     try:
         with _as_eager():
             return attempt()
     except Exception as error:
-        raise (_refuse.explain(error, module) if _refuse.depends_on_data(error) else refusal) from error
+        raise (_reject.explain(error, module) if _reject.depends_on_data(error) else rejection) from error
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def _as_eager() -> Iterator[None]:
     class Hidden(metaclass=OfTorch):
         pass
 
-    with _refuse.patched(
+    with _reject.patched(
         (torch.compiler, "is_compiling", answer(torch.compiler.is_compiling)),
         (torch.compiler, "is_exporting", answer(torch.compiler.is_exporting)),
         (torch._subclasses, "FakeTensor", Hidden),

@@ -370,7 +370,7 @@ class _Assembly:
         return tuple(v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor))
 
     def _call_graph(self, inputs: int, outputs: list[OutputSpec]) -> list[Any]:
-        """The root's calling convention: the tensors in, a list of the outputs behind the mutations out."""
+        """The root's calling convention: the tensors in, a list of the outputs after the mutations out."""
         root = next(e for e in self.forward.module_call_graph if e.fqn == "")
         results = [s.arg for s in outputs if s.kind != OutputKind.BUFFER_MUTATION]
         signature = dataclasses.replace(

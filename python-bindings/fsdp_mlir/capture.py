@@ -34,7 +34,7 @@ import torch
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _refuse, _state, _step, _verify
+from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _reject, _state, _step, _verify
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -58,7 +58,7 @@ def capture(
     The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
     positional ones first); its outputs are the buffer mutations, the outputs that are kept, and one gradient of the
     parameter's shape and dtype for each parameter that requires grad and is used, then those of inputs that require
-    grad. `result.module()(*tensors)` runs it and returns the outputs behind the mutations as a list.
+    grad. `result.module()(*tensors)` runs it and returns the outputs after the mutations as a list.
 
     Raises CaptureError, by a sentence that names the place, for whatever cannot be captured without changing what is
     computed. Warns (CaptureWarning) about eval mode, about activation checkpointing, which the graph does not keep, and about
@@ -68,7 +68,7 @@ def capture(
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
-    _refuse.check_module(module)
+    _reject.check_module(module)
     program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs)
     for sentence in _warnings(module, program, checkpointed):
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
@@ -96,13 +96,13 @@ def _capture(
         attributes = _state.Attributes(module)
         forward = _export.export(step, module, attributes, examples, named, dynamic_shapes)
         try:
-            with _refuse.differentiating():
+            with _reject.differentiating():
                 joint = _joint.trace(forward, step.seen.loss_place, functions.table())
             _decompose.rewrite_complex_numbers(joint.graph)
             _dtypes.correct(joint.graph)
         except Exception as error:
-            raise _refuse.explain(error, module) from error
-        _refuse.check_graph(joint.graph, module)
+            raise _reject.explain(error, module) from error
+        _reject.check_graph(joint.graph, module)
         names = _step.input_names(step, forward.call_spec.in_spec)
         program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
         _export.check_written(step, module, attributes, program)

@@ -1,4 +1,4 @@
-"""What capture refuses, and what it only warns about."""
+"""What capture rejects, and what it only warns about."""
 
 
 class CaptureError(ValueError):

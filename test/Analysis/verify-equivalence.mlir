@@ -27,12 +27,12 @@
 // TWICE: error: expected each value to be reduced once, found a second reduction
 // TWICE: note: the first is here
 
-// Pieces that are gathered by other ranks than those that have cut them.
+// Pieces that are gathered by other ranks than those that have sharded them.
 // RUN: fsdp-opt %S/../Dialect/FSDP/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-reshard-policy=after-forward=2 -o %t.pieces.mlir
 // RUN: sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' %t.pieces.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
 // RUN: fsdp-opt %t.pieces.mlir --fsdp-async | sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
-// PIECES: error: expected to gather pieces over the axes ["local"] over which they were cut, found other axes
-// PIECES: note: cut here
+// PIECES: error: expected to gather pieces over the axes ["local"] over which they were sharded, found other axes
+// PIECES: note: sharded here
 
 // A use in the backward of the gather of the forward, one by one and all.
 // RUN: sed 's/%%b1 = fsdp.view %%u1/%%b1 = fsdp.view %%u0/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE
@@ -41,7 +41,7 @@
 
 // Layouts that overlap do not even parse; a parameter in two units does.
 // RUN: sed 's/"b" : 4x4 at 16/"b" : 4x4 at 8/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=LAYOUT
-// LAYOUT: error: {{.*}}expected parameter "b" at or behind 16, where the one before it ends, got 8
+// LAYOUT: error: {{.*}}expected parameter "b" at or after 16, where the one before it ends, got 8
 // RUN: sed 's/<\["r" : 4 at 0\]/<["r" : 4 at 0, "a" : 0 at 4 frozen]/;s/@root(%%gr)/@root(%%gr, none)/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=UNITS
 // UNITS: error: {{.*}}parameter "a" is in unit 'u' as well
 

@@ -1,4 +1,4 @@
-"""What cannot be done is refused by one sentence before anything is written or run: exit status 1, no file, no crash."""
+"""What cannot be done is rejected by one sentence before anything is written or run: exit status 1, no file, no crash."""
 
 import re
 import struct
@@ -10,8 +10,8 @@ from conftest import FIXTURES, succeed, tool
 TINY = FIXTURES / "role_tiny.pt2"
 
 
-def refusal(name, *arguments):
-    """What stands on stderr of a refused command; `fsdp-translate` adds the place in the text."""
+def rejection(name, *arguments):
+    """What stands on stderr of a rejected command; `fsdp-translate` adds the place in the text."""
     result = tool(name, *arguments)
     assert result.returncode == 1, result.stdout + result.stderr
     assert result.stdout == ""
@@ -70,29 +70,29 @@ USAGE = {
 
 
 @pytest.mark.parametrize("arguments", USAGE)
-def test_plan_refuses_bad_usage(arguments, tmp_path):
-    assert refusal("fsdp-plan", TINY, "-o", tmp_path / "p.plan", *arguments.split()) == USAGE[arguments] + "\n"
+def test_plan_rejects_bad_usage(arguments, tmp_path):
+    assert rejection("fsdp-plan", TINY, "-o", tmp_path / "p.plan", *arguments.split()) == USAGE[arguments] + "\n"
     assert not list(tmp_path.iterdir())
 
 
 # A misspelt option must not be taken for one that has no effect.
-def test_plan_refuses_unknown_options(tmp_path):
-    errors = refusal("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", "--fast")
+def test_plan_rejects_unknown_options(tmp_path):
+    errors = rejection("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", "--fast")
     assert errors.startswith("fsdp-plan: Unknown command line argument '--fast'.")
     assert not list(tmp_path.iterdir())
 
 
 # Without a name for the plan there is nothing to do.
 def test_plan_needs_an_output():
-    assert refusal("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: for the -o option: must be specified at least once!\n"
+    assert rejection("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: for the -o option: must be specified at least once!\n"
 
 
 # Where the plan cannot be written, the sentence names the place.
-def test_plan_refuses_outputs_that_cannot_be_written(tmp_path):
+def test_plan_rejects_outputs_that_cannot_be_written(tmp_path):
     missing = tmp_path / "missing" / "p.plan"
-    assert refusal("fsdp-plan", TINY, "--ranks", 2, "-o", missing) == (
+    assert rejection("fsdp-plan", TINY, "--ranks", 2, "-o", missing) == (
         f"fsdp-plan: error: {missing}: cannot create the file: No such file or directory\n")
-    assert refusal("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path) == (
+    assert rejection("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path) == (
         f"fsdp-plan: error: {tmp_path}: cannot write the file: Is a directory\n")
     assert not list(tmp_path.iterdir())
 
@@ -106,16 +106,16 @@ SIZES = {
 
 # A plan has fixed sizes: whoever leaves one open must say what it is.
 @pytest.mark.parametrize("arguments", SIZES)
-def test_plan_refuses_open_sizes(arguments, tmp_path):
+def test_plan_rejects_open_sizes(arguments, tmp_path):
     graph = FIXTURES / "role_dynamic.pt2"
-    errors = refusal("fsdp-plan", graph, "--ranks", 2, "-o", tmp_path / "p.plan", *arguments.split())
+    errors = rejection("fsdp-plan", graph, "--ranks", 2, "-o", tmp_path / "p.plan", *arguments.split())
     assert errors == SIZES[arguments].format(graph=graph) + "\n"
     assert not list(tmp_path.iterdir())
 
 
 # Ranks would draw from one generator in an order that depends on timing.
-def test_plan_refuses_dropout(tmp_path):
-    errors = refusal("fsdp-plan", FIXTURES / "role_dropout.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+def test_plan_rejects_dropout(tmp_path):
+    errors = rejection("fsdp-plan", FIXTURES / "role_dropout.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
     assert errors == (
         "fsdp-plan: error: operator 'native_dropout' is not one that a plan may run: it draws random numbers; set dropout to 0, "
         "or make what is drawn an input (at 'native_dropout')\n"
@@ -123,23 +123,23 @@ def test_plan_refuses_dropout(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# An archive of another kind is refused for what it is, by all paths to it.
-def test_plan_refuses_what_is_no_archive(tmp_path):
+# An archive of another kind is rejected for what it is, by all paths to it.
+def test_plan_rejects_what_is_no_archive(tmp_path):
     output = tmp_path / "p.plan"
     weights = FIXTURES / "gpt2_ref.safetensors"
-    assert refusal("fsdp-plan", weights, "--ranks", 2, "-o", output) == (
+    assert rejection("fsdp-plan", weights, "--ranks", 2, "-o", output) == (
         f"fsdp-plan: error: {weights}: zip: expected a zip file, found an error: Not a zip archive\n")
-    assert refusal("fsdp-plan", FIXTURES, "--ranks", 2, "-o", output) == (
+    assert rejection("fsdp-plan", FIXTURES, "--ranks", 2, "-o", output) == (
         f"fsdp-plan: error: {FIXTURES}: expected a regular file, found a directory\n")
-    assert refusal("fsdp-plan", FIXTURES / "none.pt2", "--ranks", 2, "-o", output) == (
+    assert rejection("fsdp-plan", FIXTURES / "none.pt2", "--ranks", 2, "-o", output) == (
         f"fsdp-plan: error: {FIXTURES / 'none.pt2'}: cannot open: No such file or directory\n")
     assert not list(tmp_path.iterdir())
 
 
 # Weights of another model have none of the names.
-def test_run_refuses_weights_of_another_model(plans, references):
+def test_run_rejects_weights_of_another_model(plans, references):
     other = FIXTURES / "llama.pt2"
-    assert refusal("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2)) == (
+    assert rejection("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2)) == (
         f"error: {other}: expected a value for each of 28 parameters and buffers, found none for 27: "
         "m.transformer.wpe.weight, m.transformer.ln_f.weight, m.transformer.ln_f.bias and 24 more\n")
 
@@ -155,23 +155,23 @@ TOKENS = {
 
 # Tokens come from outside: all of them are looked at before the first step.
 @pytest.mark.parametrize("case", TOKENS)
-def test_run_refuses_bad_tokens(case, plans, tmp_path):
+def test_run_rejects_bad_tokens(case, plans, tmp_path):
     content, sentence = TOKENS[case]
     path = tmp_path / "tokens.bin"
     if content is not None:
         path.write_bytes(content)
-    assert refusal("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", path, "--steps", 1) == (
+    assert rejection("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", path, "--steps", 1) == (
         f"error: {path}: {sentence}\n")
 
 
 def load(library, plans, references):
     graph = "role_custom_op"
-    return refusal("fsdp-run", plans(graph, 3), "--weights", FIXTURES / f"{graph}.pt2",
+    return rejection("fsdp-run", plans(graph, 3), "--weights", FIXTURES / f"{graph}.pt2",
                    "--reference", references(graph, 3), *(["--load", library] if library else []))
 
 
 # The sentence says what to do.
-def test_run_refuses_custom_operators_without_their_library(plans, references):
+def test_run_rejects_custom_operators_without_their_library(plans, references):
     assert load(None, plans, references) == (
         "error: program step, command 15: operator fsdp_test::scaled_square is not known here; "
         "if a library registers it, name the library with --load\n")
@@ -186,7 +186,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("case", LIBRARIES)
-def test_run_refuses_what_is_no_library(case, plans, references, tmp_path):
+def test_run_rejects_what_is_no_library(case, plans, references, tmp_path):
     content, sentence = LIBRARIES[case]
     path = tmp_path / "library.so"
     if content is not None:
@@ -194,7 +194,7 @@ def test_run_refuses_what_is_no_library(case, plans, references, tmp_path):
     assert load(path, plans, references) == f"error: {path}: {sentence}\n"
 
 
-def test_run_refuses_a_folder_as_library(plans, references, tmp_path):
+def test_run_rejects_a_folder_as_library(plans, references, tmp_path):
     assert load(tmp_path, plans, references) == (
         f"error: {tmp_path}: cannot load the library: cannot read file data: Is a directory\n")
 
@@ -215,7 +215,7 @@ def make_library(tmp_path_factory):
 
 # The system's loader maps what the headers promise and dies where the file ends.
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.7])
-def test_run_refuses_a_truncated_library(part, make_library, plans, references, tmp_path):
+def test_run_rejects_a_truncated_library(part, make_library, plans, references, tmp_path):
     whole = make_library("whole", "int f(void) { return 1; }\n").read_bytes()
     path = tmp_path / "library.so"
     path.write_bytes(whole[: int(len(whole) * part)])
@@ -223,13 +223,13 @@ def test_run_refuses_a_truncated_library(part, make_library, plans, references, 
 
 
 # Otherwise the next sentence would ask for --load, which was given.
-def test_run_refuses_a_library_without_operators(make_library, plans, references):
+def test_run_rejects_a_library_without_operators(make_library, plans, references):
     path = make_library("foreign", "int f(void) { return 1; }\n")
     assert load(path, plans, references) == (
         f"error: {path}: expected a library that registers new operators, found none in it\n")
 
 
-def test_run_refuses_a_library_that_needs_another(make_library, plans, references):
+def test_run_rejects_a_library_that_needs_another(make_library, plans, references):
     path = make_library("needy", "int nowhere(void);\nint f(void) { return nowhere(); }\n")
     assert load(path, plans, references) == f"error: {path}: cannot load the library: undefined symbol: nowhere\n"
 
@@ -287,18 +287,18 @@ TEXTS = {
 
 # Text that people have edited becomes a plan that can run, or nothing.
 @pytest.mark.parametrize("case", TEXTS)
-def test_export_refuses_bad_text(case, text, tmp_path):
+def test_export_rejects_bad_text(case, text, tmp_path):
     change, sentence = TEXTS[case]
     source, output = tmp_path / "p.mlir", tmp_path / "p.plan"
     source.write_text(change(text))
-    first = refusal("fsdp-translate", "--export-plan", source, "-o", output).splitlines()[0]
+    first = rejection("fsdp-translate", "--export-plan", source, "-o", output).splitlines()[0]
     assert first.startswith(f"{source}:"), first
     assert first.split(" error: ", 1)[1].split("  (tried")[0].rstrip() == sentence, first
     assert not output.exists()
 
 
 # The same for files that are not there or are no files.
-def test_export_refuses_missing_text(tmp_path):
-    assert refusal("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "p.plan") == (
+def test_export_rejects_missing_text(tmp_path):
+    assert rejection("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "p.plan") == (
         f"fsdp-translate: error: {tmp_path / 'p.mlir'}: cannot open: No such file or directory\n")
     assert not list(tmp_path.iterdir())

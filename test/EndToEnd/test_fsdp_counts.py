@@ -50,7 +50,7 @@ def count(graph, config):
 def test_collectives_are_those_of_pytorch(case, chains):
     config = case["config"]
     mine = count(chains(config), config)
-    if config["api"] == "fsdp2" or not config.get("orig", True):  # other layouts: without pads between parameters
+    if config["api"] == "fsdp2" or not config.get("orig", True):  # other layouts: without padding between parameters
         for table in (mine, case):
             for phase in ("forward", "backward"):
                 table[phase] = {key: row[0] for key, row in table[phase].items()}

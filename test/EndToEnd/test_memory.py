@@ -22,7 +22,7 @@ def summary(request, plans, references):
     return ranks, last["summary"]
 
 
-# Transient memory and a page behind it are filled with a pattern. The last byte that a training changes is in the last
+# Transient memory and a page after it are filled with a pattern. The last byte that a training changes is in the last
 # 64 bytes of the plan: not a byte more is needed, and none is planned in vain.
 def test_highest_byte_is_the_planned_peak(summary):
     ranks, found = summary

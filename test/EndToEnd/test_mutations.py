@@ -1,7 +1,7 @@
 """A check is worth what it notices.
 
 Plans with one command changed, which the runtime accepts, must fail the comparison with PyTorch. Schedules and plans with
-one mistake of any kind must be refused by a verifier, or else leave the same bits behind; `--all-mutants` tries all of
+one mistake of any kind must be rejected by a verifier, or else leave the same bits behind; `--all-mutants` tries all of
 them and writes docs/mutation.md.
 """
 
@@ -38,7 +38,7 @@ def run(plan, graph, ranks, reference):
 
 
 def check_fails(plan, graph, ranks, reference, sentence):
-    """The run is a check that failed, not a refusal and not a crash."""
+    """The run is a check that failed, not a rejection and not a crash."""
     result = run(plan, graph, ranks, reference)
     assert result.returncode == 2, result.stdout + result.stderr
     assert re.search(sentence, result.stderr), result.stderr
@@ -87,7 +87,7 @@ def test_update_of_frozen_parameters_is_noticed(plans, tmp_path):
                 r"param\.m\.transformer\.h\.1\.attn\.c_attn\.weight: expected values within")
 
 
-# Pads go into norms and checkpoints: they must be 0 although no parameter shows them.
+# Padding goes into norms and checkpoints: it must be 0 although no parameter shows it.
 def test_dirty_padding_of_gradients_is_noticed(plans, references, tmp_path):
     text = text_of(plans("gpt2", 3), tmp_path)
     mutant = plan_of(substitute(r"plan\.zero (%\d+)( <backward>.*\n.*\n.*\n.*@m\.transformer\.h\.1 )",
@@ -133,7 +133,7 @@ def bits(graph, seed, plans):
 
 @pytest.fixture(scope="module")
 def trials(request, once, tmp_path_factory):
-    """trials(graph, level): all mutants, and the bits of the original and of those that no verifier refuses."""
+    """trials(graph, level): all mutants, and the bits of the original and of those that no verifier rejects."""
     def write(graph, level, path):
         options, _, every = TRIALS[graph]
         if not request.config.getoption("--all-mutants"):
@@ -145,8 +145,8 @@ def trials(request, once, tmp_path_factory):
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
         found = [bits(graph, seed, [folder / plan for plan in plans]) for seed in (0, 1)]
         found = {plan: sorted({each[str(folder / plan)] for each in found}) for plan in plans}
-        refused = {plan for plan in plans if any(each.startswith("refused: ") for each in found[plan])}
-        mutants = [m._replace(verdict="runtime") if m.verdict in refused else m for m in mutants]
+        rejected = {plan for plan in plans if any(each.startswith("rejected: ") for each in found[plan])}
+        mutants = [m._replace(verdict="runtime") if m.verdict in rejected else m for m in mutants]
         path.write_text(json.dumps([mutants, found]))
 
     def find(graph, level):
@@ -168,7 +168,7 @@ def test_bits_show_a_wrong_divisor(plans, tmp_path):
 # Whoever gets past all verifiers means the same, whatever the order of what nothing orders.
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("graph", TRIALS)
-def test_what_no_verifier_refuses_is_harmless(graph, level, trials):
+def test_what_no_verifier_rejects_is_harmless(graph, level, trials):
     mutants, found = trials(graph, level)
     right = found["original.plan"]
     assert len(right) == 1 and re.fullmatch("[0-9a-f]{16}", *right)
@@ -200,11 +200,11 @@ def test_every_kind_of_mistake_is_tried(trials, request):
         return f"{count - left} of {count}" if count else ""
 
     by_mistake = table(names, sorted({m.op for m in mutants}), cell)
-    refused = collections.Counter((m.verdict, graph, level) for (graph, level), made in runs.items() for m in made)
+    rejected = collections.Counter((m.verdict, graph, level) for (graph, level), made in runs.items() for m in made)
     verifiers = ["MLIR", "scheduled", "futures", "order", "equivalence", "lowering", "plan file", "plan-verify", "runtime"]
     by_verifier = table([*verifiers, "same plan", "same bits"], [f"{graph}, {level}" for graph, level in runs],
                         lambda row, column: str(sum(
-                            count for (verdict, graph, level), count in refused.items() if row == f"{graph}, {level}"
+                            count for (verdict, graph, level), count in rejected.items() if row == f"{graph}, {level}"
                             and column == ("same plan" if verdict == "same" else "same bits" if verdict.endswith(".plan") else
                                            verdict))))
     by_trial = "\n".join(f"- {graph}: `{options}`, {'all' if every == 1 else f'one in {every}'}"

@@ -36,7 +36,7 @@ def shell(command: str, folder: pathlib.Path) -> subprocess.CompletedProcess:
     return result
 
 
-def refused(command: str, folder: pathlib.Path) -> str:
+def rejected(command: str, folder: pathlib.Path) -> str:
     result = shell(command, folder)
     assert result.returncode == 1, result
     return result.stderr
@@ -48,13 +48,13 @@ def test_an_input_is_no_output(model, text, tmp_path):
     os.symlink("model.pt2", tmp_path / "link")
     os.link(model, tmp_path / "hard")
     for name in "model.pt2", "./model.pt2", "link", "hard":
-        assert refused(f"fsdp-plan model.pt2 --ranks 2 -o {name}", tmp_path) == (
+        assert rejected(f"fsdp-plan model.pt2 --ranks 2 -o {name}", tmp_path) == (
             f"fsdp-plan: error: {name}: expected a file of its own for -o, found that of the model\n")
-        assert refused(f"fsdp-translate --import-pt2 model.pt2 -o {name}", tmp_path) == (
+        assert rejected(f"fsdp-translate --import-pt2 model.pt2 -o {name}", tmp_path) == (
             f"fsdp-translate: error: {name}: expected a file of its own for -o, found that of the input\n")
-    assert refused("fsdp-plan model.pt2 --ranks 2 -o p --trace hard", tmp_path) == (
+    assert rejected("fsdp-plan model.pt2 --ranks 2 -o p --trace hard", tmp_path) == (
         "fsdp-plan: error: hard: expected a file of its own for --trace, found that of the model\n")
-    assert refused("fsdp-opt model.mlir -o ./model.mlir", tmp_path) == (
+    assert rejected("fsdp-opt model.mlir -o ./model.mlir", tmp_path) == (
         "fsdp-opt: error: ./model.mlir: expected a file of its own for -o, found that of the input\n")
     assert (model.read_bytes(), text.read_bytes()) == before
 
@@ -62,7 +62,7 @@ def test_an_input_is_no_output(model, text, tmp_path):
 def test_two_outputs_are_two_files(model, tmp_path):
     os.symlink("p", tmp_path / "dangling")
     for name in "p", "./p", "dangling":
-        assert refused(f"fsdp-plan model.pt2 --ranks 2 -o p --report {name}", tmp_path) == (
+        assert rejected(f"fsdp-plan model.pt2 --ranks 2 -o p --report {name}", tmp_path) == (
             f"fsdp-plan: error: {name}: expected a file of its own for --report, found that of -o\n")
     assert not (tmp_path / "p").exists()
 
@@ -101,26 +101,26 @@ def test_what_is_lost_is_said(model, text, tmp_path):
     for command, tool_name in (("fsdp-plan model.pt2 --ranks 2 -o p", "fsdp-plan"), ("fsdp-opt model.mlir", "fsdp-opt"),
                                ("fsdp-translate --import-pt2 model.pt2", "fsdp-translate")):
         lost = f"{tool_name}: error: standard output: cannot write: "
-        assert refused(f"{command} >/dev/full", tmp_path) == f"{lost}No space left on device\n"
-        assert refused(f"{command} >&-", tmp_path) == f"{lost}Bad file descriptor\n"
-        assert refused(f"{command.removesuffix(' -o p')} -o /dev/full", tmp_path) == (
+        assert rejected(f"{command} >/dev/full", tmp_path) == f"{lost}No space left on device\n"
+        assert rejected(f"{command} >&-", tmp_path) == f"{lost}Bad file descriptor\n"
+        assert rejected(f"{command.removesuffix(' -o p')} -o /dev/full", tmp_path) == (
             f"{tool_name}: error: /dev/full: cannot write the file: No space left on device\n")
     # The libraries need half a gigabyte of addresses; the model more than what is left.
     graph = FIXTURES / "llama_405b.pt2.zst"
     subprocess.run(["zstd", "-dqf", graph, "-o", tmp_path / "large.pt2"], check=True)
-    errors = refused("ulimit -v 700000; fsdp-plan large.pt2 --ranks 8 -o p", tmp_path)
+    errors = rejected("ulimit -v 700000; fsdp-plan large.pt2 --ranks 8 -o p", tmp_path)
     assert errors.startswith("fsdp-plan: error: ") and errors.count("\n") == 1
 
 
 def test_a_failure_leaves_what_was_there(model, text, tmp_path):
     for command in "fsdp-plan no.pt2 --ranks 2 -o old", "fsdp-opt --fsdp-shard=ranks=0 model.mlir -o old":
         (tmp_path / "old").write_text("old")
-        assert refused(command, tmp_path)
+        assert rejected(command, tmp_path)
         assert (tmp_path / "old").read_text() == "old"
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals_leave_nothing_behind(which, model, tmp_path):
+def test_signals_leave_nothing_after(which, model, tmp_path):
     out = tmp_path / "out"
     for trial in range(6):
         shutil.rmtree(out, ignore_errors=True)

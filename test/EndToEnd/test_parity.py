@@ -57,7 +57,7 @@ def test_storage_of_another_dtype(storage, tolerance, plans, references):
     assert result.stderr.startswith(note) and result.stderr.count("\n") == (storage == "bf16"), result.stderr
 
 
-# A check that accepts everything is worth nothing: another batch must be noticed, as failed check, not as refusal.
+# A check that accepts everything is worth nothing: another batch must be noticed, as failed check, not as rejection.
 def test_reference_of_another_batch_is_noticed(plans, references, tmp_path):
     from safetensors.torch import load_file, save_file
 

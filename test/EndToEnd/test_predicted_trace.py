@@ -77,6 +77,6 @@ def test_profile_of_a_run(options, plans, tmp_path):
     (("--trace", "/nowhere/t.json"), "/nowhere/t.json: cannot create the file: No such file or directory"),
     (("--schedule", "list", "--profile", "/nowhere/p.json"), "/nowhere/p.json: cannot open: No such file or directory"),
 ])
-def test_refusals(options, sentence, tmp_path):
+def test_rejections(options, sentence, tmp_path):
     result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "-o", tmp_path / "p.plan", *options)
     assert (result.returncode, result.stderr) == (1, f"fsdp-plan: error: {sentence}\n")

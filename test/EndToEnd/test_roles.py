@@ -1,4 +1,4 @@
-"""One tiny graph per role that a graph can play: each runs with parity, or is refused by one sentence."""
+"""One tiny graph per role that a graph can play: each runs with parity, or is rejected by one sentence."""
 
 import pytest
 from conftest import FIXTURES, succeed

@@ -40,7 +40,7 @@ def bits(graph, seed, reference, plans):
         found |= {plan: sentence for plan, _, sentence in lines}
         if result.returncode == 0:
             break
-        # Whoever crashes is tried again, alone: what a refused load leaves behind is not its fault.
+        # Whoever crashes is tried again, alone: what a rejected load leaves behind is not its fault.
         last = lines[-1][0]
         if len(lines) == 1:
             found[last] = f"crashed with {result.returncode}: {result.stderr.strip()}"
@@ -62,7 +62,7 @@ def attack(graph, plan, reference, count, seed, folder):
     harmful = []
     for mutant, (field, what) in accepted.items():
         left = {each[mutant] for each in found}
-        if any(each.startswith("refused: ") for each in left):
+        if any(each.startswith("rejected: ") for each in left):
             counts[field]["not loaded"] += 1
         elif left == right:
             counts[field]["same bits"] += 1

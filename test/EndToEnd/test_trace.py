@@ -71,7 +71,7 @@ def test_profile(recorded):
     assert {node["stream"] for node in profile["nodes"]} >= {"compute"}
 
 
-# Said before a long training, not behind it.
+# Said before a long training, not after it.
 @pytest.mark.parametrize("option", ["--trace", "--profile"])
 def test_a_file_that_cannot_be_written(option, plans, references, tmp_path):
     target = tmp_path / "missing" / "t.json"

@@ -1,4 +1,4 @@
-"""Branches, numbers and sizes that depend on constants only are resolved; those that depend on data are refused."""
+"""Branches, numbers and sizes that depend on constants only are resolved; those that depend on data are rejected."""
 
 import warnings
 
@@ -169,6 +169,6 @@ def test_branches_on_data_that_compute_are_not(body):
         fsdp_mlir.capture(Checked(body), (torch.randn(2, 4), torch.arange(8).view(2, 4)))
 
 
-def test_sizes_by_data_are_refused_where_they_are_made():
+def test_sizes_by_data_are_rejected_where_they_are_made():
     with pytest.raises(fsdp_mlir.CaptureError, match=r"the size of the result of `x\[mask\]` depends on a tensor's value"):
         fsdp_mlir.capture(Checked(lambda y, ids: y + ids.masked_select(ids > 3).max()), (torch.randn(2, 4), torch.arange(8).view(2, 4)))

@@ -66,7 +66,7 @@ def test_a_wrong_loss_is_found(demo, losses, wrong, capsys):
     assert "error: 1 of 4 losses differ by more than 1e-05\n" in capsys.readouterr().err
 
 
-def test_a_missing_step_is_refused(demo, losses, capsys):
+def test_a_missing_step_is_rejected(demo, losses, capsys):
     assert compare(demo, losses[:3]) == 1
     assert capsys.readouterr().err == (
         f"error: {demo / 'losses.jsonl'}: step 4 is missing: run fsdp-run with --json and --steps 4 or more\n"

@@ -42,6 +42,6 @@ def test_draws_slices_arrows_and_memory(tmp_path):
     assert "trace 0: 24.0 us" in content and "1.0 MiB" in content
 
 
-def test_refuses_a_trace_without_slices(tmp_path):
+def test_rejects_a_trace_without_slices(tmp_path):
     result = draw(tmp_path, trace(pid=1))
     assert result.returncode and result.stderr == "trace 0: expected slices of rank 0, found none\n"

@@ -34,7 +34,7 @@ def close(mine, reference, what, half=False):
 
 
 def outputs(program, inputs):
-    """What the program's module returns, by what it is: the outputs behind the buffer mutations."""
+    """What the program's module returns, by what it is: the outputs after the buffer mutations."""
     torch.manual_seed(SEED)
     with torch.no_grad():
         results = program.module(check_guards=False)(*inputs)

@@ -95,7 +95,7 @@ def test_fp32_masters(fixtures):
     assert {t.dtype for k, t in plain.items() if k.startswith("param.")} == {torch.bfloat16}
 
 
-def test_what_the_script_refuses(fixtures, tmp_path, script):
+def test_what_the_script_rejects(fixtures, tmp_path, script):
     dropout, broken = fixtures / "role_dropout.pt2", tmp_path / "broken.pt2"
     assert script(2, dropout, code=1) == (
         f"error: {dropout}: `native_dropout` draws random numbers, so there is no one right result for it\n"

@@ -1,4 +1,4 @@
-"""A forward that computes something else in each step is refused; one that only looks like it is captured right."""
+"""A forward that computes something else in each step is rejected; one that only looks like it is captured right."""
 
 import random
 import time
@@ -64,7 +64,7 @@ def history(model, y):
     return y * len(model.history)
 
 
-def refusal(model):
+def rejection(model):
     with pytest.raises(fsdp_mlir.CaptureError) as caught:
         fsdp_mlir.capture(model, (torch.randn(2, 4),))
     return str(caught.value)
@@ -84,7 +84,7 @@ def refusal(model):
 def test_attributes_that_change(body, attribute, value):
     model = Model(body, **{attribute: value})
     path = {"statistics": "statistics.a.0", "history": "history.0"}.get(attribute, attribute)
-    assert refusal(model) == (
+    assert rejection(model) == (
         f"the model itself changes its attribute `{path}` in its forward, and a plan computes the same in every step; "
         "keep it in a buffer (register_buffer), or change it outside of the forward"
     )
@@ -92,14 +92,14 @@ def test_attributes_that_change(body, attribute, value):
 
 
 def test_tensors_that_are_written_to():
-    assert refusal(Model(moving_average_in_place, mean=torch.ones(4))) == (
+    assert rejection(Model(moving_average_in_place, mean=torch.ones(4))) == (
         "the forward writes to attribute `mean` of the model itself; make that a buffer (register_buffer)"
     )
 
 
 @pytest.mark.parametrize("body", [lambda m, y: y * random.random(), lambda m, y: y * time.time(), count_globally])
 def test_what_python_computes_anew(body):
-    assert ": the forward computes something else each time it is called (a random number" in refusal(Model(body))
+    assert ": the forward computes something else each time it is called (a random number" in rejection(Model(body))
 
 
 def table(model, y):
@@ -162,7 +162,7 @@ def view_in_attribute():
     ],
 )
 def test_memory_that_tensors_share(make, names):
-    found = refusal(make())
+    found = rejection(make())
     assert set(names.split(" and ")) <= set(found.split(" share memory")[0].split(" and "))
     assert found.endswith(
         "share memory, which a graph cannot keep; tie them by assigning one to the other (b.weight = a.weight, not .data), "
@@ -187,10 +187,10 @@ def test_memory_that_only_lies_side_by_side(agrees):
 class Frozen(dict):
     """As diffusers keeps a configuration."""
 
-    def _refuse(self, *args, **kwargs):
+    def _reject(self, *args, **kwargs):
         raise TypeError("frozen")
 
-    update = __setitem__ = __delitem__ = _refuse
+    update = __setitem__ = __delitem__ = _reject
 
 
 # What has not changed is not written again: it may not let itself be written.

@@ -84,12 +84,12 @@ struct CommandLine {
       cl::value_desc("N"), cl::cat(category)};
   cl::opt<std::string> budget{
       "budget",
-      cl::desc("The most memory that a rank may hold: refuse a plan "
+      cl::desc("The most memory that a rank may hold: reject a plan "
                "that needs more"),
       cl::value_desc("bytes, or N KiB|MiB|GiB"), cl::cat(category)};
   cl::opt<std::string> reshard{
       "reshard",
-      cl::desc("Whether parameters are freed behind the forward, instead of "
+      cl::desc("Whether parameters are freed after the forward, instead of "
                "--strategy: true is full_shard, false shard_grad_op; or N: "
                "each keeps a piece, that N neighbours gather again"),
       cl::value_desc("policy"), cl::cat(category)};
@@ -184,7 +184,7 @@ LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
   if (filter.empty())
     return success();
   if (std::string error = findRegexError(filter); !error.empty())
-    return refuse("--remarks-filter: " + error);
+    return reject("--remarks-filter: " + error);
   return mlir::remark::enableOptimizationRemarks(
       context, std::make_unique<RemarkPrinter>(),
       std::make_unique<mlir::remark::RemarkEmittingPolicyAll>(),
@@ -204,7 +204,7 @@ LogicalResult choose(StringRef option, StringRef text,
     }
     expected += (expected.empty() ? "" : ", ") + name.str();
   }
-  return refuse("--" + option + ": expected one of " + expected + "; found '" +
+  return reject("--" + option + ": expected one of " + expected + "; found '" +
                 text + "'");
 }
 
@@ -213,10 +213,10 @@ LogicalResult choose(StringRef option, StringRef text,
 LogicalResult read(StringRef option, StringRef text, int64_t least,
                    int64_t &value) {
   if (text.getAsInteger(10, value) || value < least)
-    return refuse("--" + option + ": expected a number of at least " +
+    return reject("--" + option + ": expected a number of at least " +
                   llvm::Twine(least) + "; found '" + text + "'");
   if (value > INT32_MAX)
-    return refuse("--" + option + ": expected a number of at most " +
+    return reject("--" + option + ": expected a number of at most " +
                   llvm::Twine(INT32_MAX) + "; found '" + text + "'");
   return success();
 }
@@ -236,7 +236,7 @@ LogicalResult readBytes(StringRef option, StringRef text, int64_t &bytes) {
                        .Case("GiB", 30)
                        .Default(64);
   if (!isNumber || shift == 64 || count > (INT64_MAX >> shift))
-    return refuse("--" + option +
+    return reject("--" + option +
                   ": expected bytes, or a number of KiB, MiB or GiB; found '" +
                   text + "'");
   bytes = count << shift;
@@ -258,14 +258,14 @@ LogicalResult readBucket(const CommandLine &line,
   else if (policy == "bytes" && isNumber)
     options.bucketBytes = number;
   else if (line.bucket != "none")
-    return refuse("--bucket: expected none, or blocks:N or bytes:N, with "
+    return reject("--bucket: expected none, or blocks:N or bytes:N, with "
                   "merge: in front to join units, or copy: to copy them into "
                   "one buffer; found '" +
                   line.bucket + "'");
   return success();
 }
 
-/// A preset is all of a schedule: what contradicts it is refused.
+/// A preset is all of a schedule: what contradicts it is rejected.
 LogicalResult readSchedule(const CommandLine &line,
                            FSDPPipelineOptions &options) {
   if (line.schedule.getNumOccurrences() == 0)
@@ -285,7 +285,7 @@ LogicalResult readSchedule(const CommandLine &line,
         static_cast<const cl::Option *>(&line.limit),
         static_cast<const cl::Option *>(&line.bucket)})
     if (option->getNumOccurrences())
-      return refuse("--schedule: '" + line.schedule + "' already says what --" +
+      return reject("--schedule: '" + line.schedule + "' already says what --" +
                     option->ArgStr + " is; give one of the two");
   setSchedule(options, schedule);
   return success();
@@ -301,7 +301,7 @@ LogicalResult readRemat(const CommandLine &line, FSDPPipelineOptions &options) {
       return failure();
     options.rematBudget = bytes;
   } else if (line.remat != "none")
-    return refuse("--remat: expected none, scope:REGEX or budget:BYTES; found "
+    return reject("--remat: expected none, scope:REGEX or budget:BYTES; found "
                   "'" +
                   line.remat + "'");
   return success();
@@ -321,7 +321,7 @@ LogicalResult readStrategy(const CommandLine &line, int64_t ranks,
     StringRef reshard = line.reshard;
     if (int64_t group = 0; !reshard.getAsInteger(10, group)) {
       if (group < 1 || ranks % group != 0)
-        return refuse(
+        return reject(
             "--reshard: expected a number of ranks that divides the " +
             std::to_string(ranks) + " of --ranks; found '" + reshard + "'");
       strategy = group == 1 && ranks > 1 ? "shard_grad_op" : "full_shard";
@@ -330,12 +330,12 @@ LogicalResult readStrategy(const CommandLine &line, int64_t ranks,
     } else if (reshard == "true" || reshard == "false") {
       strategy = reshard == "true" ? "full_shard" : "shard_grad_op";
     } else {
-      return refuse("--reshard: expected true, false or a number of ranks; "
+      return reject("--reshard: expected true, false or a number of ranks; "
                     "found '" +
                     reshard + "'");
     }
     if (line.strategy.getNumOccurrences())
-      return refuse("--reshard: --strategy '" + line.strategy +
+      return reject("--reshard: --strategy '" + line.strategy +
                     "' already says what is freed; give one of the two");
   }
   options.strategy = strategy.str();
@@ -391,7 +391,7 @@ LogicalResult readOptions(const CommandLine &line,
   if (failed(readSchedule(line, options)))
     return failure();
   if (!line.profile.empty() && line.trace.empty() && !options.list)
-    return refuse("--profile: expected --trace or --schedule list, which use "
+    return reject("--profile: expected --trace or --schedule list, which use "
                   "it; found neither");
   if (!line.trace.empty())
     options.hardware = isCUDA ? "h100" : "cpu";
@@ -413,7 +413,7 @@ LogicalResult checkFiles(const CommandLine &line) {
   add(outputs, "--report", line.report);
   add(outputs, "--trace", line.trace);
   auto error = archive::checkOutputs(outputs, inputs);
-  return error ? refuse(error->message) : success();
+  return error ? reject(error->message) : success();
 }
 
 /// Writes what was made of a plan, each if there is a path for it.
@@ -425,7 +425,7 @@ LogicalResult writeAll(const CommandLine &line, const planfile::PlanFile &file,
         line.report, {llvm::formatv("{0:2}\n", toJSON(summary)).str()});
   if (!line.trace.empty() && written)
     written = archive::writeFile(line.trace, {trace});
-  return written ? success() : refuse(written.error().message);
+  return written ? success() : reject(written.error().message);
 }
 
 LogicalResult run(const CommandLine &line) {
@@ -491,10 +491,10 @@ LogicalResult run(const CommandLine &line) {
   mlir::TimingScope verifying = root.nest("verify the plan");
   symbolic::Proof proof = symbolic::verifyPlan(file->plan());
   if (proof.verdict == symbolic::Proof::Refuted)
-    return refuse(line.output + ": " + proof.message);
+    return reject(line.output + ": " + proof.message);
   if (!proof) {
     if (!line.unproved)
-      return refuse(line.output + ": cannot prove the plan: " + proof.message +
+      return reject(line.output + ": cannot prove the plan: " + proof.message +
                     "; --unproved writes it all the same");
     auto plan = *module->getOps<plan::ModuleOp>().begin();
     plan.setUnproved(proof.message);
@@ -508,7 +508,7 @@ LogicalResult run(const CommandLine &line) {
   summary.scheduledBytes = scheduledBytes;
   summary.recomputed = recomputed;
   if (options.budget && summary.arenaBytes > uint64_t(options.budget))
-    return refuse("--budget: the plan needs an arena of " +
+    return reject("--budget: the plan needs an arena of " +
                   llvm::Twine(summary.arenaBytes) + " bytes, more than " +
                   llvm::Twine(options.budget) +
                   "; what the schedule holds would fit, the temporaries of "

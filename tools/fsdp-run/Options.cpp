@@ -19,11 +19,11 @@ backward, no update), or losses and param.NAME: then as many steps as there are 
 hyper-parameters in the file's metadata, and losses and final parameters are compared. An input with one axis more
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
-Exit codes: 0 done; 1 refused before the first step; 2 the proof or the comparison failed, or a loss is not
+Exit codes: 0 done; 1 rejected before the first step; 2 the proof or the comparison failed, or a loss is not
 finite; 3 a rank failed, or output was lost, after the first step began.)";
 
 /// The likeliest mistake: the model in place of its plan.
-static void refuseArchive(const std::vector<std::string> &plans) {
+static void rejectArchive(const std::vector<std::string> &plans) {
   if (plans.empty())
     return;
   const std::string &path = plans.front();
@@ -113,10 +113,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     app.exit(success);
     return std::nullopt;
   } catch (const CLI::ParseError &error) {
-    refuseArchive(options.plans); // What else is missing would mislead.
+    rejectArchive(options.plans); // What else is missing would mislead.
     throw Error(error.what());
   }
-  refuseArchive(options.plans);
+  rejectArchive(options.plans);
   if (options.ranks && *options.ranks < 1)
     throw Error("--ranks: expected at least 1, found " +
                 std::to_string(*options.ranks));

@@ -151,7 +151,7 @@ static int run(const Options &options) {
   unsigned ranks = 0;
   planfile::PlanFile plan = openPlan(options, ranks);
 
-  // All that can be refused is looked at before anything is loaded.
+  // All that can be rejected is looked at before anything is loaded.
   std::optional<Reference> reference;
   std::optional<Data> data;
   if (!options.reference.empty())

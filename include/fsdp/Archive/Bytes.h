@@ -9,7 +9,7 @@
 
 namespace fsdp {
 
-/// "18.12 KiB": the same in every report and refusal.
+/// "18.12 KiB": the same in every report and rejection.
 inline std::string spellBytes(uint64_t bytes) {
   const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

@@ -2,7 +2,7 @@
 //
 // The element types that both halves know, with their names in the four places
 // where they are written: MLIR text, safetensors headers, the .pt2 schema, and
-// PyTorch's own enum. One table; an element type that is not here is refused.
+// PyTorch's own enum. One table; an element type that is not here is rejected.
 //
 //===----------------------------------------------------------------------===//
 

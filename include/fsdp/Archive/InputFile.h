@@ -20,7 +20,7 @@ namespace fsdp::archive {
 /// Closed on destruction.
 class InputFile {
 public:
-  /// Refuses whatever is not a regular file, and empty files.
+  /// Rejects whatever is not a regular file, and empty files.
   static Expected<InputFile> open(const std::string &path);
 
   InputFile(InputFile &&other) noexcept;

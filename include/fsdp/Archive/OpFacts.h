@@ -4,7 +4,8 @@
 // row is generated from the registry (scripts/generate_op_facts.py writes
 // lib/Archive/OpFacts.inc); what the registry doesn't know (costs, equivalents,
 // what a plan may run) is by hand in lib/Archive/OpFactsManual.cpp. Operators
-// that are not in the table are unknown: opaque, expensive and refused at load.
+// that are not in the table are unknown: opaque, expensive and rejected at
+// load.
 //
 //===----------------------------------------------------------------------===//
 

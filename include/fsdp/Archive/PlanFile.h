@@ -35,12 +35,13 @@ public:
   /// Reads the file at `path`.
   static Expected<PlanFile> open(const std::string &path);
 
-  /// Checks the bytes of a whole file; `name` stands in refusals for the path.
+  /// Checks the bytes of a whole file; `name` stands in rejections for the
+  /// path.
   static Expected<PlanFile> fromBytes(std::string name,
                                       std::vector<uint8_t> bytes);
 
   /// Makes a file of a finished FlatBuffer by adding the trailer, and checks
-  /// it: a plan that would be refused is never written.
+  /// it: a plan that would be rejected is never written.
   static Expected<PlanFile> seal(std::string name, const uint8_t *data,
                                  size_t size);
 

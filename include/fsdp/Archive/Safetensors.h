@@ -3,8 +3,8 @@
 // Reads and writes `.safetensors` files: 8 bytes of header length, a JSON
 // header, and the tensors' bytes, dense and row-major. Bytes are read when they
 // are asked for. A file is untrusted input: whatever departs from the format
-// (holes, overlaps, sizes that do not fit, names given twice) is refused with a
-// sentence.
+// (holes, overlaps, sizes that do not fit, names given twice) is rejected with
+// a sentence.
 //
 //===----------------------------------------------------------------------===//
 

@@ -50,7 +50,7 @@ MemoryPlan assignMemory(const std::vector<Lifetime> &lifetimes,
                         int64_t alignment);
 
 /// `after` takes over bytes of `before`, whose life has ended: whoever writes
-/// `after` first has to come behind the last reader of `before`.
+/// `after` first has to come after the last reader of `before`.
 struct ReuseEdge {
   uint32_t before;
   uint32_t after;

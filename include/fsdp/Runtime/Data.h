@@ -5,7 +5,7 @@
 // little-endian tokens that is cut into the plan's batch x sequence and given
 // to both inputs of a graph over (input_ids, labels). All is checked when the
 // file is opened, and tokens again when they are read, against the embedding's
-// rows. Refusals are `fsdp::Error`.
+// rows. Rejections are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -37,7 +37,7 @@ class Data {
 public:
   /// Opens a file for `plan`: one of tokens unless its name ends in
   /// `.safetensors`. `tokenBits` is the size of a token in the file, 16 or 32.
-  /// Refuses files with fewer batches than the plan has ranks.
+  /// Rejects files with fewer batches than the plan has ranks.
   static Data open(const std::string &path, const planfile::PlanFile &plan,
                    unsigned tokenBits = 16);
 

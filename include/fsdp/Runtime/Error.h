@@ -14,7 +14,7 @@
 namespace fsdp {
 
 enum class Failure : int {
-  Refused = 1,     ///< Usage, input or plan; nothing has been trained.
+  Rejected = 1,    ///< Usage, input or plan; nothing has been trained.
   CheckFailed = 2, ///< A comparison with a reference, or a digest.
   RankFailed = 3   ///< A rank stopped, or output was lost, after the first
                    ///< step began.
@@ -22,7 +22,7 @@ enum class Failure : int {
 
 class Error : public std::runtime_error {
 public:
-  explicit Error(const std::string &sentence, Failure kind = Failure::Refused)
+  explicit Error(const std::string &sentence, Failure kind = Failure::Rejected)
       : std::runtime_error(sentence), failure(kind) {}
 
   Failure kind() const { return failure; }

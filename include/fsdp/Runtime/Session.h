@@ -65,7 +65,7 @@ struct SessionOptions {
   /// Fill transient memory with a pattern, so that `highestByte` can tell.
   bool canary = false;
   /// Other than 0: random delays before commands, NaN in gathered memory before
-  /// its gather and in all that ends behind its last use. The bits must not
+  /// its gather and in all that ends after its last use. The bits must not
   /// change.
   std::uint64_t chaosSeed = 0;
   /// Keep a `Span` of every command that is run.
@@ -127,8 +127,8 @@ public:
   /// Model buffers that the plan expects from the checkpoint.
   std::vector<std::string> bufferNames() const;
 
-  /// `name` may be an alias. Converts to the unit's storage dtype; refuses
-  /// other sizes. Pads are 0.
+  /// `name` may be an alias. Converts to the unit's storage dtype; rejects
+  /// other sizes. Padding is 0.
   void setParameter(std::string_view name, const TensorView &value);
   HostTensor parameter(std::string_view name) const;
   HostTensor gradient(std::string_view name) const;
@@ -138,7 +138,7 @@ public:
   HostTensor optimizerState(std::string_view name,
                             std::string_view state) const;
 
-  /// Between and behind a unit's parameters lies padding, which must stay 0.
+  /// Between and after a unit's parameters lies padding, which must stay 0.
   /// A sentence for each unit whose flat parameter has a pad that is not, and,
   /// after a run without update, for each whose reduced gradient has.
   std::vector<std::string> findDirtyPadding(bool withGradients) const;
@@ -171,9 +171,9 @@ public:
   /// Of all runs and ranks so far, if they are timed; thread by thread, each in
   /// the order in which it ran.
   std::vector<Span> spans() const;
-  /// With the canary on: bytes from the start of the device arena to behind the
+  /// With the canary on: bytes from the start of the device arena to after the
   /// last byte ever written, the most of any rank; more than the plan's if
-  /// something wrote behind it.
+  /// something wrote after it.
   std::uint64_t highestByte() const;
 
 private:

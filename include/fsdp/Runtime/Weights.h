@@ -4,7 +4,7 @@
 // or a safetensors file, by name. A tied parameter may stand in the file under
 // any of its names, and where all names of one side begin with the same
 // component (the `m.` of a wrapper), the other side may lack it. Values may
-// widen (bf16 to f32), never narrow. Refusals are `fsdp::Error`.
+// widen (bf16 to f32), never narrow. Rejections are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 

@@ -50,7 +50,7 @@ public:
 
 private:
   std::vector<uint64_t> sizes;
-  std::vector<unsigned> shifts; // of each axis, and behind the last one
+  std::vector<unsigned> shifts; // of each axis, and after the last one
 };
 
 /// A box of positions, and where it steps in a vector: position + the sum of

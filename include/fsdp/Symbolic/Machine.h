@@ -80,7 +80,7 @@ struct Unit {
   std::string_view name;
   DType storage, compute, reduce;
   uint64_t numel = 0, shards = 1;
-  uint64_t axes = 0; // along which it is cut, as bits
+  uint64_t axes = 0; // along which it is sharded, as bits
   std::vector<Parameter> parameters = {};
 };
 
@@ -131,7 +131,7 @@ public:
                               const std::vector<Content> &operands,
                               const std::vector<size_t> &states,
                               const std::vector<Range> &ranges);
-  /// Adds "<what> <parameter>" for each parameter, and whether pads are zero.
+  /// Adds "<what> <parameter>" for each parameter, and whether padding is zero.
   void describe(const Unit &unit, std::string_view what, const Content &flat,
                 bool skipsZeros, Meanings &meanings);
   Meaning describe(const Content &content, std::optional<Number> number = {});

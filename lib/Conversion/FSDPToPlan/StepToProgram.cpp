@@ -352,7 +352,7 @@ Value Lowering::asRows(Value vector, int64_t rows) {
       type.clone(ArrayRef<int64_t>{rows, type.getNumElements() / rows}));
 }
 
-/// Row by row, one source behind the other.
+/// Row by row, one source after the other.
 void Lowering::concatenate(Location loc, ArrayRef<Value> sources, int64_t rows,
                            Value target, Stream stream) {
   MLIRContext *context = builder.getContext();

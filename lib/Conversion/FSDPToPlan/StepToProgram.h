@@ -27,7 +27,7 @@ public:
   plan::BufferOp addBuffer(mlir::Location loc, plan::BufferRole role,
                            mlir::RankedTensorType type);
 
-  /// A window on the bytes of `base`, `offset` bytes behind its first element.
+  /// A window on the bytes of `base`, `offset` bytes after its first element.
   mlir::Value addView(mlir::Location loc, mlir::Value base, int64_t offset,
                       mlir::RankedTensorType type);
 

@@ -1,7 +1,7 @@
 //===- Arguments.cpp - Arguments and results of nodes ---------------------===//
 //
-// Every kind of argument that the archive's schema has: imported, or refused by
-// name.
+// Every kind of argument that the archive's schema has: imported, or rejected
+// by name.
 //
 //===----------------------------------------------------------------------===//
 

@@ -20,7 +20,7 @@ Importer::Importer(const archive::PT2Archive &archive,
       builder(context) {}
 
 OwningOpRef<ModuleOp> Importer::run() {
-  // The archive promises the bytes behind the text that simdjson wants.
+  // The archive promises the bytes after the text that simdjson wants.
   std::string_view text = archive.modelJSON();
   simdjson::dom::element root;
   if (auto error = parser.parse(text.data(), text.size(), false).get(root)) {

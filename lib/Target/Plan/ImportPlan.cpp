@@ -120,7 +120,7 @@ void Importer::addBuffers() {
   buffers.assign(count, {});
   std::vector<SmallVector<Value>> after(count);
   // A view may stand before its root, and a buffer may take over the place of
-  // one that stands behind it: all roots come first.
+  // one that stands after it: all roots come first.
   auto isView = [&](uint32_t i) {
     uint32_t root = plan.buffers()->Get(i)->root();
     return root != i && root != pf::none;

@@ -1,4 +1,4 @@
-// Launches go where the attribute says, and nothing else moves; what can not be is refused.
+// Launches go where the attribute says, and nothing else moves; what can not be is rejected.
 // RUN: fsdp-opt %s --fsdp-apply-schedule --split-input-file --verify-diagnostics | FileCheck %s
 
 fsdp.mesh @mesh ["shard" = 4]

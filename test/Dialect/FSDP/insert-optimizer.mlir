@@ -25,7 +25,7 @@
 // PLAIN: fsdp.sgd @b.1 [0 to 16] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<20xf32, 4>, tensor<6xf64>
 // NONE-NOT: {{adamw|sgd|fsdp.hyper}}
 
-// Pads between and behind what trains are inside; frozen parameters are not.
+// Padding between and after what trains are inside; frozen parameters are not.
 // GAPS: layout <["a" : 3 at 0, "b" : 3 at 4, "f" : 3 at 8 frozen, "c" : 5 at 12], numel = 18, padded = 18>
 // GAPS: fsdp.adamw @root [0 to 8, 12 to 18]
 func.func @step(%a: tensor<3xf32> {aten.param = "a"}, %b: tensor<3xf32> {aten.param = "b"},

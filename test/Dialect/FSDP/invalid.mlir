@@ -49,7 +49,7 @@ func.func private @flat(!fsdp.gathered<2x4xf32>)
 // -----
 
 // Layout L1: parameters do not overlap.
-// expected-error@+1 {{expected parameter "b" at or behind 8, where the one before it ends, got 4}}
+// expected-error@+1 {{expected parameter "b" at or after 8, where the one before it ends, got 4}}
 "test.op"() {a = #fsdp.layout<["a" : 8 at 0, "b" : 4 at 4], numel = 12, padded = 12>} : () -> ()
 
 // -----
@@ -139,7 +139,7 @@ fsdp.mesh @mesh ["shard" = 0]
 
 // -----
 
-// Mesh C4: parameters are cut over the innermost axes.
+// Mesh C4: parameters are sharded over the innermost axes.
 // expected-error@+1 {{expected the axis "replica" to be the first}}
 fsdp.mesh @mesh ["shard" = 2, "replica" = 2]
 
@@ -255,7 +255,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<8xf32>) {
-  // expected-error@+1 {{expected axes over which units are cut, got "replica"}}
+  // expected-error@+1 {{expected axes over which units are sharded, got "replica"}}
   %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
@@ -266,7 +266,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) {
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>) {
-  // expected-error@+1 {{expected axes over which units are cut, got "replica"}}
+  // expected-error@+1 {{expected axes over which units are sharded, got "replica"}}
   %0 = fsdp.async.unshard @u <forward> over ["replica"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return
 }
@@ -415,7 +415,7 @@ func.func @f(%g: tensor<8xf32>) {
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
-  // expected-error@+1 {{expected all axes over which units are cut, got ["replica"]}}
+  // expected-error@+1 {{expected all axes over which units are sharded, got ["replica"]}}
   %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
@@ -426,7 +426,7 @@ func.func @f(%g: tensor<8xf32>) {
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
-  // expected-error@+1 {{expected all axes over which units are cut, got ["replica", "shard"]}}
+  // expected-error@+1 {{expected all axes over which units are sharded, got ["replica", "shard"]}}
   %0 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
   return
 }
@@ -437,7 +437,7 @@ func.func @f(%g: tensor<8xf32>) {
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: !fsdp.shard<8xf32, 2>) {
-  // expected-error@+1 {{expected axes over which units are not cut, got "shard"}}
+  // expected-error@+1 {{expected axes over which units are not sharded, got "shard"}}
   %0 = fsdp.all_reduce @u over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %g : !fsdp.shard<8xf32, 2> -> !fsdp.shard<8xf32, 2>
   return
 }
@@ -505,7 +505,7 @@ func.func @f(%g: tensor<f32>) {
 
 // -----
 
-// All-reduce C4: a flat gradient only if the unit is not cut.
+// All-reduce C4: a flat gradient only if the unit is not sharded.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {

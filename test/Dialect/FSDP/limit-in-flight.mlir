@@ -27,7 +27,7 @@
 // TWO: fsdp.async.unshard @u.3 <backward> %arg4 after %[[END2]]
 // TWO: fsdp.async.unshard @u.2 <backward> %arg3 after %[[END3]]
 
-// Three ahead is too far for two: each moves behind the end that makes room for it.
+// Three ahead is too far for two: each moves after the end that makes room for it.
 // AHEAD: fsdp.async.wait
 // AHEAD-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 :
 // AHEAD-NEXT: fsdp.async.unshard @u.1 <forward> %arg2 :
@@ -48,7 +48,7 @@
 // BYTES: error: expected room for 80 bytes of gathered units, which the step needs at once, got a limit of 79
 // UNITS: error: expected room for 3 gathered units, which the step needs at once, got a limit of 2
 
-// A default refuses no step.
+// A default rejects no step.
 // RAISED: raised | Category:fsdp-limit-in-flight | Function=step | From=2, Of=units, Reason="the step needs them at once", To=3, Unit=
 // RAISED: raised | {{.*}}From=1, Of=bytes, Reason="the step needs them at once", To=240, Unit=
 // RAISED: limit |

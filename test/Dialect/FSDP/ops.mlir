@@ -76,7 +76,7 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   return %p1 : !fsdp.shard<28xf32, 4>
 }
 
-// A gather over all axes over which a unit is cut, a piece over some of them, and the gather of that.
+// A gather over all axes over which a unit is sharded, a piece over some of them, and the gather of that.
 // CHECK-LABEL: func.func @pieces
 func.func @pieces(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@small, parameter>}) {
   // CHECK: %[[FULL:.*]] = fsdp.unshard @small <forward> over ["shard", "local"] %{{.*}} : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>

@@ -1,4 +1,4 @@
-// What stays gathered behind the forward: the strategies are the two policies, whichever comes first.
+// What stays gathered after the forward: the strategies are the two policies, whichever comes first.
 // DEFINE: %{shard} = fsdp-opt %S/Inputs/two_blocks.mlir
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=full_shard" -o %t.full.mlir
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=shard_grad_op" -o %t.grad.mlir
@@ -12,8 +12,8 @@
 
 // RUN: fsdp-opt %t.grad.mlir --fsdp-reshard-policy --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=TRUE
 // TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesKept=16, Reason="the backward starts with it", Unit=root
-// TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=64, Reason="freed behind the forward", Unit=b.0
-// TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=80, Reason="freed behind the forward", Unit=b.1
+// TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=64, Reason="freed after the forward", Unit=b.0
+// TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=80, Reason="freed after the forward", Unit=b.1
 // RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=false --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=FALSE
 // FALSE: BytesKept=64, Reason="gathered once for both phases", Unit=b.0
 
@@ -54,7 +54,7 @@
 
 // RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
 // SMALL: BytesKept=16, Reason="the backward starts with it", Unit=root
-// SMALL: BytesGatheredAgain=64, Reason="freed behind the forward", Unit=b.0
+// SMALL: BytesGatheredAgain=64, Reason="freed after the forward", Unit=b.0
 // SMALL: BytesGatheredAgain=80, BytesKept=40, Ranks=2, Reason="a piece is kept, and gathered again in a small group", Unit=b.1
 
 // All ranks are one group: the same as true. One rank keeps all: the same as false, with a warning.

@@ -1,4 +1,4 @@
-// What cannot be scheduled is refused, however large its numbers are.
+// What cannot be scheduled is rejected, however large its numbers are.
 // RUN: fsdp-opt %s --fsdp-schedule --split-input-file --verify-diagnostics
 
 fsdp.mesh @mesh ["shard" = 4]

@@ -1,4 +1,4 @@
-// What can't be sharded is refused with a sentence.
+// What can't be sharded is rejected with a sentence.
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 -split-input-file -verify-diagnostics
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-pipeline=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY

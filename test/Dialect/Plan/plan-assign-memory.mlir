@@ -1,7 +1,7 @@
 // RUN: fsdp-opt %s --plan-assign-memory --split-input-file | FileCheck %s
 // RUN: fsdp-opt %s --plan-assign-memory --split-input-file --remarks-filter=plan-assign-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
-// What outlives the step comes first; behind it buffers share a place when they
+// What outlives the step comes first; after it buffers share a place when they
 // are never alive at once. %c takes the place of %a, which another stream has
 // touched, and says so; %d takes that of %b and does not have to.
 // CHECK-LABEL: plan.module @places

@@ -70,7 +70,7 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 // What rounds once for each element does so anywhere: a transposed result is
-// written as it is needed, and a window between zeros behind the zeros.
+// written as it is needed, and a window between zeros after the zeros.
 // CHECK-LABEL: plan.module @exact
 plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
   %x = plan.buffer input number 0 : tensor<4x6xf32>

@@ -147,7 +147,7 @@ plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-// A call that no copy into a window can replace is the kernel's, which refuses it or knows better: a dimension or an index
+// A call that no copy into a window can replace is the kernel's, which rejects it or knows better: a dimension or an index
 // that is not there, a source of other sizes, a number for a tensor.
 // CHECK-LABEL: plan.module @odd
 plan.module @odd mesh ["shard" = 1] device "cpu" strategy "" {

@@ -34,28 +34,28 @@ Verdict Judge::judge(ModuleOp module) {
       verdict.sentence = diagnostic.str();
     return success();
   });
-  auto refuse = [&](const char *verifier) {
+  auto reject = [&](const char *verifier) {
     verdict.verifier = verifier;
     return std::move(verdict);
   };
   if (failed(verify(module)))
-    return refuse(verdict.sentence.find("does not dominate") ==
+    return reject(verdict.sentence.find("does not dominate") ==
                           std::string::npos
                       ? "MLIR"
                       : "parser");
   if (module.getOps<plan::ModuleOp>().empty()) {
     for (auto &[name, pass] : passes)
       if (failed(pass->run(module)))
-        return refuse(name.c_str());
+        return reject(name.c_str());
     if (failed(verify(module)))
-      return refuse("lowering");
+      return reject("lowering");
   }
   FailureOr<planfile::PlanFile> file = exportPlan(module, "plan");
   if (failed(file))
-    return refuse("plan file");
+    return reject("plan file");
   verdict.sentence = symbolic::verifyPlan(file->plan()).message;
   if (!verdict.sentence.empty())
-    return refuse("plan-verify");
+    return reject("plan-verify");
   verdict.plan = std::move(*file);
   return verdict;
 }

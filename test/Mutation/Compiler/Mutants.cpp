@@ -130,7 +130,7 @@ private:
   void mutatePlace() {
     Operation *next = current->getNextNode();
     if (next && !next->hasTrait<OpTrait::IsTerminator>())
-      add("swap", "behind " + describe(next),
+      add("swap", "after " + describe(next),
           [](Operation *op, Ops) { op->moveAfter(op->getNextNode()); });
     SmallVector<Operation *> before, behind;
     bool isBehind = false;
@@ -141,7 +141,7 @@ private:
     }
     // As far as its operands and users let it, and anywhere.
     auto moveTo = [&](Operation *target, bool isBefore) {
-      add("move", (isBefore ? "before " : "behind ") + describe(target),
+      add("move", (isBefore ? "before " : "after ") + describe(target),
           [isBefore, to = numbers.lookup(target)](Operation *op, Ops ops) {
             isBefore ? op->moveBefore(ops[to]) : op->moveAfter(ops[to]);
           });

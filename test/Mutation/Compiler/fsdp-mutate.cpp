@@ -26,7 +26,7 @@ using namespace fsdp;
 using namespace fsdp::test;
 namespace cl = llvm::cl;
 
-static int refuse(const Twine &sentence) {
+static int reject(const Twine &sentence) {
   llvm::errs() << "fsdp-mutate: error: " << sentence << "\n";
   return 1;
 }
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
   FSDPPipelineOptions options;
   if (failed(options.parseFromString(pipeline)) || every == 0)
-    return refuse("bad options");
+    return reject("bad options");
   OwningOpRef<ModuleOp> module = importPT2(input, {}, &context);
   PassManager schedule(&context), lower(&context);
   buildSchedulePipeline(schedule, options);
@@ -64,9 +64,9 @@ int main(int argc, char **argv) {
   OwningOpRef<ModuleOp> original = module->clone();
   Verdict legal = judge.judge(*original);
   if (!legal.plan)
-    return refuse("the program itself is refused: " + legal.sentence);
+    return reject("the program itself is rejected: " + legal.sentence);
   if (auto written = legal.plan->write(folder + "/original.plan"); !written)
-    return refuse(written.error().message);
+    return reject(written.error().message);
 
   std::map<std::vector<uint8_t>, std::string> plans = {
       {legal.plan->bytes(), "same"}};
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
       if (isNew)
         if (auto written = verdict.plan->write(folder + "/" + plan->second);
             !written)
-          return refuse(written.error().message);
+          return reject(written.error().message);
     }
     std::string sentence =
         verdict.sentence.substr(0, verdict.sentence.find('\n'));

@@ -3,7 +3,7 @@
 // Trains a few steps with each of many plans of one model and prints a hash of
 // all that is there then: losses, gradients, parameters, states, buffers. With
 // a seed, in chaos, and with the second thread of each rank. A plan that fails
-// has a sentence instead of a hash; one that is refused before its first step
+// has a sentence instead of a hash; one that is rejected before its first step
 // says so.
 //
 //===----------------------------------------------------------------------===//
@@ -43,7 +43,7 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   try {
     loaded.emplace(plan->plan(), ranks, std::move(options));
   } catch (const Error &error) {
-    throw Error(std::string("refused: ") + error.what());
+    throw Error(std::string("rejected: ") + error.what());
   }
   Session &session = *loaded;
   weights.load(*plan, session);

@@ -34,7 +34,7 @@ TEST_F(InputFileTest, ReadsAndMoves) {
 }
 
 // A mapping would kill the process.
-TEST_F(InputFileTest, RefusesWhatHasShrunk) {
+TEST_F(InputFileTest, RejectsWhatHasShrunk) {
   auto file = InputFile::open(write("a", std::string(10000, 'x')));
   ASSERT_TRUE(file);
   std::filesystem::resize_file(getPath("a"), 5000);
@@ -47,7 +47,7 @@ TEST_F(InputFileTest, RefusesWhatHasShrunk) {
                 "found 5000: it has been changed while it was in use");
 }
 
-TEST_F(InputFileTest, RefusesWhatIsNoFile) {
+TEST_F(InputFileTest, RejectsWhatIsNoFile) {
   EXPECT_EQ(getError(folder),
             folder + ": expected a regular file, found a directory");
   ASSERT_EQ(mkfifo(getPath("fifo").c_str(), 0600), 0);

@@ -130,7 +130,7 @@ TEST_F(PT2ArchiveTest, EmptyRecordMeansShapeOnly) {
   EXPECT_TRUE(archive->readRecord(archive->weights().front())->empty());
 }
 
-TEST_F(PT2ArchiveTest, RefusesWhatIsNoZip) {
+TEST_F(PT2ArchiveTest, RejectsWhatIsNoZip) {
   EXPECT_EQ(getError("hello"),
             "zip: expected a zip file, found an error: Not a zip archive");
   std::string file = makeZip(entries);
@@ -138,7 +138,7 @@ TEST_F(PT2ArchiveTest, RefusesWhatIsNoZip) {
             "zip: expected a zip file, found an error: Not a zip archive");
 }
 
-TEST_F(PT2ArchiveTest, RefusesOtherContainers) {
+TEST_F(PT2ArchiveTest, RejectsOtherContainers) {
   getEntry("extra/notes.txt").method = 8;
   EXPECT_EQ(getError(), "any/extra/notes.txt: expected an entry that is not "
                         "compressed, found a compressed one");
@@ -162,7 +162,7 @@ TEST_F(PT2ArchiveTest, RefusesOtherContainers) {
             "byteorder: expected one entry of this name, found two");
 }
 
-TEST_F(PT2ArchiveTest, RefusesOtherFormats) {
+TEST_F(PT2ArchiveTest, RejectsOtherFormats) {
   getEntry("byteorder").bytes = "big";
   EXPECT_EQ(getError(), "byteorder: expected 'little', found 'big'");
   getEntry("archive_version").bytes = "1";
@@ -172,13 +172,13 @@ TEST_F(PT2ArchiveTest, RefusesOtherFormats) {
             "archive_format: expected an entry in the archive, found none");
 }
 
-TEST_F(PT2ArchiveTest, RefusesPickledWeights) {
+TEST_F(PT2ArchiveTest, RejectsPickledWeights) {
   entries.push_back({"any/data/weights/model.pt", "x"});
   EXPECT_EQ(getError(), "data/weights/model.pt: expected raw tensors, found a "
                         "pickle; re-save with torch >= 2.9");
 }
 
-TEST_F(PT2ArchiveTest, RefusesNoneAndSeveralPrograms) {
+TEST_F(PT2ArchiveTest, RejectsNoneAndSeveralPrograms) {
   entries.push_back({"any/models/other.json", "{}"});
   EXPECT_EQ(getError(), "models: expected one program, found "
                         "'models/model.json' and 'models/other.json'");
@@ -187,7 +187,7 @@ TEST_F(PT2ArchiveTest, RefusesNoneAndSeveralPrograms) {
   EXPECT_EQ(getError(), "models: expected one program, found none");
 }
 
-TEST_F(PT2ArchiveTest, RefusesFalseSizes) {
+TEST_F(PT2ArchiveTest, RejectsFalseSizes) {
   getEntry("extra/notes.txt").falseSize = 100'000;
   EXPECT_NE(getError(), "");
   getEntry("extra/notes.txt").falseSize = -1;
@@ -196,7 +196,7 @@ TEST_F(PT2ArchiveTest, RefusesFalseSizes) {
                         "found others");
 }
 
-TEST_F(PT2ArchiveTest, RefusesFlippedBits) {
+TEST_F(PT2ArchiveTest, RejectsFlippedBits) {
   std::string file = makeZip(entries);
   for (const char *text : {"pt2", "little"}) {
     std::string broken =
@@ -211,7 +211,7 @@ TEST_F(PT2ArchiveTest, RefusesFlippedBits) {
 }
 
 // The bytes of weights are looked at only when they are asked for.
-TEST_F(PT2ArchiveTest, RefusesFlippedBitsOfWeights) {
+TEST_F(PT2ArchiveTest, RejectsFlippedBitsOfWeights) {
   std::string path =
       write("bad.pt2", replace(makeZip(entries), "wwww", "wwvw"));
   auto archive = PT2Archive::open(path);
@@ -223,7 +223,7 @@ TEST_F(PT2ArchiveTest, RefusesFlippedBitsOfWeights) {
                                           "found others");
 }
 
-TEST_F(PT2ArchiveTest, RefusesBadTables) {
+TEST_F(PT2ArchiveTest, RejectsBadTables) {
   std::string name = "data/weights/model_weights_config.json";
   std::string &config = getEntry(name).bytes;
   config = "{";
@@ -241,7 +241,7 @@ TEST_F(PT2ArchiveTest, RefusesBadTables) {
                                "none");
 }
 
-TEST_F(PT2ArchiveTest, RefusesBadPayloads) {
+TEST_F(PT2ArchiveTest, RejectsBadPayloads) {
   EXPECT_EQ(getPayloadError("\"use_pickle\":false", "\"use_pickle\":true"),
             ": expected a plain tensor, found a tensor subclass or custom "
             "object");
@@ -270,7 +270,7 @@ TEST_F(PT2ArchiveTest, RefusesBadPayloads) {
             ".tensor_meta.strides: expected 1 strides, found 2");
 }
 
-TEST_F(PT2ArchiveTest, RefusesTensorsOutsideOfTheirRecord) {
+TEST_F(PT2ArchiveTest, RejectsTensorsOutsideOfTheirRecord) {
   // The last element of the sound one is the last of the record.
   EXPECT_EQ(getPayloadError("\"storage_offset\":{\"as_int\":1}",
                             "\"storage_offset\":{\"as_int\":2}"),

@@ -1,4 +1,4 @@
-//===- PlanFileTest.cpp - Reading, writing and refusing plan files --------===//
+//===- PlanFileTest.cpp - Reading, writing and rejecting plan files -------===//
 
 #include "Support/TestPlan.h"
 #include "fsdp/Archive/OpFacts.h"
@@ -15,19 +15,19 @@ using fsdp::test::TestPlan;
 
 namespace {
 
-std::string refusal(TestPlan plan) {
+std::string rejection(TestPlan plan) {
   Expected<PlanFile> file = plan.seal();
   return file ? "accepted" : file.error().message;
 }
 
-/// Damages the small plan and returns why it is refused.
-template <typename Damage> std::string refusalAfter(Damage damage) {
+/// Damages the small plan and returns why it is rejected.
+template <typename Damage> std::string rejectionAfter(Damage damage) {
   TestPlan plan = makeSmallPlan();
   damage(plan);
-  return refusal(std::move(plan));
+  return rejection(std::move(plan));
 }
 
-std::string refusal(std::vector<uint8_t> bytes) {
+std::string rejection(std::vector<uint8_t> bytes) {
   Expected<PlanFile> file = PlanFile::fromBytes("small.plan", std::move(bytes));
   return file ? "accepted" : file.error().message;
 }
@@ -118,231 +118,234 @@ TEST(PlanFile, DescribesCollectives) {
   EXPECT_EQ(digestCollectives({}), "2d06800538d394c2"); // XXH3_64bits("")
 }
 
-TEST(PlanFile, RefusesWhatIsNoPlan) {
-  EXPECT_EQ(refusal(std::vector<uint8_t>(20)),
+TEST(PlanFile, RejectsWhatIsNoPlan) {
+  EXPECT_EQ(rejection(std::vector<uint8_t>(20)),
             "small.plan: expected a plan file of 24 to 2147483647 bytes, found "
             "20 bytes");
-  EXPECT_EQ(refusal(std::vector<uint8_t>(100, 'x')),
+  EXPECT_EQ(rejection(std::vector<uint8_t>(100, 'x')),
             "small.plan: expected a plan file, found other content");
   std::vector<uint8_t> plan = makeSmallPlan().flatbuffer();
-  EXPECT_EQ(refusal(plan),
+  EXPECT_EQ(rejection(plan),
             "small.plan: expected the checksum of the content in the last 16 "
             "bytes, found another: the file is damaged or incomplete");
   plan.resize(plan.size() / 2);
-  EXPECT_EQ(refusal(appendTrailer(plan.data(), plan.size())),
+  EXPECT_EQ(rejection(appendTrailer(plan.data(), plan.size())),
             "small.plan: expected a well-formed FlatBuffer, found offsets that "
             "lead outside or fields that are missing");
 }
 
-TEST(PlanFile, RefusesBadHeaders) {
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.version = 7; }),
+TEST(PlanFile, RejectsBadHeaders) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.version = 7; }),
             "small.plan: version: expected 1, found 7");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.device = "tpu"; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.device = "tpu"; }),
             "small.plan: device: expected cpu or cuda, found tpu");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.mesh[0].second = 0; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.mesh[0].second = 0; }),
             "small.plan: mesh[0] (shard): expected a size of at least 1, "
             "found 0");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.mesh.assign(5, {"shard", 1u << 31});
             }),
             "small.plan: mesh: expected less than 2^31 ranks, found more");
   EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.persistentBytes = 4096; }),
+      rejectionAfter([](TestPlan &plan) { plan.persistentBytes = 4096; }),
       "small.plan: memory: expected a persistent region inside the device "
       "arena of 768 bytes, found 4096 bytes");
-  EXPECT_EQ(refusalAfter(
+  EXPECT_EQ(rejectionAfter(
                 [](TestPlan &plan) { plan.communicators[0].second = {0, 0}; }),
             "small.plan: communicators[0] (shard): expected ascending axes, "
-            "found 0 behind 0");
-  EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.communicators[0].second = {1}; }),
-      "small.plan: communicators[0] (shard): expected mesh axis index "
-      "below 1, found 1");
+            "found 0 after 0");
+  EXPECT_EQ(rejectionAfter(
+                [](TestPlan &plan) { plan.communicators[0].second = {1}; }),
+            "small.plan: communicators[0] (shard): expected mesh axis index "
+            "below 1, found 1");
 }
 
-TEST(PlanFile, RefusesBadBuffers) {
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+TEST(PlanFile, RejectsBadBuffers) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[0].strides = TestPlan::Numbers{-1};
             }),
             "small.plan: shapes[1]: expected sizes and strides of at least 0, "
             "found -1");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[9].offset = 832; }),
-            "small.plan: buffers[9]: expected bytes inside the arena of 768, "
-            "found [832, 896)");
-  EXPECT_EQ(refusalAfter(
+  EXPECT_EQ(
+      rejectionAfter([](TestPlan &plan) { plan.buffers[9].offset = 832; }),
+      "small.plan: buffers[9]: expected bytes inside the arena of 768, "
+      "found [832, 896)");
+  EXPECT_EQ(rejectionAfter(
                 [](TestPlan &plan) { plan.buffers[5].offset = ~uint64_t(63); }),
             "small.plan: buffers[5]: expected bytes inside the arena of 768, "
             "found more than 2^63");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[5].sizes = {int64_t(1) << 62, 8};
               plan.buffers[5].strides = TestPlan::Numbers{8, 1};
             }),
             "small.plan: buffers[5]: expected bytes inside the arena of 768, "
             "found more than 2^63");
   // A few bytes are any number of elements; a sum over them would never end.
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[5].sizes = {int64_t(1) << 57};
               plan.buffers[5].strides = TestPlan::Numbers{0};
             }),
             "small.plan: buffers[5]: expected at most 1099511627776 elements, "
             "found 144115188075855872");
-  EXPECT_EQ(refusalAfter(
+  EXPECT_EQ(rejectionAfter(
                 [](TestPlan &plan) { plan.buffers[6].space = Space::Pinned; }),
             "small.plan: buffers[6]: expected bytes inside the arena of 0, "
             "found [448, 480)");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[6].offset += 4; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.buffers[6].offset += 4; }),
             "small.plan: buffers[6]: expected an offset that is a multiple of "
             "64, found 452");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.device = "cuda"; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.device = "cuda"; }),
             "small.plan: buffers[1] (exp_avg): expected an offset that is a "
             "multiple of 512, found 64");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[10].offset += 68; }),
-            "small.plan: buffers[10]: expected a view inside of buffers[5] at "
-            "[320, 448), found [388, 452)");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[10].root = 11; }),
+  EXPECT_EQ(
+      rejectionAfter([](TestPlan &plan) { plan.buffers[10].offset += 68; }),
+      "small.plan: buffers[10]: expected a view inside of buffers[5] at "
+      "[320, 448), found [388, 452)");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.buffers[10].root = 11; }),
             "small.plan: buffers[10]: expected a view of a buffer that owns "
             "its bytes, found one of the view buffers[11]");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[10].role = BufferRole::Constant;
             }),
             "small.plan: buffers[10]: expected a role that a view can have, "
             "found Constant");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[2].offset = plan.buffers[1].offset;
             }),
             "small.plan: buffers[2] (exp_avg_sq): expected bytes that nothing "
             "else uses, found bytes of buffers[1] (exp_avg)");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[5].offset = 0; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.buffers[5].offset = 0; }),
             "small.plan: buffers[5]: expected bytes outside of the persistent "
             "region of 256, found [0, 128)");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[3].role = BufferRole::Constant;
               plan.buffers[3].bytes = std::string(31, '\0');
             }),
             "small.plan: buffers[3]: expected 32 embedded bytes, found 31");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[4].index = 1; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.buffers[4].index = 1; }),
             "small.plan: buffers[4]: expected input index below 1, found 1");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.tokenRows = 8; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.tokenRows = 8; }),
             "small.plan: buffers[4]: expected tokens of i32 or i64, found f32");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.buffers[7].sizes = {2}; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.buffers[7].sizes = {2}; }),
             "small.plan: buffers[7]: expected a loss of one element, found 2");
   EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.buffers[2].name = "exp_avg"; }),
+      rejectionAfter([](TestPlan &plan) { plan.buffers[2].name = "exp_avg"; }),
       "small.plan: buffers[2] (exp_avg): expected another optimizer "
       "state, found a second optimizer state 0 exp_avg");
 }
 
-TEST(PlanFile, RefusesBadUnits) {
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+TEST(PlanFile, RejectsBadUnits) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.mesh = {{"shard", 2}, {"replica", 3}};
             }),
             "small.plan: units[0] (u): expected as many shards as there are "
             "ranks along the innermost axes of the mesh, found 2");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 33; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].numel = 33; }),
             "small.plan: units[0] (u): expected a multiple of 2 elements, "
             "found 33");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].shards = 3; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].shards = 3; }),
             "small.plan: units[0] (u): expected as many shards as there are "
             "ranks along the innermost axes of the mesh, found 3");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].numel = 34; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].numel = 34; }),
             "small.plan: units[0] (u): expected a dense buffer of 17 elements, "
             "found 16");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.units[0].shard = 1; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].shard = 1; }),
             "small.plan: units[0] (u): expected a shard of f32 that names the "
             "unit as its owner, found buffers[1] (exp_avg)");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[2].role = BufferRole::Shard;
             }),
             "small.plan: buffers[2] (exp_avg_sq): expected to be the shard of "
             "units[0] (u), found another");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.units[0].parameters[1].offset = 15;
             }),
             "small.plan: units[0] (u).parameters[1] (b): expected 4 elements "
             "inside [16, 32), found them at 15");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.units[0].parameters[1].offset = 29;
             }),
             "small.plan: units[0] (u).parameters[1] (b): expected 4 elements "
             "inside [16, 32), found them at 29");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.units[0].parameters[0].strides = TestPlan::Numbers{1, 1};
             }),
             "small.plan: units[0] (u).parameters[0] (w): expected dense "
             "strides, found others");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.units[0].parameters[1].aliases = {"w"};
             }),
             "small.plan: units[0] (u).parameters[1] (b): expected another "
             "name, found a second name w");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.units[0].parameters[0].strides = TestPlan::Numbers{1, 4};
             }),
             "accepted"); // dense, but not row-major
 }
 
-TEST(PlanFile, RefusesBadOperatorsAndConstants) {
+TEST(PlanFile, RejectsBadOperatorsAndConstants) {
   auto step = [](TestPlan &plan) -> TestPlan & {
     return plan.on(Stream::Compute, Role::Forward);
   };
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.operators[0].first = "aten::empty";
             }),
             "small.plan: operators[0] (aten::empty): expected the schema of "
             "aten::empty, found that of aten::full.out");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.op("aten::t_(Tensor(a!) self) -> Tensor(a!)");
             }),
             "small.plan: operators[4] (aten::t_): expected an operator that a "
             "plan may run, found one that no plan may");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.op("aten::xyz() -> ()"); }),
-            "small.plan: operators[4] (aten::xyz): expected an operator that a "
-            "plan may run, found an unknown one");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(
+      rejectionAfter([](TestPlan &plan) { plan.op("aten::xyz() -> ()"); }),
+      "small.plan: operators[4] (aten::xyz): expected an operator that a "
+      "plan may run, found an unknown one");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.op("aten::relu(Tensor(a!) self) -> Tensor");
             }),
             "small.plan: operators[4] (aten::relu): expected "
             "aten::relu(Tensor self) -> Tensor, found "
             "aten::relu(Tensor(a!) self) -> Tensor");
   EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.op("my::f(Tensor[ x) -> ()"); }),
+      rejectionAfter([](TestPlan &plan) { plan.op("my::f(Tensor[ x) -> ()"); }),
       "small.plan: operators[4] (my::f): expected an operator schema, "
       "found my::f(Tensor[ x) -> ()");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch(plan.operators[1].second, {0}, "addmm_9");
             }),
             "small.plan: programs[1] (step).commands[15] (addmm_9): expected 6 "
             "arguments of aten::addmm.out, found 1");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch(plan.operators[3].second, {0, 4000, 6}, "mm_3");
             }),
             "small.plan: programs[1] (step).commands[15] (mm_3): expected "
             "buffer index below 15, found 4000");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch(plan.operators[3].second, {0, -99, 6}, "mm_3");
             }),
             "small.plan: programs[1] (step).commands[15] (mm_3): expected "
             "constant index below 6, found 98");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               int32_t list = plan.refs({0, 3});
               step(plan).launch(plan.operators[3].second, {0, list, 6}, "mm_3");
             }),
             "small.plan: programs[1] (step).commands[15] (mm_3): expected mat2 "
             "of type Tensor, found Refs");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               plan.constants[2] = plan.constants[0]; // a size that is no list
             }),
             "small.plan: programs[0] (init).commands[0] (ones): expected size "
             "of type SymInt[], found Int");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.refs({-2}); }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.refs({-2}); }),
             "small.plan: constants[6]: expected buffer index below 15, found "
             "4294967294");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch("aten::relu(Tensor self) -> Tensor", {6});
             }),
             "small.plan: programs[1] (step).commands[15]: expected 1 results "
             "of aten::relu, found 0");
-  EXPECT_EQ(refusalAfter([&](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch("aten::cat(Tensor[] tensors, int dim=0) -> "
                                 "Tensor",
                                 {plan.refs({6, -1}), plan.integer(0)}, "cat",
@@ -350,7 +353,7 @@ TEST(PlanFile, RefusesBadOperatorsAndConstants) {
             }),
             "small.plan: programs[1] (step).commands[15] (cat): expected "
             "tensors of type Tensor[], found none inside");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.constant(Value(77),
                             [](auto &fbb) { return CreateNone(fbb); });
             }),
@@ -358,27 +361,27 @@ TEST(PlanFile, RefusesBadOperatorsAndConstants) {
             "77");
 }
 
-TEST(PlanFile, RefusesBadWrites) {
+TEST(PlanFile, RejectsBadWrites) {
   auto zero = [](uint32_t buffer) {
     return [=](TestPlan &plan) {
       plan.on(Stream::Compute, Role::Forward).zero(buffer);
     };
   };
-  EXPECT_EQ(refusalAfter(zero(0)),
+  EXPECT_EQ(rejectionAfter(zero(0)),
             "small.plan: programs[1] (step).commands[15]: expected a buffer "
             "that Forward commands may write, found buffers[0] of role Shard");
-  EXPECT_EQ(refusalAfter(zero(3)),
+  EXPECT_EQ(rejectionAfter(zero(3)),
             "small.plan: programs[1] (step).commands[15]: expected a buffer "
             "that Forward commands may write, found buffers[3] of role Result");
-  EXPECT_EQ(refusalAfter(zero(14)), // a view of the input
+  EXPECT_EQ(rejectionAfter(zero(14)), // a view of the input
             "small.plan: programs[1] (step).commands[15]: expected a buffer "
             "that Forward commands may write, found buffers[14] of role Input");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.on(Stream::Compute, Role::Forward).copy(6, 5);
             }),
             "small.plan: programs[1] (step).commands[15]: expected a target of "
             "8 elements, found 32");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[10].sizes = {2};
               plan.buffers[10].strides = TestPlan::Numbers{2};
               plan.on(Stream::Compute, Role::Forward).zero(10);
@@ -389,50 +392,50 @@ TEST(PlanFile, RefusesBadWrites) {
             "buffer, found buffers[10]");
 }
 
-TEST(PlanFile, RefusesBadEventsAndRoles) {
+TEST(PlanFile, RejectsBadEventsAndRoles) {
   auto &&on = [](auto make) {
     return
         [=](TestPlan &plan) { make(plan.on(Stream::Compute, Role::Forward)); };
   };
-  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.wait(3); })),
+  EXPECT_EQ(rejectionAfter(on([](TestPlan &plan) { plan.wait(3); })),
             "small.plan: programs[1] (step).commands[15]: expected event index "
             "below 3, found 3");
-  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.wait(1); })),
+  EXPECT_EQ(rejectionAfter(on([](TestPlan &plan) { plan.wait(1); })),
             "small.plan: programs[1] (step).commands[15]: expected an event of "
             "another stream, found event 1 of Compute");
-  EXPECT_EQ(refusalAfter(on([](TestPlan &plan) { plan.record(1); })),
+  EXPECT_EQ(rejectionAfter(on([](TestPlan &plan) { plan.record(1); })),
             "small.plan: programs[1] (step).commands[15]: expected an event "
             "that is recorded once, found event 1 again");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               std::swap(plan.programs[1].commands[1],
                         plan.programs[1].commands[2]);
             }),
             "small.plan: programs[1] (step).commands[1]: expected an event "
             "that has been recorded, found event 0");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) { plan.programs[0].events = 2; }),
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.programs[0].events = 2; }),
             "small.plan: programs[0] (init): expected at most one event for "
             "each command, found 2 events");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.programs[0].commands[0].role = Role::Forward;
             }),
             "small.plan: programs[0] (init).commands[0] (ones): expected a "
             "buffer that Forward commands may write, found buffers[3] of role "
             "Result");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.programs[1].commands[1].role = Role::Init;
             }),
             "small.plan: programs[1] (step).commands[1]: expected a role of a "
             "step, found Init");
   EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.programs[1].name = "init"; }),
+      rejectionAfter([](TestPlan &plan) { plan.programs[1].name = "init"; }),
       "small.plan: programs[1] (init): expected another program, found a "
       "second program init");
 }
 
 // Collectives that are issued in one call stand in a row and are alike.
-TEST(PlanFile, RefusesBadGroups) {
+TEST(PlanFile, RejectsBadGroups) {
   auto grouped = [](auto damage) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       std::vector<TestPlan::Command> &commands = plan.programs[1].commands;
       commands[0].group = 7;
       commands.insert(commands.begin(), commands[0]);
@@ -454,10 +457,10 @@ TEST(PlanFile, RefusesBadGroups) {
 
 // A mean over ranks divides, and by no more than there are; all else turns good
 // numbers into zeros and infinities.
-TEST(PlanFile, RefusesBadDivisors) {
+TEST(PlanFile, RejectsBadDivisors) {
   auto divide = [](double pre, double post, uint32_t ranks = 2,
                    DType via = DType::F32) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       plan.mesh = {{"replica", ranks / 2}, {"shard", 2}};
       plan.communicators = {{"shard", {1}}};
       plan.on(Stream::Compute, Role::Backward);
@@ -489,10 +492,10 @@ TEST(PlanFile, RefusesBadDivisors) {
 
 // The order in which a kernel writes is its own business: no byte may be
 // written twice by one command.
-TEST(PlanFile, RefusesTargetsThatShareBytes) {
+TEST(PlanFile, RejectsTargetsThatShareBytes) {
   auto launch = [](const char *name, auto makeArgs,
                    std::vector<uint32_t> results = {}) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       TestPlan::Buffer half;
       half.sizes = {4};
       half.root = 6;
@@ -540,9 +543,9 @@ TEST(PlanFile, RefusesTargetsThatShareBytes) {
 }
 
 // Nor may two elements of a target be one.
-TEST(PlanFile, RefusesTargetsThatOverlapThemselves) {
+TEST(PlanFile, RejectsTargetsThatOverlapThemselves) {
   auto write = [](TestPlan::Numbers sizes, TestPlan::Numbers strides) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       TestPlan::Buffer other;
       other.sizes = sizes;
       other.strides = strides;
@@ -551,22 +554,22 @@ TEST(PlanFile, RefusesTargetsThatOverlapThemselves) {
       plan.on(Stream::Compute, Role::Backward).copy(3, plan.add(other));
     });
   };
-  std::string refused =
+  std::string rejected =
       "small.plan: programs[1] (step).commands[15]: expected a target whose "
       "elements have their own bytes, found buffers[15], where some share them";
   EXPECT_EQ(write({4, 2}, {1, 4}), "accepted");
   EXPECT_EQ(write({8, 1}, {1, 0}), "accepted");
-  EXPECT_EQ(write({2, 4}, {0, 1}), refused);
+  EXPECT_EQ(write({2, 4}, {0, 1}), rejected);
   EXPECT_EQ(write({4, 2}, {2, 1}), "accepted");
-  EXPECT_EQ(write({4, 2}, {1, 2}), refused);
+  EXPECT_EQ(write({4, 2}, {1, 2}), rejected);
   // As many elements as there are in [0, 8), but not those.
-  EXPECT_EQ(write({2, 2, 2}, {7, 0, 0}), refused);
+  EXPECT_EQ(write({2, 2, 2}, {7, 0, 0}), rejected);
 }
 
 // What softmax writes is row-major, whatever is said of its target.
-TEST(PlanFile, RefusesStridesThatAKernelIgnores) {
+TEST(PlanFile, RejectsStridesThatAKernelIgnores) {
   auto softmax = [](TestPlan::Numbers strides) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       TestPlan::Buffer other;
       other.sizes = {4, 2};
       other.strides = strides;
@@ -586,9 +589,9 @@ TEST(PlanFile, RefusesStridesThatAKernelIgnores) {
                          "ignores other strides, found buffers[15]"));
 }
 
-TEST(PlanFile, RefusesBadCollectives) {
+TEST(PlanFile, RejectsBadCollectives) {
   auto collective = [](auto add) {
-    return refusalAfter(
+    return rejectionAfter(
         [=](TestPlan &plan) { add(plan.on(Stream::Gather, Role::Backward)); });
   };
   EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 6, 0); }),
@@ -603,7 +606,7 @@ TEST(PlanFile, RefusesBadCollectives) {
   EXPECT_EQ(collective([](TestPlan &plan) { plan.allReduce(6, 6, 0, 1, 2); }),
             "small.plan: programs[1] (step).commands[15]: expected pieces of "
             "16 elements of unit u, found 8");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               TestPlan::Buffer half;
               half.sizes = {4};
               half.offset = plan.buffers[6].offset + 4;
@@ -632,7 +635,7 @@ TEST(PlanFile, RefusesBadCollectives) {
             "collective in group 7, found Piece");
   // In groups of fewer ranks than there are shards, the whole is the unit's.
   auto small = [](auto add) {
-    return refusalAfter([=](TestPlan &plan) {
+    return rejectionAfter([=](TestPlan &plan) {
       plan.mesh = {{"shard", 2}, {"local", 1}};
       plan.communicators.push_back({"local", {1}});
       TestPlan::Buffer part;
@@ -653,20 +656,20 @@ TEST(PlanFile, RefusesBadCollectives) {
             }),
             "small.plan: programs[1] (step).commands[15]: expected 32 elements "
             "of unit u for the whole, found 8");
+  EXPECT_EQ(rejectionAfter(
+                [](TestPlan &plan) { plan.digest = {"0123456789abcdef"}; }),
+            "small.plan: digest[0]: expected 0798b3a94427075a, found "
+            "0123456789abcdef");
   EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.digest = {"0123456789abcdef"}; }),
-      "small.plan: digest[0]: expected 0798b3a94427075a, found "
-      "0123456789abcdef");
-  EXPECT_EQ(
-      refusalAfter([](TestPlan &plan) { plan.digest.emplace(); }),
+      rejectionAfter([](TestPlan &plan) { plan.digest.emplace(); }),
       "small.plan: digest: expected one entry for each of 1 communicators, "
       "found 0");
 }
 
-TEST(PlanFile, RefusesBadUpdates) {
+TEST(PlanFile, RejectsBadUpdates) {
   auto update = [](std::vector<Interval> intervals, Role role = Role::Update,
                    uint32_t expAvg = 1) {
-    return refusalAfter([&](TestPlan &plan) {
+    return rejectionAfter([&](TestPlan &plan) {
       plan.on(Stream::Compute, role).adamW(0, expAvg, 2, intervals);
     });
   };
@@ -741,19 +744,19 @@ TEST(PlanFileDamage, SharedVectorsDoNotMakeEndlessWork) {
                          .Union();
           return flatbuffers::Offset<Launch>(shared.o);
         });
-  EXPECT_THAT(refusal(plan),
+  EXPECT_THAT(rejection(plan),
               testing::HasSubstr(": expected vectors that are used once, found "
                                  "more elements than the file has bytes"));
 }
 
 // What is read once for each of many must not be long itself.
 TEST(PlanFileDamage, ProductsOfTwoCountsDoNotMakeEndlessWork) {
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               for (int i = 0; i != 64; ++i)
                 plan.mesh.insert(plan.mesh.begin(), {"one", 1});
             }),
             "small.plan: mesh: expected at most 63 axes, found 65");
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[6].sizes.insert(plan.buffers[6].sizes.begin(), 64,
                                            1);
             }),
@@ -761,7 +764,7 @@ TEST(PlanFileDamage, ProductsOfTwoCountsDoNotMakeEndlessWork) {
             "66");
   const char *tooMuch = ": expected vectors that are used once, found more "
                         "elements than the file has bytes";
-  EXPECT_THAT(refusalAfter([](TestPlan &plan) {
+  EXPECT_THAT(rejectionAfter([](TestPlan &plan) {
                 std::string node(1 << 20, 'n');
                 plan.on(Stream::Compute, Role::Forward);
                 for (int i = 0; i != 1000; ++i)
@@ -771,7 +774,7 @@ TEST(PlanFileDamage, ProductsOfTwoCountsDoNotMakeEndlessWork) {
                       node);
               }),
               testing::HasSubstr(tooMuch));
-  EXPECT_THAT(refusalAfter([](TestPlan &plan) {
+  EXPECT_THAT(rejectionAfter([](TestPlan &plan) {
                 plan.units[0].name = std::string(1 << 20, 'u');
                 plan.on(Stream::Gather, Role::Forward);
                 for (int i = 0; i != 1000; ++i)
@@ -782,14 +785,14 @@ TEST(PlanFileDamage, ProductsOfTwoCountsDoNotMakeEndlessWork) {
 
 // A kernel walks all elements, also those that share their bytes.
 TEST(PlanFileDamage, ElementsThatShareBytesAreCounted) {
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[6].sizes = {int64_t(1) << 57};
               plan.buffers[6].strides = TestPlan::Numbers{0};
             }),
             "small.plan: buffers[6]: expected at most 1099511627776 elements, "
             "found 144115188075855872");
   // Whoever multiplies these sizes meets the 0 too late.
-  EXPECT_EQ(refusalAfter([](TestPlan &plan) {
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[6].sizes = {int64_t(1) << 62, 4, 0};
               plan.buffers[6].strides = TestPlan::Numbers{0, 0, 0};
             }),

@@ -43,7 +43,7 @@ TEST(Profile, ReadsWhatWasMeasured) {
 }
 
 // A profile may come from anywhere.
-TEST(Profile, RefusesWhatIsNone) {
+TEST(Profile, RejectsWhatIsNone) {
   EXPECT_EQ(getError("{"),
             "p.json: expected JSON, found an error: The JSON document has an "
             "improper structure: missing or superfluous commas, braces, "

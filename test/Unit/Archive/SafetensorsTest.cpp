@@ -80,7 +80,7 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
 }
 
-TEST_F(SafetensorsTest, RefusesToWriteNonsense) {
+TEST_F(SafetensorsTest, RejectsToWriteNonsense) {
   auto getWriteError = [&](std::vector<TensorRef> tensors) {
     std::string path = getPath("out.safetensors");
     auto size = writeSafetensors(path, tensors);
@@ -102,7 +102,7 @@ TEST_F(SafetensorsTest, RefusesToWriteNonsense) {
                                    "directory");
 }
 
-TEST_F(SafetensorsTest, RefusesBadHeaders) {
+TEST_F(SafetensorsTest, RejectsBadHeaders) {
   EXPECT_EQ(getRawError("1234"), "header length: expected 8 bytes, found 4");
   EXPECT_EQ(getRawError(littleEndian(3, 8) + "{}"),
             "header length: expected at most 2, found 3");
@@ -124,7 +124,7 @@ TEST_F(SafetensorsTest, RefusesBadHeaders) {
 }
 
 // The limit holds for files that are as long as they say, too.
-TEST_F(SafetensorsTest, RefusesLongHeaders) {
+TEST_F(SafetensorsTest, RejectsLongHeaders) {
   std::string path = write("bad.safetensors", littleEndian(100'000'001, 8));
   std::filesystem::resize_file(path, 200'000'000);
   auto file = Safetensors::open(path);
@@ -134,7 +134,7 @@ TEST_F(SafetensorsTest, RefusesLongHeaders) {
                    "100000001");
 }
 
-TEST_F(SafetensorsTest, RefusesBadTensors) {
+TEST_F(SafetensorsTest, RejectsBadTensors) {
   EXPECT_EQ(getTensorError("3"), "header.w: expected an object, found 3");
   EXPECT_EQ(getTensorError("{\"dtype\":\"F32\",\"shape\":[2]}"),
             "header.w: expected a member 'data_offsets', found none");
@@ -170,7 +170,7 @@ TEST_F(SafetensorsTest, RefusesBadTensors) {
             "found 'strides'");
 }
 
-TEST_F(SafetensorsTest, RefusesHolesAndOverlaps) {
+TEST_F(SafetensorsTest, RejectsHolesAndOverlaps) {
   auto describe = [](const std::string &name, int begin, int end) {
     return name + "\":{\"dtype\":\"U8\",\"shape\":[" +
            std::to_string(end - begin) + "],\"data_offsets\":[" +

@@ -41,7 +41,7 @@ TEST_F(WriteFileTest, ReplacesWhatWasThere) {
 }
 
 // A folder cannot be replaced; the temporary file must not stay behind.
-TEST_F(WriteFileTest, LeavesNothingBehind) {
+TEST_F(WriteFileTest, LeavesNothingAfter) {
   std::filesystem::create_directory(getPath("folder"));
   auto size = writeFile(getPath("folder"), {"content"});
   ASSERT_FALSE(size);
@@ -127,7 +127,7 @@ TEST_F(WriteFileTest, SignalsLeaveNoTemporaryFile) {
   }
 }
 
-TEST_F(WriteFileTest, RefusesOutputsThatAreInputs) {
+TEST_F(WriteFileTest, RejectsOutputsThatAreInputs) {
   std::string w = write("w", "weights");
   std::filesystem::create_symlink("w", getPath("link"));
   std::filesystem::create_hard_link(w, getPath("hard"));
@@ -137,12 +137,12 @@ TEST_F(WriteFileTest, RefusesOutputsThatAreInputs) {
                   ": expected a file of its own for -o, found that of "
                   "--weights");
   EXPECT_EQ(check({{"-o", getPath("other")}}, {{"--weights", w}}), "fine");
-  // An input that is not there is refused where it is opened.
+  // An input that is not there is rejected where it is opened.
   EXPECT_EQ(check({{"-o", w}}, {{"--weights", getPath("none")}}), "fine");
   EXPECT_EQ(test::readFile(w), "weights");
 }
 
-TEST_F(WriteFileTest, RefusesOutputsThatAreTheSame) {
+TEST_F(WriteFileTest, RejectsOutputsThatAreTheSame) {
   std::filesystem::create_symlink("new", getPath("dangling"));
   for (const char *name : {"new", "./new", "dangling"})
     EXPECT_EQ(check({{"-o", getPath("new")}, {"--trace", getPath(name)}}),
@@ -152,7 +152,7 @@ TEST_F(WriteFileTest, RefusesOutputsThatAreTheSame) {
   EXPECT_EQ(check({{"-o", getPath("a")}, {"--trace", getPath("b")}}), "fine");
 }
 
-TEST_F(WriteFileTest, RefusesWhatCannotBeWritten) {
+TEST_F(WriteFileTest, RejectsWhatCannotBeWritten) {
   EXPECT_EQ(check({{"-o", folder}}).substr(folder.size()),
             ": cannot write the file: Is a directory");
   EXPECT_EQ(check({{"-o", getPath("no/file")}}),

@@ -59,7 +59,7 @@ TEST(Layout, PlacesParametersAsPyTorchDoes) {
     const json::Object &unit = *value.getAsObject();
     SCOPED_TRACE(llvm::formatv("{0}", value).str());
     FlatLayout layout = getLayout(unit);
-    // The offsets are the sums of what stands before, pads included.
+    // The offsets are the sums of what stands before, padding included.
     auto entries = getIntegers(*unit.getArray("numels_with_padding"));
     llvm::SmallVector<int64_t> offsets;
     int64_t offset = 0;

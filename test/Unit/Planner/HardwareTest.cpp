@@ -95,7 +95,7 @@ TEST(Hardware, BuiltInFilesAreRead) {
 }
 
 // Each kind of damage has one sentence, which says where.
-TEST(Hardware, RefusesBadFiles) {
+TEST(Hardware, RejectsBadFiles) {
   auto expect = [](const std::string &text, const std::string &sentence) {
     auto hardware = parseHardware(text, "t.toml");
     ASSERT_FALSE(hardware) << sentence;

@@ -40,7 +40,7 @@ protected:
     return Data::open(path, *file, tokenBits);
   }
 
-  std::string refusal(const std::string &path, unsigned tokenBits = 16) {
+  std::string rejection(const std::string &path, unsigned tokenBits = 16) {
     try {
       open(path, tokenBits);
     } catch (const Error &error) {
@@ -90,38 +90,38 @@ TEST_F(DataTest, BatchesOfTensors) {
   EXPECT_THAT(data.input(0, 0).sizes, ElementsAre(2, 3));
 }
 
-TEST_F(DataTest, RefusesTensorsThatDoNotFit) {
+TEST_F(DataTest, RejectsTensorsThatDoNotFit) {
   files.add("in_0", {3, 2, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: expected in_1, 2x3xi64, found no such tensor");
   files.add("in_1", {2, 2, 3}, batches(2));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_1: expected 3 batches as in in_0, found 2");
   files.add("in_1", {6, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_1: expected batches of 2x3xi64, found 6x3xi64");
   files.add("in_1", {0, 2, 3}, batches(0));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_1: expected batches of 2x3xi64, found "
             "0x2x3xi64");
   files.add("in_1", {3, 2, 3}, std::vector<int32_t>(18));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_1: expected batches of 2x3xi64, found "
             "3x2x3xi32");
   files.add("in_1", {3, 2, 3}, batches(3));
   files.add("in_2", {3, 2, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: expected 2 inputs, found in_2");
 }
 
-TEST_F(DataTest, RefusesTokensOutsideOfTheVocabulary) {
+TEST_F(DataTest, RejectsTokensOutsideOfTheVocabulary) {
   files.add("in_1", {5, 2, 3}, batches(5));
   files.add("in_0", {5, 2, 3}, batches(5, 1));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_0: expected tokens below 10, found 10 at place "
             "5 of batch 4");
   files.add("in_0", {5, 2, 3}, batches(5, -1));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: in_0: expected tokens below 10, found -1 at place "
             "0 of batch 0");
 }
@@ -143,16 +143,16 @@ TEST_F(DataTest, FileOfTokens) {
               ElementsAre(6, 7, 8, 9, 0, 1));
 }
 
-TEST_F(DataTest, RefusesBadFilesOfTokens) {
+TEST_F(DataTest, RejectsBadFilesOfTokens) {
   std::string few = writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4});
-  EXPECT_EQ(refusal(few), "tokens.bin: expected at least 6 tokens, found 5");
-  EXPECT_EQ(refusal(few, 32),
+  EXPECT_EQ(rejection(few), "tokens.bin: expected at least 6 tokens, found 5");
+  EXPECT_EQ(rejection(few, 32),
             "tokens.bin: expected tokens of 32 bits, found 10 bytes");
-  EXPECT_EQ(refusal(writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4, 10})),
+  EXPECT_EQ(rejection(writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4, 10})),
             "tokens.bin: expected tokens below 10, found 10 at place 5 of "
             "batch 0");
   plan.tokenRows = 0;
-  EXPECT_EQ(refusal(writeTokens(std::vector<uint16_t>(6))),
+  EXPECT_EQ(rejection(writeTokens(std::vector<uint16_t>(6))),
             "tokens.bin: expected a plan over tokens and labels of one shape, "
             "found one with other inputs: give it a .safetensors file");
 }
@@ -167,20 +167,20 @@ TEST_F(DataTest, InputsByTheirNames) {
   EXPECT_THAT(values(data.input(1, 0)), ElementsAre(1, 2, 3, 4, 5, 6));
 
   files.add("attention_mask", {3, 2, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("more.safetensors")),
+  EXPECT_EQ(rejection(files.write("more.safetensors")),
             "more.safetensors: expected the inputs input_ids, labels (or in_0, "
             "in_1), found attention_mask, input_ids, labels");
   files.remove("labels");
-  EXPECT_EQ(refusal(files.write("other.safetensors")),
+  EXPECT_EQ(rejection(files.write("other.safetensors")),
             "other.safetensors: expected the inputs input_ids, labels (or "
             "in_0, in_1), found attention_mask, input_ids");
   files.add("in_0", {3, 2, 3}, batches(3));
   files.add("in_1", {3, 2, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("both.safetensors")),
+  EXPECT_EQ(rejection(files.write("both.safetensors")),
             "both.safetensors: expected inputs called either input_ids, labels "
             "or in_0, in_1, found both");
   files.remove("input_ids");
-  EXPECT_EQ(refusal(files.write("numbers.safetensors")), "accepted");
+  EXPECT_EQ(rejection(files.write("numbers.safetensors")), "accepted");
 }
 
 // Today's batch of one rank must not silently be another's, too.
@@ -188,7 +188,7 @@ TEST_F(DataTest, FewerBatchesThanRanks) {
   plan.mesh = {{"shard", 4}};
   files.add("in_0", {3, 2, 3}, batches(3));
   files.add("in_1", {3, 2, 3}, batches(3));
-  EXPECT_EQ(refusal(files.write("d.safetensors")),
+  EXPECT_EQ(rejection(files.write("d.safetensors")),
             "d.safetensors: expected at least 4 batches, one for each rank, "
             "found 3");
 }

@@ -57,8 +57,8 @@ protected:
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out.txt"),
             read("err.txt")};
   }
-  /// What stands on stderr of a run that must be refused.
-  std::string refusal(const std::string &arguments, int code = 1) {
+  /// What stands on stderr of a run that must be rejected.
+  std::string rejection(const std::string &arguments, int code = 1) {
     Result result = run(arguments);
     EXPECT_EQ(result.code, code) << result.out;
     EXPECT_EQ(result.out, "");
@@ -75,50 +75,51 @@ protected:
 };
 
 TEST_F(FsdpRun, BadUsage) {
-  EXPECT_EQ(refusal(""), "error: plan is required\n");
-  EXPECT_EQ(refusal("small.plan"), "error: --weights is required\n");
+  EXPECT_EQ(rejection(""), "error: plan is required\n");
+  EXPECT_EQ(rejection("small.plan"), "error: --weights is required\n");
   for (const char *rest : {"", " --weights w.safetensors", " --fast"})
-    EXPECT_EQ(refusal(FSDP_FIXTURES "/gpt2.pt2" + std::string(rest)),
+    EXPECT_EQ(rejection(FSDP_FIXTURES "/gpt2.pt2" + std::string(rest)),
               "error: " FSDP_FIXTURES "/gpt2.pt2: expected a plan, found an "
               "archive; plan it first: fsdp-plan " FSDP_FIXTURES "/gpt2.pt2 "
               "--ranks N -o step.plan\n");
-  EXPECT_EQ(refusal(usual), "error: expected --data to train on or --reference "
-                            "to compare with, found neither\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors"),
+  EXPECT_EQ(rejection(usual),
+            "error: expected --data to train on or --reference "
+            "to compare with, found neither\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors"),
             "error: expected --steps N, how many steps to train on "
             "d.safetensors; found none\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 0"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 0"),
             "error: --steps: expected at least 1, found 0\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --fast"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --fast"),
             "error: The following argument was not expected: --fast\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --chaos 0"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --chaos 0"),
             "error: --chaos: expected a seed of at least 1, found 0\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --reference r.safetensors"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --reference r.safetensors"),
             "error: --data excludes --reference\n");
-  EXPECT_EQ(refusal(usual + "--reference r.safetensors --lr 1"),
+  EXPECT_EQ(rejection(usual + "--reference r.safetensors --lr 1"),
             "error: --lr requires --data\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks 0"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --ranks 0"),
             "error: --ranks: expected at least 1, found 0\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks 3"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --ranks 3"),
             "error: small.plan: expected a plan for 3 ranks, found one for "
             "2\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --ranks "
-                            "100000000000"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --ranks "
+                              "100000000000"),
             "error: small.plan: expected a plan for 100000000000 ranks, found "
             "one for 2\n");
-  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1 --ranks "
-                              "99999999999999999999"),
+  EXPECT_THAT(rejection(usual + "--data d.safetensors --steps 1 --ranks "
+                                "99999999999999999999"),
               HasSubstr("ranks, found one for 2"));
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --lr nan"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --lr nan"),
             "error: expected a learning rate of at least 0, found nan\n");
-  EXPECT_EQ(refusal(usual + "--reference r.safetensors --tolerance inf"),
+  EXPECT_EQ(rejection(usual + "--reference r.safetensors --tolerance inf"),
             "error: --tolerance: expected a finite number of at least 0, found "
             "inf\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --device cuda"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --device cuda"),
             "error: small.plan: expected a plan for cuda, found one for cpu\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --backend nccl"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --backend nccl"),
             "error: --backend: nccl not in {local}\n");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1 --token-bits 8"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --token-bits 8"),
             "error: --token-bits: 8 not in {16,32}\n");
 }
 
@@ -131,27 +132,27 @@ TEST_F(FsdpRun, TrustsOperatorsByName) {
               {y, plan.integer(2), plan.integer(0), plan.integer(1)});
   writePlan(plan);
   std::string command = usual + "--data d.safetensors --steps 1";
-  EXPECT_THAT(refusal(command), HasSubstr("--trust aten::renorm_"));
+  EXPECT_THAT(rejection(command), HasSubstr("--trust aten::renorm_"));
   EXPECT_EQ(run(command + " --trust aten::renorm_").code, 0);
 }
 
 TEST_F(FsdpRun, BadInput) {
-  EXPECT_EQ(refusal("no.plan --weights w.safetensors --data d.safetensors "
-                    "--steps 1"),
+  EXPECT_EQ(rejection("no.plan --weights w.safetensors --data d.safetensors "
+                      "--steps 1"),
             "error: no.plan: cannot open: No such file or directory\n");
   files.writeBytes("bad.plan", "what is this, if not a plan?");
-  EXPECT_EQ(refusal("bad.plan --weights w.safetensors --data d.safetensors "
-                    "--steps 1"),
+  EXPECT_EQ(rejection("bad.plan --weights w.safetensors --data d.safetensors "
+                      "--steps 1"),
             "error: bad.plan: expected a plan file, found other content\n");
   weights.remove("b");
   writeFile(weights, "w.safetensors");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1"),
             "error: w.safetensors: expected a value for each of 2 parameters "
             "and buffers, found none for 1: b\n");
   weights.add("b", {4}, std::vector<float>(4, 1));
   weights.add("tied.w", {4, 4}, std::vector<float>(16, 2));
   writeFile(weights, "w.safetensors");
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1"),
             "error: w.safetensors: expected w and tied.w, which are one "
             "parameter, to be equal, found different values\n");
 }
@@ -162,7 +163,7 @@ TEST_F(FsdpRun, PlanWithoutLoss) {
     if (buffer.role == planfile::BufferRole::Loss)
       buffer.role = planfile::BufferRole::Transient;
   writePlan(plan);
-  EXPECT_EQ(refusal(usual + "--data d.safetensors --steps 1"),
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1"),
             "error: small.plan: expected a plan with a loss, found none\n");
 }
 
@@ -172,13 +173,13 @@ TEST_F(FsdpRun, MoreThanAMachineHolds) {
   writeFile(files, "r.safetensors");
   TestPlan plan = test::makeSmallPlan(100'000);
   writePlan(plan);
-  EXPECT_EQ(refusal(usual + "--reference r.safetensors"),
+  EXPECT_EQ(rejection(usual + "--reference r.safetensors"),
             "error: expected at most 1024 ranks in one process, found a plan "
             "for 100000\n");
   plan = test::makeSmallPlan(1000);
   plan.deviceBytes = uint64_t{1} << 40;
   writePlan(plan);
-  EXPECT_THAT(refusal(usual + "--reference r.safetensors"),
+  EXPECT_THAT(rejection(usual + "--reference r.safetensors"),
               MatchesRegex("error: expected a plan that fits into the .* "
                            "[KMGT]iB that are free here, found one that needs "
                            "1.00 TiB for each of 1000 ranks\n"));
@@ -189,7 +190,7 @@ TEST_F(FsdpRun, UnknownOperator) {
   plan.on(planfile::Stream::Compute, planfile::Role::Forward)
       .launch("my::op(Tensor self) -> ()", {6});
   writePlan(plan);
-  EXPECT_THAT(refusal(usual + "--data d.safetensors --steps 1"),
+  EXPECT_THAT(rejection(usual + "--data d.safetensors --steps 1"),
               HasSubstr("my::op"));
 }
 
@@ -274,16 +275,16 @@ TEST_F(FsdpRun, ComparesWithAReference) {
 TEST_F(FsdpRun, OutputsThatAreInputsOrTheSame) {
   std::string train = usual + "--data d.safetensors --steps 1 ";
   std::string before = read("w.safetensors");
-  EXPECT_EQ(refusal(train + "--trace ./w.safetensors"),
+  EXPECT_EQ(rejection(train + "--trace ./w.safetensors"),
             "error: ./w.safetensors: expected a file of its own for --trace, "
             "found that of --weights\n");
-  EXPECT_EQ(refusal(train + "--profile small.plan"),
+  EXPECT_EQ(rejection(train + "--profile small.plan"),
             "error: small.plan: expected a file of its own for --profile, "
             "found that of the plan\n");
-  EXPECT_EQ(refusal(train + "--trace t --profile t"),
+  EXPECT_EQ(rejection(train + "--trace t --profile t"),
             "error: t: expected a file of its own for --profile, found that of "
             "--trace\n");
-  EXPECT_EQ(refusal(train + "--trace no/t"),
+  EXPECT_EQ(rejection(train + "--trace no/t"),
             "error: no/t: cannot create the file: No such file or directory\n");
   EXPECT_EQ(read("w.safetensors"), before);
 }
@@ -333,23 +334,23 @@ TEST_F(FsdpRun, ALossThatIsNotFinite) {
 }
 
 TEST_F(FsdpRun, NamesCannotSteerTheTerminal) {
-  EXPECT_EQ(refusal("$'\\x1b[2J\\xff' --weights w.safetensors --data "
-                    "d.safetensors --steps 1"),
+  EXPECT_EQ(rejection("$'\\x1b[2J\\xff' --weights w.safetensors --data "
+                      "d.safetensors --steps 1"),
             "error: \\x1b[2J\\xff: cannot open: No such file or directory\n");
 }
 
 TEST_F(FsdpRun, SpecialFilesAsInputs) {
   std::string rest = " --data d.safetensors --steps 1";
   run("--help >/dev/null; mkfifo pipe; mkdir folder; :>empty");
-  EXPECT_EQ(refusal("pipe --weights w.safetensors" + rest),
+  EXPECT_EQ(rejection("pipe --weights w.safetensors" + rest),
             "error: pipe: expected a regular file, found a pipe\n");
-  EXPECT_EQ(refusal("small.plan --weights pipe" + rest),
+  EXPECT_EQ(rejection("small.plan --weights pipe" + rest),
             "error: pipe: expected a regular file, found a pipe\n");
-  EXPECT_EQ(refusal("small.plan --weights folder" + rest),
+  EXPECT_EQ(rejection("small.plan --weights folder" + rest),
             "error: folder: expected a regular file, found a directory\n");
-  EXPECT_EQ(refusal("small.plan --weights empty" + rest),
+  EXPECT_EQ(rejection("small.plan --weights empty" + rest),
             "error: empty: expected at least one byte, found an empty file\n");
-  EXPECT_EQ(refusal(usual + "--data pipe --steps 1"),
+  EXPECT_EQ(rejection(usual + "--data pipe --steps 1"),
             "error: pipe: expected a regular file, found a pipe\n");
 }
 

@@ -29,8 +29,8 @@ template <typename Job> std::string errorOf(Job job, Failure kind) {
 }
 
 /// Why a plan is rejected before it runs.
-std::string refusal(OneRank &one) {
-  return errorOf([&] { one.load(); }, Failure::Refused);
+std::string rejection(OneRank &one) {
+  return errorOf([&] { one.load(); }, Failure::Rejected);
 }
 
 /// What a run says with these elements in input 0.
@@ -140,9 +140,10 @@ TEST(Guard, SizesThatBelongTogether) {
                                             true, false, false}));
                              })},
               "norm", {out, planfile::none, planfile::none});
-  EXPECT_THAT(refusal(one), HasSubstr("aten::native_layer_norm_backward: "
-                                      "grad_out: expected sizes [4, 8], found "
-                                      "[4, 9]"));
+  EXPECT_THAT(rejection(one),
+              HasSubstr("aten::native_layer_norm_backward: "
+                        "grad_out: expected sizes [4, 8], found "
+                        "[4, 9]"));
 }
 
 TEST(Guard, WrittenElementsAreApart) {
@@ -155,9 +156,10 @@ TEST(Guard, WrittenElementsAreApart) {
   view.offset = plan.buffers[y].offset;
   std::uint32_t overlapping = plan.add(view);
   plan.launch(schemaOf("neg.out"), {arg(x), arg(overlapping)});
-  EXPECT_THAT(refusal(one), HasSubstr("out: expected elements apart from each "
-                                      "other, found strides [2, 1] of sizes "
-                                      "[2, 3]"));
+  EXPECT_THAT(rejection(one),
+              HasSubstr("out: expected elements apart from each "
+                        "other, found strides [2, 1] of sizes "
+                        "[2, 3]"));
 }
 
 // It is a divisor, also where one element is all there is.
@@ -172,7 +174,7 @@ TEST(Guard, StrideAlongWhichTensorsAreJoined) {
                               TestPlan::Numbers{0, 1});
     one.plan.launch(schemaOf(name),
                     {one.plan.refs({arg(x)}), one.plan.integer(0), arg(y)});
-    EXPECT_THAT(refusal(one),
+    EXPECT_THAT(rejection(one),
                 HasSubstr("out: expected a stride of at least 1, found 0"))
         << name;
   }
@@ -196,7 +198,7 @@ TEST(Guard, ElementsOfAGroupNormAreWhereItsKernelReads) {
                                     std::vector<bool>{true, false, false}));
                      })},
       "norm", {y, planfile::none, planfile::none});
-  EXPECT_THAT(refusal(one),
+  EXPECT_THAT(rejection(one),
               HasSubstr("grad_out: expected contiguous elements, of one memory "
                         "format, found strides [12, 0, 1]"));
 }
@@ -211,8 +213,8 @@ TEST(Guard, AttentionOfNothing) {
               {arg(query), arg(key), arg(key), plan.number(0),
                plan.boolean(false), plan.nothing(), plan.nothing()},
               "attention", {out, planfile::none});
-  EXPECT_THAT(refusal(one), HasSubstr("query, key: expected elements, found "
-                                      "none"));
+  EXPECT_THAT(rejection(one), HasSubstr("query, key: expected elements, found "
+                                        "none"));
 }
 
 // A stride as large as the padding makes small tensors of it; the kernel's own
@@ -228,7 +230,7 @@ TEST(Guard, PaddingThatIsAllThereIs) {
                plan.ints({large, 0}), plan.ints({1, 1}), plan.boolean(false),
                plan.ints({0, 0}), plan.integer(1)},
               "convolution", {y});
-  EXPECT_THAT(refusal(one),
+  EXPECT_THAT(rejection(one),
               HasSubstr("padding: expected one that makes at most 67109120 "
                         "elements, found [16777216, 0]"));
 }
@@ -239,7 +241,7 @@ TEST(Guard, ScaleThatDoesNotFit) {
   std::uint32_t x = one.input({1, 1, 4}, 0), y = one.output({1, 1, 8}, 0);
   plan.launch(schemaOf("upsample_nearest1d.out"),
               {arg(x), plan.ints({8}), plan.number(1e-30), arg(y)});
-  EXPECT_THAT(refusal(one),
+  EXPECT_THAT(rejection(one),
               HasSubstr("scales: expected the scale from 4 to 8"));
 }
 
@@ -249,7 +251,7 @@ TEST(Guard, OthersRunOnlyByName) {
   std::uint32_t x = one.input({2}, 0, DType::I64);
   std::uint32_t y = one.output({2}, 0, DType::I64);
   plan.launch(schemaOf("lcm.out"), {arg(x), arg(x), arg(y)});
-  EXPECT_THAT(refusal(one), HasSubstr("name it with --trust aten::lcm.out"));
+  EXPECT_THAT(rejection(one), HasSubstr("name it with --trust aten::lcm.out"));
   SessionOptions options;
   options.trustedOperators = {"aten::lcm.out"};
   Session &session = one.load(std::move(options));

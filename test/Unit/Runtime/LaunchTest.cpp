@@ -209,7 +209,7 @@ TEST(Launch, ListsOfTensors) {
       at::equal(toTorch(session.output(0, 1)), left.index_select(1, index)));
 }
 
-TEST(Launch, AKernelThatResizesIsRefused) {
+TEST(Launch, AKernelThatResizesIsRejected) {
   OneRank one;
   TestPlan &plan = one.plan;
   std::uint32_t x = one.input({3, 4}, 0), y = one.output({3, 5}, 0);

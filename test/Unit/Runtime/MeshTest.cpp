@@ -23,7 +23,8 @@ TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   EXPECT_EQ(groupOf(p, 2, 4).index, 4u);
 }
 
-// A unit is cut over the innermost axes, whoever gathers it or pieces of it.
+// A unit is sharded over the innermost axes, whoever gathers it or pieces of
+// it.
 TEST(Mesh, ShardsAreThoseOfAllRanks) {
   test::TestPlan plan = test::makeSmallPlan(4);
   plan.mesh = {{"shard", 2}, {"local", 2}};

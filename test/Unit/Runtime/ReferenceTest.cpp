@@ -133,7 +133,7 @@ protected:
     return reference.run(session, tolerance);
   }
 
-  std::string refusal(const archive::SafetensorsMetadata &metadata = {}) {
+  std::string rejection(const archive::SafetensorsMetadata &metadata = {}) {
     try {
       run(1e-5, metadata);
     } catch (const Error &error) {
@@ -186,18 +186,18 @@ TEST_F(ReferenceTest, MissingAndExtraNamesFail) {
                   "expected only what the plan has, found grad.c"));
 }
 
-TEST_F(ReferenceTest, RefusesInputsThatDoNotFit) {
+TEST_F(ReferenceTest, RejectsInputsThatDoNotFit) {
   files.add("in_0", {3, 2, 4}, std::vector<float>(24));
-  EXPECT_EQ(refusal(), "r.safetensors: in_0: expected 2x2x4xf32 or 2x4xf32, "
-                       "found 3x2x4xf32");
+  EXPECT_EQ(rejection(), "r.safetensors: in_0: expected 2x2x4xf32 or 2x4xf32, "
+                         "found 3x2x4xf32");
   files.remove("in_0");
-  EXPECT_EQ(refusal(),
+  EXPECT_EQ(rejection(),
             "r.safetensors: expected in_0, 2x4xf32, found no such tensor");
   files.add("in_0", {2, 4}, std::vector<float>(8));
   files.add("in_1", {2, 4}, std::vector<float>(8));
-  EXPECT_EQ(refusal(), "r.safetensors: expected 1 inputs, found in_1");
+  EXPECT_EQ(rejection(), "r.safetensors: expected 1 inputs, found in_1");
   files.remove("loss");
-  EXPECT_EQ(refusal(),
+  EXPECT_EQ(rejection(),
             "r.safetensors: expected a tensor loss, found no such name");
 }
 
@@ -227,9 +227,10 @@ TEST_F(ReferenceTest, Training) {
   EXPECT_FALSE(run().passed()); // other hyper-parameters
 
   hyper["lr"] = "fast";
-  EXPECT_EQ(refusal(hyper), "r.safetensors: lr: expected a number, found fast");
+  EXPECT_EQ(rejection(hyper),
+            "r.safetensors: lr: expected a number, found fast");
   files.add("in_0", {2, 2, 4}, std::vector<float>(16));
-  EXPECT_EQ(refusal(),
+  EXPECT_EQ(rejection(),
             "r.safetensors: in_0: expected 4x2x4xf32, found 2x2x4xf32");
 }
 

@@ -393,7 +393,7 @@ TEST(Session, ExceptionsOfAnyTypeAreFailures) {
 
 // What the thread has entered for a load is left, whatever is thrown: under
 // AddressSanitizer the allocations below would see a device that is no more.
-TEST(Session, ALoadThatIsRefusedLeavesTheThreadAlone) {
+TEST(Session, ALoadThatIsRejectedLeavesTheThreadAlone) {
   for (bool throws : {false, true}) {
     TestPlan plan = makeSmallPlan(2);
     plan.on(Stream::Compute, Role::Forward);
@@ -407,7 +407,7 @@ TEST(Session, ALoadThatIsRefusedLeavesTheThreadAlone) {
       Loaded loaded(std::move(plan), 2, trusting("fsdp_test::throws_new"));
       FAIL();
     } catch (const Error &error) {
-      EXPECT_EQ(error.kind(), Failure::Refused) << error.what();
+      EXPECT_EQ(error.kind(), Failure::Rejected) << error.what();
     }
     EXPECT_EQ(at::ones({64}).sum().item<float>(), 64);
   }
@@ -416,7 +416,7 @@ TEST(Session, ALoadThatIsRefusedLeavesTheThreadAlone) {
 
 TEST(Session, HyperParametersMustBeSensible) {
   Loaded loaded(makeSmallPlan(1), 1);
-  auto refusal = [&](HyperParameters values) -> std::string {
+  auto rejection = [&](HyperParameters values) -> std::string {
     try {
       loaded.session.setHyperParameters(values);
     } catch (const Error &error) {
@@ -424,15 +424,15 @@ TEST(Session, HyperParametersMustBeSensible) {
     }
     return "accepted";
   };
-  EXPECT_EQ(refusal({.lr = NAN}),
+  EXPECT_EQ(rejection({.lr = NAN}),
             "expected a learning rate of at least 0, found nan");
-  EXPECT_EQ(refusal({.lr = INFINITY}),
+  EXPECT_EQ(rejection({.lr = INFINITY}),
             "expected a learning rate of at least 0, found inf");
-  EXPECT_EQ(refusal({.lr = -1}),
+  EXPECT_EQ(rejection({.lr = -1}),
             "expected a learning rate of at least 0, found -1.000000");
-  EXPECT_EQ(refusal({.beta1 = 1}),
+  EXPECT_EQ(rejection({.beta1 = 1}),
             "expected a beta1 of at least 0 and below 1, found 1.000000");
-  EXPECT_EQ(refusal({.lr = 0, .beta2 = 0, .weightDecay = 0}), "accepted");
+  EXPECT_EQ(rejection({.lr = 0, .beta2 = 0, .weightDecay = 0}), "accepted");
 }
 
 } // namespace

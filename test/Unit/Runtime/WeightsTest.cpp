@@ -39,7 +39,7 @@ protected:
     return result;
   }
 
-  std::string refusal() {
+  std::string rejection() {
     try {
       match();
     } catch (const Error &error) {
@@ -73,11 +73,11 @@ TEST_F(WeightsTest, EqualAliasesAreFine) {
   EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
 }
 
-TEST_F(WeightsTest, DifferentAliasesAreRefused) {
+TEST_F(WeightsTest, DifferentAliasesAreRejected) {
   files.add("w", {4, 4}, std::vector<float>(16, 3));
   files.add("tied.w", {4, 4}, std::vector<float>(16, 4));
   files.add("b", {4}, std::vector<float>(4, 5));
-  EXPECT_EQ(refusal(),
+  EXPECT_EQ(rejection(),
             "w.safetensors: expected w and tied.w, which are one parameter, to "
             "be equal, found different values");
 }
@@ -102,8 +102,8 @@ TEST_F(WeightsTest, APrefixOfSomeNamesIsNone) {
   plan.units[0].parameters[0].aliases = {};
   files.add("w", {4, 4}, std::vector<float>(16, 3));
   files.add("b", {4}, std::vector<float>(4, 5));
-  EXPECT_EQ(refusal(), "w.safetensors: expected a value for each of 2 "
-                       "parameters and buffers, found none for 1: m.w");
+  EXPECT_EQ(rejection(), "w.safetensors: expected a value for each of 2 "
+                         "parameters and buffers, found none for 1: m.w");
 }
 
 TEST_F(WeightsTest, MissingOnesAreNamed) {
@@ -111,14 +111,14 @@ TEST_F(WeightsTest, MissingOnesAreNamed) {
     plan.units[0].parameters.push_back(
         {"c" + std::to_string(i), {1}, uint64_t(20 + i)});
   files.add("b", {4}, std::vector<float>(4, 5));
-  EXPECT_EQ(refusal(),
+  EXPECT_EQ(rejection(),
             "w.safetensors: expected a value for each of 5 parameters and "
             "buffers, found none for 4: w, c0, c1 and 1 more");
 }
 
-TEST_F(WeightsTest, OtherSizesAreRefused) {
+TEST_F(WeightsTest, OtherSizesAreRejected) {
   files.add("w", {4, 2}, std::vector<float>(8, 3));
-  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x2xf32");
+  EXPECT_EQ(rejection(), "w.safetensors: w: expected 4x4xf32, found 4x2xf32");
 }
 
 TEST_F(WeightsTest, ValuesMayWiden) {
@@ -144,7 +144,7 @@ TEST_F(WeightsTest, ValuesMayNarrowWithANote) {
 
 TEST_F(WeightsTest, IntegersAreNoWeights) {
   files.addBytes("w", {4, 4}, DType::I32, std::string(64, '\0'));
-  EXPECT_EQ(refusal(), "w.safetensors: w: expected 4x4xf32, found 4x4xi32");
+  EXPECT_EQ(rejection(), "w.safetensors: w: expected 4x4xf32, found 4x4xi32");
 }
 
 TEST_F(WeightsTest, ModelBuffers) {
@@ -152,8 +152,8 @@ TEST_F(WeightsTest, ModelBuffers) {
   plan.buffers[3].name = "mean";
   files.add("w", {4, 4}, std::vector<float>(16, 3));
   files.add("b", {4}, std::vector<float>(4, 5));
-  EXPECT_EQ(refusal(), "w.safetensors: expected a value for each of 3 "
-                       "parameters and buffers, found none for 1: mean");
+  EXPECT_EQ(rejection(), "w.safetensors: expected a value for each of 3 "
+                         "parameters and buffers, found none for 1: mean");
   files.add("mean", {2, 4}, std::vector<float>(8, 9));
   EXPECT_THAT(match(), ElementsAre("w=3", "b=5", "mean=9"));
 }

@@ -221,7 +221,7 @@ public:
   /// The FlatBuffer, without trailer.
   std::vector<uint8_t> flatbuffer();
 
-  /// The checked plan, or why it is refused; it is called `small.plan`.
+  /// The checked plan, or why it is rejected; it is called `small.plan`.
   planfile::Expected<planfile::PlanFile> seal() {
     std::vector<uint8_t> data = flatbuffer();
     return planfile::PlanFile::seal("small.plan", data.data(), data.size());

@@ -90,7 +90,8 @@ TEST_F(MachineTest, GathersWhatWasCut) {
   EXPECT_NE(numberOf(other), numberOf(full));
 }
 
-// What is kept of the whole makes it again, among the ranks that have cut it.
+// What is kept of the whole makes it again, among the ranks that have sharded
+// it.
 TEST_F(MachineTest, GathersWhatWasKept) {
   const Window &whole = vector(12), &piece = vector(6), &again = vector(12),
                &other = vector(12);
@@ -145,7 +146,7 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
 }
 
 // Only what goes element by element may write over what it reads.
-TEST_F(MachineTest, RefusesResultsOnOperands) {
+TEST_F(MachineTest, RejectsResultsOnOperands) {
   const Window &x = place(Layout({2, 2}, {2, 1}));
   write(x, 7);
   Argument argument{nullptr, {&x}};

@@ -102,7 +102,7 @@ TEST(Values, SumsAlongTwoAxesAreOneSum) {
   EXPECT_EQ(number(sum(zero, 1, 1, 2)), number(zero));
 }
 
-// What was cut makes the whole again, among the ranks that have cut it, and
+// What was cut makes the whole again, among the ranks that have sharded it, and
 // what is done to each element may be done before or after.
 TEST(Values, GathersWhatWasScattered) {
   EXPECT_TRUE(rc::check([] {

@@ -108,7 +108,7 @@ TEST(VerifyPlan, WaitsAreEnoughAndNeeded) {
       return;
     }
     // Unless an earlier command of the stream has waited for it, or for what
-    // came behind it on its stream, there is a race.
+    // came after it on its stream, there is a race.
     if (problem == noMeaning)
       return;
     ++needed;

@@ -2,7 +2,7 @@
 //
 // Reads the archive that torch.export.save writes of a training step and makes
 // a function `@step` of it. An archive is untrusted input: whatever departs
-// from the format is refused by one sentence that says where.
+// from the format is rejected by one sentence that says where.
 //
 //===----------------------------------------------------------------------===//
 

@@ -171,7 +171,7 @@ LogicalResult LayoutAttr::verify(function_ref<InFlightDiagnostic()> emitError,
   for (ParameterAttr parameter : parameters) {
     if (parameter.getOffset() < end)
       return emitError() << "expected parameter " << parameter.getName()
-                         << " at or behind " << end
+                         << " at or after " << end
                          << ", where the one before it ends, got "
                          << parameter.getOffset();
     end = parameter.getEnd();

@@ -293,8 +293,8 @@ static int64_t getGroupSize(ArrayAttr axes, MeshOp mesh) {
   return ranks;
 }
 
-/// True if the axes are all those over which units are cut; whether one with a
-/// single rank is among them makes no difference.
+/// True if the axes are all those over which units are sharded; whether one
+/// with a single rank is among them makes no difference.
 static bool isCut(ArrayAttr axes, MeshOp mesh) {
   return llvm::all_of(
       mesh.getAxes().getAsRange<AxisAttr>(), [&](AxisAttr axis) {
@@ -304,7 +304,7 @@ static bool isCut(ArrayAttr axes, MeshOp mesh) {
       });
 }
 
-/// Pieces are those of the ranks along axes over which units are cut: along
+/// Pieces are those of the ranks along axes over which units are sharded: along
 /// others, all ranks have the same.
 static LogicalResult verifyShardAxes(Operation *op, ArrayAttr axes,
                                      MeshOp mesh) {
@@ -313,7 +313,7 @@ static LogicalResult verifyShardAxes(Operation *op, ArrayAttr axes,
   SmallVector<StringRef> all = mesh.getShardAxes();
   for (auto axis : axes.getAsRange<StringAttr>())
     if (!llvm::is_contained(all, axis.getValue()))
-      return op->emitOpError("expected axes over which units are cut, got ")
+      return op->emitOpError("expected axes over which units are sharded, got ")
              << axis;
   return success();
 }
@@ -348,7 +348,8 @@ static LogicalResult verifyReduceScatter(Op op,
   if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)))
     return failure();
   if (!isCut(op.getAxes(), check.mesh))
-    return op.emitOpError("expected all axes over which units are cut, got ")
+    return op.emitOpError(
+               "expected all axes over which units are sharded, got ")
            << op.getAxes();
   return success(
       succeeded(
@@ -377,12 +378,12 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
   if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)) ||
       failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
     return failure();
-  // Along the axes over which it is cut, ranks have different elements.
+  // Along the axes over which it is sharded, ranks have different elements.
   for (StringRef axis : check.mesh.getShardAxes())
     if (*check.mesh.getAxisSize(axis) != 1 &&
         llvm::is_contained(op.getGroupAxes(), axis))
       return op.emitOpError(
-                 "expected axes over which units are not cut, got \"")
+                 "expected axes over which units are not sharded, got \"")
              << axis << '"';
   bool whole = check.mesh.getShards() == 1 && isa<RankedTensorType>(input);
   LogicalResult operand =

@@ -35,7 +35,7 @@ Gather *Gathers::lookup(Value value) {
   return found == indices.end() ? nullptr : &gathers[found->second];
 }
 
-Operation *getPlaceBehind(Operation *op) {
+Operation *getPlaceAfter(Operation *op) {
   do
     op = op->getNextNode();
   while (isa<AsyncUnshardOp>(op));

@@ -154,7 +154,7 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
   return checkFeasible(mayRaise);
 }
 
-/// Moves the call behind the first end that leaves room for it, and makes it
+/// Moves the call after the first end that leaves room for it, and makes it
 /// depend on as many ends as it needs. Returns its last launch.
 Operation *Limiter::place(const Call &call, const Amount &admitted,
                           Operation *previous) {

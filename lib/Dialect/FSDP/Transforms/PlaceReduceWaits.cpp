@@ -25,8 +25,8 @@ static StringRef getReducedUnit(Operation &op) {
   return "";
 }
 
-/// The first operation behind all that the backward computes and reduces, and
-/// behind what is waited for there already.
+/// The first operation after all that the backward computes and reduces, and
+/// after what is waited for there already.
 static Operation *getEndOfBackward(Block &block) {
   for (Operation &op : llvm::reverse(block)) {
     if (getReducedUnit(op).empty() &&

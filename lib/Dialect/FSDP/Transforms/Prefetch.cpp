@@ -51,7 +51,7 @@ private:
   Block &block;
   Gathers gathers;
   llvm::MapVector<StringRef, Use> units;
-  Operation *backwardBegin = nullptr; // behind the loss
+  Operation *backwardBegin = nullptr; // after the loss
   SmallVector<Move> moves;
   llvm::DenseSet<Gather *> moved;
 };
@@ -106,7 +106,7 @@ void Prefetcher::prefetchForward(int64_t distance) {
   for (auto [index, current] : llvm::enumerate(order))
     for (Gather *next :
          ArrayRef(order).drop_front(index + 1).take_front(distance))
-      prefetch(next, getPlaceBehind(current->wait), current->getUnit());
+      prefetch(next, getPlaceAfter(current->wait), current->getUnit());
 }
 
 /// The target of a unit is the one before it in the order in which modules end
@@ -135,10 +135,10 @@ void Prefetcher::prefetchBackward(Prefetch when) {
     Gather *gather = use.backward ? use.backward : use.forward;
     Operation *before = nullptr;
     if (when == Prefetch::Pre) {
-      before = use.backward ? getPlaceBehind(use.backward->wait)
+      before = use.backward ? getPlaceAfter(use.backward->wait)
                             : use.firstInBackward;
     } else {
-      before = getPlaceBehind(gather->reshard);
+      before = getPlaceAfter(gather->reshard);
       if (use.reduction && before->isBeforeInBlock(use.reduction))
         before = use.reduction;
     }

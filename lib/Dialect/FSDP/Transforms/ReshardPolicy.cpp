@@ -1,4 +1,4 @@
-//===- ReshardPolicy.cpp - What stays gathered behind the forward ---------===//
+//===- ReshardPolicy.cpp - What stays gathered after the forward ----------===//
 //
 // One gather for both phases, or one for each: what the backward reads of a
 // unit is made anew from a gather of its own, over all ranks or in small groups
@@ -112,13 +112,13 @@ class ReshardPolicyPass
   }
 
   LogicalResult apply(func::FuncOp step) {
-    auto refuse = [&] { return emitError(step.getLoc()); };
+    auto reject = [&] { return emitError(step.getLoc()); };
     auto meshes = getOperation().getOps<MeshOp>();
     if (!llvm::hasSingleElement(meshes))
-      return refuse() << "expected a step that is sharded over one mesh";
+      return reject() << "expected a step that is sharded over one mesh";
     MeshOp mesh = *meshes.begin();
     if (mesh.getAxisSize(FSDPDialect::getLocalAxisName()))
-      return refuse() << "expected a step without a policy of small groups, "
+      return reject() << "expected a step without a policy of small groups, "
                          "found the axis \"local\" in mesh '"
                       << mesh.getSymName() << '\'';
 
@@ -126,10 +126,10 @@ class ReshardPolicyPass
     int64_t ranks = 0, shards = mesh.getShards();
     if (!StringRef(afterForward).getAsInteger(10, ranks)) {
       if (shards == 1)
-        return refuse() << "expected parameters in several shards to keep some "
+        return reject() << "expected parameters in several shards to keep some "
                            "of them, got one";
       if (ranks < 1 || shards % ranks != 0)
-        return refuse()
+        return reject()
                << "expected after-forward to be a number of ranks that "
                   "divides the "
                << shards << " shards, got " << ranks;
@@ -138,7 +138,7 @@ class ReshardPolicyPass
                          "after-forward=false");
       reshard = ranks != 1;
     } else if (!reshard && afterForward != "false") {
-      return refuse() << "expected after-forward to be 'true', 'false' or a "
+      return reject() << "expected after-forward to be 'true', 'false' or a "
                          "number of ranks, got '"
                       << afterForward.getValue() << '\'';
     }
@@ -173,7 +173,7 @@ class ReshardPolicyPass
                                  piece.getPiece().getType().getShards());
       remark << remark::reason(
           piece     ? "a piece is kept, and gathered again in a small group"
-          : isFreed ? "freed behind the forward"
+          : isFreed ? "freed after the forward"
           : reshard ? "the backward starts with it"
                     : "gathered once for both phases");
     }

@@ -163,7 +163,7 @@ class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
     scheduling::Answer answer = solve(step.problem, algorithm);
     if (!answer.isFeasible ||
         (memoryLimit && memoryLimit < step.persistentBytes))
-      return refuse(func, step, answer.peak);
+      return reject(func, step, answer.peak);
     if (std::string error = verify(step.problem, answer.schedule);
         !error.empty())
       return func.emitError("the schedule is wrong: ") << error;
@@ -182,7 +182,7 @@ class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
     return success();
   }
 
-  LogicalResult refuse(func::FuncOp func, const StepProblem &step,
+  LogicalResult reject(func::FuncOp func, const StepProblem &step,
                        const scheduling::Peak &peak) {
     bool isProgram = algorithm == scheduling::Algorithm::Program;
     InFlightDiagnostic diag =

@@ -185,7 +185,7 @@ private:
   }
 
   /// Walks the regions of `op` until nothing new arrives at any of them;
-  /// `state` becomes what holds behind it.
+  /// `state` becomes what holds after it.
   LogicalResult visit(RegionBranchOpInterface op, Outstanding &state) {
     DenseMap<Region *, Outstanding> entries;
     Outstanding exit;

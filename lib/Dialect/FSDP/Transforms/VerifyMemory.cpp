@@ -1,6 +1,6 @@
 //===- VerifyMemory.cpp - Check a step against a budget of memory ---------===//
 //
-// Finds the peak, says what is alive there, and refuses what does not fit.
+// Finds the peak, says what is alive there, and rejects what does not fit.
 //
 //===----------------------------------------------------------------------===//
 

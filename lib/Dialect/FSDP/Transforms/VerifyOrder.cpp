@@ -119,14 +119,14 @@ LogicalResult OrderVerifier::verifyBuckets(Block &block) {
     Operation *before = found->second;
     if (isFirst)
       continue;
-    auto refuse = [&](const Twine &what) {
+    auto reject = [&](const Twine &what) {
       InFlightDiagnostic diag = op.emitError("bucket ")
                                 << bucket.getInt() << ": " << what;
       diag.attachNote(before->getLoc()) << "an earlier launch of it";
       return diag;
     };
     if (op->getPrevNode() != before)
-      return refuse("B1: expected its launches next to each other");
+      return reject("B1: expected its launches next to each other");
     auto getPhase = [](Operation *op) {
       auto gather = dyn_cast<AsyncUnshardOp>(op);
       return gather ? gather.getPhaseAttr() : aten::PhaseAttr();
@@ -134,13 +134,13 @@ LogicalResult OrderVerifier::verifyBuckets(Block &block) {
     if (op->getName() != before->getName() ||
         getPhase(op) != getPhase(before) ||
         numbers.lookup(op) != numbers.lookup(before))
-      return refuse("B2: expected launches of one operation, communicator and "
+      return reject("B2: expected launches of one operation, communicator and "
                     "phase");
     auto earlier = cast<CollectiveOpInterface>(before);
     if (op.getCopy() != earlier.getCopy())
-      return refuse("B3: expected all of its launches to be copied, or none");
+      return reject("B3: expected all of its launches to be copied, or none");
     if (op.getCopy() && getCopyKey(op) != getCopyKey(earlier))
-      return refuse("B3: expected copied launches of one element type that "
+      return reject("B3: expected copied launches of one element type that "
                     "divide alike");
     found->second = op;
   }

@@ -1,6 +1,6 @@
 //===- AssignMemory.cpp - Every buffer gets its place ---------------------===//
 //
-// The persistent region, and behind it the lifetimes of each program packed by
+// The persistent region, and after it the lifetimes of each program packed by
 // the planner.
 //
 //===----------------------------------------------------------------------===//
@@ -45,8 +45,8 @@ public:
     }
   }
 
-  /// From behind the last command of the stream that comes before `position` to
-  /// in front of the first one that comes behind it.
+  /// From after the last command of the stream that comes before `position` to
+  /// in front of the first one that comes after it.
   std::pair<int64_t, int64_t> getSlack(Stream stream, int64_t position) const {
     ArrayRef<int64_t> list = positions[static_cast<unsigned>(stream)];
     auto here = llvm::lower_bound(list, position);

@@ -63,7 +63,7 @@ static bool mayLieAnyhow(CopyOp copy, BufferOp from, const Accesses &accesses) {
   const archive::OpFacts *facts = launch.getCallee().getFacts();
   if (!facts || !facts->isExact)
     return false;
-  // add and sub have an alpha behind their operands.
+  // add and sub have an alpha after their operands.
   aten::ArgsAttr args = launch.getArgs();
   unsigned alpha = args.find("alpha").value_or(2);
   auto value = alpha < args.getValues().size()

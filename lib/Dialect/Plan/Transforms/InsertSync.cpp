@@ -62,8 +62,8 @@ private:
   Value getEvent(uint32_t position);
 
   SmallVector<CommandOpInterface> commands;
-  SmallVector<Clock> clocks; // of the command's stream, behind the command
-  SmallVector<Value> events; // that are recorded behind the command
+  SmallVector<Clock> clocks; // of the command's stream, after the command
+  SmallVector<Value> events; // that are recorded after the command
   std::array<Clock, numStreams> streams;
   DenseMap<Value, Clock> recorded; // by events that were there before
   DenseMap<Operation *, History> histories;
@@ -119,7 +119,7 @@ void EventAssigner::addDependences(Operation *op, Clock &needed) {
   }
 }
 
-/// The event behind a command, recorded at its first use, or by the schedule.
+/// The event after a command, recorded at its first use, or by the schedule.
 Value EventAssigner::getEvent(uint32_t position) {
   Value &event = events[position];
   CommandOpInterface command = commands[position];

@@ -17,8 +17,8 @@ namespace fsdp::plan {
 /// uses.
 void tidyBuffers(ModuleOp plan);
 
-/// A window on the bytes of `base`, `offset` bytes behind its first element:
-/// `base` itself if that is what it would be. Made behind `base`.
+/// A window on the bytes of `base`, `offset` bytes after its first element:
+/// `base` itself if that is what it would be. Made after `base`.
 mlir::Value createView(mlir::Location loc, mlir::Value base, int64_t offset,
                        mlir::RankedTensorType type);
 

@@ -90,7 +90,7 @@ func.func @part(%z: tensor<4x3xf32>, %s: tensor<2x2xf32>) -> tensor<4x3xf32> {
 
 // -----
 
-// A window that is not inside of the tensor stays for the kernel to refuse.
+// A window that is not inside of the tensor stays for the kernel to reject.
 // CHECK-LABEL: func.func @outside(
 // CHECK: as_strided_scatter
 func.func @outside(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> {

@@ -32,8 +32,8 @@ for model in sys.argv[2:]:
         program = timeline(step, "--fsdp-schedule=algorithm=program", *VERIFY)
         best = timeline(step, "--fsdp-schedule", *VERIFY)
         assert best <= program and (passes or best < program), (model, passes, best, program)
-        refused = run(["fsdp-opt", "--fsdp-schedule=memory-limit=1", "-o", "/dev/null"], step).stderr
-        least = re.search(r"the smallest that can be met is (\d+) bytes", refused)[1]
+        rejected = run(["fsdp-opt", "--fsdp-schedule=memory-limit=1", "-o", "/dev/null"], step).stderr
+        least = re.search(r"the smallest that can be met is (\d+) bytes", rejected)[1]
         limited = timeline(step, f"--fsdp-schedule=memory-limit={least}", *VERIFY, f"--fsdp-verify-memory=budget={least}")
         assert limited >= best, (model, passes, limited, best)
         below = run(["fsdp-opt", f"--fsdp-schedule=memory-limit={int(least) - 1}", "-o", "/dev/null"], step)

@@ -40,7 +40,7 @@ def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
     go along, which without dropout nobody reads.
 
     A module that is for the device already is left alone. From CUDA to the CPU
-    is refused, and so is what the kernel cannot do: dropout, heads and masks
+    is rejected, and so is what the kernel cannot do: dropout, heads and masks
     whose rows are not aligned to 16 bytes, sums of logarithms that are used
     otherwise.
 

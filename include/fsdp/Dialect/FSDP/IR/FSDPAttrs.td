@@ -51,8 +51,8 @@ def FSDP_ParameterAttr : FSDP_Attr<"Parameter", "parameter"> {
 def FSDP_LayoutAttr : FSDP_Attr<"Layout", "layout"> {
   let summary = "the layout of a flat parameter, as FSDP's FlatParamHandle has it";
   let description = [{
-    Parameters in order of their offsets; `numel` elements with the pads between
-    and behind them, `padded` elements when cut into shards of equal length.
+    Parameters in order of their offsets; `numel` elements with the padding between
+    and after them, `padded` elements when split into shards of equal length.
     Everything that is no parameter is 0.
 
     Example:
@@ -63,7 +63,7 @@ def FSDP_LayoutAttr : FSDP_Attr<"Layout", "layout"> {
 
     **Constraints**:
 
-    * L1: each parameter starts at or behind the end of the one before it.
+    * L1: each parameter starts at or after the end of the one before it.
     * L2: the last parameter ends inside `numel`, which is not above `padded`.
     * L3: no name occurs twice, aliases included.
     * L4: there is at least one parameter.

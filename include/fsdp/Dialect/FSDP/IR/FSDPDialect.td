@@ -65,7 +65,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 
-    /// The axes of a mesh: parameters are copied over "replica" and cut over
+    /// The axes of a mesh: parameters are replicated over "replica" and sharded over
     /// all others: "shard", and "local" where a piece is kept for a small group.
     static llvm::StringRef getShardAxisName() { return "shard"; }
     static llvm::StringRef getLocalAxisName() { return "local"; }
@@ -92,7 +92,7 @@ class FSDP_Type<string name, string typeMnemonic>
 def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
   let summary = "one rank's piece of a flat tensor";
   let description = [{
-    The flat tensor has `numel` elements and is cut into `shards` pieces of equal
+    The flat tensor has `numel` elements and is split into `shards` pieces of equal
     length; a value is one of them. Used for parameters, reduced gradients and
     optimizer state, and for what `fsdp.piece` keeps of a gathered parameter.
 

@@ -61,7 +61,7 @@ def FSDP_MemoryFootprintOpInterface : OpInterface<"MemoryFootprintOpInterface"> 
   let methods = [
     InterfaceMethod<"The bytes that are in use from here on.",
       "int64_t", "getEnteredBytes", (ins), [{}], [{ return 0; }]>,
-    InterfaceMethod<"The bytes that are free behind this.",
+    InterfaceMethod<"The bytes that are free after this.",
       "int64_t", "getFreedBytes", (ins), [{}], [{ return 0; }]>,
   ];
 }

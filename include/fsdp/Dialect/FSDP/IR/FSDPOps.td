@@ -54,7 +54,7 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
   let summary = "the ranks of a step, as a grid with named axes";
   let description = [{
     Ranks are numbered row-major: the last axis varies fastest. Parameters are
-    copied over the axis "replica" and cut over all others: over "shard", and over
+    replicated over the axis "replica" and sharded over all others: over "shard", and over
     "local" where the backward gathers in small groups of consecutive ranks.
 
     Example:
@@ -78,9 +78,9 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
   let extraClassDeclaration = [{
     /// The size of an axis, if the mesh has it.
     std::optional<int64_t> getAxisSize(::llvm::StringRef axis);
-    /// The axes over which a parameter is cut, in order.
+    /// The axes over which a parameter is sharded, in order.
     ::llvm::SmallVector<::llvm::StringRef> getShardAxes();
-    /// How many pieces a parameter is cut into: the product of their sizes.
+    /// How many pieces a parameter is split into: the product of their sizes.
     int64_t getShards();
     /// The product of all sizes.
     int64_t getNumRanks();
@@ -139,7 +139,7 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
   let summary = "gather the shards of a unit";
   let description = [{
     The shards of all ranks of the axes, in order, cast to the compute dtype:
-    of the parameter over all axes over which it is cut, or of what `fsdp.piece`
+    of the parameter over all axes over which it is sharded, or of what `fsdp.piece`
     has kept over fewer. The phase is part of the operation, or CSE would merge
     the gathers of two phases and the parameters would stay in memory between
     them.
@@ -157,10 +157,10 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
 
     * C1: the unit exists.
     * C2: the operand is a shard of the unit: as many elements as its layout's
-      `padded`, of its storage type, cut into the shards of its mesh; over fewer
-      axes than these, of its compute type, cut into as many as there are ranks.
+      `padded`, of its storage type, split into the shards of its mesh; over fewer
+      axes than these, of its compute type, split into as many as there are ranks.
     * C3: the result has as many elements, of the unit's compute type.
-    * C4: the axes are distinct axes over which the unit is cut; there is at
+    * C4: the axes are distinct axes over which the unit is sharded; there is at
       least one.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_GatherAxes:$axes,
@@ -176,8 +176,8 @@ def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
   let summary = "keep a piece of a gathered unit";
   let description = [{
     This rank's piece among the ranks of the axes: what is left of a gathered unit
-    behind the forward, when the backward gathers it again in groups that are
-    smaller than all ranks. A copy: the gathered memory may end behind it.
+    after the forward, when the backward gathers it again in groups that are
+    smaller than all ranks. A copy: the gathered memory may end after it.
 
     Example:
 
@@ -190,9 +190,9 @@ def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
 
     * C1: the unit exists.
     * C2: the operand is of the unit's gathered type.
-    * C3: the axes are distinct axes over which the unit is cut; there is at
+    * C3: the axes are distinct axes over which the unit is sharded; there is at
       least one.
-    * C4: the result has as many elements, cut into as many pieces as there are
+    * C4: the result has as many elements, split into as many pieces as there are
       ranks along the axes.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_GatheredType:$full);
@@ -237,7 +237,7 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
   let summary = "lay gradients out as the flat parameter";
   let description = [{
     One place per parameter of the layout, in its order; a parameter without
-    gradient has `none`. Places and pads without gradient are 0. Gradients may
+    gradient has `none`. Places and padding without gradient are 0. Gradients may
     have any strides: the elements go where the parameter's lie.
 
     Example:
@@ -283,7 +283,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
     **Constraints**:
 
     * C1: the unit exists.
-    * C2: the axes are all axes over which the unit is cut.
+    * C2: the axes are all axes over which the unit is sharded.
     * C3: `via` is the unit's reduce type.
     * C4: the operand is the unit's flat gradient.
     * C5: the result is a shard of the unit.
@@ -302,7 +302,7 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by
     the second divisor and casts to the result's type. Of a unit, it reduces a
-    flat gradient that is not cut, or a shard over the axes that are left; on a
+    flat gradient that is not sharded, or a shard over the axes that are left; on a
     mesh, a value such as the loss.
 
     Example:
@@ -318,7 +318,7 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
 
     * C1: there is either a unit or a mesh, and it exists.
     * C2: the axes are distinct axes of the mesh; there is at least one. Of a
-      unit, it is cut over none of them, but for axes of one rank.
+      unit, it is sharded over none of them, but for axes of one rank.
     * C3: of a unit, `via` is its reduce type.
     * C4: of a unit, the operand is a shard of it, or its flat gradient if its
       mesh has one shard; the result is a shard of it.

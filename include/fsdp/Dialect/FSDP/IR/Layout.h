@@ -21,7 +21,7 @@ namespace fsdp {
 struct FlatLayout {
   /// The first element of each parameter.
   llvm::SmallVector<int64_t> offsets;
-  /// Parameters and the pads between and behind them.
+  /// Parameters and the padding between and after them.
   int64_t numel = 0;
   /// `numel`, rounded up to a multiple of the shards.
   int64_t padded = 0;
@@ -36,7 +36,7 @@ int64_t getAlignment(int64_t itemSize);
 FlatLayout getAlignedLayout(llvm::ArrayRef<int64_t> numels, int64_t alignment,
                             int64_t shards);
 
-/// The layout of `use_orig_params=False`: one parameter behind the other; only
+/// The layout of `use_orig_params=False`: one parameter after the other; only
 /// shards are padded.
 FlatLayout getPackedLayout(llvm::ArrayRef<int64_t> numels, int64_t shards);
 
@@ -46,8 +46,8 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-/// The elements of the flat parameter, pads at the end not counted, that a rank
-/// has; empty for ranks behind the end.
+/// The elements of the flat parameter, padding at the end not counted, that a
+/// rank has; empty for ranks after the end.
 Range getShardRange(const FlatLayout &layout, int64_t shards, int64_t rank);
 
 /// The part of a parameter that a rank has.

@@ -26,7 +26,7 @@ struct Gather {
 
 /// The gathers of a block, in the order in which they are waited for. One that
 /// is never waited for or never ends is left out: `--fsdp-verify-futures`
-/// refuses it.
+/// rejects it.
 class Gathers {
 public:
   explicit Gathers(mlir::Block &block);
@@ -43,9 +43,9 @@ private:
   GatheredViews views;
 };
 
-/// The first operation behind `op` that is not the launch of a gather, which a
+/// The first operation after `op` that is not the launch of a gather, which a
 /// pass may be about to move.
-mlir::Operation *getPlaceBehind(mlir::Operation *op);
+mlir::Operation *getPlaceAfter(mlir::Operation *op);
 
 } // namespace fsdp
 

@@ -41,7 +41,7 @@ struct FSDPPipelineOptions : mlir::PassPipelineOptions<FSDPPipelineOptions> {
       llvm::cl::init("full_shard")};
   Option<std::string> reshard{
       *this, "reshard",
-      llvm::cl::desc("What the strategy keeps behind the forward instead: "
+      llvm::cl::desc("What the strategy keeps after the forward instead: "
                      "after-forward of --fsdp-reshard-policy.")};
   Option<std::string> wrap{*this, "wrap",
                            llvm::cl::desc("What becomes a unit."),

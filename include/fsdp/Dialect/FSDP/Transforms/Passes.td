@@ -72,8 +72,8 @@ def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
   let summary = "turn collectives into launches and waits";
   let description = [{
     Each collective becomes a launch in its place, and a wait in front of the
-    first use of its result: for a gather, that is directly behind the launch. A
-    gathered unit ends behind the last use of its views.
+    first use of its result: for a gather, that is directly after the launch. A
+    gathered unit ends after the last use of its views.
 
     Before: the logical level. After: the scheduled level.
   }];
@@ -159,10 +159,10 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
   let description = [{
     At most `gathers` units, and `bytes` bytes of them, are launched and not yet
     resharded, whatever the timing of streams: a gather is launched `after` the
-    end that makes room for it, and moves behind that end if it stands ahead.
+    end that makes room for it, and moves after that end if it stands ahead.
     Gathers are admitted in the order in which they are waited for. 0 is no limit.
-    The step may read several units at once: a limit below that is refused, or
-    with `raise` becomes that; so a default refuses no step.
+    The step may read several units at once: a limit below that is rejected, or
+    with `raise` becomes that; so a default rejects no step.
 
     A unit that is gathered in the forward and still read in the backward (the
     root; each unit of `shard_grad_op`) does not count: what a strategy keeps is
@@ -213,7 +213,7 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
     With `backward=pre` (BACKWARD_PRE) the target is launched as soon as the
     unit's own gather is there, in front of its backward; where the backward
     begins with a unit that is still gathered (the root), in front of that. With
-    `backward=post` (BACKWARD_POST) it is launched behind the unit's backward,
+    `backward=post` (BACKWARD_POST) it is launched after the unit's backward,
     in front of its reduction; the first unit is nobody's target.
 
     With `forward=N`, the N units that the forward uses next are launched as soon
@@ -227,7 +227,7 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
     Option<"backward", "backward", "::fsdp::Prefetch", "::fsdp::Prefetch::Pre",
            "When the gathers of the backward are launched.", [{::llvm::cl::values(
              clEnumValN(::fsdp::Prefetch::Pre, "pre", "Before the backward of the unit before."),
-             clEnumValN(::fsdp::Prefetch::Post, "post", "Behind the backward of the unit before."),
+             clEnumValN(::fsdp::Prefetch::Post, "post", "After the backward of the unit before."),
              clEnumValN(::fsdp::Prefetch::None, "none", "When the unit needs it."))}]>,
     Option<"forward", "forward", "int64_t", "0",
            "How many units the forward gathers ahead.">,
@@ -264,7 +264,7 @@ def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
 }
 
 def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
-  let summary = "say what stays gathered behind the forward";
+  let summary = "say what stays gathered after the forward";
   let description = [{
     With `after-forward=true`, what is gathered in the forward is freed where the
     forward ends with it, and the backward gathers it again: each unit but the
@@ -283,7 +283,7 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
   let dependentDialects = ["::fsdp::FSDPDialect"];
   let options = [
     Option<"afterForward", "after-forward", "std::string", "\"true\"",
-           "Whether parameters are freed behind the forward: true, false, or the "
+           "Whether parameters are freed after the forward: true, false, or the "
            "ranks of a group that keeps the pieces.">,
   ];
 }
@@ -301,7 +301,7 @@ def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
     time; its step is never slower than program order, by the durations.
 
     `memory-limit` is for all memory of a rank, in bytes; 0 is none. One that can
-    not be met is refused, with the smallest that can.
+    not be met is rejected, with the smallest that can.
 
     Before and after: the scheduled level. Remark `gather` for each gather, with
     what is hidden of it and why it is not launched earlier; `timeline` for the

@@ -1,4 +1,4 @@
-//===- ReshardPolicy.h - What stays gathered behind the forward -*- C++ -*-===//
+//===- ReshardPolicy.h - What stays gathered after the forward --*- C++ -*-===//
 //
 // The one mechanism behind strategies and `--fsdp-reshard-policy`.
 //

@@ -21,7 +21,7 @@ def Plan_LaunchOp : Plan_Command<"launch", [AttrSizedOperandSegments]> {
   let summary = "call a kernel";
   let description = [{
     Calls the operator `callee` with constants and buffers in their places, as
-    in `aten.call`. The buffers behind the arrow are written: they are the
+    in `aten.call`. The buffers after the arrow are written: they are the
     operator's writable arguments (`out`, or what an in-place operator changes),
     in their order, or, for an operator without any, the places of its results,
     which the runtime hands out through the allocator hook. A result that the

@@ -27,7 +27,7 @@ def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
 def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
   let summary = "give every buffer its place in the arena";
   let description = [{
-    What outlives a program comes first, side by side. Behind it lie the buffers
+    What outlives a program comes first, side by side. After it lie the buffers
     that live inside one program, from the first command that touches them to the
     last (`gradient` and `output`: to the end of the program); buffers that are
     never alive at once share bytes. Where that crosses streams, the later buffer

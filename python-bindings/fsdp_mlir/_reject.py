@@ -1,6 +1,6 @@
-"""What capture must not let pass: refusals by a sentence that names the module.
+"""What capture must not let pass: rejections by a sentence that names the module.
 
-torch.export runs the module's own Python once. Whatever it cannot express it either refuses with a message about its own
+torch.export runs the module's own Python once. Whatever it cannot express it either rejects with a message about its own
 insides, or drops without a word. This file turns the first into sentences for people and finds the second.
 """
 
@@ -82,7 +82,7 @@ def check_module(module: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
-    """While the module is traced, refuses the calls whose effect on the gradients torch.export drops silently.
+    """While the module is traced, rejects the calls whose effect on the gradients torch.export drops silently.
 
     Adds the modules that use activation checkpointing, which has no effect on them, to `checkpointed`.
 
@@ -111,14 +111,14 @@ def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
         tensors = [*self.parameters(recurse), *self.buffers(recurse)]
         return self if all(fn(tensor) is tensor for tensor in tensors) else convert(self, fn, recurse)
 
-    def refuse(what: str, advice: str) -> Any:
-        return _refusal(lambda: f"{names.current()} {what}, which capture cannot keep; {advice}")
+    def reject(what: str, advice: str) -> Any:
+        return _rejection(lambda: f"{names.current()} {what}, which capture cannot keep; {advice}")
 
-    differentiates = refuse(
+    differentiates = reject(
         "differentiates inside its forward (torch.autograd.grad or backward)",
         "return the loss and leave its gradients to capture",
     )
-    hooks = refuse("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")
+    hooks = reject("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")
     with patched(
         (torch.autograd.Function, "apply", classmethod(function_apply)),
         (torch.nn.Module, "_apply", module_apply),  # torch.export cannot trace even a conversion that changes nothing
@@ -139,20 +139,20 @@ def _checkpoint(where: str, seen: Any, function: Any, preserve_rng_state: bool, 
 
 @contextlib.contextmanager
 def differentiating() -> Iterator[None]:
-    """While the forward is differentiated, refuses the gradients that a custom autograd.Function gives to others than its arguments."""
-    refused = _refusal(
+    """While the forward is differentiated, rejects the gradients that a custom autograd.Function gives to others than its arguments."""
+    rejected = _rejection(
         lambda: "a custom autograd.Function calls backward() in its backward, whose gradients capture would lose; return them "
         "all from the Function's backward (torch.autograd.grad)"
     )
-    with patched((torch.Tensor, "backward", refused), (torch.autograd, "backward", refused)):
+    with patched((torch.Tensor, "backward", rejected), (torch.autograd, "backward", rejected)):
         yield
 
 
-def _refusal(sentence: Callable[[], str]) -> Callable[..., Any]:
-    def refused(*args: Any, **kwargs: Any) -> Any:
+def _rejection(sentence: Callable[[], str]) -> Callable[..., Any]:
+    def rejected(*args: Any, **kwargs: Any) -> Any:
         raise CaptureError(sentence())
 
-    return refused
+    return rejected
 
 
 @contextlib.contextmanager
@@ -165,7 +165,7 @@ def patched(*patches: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 def depends_on_data(error: BaseException | None) -> bool:
-    """Whether the error is a refusal: nothing that the model does otherwise where it is not compiled."""
+    """Whether the error is a rejection: nothing that the model does otherwise where it is not compiled."""
     while error is not None:  # dynamo wraps what watching() raised
         if isinstance(error, (CaptureError, GuardOnDataDependentSymNode, SizedByContent)):
             return True

@@ -1,4 +1,4 @@
-"""What capture must not get wrong in silence: each refusal, its whole sentence."""
+"""What capture must not get wrong in silence: each rejection, its whole sentence."""
 
 import warnings
 
@@ -69,7 +69,7 @@ class Model(nn.Module):
         return self.end(self.last(self.block(x)))
 
 
-def refusal(model, *, x=None, **options):
+def rejection(model, *, x=None, **options):
     with pytest.raises(fsdp_mlir.CaptureError) as caught:
         fsdp_mlir.capture(model, (torch.randn(2, 4) if x is None else x,), **options)
     return str(caught.value)
@@ -77,7 +77,7 @@ def refusal(model, *, x=None, **options):
 
 def line_of(function):
     """The only line of the function's body, as `file:line`."""
-    return f"`test_capture_refusals.py:{function.__code__.co_firstlineno + 1}`"
+    return f"`test_capture_rejections.py:{function.__code__.co_firstlineno + 1}`"
 
 
 def branch(block, y):
@@ -127,8 +127,8 @@ NUMBER = (
         (wrong_shape, "torch.export cannot trace this: a and b must have same reduction dim, but got [2, 4] X [3, 3]"),
     ],
 )
-def test_what_torch_export_refuses_names_line_and_module(body, sentence, capfd):
-    assert refusal(Model(body)) == f"{line_of(body)} (module `block`): {sentence}"
+def test_what_torch_export_rejects_names_line_and_module(body, sentence, capfd):
+    assert rejection(Model(body)) == f"{line_of(body)} (module `block`): {sentence}"
     assert "def forward" not in capfd.readouterr().err
 
 
@@ -136,10 +136,10 @@ def mask_by_data(block, y):
     return y + y[y > 0].sum()
 
 
-def test_item_and_mask_sizes_are_refused_though_torch_export_takes_them():
-    here = f"`test_capture_refusals.py:{Block.forward.__code__.co_firstlineno + 1}` (module `block`)"
-    assert refusal(Model(lambda block, y: y * y.detach().sum().item())) == f"{here}: {NUMBER}"
-    assert refusal(Model(mask_by_data)) == (
+def test_item_and_mask_sizes_are_rejected_though_torch_export_takes_them():
+    here = f"`test_capture_rejections.py:{Block.forward.__code__.co_firstlineno + 1}` (module `block`)"
+    assert rejection(Model(lambda block, y: y * y.detach().sum().item())) == f"{here}: {NUMBER}"
+    assert rejection(Model(mask_by_data)) == (
         f"{line_of(mask_by_data)} (module `block`): the size of the result of `x[mask]` depends on a tensor's value, and a plan is "
         "for one shape; pad to a fixed size and mask"
     )
@@ -195,12 +195,12 @@ def either(block, y):
     ],
 )
 def test_gradients_that_torch_export_would_lose(body, sentence):
-    assert refusal(Model(body)) == sentence
+    assert rejection(Model(body)) == sentence
 
 
-def test_the_patches_are_gone_after_a_refusal():
+def test_the_patches_are_gone_after_a_rejection():
     before = torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]
-    refusal(Model(lambda block, y: Doubled.apply(y)))
+    rejection(Model(lambda block, y: Doubled.apply(y)))
     assert (torch.autograd.grad, torch.Tensor.register_hook, torch.autograd.Function.__dict__["apply"]) == before
     x = torch.ones(1, requires_grad=True)
     Inner.apply(x, torch.sin).backward()
@@ -210,15 +210,15 @@ def test_the_patches_are_gone_after_a_refusal():
 def test_hooks_on_modules_and_parameters():
     model = Model()
     model.block.register_full_backward_hook(lambda module, grad_in, grad_out: None)
-    assert refusal(model) == "module `block` has a backward hook, which capture cannot keep; remove the hook before capture"
+    assert rejection(model) == "module `block` has a backward hook, which capture cannot keep; remove the hook before capture"
     model = Model()
     model.last.weight.register_hook(lambda grad: grad)
-    assert refusal(model) == (
+    assert rejection(model) == (
         "parameter `last.weight` has a gradient hook, which capture cannot keep; remove the hook before capture"
     )
     model = Model()
     model.last.bias.register_post_accumulate_grad_hook(lambda parameter: None)
-    assert refusal(model) == (
+    assert rejection(model) == (
         "parameter `last.bias` has a gradient hook, which capture cannot keep; remove the hook before capture"
     )
 
@@ -245,11 +245,11 @@ def test_hooks_on_modules_and_parameters():
     ],
 )
 def test_losses(end, options, sentence):
-    assert refusal(Model(end=end), **options) == sentence
+    assert rejection(Model(end=end), **options) == sentence
 
 
 def test_a_used_parameter_without_gradient():
-    assert refusal(Model(lambda block, y: y.detach())) == (
+    assert rejection(Model(lambda block, y: y.detach())) == (
         "parameter `block.inner.weight` requires grad and is used, but the loss has no gradient for it "
         "(detach(), torch.no_grad(), or an output other than the loss); call requires_grad_(False) on it to keep it fixed"
     )
@@ -261,7 +261,7 @@ def test_writes_to_parameters_and_inputs():
             block.inner.weight.mul_(0.9)
         return y
 
-    assert refusal(Model(decay)) == (
+    assert rejection(Model(decay)) == (
         "the model writes to its parameter `block.inner.weight` in its forward; only the optimizer may: "
         "keep what changes in a buffer"
     )
@@ -270,18 +270,18 @@ def test_writes_to_parameters_and_inputs():
         def forward(self, x):
             return super().forward(x.add_(1))
 
-    assert refusal(Writes()) == "the model writes to one of its inputs in its forward; clone the input first"
+    assert rejection(Writes()) == "the model writes to one of its inputs in its forward; clone the input first"
 
 
 def test_nothing_to_train_and_wrong_arguments():
-    assert refusal(Model().requires_grad_(False)) == "no parameter requires grad; there is nothing to train"
-    assert refusal(lambda x: x) == "capture takes a torch.nn.Module, not a function"
+    assert rejection(Model().requires_grad_(False)) == "no parameter requires grad; there is nothing to train"
+    assert rejection(lambda x: x) == "capture takes a torch.nn.Module, not a function"
     with pytest.raises(fsdp_mlir.CaptureError) as caught:
         fsdp_mlir.capture(Model(), torch.randn(2, 4))
     assert str(caught.value) == "example_inputs must be a tuple of the positional arguments, not a Tensor"
     wrapped = nn.Module()
     wrapped.net = nn.DataParallel(Model())
-    assert refusal(wrapped) == "module `net` is wrapped in DataParallel; capture the plain module: sharding is the plan's"
+    assert rejection(wrapped) == "module `net` is wrapped in DataParallel; capture the plain module: sharding is the plan's"
 
 
 def test_warnings():
@@ -306,7 +306,7 @@ def test_a_plain_capture_warns_of_nothing():
         fsdp_mlir.capture(Model(), (torch.randn(2, 4),))
 
 
-def test_save_refuses_what_it_cannot_write(tmp_path):
+def test_save_rejects_what_it_cannot_write(tmp_path):
     program = fsdp_mlir.capture(Model(), (torch.randn(2, 4),))
     with pytest.raises(fsdp_mlir.CaptureError) as caught:
         fsdp_mlir.save(program, tmp_path / "model.bin")
@@ -344,7 +344,7 @@ def part_without_gradient(block, y):
         "in place",
     ],
 )
-def test_what_looks_like_a_refusal_is_captured_right(body):
+def test_what_looks_like_a_rejection_is_captured_right(body):
     model, x = Model(body), torch.randn(2, 4)
     loss, *grads = fsdp_mlir.capture(model, (x,)).module(check_guards=False)(x)
     expected = model(x)
