@@ -7,30 +7,60 @@
 using namespace fsdp;
 using planfile::PlanFile;
 
-[[noreturn]] static void disagree(const PlanFile &plan, std::size_t rank,
+[[noreturn]] static void disagree(const std::string &who,
                                   const std::string &expected,
                                   const std::string &found) {
-  throw Error(plan.name() + ", rank " + std::to_string(rank) + ": expected " +
-                  expected + " as on rank 0, found " + found,
+  throw Error(who + ": expected " + expected + " as on rank 0, found " + found,
               Failure::CheckFailed);
 }
 
-static void compareSequences(const PlanFile &first, const PlanFile &plan,
-                             std::size_t rank, std::uint32_t communicator) {
-  std::vector<std::string> expected =
-      planfile::getCollectives(first.plan())[communicator];
-  std::vector<std::string> found =
-      planfile::getCollectives(plan.plan())[communicator];
-  std::size_t at = 0;
-  while (at < expected.size() && at < found.size() && expected[at] == found[at])
-    ++at;
-  auto spell = [&](const std::vector<std::string> &sequence) {
-    return at < sequence.size() ? sequence[at] : std::string("the end");
+/// A line for each collective, after one that names its communicator.
+static constexpr std::string_view heading = "communicator ";
+
+std::string fsdp::describeCollectives(const planfile::Plan &plan) {
+  std::string text;
+  std::uint32_t communicator = 0;
+  for (const auto &sequence : planfile::getCollectives(plan)) {
+    std::uint32_t name = plan.communicators()->Get(communicator++)->name();
+    text.append(heading);
+    if (name != planfile::none)
+      text += plan.strings()->Get(name)->string_view();
+    text += '\n';
+    for (const std::string &collective : sequence)
+      text += collective + '\n';
+  }
+  return text;
+}
+
+void fsdp::checkCollectives(const std::string &who, const planfile::Plan &plan,
+                            const std::string &expected) {
+  std::string found = describeCollectives(plan);
+  if (found == expected)
+    return;
+  // What is the same in both ends with a whole line.
+  std::size_t begin = 0, place = 0;
+  std::string communicator;
+  auto lineOf = [&](const std::string &text) {
+    return text.substr(begin, text.find('\n', begin) - begin);
   };
-  std::string name(
-      plan.string(plan->communicators()->Get(communicator)->name()));
-  disagree(plan, rank,
-           "collective " + std::to_string(at) + " of communicator " + name +
+  auto isCollective = [](const std::string &line) {
+    return !line.empty() && !line.starts_with(heading);
+  };
+  for (std::string line = lineOf(expected); line == lineOf(found);
+       line = lineOf(expected)) {
+    begin += line.size() + 1;
+    place = isCollective(line) ? place + 1 : 0;
+    if (!isCollective(line))
+      communicator = line;
+  }
+  auto spell = [&](const std::string &text) {
+    std::string line = lineOf(text);
+    return isCollective(line) ? line : "the end";
+  };
+  if (spell(expected) == spell(found))
+    disagree(who, "other communicators", "these");
+  disagree(who,
+           "collective " + std::to_string(place) + " of " + communicator +
                " to be " + spell(expected),
            spell(found));
 }
@@ -38,16 +68,13 @@ static void compareSequences(const PlanFile &first, const PlanFile &plan,
 void fsdp::checkAgreement(std::span<const PlanFile> plans) {
   for (std::size_t rank = 1; rank < plans.size(); ++rank) {
     const PlanFile &first = plans[0], &plan = plans[rank];
+    std::string who = plan.name() + ", rank " + std::to_string(rank);
     std::uint32_t count = first->digest()->size();
     if (plan->digest()->size() != count)
-      disagree(plan, rank, std::to_string(count) + " communicators",
+      disagree(who, std::to_string(count) + " communicators",
                std::to_string(plan->digest()->size()));
-    for (std::uint32_t i = 0; i != count; ++i)
-      if (first->digest()->Get(i)->string_view() !=
-          plan->digest()->Get(i)->string_view())
-        compareSequences(first, plan, rank, i);
+    checkCollectives(who, plan.plan(), describeCollectives(first.plan()));
     if (first.bytes() != plan.bytes())
-      disagree(plan, rank, "the same plan",
-               "another one with the same collectives");
+      disagree(who, "the same plan", "another one with the same collectives");
   }
 }

@@ -3,14 +3,16 @@
 // A number that one thread raises and others wait for. Waiting spins for a
 // while, since a sleep costs about 40 us, and then sleeps on a futex, since
 // pure spinning collapses as soon as there are more threads than cores. The
-// sleep is cut into short ones that look at the abort flag: nobody has to know
-// who sleeps where.
+// sleep is cut into short ones that look at the abort flag and at the clock:
+// nobody has to know who sleeps where.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_COUNTER_H
 #define FSDP_LIB_RUNTIME_COUNTER_H
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <ctime>
@@ -35,26 +37,34 @@ public:
     return value.load(std::memory_order_acquire) >= goal;
   }
 
-  /// False if `aborted` was set before the goal was reached.
-  bool await(std::uint64_t goal, const std::atomic<bool> &aborted,
-             unsigned spins) {
+  enum class Outcome : std::uint8_t { Reached, Aborted, TimedOut };
+
+  /// Until the goal is reached, `aborted` is set or `timeout` is over.
+  Outcome await(std::uint64_t goal, const std::atomic<bool> &aborted,
+                unsigned spins, std::chrono::milliseconds timeout) {
     for (unsigned i = 0; i != spins; ++i) {
       if (reached(goal))
-        return true;
+        return Outcome::Reached;
       pause();
     }
-    bool done = true;
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds longest{100};
+    Clock::time_point begin = Clock::now();
+    Outcome outcome = Outcome::Reached;
     sleepers.fetch_add(1);
     for (std::uint64_t seen; (seen = value.load()) < goal;) {
-      if (aborted.load()) {
-        done = false;
+      auto waited =
+          std::chrono::floor<std::chrono::milliseconds>(Clock::now() - begin);
+      if (aborted.load() || waited >= timeout) {
+        outcome = aborted.load() ? Outcome::Aborted : Outcome::TimedOut;
         break;
       }
-      timespec limit{0, 100'000'000};
+      timespec limit{0,
+                     std::min(longest, timeout - waited).count() * 1'000'000};
       futex(FUTEX_WAIT_PRIVATE, static_cast<std::uint32_t>(seen), &limit);
     }
     sleepers.fetch_sub(1);
-    return done;
+    return outcome;
   }
 
 private:

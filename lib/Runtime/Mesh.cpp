@@ -1,6 +1,8 @@
 //===- Mesh.cpp - Ranks, groups and shards --------------------------------===//
 #include "Mesh.h"
 
+#include <algorithm>
+
 using namespace fsdp;
 
 std::string_view fsdp::stringOf(const planfile::Plan &plan,
@@ -47,4 +49,14 @@ std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
   for (const planfile::Unit *unit : *plan.units())
     indices.push_back(rank % unit->shards());
   return indices;
+}
+
+ShardPart fsdp::intersect(const planfile::Unit &unit, unsigned shard,
+                          std::uint64_t begin, std::uint64_t end) {
+  std::uint64_t length = unit.numel() / unit.shards(), first = shard * length;
+  std::uint64_t low = std::max(begin, first);
+  std::uint64_t high = std::min(end, first + length);
+  if (low >= high)
+    return {};
+  return {low - first, low - begin, high - low};
 }

@@ -7,13 +7,14 @@
 #ifndef FSDP_LIB_RUNTIME_MESH_H
 #define FSDP_LIB_RUNTIME_MESH_H
 
+#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Runtime/Comm.h"
 
 #include <string_view>
 
 namespace fsdp {
 
-inline constexpr std::uint32_t none = 0xffffffff;
+using planfile::none;
 
 /// The string with this index; empty for `none`.
 std::string_view stringOf(const planfile::Plan &plan, std::uint32_t index);
@@ -27,6 +28,14 @@ Group groupOf(const planfile::Plan &plan, std::uint32_t communicator,
 /// Which shard of each unit `rank` holds: units are sharded over the innermost
 /// axes of the mesh.
 std::vector<unsigned> shardIndices(const planfile::Plan &plan, unsigned rank);
+
+/// What a range of a flat parameter and one shard of it have in common, in
+/// elements from the start of the shard and of the range.
+struct ShardPart {
+  std::uint64_t inShard = 0, inRange = 0, count = 0;
+};
+ShardPart intersect(const planfile::Unit &unit, unsigned shard,
+                    std::uint64_t begin, std::uint64_t end);
 
 } // namespace fsdp
 

@@ -21,13 +21,13 @@ cut(const planfile::Plan &plan, std::uint32_t unit, unsigned shard,
                 std::string(stringOf(plan, layout.name())) +
                 " needs dense shards of " + std::to_string(length) +
                 " elements; buffer " + std::to_string(buffer) + " is not one");
-  std::uint64_t low = shard * length, high = low + length;
   std::vector<at::Tensor> pieces;
   for (const planfile::Interval *interval : intervals) {
-    std::uint64_t begin = std::max(interval->begin(), low);
-    std::uint64_t end = std::min(interval->end(), high);
-    if (begin < end)
-      pieces.push_back(memory.slice(buffer, begin - low, end - low));
+    ShardPart part =
+        intersect(layout, shard, interval->begin(), interval->end());
+    if (part.count)
+      pieces.push_back(
+          memory.slice(buffer, part.inShard, part.inShard + part.count));
   }
   return pieces;
 }

@@ -8,6 +8,7 @@
 #include "Tsan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 using namespace fsdp;
@@ -21,6 +22,10 @@ Program::Program(Rank &rank, unsigned index)
   for (std::uint32_t i = 0; i != program.commands()->size(); ++i) {
     try {
       prepare(*program.commands()->Get(i), i);
+      if (i != 0 && program.commands()->Get(i)->group() != none &&
+          program.commands()->Get(i)->group() ==
+              program.commands()->Get(i - 1)->group())
+        joinGroup();
     } catch (...) {
       throw Error("program " +
                   std::string(stringOf(*rank.plan, program.name())) +
@@ -31,6 +36,28 @@ Program::Program(Rank &rank, unsigned index)
     insertPoison();
   insertDrains();
   makeLanes();
+}
+
+/// Makes one command of the last two.
+void Program::joinGroup() {
+  Command last = commands.back();
+  commands.pop_back();
+  Command &first = commands.back();
+  if (last.kind != Kind::Collective || first.kind != Kind::Collective ||
+      last.communicator != first.communicator)
+    throw Error("a group of commands that are not collectives of one "
+                "communicator");
+  ++first.count;
+  std::vector<Access> touched = std::move(accesses.back());
+  accesses.pop_back();
+  accesses.back().insert(accesses.back().end(), touched.begin(), touched.end());
+}
+
+/// All members' runs begin and end together.
+bool Program::isJoined(const Command &collective) const {
+  return std::ranges::all_of(
+      groupOf(*rank.plan, collective.communicator, rank.rank).members,
+      [&](unsigned member) { return rank.here.contains(member); });
 }
 
 void Program::touch(std::uint32_t buffer, bool isWrite) {
@@ -61,14 +88,14 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   }
   case Step::AllGather: {
     const auto &step = *command.step_as_AllGather();
-    prepared.group = step.communicator();
+    prepared.communicator = step.communicator();
     prepareCollective(prepared, {.kind = Collective::Kind::AllGather},
                       step.source(), step.target(), step.unit());
     break;
   }
   case Step::ReduceScatter: {
     const auto &step = *command.step_as_ReduceScatter();
-    prepared.group = step.communicator();
+    prepared.communicator = step.communicator();
     prepareCollective(prepared,
                       {.kind = Collective::Kind::ReduceScatter,
                        .via = step.via(),
@@ -79,7 +106,7 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   }
   case Step::AllReduce: {
     const auto &step = *command.step_as_AllReduce();
-    prepared.group = step.communicator();
+    prepared.communicator = step.communicator();
     prepareCollective(prepared,
                       {.kind = Collective::Kind::AllReduce,
                        .via = step.via(),
@@ -203,7 +230,8 @@ void Program::prepareCollective(Command &command, Collective collective,
                                 std::uint32_t unit) {
   Memory &memory = *rank.memory;
   bool isGather = collective.kind == Collective::Kind::AllGather;
-  auto size = groupOf(*rank.plan, command.group, rank.rank).members.size();
+  auto size =
+      groupOf(*rank.plan, command.communicator, rank.rank).members.size();
   std::uint64_t from = memory.elements(source), to = memory.elements(target);
   bool fits = collective.kind == Collective::Kind::AllReduce ? from == to
               : isGather ? to == from * size
@@ -234,17 +262,17 @@ void Program::prepareCollective(Command &command, Collective collective,
   collective.target = memory.data(target);
   collective.count =
       collective.kind == Collective::Kind::ReduceScatter ? to : from;
-  // Runs are joined: what no earlier command of this one writes is the same
+  // If runs are joined, what no earlier command of this one writes is the same
   // as at its start, on every rank.
   Range read = memory.range(source);
-  collective.sourceStable = true;
+  collective.sourceStable = isJoined(command);
   for (std::size_t i = 0; i + 1 != accesses.size(); ++i)
     for (const Access &access : accesses[i])
       collective.sourceStable &=
           !(access.isWrite && access.range.overlaps(read));
 
   command.kind = Kind::Collective;
-  std::vector<Collective> &list = rank.collectives[command.group];
+  std::vector<Collective> &list = rank.collectives[command.communicator];
   command.index = static_cast<std::uint32_t>(list.size());
   list.push_back(collective);
 }
@@ -268,31 +296,38 @@ void Program::insert(Insertions insertions) {
 }
 
 void Program::insertDrains() {
-  Insertions drains(commands.size());
+  Insertions drains(commands.size() + 1);
   for (std::size_t i = 0; i != commands.size(); ++i) {
     const Command &exposed = commands[i];
     if (exposed.kind != Kind::Collective)
       continue;
-    bool readsTarget = rank.collectives[exposed.group][exposed.index].kind ==
-                       Collective::Kind::AllReduce;
-    // The first one on each thread: others of its thread come after it.
-    bool isDrained[2] = {};
+    bool readsTarget =
+        rank.collectives[exposed.communicator][exposed.index].kind ==
+        Collective::Kind::AllReduce;
+    auto insertDrain = [&](std::size_t before, Stream stream) {
+      Command drain = exposed;
+      drain.kind = Kind::Drain;
+      drain.roles = allRoles;
+      drain.stream = stream;
+      drains[before].push_back({drain, {}});
+    };
+    // The first one on each stream: others of its stream come after it.
+    std::array<bool, static_cast<std::size_t>(Stream::MAX) + 1> isDrained{};
     for (std::size_t j = i + 1; j != commands.size(); ++j) {
-      bool &drained = isDrained[commands[j].stream != Stream::Compute];
+      Stream stream = commands[j].stream;
+      bool &drained = isDrained[static_cast<std::size_t>(stream)];
       if (drained)
         continue;
       for (const Access &write : accesses[j])
         for (const Access &read : accesses[i])
           drained |= write.isWrite && (!read.isWrite || readsTarget) &&
                      write.range.overlaps(read.range);
-      if (!drained)
-        continue;
-      Command drain = exposed;
-      drain.kind = Kind::Drain;
-      drain.roles = allRoles;
-      drain.stream = commands[j].stream;
-      drains[j].push_back({drain, {}});
+      if (drained)
+        insertDrain(j, stream);
     }
+    // Before the next run, which may write anything.
+    if (!isJoined(exposed))
+      insertDrain(commands.size(), exposed.stream);
   }
   insert(std::move(drains));
 }
@@ -321,17 +356,20 @@ void Program::insertPoison() {
         uses[access.root].push_back(i);
     const Command &command = commands[i];
     if (command.kind != Kind::Collective ||
-        rank.collectives[command.group][command.index].kind !=
+        rank.collectives[command.communicator][command.index].kind !=
             Collective::Kind::AllGather)
       continue;
-    const Access &source = accesses[i][0], &target = accesses[i][1];
-    Range before = target.range, behind = target.range;
-    if (source.range.overlaps(target.range)) {
-      before.end = source.range.begin;
-      behind.begin = source.range.end;
-      poison(insertions, i, command, target.root, behind);
+    for (std::uint32_t member = 0; member != command.count; ++member) {
+      const Access &source = accesses[i][2 * member];
+      const Access &target = accesses[i][2 * member + 1];
+      Range before = target.range, after = target.range;
+      if (source.range.overlaps(target.range)) {
+        before.end = source.range.begin;
+        after.begin = source.range.end;
+        poison(insertions, i, command, target.root, after);
+      }
+      poison(insertions, i, command, target.root, before);
     }
-    poison(insertions, i, command, target.root, before);
   }
   for (std::uint32_t root = 0; root != uses.size(); ++root) {
     if (uses[root].empty() || rank.plan->buffers()->Get(root)->role() !=
@@ -387,14 +425,14 @@ void Program::makeLanes() {
     command.place = i;
     int lane = rank.team && command.stream != Stream::Compute;
     if (command.kind == Kind::Collective) {
-      int &other = laneOf[command.group];
+      int &other = laneOf[command.communicator];
       if (other != -1 && other != lane)
         throw Error(
             "program " + std::string(stringOf(*rank.plan, program.name())) +
             ": communicator " +
-            std::string(stringOf(
-                *rank.plan,
-                rank.plan->communicators()->Get(command.group)->name())) +
+            std::string(stringOf(*rank.plan, rank.plan->communicators()
+                                                 ->Get(command.communicator)
+                                                 ->name())) +
             " is used on the compute stream and on others, which "
             "cannot overlap");
       other = lane;
@@ -420,6 +458,8 @@ std::string Program::describe(const Command &command) const {
     text += stringOf(plan, plan.operators()->Get(launch->op())->name());
   else
     text += EnumNameStep(source.step_type());
+  if (command.count != 1)
+    text += " and " + std::to_string(command.count - 1) + " more in one call";
   if (const auto *gather = source.step_as_AllGather())
     unit = gather->unit();
   else if (const auto *scatter = source.step_as_ReduceScatter())

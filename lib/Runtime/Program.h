@@ -5,20 +5,20 @@
 // one for all others, with the plan's events between them. Running it is a loop
 // over each vector. What the plan leaves to the runtime is put in when it is
 // prepared: a collective completes before its peers have read this rank's
-// source, so the first command that overwrites those bytes is preceded by a
-// drain. Under chaos, memory is poisoned where a gather begins to write it and
-// where its life ends.
+// source, so the first command of each stream that overwrites those bytes is
+// preceded by a drain. Collectives that are issued together become one command.
+// Under chaos, memory is poisoned where a gather begins to write it and where
+// its life ends.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_PROGRAM_H
 #define FSDP_LIB_RUNTIME_PROGRAM_H
 
-#include "Counter.h"
 #include "Launch.h"
 #include "Optimizer.h"
 #include "ThreadTeam.h"
+#include "Waits.h"
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +29,7 @@ namespace fsdp {
 /// What one rank's programs share.
 struct Rank {
   unsigned rank = 0;
+  RankRange here{0}; ///< The ranks whose runs are joined with this one's.
   const planfile::Plan *plan = nullptr;
   std::unique_ptr<Device> device;
   std::unique_ptr<Memory> memory;
@@ -37,12 +38,11 @@ struct Rank {
   /// By communicator; to be announced when all programs are prepared.
   std::vector<std::vector<Collective>> collectives;
   std::span<const std::string> trusted; ///< Operators, see resolveOperator.
-  const std::atomic<bool> *stop = nullptr;
+  const Waits *waits = nullptr;         ///< Of all ranks here.
+  std::chrono::milliseconds timeout = defaultTimeout;
   std::uint64_t chaosSeed = 0;
-  bool timed = false; ///< Commands leave spans.
-  /// The rank's two threads, if it overlaps; who waits for whom.
-  std::unique_ptr<ThreadTeam> team;
-  unsigned spins = 0;
+  bool timed = false;               ///< Commands leave spans.
+  std::unique_ptr<ThreadTeam> team; ///< The rank's two threads, if it overlaps.
   /// Stops all ranks; the first failure is kept.
   std::function<void(const Error &)> fail;
 
@@ -96,9 +96,10 @@ private:
     Kind kind;
     RoleSet roles;
     planfile::Stream stream;
-    std::uint32_t index;     ///< Of what the kind needs.
-    std::uint32_t group;     ///< Communicator.
-    std::uint32_t source;    ///< Command of the plan.
+    std::uint32_t index;        ///< Of what the kind needs.
+    std::uint32_t communicator; ///< Of collectives.
+    std::uint32_t source;       ///< Command of the plan.
+    std::uint32_t count = 1; ///< Of collectives in one call, from `index` on.
     std::uint32_t place = 0; ///< In `accesses`.
   };
   struct Block {
@@ -132,6 +133,8 @@ private:
                          std::uint32_t unit);
   void prepareCopy(Command &command, const planfile::Copy &copy);
   void preparePiece(Command &command, const planfile::Piece &piece);
+  void joinGroup();
+  bool isJoined(const Command &collective) const;
   void touch(std::uint32_t buffer, bool isWrite);
   void insert(Insertions insertions);
   void insertDrains();
@@ -143,6 +146,7 @@ private:
   void work(Lane &lane, RoleSet roles);
   void loop(Lane &lane, RoleSet roles);
   void execute(Lane &lane, const Command &command, RoleSet roles);
+  void addSpans(Lane &lane, const Command &command, double begin) const;
   std::string describe(const Command &command) const;
 
   Rank &rank;

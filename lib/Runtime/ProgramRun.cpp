@@ -1,5 +1,6 @@
 //===- ProgramRun.cpp - Running a prepared program ------------------------===//
 #include "Caught.h"
+#include "DTypes.h"
 #include "Mesh.h"
 #include "Program.h"
 #include "RankScope.h"
@@ -7,6 +8,7 @@
 
 #include <bit>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 using namespace fsdp;
@@ -16,10 +18,6 @@ static double now() {
   return std::chrono::duration<double>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-[[noreturn]] static void stop() {
-  throw Error("stopped because another rank failed", Failure::RankFailed);
 }
 
 void Program::run(RoleSet roles) {
@@ -87,8 +85,7 @@ void Program::loop(Lane &lane, RoleSet roles) {
         account(command.roles);
       timed = command.roles;
     }
-    if (rank.stop->load(std::memory_order_relaxed))
-      stop();
+    rank.waits->check();
     // Chaos: a delay now and then.
     if (rank.chaosSeed && lane.chaos() % 4 == 0)
       std::this_thread::sleep_for(
@@ -104,9 +101,7 @@ void Program::loop(Lane &lane, RoleSet roles) {
 #endif
     execute(lane, command, roles);
     if (rank.timed && command.kind != Kind::Poison)
-      lane.spans.push_back({rank.rank, number, command.source,
-                            command.kind == Kind::Drain, command.stream,
-                            rank.updates, begin, now()});
+      addSpans(lane, command, begin);
   }
   if (timed)
     account(0);
@@ -133,13 +128,13 @@ inline void Program::execute(Lane &lane, const Command &command,
     break;
   case Kind::Collective: {
     double begin = now();
-    rank.comms[command.group]->run(command.index);
+    rank.comms[command.communicator]->run(command.index, command.count);
     lane.statistics.collectives += now() - begin;
     break;
   }
   case Kind::Drain: {
     double begin = now();
-    rank.comms[command.group]->drain(command.index);
+    rank.comms[command.communicator]->drain(command.index, command.count);
     lane.statistics.collectives += now() - begin;
     break;
   }
@@ -174,11 +169,32 @@ inline void Program::execute(Lane &lane, const Command &command,
     // What this run leaves out is not recorded either.
     if (!rank.team)
       device.wait(command.stream, number, command.index);
-    else if ((eventRoles[command.index] & roles) &&
-             !events[command.index].reached(runs) &&
-             !events[command.index].await(runs, *rank.stop, rank.spins))
-      stop();
+    else if (eventRoles[command.index] & roles)
+      rank.waits->await(events[command.index], runs, rank.timeout, [&] {
+        return "event " + std::to_string(command.index) + " to be recorded";
+      });
     break;
+  }
+}
+
+/// Collectives in one call have parts of its time by their bytes.
+void Program::addSpans(Lane &lane, const Command &command, double begin) const {
+  std::vector<double> shares(command.count, 1);
+  if (command.count > 1)
+    for (std::uint32_t i = 0; i != command.count; ++i) {
+      const Collective &collective =
+          rank.collectives[command.communicator][command.index + i];
+      shares[i] += static_cast<double>(collective.count *
+                                       itemSize(collective.sourceType));
+    }
+  double seconds = now() - begin;
+  double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (std::uint32_t i = 0; i != command.count; ++i) {
+    double end = begin + seconds * (shares[i] / whole);
+    lane.spans.push_back({rank.rank, number, command.source + i,
+                          command.kind == Kind::Drain, command.stream,
+                          rank.updates, begin, end});
+    begin = end;
   }
 }
 

@@ -3,8 +3,10 @@
 #include "FreeMemory.h"
 #include "RankScope.h"
 #include "SessionImpl.h"
+#include "Text.h"
 
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Runtime/Agreement.h"
 
 #include <ATen/ops/empty.h>
 
@@ -24,12 +26,15 @@ static unsigned countThreads(unsigned ranks, const SessionOptions &options) {
   return options.overlap ? 2 * ranks : ranks;
 }
 
-Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
+Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
                     SessionOptions given)
     : plan(plan), options(std::move(given)),
-      backend(options.backend ? std::move(options.backend)
-                              : makeLocalBackend(countThreads(count, options))),
-      ranks(count), threads(count, countThreads(count, options)) {
+      backend(options.backend
+                  ? std::move(options.backend)
+                  : makeLocalBackend(countThreads(here.count, options))),
+      here(here), ranks(here.count), waits(countThreads(here.count, options)),
+      threads(here.count, countThreads(here.count, options)),
+      rendezvous(options.store, here, rankCount(plan), options.timeout) {
   for (std::uint32_t u = 0; u != plan.units()->size(); ++u)
     for (const planfile::Parameter *p : *plan.units()->Get(u)->parameters()) {
       places[std::string(stringOf(plan, p->name()))] = {u, p};
@@ -45,29 +50,68 @@ Session::Impl::Impl(const planfile::Plan &plan, unsigned count,
         named.emplace(std::pair(buffer.role(), isLoss ? none : buffer.index()),
                       i);
     }
-  for (unsigned r = 0; r != count; ++r)
-    ranks[r].rank.rank = r;
+  for (unsigned r = 0; r != here.count; ++r)
+    ranks[r].rank.rank = here.first + r;
+  rendezvous.watch([this](const Error &error) { fail(error); });
+  onCaller(Failure::CheckFailed, [&] {
+    if (rendezvous.isAlone())
+      return;
+    std::string collectives = describeCollectives(plan);
+    checkCollectives("rank " + std::to_string(here.first), plan,
+                     rendezvous.share("collectives", collectives));
+    rendezvous.meet("agree on the plan");
+  });
   onAllRanks(Failure::Rejected, [this](RankData &data) { open(data); });
-  loaded = true;
   onAllRanks(Failure::Rejected, [this](RankData &data) { initialise(data); });
+  onCaller(Failure::Rejected, [this] { rendezvous.meet("load the plan"); });
 }
 
-void Session::Impl::fail(const std::string &sentence) {
+void Session::Impl::fail(const Error &error) {
+  waits.abort();
   std::lock_guard lock(mutex);
   if (failure)
     return;
-  failure.emplace(sentence, phase);
-  stop.store(true);
-  if (loaded)
-    for (RankData &data : ranks)
-      for (std::unique_ptr<Comm> &comm : data.rank.comms)
-        comm->abort();
+  // The others are told why before they are stopped.
+  failure.emplace(rendezvous.fail(error));
+  backend->abort();
+}
+
+void Session::Impl::fail(const std::string &sentence) {
+  Failure kind = Failure::Rejected;
+  {
+    std::lock_guard lock(mutex);
+    kind = phase;
+  }
+  fail(Error(sentence, kind));
+}
+
+void Session::Impl::checkFailure() const {
+  std::lock_guard lock(mutex);
+  if (failure)
+    throw *failure;
+}
+
+void Session::Impl::onCaller(Failure kind, const std::function<void()> &job) {
+  {
+    std::lock_guard lock(mutex);
+    phase = kind;
+  }
+  try {
+    job();
+  } catch (const Error &error) {
+    fail(error);
+  } catch (...) {
+    fail(describeCaught());
+  }
+  checkFailure();
 }
 
 void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
-  if (failure)
-    throw *failure;
-  phase = kind;
+  checkFailure();
+  {
+    std::lock_guard lock(mutex);
+    phase = kind;
+  }
   threads.run([&](unsigned r) {
     try {
       RankScope scope(ranks[r].rank.device.get());
@@ -76,14 +120,12 @@ void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
       fail(describeCaught());
     }
   });
-  if (failure)
-    throw *failure;
+  checkFailure();
 }
 
 void Session::Impl::onRank(const RankData &data,
                            const std::function<void()> &job) const {
-  if (failure)
-    throw *failure;
+  checkFailure();
   try {
     RankScope scope(data.rank.device.get());
     job();
@@ -97,27 +139,28 @@ void Session::Impl::onRank(const RankData &data,
 
 void Session::Impl::open(RankData &data) {
   Rank &rank = data.rank;
+  RankContext context{rank.rank, rank.rank - here.first, options.device,
+                      options.store, options.timeout};
+  rank.here = here;
   rank.plan = &plan;
   rank.trusted = options.trustedOperators;
-  rank.stop = &stop;
+  rank.waits = &waits;
+  rank.timeout = options.timeout;
   rank.chaosSeed = options.chaosSeed;
   rank.timed = options.timed;
   rank.fail = [this](const Error &error) { fail(error.what()); };
-  if (options.overlap) {
-    unsigned threads =
-        countThreads(static_cast<unsigned>(ranks.size()), options);
-    rank.team = std::make_unique<ThreadTeam>(2, threads);
-    rank.spins = spinsFor(threads);
-  }
+  if (options.overlap)
+    rank.team =
+        std::make_unique<ThreadTeam>(2, countThreads(here.count, options));
   rank.shards = shardIndices(plan, rank.rank);
-  rank.device = backend->openDevice(rank.rank);
+  rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
   rank.step =
       at::empty({}, at::dtype(at::kFloat).device(rank.device->torchDevice()));
   for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
     rank.comms.push_back(backend->openComm(
-        rank.rank, c, groupOf(plan, c, rank.rank), *rank.device));
+        context, c, groupOf(plan, c, rank.rank), *rank.device));
   rank.collectives.resize(plan.communicators()->size());
   for (unsigned p = 0; p != plan.programs()->size(); ++p)
     data.programs.push_back(std::make_unique<Program>(rank, p));
@@ -168,7 +211,7 @@ void Session::Impl::initialise(RankData &data) {
     rank.device->fill(Stream::Compute, transient, canaryByte,
                       bytes + Memory::guardBytes);
   rank.device->synchronize();
-  if (rank.rank != 0)
+  if (&data != &ranks[0])
     return;
   report.arenaBytes = rank.memory->arenaBytes(Space::Device);
   report.hostBytes = rank.memory->arenaBytes(Space::Host) +
@@ -225,7 +268,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
 }
 
 /// Ranks that are threads of this process: what is sensible for it to hold.
-static void checkLocal(const planfile::Plan &plan, unsigned ranks) {
+static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
   constexpr unsigned mostRanks = 1024;
   if (ranks > mostRanks)
     throw Error("expected at most " + std::to_string(mostRanks) +
@@ -240,13 +283,23 @@ static void checkLocal(const planfile::Plan &plan, unsigned ranks) {
                 " ranks");
 }
 
-Session::Session(const planfile::Plan &plan, unsigned ranks,
+Session::Session(const planfile::Plan &plan, RankRange ranks,
                  SessionOptions options) {
-  if (ranks != rankCount(plan))
-    throw Error("the plan is for " + std::to_string(rankCount(plan)) +
-                " ranks, not for " + std::to_string(ranks));
+  unsigned worldSize = rankCount(plan);
+  // Without a backend, ranks are threads of this process.
+  if (!options.backend && ranks.count != worldSize)
+    throw Error("the plan is for " + std::to_string(worldSize) +
+                " ranks, not for " + std::to_string(ranks.count));
+  if (ranks.count == 0 || ranks.first >= worldSize ||
+      ranks.count > worldSize - ranks.first)
+    throw Error("expected some of the plan's " + std::to_string(worldSize) +
+                " ranks, found " + std::to_string(ranks.count) + " from " +
+                std::to_string(ranks.first) + " on");
+  if (options.timeout < std::chrono::milliseconds(1))
+    throw Error("expected a time-out of at least 0.001 s, found " +
+                spellSeconds(options.timeout));
   if (!options.backend)
-    checkLocal(plan, ranks);
+    checkMemory(plan, ranks.count);
   else if (options.overlap)
     throw Error("a backend whose streams overlap by themselves needs no second "
                 "thread");
@@ -255,9 +308,7 @@ Session::Session(const planfile::Plan &plan, unsigned ranks,
 
 Session::~Session() = default;
 
-unsigned Session::ranks() const {
-  return static_cast<unsigned>(impl->ranks.size());
-}
+RankRange Session::ranks() const { return impl->here; }
 const LoadReport &Session::report() const { return impl->report; }
 const Statistics &Session::statistics() const { return impl->statistics; }
 std::uint64_t Session::updates() const { return impl->updates; }

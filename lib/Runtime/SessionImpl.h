@@ -4,6 +4,7 @@
 
 #include "Mesh.h"
 #include "Program.h"
+#include "Rendezvous.h"
 #include "ThreadTeam.h"
 
 #include <map>
@@ -13,7 +14,7 @@
 namespace fsdp {
 
 struct Session::Impl {
-  Impl(const planfile::Plan &plan, unsigned ranks, SessionOptions options);
+  Impl(const planfile::Plan &plan, RankRange ranks, SessionOptions options);
 
   struct RankData {
     Rank rank;
@@ -25,7 +26,12 @@ struct Session::Impl {
   void onAllRanks(Failure kind, const RankJob &job);
   /// On the caller's thread, in place of the rank's.
   void onRank(const RankData &data, const std::function<void()> &job) const;
+  /// On the caller's thread, for all ranks: what throws stops the run.
+  void onCaller(Failure kind, const std::function<void()> &job);
+  /// The first failure of the run is kept, here and by all other sessions.
   void fail(const std::string &sentence);
+  void fail(const Error &error);
+  void checkFailure() const;
 
   void open(RankData &data);
   bool runInit(RankData &data);
@@ -42,9 +48,26 @@ struct Session::Impl {
   /// The input, output or loss with this index (`none` for the loss).
   std::uint32_t findNamed(planfile::BufferRole role, std::uint32_t index) const;
   std::uint32_t findModelBuffer(std::string_view name) const;
-  void scatter(std::string_view name, const Place &place, std::uint32_t buffer,
-               const TensorView &value);
-  HostTensor gather(const Place &place, std::uint32_t buffer) const;
+  /// A tensor as it lies in the ranks' memory.
+  struct Location {
+    std::string name;
+    std::uint32_t buffer = none;
+    const Place *place = nullptr; ///< Null: every rank has all of it.
+    std::vector<std::int64_t> sizes;
+  };
+  /// A box of a tensor, and the same elements in a rank's memory.
+  struct HeldBox {
+    Box box;
+    at::Tensor values;
+  };
+  Location locate(const TensorName &tensor) const;
+  std::vector<HeldBox> held(const RankData &data,
+                            const Location &location) const;
+  void setBox(const TensorName &tensor, const Box &box,
+              const TensorView &value);
+  void setWhole(const TensorName &tensor, const TensorView &value);
+  HostTensor whole(const TensorName &tensor) const;
+  const RankData &local(unsigned rank) const;
   /// A sentence about the first pad of `unit` in `buffer` that is not 0.
   std::optional<std::string> findDirtyPad(std::uint32_t unit,
                                           std::uint32_t buffer,
@@ -56,7 +79,8 @@ struct Session::Impl {
   const planfile::Plan &plan;
   SessionOptions options;
   std::unique_ptr<Backend> backend;
-  std::vector<RankData> ranks;
+  RankRange here;
+  std::vector<RankData> ranks;                      ///< Of those here.
   std::map<std::string, Place, std::less<>> places; ///< Names and aliases.
   /// The first buffer of each role and index; a view only if there is no other.
   std::map<std::pair<planfile::BufferRole, std::uint32_t>, std::uint32_t> named;
@@ -65,15 +89,15 @@ struct Session::Impl {
   LoadReport report;
   Statistics statistics;
 
-  std::mutex mutex;
-  std::atomic<bool> stop{false};
-  bool loaded = false;
   /// `init` may have read another content of a model buffer.
   bool buffersChanged = false;
+  mutable std::mutex mutex;          ///< Of the failure and the phase.
   Failure phase = Failure::Rejected; ///< What a failure is, now.
   std::optional<Error> failure;
-  /// Last: its threads use everything above.
+  Waits waits;
+  // Last: their threads use everything above.
   ThreadTeam threads;
+  Rendezvous rendezvous;
 };
 
 } // namespace fsdp

@@ -4,11 +4,13 @@
 #include "Text.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <numeric>
+#include <set>
 
 using namespace fsdp;
 using planfile::BufferRole;
@@ -48,6 +50,15 @@ static HostTensor toHost(const at::Tensor &tensor, planfile::DType type) {
   if (!host.bytes.empty())
     std::memcpy(host.bytes.data(), dense.const_data_ptr(), host.bytes.size());
   return host;
+}
+
+const Session::Impl::RankData &Session::Impl::local(unsigned rank) const {
+  if (!here.contains(rank))
+    throw Error("expected one of this session's ranks " +
+                std::to_string(here.first) + " to " +
+                std::to_string(here.end() - 1) + ", found " +
+                std::to_string(rank));
+  return ranks[rank - here.first];
 }
 
 const Session::Impl::Place &Session::Impl::find(std::string_view name) const {
@@ -116,26 +127,226 @@ HostTensor Session::Impl::read(const RankData &data,
   return host;
 }
 
-namespace {
+//===----------------------------------------------------------------------===//
+// Boxes
+//===----------------------------------------------------------------------===//
 
-/// What a range of a flat parameter and one shard of it have in common, in
-/// elements.
-struct Overlap {
-  std::uint64_t inShard, inRange, count;
-};
-
-Overlap overlap(const planfile::Unit &unit, std::uint64_t offset,
-                std::uint64_t numel, unsigned shard) {
-  std::uint64_t length = unit.numel() / unit.shards(), low = shard * length;
-  std::uint64_t begin = std::max(offset, low);
-  std::uint64_t end = std::min(offset + numel, low + length);
-  if (begin >= end)
-    return {0, 0, 0};
-  return {begin - low, begin - offset, end - begin};
+static at::IntArrayRef toArray(std::span<const std::int64_t> values) {
+  return {values.data(), values.size()};
 }
 
+/// Elements [begin, end) of a row-major tensor as boxes, in order, each as
+/// large as can be.
+static std::vector<Box> cut(const std::vector<std::int64_t> &sizes,
+                            std::int64_t begin, std::int64_t end) {
+  std::vector<Box> boxes;
+  while (begin < end) {
+    // Whole rows of `axis`: the slowest one with a row that begins here.
+    std::size_t axis = sizes.size();
+    std::int64_t row = 1, next = 1;
+    while (axis > 0 && begin % next == 0 && begin + next <= end) {
+      row = next;
+      next *= sizes[--axis];
+    }
+    Box box{std::vector<std::int64_t>(sizes.size()), sizes};
+    std::int64_t rest = begin;
+    for (std::size_t a = sizes.size(); a-- > 0; rest /= sizes[a]) {
+      box.offsets[a] = rest % sizes[a];
+      if (a < axis)
+        box.sizes[a] = 1;
+    }
+    std::int64_t rows = 1;
+    if (axis != sizes.size())
+      rows = box.sizes[axis] =
+          std::min(sizes[axis] - box.offsets[axis], (end - begin) / row);
+    boxes.push_back(std::move(box));
+    begin += rows * row;
+  }
+  return boxes;
+}
+
+/// The axes of a dense tensor from the slowest to the fastest.
+static std::vector<std::int64_t>
+storageOrder(const std::vector<std::int64_t> &strides) {
+  std::vector<std::int64_t> axes(strides.size());
+  std::iota(axes.begin(), axes.end(), 0);
+  std::ranges::stable_sort(axes, std::greater{}, [&](std::int64_t axis) {
+    return strides[static_cast<std::size_t>(axis)];
+  });
+  return axes;
+}
+
+Session::Impl::Location Session::Impl::locate(const TensorName &tensor) const {
+  Location location;
+  location.name = tensor.name;
+  if (tensor.kind == TensorName::Kind::Buffer) {
+    location.buffer = findModelBuffer(tensor.name);
+    location.sizes = shape(plan, plan.buffers()->Get(location.buffer)->sizes());
+    return location;
+  }
+  const Place &place = find(tensor.name);
+  const planfile::Unit &unit = *plan.units()->Get(place.unit);
+  location.place = &place;
+  location.sizes = shape(plan, place.parameter->sizes());
+  if (tensor.kind == TensorName::Kind::Parameter)
+    location.buffer = unit.shard();
+  else if (tensor.kind == TensorName::Kind::OptimizerState)
+    location.buffer = findState(place.unit, tensor.state);
+  else if (place.parameter->trainable())
+    location.buffer = unit.gradient();
+  if (location.buffer == none)
+    throw Error("parameter " + location.name + " has no gradient");
+  return location;
+}
+
+std::vector<Session::Impl::HeldBox>
+Session::Impl::held(const RankData &data, const Location &location) const {
+  Memory &memory = *data.rank.memory;
+  std::size_t axes = location.sizes.size();
+  if (!location.place)
+    return {{{std::vector<std::int64_t>(axes), location.sizes},
+             memory.tensor(location.buffer)}};
+  const auto &[unit, parameter] = *location.place;
+  std::vector<std::int64_t> order =
+      storageOrder(shape(plan, parameter->strides()));
+  std::vector<std::int64_t> stored, places(axes);
+  for (std::size_t i = 0; i != axes; ++i) {
+    stored.push_back(location.sizes[static_cast<std::size_t>(order[i])]);
+    places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  }
+  auto numel = static_cast<std::uint64_t>(c10::multiply_integers(stored));
+  ShardPart part = intersect(*plan.units()->Get(unit), data.rank.shards[unit],
+                             parameter->offset(), parameter->offset() + numel);
+  std::vector<HeldBox> result;
+  std::uint64_t at = part.inShard;
+  auto begin = static_cast<std::int64_t>(part.inRange);
+  for (const Box &box :
+       cut(stored, begin, begin + static_cast<std::int64_t>(part.count))) {
+    auto count = static_cast<std::uint64_t>(c10::multiply_integers(box.sizes));
+    Box permuted = box;
+    for (std::size_t axis = 0; axis != axes; ++axis) {
+      permuted.offsets[axis] =
+          box.offsets[static_cast<std::size_t>(places[axis])];
+      permuted.sizes[axis] = box.sizes[static_cast<std::size_t>(places[axis])];
+    }
+    result.push_back(
+        {std::move(permuted), memory.slice(location.buffer, at, at + count)
+                                  .view(box.sizes)
+                                  .permute(places)});
+    at += count;
+  }
+  return result;
+}
+
+/// The part of `tensor`, which is box `box` of a whole, that lies in `other`;
+/// undefined if nothing does.
+static at::Tensor narrow(at::Tensor tensor, const Box &box, const Box &other) {
+  for (std::size_t axis = 0; axis != box.sizes.size(); ++axis) {
+    std::int64_t begin = std::max(box.offsets[axis], other.offsets[axis]);
+    std::int64_t end = std::min(box.offsets[axis] + box.sizes[axis],
+                                other.offsets[axis] + other.sizes[axis]);
+    if (begin >= end)
+      return {};
+    tensor = tensor.narrow(static_cast<std::int64_t>(axis),
+                           begin - box.offsets[axis], end - begin);
+  }
+  return tensor;
+}
+
+void Session::Impl::setBox(const TensorName &tensor, const Box &box,
+                           const TensorView &value) {
+  Location location = locate(tensor);
+  bool isInside = box.offsets.size() == location.sizes.size() &&
+                  box.sizes.size() == location.sizes.size();
+  for (std::size_t axis = 0; isInside && axis != box.sizes.size(); ++axis)
+    isInside = box.offsets[axis] >= 0 && box.sizes[axis] >= 0 &&
+               box.offsets[axis] <= location.sizes[axis] &&
+               box.sizes[axis] <= location.sizes[axis] - box.offsets[axis];
+  if (!isInside)
+    throw Error(location.name + ": expected a box of a tensor of " +
+                toText(location.sizes) + ", found one of " + toText(box.sizes) +
+                " at " + toText(box.offsets));
+  if (!std::ranges::equal(box.sizes, value.sizes))
+    throw Error(location.name + ": expected values for a box of " +
+                toText(box.sizes) + ", given " + toText(toArray(value.sizes)));
+  at::Tensor source = borrow(value);
+  for (const RankData &data : ranks)
+    onRank(data, [&] {
+      for (const HeldBox &mine : held(data, location))
+        if (at::Tensor target = narrow(mine.values, mine.box, box);
+            target.defined())
+          target.copy_(narrow(source, box, mine.box));
+    });
+  if (tensor.kind == TensorName::Kind::Buffer)
+    buffersChanged = true;
+}
+
+void Session::Impl::setWhole(const TensorName &tensor,
+                             const TensorView &value) {
+  std::vector<std::int64_t> sizes = locate(tensor).sizes;
+  if (!std::ranges::equal(sizes, value.sizes))
+    throw Error(std::string(tensor.name) + ": the plan has sizes " +
+                toText(sizes) + ", given " + toText(toArray(value.sizes)));
+  setBox(tensor, {std::vector<std::int64_t>(sizes.size()), sizes}, value);
+}
+
+HostTensor Session::Impl::whole(const TensorName &tensor) const {
+  Location location = locate(tensor);
+  planfile::DType type = ranks[0].rank.memory->type(location.buffer);
+  at::Tensor result = at::empty(location.sizes, at::dtype(scalarType(type)));
+  const Box all{std::vector<std::int64_t>(location.sizes.size()),
+                location.sizes};
+  std::set<unsigned> seen; // shards
+  for (const RankData &data : ranks) {
+    unsigned shard =
+        location.place ? data.rank.shards[location.place->unit] : 0;
+    if (!seen.insert(shard).second)
+      continue; // a replica
+    onRank(data, [&] {
+      for (const HeldBox &part : held(data, location))
+        narrow(result, all, part.box).copy_(part.values);
+    });
+  }
+  if (location.place &&
+      seen.size() != plan.units()->Get(location.place->unit)->shards())
+    throw Error(
+        location.name +
+        ": expected all of its shards in this "
+        "session, found " +
+        std::to_string(seen.size()) + " of " +
+        std::to_string(plan.units()->Get(location.place->unit)->shards()));
+  return toHost(result, type);
+}
+
+std::vector<std::int64_t> Session::sizes(const TensorName &tensor) const {
+  return impl->locate(tensor).sizes;
+}
+
+std::vector<BoxedTensor> Session::boxes(const TensorName &tensor,
+                                        unsigned rank) const {
+  const Impl::RankData &data = impl->local(rank);
+  Impl::Location location = impl->locate(tensor);
+  std::vector<BoxedTensor> result;
+  impl->onRank(data, [&] {
+    for (Impl::HeldBox &part : impl->held(data, location))
+      result.push_back(
+          {std::move(part.box),
+           toHost(part.values, data.rank.memory->type(location.buffer))});
+  });
+  return result;
+}
+
+void Session::setBox(const TensorName &tensor, const Box &box,
+                     const TensorView &value) {
+  impl->setBox(tensor, box, value);
+}
+
+//===----------------------------------------------------------------------===//
+// Padding
+//===----------------------------------------------------------------------===//
+
 /// What no parameter covers: offset and number of elements, in order.
-std::vector<std::pair<std::uint64_t, std::uint64_t>>
+static std::vector<std::pair<std::uint64_t, std::uint64_t>>
 paddingOf(const planfile::Plan &plan, const planfile::Unit &unit) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> covered, padding;
   for (const planfile::Parameter *parameter : *unit.parameters()) {
@@ -155,69 +366,6 @@ paddingOf(const planfile::Plan &plan, const planfile::Unit &unit) {
   return padding;
 }
 
-/// A parameter as it lies in the flat parameter, and the same as one row.
-struct Stored {
-  at::Tensor tensor, row;
-};
-
-Stored makeStored(const planfile::Plan &plan,
-                  const planfile::Parameter &parameter, c10::ScalarType type) {
-  at::Tensor tensor =
-      at::empty_strided(shape(plan, parameter.sizes()),
-                        shape(plan, parameter.strides()), at::dtype(type));
-  return {tensor, tensor.as_strided({tensor.numel()}, {1})};
-}
-
-} // namespace
-
-void Session::Impl::scatter(std::string_view name, const Place &place,
-                            std::uint32_t buffer, const TensorView &value) {
-  const planfile::Unit &unit = *plan.units()->Get(place.unit);
-  std::vector<std::int64_t> sizes = shape(plan, place.parameter->sizes());
-  if (!std::ranges::equal(sizes, value.sizes))
-    throw Error(std::string(name) + ": the plan has sizes " + toText(sizes) +
-                ", given " + toText({value.sizes.data(), value.sizes.size()}));
-  at::Tensor source = borrow(value);
-  Stored stored = makeStored(plan, *place.parameter, source.scalar_type());
-  stored.tensor.copy_(source);
-  for (const RankData &data : ranks)
-    onRank(data, [&] {
-      Overlap part = overlap(unit, place.parameter->offset(),
-                             static_cast<std::uint64_t>(stored.row.numel()),
-                             data.rank.shards[place.unit]);
-      if (part.count)
-        data.rank.memory->slice(buffer, part.inShard, part.inShard + part.count)
-            .copy_(stored.row.narrow(0, static_cast<std::int64_t>(part.inRange),
-                                     static_cast<std::int64_t>(part.count)));
-    });
-}
-
-HostTensor Session::Impl::gather(const Place &place,
-                                 std::uint32_t buffer) const {
-  const planfile::Unit &unit = *plan.units()->Get(place.unit);
-  planfile::DType type = ranks[0].rank.memory->type(buffer);
-  Stored stored = makeStored(plan, *place.parameter, scalarType(type));
-  std::vector<bool> seen(unit.shards());
-  for (const RankData &data : ranks) {
-    unsigned shard = data.rank.shards[place.unit];
-    if (seen[shard])
-      continue; // a replica
-    seen[shard] = true;
-    onRank(data, [&] {
-      Overlap part =
-          overlap(unit, place.parameter->offset(),
-                  static_cast<std::uint64_t>(stored.row.numel()), shard);
-      if (part.count)
-        stored.row
-            .narrow(0, static_cast<std::int64_t>(part.inRange),
-                    static_cast<std::int64_t>(part.count))
-            .copy_(data.rank.memory->slice(buffer, part.inShard,
-                                           part.inShard + part.count));
-    });
-  }
-  return toHost(stored.tensor, type);
-}
-
 std::optional<std::string>
 Session::Impl::findDirtyPad(std::uint32_t unitIndex, std::uint32_t buffer,
                             std::string_view what) const {
@@ -225,7 +373,8 @@ Session::Impl::findDirtyPad(std::uint32_t unitIndex, std::uint32_t buffer,
   std::optional<std::string> problem;
   for (auto [offset, numel] : paddingOf(plan, unit))
     for (const RankData &data : ranks) {
-      Overlap part = overlap(unit, offset, numel, data.rank.shards[unitIndex]);
+      ShardPart part =
+          intersect(unit, data.rank.shards[unitIndex], offset, offset + numel);
       if (part.count == 0)
         continue;
       onRank(data, [&] {
@@ -298,46 +447,36 @@ std::vector<std::string> Session::bufferNames() const {
   return names;
 }
 
+using Kind = TensorName::Kind;
+
 void Session::setParameter(std::string_view name, const TensorView &value) {
-  const Impl::Place &place = impl->find(name);
-  impl->scatter(name, place, impl->plan.units()->Get(place.unit)->shard(),
-                value);
+  impl->setWhole({Kind::Parameter, name, {}}, value);
 }
 
 HostTensor Session::parameter(std::string_view name) const {
-  const Impl::Place &place = impl->find(name);
-  return impl->gather(place, impl->plan.units()->Get(place.unit)->shard());
+  return impl->whole({Kind::Parameter, name, {}});
 }
 
 HostTensor Session::gradient(std::string_view name) const {
-  const Impl::Place &place = impl->find(name);
-  std::uint32_t buffer = impl->plan.units()->Get(place.unit)->gradient();
-  if (buffer == none || !place.parameter->trainable())
-    throw Error("parameter " + std::string(name) + " has no gradient");
-  return impl->gather(place, buffer);
+  return impl->whole({Kind::Gradient, name, {}});
 }
 
 void Session::setOptimizerState(std::string_view name, std::string_view state,
                                 const TensorView &value) {
-  const Impl::Place &place = impl->find(name);
-  impl->scatter(name, place, impl->findState(place.unit, state), value);
+  impl->setWhole({Kind::OptimizerState, name, state}, value);
 }
 
 HostTensor Session::optimizerState(std::string_view name,
                                    std::string_view state) const {
-  const Impl::Place &place = impl->find(name);
-  return impl->gather(place, impl->findState(place.unit, state));
+  return impl->whole({Kind::OptimizerState, name, state});
 }
 
 void Session::setBuffer(std::string_view name, const TensorView &value) {
-  std::uint32_t buffer = impl->findModelBuffer(name);
-  for (const Impl::RankData &data : impl->ranks)
-    impl->write(data, buffer, value);
-  impl->buffersChanged = true;
+  impl->setWhole({Kind::Buffer, name, {}}, value);
 }
 
 HostTensor Session::buffer(std::string_view name) const {
-  return impl->read(impl->ranks[0], impl->findModelBuffer(name));
+  return impl->whole({Kind::Buffer, name, {}});
 }
 
 unsigned Session::inputCount() const {
@@ -365,7 +504,7 @@ void Session::setInput(unsigned rank, unsigned index, const TensorView &value) {
     throw Error("input " + std::to_string(index) + " is " +
                 EnumNameDType(inputType(index)) + " in the plan, given " +
                 EnumNameDType(value.type));
-  impl->write(impl->ranks.at(rank), buffer, value);
+  impl->write(impl->local(rank), buffer, value);
 }
 
 double Session::loss() const {
@@ -378,6 +517,6 @@ double Session::loss() const {
 }
 
 HostTensor Session::output(unsigned rank, unsigned index) const {
-  return impl->read(impl->ranks.at(rank),
+  return impl->read(impl->local(rank),
                     impl->findNamed(BufferRole::Output, index));
 }

@@ -7,6 +7,7 @@
 #include "fsdp/Archive/Expected.h"
 #include "fsdp/Runtime/Error.h"
 
+#include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -51,6 +52,14 @@ inline std::string spellJSON(double value) {
 inline std::string spellNumber(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+/// "5 s", "0.2 s"
+inline std::string spellSeconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.10g s",
+                static_cast<double>(time.count()) / 1e3);
   return text;
 }
 

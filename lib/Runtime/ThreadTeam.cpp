@@ -12,6 +12,8 @@ using namespace fsdp;
 
 /// A job always ends, so nothing interrupts the wait for it.
 static const std::atomic<bool> never{false};
+static constexpr std::chrono::milliseconds always =
+    std::chrono::milliseconds::max();
 
 ThreadTeam::ThreadTeam(unsigned members, unsigned total)
     : spins(spinsFor(std::max(members, total))), finished(members) {
@@ -44,12 +46,12 @@ void ThreadTeam::run(const Job &next) {
   started.advance(++epoch);
   next(0);
   for (unsigned member = 1; member != finished.size(); ++member)
-    finished[member].await(epoch, never, spins);
+    finished[member].await(epoch, never, spins, always);
 }
 
 void ThreadTeam::work(unsigned member) {
   for (std::uint64_t next = 1;; ++next) {
-    started.await(next, never, spins);
+    started.await(next, never, spins, always);
     if (!job)
       return;
     (*job)(member);

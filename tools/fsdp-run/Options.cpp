@@ -103,6 +103,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "Write what was run when, as JSON for Perfetto");
   app.add_option("--profile", options.profile,
                  "Write how long operators and collectives took, as JSON");
+  app.add_option("--timeout", options.timeout,
+                 "Seconds that a rank waits for another one before it fails")
+      ->capture_default_str();
   app.add_flag("--json", options.json,
                "One JSON object per step on stdout, then one for the whole");
   reference->excludes(data);
@@ -132,6 +135,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error("--steps: expected at least 1, found " +
                 std::to_string(options.steps));
   hyper.check();
+  constexpr double leastTimeout = 1e-3, mostTimeout = 1e9;
+  if (!(options.timeout >= leastTimeout && options.timeout <= mostTimeout))
+    throw Error("--timeout: expected from 0.001 to 1e9 seconds, found " +
+                std::to_string(options.timeout));
   if (!(options.tolerance >= 0) || std::isinf(options.tolerance))
     throw Error("--tolerance: expected a finite number of at least 0, found " +
                 std::to_string(options.tolerance));

@@ -24,6 +24,7 @@ struct Options {
   bool verify = false;
   bool json = false, overlap = false;
   std::uint64_t chaosSeed = 0; ///< 0: no chaos.
+  double timeout = std::chrono::duration<double>(defaultTimeout).count();
 };
 
 /// Reads the command line. Nothing if it asked for help, which has been given;

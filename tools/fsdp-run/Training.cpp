@@ -31,8 +31,8 @@ public:
         isTerminal(::isatty(STDOUT_FILENO) != 0), begin(Clock::now()),
         last(begin), shown(begin) {
     if (plan->token_rows() != 0)
-      tokens =
-          static_cast<double>(getInputs(plan)[0].numel()) * session.ranks();
+      tokens = static_cast<double>(getInputs(plan)[0].numel()) *
+               session.ranks().count;
     const LoadReport &load = session.report();
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
   }
@@ -125,7 +125,7 @@ private:
   Growth measureGrowth() const {
     Resident now = measureResident();
     const LoadReport &load = session.report();
-    auto ranks = static_cast<std::int64_t>(session.ranks());
+    auto ranks = static_cast<std::int64_t>(session.ranks().count);
     return {now.total - before.total,
             ranks * static_cast<std::int64_t>(load.arenaBytes + load.hostBytes),
             ranks * static_cast<std::int64_t>(load.scratchBytes),
@@ -204,7 +204,7 @@ void fsdp::flushOutput() {
 /// not finite, since nothing makes the parameters finite again.
 static long long runSteps(const Options &options, Data &data, Session &session,
                           Reporter &reporter) {
-  unsigned ranks = session.ranks(), inputs = session.inputCount();
+  unsigned ranks = session.ranks().count, inputs = session.inputCount();
   for (long long step = 0; step != options.steps; ++step) {
     for (unsigned rank = 0; rank != ranks; ++rank)
       for (unsigned i = 0; i != inputs; ++i)

@@ -105,6 +105,8 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
   result.canary = options.json;
   result.chaosSeed = options.chaosSeed;
   result.trustedOperators = options.trusted;
+  result.timeout = std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(options.timeout));
   result.timed = !options.trace.empty() || !options.profile.empty();
   for (const std::string &library : options.libraries)
     for (std::string &name : loadOperators(library.c_str()))

@@ -1,9 +1,11 @@
 //===- Agreement.h - Ranks that run the same collectives --------*- C++ -*-===//
 //
 // Each rank may be given a plan of its own file. Before anything runs, ranks
-// compare the digests of their collective sequences, communicator by
-// communicator: ranks that disagree would wait for each other for ever, or
-// train on mixed up numbers.
+// compare the collectives of their plans, communicator by communicator: ranks
+// that disagree would wait for each other for ever, or train on mixed up
+// numbers. Rejections are an `fsdp::Error` of the kind CheckFailed that names
+// the first difference to rank 0: the place in a communicator's sequence and
+// both collectives there.
 //
 //===----------------------------------------------------------------------===//
 
@@ -16,10 +18,16 @@
 
 namespace fsdp {
 
-/// Plan k is rank k's. Throws an `fsdp::Error` of the kind CheckFailed that
-/// names the first difference to rank 0: the place in a communicator's sequence
-/// and both collectives there; or says that the plans differ elsewhere.
+/// Plan k is rank k's. Plans with the same collectives must be the same
+/// elsewhere, too.
 void checkAgreement(std::span<const planfile::PlanFile> plans);
+
+/// The collectives of a plan as text, for ranks of other processes.
+std::string describeCollectives(const planfile::Plan &plan);
+
+/// `who`: "rank 2"; `expected`: the text of rank 0's plan.
+void checkCollectives(const std::string &who, const planfile::Plan &plan,
+                      const std::string &expected);
 
 } // namespace fsdp
 

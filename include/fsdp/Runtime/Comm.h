@@ -6,14 +6,15 @@
 // same indices in the same order. As in NCCL, once a collective is complete
 // on rank r, r's source may be overwritten; a backend may complete earlier,
 // while peers still read, and then makes up for it in `drain`. Counts are in
-// elements. A collective waits in vain only until `abort`, which may come from
-// any thread and makes all present and later calls throw `fsdp::Error`.
+// elements. A collective waits in vain only until the backend's `abort`, or
+// until the rank's time-out is over; then it throws `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_RUNTIME_COMM_H
 #define FSDP_RUNTIME_COMM_H
 
 #include "fsdp/Runtime/Device.h"
+#include "fsdp/Runtime/Store.h"
 
 #include <memory>
 #include <span>
@@ -53,16 +54,42 @@ public:
   /// All collectives of all programs. Once, before the first run.
   virtual void prepare(std::span<const Collective> collectives) = 0;
 
-  /// Enqueues collective `index` on its stream.
-  virtual void run(std::size_t index) = 0;
+  /// Enqueues `count` collectives from `first` on, all of one kind and stream,
+  /// as one call: none starts before all may, none is done before all are.
+  virtual void run(std::size_t first, std::size_t count) = 0;
 
-  /// Returns (or lets the stream go on) when no peer reads the source of the
-  /// latest run of `index` any more. Called before those bytes are written.
-  virtual void drain(std::size_t index) = 0;
+  /// Lets the stream that is selected go on (on the CPU: returns) when no peer
+  /// reads the sources of the latest run of these collectives any more. Called
+  /// before those bytes are written.
+  virtual void drain(std::size_t first, std::size_t count) = 0;
 
   virtual void barrier() = 0;
+};
 
-  virtual void abort() noexcept = 0;
+/// How long a rank waits for another one unless it is told otherwise: as long
+/// as PyTorch's process groups on the CPU.
+inline constexpr std::chrono::milliseconds defaultTimeout =
+    std::chrono::minutes(30);
+
+/// Consecutive ranks of a run: those of one process.
+struct RankRange {
+  /// The first `count` ranks.
+  RankRange(unsigned count) : count(count) {}
+  RankRange(unsigned first, unsigned count) : first(first), count(count) {}
+
+  unsigned end() const { return first + count; }
+  bool contains(unsigned rank) const { return rank >= first && rank < end(); }
+
+  unsigned first = 0, count;
+};
+
+/// One rank as its backend sees it.
+struct RankContext {
+  unsigned rank = 0;      ///< Of the run.
+  unsigned localRank = 0; ///< Of this process, from 0.
+  unsigned device = 0;    ///< The index of its device on this machine.
+  std::shared_ptr<Store> store;
+  std::chrono::milliseconds timeout = defaultTimeout; ///< Of every wait.
 };
 
 /// A kind of device together with the way its ranks talk.
@@ -71,19 +98,28 @@ public:
   virtual ~Backend() = default;
 
   /// Called from the rank's thread.
-  virtual std::unique_ptr<Device> openDevice(unsigned rank) = 0;
+  virtual std::unique_ptr<Device> openDevice(const RankContext &rank) = 0;
 
-  /// Called from the rank's thread, in the order of the communicators.
-  virtual std::unique_ptr<Comm> openComm(unsigned rank, unsigned communicator,
+  /// Called from the rank's thread, in the order of the communicators. May wait
+  /// for the other members of the group.
+  virtual std::unique_ptr<Comm> openComm(const RankContext &rank,
+                                         unsigned communicator,
                                          const Group &group,
                                          Device &device) = 0;
+
+  /// Makes all calls of the backend and its communicators throw, those that
+  /// wait now and later ones. May be called from any thread, at any time, also
+  /// while communicators are opened.
+  virtual void abort() noexcept = 0;
 };
 
-/// CPU memory, ranks are threads of this process: `threads` of them.
+/// CPU memory, ranks are threads of this process: `threads` of them wait for
+/// one another.
 std::unique_ptr<Backend> makeLocalBackend(unsigned threads);
 
 /// A backend out of a shared library that exports
-/// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`.
+/// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`; `ranks` are of
+/// this process.
 std::unique_ptr<Backend> loadBackend(const char *library, unsigned ranks);
 
 } // namespace fsdp

@@ -1,13 +1,16 @@
 //===- Session.h - A loaded plan, ready to step -----------------*- C++ -*-===//
 //
-// A `Session` holds a plan prepared for all its ranks: rank 0 lives on the
-// thread that calls `run`, the others on threads of their own that sleep
-// between runs. Parameters, gradients and states go in and out as full tensors
-// of host memory, dense and row-major; the session cuts them into the shards
-// of the plan's units and puts them together again. Everything throws
-// `fsdp::Error`; after a rank has failed, the session only rethrows. Not
-// thread-safe: one caller at a time. ATen runs single-threaded on every rank:
-// PyTorch's number of threads becomes 1 on the thread that calls.
+// A `Session` holds a plan prepared for the ranks of its process, all of the
+// plan's or some: the first lives on the thread that calls `run`, the others on
+// threads of their own that sleep between runs. Sessions of one run load and
+// run the same programs in the same order. Tensors are of host memory, dense
+// and row-major. Parameters, gradients and states go in and out as full tensors
+// or as the boxes that a rank holds; the session cuts them into the shards of
+// the plan's units and puts them together again. Everything throws
+// `fsdp::Error`; after a rank of the run has failed, all sessions only rethrow
+// its failure. Not thread-safe: one caller at a time. ATen runs single-threaded
+// on every rank: PyTorch's number of threads becomes 1 on the thread that
+// calls.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_RUNTIME_SESSION_H
@@ -40,6 +43,30 @@ struct HostTensor {
   operator TensorView() const { return {type, sizes, bytes}; }
 };
 
+/// Elements [offsets, offsets + sizes) of a tensor, axis by axis.
+struct Box {
+  std::vector<std::int64_t> offsets, sizes;
+};
+
+/// A box of a tensor, and its elements: `value` has the box's sizes.
+struct BoxedTensor {
+  Box box;
+  HostTensor value;
+};
+
+/// A tensor that outlives a step.
+struct TensorName {
+  enum class Kind : std::uint8_t {
+    Parameter,
+    Gradient,       ///< The reduced one.
+    OptimizerState, ///< `state` of a parameter.
+    Buffer          ///< A model buffer, which every rank has.
+  };
+  Kind kind = Kind::Parameter;
+  std::string_view name;  ///< Of a parameter also an alias.
+  std::string_view state; ///< exp_avg, exp_avg_sq or momentum.
+};
+
 /// PyTorch's defaults of AdamW; SGD reads lr, weightDecay and momentum.
 struct HyperParameters {
   double lr = 1e-3;
@@ -59,6 +86,12 @@ struct Roles {
 struct SessionOptions {
   /// The kind of device; null: CPU, local.
   std::unique_ptr<Backend> backend;
+  /// Where sessions of one run meet; not needed by one that has all ranks.
+  std::shared_ptr<Store> store;
+  /// The index of the device on this machine.
+  unsigned device = 0;
+  /// The longest wait for another rank: at least 1 ms.
+  std::chrono::milliseconds timeout = defaultTimeout;
   /// A second thread on every rank for all streams but compute. Only without a
   /// backend of one's own: a GPU's streams overlap anyway.
   bool overlap = false;
@@ -90,7 +123,8 @@ struct Span {
   double begin, end;
 };
 
-/// Of the latest run, rank 0 unless said otherwise; seconds and bytes.
+/// Of the latest run, the session's first rank unless said otherwise; seconds
+/// and bytes. "All ranks" are the session's.
 struct Statistics {
   double forward = 0, backward = 0, update = 0;
   double collectives = 0;       ///< Of those, inside collectives.
@@ -109,15 +143,17 @@ struct LoadReport {
 
 class Session {
 public:
-  /// Loads a verified plan for `ranks` ranks (the product of its mesh) and
-  /// runs its `init` program. The plan must outlive the session.
-  Session(const planfile::Plan &plan, unsigned ranks,
+  /// Loads a verified plan for these of its ranks (as many as the product of
+  /// its mesh) and runs its `init` program. The sessions of all other ranks
+  /// must do so, too: this returns, or throws, when all have. The plan must
+  /// outlive the session.
+  Session(const planfile::Plan &plan, RankRange ranks,
           SessionOptions options = {});
   ~Session();
   Session(const Session &) = delete;
   Session &operator=(const Session &) = delete;
 
-  unsigned ranks() const;
+  RankRange ranks() const;
   const LoadReport &report() const;
 
   /// Primary names, in the plan's order.
@@ -127,8 +163,19 @@ public:
   /// Model buffers that the plan expects from the checkpoint.
   std::vector<std::string> bufferNames() const;
 
-  /// `name` may be an alias. Converts to the unit's storage dtype; rejects
-  /// other sizes. Padding is 0.
+  std::vector<std::int64_t> sizes(const TensorName &tensor) const;
+  /// What `rank`, one of the session's, holds of a tensor: at most 2 n - 1
+  /// boxes of n axes, in storage order; none if it holds nothing.
+  std::vector<BoxedTensor> boxes(const TensorName &tensor, unsigned rank) const;
+  /// Writes what the session's ranks hold of a box of a tensor, whoever holds
+  /// the rest. Converts to the tensor's dtype.
+  void setBox(const TensorName &tensor, const Box &box,
+              const TensorView &value);
+
+  // The same for a whole tensor. Reading throws if the session's ranks do not
+  // hold all of it.
+
+  /// Rejects other sizes. Padding is 0.
   void setParameter(std::string_view name, const TensorView &value);
   HostTensor parameter(std::string_view name) const;
   HostTensor gradient(std::string_view name) const;
@@ -143,8 +190,8 @@ public:
   /// after a run without update, for each whose reduced gradient has.
   std::vector<std::string> findDirtyPadding(bool withGradients) const;
 
-  /// Model buffers are replicated: every rank gets `value`; rank 0 is read. The
-  /// next run starts with `init`, which may read the buffer.
+  /// Model buffers are replicated: every rank gets `value`; the first is read.
+  /// The next run starts with `init`, which may read the buffer.
   void setBuffer(std::string_view name, const TensorView &value);
   HostTensor buffer(std::string_view name) const;
 

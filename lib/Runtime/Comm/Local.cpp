@@ -1,10 +1,8 @@
 //===- Local.cpp - Ranks as threads of one process ------------------------===//
 #include "Local.h"
 
-#include "../Counter.h"
 #include "../DTypes.h"
 #include "Reduce.h"
-#include "fsdp/Runtime/Error.h"
 
 #include <algorithm>
 #include <cstring>
@@ -29,18 +27,39 @@ namespace fsdp {
 
 class LocalComm : public Comm {
 public:
-  LocalComm(LocalWorld &world, LocalGroup &group, unsigned index)
-      : world(world), group(group), self(group.members[index]), index(index),
-        size(static_cast<unsigned>(group.members.size())), sources(size) {}
+  LocalComm(const Waits &waits, std::chrono::milliseconds timeout,
+            LocalGroup &shared, const Group &own)
+      : waits(waits), timeout(timeout), group(shared),
+        self(shared.members[own.index]), ranks(own.members), index(own.index),
+        size(static_cast<unsigned>(ranks.size())), sources(size) {}
 
   void prepare(std::span<const Collective> collectives) override {
     self.collectives.assign(collectives.begin(), collectives.end());
     latest.assign(collectives.size(), 0);
   }
 
-  void run(std::size_t which) override {
-    if (world.aborted.load(std::memory_order_relaxed))
-      fail();
+  void run(std::size_t first, std::size_t count) override {
+    waits.check();
+    for (std::size_t which = first; which != first + count; ++which)
+      run(which);
+  }
+
+  /// Collectives are done in the order in which they were run.
+  void drain(std::size_t first, std::size_t count) override {
+    std::uint64_t last = latest[first + count - 1];
+    for (unsigned peer = 0; peer != size; ++peer)
+      if (peer != index)
+        await(group.members[peer].done, last, peer, "read this rank's part");
+  }
+
+  void barrier() override {
+    self.posted.advance(++sequence);
+    awaitPosted();
+    self.done.advance(sequence);
+  }
+
+private:
+  void run(std::size_t which) {
     const Collective &mine = self.collectives[which];
     self.posted.advance(++sequence);
     switch (mine.kind) {
@@ -59,35 +78,17 @@ public:
     self.done.advance(sequence);
   }
 
-  void drain(std::size_t which) override {
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
-        await(group.members[peer].done, latest[which]);
-  }
-
-  void barrier() override {
-    self.posted.advance(++sequence);
-    awaitPosted();
-    self.done.advance(sequence);
-  }
-
-  void abort() noexcept override { world.aborted.store(true); }
-
-private:
-  [[noreturn]] static void fail() {
-    throw Error("stopped because another rank failed", Failure::RankFailed);
-  }
-
-  void await(Counter &counter, std::uint64_t goal) {
-    if (!counter.reached(goal) &&
-        !counter.await(goal, world.aborted, world.spins))
-      fail();
+  void await(Counter &counter, std::uint64_t goal, unsigned peer,
+             const char *deed) {
+    waits.await(counter, goal, timeout, [&] {
+      return "rank " + std::to_string(ranks[peer]) + " to " + deed;
+    });
   }
 
   void awaitPosted() {
     for (unsigned peer = 0; peer != size; ++peer)
       if (peer != index)
-        await(group.members[peer].posted, sequence);
+        await(group.members[peer].posted, sequence, peer, "join it");
   }
 
   void allGather(const Collective &mine, std::size_t which) {
@@ -97,7 +98,7 @@ private:
     for (unsigned i = 0; i != size; ++i) {
       unsigned peer = (index + i) % size;
       if (!mine.sourceStable && peer != index)
-        await(group.members[peer].posted, sequence);
+        await(group.members[peer].posted, sequence, peer, "join it");
       const std::byte *source = group.members[peer].collectives[which].source;
       std::byte *target = mine.target + peer * bytes;
       if (source != target)
@@ -129,16 +130,18 @@ private:
       unsigned peer = (index + i) % size;
       std::size_t at = begin(peer), count = begin(peer + 1) - at;
       // Even for nothing: the peer must have read this rank's source.
-      await(group.members[peer].posted, sequence);
+      await(group.members[peer].posted, sequence, peer, "sum its part");
       std::memcpy(mine.target + at * item,
                   group.members[peer].collectives[which].target + at * item,
                   count * item);
     }
   }
 
-  LocalWorld &world;
+  const Waits &waits;
+  std::chrono::milliseconds timeout;
   LocalGroup &group;
   LocalGroup::Member &self;
+  std::vector<unsigned> ranks; ///< Of the members.
   unsigned index, size;
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
@@ -147,15 +150,16 @@ private:
 
 } // namespace fsdp
 
-LocalWorld::LocalWorld(unsigned ranks) : spins(spinsFor(ranks)) {}
+LocalWorld::LocalWorld(unsigned ranks) : waits(ranks) {}
 LocalWorld::~LocalWorld() = default;
 
 std::unique_ptr<Comm> LocalWorld::openComm(unsigned communicator,
-                                           const Group &group) {
+                                           const Group &group,
+                                           std::chrono::milliseconds timeout) {
   std::lock_guard lock(mutex);
   std::unique_ptr<LocalGroup> &shared =
       groups[{communicator, group.members.front()}];
   if (!shared)
     shared = std::make_unique<LocalGroup>(group.members.size());
-  return std::make_unique<LocalComm>(*this, *shared, group.index);
+  return std::make_unique<LocalComm>(waits, timeout, *shared, group);
 }

@@ -10,9 +10,9 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_LOCAL_H
 #define FSDP_LIB_RUNTIME_COMM_LOCAL_H
 
+#include "../Waits.h"
 #include "fsdp/Runtime/Comm.h"
 
-#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -27,12 +27,13 @@ public:
   explicit LocalWorld(unsigned ranks);
   ~LocalWorld();
 
-  std::unique_ptr<Comm> openComm(unsigned communicator, const Group &group);
+  std::unique_ptr<Comm>
+  openComm(unsigned communicator, const Group &group,
+           std::chrono::milliseconds timeout = defaultTimeout);
+  void abort() noexcept { waits.abort(); }
 
 private:
-  friend class LocalComm;
-  std::atomic<bool> aborted{false};
-  unsigned spins;
+  Waits waits;
   std::mutex mutex;
   /// By communicator and first member.
   std::map<std::pair<unsigned, unsigned>, std::unique_ptr<LocalGroup>> groups;

@@ -1,10 +1,8 @@
 //===- LocalCUDA.cpp - Ranks as threads that share a GPU ------------------===//
 #include "LocalCUDA.h"
 
-#include "../Counter.h"
 #include "../DTypes.h"
 #include "../Device/CUDA/Device.h"
-#include "fsdp/Runtime/Error.h"
 
 #include <algorithm>
 #include <array>
@@ -41,11 +39,12 @@ namespace fsdp {
 
 class LocalCUDAComm : public Comm {
 public:
-  LocalCUDAComm(LocalCUDAWorld &world, LocalCUDAGroup &group, unsigned index,
-                CUDADevice &device, unsigned rank)
-      : world(world), group(group), self(group.members[index]), device(device),
-        index(index), size(static_cast<unsigned>(group.members.size())),
-        rank(rank), sources(size) {}
+  LocalCUDAComm(const Waits &waits, std::chrono::milliseconds timeout,
+                LocalCUDAGroup &shared, const Group &own, CUDADevice &device)
+      : waits(waits), timeout(timeout), group(shared),
+        self(shared.members[own.index]), device(device), ranks(own.members),
+        index(own.index), size(static_cast<unsigned>(ranks.size())),
+        sources(size) {}
 
   void prepare(std::span<const Collective> collectives) override {
     self.collectives.assign(collectives.begin(), collectives.end());
@@ -68,9 +67,33 @@ public:
     }
   }
 
-  void run(std::size_t which) override {
-    if (world.aborted.load(std::memory_order_relaxed))
-      fail();
+  void run(std::size_t first, std::size_t count) override {
+    waits.check();
+    for (std::size_t which = first; which != first + count; ++which)
+      run(which);
+  }
+
+  void drain(std::size_t first, std::size_t count) override {
+    for (std::size_t which = first; which != first + count; ++which)
+      drain(which);
+  }
+
+  void barrier() override {
+    device.synchronize();
+    self.posted.advance(++sequence);
+    for (unsigned peer = 0; peer != size; ++peer)
+      if (peer != index)
+        await(group.members[peer].posted, sequence, peer, "join it");
+    self.done.advance(sequence);
+  }
+
+private:
+  static constexpr std::size_t streamCount =
+      static_cast<std::size_t>(planfile::Stream::MAX) + 1;
+
+  CudaEvent event() const { return makeEvent(device.cuda(), ranks[index]); }
+
+  void run(std::size_t which) {
     const Collective &mine = self.collectives[which];
     cudaStream_t stream = device.stream(mine.stream);
     ++sequence;
@@ -95,46 +118,27 @@ public:
     self.done.advance(sequence);
   }
 
-  void drain(std::size_t which) override {
+  void drain(std::size_t which) {
     if (latest[which] == 0)
       return;
     cudaStream_t writer = device.selectedStream();
     for (unsigned peer = 0; peer != size; ++peer)
       if (peer != index) {
-        await(group.members[peer].done, latest[which]);
+        await(group.members[peer].done, latest[which], peer,
+              "read this rank's part");
         device.wait(writer, group.members[peer].events[which].done.get());
       }
   }
 
-  void barrier() override {
-    device.synchronize();
-    self.posted.advance(++sequence);
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
-        await(group.members[peer].posted, sequence);
-    self.done.advance(sequence);
-  }
-
-  void abort() noexcept override { world.aborted.store(true); }
-
-private:
-  static constexpr std::size_t streamCount =
-      static_cast<std::size_t>(planfile::Stream::MAX) + 1;
-
-  [[noreturn]] static void fail() {
-    throw Error("stopped because another rank failed", Failure::RankFailed);
-  }
-
-  CudaEvent event() const { return makeEvent(device.cuda(), rank); }
-
-  void await(Counter &counter, std::uint64_t goal) {
-    if (!counter.reached(goal) &&
-        !counter.await(goal, world.aborted, world.spins))
-      fail();
+  void await(Counter &counter, std::uint64_t goal, unsigned peer,
+             const char *deed) {
+    waits.await(counter, goal, timeout, [&] {
+      return "rank " + std::to_string(ranks[peer]) + " to " + deed;
+    });
   }
 
   void awaitSource(unsigned peer, std::size_t which, cudaStream_t stream) {
-    await(group.members[peer].posted, sequence);
+    await(group.members[peer].posted, sequence, peer, "join it");
     device.wait(stream, group.members[peer].events[which].ready.get());
   }
 
@@ -203,7 +207,7 @@ private:
       unsigned peer = (index + i) % size;
       LocalCUDAGroup::Member &other = group.members[peer];
       std::size_t at = begin(peer) * item;
-      await(other.posted, sequence);
+      await(other.posted, sequence, peer, "sum its part");
       device.wait(stream, other.events[which].summed.get());
       copy(stream, mine.target + at, other.collectives[which].target + at,
            begin(peer + 1) * item - at);
@@ -215,11 +219,13 @@ private:
     std::size_t chunk = 0;
   };
 
-  LocalCUDAWorld &world;
+  const Waits &waits;
+  std::chrono::milliseconds timeout;
   LocalCUDAGroup &group;
   LocalCUDAGroup::Member &self;
   CUDADevice &device;
-  unsigned index, size, rank;
+  std::vector<unsigned> ranks; ///< Of the members.
+  unsigned index, size;
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
   std::vector<const std::byte *> sources;
@@ -228,17 +234,18 @@ private:
 
 } // namespace fsdp
 
-LocalCUDAWorld::LocalCUDAWorld(unsigned ranks) : spins(spinsFor(ranks)) {}
+LocalCUDAWorld::LocalCUDAWorld(unsigned ranks) : waits(ranks) {}
 LocalCUDAWorld::~LocalCUDAWorld() = default;
 
-std::unique_ptr<Comm> LocalCUDAWorld::openComm(unsigned communicator,
-                                               const Group &group,
-                                               CUDADevice &device) {
+std::unique_ptr<Comm>
+LocalCUDAWorld::openComm(unsigned communicator, const Group &group,
+                         CUDADevice &device,
+                         std::chrono::milliseconds timeout) {
   std::lock_guard lock(mutex);
   std::unique_ptr<LocalCUDAGroup> &shared =
       groups[{communicator, group.members.front()}];
   if (!shared)
     shared = std::make_unique<LocalCUDAGroup>(group.members.size());
-  return std::make_unique<LocalCUDAComm>(*this, *shared, group.index, device,
-                                         group.members[group.index]);
+  return std::make_unique<LocalCUDAComm>(waits, timeout, *shared, group,
+                                         device);
 }

@@ -10,9 +10,9 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_LOCALCUDA_H
 #define FSDP_LIB_RUNTIME_COMM_LOCALCUDA_H
 
+#include "../Waits.h"
 #include "fsdp/Runtime/Comm.h"
 
-#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -29,13 +29,13 @@ public:
   explicit LocalCUDAWorld(unsigned ranks);
   ~LocalCUDAWorld();
 
-  std::unique_ptr<Comm> openComm(unsigned communicator, const Group &group,
-                                 CUDADevice &device);
+  std::unique_ptr<Comm>
+  openComm(unsigned communicator, const Group &group, CUDADevice &device,
+           std::chrono::milliseconds timeout = defaultTimeout);
+  void abort() noexcept { waits.abort(); }
 
 private:
-  friend class LocalCUDAComm;
-  std::atomic<bool> aborted{false};
-  unsigned spins;
+  Waits waits;
   std::mutex mutex;
   /// By communicator and first member.
   std::map<std::pair<unsigned, unsigned>, std::unique_ptr<LocalCUDAGroup>>

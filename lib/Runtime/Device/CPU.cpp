@@ -156,13 +156,14 @@ public:
     CPUAllocator::install();
   }
 
-  std::unique_ptr<Device> openDevice(unsigned) override {
+  std::unique_ptr<Device> openDevice(const RankContext &) override {
     return std::make_unique<CPUDevice>();
   }
-  std::unique_ptr<Comm> openComm(unsigned, unsigned communicator,
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &) override {
-    return world.openComm(communicator, group);
+    return world.openComm(communicator, group, rank.timeout);
   }
+  void abort() noexcept override { world.abort(); }
 
 private:
   LocalWorld world;

@@ -65,8 +65,7 @@ public:
           std::lock_guard lock(mutex);
           if (!error)
             error = std::current_exception();
-          if (ranks[r].comm)
-            ranks[r].comm->abort();
+          world.abort();
         }
       });
     for (std::thread &thread : threads)
@@ -99,8 +98,8 @@ TEST(CUDAComm, GatherAnnouncesItsSourceAndWaitsForThePeers) {
   fake.takeLog('a');
   ranks.run([&](Rank &rank) {
     rank.device->enter();
-    rank.comm->run(0);
-    rank.comm->drain(0);
+    rank.comm->run(0, 1);
+    rank.comm->drain(0, 1);
   });
   EXPECT_THAT(fake.takeLog('a'),
               ElementsAre("setDevice 0", "useStream a.compute",
@@ -121,7 +120,7 @@ TEST(CUDAComm, GatherOfAStableSourceWaitsForNobody) {
   });
   fake.takeLog('b');
   fake.enter('b');
-  ranks.ranks[1].comm->run(0); // alone
+  ranks.ranks[1].comm->run(0, 1); // alone
   EXPECT_THAT(fake.takeLog('b'),
               ElementsAre("memcpyAsync b.m0+4112 = b.m0+0 x 16 on b.gather",
                           "memcpyAsync b.m0+4128 = c.m0+0 x 16 on b.gather",
@@ -137,7 +136,7 @@ TEST(CUDAComm, GatherLeavesAPieceThatIsInPlace) {
     c.source = c.target;
     rank.comm->prepare(std::span(&c, 1));
     fake.takeLog('a');
-    rank.comm->run(0);
+    rank.comm->run(0, 1);
   });
   EXPECT_THAT(fake.takeLog('a'), ElementsAre("eventRecord a.e1 on a.gather"));
 }
@@ -154,7 +153,7 @@ TEST(CUDAComm, ReduceScatterSumsItsSlice) {
     rank.comm->prepare(std::span(&c, 1));
   });
   EXPECT_THAT(fake.takeLog('b'), Contains("malloc 8192")); // scratch
-  ranks.run([&](Rank &rank) { rank.comm->run(0); });
+  ranks.run([&](Rank &rank) { rank.comm->run(0, 1); });
   EXPECT_THAT(fake.takeLog('b'),
               ElementsAre("eventRecord b.e0 on b.reduce",
                           "streamWaitEvent a.e0 by b.reduce",
@@ -174,7 +173,7 @@ TEST(CUDAComm, AllReduceSumsASliceAndFetchesTheOthers) {
     rank.comm->prepare(std::span(&c, 1));
   });
   fake.takeLog('b');
-  ranks.run([&](Rank &rank) { rank.comm->run(0); });
+  ranks.run([&](Rank &rank) { rank.comm->run(0, 1); });
   EXPECT_THAT(fake.takeLog('b'),
               ElementsAre("eventRecord b.e0 on b.all_reduce",
                           "streamWaitEvent a.e0 by b.all_reduce",
@@ -203,7 +202,7 @@ TEST(CUDAComm, DrainOfWhatNeverRanIsNothing) {
     Collective c = gather(rank, 4);
     rank.comm->prepare(std::span(&c, 1));
     fake.takeLog('a');
-    rank.comm->drain(0);
+    rank.comm->drain(0, 1);
   });
   EXPECT_THAT(fake.takeLog('a'), IsEmpty());
 }
@@ -219,11 +218,11 @@ TEST(CUDAComm, AbortWakesWhoeverWaits) {
   ranks.run([&](Rank &rank) {
     if (rank.rank == 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      rank.comm->abort();
+      ranks.world.abort();
       return;
     }
     try {
-      rank.comm->run(0);
+      rank.comm->run(0, 1);
     } catch (const Error &error) {
       EXPECT_EQ(error.kind(), Failure::RankFailed);
       EXPECT_STREQ(error.what(), "stopped because another rank failed");
@@ -231,7 +230,7 @@ TEST(CUDAComm, AbortWakesWhoeverWaits) {
     }
   });
   EXPECT_EQ(stopped, 2u);
-  EXPECT_THROW(ranks.ranks[2].comm->run(0), Error); // later ones, too
+  EXPECT_THROW(ranks.ranks[2].comm->run(0, 1), Error); // later ones, too
 }
 
 TEST(CUDAComm, ErrorsNameTheRank) {
@@ -244,7 +243,7 @@ TEST(CUDAComm, ErrorsNameTheRank) {
   fake.enter('b');
   fake.api.memcpyAsync = [](auto...) { return cudaErrorUnknown; };
   try {
-    ranks.ranks[1].comm->run(0);
+    ranks.ranks[1].comm->run(0, 1);
     FAIL();
   } catch (const Error &error) {
     EXPECT_STREQ(error.what(), "rank 1: cudaMemcpyAsync: it is broken");
@@ -300,7 +299,7 @@ void runSteps(unsigned count, unsigned seed) {
       for (unsigned i = 0; i != 3; ++i) {
         device.record(Stream::Compute, 0, i);
         device.wait(streams[i], 0, i);
-        rank.comm->run(i);
+        rank.comm->run(i, 1);
         device.record(streams[i], 0, 3 + i);
       }
       for (unsigned i = 0; i != 3; ++i) {
@@ -314,7 +313,7 @@ void runSteps(unsigned count, unsigned seed) {
         });
       }
       for (unsigned i = 0; i != 3; ++i)
-        rank.comm->drain(i);
+        rank.comm->drain(i, 1);
       write(0, n, NAN);
       write(2048, n * count, NAN);
       write(4096, n, NAN);

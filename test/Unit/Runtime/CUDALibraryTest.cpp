@@ -13,7 +13,7 @@ TEST(CUDALibrary, OpensAndSaysThatThereIsNoDriver) {
   std::unique_ptr<Backend> backend = loadBackend(FSDP_CUDA_LIBRARY, 2);
   ASSERT_NE(backend, nullptr);
   try {
-    std::unique_ptr<Device> device = backend->openDevice(1);
+    std::unique_ptr<Device> device = backend->openDevice({.rank = 1});
     EXPECT_EQ(device->torchDevice(), c10::Device(c10::kCUDA, 0));
   } catch (const Error &error) {
     EXPECT_THAT(error.what(), StartsWith("rank 1: cudaSetDevice: "));

@@ -27,15 +27,16 @@ class FakeBackend : public Backend {
 public:
   FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), world(ranks) {}
 
-  std::unique_ptr<Device> openDevice(unsigned rank) override {
-    fake.enter(static_cast<char>('a' + rank));
-    return std::make_unique<FakeDevice>(fake.api, rank);
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    fake.enter(static_cast<char>('a' + rank.rank));
+    return std::make_unique<FakeDevice>(fake.api, rank.rank);
   }
-  std::unique_ptr<Comm> openComm(unsigned, unsigned communicator,
+  std::unique_ptr<Comm> openComm(const RankContext &, unsigned communicator,
                                  const Group &group, Device &device) override {
     return world.openComm(communicator, group,
                           static_cast<CUDADevice &>(device));
   }
+  void abort() noexcept override { world.abort(); }
 
 private:
   FakeCuda &fake;

@@ -105,13 +105,14 @@ class GuardedBackend : public Backend {
 public:
   explicit GuardedBackend(std::vector<std::uint64_t> pages)
       : local(makeLocalBackend(1)), pages(std::move(pages)) {}
-  std::unique_ptr<Device> openDevice(unsigned) override {
+  std::unique_ptr<Device> openDevice(const RankContext &) override {
     return std::make_unique<GuardedDevice>(pages);
   }
-  std::unique_ptr<Comm> openComm(unsigned rank, unsigned communicator,
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &device) override {
     return local->openComm(rank, communicator, group, device);
   }
+  void abort() noexcept override { local->abort(); }
 
 private:
   std::unique_ptr<Backend> local;

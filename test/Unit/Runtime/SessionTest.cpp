@@ -1,6 +1,5 @@
 //===- SessionTest.cpp - Whole steps against ATen by hand -----------------===//
-#include "Support/TestPlan.h"
-#include "Tensors.h"
+#include "SmallModel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,25 +33,6 @@ TORCH_LIBRARY_IMPL(fsdp_test, CPU, library) {
   library.impl("throws_new", throwFromProbe);
 }
 
-/// A session together with the bytes of its plan.
-struct Loaded {
-  explicit Loaded(TestPlan plan, unsigned ranks, SessionOptions options = {})
-      : bytes(plan.flatbuffer()),
-        session(*planfile::GetPlan(bytes.data()), ranks, std::move(options)) {}
-  std::vector<std::uint8_t> bytes;
-  Session session;
-};
-
-at::Tensor initialW() { return at::arange(16, at::kFloat).view({4, 4}) / 7; }
-at::Tensor initialB() { return at::arange(4, at::kFloat) / 3; }
-
-/// Another batch for every rank and step. Positive, since AdamW makes much of
-/// the rounding of a gradient that is nearly zero.
-at::Tensor batch(unsigned step, unsigned rank) {
-  return at::sin(at::arange(8, at::kFloat).view({2, 4}) + 3.0 * step + rank) +
-         1.5;
-}
-
 /// loss = sum(x w + b), gradients and update with ATen alone.
 struct Expected {
   at::Tensor w = initialW(), b = initialB(), gw, gb;
@@ -76,35 +56,6 @@ struct Expected {
                       lr, 0.9, 0.999, 0.01, 1e-8, false, false);
   }
 };
-
-void feed(Session &session, unsigned step) {
-  for (unsigned r = 0; r != session.ranks(); ++r)
-    session.setInput(r, 0, toHost(batch(step, r)));
-}
-
-void load(Session &session) {
-  session.setParameter("tied.w", toHost(initialW()));
-  session.setParameter("b", toHost(initialB().to(at::kDouble)));
-}
-
-/// The small plan on a mesh of two replicas of two shards.
-TestPlan makeHybridPlan() {
-  TestPlan plan = makeSmallPlan(2);
-  plan.mesh = {{"replica", 2}, {"shard", 2}};
-  plan.communicators = {{"shard", {1}}, {"replica", {0}}};
-  std::uint32_t loss = 0;
-  while (plan.buffers[loss].role != BufferRole::Loss)
-    ++loss;
-  auto &commands = plan.programs.back().commands;
-  TestPlan::Command update = commands.back();
-  commands.pop_back();
-  std::uint32_t gradient = plan.units[0].gradient;
-  plan.on(Stream::AllReduce, Role::Backward);
-  plan.allReduce(gradient, gradient, 0, 1, 2, 1);
-  plan.allReduce(loss, loss, planfile::none, 1, 2, 1);
-  plan.programs.back().commands.push_back(update);
-  return plan;
-}
 
 void compare(TestPlan plan, unsigned ranks) {
   Loaded loaded(std::move(plan), ranks);
@@ -230,6 +181,72 @@ TEST(Session, RolesOverlap) {
   EXPECT_TRUE(at::allclose(toTorch(session.parameter("w")), expected.w));
 }
 
+/// A backend of CPU ranks that notes each call of `run`.
+class CountingBackend : public Backend {
+public:
+  explicit CountingBackend(std::vector<std::size_t> &counts) : counts(counts) {}
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    return local->openDevice(rank);
+  }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &device) override {
+    return std::make_unique<CountingComm>(
+        local->openComm(rank, communicator, group, device), counts);
+  }
+  void abort() noexcept override { local->abort(); }
+
+private:
+  struct CountingComm : Comm {
+    CountingComm(std::unique_ptr<Comm> comm, std::vector<std::size_t> &counts)
+        : comm(std::move(comm)), counts(counts) {}
+    void prepare(std::span<const Collective> list) override {
+      comm->prepare(list);
+    }
+    void run(std::size_t first, std::size_t count) override {
+      counts.push_back(count);
+      comm->run(first, count);
+    }
+    void drain(std::size_t first, std::size_t count) override {
+      comm->drain(first, count);
+    }
+    void barrier() override { comm->barrier(); }
+    std::unique_ptr<Comm> comm;
+    std::vector<std::size_t> &counts;
+  };
+
+  std::unique_ptr<Backend> local = makeLocalBackend(1);
+  std::vector<std::size_t> &counts;
+};
+
+// A backend issues them together; what they took is told of each.
+TEST(Session, CollectivesOfAGroupAreOneCall) {
+  TestPlan plan = makeSmallPlan(1);
+  std::vector<TestPlan::Command> &commands = plan.programs.back().commands;
+  auto gather = std::ranges::find(commands, planfile::Step::AllGather,
+                                  &TestPlan::Command::type);
+  gather->group = 0;
+  commands.insert(gather, 2, *gather);
+  std::vector<std::size_t> counts;
+  SessionOptions options;
+  options.backend = std::make_unique<CountingBackend>(counts);
+  options.timed = true;
+  Loaded loaded(std::move(plan), 1, std::move(options));
+  load(loaded.session);
+  feed(loaded.session, 0);
+  loaded.session.run();
+  EXPECT_THAT(counts, testing::ElementsAre(3, 1, 1));
+  std::vector<Span> spans = loaded.session.spans();
+  std::erase_if(spans, [](const Span &span) {
+    return span.program != 1 || span.isDrain || span.command > 2;
+  });
+  ASSERT_EQ(spans.size(), 3u);
+  for (std::uint32_t i = 0; i != 3; ++i) {
+    EXPECT_EQ(spans[i].command, i);
+    EXPECT_LE(spans[i].begin, spans[i].end);
+    EXPECT_TRUE(i == 0 || spans[i].begin == spans[i - 1].end);
+  }
+}
+
 // The order of collectives on two threads would be a matter of chance.
 TEST(Session, CollectivesOnTheComputeStreamCannotOverlap) {
   SessionOptions options;
@@ -261,9 +278,9 @@ TEST(Session, SpansTellWhatWasRun) {
     EXPECT_EQ(count, plan.programs()->Get(1)->commands()->size());
 }
 
-// A reduction's source is overwritten on both threads, in no order: each of
+// A reduction's source is overwritten on three streams, in no order: each of
 // them waits until all ranks have read it.
-TEST(Session, EachThreadWaitsBeforeItOverwritesASource) {
+TEST(Session, EachStreamWaitsBeforeItOverwritesASource) {
   TestPlan plan = makeOverlappingPlan(2);
   std::uint32_t flat = plan.units[0].gradient - 1;
   std::int64_t half = plan.buffers[flat].sizes[0] / 2;
@@ -278,6 +295,7 @@ TEST(Session, EachThreadWaitsBeforeItOverwritesASource) {
   std::uint32_t first = addHalf(0), second = addHalf(1);
   plan.on(Stream::Compute, Role::Update).zero(first);
   plan.on(Stream::Reduce, Role::Update).zero(second);
+  plan.on(Stream::Gather, Role::Update).zero(second);
 
   SessionOptions options;
   options.timed = options.overlap = true;
@@ -293,11 +311,12 @@ TEST(Session, EachThreadWaitsBeforeItOverwritesASource) {
         commands.Get(span.command)->step_type() ==
             planfile::Step::ReduceScatter)
       drains.emplace_back(span.rank, span.stream);
-  EXPECT_THAT(drains,
-              testing::UnorderedElementsAre(testing::Pair(0, Stream::Compute),
-                                            testing::Pair(0, Stream::Reduce),
-                                            testing::Pair(1, Stream::Compute),
-                                            testing::Pair(1, Stream::Reduce)));
+  EXPECT_THAT(
+      drains,
+      testing::UnorderedElementsAre(
+          testing::Pair(0, Stream::Compute), testing::Pair(0, Stream::Gather),
+          testing::Pair(0, Stream::Reduce), testing::Pair(1, Stream::Compute),
+          testing::Pair(1, Stream::Gather), testing::Pair(1, Stream::Reduce)));
 }
 
 TEST(Session, CanarySeesTheHighestByte) {

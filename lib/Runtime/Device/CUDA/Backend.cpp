@@ -152,24 +152,29 @@ class CUDABackend : public Backend {
 public:
   explicit CUDABackend(unsigned ranks) : world(ranks) {}
 
-  std::unique_ptr<Device> openDevice(unsigned rank) override {
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     const CudaApi &api = cudaApi();
     // Ask CUDA first: its sentence is better than PyTorch's.
-    api.check(api.setDevice(0), "cudaSetDevice", rank);
+    api.check(api.setDevice(static_cast<int>(rank.device)), "cudaSetDevice",
+              rank.rank);
     installAllocator();
-    return std::make_unique<CUDADevice>(api, rank);
+    return std::make_unique<CUDADevice>(api, rank.rank, rank.device);
   }
-  std::unique_ptr<Comm> openComm(unsigned, unsigned communicator,
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &device) override {
     return world.openComm(communicator, group,
-                          static_cast<CUDADevice &>(device));
+                          static_cast<CUDADevice &>(device), rank.timeout);
   }
+  void abort() noexcept override { world.abort(); }
 
 private:
   LocalCUDAWorld world;
 };
 
 } // namespace
+
+/// Of the calling thread's rank.
+static c10::DeviceIndex currentGPU() { return c10::cuda::current_device(); }
 
 const CudaApi &fsdp::cudaApi() {
   static const CudaApi api{
@@ -201,15 +206,15 @@ const CudaApi &fsdp::cudaApi() {
       .useStream =
           [](cudaStream_t stream) {
             c10::cuda::setCurrentCUDAStream(
-                stream ? c10::cuda::getStreamFromExternal(stream, 0)
-                       : c10::cuda::getDefaultCUDAStream(0));
+                stream ? c10::cuda::getStreamFromExternal(stream, currentGPU())
+                       : c10::cuda::getDefaultCUDAStream(currentGPU()));
           },
       .warmUp = [] { at::cuda::getCurrentCUDABlasHandle(); },
       .sum =
           [](const Sum &sum, cudaStream_t stream) {
             c10::cuda::CUDAStreamGuard guard(
-                c10::cuda::getStreamFromExternal(stream, 0));
-            addInOrder(sum, {c10::kCUDA, 0});
+                c10::cuda::getStreamFromExternal(stream, currentGPU()));
+            addInOrder(sum, {c10::kCUDA, currentGPU()});
           },
   };
   return api;

@@ -54,9 +54,9 @@ static Places places;
 // The device
 //===----------------------------------------------------------------------===//
 
-CUDADevice::CUDADevice(const CudaApi &api, unsigned rank)
-    : api(api), rank(rank) {
-  check(api.setDevice(0), "cudaSetDevice");
+CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index)
+    : api(api), rank(rank), index(index) {
+  check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
   for (CudaStream &stream : streams) {
     // Non-blocking: nothing may wait for the legacy stream by itself.
     cudaStream_t made = nullptr;
@@ -80,7 +80,7 @@ CUDADevice::~CUDADevice() {
 
 void CUDADevice::enter() {
   current = this;
-  check(api.setDevice(0), "cudaSetDevice");
+  check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
   select(Stream::Compute);
 }
 

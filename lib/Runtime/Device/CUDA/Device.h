@@ -1,9 +1,9 @@
 //===- Device.h - One rank's share of a GPU ---------------------*- C++ -*-===//
 //
-// Several ranks, threads of one process, share the process' first GPU. Each
-// has memory, streams and events of its own. Operators that allocate follow
-// the rank's script: what it does not foresee comes from PyTorch's caching
-// allocator, on the stream in use.
+// Several ranks, threads of one process, share one GPU. Each has memory,
+// streams and events of its own. Operators that allocate follow the rank's
+// script: what it does not foresee comes from PyTorch's caching allocator, on
+// the stream in use.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_DEVICE_CUDA_DEVICE_H
@@ -20,10 +20,13 @@ namespace fsdp {
 
 class CUDADevice : public Device {
 public:
-  CUDADevice(const CudaApi &api, unsigned rank);
+  /// `index`: of the GPU on this machine.
+  CUDADevice(const CudaApi &api, unsigned rank, unsigned index = 0);
   ~CUDADevice() override;
 
-  c10::Device torchDevice() const override { return {c10::kCUDA, 0}; }
+  c10::Device torchDevice() const override {
+    return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+  }
   void enter() override;
   void leave() override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
@@ -58,7 +61,7 @@ private:
   using Block = std::unique_ptr<void, std::function<void(void *)>>;
 
   const CudaApi &api;
-  unsigned rank;
+  unsigned rank, index;
   planfile::Stream selected = planfile::Stream::Compute;
   std::vector<Block> blocks;
   std::array<CudaStream, static_cast<std::size_t>(planfile::Stream::MAX) + 1>

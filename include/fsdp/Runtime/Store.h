@@ -1,0 +1,40 @@
+//===- Store.h - Where the processes of a run meet --------------*- C++ -*-===//
+//
+// Small values by name, seen by all processes of a run: what ranks exchange
+// before they have communicators, and when one of them fails. A run uses each
+// key once; who reuses a store gives every run keys of its own. May be called
+// from any thread. Throws `fsdp::Error` if the others cannot be reached.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_STORE_H
+#define FSDP_RUNTIME_STORE_H
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace fsdp {
+
+class Store {
+public:
+  virtual ~Store() = default;
+
+  virtual void set(const std::string &key, const std::string &value) = 0;
+
+  /// Waits until the key is set; nothing if `timeout` is over before.
+  virtual std::optional<std::string> get(const std::string &key,
+                                         std::chrono::milliseconds timeout) = 0;
+
+  /// Adds to a counter, which starts at 0, and returns the sum. Counters and
+  /// values do not share keys.
+  virtual std::int64_t add(const std::string &key, std::int64_t amount) = 0;
+};
+
+/// In the memory of this process.
+std::shared_ptr<Store> makeLocalStore();
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_STORE_H

@@ -1,0 +1,99 @@
+//===- Rendezvous.cpp - The sessions of one run ---------------------------===//
+#include "Rendezvous.h"
+
+#include "Text.h"
+#include "fsdp/Archive/WriteFile.h"
+
+#include <utility>
+
+using namespace fsdp;
+using namespace std::chrono_literals;
+
+/// How long a wait goes on before it looks at what else has happened.
+static constexpr auto slice = 100ms;
+
+/// The first failure: the exit code as a digit, then the sentence.
+static const char *const failureKey = "failure";
+
+static Error readFailure(const std::string &value) {
+  return Error(value.substr(1), static_cast<Failure>(value[0] - '0'));
+}
+
+Rendezvous::Rendezvous(std::shared_ptr<Store> given, RankRange here,
+                       unsigned worldSize, std::chrono::milliseconds timeout)
+    : store(std::move(given)), here(here), worldSize(worldSize),
+      timeout(timeout) {
+  if (!isAlone() && !store)
+    throw Error("a session with some of the plan's ranks needs a store, where "
+                "it meets the others");
+}
+
+Rendezvous::~Rendezvous() {
+  isOver.store(true);
+  if (watcher.joinable())
+    watcher.join();
+}
+
+void Rendezvous::watch(std::function<void(const Error &)> onFailure) {
+  if (isAlone())
+    return;
+  archive::SignalsBlocked blocked;
+  watcher = std::thread([this, onFailure = std::move(onFailure)] {
+    try {
+      while (!isOver.load())
+        if (auto failure = store->get(failureKey, slice))
+          return onFailure(readFailure(*failure));
+    } catch (const std::exception &error) {
+      onFailure(Error(error.what(), Failure::RankFailed));
+    }
+  });
+}
+
+Error Rendezvous::fail(const Error &error) {
+  if (isAlone())
+    return error;
+  try {
+    if (store->add("failures", 1) == 1)
+      store->set(failureKey, std::to_string(error.exitCode()) + error.what());
+    else if (auto first = store->get(failureKey, timeout))
+      return readFailure(*first);
+  } catch (const std::exception &) {
+    // Nobody can be told.
+  }
+  return error;
+}
+
+std::string Rendezvous::await(const std::string &key,
+                              const std::function<std::string()> &describe) {
+  auto end = std::chrono::steady_clock::now() + timeout;
+  do {
+    if (auto value = store->get(
+            key, std::min<std::chrono::milliseconds>(slice, timeout)))
+      return *value;
+    if (auto failure = store->get(failureKey, 0ms))
+      throw readFailure(*failure);
+  } while (std::chrono::steady_clock::now() < end);
+  throw Error("waited " + spellSeconds(timeout) + " for " + describe());
+}
+
+void Rendezvous::meet(const std::string &deed) {
+  if (isAlone())
+    return;
+  if (store->add(deed, here.count) == worldSize)
+    store->set(deed + ": all", "");
+  await(deed + ": all", [&] {
+    return "all " + std::to_string(worldSize) + " ranks to " + deed + "; " +
+           std::to_string(store->add(deed, 0)) + " have";
+  });
+}
+
+std::string Rendezvous::share(const std::string &key,
+                              const std::string &value) {
+  if (isAlone())
+    return value;
+  if (here.first == 0) {
+    store->set(key, value);
+    return value;
+  }
+  return await(key, [&] { return "the " + key + " of rank 0"; });
+}

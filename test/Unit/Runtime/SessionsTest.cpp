@@ -1,0 +1,377 @@
+//===- SessionsTest.cpp - A run of two sessions ---------------------------===//
+//
+// Two sessions of two ranks each in one process, each driven by a thread of its
+// own, as two processes would be. They share memory and a store.
+//
+//===----------------------------------------------------------------------===//
+#include "SmallModel.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+using namespace fsdp;
+using namespace fsdp::test;
+using planfile::Role;
+using planfile::Stream;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// One session's view of a local backend that several share. Its `abort` stops
+/// its own ranks where `beforeComm` waits; all others wait in the shared one.
+class SharedBackend : public Backend {
+public:
+  using Hook = std::function<void(const RankContext &, std::atomic<bool> &)>;
+
+  SharedBackend(std::shared_ptr<Backend> shared, Hook beforeDevice = {},
+                Hook beforeComm = {})
+      : shared(std::move(shared)), beforeDevice(std::move(beforeDevice)),
+        beforeComm(std::move(beforeComm)) {}
+
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    if (beforeDevice)
+      beforeDevice(rank, aborted);
+    return shared->openDevice(rank);
+  }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &device) override {
+    if (beforeComm)
+      beforeComm(rank, aborted);
+    return shared->openComm(rank, communicator, group, device);
+  }
+  void abort() noexcept override {
+    aborted.store(true);
+    shared->abort();
+  }
+
+private:
+  std::shared_ptr<Backend> shared;
+  Hook beforeDevice, beforeComm;
+  std::atomic<bool> aborted{false};
+};
+
+/// What the two sessions of one run have in common.
+struct TwoSessions {
+  std::shared_ptr<Backend> backend = makeLocalBackend(4);
+  std::shared_ptr<Store> store = makeLocalStore();
+  std::chrono::milliseconds timeout = 20s;
+  SharedBackend::Hook beforeDevice, beforeComm;
+  bool overlap = false;
+
+  SessionOptions options() {
+    SessionOptions result;
+    result.backend =
+        std::make_unique<SharedBackend>(backend, beforeDevice, beforeComm);
+    result.store = store;
+    result.timeout = timeout;
+    return result;
+  }
+
+  /// Runs `job` for ranks 0 and 1, and for ranks 2 and 3; returns what each has
+  /// thrown.
+  template <typename Job>
+  std::array<std::optional<Error>, 2> run(const Job &job) {
+    std::array<std::optional<Error>, 2> errors;
+    auto half = [&](unsigned number) {
+      try {
+        job(RankRange(2 * number, 2));
+      } catch (const Error &error) {
+        errors[number] = error;
+      }
+    };
+    std::thread second([&] { half(1); });
+    half(0);
+    second.join();
+    return errors;
+  }
+};
+
+/// All that a few steps leave behind, rank by rank.
+struct Outcome {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<BoxedTensor>> boxes;
+};
+
+constexpr unsigned steps = 5;
+
+void train(Session &session, Outcome &outcome) {
+  load(session);
+  session.setHyperParameters({.lr = 0.1});
+  for (unsigned step = 0; step != steps; ++step) {
+    feed(session, step);
+    session.run();
+    outcome.losses.push_back(session.loss());
+  }
+  using Kind = TensorName::Kind;
+  for (unsigned r = session.ranks().first; r != session.ranks().end(); ++r)
+    for (const char *name : {"w", "b"})
+      for (TensorName tensor :
+           {TensorName{Kind::Parameter, name, {}},
+            TensorName{Kind::Gradient, name, {}},
+            TensorName{Kind::OptimizerState, name, "exp_avg_sq"}})
+        outcome.boxes[std::to_string(r) + name +
+                      std::to_string(static_cast<int>(tensor.kind))] =
+            session.boxes(tensor, r);
+}
+
+void expectEqual(const std::vector<BoxedTensor> &boxes,
+                 const std::vector<BoxedTensor> &expected) {
+  ASSERT_EQ(boxes.size(), expected.size());
+  for (std::size_t i = 0; i != boxes.size(); ++i) {
+    EXPECT_EQ(boxes[i].box.offsets, expected[i].box.offsets);
+    EXPECT_EQ(boxes[i].value.sizes, expected[i].value.sizes);
+    EXPECT_EQ(boxes[i].value.bytes, expected[i].value.bytes);
+  }
+}
+
+TEST(Sessions, TrainAsOneDoes) {
+  for (const TestPlan &plan :
+       {makeSmallPlan(4), makeHybridPlan(), makeOverlappingPlan(4)}) {
+    Outcome expected;
+    {
+      Loaded loaded(plan, 4);
+      train(loaded.session, expected);
+    }
+    for (std::uint64_t chaos : {0, 1, 2}) {
+      TwoSessions both;
+      std::array<Outcome, 2> outcomes;
+      auto errors = both.run([&](RankRange ranks) {
+        SessionOptions options = both.options();
+        options.chaosSeed = chaos;
+        Loaded loaded(plan, ranks, std::move(options));
+        train(loaded.session, outcomes[ranks.first / 2]);
+      });
+      for (const std::optional<Error> &error : errors)
+        ASSERT_FALSE(error) << error->what();
+      std::size_t found = 0;
+      for (const Outcome &outcome : outcomes) {
+        EXPECT_EQ(outcome.losses, expected.losses);
+        for (const auto &[key, boxes] : outcome.boxes)
+          expectEqual(boxes, expected.boxes.at(key));
+        found += outcome.boxes.size();
+      }
+      EXPECT_EQ(found, expected.boxes.size());
+    }
+  }
+}
+
+// What one session lacks of a tensor, it does not make up.
+TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
+  TwoSessions both;
+  auto errors = both.run([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+    EXPECT_EQ(loaded.session.sizes({.name = "w", .state = {}}),
+              (std::vector<std::int64_t>{4, 4}));
+    EXPECT_THROW(
+        loaded.session.setInput(3 - ranks.first, 0, toHost(batch(0, 0))),
+        Error);
+    static_cast<void>(loaded.session.parameter("w"));
+  });
+  for (const std::optional<Error> &error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_STREQ(error->what(), "w: expected all of its shards in this "
+                                "session, found 2 of 4");
+  }
+}
+
+/// The small plan with an operator before all others that fails if input 1 is
+/// out of range.
+TestPlan makePickingPlan() {
+  TestPlan plan = makeSmallPlan(4);
+  TestPlan::Buffer index{planfile::BufferRole::Input, {1}};
+  index.dtype = planfile::DType::I64;
+  index.index = 1;
+  index.offset = plan.deviceBytes;
+  std::uint32_t i = plan.add(index);
+  TestPlan::Buffer picked{planfile::BufferRole::Transient, {1, 4}};
+  picked.offset = plan.deviceBytes + 64;
+  std::uint32_t p = plan.add(picked);
+  plan.deviceBytes += 128;
+  std::uint32_t x = 0;
+  while (plan.buffers[x].role != planfile::BufferRole::Input)
+    ++x;
+  plan.on(Stream::Compute, Role::Forward)
+      .launch(
+          "aten::index_select.out(Tensor self, int dim, Tensor index, *, "
+          "Tensor(a!) out) -> Tensor(a!)",
+          {std::int32_t(x), plan.integer(0), std::int32_t(i), std::int32_t(p)},
+          "pick");
+  auto &commands = plan.programs.back().commands;
+  std::rotate(commands.begin(), commands.end() - 1, commands.end());
+  return plan;
+}
+
+TEST(Sessions, ARankThatFailsStopsAllOfThem) {
+  TwoSessions both;
+  auto begin = std::chrono::steady_clock::now();
+  auto errors = both.run([&](RankRange ranks) {
+    Loaded loaded(makePickingPlan(), ranks, both.options());
+    Session &session = loaded.session;
+    load(session);
+    for (unsigned step = 0; step != 3; ++step) {
+      feed(session, step);
+      for (unsigned r = ranks.first; r != ranks.end(); ++r)
+        session.setInput(r, 1,
+                         toHost(at::full({1}, r == 1 ? step : 0, at::kLong)));
+      session.run();
+    }
+  });
+  for (const std::optional<Error> &error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                StartsWith("rank 1, step 3, program step, "
+                           "aten::index_select.out, node pick: "));
+    EXPECT_EQ(error->kind(), Failure::RankFailed);
+  }
+  EXPECT_STREQ(errors[0]->what(), errors[1]->what());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, both.timeout);
+}
+
+TEST(Sessions, ARankThatIsMissedIsNamed) {
+  TwoSessions both;
+  both.timeout = 300ms;
+  auto errors = both.run([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+    load(loaded.session);
+    feed(loaded.session, 0);
+    loaded.session.run();
+    if (ranks.first == 0)
+      return loaded.session.run();
+    // Told without asking.
+    for (;;) {
+      static_cast<void>(loaded.session.loss());
+      std::this_thread::sleep_for(10ms);
+    }
+  });
+  for (const std::optional<Error> &error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), testing::MatchesRegex(
+                                   "rank [01], step 2, program step, "
+                                   "AllGather, unit u: waited 0.3 s for rank "
+                                   "[23] to join it"));
+  }
+  EXPECT_STREQ(errors[0]->what(), errors[1]->what());
+}
+
+// One rank has no device; the others wait for it in a call of the backend.
+TEST(Sessions, ARankThatFailsToOpenWakesAllOthers) {
+  TwoSessions both;
+  both.beforeDevice = [](const RankContext &rank, std::atomic<bool> &) {
+    if (rank.rank == 1)
+      throw Error("rank 1 has no device");
+  };
+  both.beforeComm = [](const RankContext &, std::atomic<bool> &aborted) {
+    while (!aborted.load())
+      std::this_thread::sleep_for(1ms);
+    throw Error("aborted");
+  };
+  auto errors = both.run([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+  });
+  for (const std::optional<Error> &error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_STREQ(error->what(), "rank 1 has no device");
+    EXPECT_EQ(error->kind(), Failure::Rejected);
+  }
+}
+
+TEST(Sessions, BackendsAreToldWhereARankIs) {
+  TwoSessions both;
+  std::array<RankContext, 4> seen;
+  both.beforeDevice = [&](const RankContext &rank, std::atomic<bool> &) {
+    seen[rank.rank] = rank;
+  };
+  auto errors = both.run([&](RankRange ranks) {
+    SessionOptions options = both.options();
+    options.device = 5 + ranks.first;
+    Loaded loaded(makeSmallPlan(4), ranks, std::move(options));
+  });
+  ASSERT_FALSE(errors[0] || errors[1]);
+  for (unsigned r = 0; r != 4; ++r) {
+    EXPECT_EQ(seen[r].localRank, r % 2);
+    EXPECT_EQ(seen[r].device, r < 2 ? 5u : 7u);
+    EXPECT_EQ(seen[r].store, both.store);
+    EXPECT_EQ(seen[r].timeout, both.timeout);
+  }
+}
+
+TEST(Sessions, MustHaveTheSameCollectives) {
+  TwoSessions both;
+  auto errors = both.run([&](RankRange ranks) {
+    TestPlan plan = makeSmallPlan(4);
+    auto &commands = plan.programs.back().commands;
+    if (ranks.first == 2)
+      commands.erase(std::ranges::find(commands, planfile::Step::ReduceScatter,
+                                       &TestPlan::Command::type));
+    Loaded loaded(plan, ranks, both.options());
+  });
+  for (const std::optional<Error> &error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_STREQ(error->what(),
+                 "rank 2: expected collective 2 of communicator shard to be "
+                 "reduce_scatter 256 bytes f32 u as on rank 0, found the end");
+    EXPECT_EQ(error->kind(), Failure::CheckFailed);
+  }
+}
+
+TEST(Sessions, OneThatIsMissedIsWaitedForOnlySoLong) {
+  TwoSessions both;
+  both.timeout = 200ms;
+  try {
+    Loaded loaded(makeSmallPlan(4), {0, 2}, both.options());
+    FAIL();
+  } catch (const Error &error) {
+    EXPECT_STREQ(error.what(), "waited 0.2 s for all 4 ranks to agree on the "
+                               "plan; 2 have");
+    EXPECT_EQ(error.kind(), Failure::Rejected);
+  }
+}
+
+TEST(Sessions, RanksMustBeThePlans) {
+  TwoSessions both;
+  auto refusal = [&](RankRange ranks, SessionOptions options) -> std::string {
+    try {
+      Loaded loaded(makeSmallPlan(4), ranks, std::move(options));
+    } catch (const Error &error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal({3, 2}, both.options()),
+            "expected some of the plan's 4 ranks, found 2 from 3 on");
+  EXPECT_EQ(refusal({0, 0}, both.options()),
+            "expected some of the plan's 4 ranks, found 0 from 0 on");
+  EXPECT_EQ(refusal({0, 2}, {}), "the plan is for 4 ranks, not for 2");
+  SessionOptions storeless = both.options();
+  storeless.store = nullptr;
+  EXPECT_EQ(refusal({0, 2}, std::move(storeless)),
+            "a session with some of the plan's ranks needs a store, where it "
+            "meets the others");
+  SessionOptions hasty;
+  hasty.timeout = 0ms;
+  EXPECT_EQ(refusal(4, std::move(hasty)),
+            "expected a time-out of at least 0.001 s, found 0 s");
+}
+
+TEST(LocalStore, SetsAddsAndWaits) {
+  std::shared_ptr<Store> store = makeLocalStore();
+  EXPECT_EQ(store->get("key", 5ms), std::nullopt);
+  EXPECT_EQ(store->add("count", 2), 2);
+  EXPECT_EQ(store->add("count", -3), -1);
+  std::thread setter([&] {
+    std::this_thread::sleep_for(5ms);
+    store->set("key", "value");
+  });
+  EXPECT_EQ(store->get("key", 20s), "value");
+  setter.join();
+}
+
+} // namespace

@@ -1,0 +1,62 @@
+//===- SmallModel.h - Training the small plan -------------------*- C++ -*-===//
+#ifndef FSDP_TEST_UNIT_RUNTIME_SMALLMODEL_H
+#define FSDP_TEST_UNIT_RUNTIME_SMALLMODEL_H
+
+#include "Support/TestPlan.h"
+#include "Tensors.h"
+
+namespace fsdp::test {
+
+/// A session together with the bytes of its plan.
+struct Loaded {
+  explicit Loaded(TestPlan plan, RankRange ranks, SessionOptions options = {})
+      : bytes(plan.flatbuffer()),
+        session(*planfile::GetPlan(bytes.data()), ranks, std::move(options)) {}
+  std::vector<std::uint8_t> bytes;
+  Session session;
+};
+
+inline at::Tensor initialW() {
+  return at::arange(16, at::kFloat).view({4, 4}) / 7;
+}
+inline at::Tensor initialB() { return at::arange(4, at::kFloat) / 3; }
+
+/// Another batch for every rank and step. Positive, since AdamW makes much of
+/// the rounding of a gradient that is nearly zero.
+inline at::Tensor batch(unsigned step, unsigned rank) {
+  return at::sin(at::arange(8, at::kFloat).view({2, 4}) + 3.0 * step + rank) +
+         1.5;
+}
+
+inline void feed(Session &session, unsigned step) {
+  for (unsigned r = session.ranks().first; r != session.ranks().end(); ++r)
+    session.setInput(r, 0, toHost(batch(step, r)));
+}
+
+inline void load(Session &session) {
+  session.setParameter("tied.w", toHost(initialW()));
+  session.setParameter("b", toHost(initialB().to(at::kDouble)));
+}
+
+/// The small plan on a mesh of two replicas of two shards.
+inline TestPlan makeHybridPlan() {
+  TestPlan plan = makeSmallPlan(2);
+  plan.mesh = {{"replica", 2}, {"shard", 2}};
+  plan.communicators = {{"shard", {1}}, {"replica", {0}}};
+  std::uint32_t loss = 0;
+  while (plan.buffers[loss].role != planfile::BufferRole::Loss)
+    ++loss;
+  auto &commands = plan.programs.back().commands;
+  TestPlan::Command update = commands.back();
+  commands.pop_back();
+  std::uint32_t gradient = plan.units[0].gradient;
+  plan.on(planfile::Stream::AllReduce, planfile::Role::Backward);
+  plan.allReduce(gradient, gradient, 0, 1, 2, 1);
+  plan.allReduce(loss, loss, planfile::none, 1, 2, 1);
+  plan.programs.back().commands.push_back(update);
+  return plan;
+}
+
+} // namespace fsdp::test
+
+#endif // FSDP_TEST_UNIT_RUNTIME_SMALLMODEL_H
