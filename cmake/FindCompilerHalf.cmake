@@ -24,6 +24,7 @@ set(CMAKE_CXX_STANDARD 17) # what LLVM 22 is built as
 separate_arguments(LLVM_DEFINITIONS_LIST NATIVE_COMMAND ${LLVM_DEFINITIONS})
 add_definitions(${LLVM_DEFINITIONS_LIST})
 include(TableGen)
+set(LLVM_TABLEGEN_EXE "${LLVM_TOOLS_BINARY_DIR}/llvm-tblgen") # as MLIRConfig does for mlir-tblgen
 include(AddLLVM)
 include(AddMLIR)
 include(HandleLLVMOptions)

@@ -20,9 +20,10 @@ using namespace fsdp::fuzz;
 static constexpr const char *pipelines[] = {
     "fsdp-pipeline{ranks=4}",
     "fsdp-pipeline{ranks=3 strategy=shard_grad_op wrap=size:64 optimizer=sgd "
-    "keep-output=true storage-dtype=bf16 remat=.* list=true}",
-    "fsdp-pipeline{ranks=4 device=cuda reshard=2 bucket-mode=copy "
-    "bucket-blocks=2 remat-budget=1000 raise-limit=true}",
+    "keep-output=true storage-dtype=bf16 remat=scope:.* "
+    "schedule=list}",
+    "fsdp-pipeline{ranks=4 device=cuda reshard-after-forward=2 "
+    "bucket=copy:units:2 remat=budget:1000}",
 };
 
 static void compile(Compiler &compiler, mlir::ModuleOp module,

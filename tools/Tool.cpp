@@ -6,6 +6,8 @@
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Archive/WriteFile.h"
 
+#include "llvm/Config/llvm-config.h"
+#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/ErrorHandling.h"
 #include "llvm/Support/PrettyStackTrace.h"
 #include "llvm/Support/raw_ostream.h"
@@ -32,8 +34,43 @@ void fsdp::initTool(const char *name) {
   llvm::install_fatal_error_handler(giveUp);
   llvm::install_bad_alloc_error_handler(giveUp);
   llvm::install_out_of_memory_new_handler();
+  llvm::cl::SetVersionPrinter([](raw_ostream &os) {
+    os << toolName << " " << FSDP_VERSION << ", LLVM " << LLVM_VERSION_STRING
+       << "\n";
+  });
   llvm::setBugReportMsg("This is a bug: please report it, with the command "
                         "and its files.\n");
+}
+
+LogicalResult fsdp::checkOptions(int argc, char **argv) {
+  auto &known = llvm::cl::getRegisteredOptions();
+  for (StringRef argument : llvm::ArrayRef(argv, argc).drop_front()) {
+    if (argument == "--")
+      break;
+    StringRef name = argument.ltrim('-').split('=').first;
+    bool isOption = argument.starts_with("--") || argument.starts_with("-h");
+    if (!isOption || name == "h" || known.contains(name))
+      continue;
+    std::string hint = "see --help";
+    for (const auto &[other, option] : known)
+      if (option->getOptionHiddenFlag() == llvm::cl::NotHidden &&
+          (StringRef(other).starts_with(name) ||
+           name.edit_distance(other) <= 2))
+        hint = "did you mean --" + std::string(other) + "?";
+    return reject("there is no option --" + name + "; " + hint);
+  }
+  return success();
+}
+
+LogicalResult fsdp::parseOptions(int argc, char **argv, StringRef overview) {
+  if (failed(checkOptions(argc, argv)))
+    return failure();
+  std::string errors;
+  llvm::raw_string_ostream stream(errors);
+  if (llvm::cl::ParseCommandLineOptions(argc, argv, overview, &stream))
+    return success();
+  llvm::errs() << errors;
+  return failure();
 }
 
 LogicalResult fsdp::reject(const llvm::Twine &sentence) {

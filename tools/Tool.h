@@ -18,6 +18,16 @@ namespace fsdp {
 /// command, a literal.
 void initTool(const char *name);
 
+/// Reads the command line into the registered options of LLVM. Fails with a
+/// sentence, also where an option is not known; ends the command where help or
+/// the version is asked for.
+mlir::LogicalResult parseOptions(int argc, char **argv,
+                                 llvm::StringRef overview);
+
+/// Fails, with a sentence, if an option of the command line is not registered.
+/// LLVM takes what begins like `--help` for it.
+mlir::LogicalResult checkOptions(int argc, char **argv);
+
 /// Prints `<tool>: error: <sentence>`, escaped.
 mlir::LogicalResult reject(const llvm::Twine &sentence);
 

@@ -22,7 +22,7 @@ namespace fsdp {
 inline void buildSchedulePipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
-  if (options.device == "cuda")
+  if (options.device == aten::Device::CUDA)
     pm.addPass(aten::createRetargetDevicePass());
   buildFSDPPipeline(pm, options);
 }
@@ -30,7 +30,8 @@ inline void buildSchedulePipeline(mlir::OpPassManager &pm,
 /// Adds all passes from the scheduled level to a plan that can be exported.
 inline void buildLoweringPipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
-  plan::buildLowerToPlanPipeline(pm, {options.device, options.strategy});
+  plan::buildLowerToPlanPipeline(pm, {stringifyEnum(options.device).str(),
+                                      stringifyEnum(options.strategy).str()});
 }
 
 /// Adds all passes from the aten level to a plan that can be exported, and the
@@ -39,8 +40,7 @@ inline void buildPlanPipeline(mlir::OpPassManager &pm,
                               const FSDPPipelineOptions &options) {
   buildSchedulePipeline(pm, options);
   buildLoweringPipeline(pm, options);
-  if (options.verify)
-    pm.addNestedPass<plan::ModuleOp>(plan::createVerify());
+  pm.addNestedPass<plan::ModuleOp>(plan::createVerify());
 }
 
 inline void registerAllPasses() {
@@ -50,7 +50,7 @@ inline void registerAllPasses() {
   plan::registerPlanPasses();
   plan::registerLowerToPlanPipeline();
   mlir::registerTransformsPasses();
-  mlir::PassPipelineRegistration<FSDPPipelineOptions>(
+  registerFSDPPipeline(
       "fsdp-pipeline",
       "From the aten level to a plan: shard, schedule, lower, and verify.",
       buildPlanPipeline);

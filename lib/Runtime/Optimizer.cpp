@@ -69,8 +69,10 @@ SGD::SGD(const planfile::Plan &plan, const planfile::SGD &command,
 void SGD::run(const HyperParameters &values, bool isFirst) {
   if (parameters.empty())
     return;
-  at::_fused_sgd_(parameters, gradients, momenta, values.weightDecay,
-                  momenta.empty() ? 0 : values.momentum, values.lr,
-                  /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
-                  isFirst);
+  // The operator takes no buffers where momentum is 0.
+  bool hasMomentum = !momenta.empty() && values.momentum != 0;
+  at::_fused_sgd_(
+      parameters, gradients, hasMomentum ? momenta : std::vector<at::Tensor>(),
+      values.weightDecay, hasMomentum ? values.momentum : 0, values.lr,
+      /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, isFirst);
 }

@@ -28,7 +28,7 @@
 // TWICE: note: the first is here
 
 // Pieces that are gathered by other ranks than those that have sharded them.
-// RUN: fsdp-opt %S/../Dialect/FSDP/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-reshard-policy=after-forward=2 -o %t.pieces.mlir
+// RUN: fsdp-opt %S/../Dialect/FSDP/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-reshard-policy=reshard-after-forward=2 -o %t.pieces.mlir
 // RUN: sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' %t.pieces.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
 // RUN: fsdp-opt %t.pieces.mlir --fsdp-async | sed 's/<backward> over \["local"\]/<backward> over ["shard"]/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PIECES
 // PIECES: error: expected to gather pieces over the axes ["local"] over which they were sharded, found other axes

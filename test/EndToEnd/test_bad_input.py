@@ -18,6 +18,8 @@ def rejection(name, *arguments):
     return result.stderr
 
 
+SIZE = "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB"
+
 USAGE = {
     "--ranks 0": "fsdp-plan: error: --ranks: expected a number of at least 1; found '0'",
     "--ranks -1": "fsdp-plan: error: --ranks: expected a number of at least 1; found '-1'",
@@ -33,39 +35,47 @@ USAGE = {
         "found '(((a{255}){255}){255}){255}'",
     "--ranks 2 --strategy zero9":
         "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'",
-    "--ranks 2 --prefetch early":
-        "fsdp-plan: error: --prefetch: expected one of backward_pre, backward_post, none; found 'early'",
+    "--ranks 2 --backward-prefetch early":
+        "fsdp-plan: error: --backward-prefetch: expected one of backward_pre, backward_post, none; found 'early'",
     "--ranks 2 --forward-prefetch -1":
         "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
-    "--ranks 2 --limit -2": "fsdp-plan: error: --limit: expected a number of at least 0; found '-2'",
+    "--ranks 2 --limit-all-gathers -2": "fsdp-plan: error: --limit-all-gathers: expected a number of at least 0; found '-2'",
     "--ranks 2 --bucket 2":
-        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
-        "or copy: to copy them into one buffer; found '2'",
+        "fsdp-plan: error: --bucket: expected none, units:N or bytes:SIZE, with merge: in front to join units, or copy: "
+        f"to copy them into one buffer; SIZE is {SIZE}; found '2'",
     "--ranks 2 --bucket merge:bytes:-1":
-        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
-        "or copy: to copy them into one buffer; found 'merge:bytes:-1'",
+        "fsdp-plan: error: --bucket: expected none, units:N or bytes:SIZE, with merge: in front to join units, or copy: "
+        f"to copy them into one buffer; SIZE is {SIZE}; found 'merge:bytes:-1'",
     "--ranks 2 --bucket copy:2":
-        "fsdp-plan: error: --bucket: expected none, or blocks:N or bytes:N, with merge: in front to join units, "
-        "or copy: to copy them into one buffer; found 'copy:2'",
-    "--ranks 2 --reshard maybe": "fsdp-plan: error: --reshard: expected true, false or a number of ranks; found 'maybe'",
-    "--ranks 4 --reshard 3":
-        "fsdp-plan: error: --reshard: expected a number of ranks that divides the 4 of --ranks; found '3'",
-    "--ranks 2 --reshard true --strategy no_shard":
-        "fsdp-plan: error: --reshard: --strategy 'no_shard' already says what is freed; give one of the two",
+        "fsdp-plan: error: --bucket: expected none, units:N or bytes:SIZE, with merge: in front to join units, or copy: "
+        f"to copy them into one buffer; SIZE is {SIZE}; found 'copy:2'",
+    "--ranks 2 --reshard-after-forward maybe": "fsdp-plan: error: --reshard-after-forward: expected true, false or a number of ranks; found 'maybe'",
+    "--ranks 4 --reshard-after-forward 3":
+        "fsdp-plan: error: --reshard-after-forward: expected a number of ranks that divides the 4 of --ranks; found '3'",
+    "--ranks 2 --reshard-after-forward true --strategy no_shard":
+        "fsdp-plan: error: --reshard-after-forward: --strategy 'no_shard' already says what is freed; give one of the two",
     "--ranks 2 --remat scope:nosuch":
         "fsdp-plan: error: no module of the forward has path 'nosuch'; there is none that is known",
     "--ranks 2 --remat budget:16":
         "fsdp-plan: error: no unit is a module that could be recomputed; say which scopes may be",
-    "--ranks 2 --remat h.0": "fsdp-plan: error: --remat: expected none, scope:REGEX or budget:BYTES; found 'h.0'",
+    "--ranks 2 --remat h.0": f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'h.0'",
     "--ranks 2 --remat budget:-4":
-        "fsdp-plan: error: --remat: expected bytes, or a number of KiB, MiB or GiB; found '-4'",
+        f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'budget:-4'",
+    "--ranks 2 --budget=": f"fsdp-plan: error: --budget: expected {SIZE}; found ''",
+    "--ranks 2 --budget 0": f"fsdp-plan: error: --budget: expected {SIZE}; found '0'",
+    "--ranks 2 --storage-dtype i64":
+        "fsdp-plan: error: --storage-dtype: expected one of unchanged, f16, bf16, f32, f64; found 'i64'",
+    "--ranks 2 --momentum":
+        "fsdp-plan: error: --momentum: expected --optimizer sgd, which has a momentum; found 'adamw'",
+    "--ranks 2 --hardware cpu":
+        "fsdp-plan: error: --hardware: expected --trace or --schedule list, which use it; found neither",
     "--ranks 2 --schedule fsdp3":
-        "fsdp-plan: error: --schedule: expected one of fsdp1, fsdp2, manual-block, inductor, list; found 'fsdp3'",
-    "--ranks 2 --schedule fsdp1 --limit 3":
-        "fsdp-plan: error: --schedule: 'fsdp1' already says what --limit is; give one of the two",
+        "fsdp-plan: error: --schedule: expected one of none, fsdp1, fsdp2, manual-block, inductor, list; found 'fsdp3'",
+    "--ranks 2 --schedule fsdp1 --limit-all-gathers 3":
+        "fsdp-plan: error: --schedule: 'fsdp1' already says what --limit-all-gathers is; give one of the two",
     "--ranks 2 --optimizer lion": "fsdp-plan: error: --optimizer: expected one of adamw, sgd, none; found 'lion'",
     "--ranks 2 --device tpu": "fsdp-plan: error: --device: expected one of cpu, cuda; found 'tpu'",
-    "": "fsdp-plan: for the --ranks option: must be specified at least once!",
+    "": "fsdp-plan: error: expected --ranks N; see --help",
 }
 
 
@@ -77,14 +87,35 @@ def test_plan_rejects_bad_usage(arguments, tmp_path):
 
 # A misspelt option must not be taken for one that has no effect.
 def test_plan_rejects_unknown_options(tmp_path):
-    errors = rejection("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", "--fast")
-    assert errors.startswith("fsdp-plan: Unknown command line argument '--fast'.")
-    assert not list(tmp_path.iterdir())
+    for option in "--fast", "--hxyz", "-hxyz", "--hardwares", "--limit", "--prefetch=none":
+        errors = rejection("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", option)
+        hint = {"--limit": "did you mean --limit-all-gathers?", "--hardwares": "did you mean --hardware?"}.get(option, "see --help")
+        assert errors == f"fsdp-plan: error: there is no option --{option.lstrip('-').split('=')[0]}; {hint}\n"
+        assert not list(tmp_path.iterdir())
+    for name in "fsdp-opt", "fsdp-translate":
+        assert rejection(name, "--hxyz") == f"{name}: error: there is no option --hxyz; see --help\n"
 
 
-# Without a name for the plan there is nothing to do.
+# A bug report starts with this.
+@pytest.mark.parametrize("name", ["fsdp-plan", "fsdp-opt", "fsdp-translate"])
+def test_tools_have_a_version(name):
+    assert re.fullmatch(rf"{name} \d+\.\d+\.\d+, LLVM 22\.\S+\n", succeed(name, "--version").stdout)
+
+
+# Names are read in any case, and sizes with units.
+def test_spellings(tmp_path):
+    def plan(*arguments):
+        succeed("fsdp-plan", TINY, "--ranks", 2, "-o", tmp_path / "p.plan", *arguments)
+        return (tmp_path / "p.plan").read_bytes()
+
+    assert plan("--strategy", "SHARD_GRAD_OP", "--storage-dtype", "F64", "--budget", "0.5 GiB", "--bucket", "bytes:1.5KiB") == plan(
+        "--strategy", "shard_grad_op", "--storage-dtype", "f64", "--bucket", "bytes:1536")
+
+
+# Without a name for the plan there is nothing to do. What is missing is said at once.
 def test_plan_needs_an_output():
-    assert rejection("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: for the -o option: must be specified at least once!\n"
+    assert rejection("fsdp-plan") == "fsdp-plan: error: expected a model (model.pt2), --ranks N, -o step.plan; see --help\n"
+    assert rejection("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: error: expected -o step.plan; see --help\n"
 
 
 # Where the plan cannot be written, the sentence names the place.
@@ -98,8 +129,8 @@ def test_plan_rejects_outputs_that_cannot_be_written(tmp_path):
 
 
 SIZES = {
-    "": "fsdp-plan: error: expected sizes that are bound (see --bind), got 'tensor<?x?xi64>' (at 'in_0')",
-    "--bind batch=3": "fsdp-plan: error: expected sizes that are bound (see --bind), got 'tensor<3x?xi64>' (at 'in_0')",
+    "": "fsdp-plan: error: expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<?x?xi64>' (at 'in_0')",
+    "--bind batch=3": "fsdp-plan: error: expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<3x?xi64>' (at 'in_0')",
     "--bind s1=3": "fsdp-plan: error: {graph}: range_constraints: --bind: there is no symbol 's1'; there are batch, length",
 }
 

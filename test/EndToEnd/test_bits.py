@@ -8,17 +8,17 @@ import pytest
 from conftest import FIXTURES, succeed, tool
 
 SCHEDULES = [
-    f"--prefetch {prefetch} --bucket {bucket} --limit {limit}"
-    for prefetch, bucket, limit in itertools.product(["none", "backward_pre", "backward_post"], ["none", "blocks:2", "copy:blocks:2"], [2, 0])
+    f"--backward-prefetch {prefetch} --bucket {bucket} --limit-all-gathers {limit}"
+    for prefetch, bucket, limit in itertools.product(["none", "backward_pre", "backward_post"], ["none", "units:2", "copy:units:2"], [2, 0])
 ]
 OTHERS = [
-    "--limit 1", "--prefetch backward_post --forward-prefetch 2 --limit 3", "--forward-prefetch 4 --limit 0 --bucket blocks:2",
-    "--bucket bytes:60000 --limit 4", "--bucket copy:blocks:1", "--bucket copy:bytes:200000 --limit 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
-    r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard false",
+    "--limit-all-gathers 1", "--backward-prefetch backward_post --forward-prefetch 2 --limit-all-gathers 3", "--forward-prefetch 4 --limit-all-gathers 0 --bucket units:2",
+    "--bucket bytes:60000 --limit-all-gathers 4", "--bucket copy:units:1", "--bucket copy:bytes:200000 --limit-all-gathers 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
+    r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard-after-forward false",
     "--schedule list", "--schedule list --budget 700KiB",
 ]
-SMALL_GROUPS = ["--reshard 2", "--reshard 2 --limit 0 --forward-prefetch 2", "--reshard 2 --bucket blocks:2",
-                "--reshard 2 --prefetch backward_post", r"--reshard 2 --remat scope:.*mlp", "--reshard 2 --schedule list"]
+SMALL_GROUPS = ["--reshard-after-forward 2", "--reshard-after-forward 2 --limit-all-gathers 0 --forward-prefetch 2", "--reshard-after-forward 2 --bucket units:2",
+                "--reshard-after-forward 2 --backward-prefetch backward_post", r"--reshard-after-forward 2 --remat scope:.*mlp", "--reshard-after-forward 2 --schedule list"]
 DATA = {"gpt2": "gpt2_train2x5.safetensors", "llama": "llama_ref4.safetensors"}
 SEEDS = int(os.environ.get("FSDP_CHAOS_SEEDS", 10))
 STEPS = 4
@@ -29,7 +29,7 @@ def train(plans):
     """train(graph, ranks, schedule, *options): the losses of a few steps, digit by digit, and a hash of all parameters after them."""
     known = {}
 
-    def run(graph, ranks, schedule="--prefetch none --limit 0", *options):
+    def run(graph, ranks, schedule="--backward-prefetch none --limit-all-gathers 0", *options):
         key = (graph, ranks, schedule, options)
         if key not in known:
             plan = plans(graph, ranks, *schedule.split())
@@ -72,7 +72,7 @@ def test_chaos_keeps_the_bits(graph, seed, train):
 
 # What is compared depends on the updates: another learning rate gives others.
 def test_other_trainings_have_other_bits(train):
-    default = "--prefetch none --limit 0"
+    default = "--backward-prefetch none --limit-all-gathers 0"
     losses, parameters = train("gpt2", 2, default, "--lr", 0.01)
     assert losses[1:] != train("gpt2", 2)[0][1:] and parameters != train("gpt2", 2)[1]
 

@@ -22,11 +22,11 @@ def name(case):
 def options(config):
     strategy = config.get("strategy", "SHARD_GRAD_OP" if config.get("reshard") is False else "FULL_SHARD").lower()
     backward = {"BACKWARD_PRE": "backward_pre", "BACKWARD_POST": "backward_post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
-    text = rf"ranks={config['world']} strategy={strategy} wrap=scope:u\.\d+ prefetch={backward} forward-prefetch={int(config.get('fwd', False))}"
+    policy = f"reshard-after-forward={config['reshard']}" if type(config.get("reshard")) is int else f"strategy={strategy}"
+    text = rf"ranks={config['world']} {policy} wrap=scope:u\.\d+ backward-prefetch={backward} forward-prefetch={int(config.get('fwd', False))}"
     compute, reduce = config.get("mixed", [None, None])
-    text += f" reshard={config['reshard']}" if type(config.get("reshard")) is int else ""
     if config["api"] == "fsdp2":  # copies into and out of a buffer for each unit
-        text += " bucket-mode=copy bucket-blocks=1"
+        text += " bucket=copy:units:1"
     return text + (" storage-dtype=f32" if compute else "") + (" reduce-dtype=f32" if reduce else "")
 
 

@@ -31,7 +31,7 @@ def schedule(graph, config):
     """(forward, backward): the events of the schedule that has this configuration's options."""
     strategy = config.get("strategy", "FULL_SHARD" if config.get("reshard", None) is not False else "SHARD_GRAD_OP").lower()
     group = config.get("reshard")
-    policy = [f"--fsdp-reshard-policy=after-forward={group}"] if type(group) is int else []
+    policy = [f"--fsdp-reshard-policy=reshard-after-forward={group}"] if type(group) is int else []
     backward = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
     ahead = int(config.get("fwd", config.get("explicit_fwd", False)))
     wrap = r"u\.\d+" if config["model"] == "chain" else r"transformer\.h\.\d+"

@@ -16,9 +16,9 @@ from test_mutations import plan_of, substitute, text_of
 STEPS = 3
 HYPER = {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}
 OPTIONS = {
-    "--strategy": ["full_shard", "shard_grad_op", "no_shard"], "--bucket": ["none", "blocks:2", "copy:blocks:2", "merge:blocks:2"],
-    "--optimizer": ["adamw", "sgd"], "--prefetch": ["backward_pre", "backward_post", "none"], "--forward-prefetch": ["0", "1"],
-    "--limit": ["0", "2"], "--storage-dtype": ["", "", "f32"],
+    "--strategy": ["full_shard", "shard_grad_op", "no_shard"], "--bucket": ["none", "units:2", "copy:units:2", "merge:units:2"],
+    "--optimizer": ["adamw", "sgd"], "--backward-prefetch": ["backward_pre", "backward_post", "none"], "--forward-prefetch": ["0", "1"],
+    "--limit-all-gathers": ["0", "2"], "--storage-dtype": ["unchanged", "unchanged", "f32"],
 }
 GRAPHS = ["gpt2", "bert", "llama", "llama_bf16", "frozen", "role_batch_norm", "role_tied", "role_user_output", "role_chain",
           "role_channels_last", "role_encoder_decoder", "role_unused", "role_bf16"]

@@ -10,7 +10,7 @@ ALIGNMENT = 64
 
 @pytest.fixture(scope="module", ids=str, params=[
     *((graph, ranks) for graph in ("gpt2", "llama") for ranks in (1, 2, 3)),
-    ("gpt2", 2, "--bucket", "copy:blocks:2"), ("llama", 2, "--schedule", "fsdp2"), ("gpt2", 4, "--reshard", 2),
+    ("gpt2", 2, "--bucket", "copy:units:2"), ("llama", 2, "--schedule", "fsdp2"), ("gpt2", 4, "--reshard-after-forward", 2),
 ])
 def summary(request, plans, references):
     """The number of ranks, and the summary of a short training."""

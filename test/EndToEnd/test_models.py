@@ -115,7 +115,7 @@ MODELS = {
     "unit_called_shard": (named("shard"), UNITS),
     "unit_called_init": (named("init"), UNITS),
     "unit_called_step_source": (Sources, UNITS),
-    "merged_units_with_a_budget": (stack(), ("--wrap", r"scope:layers\.\d", "--bucket", "merge:blocks:2", "--remat", "budget:1MiB")),
+    "merged_units_with_a_budget": (stack(), ("--wrap", r"scope:layers\.\d", "--bucket", "merge:units:2", "--remat", "budget:1MiB")),
     "slices_of_steps_without_a_common_factor": (lambda: Module(interleave, w=weight(8, 8)), ()),
     "outputs_that_are_parameters": (
         lambda: Module(lambda m, x: (square(x @ m.w), m.w, m.w.t(), m.w[0].expand(3, 8), m.w[:, 2], x), w=weight(8, 8)),

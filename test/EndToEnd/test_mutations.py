@@ -110,15 +110,15 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
 # one that is tried with --all-mutants.
 TRIALS = {
     "gpt2": ("ranks=3", 3, 1),
-    "llama": ("ranks=4 reshard=2 bucket-mode=copy bucket-blocks=2 forward-prefetch=1", 4, 1),
+    "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1", 4, 1),
     "bert": ("ranks=3 strategy=shard_grad_op", 3, 10),
-    "llama_bf16": ("ranks=3 storage-dtype=f32 remat=m.model.layers.[0-9]+", 3, 10),
-    "frozen": ("ranks=3 bucket-blocks=2", 3, 10),
+    "llama_bf16": ("ranks=3 storage-dtype=f32 remat=scope:m.model.layers.[0-9]+", 3, 10),
+    "frozen": ("ranks=3 bucket=units:2", 3, 10),
     "role_batch_norm": ("ranks=3 optimizer=sgd", 3, 10),
     "role_tied": ("ranks=3 strategy=no_shard", 3, 10),
     "role_user_output": ("ranks=3 keep-output", 3, 10),
-    "role_chain": ("ranks=3 list hardware=h100", 3, 10),
-    "role_encoder_decoder": ("ranks=3 reduce-wait=next limit=2", 3, 10),
+    "role_chain": ("ranks=3 schedule=list hardware=h100", 3, 10),
+    "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
@@ -217,7 +217,7 @@ def test_every_kind_of_mistake_is_tried(trials, request):
             harmless=sum(harmless.values()), by_trial=by_trial))
 
 
-PAGE = """# Mistakes, and who rejects them
+PAGE = """# Mutation tests of the verifiers
 
 `scripts/check.sh` tries a twentieth of this, evenly of every operation and kind. This page is written by
 `scripts/check.sh --all`, which tries all of them, or by
@@ -226,16 +226,14 @@ PAGE = """# Mistakes, and who rejects them
 pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
-A legal schedule and a legal plan of ten graphs are damaged in one place, in every way of a few kinds: an
-operation is gone, there twice, after its neighbour, somewhere else; takes another operand, or exchanges one with the next
-of its kind; talks to another group, divides by something else, is of another phase, at another offset, waits for another
-event or none, runs on another stream, is of another unit; a word of one of its attributes or types is another one; or two
-of these at once. Each of the {count} mutants goes through all verifiers
+A valid schedule and a valid plan of ten graphs are mutated in one place. An operation is deleted, duplicated, swapped with its
+neighbour, or moved; it takes another operand, or exchanges one with the next of its kind; its group, divisor, phase, offset,
+event, stream or unit changes; a word of one of its attributes or types changes; or two of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).
 
-What nobody rejects must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or
+What no verifier rejects must be harmless, and is run to show it: {harmless} mutants are the same plan as the original, or
 leave the same bits behind (losses, gradients, parameters, states and buffers of three steps, other data on every rank,
-also in chaos: with a second thread, random delays, and NaN in all memory that is not in use). Most of those move what depends on nothing, or compute twice what nobody reads.
+also in chaos: with a second thread, random delays, and NaN in all memory that is not in use). Most of those move an operation that nothing depends on, or compute an unused value twice.
 
 The graphs, the options of `--fsdp-pipeline`, and how many of all mutants are tried, beside 4,000 pairs of each (400 where not all are):
 
@@ -245,7 +243,7 @@ Rejected of all tried, by the operation that was damaged and how:
 
 {by_mistake}
 
-Who rejected it, the first one in the order of a compilation; "same plan" and "same bits": nobody:
+Which verifier rejected it, the first in the order of a compilation; "same plan" and "same bits" are not rejected:
 
 {by_verifier}
 

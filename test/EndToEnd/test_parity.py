@@ -1,5 +1,6 @@
 """Loss and every gradient of a sharded step against PyTorch's own, with a different batch on every rank."""
 
+import json
 import re
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
 @pytest.mark.parametrize("ranks, group", [(4, 2), (8, 4)])
 @pytest.mark.parametrize("graph", ["gpt2", "llama", "llama_bf16", "frozen"])
 def test_reshard_to_small_groups(graph, ranks, group, plans, references):
-    plan = plans(graph, ranks, "--reshard", group)
+    plan = plans(graph, ranks, "--reshard-after-forward", group)
     succeed("fsdp-run", plan, "--verify", "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, ranks),
             "--tolerance", GRAPHS[graph])
 
@@ -34,7 +35,7 @@ def test_reshard_to_small_groups(graph, ranks, group, plans, references):
 # One flat parameter for both blocks: gathered together, reduced together.
 @pytest.mark.parametrize("graph", ["gpt2", "frozen"])
 def test_merged_units(graph, plans, references):
-    plan = plans(graph, 2, "--bucket", "merge:blocks:2")
+    plan = plans(graph, 2, "--bucket", "merge:units:2")
     succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, 2))
 
 
@@ -42,7 +43,7 @@ def test_merged_units(graph, plans, references):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("graph", ["gpt2", "frozen", "llama", "llama_bf16"])
 def test_copied_buckets(graph, strategy, plans, references):
-    for ranks, bucket in (3, "copy:blocks:1"), (4, "copy:blocks:2"), (2, "copy:bytes:100000"):
+    for ranks, bucket in (3, "copy:units:1"), (4, "copy:units:2"), (2, "copy:bytes:100000"):
         plan = plans(graph, ranks, "--strategy", strategy, "--bucket", bucket)
         succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--reference", references(graph, ranks),
                 "--tolerance", GRAPHS[graph])
@@ -101,12 +102,10 @@ def test_sgd_equals_pytorch(momentum, tmp_path):
     script = ROOT / "scripts" / "make_rank_reference.py"
     subprocess.run([sys.executable, script, "2", FIXTURES / "frozen.pt2", "--output", reference, "--steps", "4",
                     "--optimizer", "sgd", "--lr", "0.1", "--momentum", str(momentum)], check=True, capture_output=True)
-    if momentum:
-        succeed("fsdp-translate", "--import-pt2", FIXTURES / "frozen.pt2", "-o", tmp_path / "model.mlir")
-        passes = ["--fsdp-assign-units", "--fsdp-shard=ranks=2", "--fsdp-insert-optimizer=optimizer=sgd momentum",
-                  "--fsdp-async", "--lower-to-plan"]
-        succeed("fsdp-opt", tmp_path / "model.mlir", *passes, "-o", tmp_path / "low.mlir")
-        succeed("fsdp-translate", "--export-plan", tmp_path / "low.mlir", "-o", plan)
-    else:
-        succeed("fsdp-plan", FIXTURES / "frozen.pt2", "--ranks", "2", "--optimizer", "sgd", "-o", plan)
+    flag = ["--momentum"] if momentum else []
+    succeed("fsdp-plan", FIXTURES / "frozen.pt2", "--ranks", "2", "--optimizer", "sgd", *flag, "-o", plan)
     succeed("fsdp-run", plan, "--ranks", 2, "--weights", FIXTURES / "frozen.pt2", "--reference", reference)
+    if momentum:  # a training is told by an option
+        train = ["fsdp-run", plan, "--weights", FIXTURES / "frozen.pt2", "--data", FIXTURES / "frozen_train2x5.safetensors", "--steps", 3]
+        losses = [[json.loads(line)["loss"] for line in succeed(*train, "--json", "--momentum", value).stdout.splitlines()[:3]] for value in (0, momentum)]
+        assert losses[0][:2] == losses[1][:2] and losses[0][2] != losses[1][2]

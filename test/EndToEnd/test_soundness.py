@@ -16,9 +16,9 @@ from conftest import BUILD, FIXTURES, ROOT, succeed, tool
 GRAPHS = {
     "gpt2": (3, ()),
     "bert": (3, ("--strategy", "shard_grad_op")),
-    "llama": (4, ("--reshard", "2")),
+    "llama": (4, ("--reshard-after-forward", "2")),
     "llama_bf16": (3, ("--storage-dtype", "f32")),
-    "frozen": (3, ("--bucket", "blocks:2")),
+    "frozen": (3, ("--bucket", "units:2")),
     "role_batch_norm": (3, ("--optimizer", "sgd")),
     "role_tied": (3, ("--strategy", "no_shard")),
     "role_user_output": (3, ("--keep-output",)),
@@ -127,11 +127,11 @@ def test_every_field_is_attacked(campaign, request):
         tried=tried, graphs=table("plan", rows), fields=table("field", sorted(fields.items()))))
 
 
-PAGE = """# Is what is proved right?
+PAGE = """# Soundness of the proof
 
-The proof (`--plan-verify`, `fsdp-run --verify`, and `fsdp-plan` of each plan that it writes) is attacked with damage that
-nobody has thought of: numbers and vectors anywhere in a plan file are changed, found by the schema of the file alone, one
-or two at a time; digests and the checksum are made anew, as an attacker would. {tried} mutants were tried. What both the
+The proof (`--plan-verify`, `fsdp-run --verify`, and `fsdp-plan` of each plan that it writes) is attacked with
+random mutants: numbers and vectors anywhere in a plan file are changed, one or two at a time, found by the schema alone;
+digests and checksum are computed again, as an attacker would. {tried} mutants were tried. What both the
 file check and the proof accept is run, three steps, with other data on every rank, also in chaos (a second thread,
 random delays, NaN in all memory that is not in use), and its losses, gradients, parameters, states and buffers are
 compared with those of the plan itself, bit for bit. No accepted mutant differs.
@@ -145,12 +145,12 @@ pytest -q test/EndToEnd/test_soundness.py --all-mutants
 {graphs}
 
 "Not a plan" is what the file check rejects, "not proved" what the proof rejects, "not loaded" what the runtime rejects
-before the first step (a communicator may not be used by both threads of a rank, and such). What is left changes nothing
-that counts: the name of a unit, an event that is never waited for, the order of two things that do not meet.
+before the first step (a communicator may not be used by both threads of a rank, and such). What is left changes no
+value: the name of a unit, an event that nobody waits for, the order of two independent commands.
 
 By the first field that was damaged:
 
 {fields}
 
-Mistakes in schedules and plans as programs are another matter: [mutation.md](mutation.md).
+For mutants of schedules and plans as IR, see [mutation.md](mutation.md).
 """

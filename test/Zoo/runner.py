@@ -143,13 +143,13 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         wraps += [f"class:{scopes[path]}", f"scope:{layers}"]
         remats = ["--remat", f"scope:{layers}"]
     schedules = [
-        ["--prefetch", rng.choice(["backward_pre", "backward_post", "none"]), "--forward-prefetch", str(rng.randint(0, 2))],
-        ["--limit", str(rng.randint(0, 3))],
-        ["--bucket", rng.choice(["copy:blocks:2", "copy:bytes:20000", "merge:blocks:2", "merge:bytes:20000"])],
+        ["--backward-prefetch", rng.choice(["backward_pre", "backward_post", "none"]), "--forward-prefetch", str(rng.randint(0, 2))],
+        ["--limit-all-gathers", str(rng.randint(0, 3))],
+        ["--bucket", rng.choice(["copy:units:2", "copy:bytes:20000", "merge:units:2", "merge:bytes:20000"])],
         ["--schedule", rng.choice(["fsdp1", "fsdp2", "manual-block", "inductor", "list"])],
     ]
     choices = [
-        rng.choice([["--strategy", rng.choice(["full_shard", "shard_grad_op", "no_shard"])], ["--reshard", rng.choice(reshard)]]),
+        rng.choice([["--strategy", rng.choice(["full_shard", "shard_grad_op", "no_shard"])], ["--reshard-after-forward", rng.choice(reshard)]]),
         ["--wrap", rng.choice(["auto", "auto", *wraps])],
         rng.choice(schedules),
         rng.choice([[], remats]),
@@ -180,9 +180,9 @@ def compare(case: Case, module: nn.Module, program: torch.export.ExportedProgram
         command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
     except Failed as failure:
         least = re.match(r"expected room for (\d+) gathered units", failure.sentence)
-        if least is None or "--limit" not in plan_options:
+        if least is None or "--limit-all-gathers" not in plan_options:
             raise
-        plan_options = [*plan_options, "--limit", least[1]]  # shared parameters need more at once than was drawn
+        plan_options = [*plan_options, "--limit-all-gathers", least[1]]  # shared parameters need more at once than was drawn
         command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
     said = " ".join(["--ranks", str(ranks), *plan_options, "|", *run_options])
 

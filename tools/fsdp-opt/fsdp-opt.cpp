@@ -51,8 +51,11 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   fsdp::registerAllDialects(registry);
   fsdp::registerAllPasses();
-  auto [input, output] = mlir::registerAndParseCLIOptions(
-      argc, argv, "fsdp-mlir optimizer driver\n", registry);
+  std::string header =
+      mlir::registerCLIOptions("fsdp-mlir optimizer driver\n", registry);
+  if (mlir::failed(fsdp::checkOptions(argc, argv)))
+    return 1;
+  auto [input, output] = mlir::parseCLIOptions(argc, argv, header);
   auto config = mlir::MlirOptMainConfig::createFromCLOptions();
   config.setPassPipelineSetupFn([options = config](mlir::PassManager &passes) {
     escapeDiagnostics(*passes.getContext());

@@ -41,6 +41,7 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   CLI::App app(description, "fsdp-run");
   app.footer(footer);
   app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", "fsdp-run " FSDP_VERSION);
 
   app.add_option("plan", options.plans,
                  "The plan file; or one for each rank, which must agree")
@@ -74,7 +75,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  {"--beta1", "Of AdamW", &hyper.beta1},
                  {"--beta2", "Of AdamW", &hyper.beta2},
                  {"--eps", "Of AdamW", &hyper.eps},
-                 {"--weight-decay", "Of AdamW, decoupled", &hyper.weightDecay}};
+                 {"--weight-decay", "Of AdamW, decoupled", &hyper.weightDecay},
+                 {"--momentum", "Of SGD, if the plan has a buffer for it",
+                  &hyper.momentum}};
   for (auto &number : numbers)
     app.add_option(number.name, *number.value, number.help)
         ->needs(data)

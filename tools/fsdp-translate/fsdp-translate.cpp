@@ -30,7 +30,9 @@ int main(int argc, char **argv) {
                               cl::value_desc("file"), cl::init("-"));
   cl::opt<const mlir::Translation *, false, mlir::TranslationParser>
       translation("", cl::desc("What to translate"), cl::Required);
-  cl::ParseCommandLineOptions(argc, argv, "fsdp-mlir translation driver\n");
+  if (mlir::failed(
+          fsdp::parseOptions(argc, argv, "fsdp-mlir translation driver\n")))
+    return 1;
   return mlir::failed(fsdp::filterFile(
       input, output,
       [&](std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostream &os) {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace fsdp {
 
@@ -21,6 +23,11 @@ inline std::string spellBytes(uint64_t bytes) {
                 units[unit]);
   return text;
 }
+
+/// The bytes of "1048576", "1024KiB", "1.5 GiB" or "500 MB", as every option
+/// and file of people has them; parts of a byte are dropped. Nothing for other
+/// text, or for more bytes than 63 bits hold.
+std::optional<int64_t> parseBytes(std::string_view text);
 
 } // namespace fsdp
 

@@ -2,7 +2,7 @@
 // RUN: fsdp-opt %s --fsdp-hoist-constants | FileCheck %s
 // RUN: fsdp-opt %s --fsdp-hoist-constants --remarks-filter=fsdp-hoist-constants --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: fsdp-opt %s --fsdp-hoist-constants=max-bytes=63 --remarks-filter=fsdp-hoist-constants --remark-format=emitRemark 2>&1 | FileCheck %s --check-prefix=SMALL
-// RUN: fsdp-opt %s --fsdp-hoist-constants=max-bytes=0 | FileCheck %s --check-prefix=NONE
+// RUN: fsdp-opt %s --fsdp-hoist-constants=max-bytes=1 | FileCheck %s --check-prefix=NONE
 // RUN: fsdp-opt %s --fsdp-hoist-constants | not fsdp-opt --fsdp-hoist-constants 2>&1 | FileCheck %s --check-prefix=TWICE
 
 // Both layers' masks are one, and what has an embedded content counts as known.

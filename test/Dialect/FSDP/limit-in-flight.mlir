@@ -2,17 +2,17 @@
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-async
 // DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-equivalence
 // RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight %{verify} | FileCheck %s --check-prefix=TWO
-// RUN: %{shard} --fsdp-prefetch=forward=3 --fsdp-limit-in-flight %{verify} | FileCheck %s --check-prefix=AHEAD
-// RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight=gathers=1 %{verify} | FileCheck %s --check-prefix=ONE
-// RUN: %{shard} --fsdp-prefetch=forward=3 -o %t.prefetched
-// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=0 bytes=160" | FileCheck %s --check-prefix=AHEAD
-// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=0 bytes=0" | diff %t.prefetched -
-// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight=gathers=100 | diff %t.prefetched -
-// RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=0 bytes=79" 2>&1 | FileCheck %s --check-prefix=BYTES
-// RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="gathers=-1" 2>&1 | FileCheck %s --check-prefix=NEGATIVE
-// RUN: not fsdp-opt %t.prefetched --fsdp-bucket=blocks=3 --fsdp-limit-in-flight 2>&1 | FileCheck %s --check-prefix=UNITS
-// RUN: fsdp-opt %t.prefetched --fsdp-bucket=blocks=3 --fsdp-limit-in-flight="raise bytes=1" --remarks-filter=fsdp-limit-in-flight --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=RAISED
-// RUN: fsdp-opt %t.prefetched --fsdp-bucket=blocks=2 --fsdp-limit-in-flight %{verify} --fsdp-verify-order | FileCheck %s --check-prefix=BUCKET
+// RUN: %{shard} --fsdp-prefetch=forward-prefetch=3 --fsdp-limit-in-flight %{verify} | FileCheck %s --check-prefix=AHEAD
+// RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight=limit-all-gathers=1 %{verify} | FileCheck %s --check-prefix=ONE
+// RUN: %{shard} --fsdp-prefetch=forward-prefetch=3 -o %t.prefetched
+// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight="limit-all-gathers=0 bytes=160" | FileCheck %s --check-prefix=AHEAD
+// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight=limit-all-gathers=0 | diff %t.prefetched -
+// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight=limit-all-gathers=100 | diff %t.prefetched -
+// RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="limit-all-gathers=0 bytes=79" 2>&1 | FileCheck %s --check-prefix=BYTES
+// RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight=limit-all-gathers=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// RUN: not fsdp-opt %t.prefetched --fsdp-bucket=bucket=units:3 --fsdp-limit-in-flight=limit-all-gathers=2 2>&1 | FileCheck %s --check-prefix=UNITS
+// RUN: fsdp-opt %t.prefetched --fsdp-bucket=bucket=units:3 --fsdp-limit-in-flight --remarks-filter=fsdp-limit-in-flight --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=RAISED
+// RUN: fsdp-opt %t.prefetched --fsdp-bucket=bucket=units:2 --fsdp-limit-in-flight %{verify} --fsdp-verify-order | FileCheck %s --check-prefix=BUCKET
 // RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight --remarks-filter=fsdp-limit-in-flight --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // Nothing moves, but the third gather may not start before the first unit ends, however far the streams are apart.
@@ -49,14 +49,12 @@
 // UNITS: error: expected room for 3 gathered units, which the step needs at once, got a limit of 2
 
 // A default rejects no step.
-// RAISED: raised | Category:fsdp-limit-in-flight | Function=step | From=2, Of=units, Reason="the step needs them at once", To=3, Unit=
-// RAISED: raised | {{.*}}From=1, Of=bytes, Reason="the step needs them at once", To=240, Unit=
-// RAISED: limit |
+// RAISED: raised | Category:fsdp-limit-in-flight | Function=step | From=2, Reason="the step needs them at once", To=3, Unit=
 
 // A bucket is one call, and waits for all its room; the root is not counted.
 // BUCKET: fsdp.async.unshard @root <forward> %arg0 bucket 0 :
 // BUCKET-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 bucket 0 :
 // BUCKET: %[[END0:.*]] = fsdp.async.reshard
 // BUCKET: %[[END2:.*]] = fsdp.async.reshard
-// NEGATIVE: error: expected a limit of at least 0, got -1
+// NEGATIVE: for the --limit-all-gathers option: expected a number of at least 0; found '-1'
 // REMARK: limit | Category:fsdp-limit-in-flight | Function=step | After=u.0, Bytes=80, Moved=no, Unit=u.2

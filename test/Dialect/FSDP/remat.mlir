@@ -1,7 +1,7 @@
 // What the backward reads of a scope is computed again, from the gather of the backward.
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=b --cse --canonicalize --fsdp-verify-logical --fsdp-verify-equivalence -o %t.mlir
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:b --cse --canonicalize --fsdp-verify-logical --fsdp-verify-equivalence -o %t.mlir
 // RUN: FileCheck %s < %t.mlir
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=b --remarks-filter=fsdp-remat --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:b --remarks-filter=fsdp-remat --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // CHECK: %[[FULL:.*]] = fsdp.unshard @b <forward>
 // CHECK: %[[KEPT:.*]] = aten.call "rand_like"
@@ -24,21 +24,21 @@
 // RUN: sed 's/= fsdp.unshard @b <backward>/= fsdp.unshard @b <forward>/' %t.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE
 // PHASE: error: the backward reads unit @b as gathered for the forward
 
-// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=c 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:c 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE: error: no module of the forward has path 'c'; there are 'b'{{$}}
-// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=scopes=[ 2>&1 | FileCheck %s --check-prefix=REGEX
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:[ 2>&1 | FileCheck %s --check-prefix=REGEX
 // REGEX: error: expected a regular expression, found '[': brackets ([ ]) not balanced{{$}}
-// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
-// NEGATIVE: error: expected a budget of at least 1 byte, got -1{{$}}
-// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=16 2>&1 | FileCheck %s --check-prefix=BUDGET
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// NEGATIVE: for the --remat option: expected none, scope:REGEX or budget:SIZE, {{.*}}; found 'budget:-1'
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:16 2>&1 | FileCheck %s --check-prefix=BUDGET
 // BUDGET: error: expected a step that holds at most 16 bytes, found one of 232 with 1 of 1 scopes recomputed, which is all that helps; shard over more ranks, or allow more{{$}}
 
-// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=budget=16 2>&1 | FileCheck %s --check-prefix=UNITS
+// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:16 2>&1 | FileCheck %s --check-prefix=UNITS
 // UNITS: error: no unit is a module that could be recomputed; say which scopes may be{{$}}
 
 // What fits is left alone, also where there is no choice.
-// RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=budget=100000 -o /dev/null
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=budget=100000 | FileCheck %s --check-prefix=FITS
+// RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 -o /dev/null
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 | FileCheck %s --check-prefix=FITS
 // FITS-NOT: phase recompute
 
 func.func @step(%w: tensor<4x4xf32> {aten.param = "w", fsdp.unit = "b"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})

@@ -3,8 +3,8 @@
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=full_shard" -o %t.full.mlir
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=shard_grad_op" -o %t.grad.mlir
 // RUN: fsdp-opt %t.grad.mlir --fsdp-reshard-policy | diff %t.full.mlir -
-// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=false | diff %t.grad.mlir -
-// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=true | diff %t.full.mlir -
+// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=reshard-after-forward=false | diff %t.grad.mlir -
+// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=reshard-after-forward=true | diff %t.full.mlir -
 
 // Views that CSE has merged are parted again.
 // RUN: fsdp-opt %t.grad.mlir --cse --fsdp-reshard-policy --fsdp-verify-logical --fsdp-verify-equivalence | grep -c 'fsdp.unshard' | FileCheck %s --check-prefix=FOUR
@@ -14,14 +14,14 @@
 // TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesKept=16, Reason="the backward starts with it", Unit=root
 // TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=64, Reason="freed after the forward", Unit=b.0
 // TRUE: reshard | Category:fsdp-reshard-policy | Function=step | BytesGatheredAgain=80, Reason="freed after the forward", Unit=b.1
-// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=false --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=FALSE
+// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=reshard-after-forward=false --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=FALSE
 // FALSE: BytesKept=64, Reason="gathered once for both phases", Unit=b.0
 
 
 // A number of ranks: the mesh is split, what is over all ranks is over both parts, and the backward gathers the pieces
 // that the forward keeps. The root, with which the backward begins, stays gathered, and b.0 is not read again.
 // RUN: %{shard} --fsdp-shard=ranks=4 -o %t.four.mlir
-// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --fsdp-verify-logical --fsdp-verify-equivalence -o %t.two.mlir
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-verify-logical --fsdp-verify-equivalence -o %t.two.mlir
 // RUN: FileCheck %s --check-prefix=TWO --input-file=%t.two.mlir
 // TWO: fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 // TWO-LABEL: func.func @step(
@@ -52,26 +52,24 @@
 // RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-annotate-costs | FileCheck %s --check-prefix=COST
 // COST: fsdp.piece @b.1 {{.*}} {fsdp.cost = 502 : i64}
 
-// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=2 --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=2 --remarks-filter=fsdp-reshard-policy --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
 // SMALL: BytesKept=16, Reason="the backward starts with it", Unit=root
 // SMALL: BytesGatheredAgain=64, Reason="freed after the forward", Unit=b.0
 // SMALL: BytesGatheredAgain=80, BytesKept=40, Ranks=2, Reason="a piece is kept, and gathered again in a small group", Unit=b.1
 
-// All ranks are one group: the same as true. One rank keeps all: the same as false, with a warning.
-// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=4 | diff %t.four.mlir -
-// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=after-forward=1 2>%t.one | diff %t.grad.mlir -
-// RUN: FileCheck %s --check-prefix=ONE --input-file=%t.one
-// ONE: warning: groups of one rank keep all that is gathered: using after-forward=false{{$}}
+// All ranks are one group: the same as true. One rank keeps all: the same as false.
+// RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=4 | diff %t.four.mlir -
+// RUN: fsdp-opt %t.full.mlir --fsdp-reshard-policy=reshard-after-forward=1 | diff %t.grad.mlir -
 
-// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=3 2>&1 | FileCheck %s --check-prefix=THREE
-// THREE: error: expected after-forward to be a number of ranks that divides the 4 shards, got 3{{$}}
-// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=0 2>&1 | FileCheck %s --check-prefix=ZERO
-// ZERO: error: expected after-forward to be a number of ranks that divides the 4 shards, got 0{{$}}
-// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=after-forward=maybe 2>&1 | FileCheck %s --check-prefix=MAYBE
-// MAYBE: error: expected after-forward to be 'true', 'false' or a number of ranks, got 'maybe'{{$}}
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=3 2>&1 | FileCheck %s --check-prefix=THREE
+// THREE: error: expected reshard-after-forward to be a number of ranks that divides the 4 shards, got 3{{$}}
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=0 2>&1 | FileCheck %s --check-prefix=ZERO
+// ZERO: for the --reshard-after-forward option: expected true, false or a number of ranks; found '0'
+// RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=maybe 2>&1 | FileCheck %s --check-prefix=MAYBE
+// MAYBE: for the --reshard-after-forward option: expected true, false or a number of ranks; found 'maybe'
 // RUN: not fsdp-opt %t.two.mlir --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=AGAIN
 // AGAIN: error: expected a step without a policy of small groups, found the axis "local" in mesh 'mesh'{{$}}
-// RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE
+// RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=reshard-after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE
 // WHOLE: error: expected parameters in several shards to keep some of them, got one{{$}}
 // RUN: not %{shard} --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=MESH
 // MESH: error: expected a step that is sharded over one mesh{{$}}

@@ -34,21 +34,21 @@
 // LIST: timeline | {{.*}} Exposed="90.0 us", Peak="184 B", Step="390.0 us"
 
 // A limit: as much is hidden as fits.
-// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=170 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=170 -o /dev/null
-// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=170 %{remarks} 2>&1 | FileCheck %s --check-prefix=LIMIT
+// RUN: fsdp-opt %t.before --fsdp-schedule=budget=170 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=170 -o /dev/null
+// RUN: fsdp-opt %t.before --fsdp-schedule=budget=170 %{remarks} 2>&1 | FileCheck %s --check-prefix=LIMIT
 // LIMIT: Hidden="0.0 us", Of="30.0 us", Phase=backward, Reason="one unit more would exceed the limit by 6 B", Unit=u3, UnitsAhead=0
 // LIMIT: timeline |
 
 // The smallest limit that can be met is named, and can be met.
-// RUN: not fsdp-opt %t.before --fsdp-schedule=memory-limit=159 -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
-// RUN: not fsdp-opt %t.before --fsdp-schedule='memory-limit=10 algorithm=program' -o /dev/null 2>&1 | FileCheck %s --check-prefix=ORDER
-// RUN: fsdp-opt %t.before --fsdp-schedule=memory-limit=160 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=160 -o /dev/null
+// RUN: not fsdp-opt %t.before --fsdp-schedule=budget=159 -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
+// RUN: not fsdp-opt %t.before --fsdp-schedule='budget=10 algorithm=program' -o /dev/null 2>&1 | FileCheck %s --check-prefix=ORDER
+// RUN: fsdp-opt %t.before --fsdp-schedule=budget=160 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=160 -o /dev/null
 // SMALL: error: memory peaks at 160 B in the leanest order, 48 B of it in arguments, and the limit is 159 B: the smallest that can be met is 160 bytes
 // SMALL: note: made by 'mul.Tensor': 80 B in 5 values
 // SMALL: note: gathered unit 'root': 16 B in 1 value
 // ORDER: error: memory peaks at 160 B in program order, 48 B of it in arguments, and the limit is 10 B: the smallest that can be met is 160 bytes
 
-// RUN: not fsdp-opt %t.before --fsdp-schedule=memory-limit=-1 -o /dev/null 2>&1 | FileCheck %s --check-prefix=NEGATIVE
-// NEGATIVE: error: expected a memory limit of at least 0, got -1
+// RUN: not fsdp-opt %t.before --fsdp-schedule=budget=-1 -o /dev/null 2>&1 | FileCheck %s --check-prefix=NEGATIVE
+// NEGATIVE: for the --budget option: expected bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB; found '-1'
 // RUN: not fsdp-opt %S/prefetch.mlir --fsdp-shard=ranks=2 --fsdp-schedule -o /dev/null 2>&1 | FileCheck %s --check-prefix=LOGICAL
 // LOGICAL: error: {{.*}}is of the logical level, which has no schedule

@@ -3,8 +3,8 @@
 // RUN: fsdp-opt %s --fsdp-verify-memory=budget=368
 // RUN: not fsdp-opt %s --fsdp-verify-memory=budget=367 2>&1 | FileCheck %s --check-prefix=OVER
 // RUN: fsdp-opt %s --fsdp-verify-memory --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
-// RUN: fsdp-opt %s --fsdp-bucket="mode=copy blocks=2" --fsdp-verify-memory=budget=384 -o /dev/null
-// RUN: not fsdp-opt %s --fsdp-bucket="mode=copy blocks=2" --fsdp-verify-memory=budget=383 2>&1 | FileCheck %s --check-prefix=COPY
+// RUN: fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-verify-memory=budget=384 -o /dev/null
+// RUN: not fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-verify-memory=budget=383 2>&1 | FileCheck %s --check-prefix=COPY
 
 // Copied, both units have one buffer until the first wait, and their own memory from there on.
 // COPY: error: memory peaks at 384 B, 128 B of it in arguments, and the budget is 383 B: this schedule fits into 384 bytes, and not into less

@@ -50,8 +50,9 @@ int main(int argc, char **argv) {
   registerAllDialects(registry);
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
   FSDPPipelineOptions options;
-  if (failed(options.parseFromString(pipeline)) || every == 0)
-    return reject("bad options");
+  if (std::string error = parsePipelineOptions(pipeline, options);
+      !error.empty() || every == 0)
+    return reject("bad options: " + error);
   OwningOpRef<ModuleOp> module = importPT2(input, {}, &context);
   PassManager schedule(&context), lower(&context);
   buildSchedulePipeline(schedule, options);

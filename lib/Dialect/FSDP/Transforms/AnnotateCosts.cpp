@@ -157,7 +157,8 @@ class AnnotateCostsPass
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return failure();
-    auto machine = planner::loadHardware(hardware);
+    auto machine = planner::loadHardware(
+        hardware.empty() ? std::string("cpu") : hardware.getValue());
     if (!machine)
       return getOperation().emitError(machine.error().message);
     Costs costs(*step, *machine);

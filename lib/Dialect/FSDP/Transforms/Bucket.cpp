@@ -26,8 +26,8 @@ namespace fsdp {
 namespace {
 class Bucketer {
 public:
-  Bucketer(Block &block, int64_t blocks, int64_t bytes, bool copies)
-      : block(block), blocks(blocks), bytes(bytes), copies(copies) {}
+  Bucketer(Block &block, const fsdp::Bucket &limit)
+      : block(block), limit(limit), copies(limit.mode == BucketMode::Copy) {}
 
   void run();
 
@@ -39,7 +39,7 @@ private:
   void issueTogether(ArrayRef<CollectiveOpInterface> bucket);
 
   Block &block;
-  int64_t blocks, bytes; // 0: any number
+  fsdp::Bucket limit;
   bool copies;
   int64_t numBuckets = 0;
 };
@@ -55,7 +55,8 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
       return false;
     sum += launch.getBytes();
   }
-  if ((blocks && int64_t(bucket.size()) >= blocks) || (bytes && sum > bytes))
+  if ((limit.units && int64_t(bucket.size()) >= limit.units) ||
+      (limit.bytes && sum > limit.bytes))
     return false;
   return isa<AsyncUnshardOp>(next.getOperation()) ||
          llvm::none_of(bucket, [&](CollectiveOpInterface launch) {
@@ -165,7 +166,7 @@ static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
 }
 
 /// Gives units that follow each other one name while there is room.
-static void mergeUnits(func::FuncOp step, int64_t blocks, int64_t bytes) {
+static void mergeUnits(func::FuncOp step, const Bucket &limit) {
   SmallVector<NamedUnit> units = getNamedUnits(step);
   for (size_t begin = 0, end; begin < units.size(); begin = end) {
     int64_t sum = units[begin].bytes;
@@ -173,8 +174,8 @@ static void mergeUnits(func::FuncOp step, int64_t blocks, int64_t bytes) {
       const NamedUnit &next = units[end];
       if (next.element != units[begin].element || isRoot(next.name) ||
           isRoot(units[begin].name) ||
-          (blocks && int64_t(end - begin) >= blocks) ||
-          (bytes && sum + next.bytes > bytes))
+          (limit.units && int64_t(end - begin) >= limit.units) ||
+          (limit.bytes && sum + next.bytes > limit.bytes))
         break;
       sum += next.bytes;
     }
@@ -208,29 +209,16 @@ class BucketPass : public impl::BucketPassBase<BucketPass> {
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return signalPassFailure();
-    for (int64_t number : {int64_t(blocks), int64_t(bytes)})
-      if (number < 0) {
-        emitError(step->getLoc())
-            << "expected buckets of at least 0, got " << number;
-        return signalPassFailure();
-      }
-    if (mode != "group" && mode != "copy" && mode != "merge") {
-      emitError(step->getLoc())
-          << "expected mode to be 'group', 'copy' or 'merge', got '"
-          << mode.getValue() << '\'';
-      return signalPassFailure();
-    }
-    if (!blocks && !bytes)
+    if (!bucket.units && !bucket.bytes)
       return;
-    if (mode != "merge")
-      return Bucketer(step->getBody().front(), blocks, bytes, mode == "copy")
-          .run();
+    if (bucket.mode != BucketMode::Merge)
+      return Bucketer(step->getBody().front(), bucket).run();
     if (!getOperation().getOps<UnitOp>().empty()) {
       emitError(step->getLoc())
           << "expected to merge units before they are sharded";
       return signalPassFailure();
     }
-    mergeUnits(*step, blocks, bytes);
+    mergeUnits(*step, bucket);
   }
 };
 } // namespace

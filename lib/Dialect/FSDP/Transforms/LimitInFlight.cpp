@@ -116,8 +116,8 @@ Limiter::Limiter(Block &block, int64_t units, int64_t bytes)
     ended.push_back(ended.back() + Amount{1, gather->getBytes()});
 }
 
-/// Compares the limit with what is in use at each first wait, and may raise it
-/// to that.
+/// Compares the limit with what is in use at each first wait, and may raise
+/// that of units to it.
 LogicalResult Limiter::checkFeasible(bool mayRaise) {
   Amount admitted, least;
   Gather *tooMuch = nullptr;
@@ -138,7 +138,7 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
   bool isUnits = limit.units && limit.units < least.units;
   int64_t needed = isUnits ? least.units : least.bytes;
   int64_t given = isUnits ? limit.units : limit.bytes;
-  if (!mayRaise)
+  if (!isUnits || !mayRaise)
     return tooMuch->launch.emitError("expected room for ")
            << needed
            << (isUnits ? " gathered units" : " bytes of gathered units")
@@ -148,9 +148,8 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
                                                .function("step"))
       << remark::metric("Unit", tooMuch->getUnit())
       << remark::metric("From", given) << remark::metric("To", needed)
-      << remark::metric("Of", isUnits ? "units" : "bytes")
       << remark::reason("the step needs them at once");
-  (isUnits ? limit.units : limit.bytes) = needed;
+  limit.units = needed;
   return checkFeasible(mayRaise);
 }
 
@@ -206,15 +205,11 @@ class LimitInFlightPass
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return signalPassFailure();
-    for (int64_t limit : {int64_t(gathers), int64_t(bytes)})
-      if (limit < 0) {
-        step->emitError("expected a limit of at least 0, got ") << limit;
-        return signalPassFailure();
-      }
-    if (gathers == 0 && bytes == 0)
+    int64_t units = limitAllGathers.units;
+    if (units == 0 && bytes == 0)
       return;
-    Limiter limiter(step->getBody().front(), gathers, bytes);
-    if (failed(limiter.checkFeasible(raise)))
+    Limiter limiter(step->getBody().front(), units, bytes);
+    if (failed(limiter.checkFeasible(limitAllGathers.isDefault)))
       return signalPassFailure();
     limiter.apply();
   }

@@ -49,7 +49,7 @@ class PlaceReduceWaitsPass
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return signalPassFailure();
-    if (wait == ReduceWait::Use)
+    if (reduceWait == ReduceWait::Use)
       return;
 
     // From the end, where each reduction sees what comes next.
@@ -60,7 +60,7 @@ class PlaceReduceWaitsPass
     };
     SmallVector<Move> moves;
     for (Operation &op : llvm::reverse(block)) {
-      if (wait == ReduceWait::Next && isa<FlattenGradsOp>(op))
+      if (reduceWait == ReduceWait::Next && isa<FlattenGradsOp>(op))
         place = &op;
       if (getReducedUnit(op).empty())
         continue;
@@ -75,7 +75,7 @@ class PlaceReduceWaitsPass
                          .category("fsdp-place-reduce-waits")
                          .function("step"))
           << remark::metric("Unit", getReducedUnit(*move.launch))
-          << remark::metric("Wait", wait == ReduceWait::Next
+          << remark::metric("Wait", reduceWait == ReduceWait::Next
                                         ? "in front of the next gradient"
                                         : "at the end of the backward");
     }

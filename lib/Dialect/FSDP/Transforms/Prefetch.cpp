@@ -41,7 +41,7 @@ public:
   }
 
   void prefetchForward(int64_t distance);
-  void prefetchBackward(Prefetch when);
+  void prefetchBackward(BackwardPrefetch when);
   void apply();
 
 private:
@@ -111,7 +111,7 @@ void Prefetcher::prefetchForward(int64_t distance) {
 
 /// The target of a unit is the one before it in the order in which modules end
 /// in the forward: that of last uses.
-void Prefetcher::prefetchBackward(Prefetch when) {
+void Prefetcher::prefetchBackward(BackwardPrefetch when) {
   SmallVector<std::pair<StringRef, Use>> order;
   for (auto &[name, use] : units)
     if (use.lastInForward && use.firstInBackward)
@@ -134,7 +134,7 @@ void Prefetcher::prefetchBackward(Prefetch when) {
     auto &[name, use] = current;
     Gather *gather = use.backward ? use.backward : use.forward;
     Operation *before = nullptr;
-    if (when == Prefetch::Pre) {
+    if (when == BackwardPrefetch::Pre) {
       before = use.backward ? getPlaceAfter(use.backward->wait)
                             : use.firstInBackward;
     } else {
@@ -150,7 +150,7 @@ void Prefetcher::prefetchBackward(Prefetch when) {
   });
   // The first unit of the backward may be there from the forward: then its
   // target is launched where the backward begins.
-  if (when == Prefetch::Pre && !places.empty() && backwardBegin &&
+  if (when == BackwardPrefetch::Pre && !places.empty() && backwardBegin &&
       !units[places.front().unit].backward &&
       backwardBegin->isBeforeInBlock(places.front().before))
     places.front().before = backwardBegin;
@@ -187,15 +187,15 @@ class PrefetchPass : public impl::PrefetchPassBase<PrefetchPass> {
     FailureOr<func::FuncOp> step = getStep(getOperation());
     if (failed(step))
       return signalPassFailure();
-    if (forward < 0) {
+    if (forwardPrefetch < 0) {
       step->emitError("expected to gather at least 0 units ahead, got ")
-          << int64_t(forward);
+          << int64_t(forwardPrefetch);
       return signalPassFailure();
     }
     Prefetcher prefetcher(step->getBody().front());
-    prefetcher.prefetchForward(forward);
-    if (backward != Prefetch::None)
-      prefetcher.prefetchBackward(backward);
+    prefetcher.prefetchForward(forwardPrefetch);
+    if (backwardPrefetch != BackwardPrefetch::None)
+      prefetcher.prefetchBackward(backwardPrefetch);
     prefetcher.apply();
   }
 };

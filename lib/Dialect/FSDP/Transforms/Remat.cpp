@@ -308,37 +308,34 @@ class RematPass : public impl::RematPassBase<RematPass> {
   }
 
   LogicalResult recompute(func::FuncOp step) {
-    if (budget < 0)
-      return emitError(step.getLoc())
-             << "expected a budget of at least 1 byte, got " << int64_t(budget);
-    if (scopes.empty() && budget == 0)
+    if (remat.scope.empty() && !remat.budget)
       return success();
     Rematerializer rematerializer(step);
-    if (scopes.empty()) {
+    if (remat.scope.empty()) {
       llvm::StringSet<> units;
       for (auto unit : getOperation().getOps<UnitOp>())
         addModules(unit, units);
       if (rematerializer.findScopes(
               [&](StringRef path) { return units.contains(path); }) == 0 &&
-          findMemoryPeak(step).getTotal() > budget)
+          findMemoryPeak(step).getTotal() > remat.budget)
         return emitError(step.getLoc())
                << "no unit is a module that could be recomputed; say which "
                   "scopes may be";
-      return rematerializer.run(budget);
+      return rematerializer.run(remat.budget);
     }
     FailureOr<llvm::Regex> regex =
-        getPathRegex(scopes, [&] { return emitError(step.getLoc()); });
+        getPathRegex(remat.scope, [&] { return emitError(step.getLoc()); });
     if (failed(regex))
       return failure();
     if (rematerializer.findScopes(
             [&](StringRef path) { return regex->match(path); }) == 0) {
       InFlightDiagnostic diagnostic = emitError(step.getLoc())
                                       << "no module of the forward has path '"
-                                      << scopes.getValue() << "'";
+                                      << remat.scope << "'";
       listFound(diagnostic, rematerializer.getPaths());
       return diagnostic;
     }
-    return rematerializer.run(budget);
+    return rematerializer.run(remat.budget);
   }
 };
 } // namespace

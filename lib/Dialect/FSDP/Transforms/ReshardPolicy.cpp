@@ -122,26 +122,17 @@ class ReshardPolicyPass
                          "found the axis \"local\" in mesh '"
                       << mesh.getSymName() << '\'';
 
-    bool reshard = afterForward == "true";
-    int64_t ranks = 0, shards = mesh.getShards();
-    if (!StringRef(afterForward).getAsInteger(10, ranks)) {
-      if (shards == 1)
-        return reject() << "expected parameters in several shards to keep some "
-                           "of them, got one";
-      if (ranks < 1 || shards % ranks != 0)
-        return reject()
-               << "expected after-forward to be a number of ranks that "
-                  "divides the "
-               << shards << " shards, got " << ranks;
-      if (ranks == 1)
-        step.emitWarning("groups of one rank keep all that is gathered: using "
-                         "after-forward=false");
-      reshard = ranks != 1;
-    } else if (!reshard && afterForward != "false") {
-      return reject() << "expected after-forward to be 'true', 'false' or a "
-                         "number of ranks, got '"
-                      << afterForward.getValue() << '\'';
-    }
+    int64_t shards = mesh.getShards();
+    int64_t ranks = reshardAfterForward.group.value_or(shards);
+    if (shards == 1 && ranks > 1)
+      return reject()
+             << "expected parameters in several shards to keep some of "
+                "them, got one";
+    if (shards % ranks != 0)
+      return reject() << "expected reshard-after-forward to be a number of "
+                         "ranks that divides the "
+                      << shards << " shards, got " << ranks;
+    bool reshard = reshardAfterForward.group != 1;
     if (ranks > 1 && ranks < shards) {
       setReshardAfterForward(step, false);
       splitShardAxis(step, mesh, ranks);

@@ -151,18 +151,14 @@ class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
       else if (op.hasTrait<LogicalOp>())
         return op.emitError("is of the logical level, which has no schedule");
     StepProblem step = buildStepProblem(func);
-    if (memoryLimit < 0)
-      return func.emitError("expected a memory limit of at least 0, got ")
-             << int64_t(memoryLimit);
-    if (memoryLimit)
+    if (budget)
       step.problem.memoryLimit =
-          std::max<int64_t>(0, memoryLimit - step.persistentBytes);
+          std::max<int64_t>(0, budget - step.persistentBytes);
     if (std::string error = check(step.problem); !error.empty())
       return func.emitError("cannot be scheduled: ") << error;
 
     scheduling::Answer answer = solve(step.problem, algorithm);
-    if (!answer.isFeasible ||
-        (memoryLimit && memoryLimit < step.persistentBytes))
+    if (!answer.isFeasible || (budget && budget < step.persistentBytes))
       return reject(func, step, answer.peak);
     if (std::string error = verify(step.problem, answer.schedule);
         !error.empty())
@@ -190,7 +186,7 @@ class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
         << spellBytes(step.persistentBytes + peak.bytes)
         << (isProgram ? " in program order, " : " in the leanest order, ")
         << spellBytes(step.persistentBytes)
-        << " of it in arguments, and the limit is " << spellBytes(memoryLimit)
+        << " of it in arguments, and the limit is " << spellBytes(budget)
         << ": the smallest that can be met is "
         << step.persistentBytes + peak.bytes << " bytes";
     SmallVector<MemoryLife> lives;

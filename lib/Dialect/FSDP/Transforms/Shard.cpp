@@ -18,7 +18,6 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
-#include "llvm/ADT/StringSwitch.h"
 
 using namespace mlir;
 
@@ -27,8 +26,6 @@ namespace fsdp {
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 namespace {
-
-enum class Strategy { FullShard, ShardGradOp, NoShard };
 
 /// A parameter of the aten level.
 struct Parameter {
@@ -135,14 +132,16 @@ LogicalResult Sharder::checkSizes() {
     if (!isa<RankedTensorType>(argument.getType()) ||
         !isBound(argument.getType()))
       return emitError(argument.getLoc())
-             << "expected sizes that are bound (see --bind), got "
+             << "expected sizes that are bound, as by --bind hint or --bind "
+                "NAME=SIZE; got "
              << argument.getType();
   for (Operation &op : block) {
     if (!isa<aten::CallOp, func::ReturnOp>(op))
       return op.emitError("expected an operation of the aten level");
     for (Type type : op.getResultTypes())
       if (!isBound(type))
-        return op.emitError("expected sizes that are bound (see --bind), got ")
+        return op.emitError("expected sizes that are bound, as by --bind hint "
+                            "or --bind NAME=SIZE; got ")
                << type;
   }
   return success();
@@ -577,41 +576,23 @@ namespace {
 class ShardPass : public impl::ShardPassBase<ShardPass> {
   using ShardPassBase::ShardPassBase;
 
-  /// The element type that an option names; null if it names none.
-  FailureOr<Type> getType(StringRef name) {
-    if (name.empty())
-      return Type();
-    Type type = aten::getElementType(&getContext(), name);
-    if (!isa_and_nonnull<FloatType>(type))
-      return getOperation().emitError("expected a float type, got '")
-             << name << "'";
-    return type;
+  /// The type that an option names; null if it names none.
+  Type getType(ElementType type) {
+    return type == ElementType::Unchanged
+               ? Type()
+               : aten::getElementType(&getContext(), stringifyEnum(type));
   }
 
   void runOnOperation() final {
     ModuleOp module = getOperation();
     FailureOr<func::FuncOp> step = getStep(module);
-    FailureOr<Type> storage = getType(storageDtype),
-                    reduce = getType(reduceDtype);
-    if (failed(step) || failed(storage) || failed(reduce))
+    if (failed(step))
       return signalPassFailure();
     if (ranks < 1) {
       module.emitError("expected at least one rank, got ") << ranks;
       return signalPassFailure();
     }
-    auto known = llvm::StringSwitch<std::optional<Strategy>>(strategy)
-                     .Case("full_shard", Strategy::FullShard)
-                     .Case("shard_grad_op", Strategy::ShardGradOp)
-                     .Case("no_shard", Strategy::NoShard)
-                     .Default(std::nullopt);
-    if (!known) {
-      emitError(step->getLoc())
-          << "expected strategy to be 'full_shard', 'shard_grad_op' or "
-             "'no_shard', got '"
-          << strategy.getValue() << '\'';
-      return signalPassFailure();
-    }
-    Strategy chosen = *known;
+    Strategy chosen = strategy;
     if (ranks == 1 && chosen != Strategy::NoShard) {
       step->emitWarning("one rank has nothing to shard: using 'no_shard'");
       chosen = Strategy::NoShard;
@@ -626,7 +607,8 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
         builder.getArrayAttr(
             {axis(FSDPDialect::getReplicaAxisName(), ranks / shards),
              axis(FSDPDialect::getShardAxisName(), shards)}));
-    Sharder sharder(*step, mesh, chosen, *storage, *reduce, keepOutput);
+    Sharder sharder(*step, mesh, chosen, getType(storageDtype),
+                    getType(reduceDtype), keepOutput);
     if (failed(sharder.run()))
       signalPassFailure();
   }

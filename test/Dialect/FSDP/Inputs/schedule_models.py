@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 SHARD = ["--fsdp-assign-units", "--fsdp-shard=ranks=4", "--fsdp-insert-optimizer", "--fsdp-hoist-constants", "--fsdp-async"]
-PREFETCHED = ["--fsdp-prefetch=forward=1", "--fsdp-bucket=blocks=2", "--fsdp-limit-in-flight=gathers=3", "--fsdp-place-reduce-waits=wait=next"]
+PREFETCHED = ["--fsdp-prefetch=forward-prefetch=1", "--fsdp-bucket=bucket=units:2", "--fsdp-limit-in-flight=limit-all-gathers=3", "--fsdp-place-reduce-waits=reduce-wait=next"]
 VERIFY = ["--fsdp-apply-schedule", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]
 REMARKS = ["--remarks-filter=fsdp-schedule", "--remark-format=emitRemark", "-o", "/dev/null"]
 
@@ -32,10 +32,10 @@ for model in sys.argv[2:]:
         program = timeline(step, "--fsdp-schedule=algorithm=program", *VERIFY)
         best = timeline(step, "--fsdp-schedule", *VERIFY)
         assert best <= program and (passes or best < program), (model, passes, best, program)
-        rejected = run(["fsdp-opt", "--fsdp-schedule=memory-limit=1", "-o", "/dev/null"], step).stderr
+        rejected = run(["fsdp-opt", "--fsdp-schedule=budget=1", "-o", "/dev/null"], step).stderr
         least = re.search(r"the smallest that can be met is (\d+) bytes", rejected)[1]
-        limited = timeline(step, f"--fsdp-schedule=memory-limit={least}", *VERIFY, f"--fsdp-verify-memory=budget={least}")
+        limited = timeline(step, f"--fsdp-schedule=budget={least}", *VERIFY, f"--fsdp-verify-memory=budget={least}")
         assert limited >= best, (model, passes, limited, best)
-        below = run(["fsdp-opt", f"--fsdp-schedule=memory-limit={int(least) - 1}", "-o", "/dev/null"], step)
+        below = run(["fsdp-opt", f"--fsdp-schedule=budget={int(least) - 1}", "-o", "/dev/null"], step)
         assert below.returncode and f"the smallest that can be met is {least} bytes" in below.stderr, below.stderr
         print(f"{model}: {program} us in program order, {best} by list, {limited} in {least} bytes")

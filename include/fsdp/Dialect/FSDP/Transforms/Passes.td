@@ -7,7 +7,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
 #define FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
 
-include "mlir/Pass/PassBase.td"
+include "fsdp/Dialect/FSDP/Transforms/Options.td"
 
 def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
   let summary = "write on each operation how long it takes";
@@ -26,12 +26,7 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
     scheduled level. Remark `costs`: how many operations take time, how many of
     them were measured, and the nanoseconds of each.
   }];
-  let options = [
-    Option<"hardware", "hardware", "std::string", "\"cpu\"",
-           "A hardware file, or the name of one that is built in: cpu, h100.">,
-    Option<"profile", "profile", "std::string", "\"\"",
-           "A profile of the step; none by default.">,
-  ];
+  let options = [Hardware, Profile];
 }
 
 def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
@@ -62,10 +57,7 @@ def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
 
     Before and after: the aten level. Remark `unit` for each unit.
   }];
-  let options = [
-    Option<"wrap", "wrap", "std::string", "\"auto\"",
-           "Which modules are units: auto, scope:REGEX, class:NAME or size:N.">,
-  ];
+  let options = [Wrap];
 }
 
 def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
@@ -84,18 +76,18 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
   let summary = "issue several collectives in one call";
   let description = [{
     Launches of one kind and phase that follow each other join a bucket of at
-    most `blocks` units and `bytes` bytes; 0 is no limit, and both 0 no bucket. A
-    collective larger than `bytes` stays alone. Each keeps its own memory: nothing
-    is copied. A bucket of gathers is launched where its first was, one of
-    reductions where its last was, unless a result is needed before that.
+    most N units (`units:N`) or so many bytes (`bytes:SIZE`). A collective larger
+    than that stays alone. Each keeps its own memory: nothing is copied. A bucket
+    of all-gathers is launched where its first was, one of reductions where its
+    last was, unless a result is needed before that.
 
-    With `mode=copy`, a bucket is one collective over one buffer, also a bucket of
+    With `copy:`, a bucket is one collective over one buffer, also a bucket of
     one: shards are copied in, cast to the type in which they are gathered, and
     each unit is copied out at the first wait; gradients are copied in, and the
     sums out if they are of several units. That takes memory and time; it is what
     FSDP2 and Inductor do. Only launches of one element type join.
 
-    With `mode=merge`, units join instead, in the order in which the step first
+    With `merge:`, units join instead, in the order in which the step first
     reads them: parameters of one element type become one flat parameter, which
     is gathered, kept and reduced as a whole. The root stays alone.
 
@@ -103,12 +95,7 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
     units. Remark `bucket` for each bucket of several launches, `merge` for each
     unit made of several.
   }];
-  let options = [
-    Option<"blocks", "blocks", "int64_t", "0", "How many units a bucket may hold.">,
-    Option<"bytes", "bytes", "int64_t", "0", "How many bytes a bucket may hold.">,
-    Option<"mode", "mode", "std::string", "\"group\"",
-           "What joins: launches (group, copy) or units (merge).">,
-  ];
+  let options = [BucketOption];
 }
 
 def HoistConstantsPass : Pass<"fsdp-hoist-constants", "::mlir::ModuleOp"> {
@@ -128,7 +115,7 @@ def HoistConstantsPass : Pass<"fsdp-hoist-constants", "::mlir::ModuleOp"> {
     result that stays in the step.
   }];
   let options = [
-    Option<"maxBytes", "max-bytes", "int64_t", "64 << 20",
+    Option<"maxBytes", "max-bytes", "::fsdp::ByteSize", "::fsdp::ByteSize{64 << 20}",
            "How many bytes the results of @init may take.">,
   ];
 }
@@ -144,31 +131,24 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
     with parameters and states among the results; gradients stay.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [
-    Option<"optimizer", "optimizer", "::fsdp::Optimizer", "::fsdp::Optimizer::AdamW",
-           "Which optimizer updates the shards.", [{::llvm::cl::values(
-             clEnumValN(::fsdp::Optimizer::AdamW, "adamw", "AdamW, fused."),
-             clEnumValN(::fsdp::Optimizer::SGD, "sgd", "Gradient descent."),
-             clEnumValN(::fsdp::Optimizer::None, "none", "No update."))}]>,
-    Option<"momentum", "momentum", "bool", "false", "Give gradient descent momentum.">,
-  ];
+  let options = [OptimizerOption, Momentum];
 }
 
 def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
   let summary = "bound the gathered units that are alive at once";
   let description = [{
-    At most `gathers` units, and `bytes` bytes of them, are launched and not yet
-    resharded, whatever the timing of streams: a gather is launched `after` the
-    end that makes room for it, and moves after that end if it stands ahead.
-    Gathers are admitted in the order in which they are waited for. 0 is no limit.
-    The step may read several units at once: a limit below that is rejected, or
-    with `raise` becomes that; so a default rejects no step.
+    At most `limit-all-gathers` units, and `bytes` bytes of them, are launched and
+    not yet resharded, whatever the timing of streams: an all-gather is launched
+    `after` the reshard that makes room for it, and moves after that reshard if it
+    stands ahead. All-gathers are admitted in the order in which they are waited
+    for. 0 is no limit. The step may read several units at once: a limit below
+    that is rejected, but the default rises to it.
 
     A unit that is gathered in the forward and still read in the backward (the
     root; each unit of `shard_grad_op`) does not count: what a strategy keeps is
     no matter of order.
 
-    FSDP1's `limit_all_gathers` is `gathers=2`, as it was meant: there the CPU
+    FSDP1's `limit_all_gathers` is a limit of 2, as it was meant: there the CPU
     waits for one free event per gather, of which some pile up in the backward,
     so that from the second step on three units may be alive. That drift is not
     imitated.
@@ -177,9 +157,9 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
     waits for an end, `raised` for a limit that did not do.
   }];
   let options = [
-    Option<"gathers", "gathers", "int64_t", "2", "How many gathered units may be alive.">,
-    Option<"bytes", "bytes", "int64_t", "0", "How many bytes of gathered units may be alive.">,
-    Option<"raise", "raise", "bool", "false", "Raise a limit that the step cannot meet.">,
+    LimitAllGathers,
+    Option<"bytes", "bytes", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
+           "How many bytes of gathered units may be alive.">,
   ];
 }
 
@@ -188,21 +168,15 @@ def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
   let description = [{
     A reduction is launched as soon as the last gradient of its unit is there,
     and waited for where its result is first used: by the update of its unit.
-    With `wait=backward`, all are waited for where the backward ends, as in
-    FSDP1. With `wait=next`, each is waited for before the next unit's gradient
+    With `reduce-wait=backward`, all are waited for where the backward ends, as in
+    FSDP1. With `reduce-wait=next`, each is waited for before the next unit's gradient
     is laid out flat, as in FSDP2: one flat gradient is alive at a time. A wait
     only moves to an earlier place.
 
     Before and after: the scheduled level. Remark `reduce` for each wait that
     moves.
   }];
-  let options = [
-    Option<"wait", "wait", "::fsdp::ReduceWait", "::fsdp::ReduceWait::Use",
-           "When the backward waits for reductions.", [{::llvm::cl::values(
-             clEnumValN(::fsdp::ReduceWait::Use, "use", "When the update needs them."),
-             clEnumValN(::fsdp::ReduceWait::Backward, "backward", "When the backward ends."),
-             clEnumValN(::fsdp::ReduceWait::Next, "next", "Before the next gradient is laid out."))}]>,
-  ];
+  let options = [ReduceWaitOption];
 }
 
 def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
@@ -210,28 +184,20 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
   let description = [{
     In the backward, the target of a unit is the unit before it in the order in
     which units end in the forward, as in FSDP1, if its gather is still to come.
-    With `backward=pre` (BACKWARD_PRE) the target is launched as soon as the
+    With `backward_pre` (BACKWARD_PRE) the target is launched as soon as the
     unit's own gather is there, in front of its backward; where the backward
     begins with a unit that is still gathered (the root), in front of that. With
-    `backward=post` (BACKWARD_POST) it is launched after the unit's backward,
+    `backward_post` (BACKWARD_POST) it is launched after the unit's backward,
     in front of its reduction; the first unit is nobody's target.
 
-    With `forward=N`, the N units that the forward uses next are launched as soon
+    With `forward-prefetch=N`, the N units that the forward uses next are launched as soon
     as a unit is there, in front of its forward: with 1, FSDP1's
     `forward_prefetch`.
 
     Before and after: the scheduled level. Remark `prefetch` for each gather
     that moves: its bytes, and how many calls it may overlap with.
   }];
-  let options = [
-    Option<"backward", "backward", "::fsdp::Prefetch", "::fsdp::Prefetch::Pre",
-           "When the gathers of the backward are launched.", [{::llvm::cl::values(
-             clEnumValN(::fsdp::Prefetch::Pre, "pre", "Before the backward of the unit before."),
-             clEnumValN(::fsdp::Prefetch::Post, "post", "After the backward of the unit before."),
-             clEnumValN(::fsdp::Prefetch::None, "none", "When the unit needs it."))}]>,
-    Option<"forward", "forward", "int64_t", "0",
-           "How many units the forward gathers ahead.">,
-  ];
+  let options = [BackwardPrefetchOption, ForwardPrefetch];
 }
 
 def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
@@ -243,30 +209,24 @@ def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
     two computations apart. What leaves the scope is kept, and so are the results
     of what is random or unknown: it is never repeated.
 
-    With `scopes`, every outermost module whose whole path matches is recomputed
-    (a wrapper `m.` in front does not count). With `budget`, only as many as it
+    With `scope:REGEX`, every outermost module whose whole path matches is recomputed
+    (a wrapper `m.` in front does not count). With `budget:SIZE`, as many units as it
     takes for the step to hold no more bytes, counted as `--fsdp-verify-memory`
     does, but before gathers are launched ahead; those first whose repetition
-    costs the least work per byte that it frees. Without `scopes`, the units are
-    what can be chosen.
+    costs the least work per byte that it frees.
 
     Before and after: the logical level. Remark `remat` for each scope, with the
     work that is done again and the bytes that are no longer kept for it, and
     `peak` for what the step holds before and after.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [
-    Option<"scopes", "scopes", "std::string", "",
-           "A regular expression of paths of modules to recompute.">,
-    Option<"budget", "budget", "int64_t", "0",
-           "How many bytes the step may hold; 0 for no limit.">,
-  ];
+  let options = [RematOption];
 }
 
 def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
   let summary = "say what stays gathered after the forward";
   let description = [{
-    With `after-forward=true`, what is gathered in the forward is freed where the
+    With `reshard-after-forward=true`, what is gathered in the forward is freed where the
     forward ends with it, and the backward gathers it again: each unit but the
     root (and the root's types), with which the backward begins. With `false`,
     one gather serves both. `full_shard` and `shard_grad_op` are these two.
@@ -281,11 +241,7 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
     `reshard` for each unit, with the bytes that are gathered again or kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [
-    Option<"afterForward", "after-forward", "std::string", "\"true\"",
-           "Whether parameters are freed after the forward: true, false, or the "
-           "ranks of a group that keeps the pieces.">,
-  ];
+  let options = [ReshardAfterForwardOption];
 }
 
 def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
@@ -300,8 +256,8 @@ def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
     early, as far as memory lets it, and what takes memory as late as costs no
     time; its step is never slower than program order, by the durations.
 
-    `memory-limit` is for all memory of a rank, in bytes; 0 is none. One that can
-    not be met is rejected, with the smallest that can.
+    `budget` is for all memory of a rank. One that cannot be met is rejected, with
+    the smallest that can.
 
     Before and after: the scheduled level. Remark `gather` for each gather, with
     what is hidden of it and why it is not launched earlier; `timeline` for the
@@ -315,8 +271,7 @@ def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
                         "Program order."),
              clEnumValN(::fsdp::planner::scheduling::Algorithm::List, "list",
                         "List scheduling by critical path."))}]>,
-    Option<"memoryLimit", "memory-limit", "int64_t", "0",
-           "The bytes that a rank has; 0 for no limit.">,
+    Budget,
   ];
 }
 
@@ -330,7 +285,7 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     phase, so that nothing of a gathered unit lives from one phase to the next.
 
     The strategy is a choice of mesh, reduction and reshard policy: `full_shard`
-    is that of `--fsdp-reshard-policy=after-forward=true`, `shard_grad_op` that of
+    is that of `--fsdp-reshard-policy`, `shard_grad_op` that of
     `false`; with `no_shard`, each rank has the whole unit.
 
     Before: the aten level, every size known. After: the logical level; a private
@@ -338,17 +293,7 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     Remark `unit` for each unit, `dropped` for each output that is not kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [
-    Option<"ranks", "ranks", "int64_t", "1", "How many ranks share the step.">,
-    Option<"strategy", "strategy", "std::string", "\"full_shard\"",
-           "What is sharded, and for how long: full_shard, shard_grad_op or no_shard.">,
-    Option<"storageDtype", "storage-dtype", "std::string", "",
-           "The element type of the shards; that of the parameters by default.">,
-    Option<"reduceDtype", "reduce-dtype", "std::string", "",
-           "The element type of reductions; that of the gradients by default.">,
-    Option<"keepOutput", "keep-output", "bool", "false",
-           "Return the outputs of the model as well, of each rank its own.">,
-  ];
+  let options = [Ranks, StrategyOption, StorageDtype, ReduceDtype, KeepOutput];
 }
 
 def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {
@@ -395,10 +340,7 @@ def VerifyMemoryPass : Pass<"fsdp-verify-memory", "::mlir::ModuleOp"> {
     Before: the scheduled level, without control flow. Remark `peak` for where the
     step holds most, `alive` for each of the largest kinds of what it holds there.
   }];
-  let options = [
-    Option<"budget", "budget", "int64_t", "0",
-           "The most bytes that a rank may hold; 0 for no limit.">,
-  ];
+  let options = [Budget];
 }
 
 def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {

@@ -1,0 +1,121 @@
+//===- Options.td - Every option of the compiler, once -----*- tablegen -*-===//
+//
+// What people may decide about a step. The passes take these options, the
+// pipeline has all of them, and so has `fsdp-plan`: names, values, defaults and
+// help are from here. To add one, see "Add an option" in CONTRIBUTING.md.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_TD
+#define FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_TD
+
+include "mlir/IR/EnumAttr.td"
+include "mlir/Pass/PassBase.td"
+
+//===----------------------------------------------------------------------===//
+// Values
+//===----------------------------------------------------------------------===//
+
+class FSDP_OptionEnum<string name, string summary, list<I32EnumCase> cases>
+    : I32Enum<name, summary, cases> {
+  let cppNamespace = "::fsdp";
+}
+
+def FSDP_Strategy : FSDP_OptionEnum<"Strategy", "what is sharded, and for how long", [
+    I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
+    I32EnumCase<"NoShard", 2, "no_shard">]>;
+
+def FSDP_ElementType : FSDP_OptionEnum<"ElementType", "the element type of a unit", [
+    I32EnumCase<"Unchanged", 0, "unchanged">, I32EnumCase<"F16", 1, "f16">,
+    I32EnumCase<"BF16", 2, "bf16">, I32EnumCase<"F32", 3, "f32">, I32EnumCase<"F64", 4, "f64">]>;
+
+def FSDP_Optimizer : FSDP_OptionEnum<"Optimizer", "what updates the shards", [
+    I32EnumCase<"AdamW", 0, "adamw">, I32EnumCase<"SGD", 1, "sgd">, I32EnumCase<"None", 2, "none">]>;
+
+def FSDP_BackwardPrefetch : FSDP_OptionEnum<"BackwardPrefetch", "when the backward launches all-gathers", [
+    I32EnumCase<"Pre", 0, "backward_pre">, I32EnumCase<"Post", 1, "backward_post">,
+    I32EnumCase<"None", 2, "none">]>;
+
+def FSDP_BucketMode : FSDP_OptionEnum<"BucketMode", "how collectives join", [
+    I32EnumCase<"Group", 0, "group">, I32EnumCase<"Merge", 1, "merge">, I32EnumCase<"Copy", 2, "copy">]>;
+
+def FSDP_ReduceWait : FSDP_OptionEnum<"ReduceWait", "when the backward waits for reductions", [
+    I32EnumCase<"Use", 0, "use">, I32EnumCase<"Backward", 1, "backward">, I32EnumCase<"Next", 2, "next">]>;
+
+def FSDP_Preset : FSDP_OptionEnum<"Preset", "a whole schedule", [
+    I32EnumCase<"None", 0, "none">, I32EnumCase<"FSDP1", 1, "fsdp1">, I32EnumCase<"FSDP2", 2, "fsdp2">,
+    I32EnumCase<"ManualBlock", 3, "manual-block">, I32EnumCase<"Inductor", 4, "inductor">,
+    I32EnumCase<"List", 5, "list">]>;
+
+//===----------------------------------------------------------------------===//
+// Options
+//===----------------------------------------------------------------------===//
+
+/// An option of the pipeline. `values`: what may be written, for help; empty
+/// for a flag. `least`: of a number.
+class PipelineOption<string cppName, string argument, string type, string default,
+                     string description, string valueText, int least = 0>
+    : Option<cppName, argument, type, default, description> {
+  string values = valueText;
+  code read = "read<&FSDPPipelineOptions::" # cppName # ", " # least # ">";
+  code spell = "spell<&FSDPPipelineOptions::" # cppName # ">";
+}
+
+def Ranks : PipelineOption<"ranks", "ranks", "int64_t", "1",
+    "The world size: how many ranks share the step.", "N", 1>;
+def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
+    "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1.",
+    "full_shard|shard_grad_op|no_shard">;
+def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-after-forward",
+    "::fsdp::ReshardAfterForward", "::fsdp::ReshardAfterForward{}",
+    "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
+    "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again. "
+    "Instead of strategy.", "true|false|N">;
+def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
+    "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
+def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",
+    "::fsdp::aten::Device::CPU", "The device that the plan runs on.", "cpu|cuda">;
+def StorageDtype : PipelineOption<"storageDtype", "storage-dtype", "::fsdp::ElementType",
+    "::fsdp::ElementType::Unchanged",
+    "The element type of the shards. unchanged: that of the parameters.", "f16|bf16|f32|f64">;
+def ReduceDtype : PipelineOption<"reduceDtype", "reduce-dtype", "::fsdp::ElementType",
+    "::fsdp::ElementType::Unchanged",
+    "The element type of reductions. unchanged: that of the gradients.", "f16|bf16|f32|f64">;
+def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
+    "Keep the outputs of the model, of each rank its own.", "">;
+def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
+    "Activation checkpointing: what the backward computes again. With a budget, as many units "
+    "as it takes for the step to hold no more bytes.", "none|scope:REGEX|budget:SIZE">;
+def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
+    "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
+def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
+    "Give sgd a momentum buffer.", "">;
+def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
+    "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
+    "When the backward launches the all-gather of the next unit: before or after the backward "
+    "of the current one.", "backward_pre|backward_post|none">;
+def ForwardPrefetch : PipelineOption<"forwardPrefetch", "forward-prefetch", "int64_t", "0",
+    "How many units the forward gathers ahead.", "N">;
+def LimitAllGathers : PipelineOption<"limitAllGathers", "limit-all-gathers", "::fsdp::GatherLimit", "::fsdp::GatherLimit{}",
+    "How many gathered units may be alive, beside those that the strategy keeps; 0: any number. "
+    "The default rises to what the step needs.", "N">;
+def BucketOption : PipelineOption<"bucket", "bucket", "::fsdp::Bucket", "::fsdp::Bucket{}",
+    "Which collectives go in one call. merge: units join instead; copy: the collectives of a "
+    "bucket share one buffer.", "none|[merge:|copy:]units:N|[merge:|copy:]bytes:SIZE">;
+def ReduceWaitOption : PipelineOption<"reduceWait", "reduce-wait", "::fsdp::ReduceWait",
+    "::fsdp::ReduceWait::Use",
+    "When the backward waits for a reduction: when its update needs it, when the backward ends, "
+    "or before the next flat gradient.", "use|backward|next">;
+def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::fsdp::Preset::None",
+    "A whole schedule, instead of backward-prefetch, forward-prefetch, limit-all-gathers, bucket "
+    "and reduce-wait: that of FSDP1, FSDP2, GraphTrainer or Inductor, or list scheduling by "
+    "costs.", "fsdp1|fsdp2|manual-block|inductor|list">;
+def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
+    "The machine that costs are predicted for: a hardware file, or a name that is built in. "
+    "By default the one of the device.", "FILE.toml|cpu|h100">;
+def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
+    "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
+def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
+    "The most memory that a rank may hold; a plan that needs more is rejected.", "SIZE">;
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_TD

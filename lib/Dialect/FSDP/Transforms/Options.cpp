@@ -1,0 +1,121 @@
+//===- Options.cpp - What people may decide about a step ------------------===//
+//
+// Options as text.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Options.h"
+#include "fsdp/Archive/Bytes.h"
+
+#include "fsdp/Dialect/FSDP/Transforms/OptionEnums.cpp.inc"
+
+using llvm::StringRef;
+
+namespace fsdp {
+
+static const char *const sizeForm =
+    "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB";
+
+std::string readOption(StringRef text, bool &value) {
+  value = !text.equals_insensitive("false");
+  bool isKnown = text.empty() || text.equals_insensitive("true") || !value;
+  return isKnown ? "" : "true or false";
+}
+
+std::string readOption(StringRef text, std::string &value) {
+  value = text.str();
+  return text.empty() ? "a value" : "";
+}
+
+std::string readOption(StringRef text, int64_t &value, int64_t least) {
+  // Ranks and units are counted in 32 bits.
+  if (text.getAsInteger(10, value) || value < least)
+    return "a number of at least " + std::to_string(least);
+  return value > INT32_MAX ? "a number of at most " + std::to_string(INT32_MAX)
+                           : "";
+}
+
+std::string readOption(StringRef text, ByteSize &value) {
+  std::optional<int64_t> bytes = parseBytes(text);
+  value.bytes = bytes.value_or(0);
+  return bytes && *bytes > 0 ? "" : sizeForm;
+}
+
+std::string readOption(StringRef text, ReshardAfterForward &value) {
+  int64_t group = 1;
+  if (text.equals_insensitive("true")) {
+    value.group = std::nullopt;
+    return "";
+  }
+  if (!text.equals_insensitive("false") && !readOption(text, group, 1).empty())
+    return "true, false or a number of ranks";
+  value.group = group;
+  return "";
+}
+
+std::string readOption(StringRef text, Remat &value) {
+  value = {};
+  auto [policy, rest] = text.split(':');
+  if (text == "none")
+    return "";
+  if (policy == "scope" && !rest.empty()) {
+    value.scope = rest.str();
+    return "";
+  }
+  if (policy == "budget" && readOption(rest, value.budget).empty())
+    return "";
+  return "none, scope:REGEX or budget:SIZE, which is " + std::string(sizeForm);
+}
+
+std::string readOption(StringRef text, Bucket &value) {
+  value = {};
+  if (text == "none")
+    return "";
+  StringRef rest = text;
+  if (rest.consume_front("merge:"))
+    value.mode = BucketMode::Merge;
+  else if (rest.consume_front("copy:"))
+    value.mode = BucketMode::Copy;
+  if (rest.consume_front("units:") && readOption(rest, value.units, 1).empty())
+    return "";
+  if (rest.consume_front("bytes:") && readOption(rest, value.bytes).empty())
+    return "";
+  return "none, units:N or bytes:SIZE, with merge: in front to join units, or "
+         "copy: to copy them into one buffer; SIZE is " +
+         std::string(sizeForm);
+}
+
+std::string readOption(StringRef text, GatherLimit &value) {
+  value.isDefault = false;
+  return readOption(text, value.units);
+}
+
+std::string spellOption(bool value) { return value ? "true" : "false"; }
+std::string spellOption(int64_t value) { return std::to_string(value); }
+std::string spellOption(const std::string &value) { return value; }
+std::string spellOption(const ByteSize &value) {
+  return value.bytes ? std::to_string(value.bytes) : "";
+}
+std::string spellOption(const ReshardAfterForward &value) {
+  return !value.group        ? "true"
+         : *value.group == 1 ? "false"
+                             : std::to_string(*value.group);
+}
+std::string spellOption(const Remat &value) {
+  return !value.scope.empty() ? "scope:" + value.scope
+         : value.budget       ? "budget:" + spellOption(value.budget)
+                              : "none";
+}
+std::string spellOption(const Bucket &value) {
+  std::string mode = value.mode == BucketMode::Group
+                         ? ""
+                         : stringifyEnum(value.mode).str() + ":";
+  return value.units   ? mode + "units:" + std::to_string(value.units)
+         : value.bytes ? mode + "bytes:" + spellOption(value.bytes)
+                       : "none";
+}
+std::string spellOption(const GatherLimit &value) {
+  return std::to_string(value.units);
+}
+
+} // namespace fsdp

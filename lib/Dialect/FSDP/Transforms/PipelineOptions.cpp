@@ -1,0 +1,155 @@
+//===- PipelineOptions.cpp - The table of options, and who reads it -------===//
+//
+// Options by name: for textual pipelines and for the command line.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassOptions.h"
+#include "mlir/Pass/PassRegistry.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+template <auto Member, int64_t Least>
+static std::string read(StringRef text, FSDPPipelineOptions &options) {
+  auto &value = options.*Member;
+  if constexpr (std::is_same_v<decltype(value), int64_t &>)
+    return readOption(text, value, Least);
+  else
+    return readOption(text, value);
+}
+
+template <auto Member>
+static std::string spell(const FSDPPipelineOptions &options) {
+  return spellOption(options.*Member);
+}
+
+#define GET_PipelineOptions_IMPL
+#include "fsdp/Dialect/FSDP/Transforms/PipelineTable.inc"
+
+ArrayRef<PipelineOption> getPipelineOptions() { return PipelineOptions; }
+
+/// A preset is all of a schedule.
+static void setSchedule(FSDPPipelineOptions &options) {
+  Preset preset = options.schedule;
+  bool isList = preset == Preset::List, isInductor = preset == Preset::Inductor;
+  options.backwardPrefetch =
+      isList ? BackwardPrefetch::None : BackwardPrefetch::Pre;
+  options.limitAllGathers.units = isInductor || isList ? 0 : 2;
+  options.forwardPrefetch = preset == Preset::ManualBlock || isInductor;
+  if (isInductor)
+    options.bucket.bytes = {500'000'000};
+  if (preset == Preset::FSDP2)
+    options.bucket = {BucketMode::Copy, 1, {}};
+  options.reduceWait = preset == Preset::FSDP1 ? ReduceWait::Backward
+                       : isInductor || isList  ? ReduceWait::Use
+                                               : ReduceWait::Next;
+}
+
+/// What contradicts each other.
+static std::string findConflict(const llvm::StringSet<> &names,
+                                const FSDPPipelineOptions &options) {
+  auto group = options.reshardAfterForward.group;
+  if (group && options.ranks % *group != 0)
+    return "--reshard-after-forward: expected a number of ranks that divides "
+           "the " +
+           std::to_string(options.ranks) + " of --ranks; found '" +
+           std::to_string(*group) + "'";
+  if (names.contains("reshard-after-forward") && names.contains("strategy"))
+    return "--reshard-after-forward: --strategy '" +
+           spellOption(options.strategy) +
+           "' already says what is freed; give one of the two";
+  for (StringRef part : {"backward-prefetch", "forward-prefetch",
+                         "limit-all-gathers", "bucket", "reduce-wait"})
+    if (options.schedule != Preset::None && names.contains(part))
+      return "--schedule: '" + spellOption(options.schedule) +
+             "' already says what --" + part.str() + " is; give one of the two";
+  if (options.momentum && options.optimizer != Optimizer::SGD)
+    return "--momentum: expected --optimizer sgd, which has a momentum; found "
+           "'" +
+           spellOption(options.optimizer) + "'";
+  return "";
+}
+
+std::string readPipelineOptions(ArrayRef<GivenOption> given,
+                                FSDPPipelineOptions &options) {
+  llvm::StringSet<> names;
+  for (const auto &[name, text] : given) {
+    const PipelineOption *option =
+        llvm::find_if(PipelineOptions, [&](const PipelineOption &row) {
+          return row.name == name;
+        });
+    if (option == std::end(PipelineOptions))
+      return "--" + name + ": there is no such option";
+    if (!names.insert(name).second)
+      return "--" + name + ": expected once, found twice";
+    if (std::string expected = option->read(text, options); !expected.empty())
+      return "--" + name + ": expected " + expected + "; found '" + text + "'";
+  }
+  if (std::string conflict = findConflict(names, options); !conflict.empty())
+    return conflict;
+  // A strategy is a reshard policy.
+  if (names.contains("reshard-after-forward") && options.ranks > 1 &&
+      options.reshardAfterForward.group == 1) {
+    options.strategy = Strategy::ShardGradOp;
+    options.reshardAfterForward = {};
+  } else if (options.reshardAfterForward.group == options.ranks) {
+    options.reshardAfterForward = {};
+  }
+  if (options.schedule != Preset::None)
+    setSchedule(options);
+  return "";
+}
+
+namespace {
+/// The options of the table as MLIR parses and lists them: as text.
+struct TextOptions : PassPipelineOptions<TextOptions> {
+  TextOptions() {
+    for (const PipelineOption &row : PipelineOptions)
+      options.push_back(std::make_unique<Option<std::string>>(
+          *this, row.name, llvm::cl::desc(row.description),
+          llvm::cl::value_desc(row.values),
+          *row.values ? llvm::cl::ValueRequired : llvm::cl::ValueOptional));
+  }
+  std::vector<std::unique_ptr<Option<std::string>>> options;
+};
+} // namespace
+
+std::string parsePipelineOptions(StringRef text, FSDPPipelineOptions &options) {
+  TextOptions texts;
+  std::string error;
+  llvm::raw_string_ostream stream(error);
+  if (failed(texts.parseFromString(text, stream)))
+    return error;
+  std::vector<GivenOption> given;
+  for (const auto &option : texts.options)
+    if (option->hasValue())
+      given.emplace_back(option->ArgStr.str(), option->getValue());
+  return readPipelineOptions(given, options);
+}
+
+void registerFSDPPipeline(StringRef name, StringRef description,
+                          void (*build)(OpPassManager &,
+                                        const FSDPPipelineOptions &)) {
+  registerPassPipeline(
+      name, description,
+      [build](OpPassManager &pm, StringRef text,
+              function_ref<LogicalResult(const Twine &)> fail) {
+        FSDPPipelineOptions options;
+        if (std::string error = parsePipelineOptions(text, options);
+            !error.empty())
+          return fail(error);
+        build(pm, options);
+        return success();
+      },
+      [](function_ref<void(const detail::PassOptions &)> list) {
+        list(TextOptions());
+      });
+}
+
+} // namespace fsdp

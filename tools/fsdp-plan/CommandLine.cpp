@@ -1,0 +1,160 @@
+//===- CommandLine.cpp - The command line of fsdp-plan --------------------===//
+
+#include "CommandLine.h"
+#include "../Tool.h"
+
+#include "fsdp/Archive/WriteFile.h"
+
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/CommandLine.h"
+
+using namespace fsdp;
+using llvm::StringRef;
+using mlir::failed;
+using mlir::LogicalResult;
+using mlir::success;
+namespace cl = llvm::cl;
+
+namespace {
+/// The options as LLVM parses and lists them.
+struct Parser {
+  cl::OptionCategory category{"fsdp-plan options"},
+      pipeline{"Options of the plan"};
+  cl::opt<std::string> input{cl::Positional, cl::desc("<model.pt2>"),
+                             cl::cat(category)};
+  cl::opt<std::string> output{"o", cl::desc("Where the plan goes"),
+                              cl::value_desc("step.plan"), cl::cat(category)};
+  cl::opt<std::string> bind{"bind",
+                            cl::desc("Sizes of symbols: hint for those of the "
+                                     "example inputs, or batch=16,length=2"),
+                            cl::value_desc("sizes"), cl::cat(category)};
+  cl::opt<std::string> report{"report",
+                              cl::desc("Also write the report as JSON"),
+                              cl::value_desc("r.json"), cl::cat(category)};
+  cl::opt<std::string> trace{
+      "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
+      cl::value_desc("t.json"), cl::cat(category)};
+  cl::opt<std::string> remarks{
+      "remarks-filter",
+      cl::desc("Show what passes of matching names decided, and why: "
+               "fsdp-remat, or .* for all"),
+      cl::value_desc("regex"), cl::cat(category)};
+  cl::opt<bool> unproved{
+      "unproved",
+      cl::desc("Write the plan even if it cannot be proved that it computes "
+               "what the model does; the plan says so"),
+      cl::cat(category)};
+  cl::opt<bool> timing{"timing",
+                       cl::desc("Show where the time of the compiler went"),
+                       cl::cat(category)};
+
+  std::vector<std::string> helps; // outlive their options
+  std::vector<std::unique_ptr<cl::opt<std::string>>> options;
+  std::vector<std::unique_ptr<cl::opt<bool>>> flags;
+
+  Parser();
+  std::vector<GivenOption> getGiven() const;
+};
+} // namespace
+
+Parser::Parser() {
+  FSDPPipelineOptions defaults;
+  helps.reserve(getPipelineOptions().size());
+  for (const PipelineOption &row : getPipelineOptions()) {
+    std::string text = row.spell(defaults);
+    bool isFlag = !*row.values, isSaid = isFlag || text.empty();
+    helps.push_back(row.description +
+                    (isSaid ? std::string() : " Default: " + text + "."));
+    if (isFlag) {
+      flags.push_back(std::make_unique<cl::opt<bool>>(
+          StringRef(row.name), cl::desc(helps.back()), cl::cat(pipeline)));
+      continue;
+    }
+    options.push_back(std::make_unique<cl::opt<std::string>>(
+        StringRef(row.name), cl::desc(helps.back()), cl::value_desc(row.values),
+        cl::cat(pipeline)));
+  }
+}
+
+std::vector<GivenOption> Parser::getGiven() const {
+  std::vector<GivenOption> given;
+  for (const auto &option : options)
+    if (option->getNumOccurrences())
+      given.emplace_back(option->ArgStr.str(), option->getValue());
+  for (const auto &flag : flags)
+    if (flag->getNumOccurrences())
+      given.emplace_back(flag->ArgStr.str(), spellOption(flag->getValue()));
+  return given;
+}
+
+/// What there must be, all at once.
+static LogicalResult checkRequired(const Parser &parser,
+                                   llvm::ArrayRef<GivenOption> given) {
+  llvm::SmallVector<StringRef> missing;
+  if (parser.input.empty())
+    missing.push_back("a model (model.pt2)");
+  if (llvm::none_of(given,
+                    [](const auto &each) { return each.first == "ranks"; }))
+    missing.push_back("--ranks N");
+  if (parser.output.empty())
+    missing.push_back("-o step.plan");
+  if (missing.empty())
+    return success();
+  return reject("expected " + llvm::join(missing, ", ") + "; see --help");
+}
+
+LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
+  Parser parser;
+  const cl::OptionCategory *shown[] = {&parser.category, &parser.pipeline};
+  cl::HideUnrelatedOptions(shown);
+  if (failed(parseOptions(
+          argc, argv,
+          "Compiles an exported PyTorch training graph for N ranks: model.pt2 "
+          "in, plan and report out.\n\nExample: fsdp-plan model.pt2 --ranks 4 "
+          "-o step.plan\n")))
+    return mlir::failure();
+
+  std::vector<GivenOption> given = parser.getGiven();
+  if (failed(checkRequired(parser, given)))
+    return mlir::failure();
+  if (std::string error = readPipelineOptions(given, line.options);
+      !error.empty())
+    return reject(error);
+
+  line.input = parser.input;
+  line.output = parser.output;
+  line.bind = parser.bind;
+  line.report = parser.report;
+  line.trace = parser.trace;
+  line.remarks = parser.remarks;
+  line.unproved = parser.unproved;
+  line.timing = parser.timing;
+
+  // Costs are for a timeline, or for a schedule that is made from them.
+  FSDPPipelineOptions &options = line.options;
+  bool isPriced = !line.trace.empty() || options.schedule == Preset::List;
+  for (auto [name, value] : {std::pair("profile", &options.profile),
+                             std::pair("hardware", &options.hardware)})
+    if (!value->empty() && !isPriced)
+      return reject(llvm::Twine("--") + name +
+                    ": expected --trace or --schedule list, which use it; "
+                    "found neither");
+  if (!line.trace.empty() && options.hardware.empty())
+    options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
+
+  // Every output can be written, and is no input.
+  std::vector<archive::NamedPath> outputs, inputs;
+  auto add = [](std::vector<archive::NamedPath> &files, const char *option,
+                const std::string &path) {
+    if (!path.empty())
+      files.push_back({option, path});
+  };
+  add(inputs, "the model", line.input);
+  add(inputs, "--profile", options.profile);
+  add(inputs, "--hardware", options.hardware);
+  add(outputs, "-o", line.output);
+  add(outputs, "--report", line.report);
+  add(outputs, "--trace", line.trace);
+  auto error = archive::checkOutputs(outputs, inputs);
+  return error ? reject(error->message) : success();
+}
