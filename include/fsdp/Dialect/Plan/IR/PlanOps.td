@@ -34,7 +34,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
     plan.module @step mesh ["shard" = 2] device "cpu" strategy "full_shard" {
       plan.communicator @shard axes [0]
       plan.unit @wte storage f32 compute f32 reduce f32 shards 2
-          layout <["wte" : 4x2 @ 0], numel = 8, padded = 8>
+          layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
       %shard = plan.buffer shard @wte at 0 : tensor<4xf32>
       %full = plan.buffer transient at 64 : tensor<8xf32>
       plan.program @step {
@@ -102,7 +102,7 @@ def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
 
     ```mlir
     plan.unit @wte storage f32 compute bf16 reduce f32 shards 2
-        layout <["wte" : 4x2 @ 0], numel = 8, padded = 8>
+        layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
     ```
 
     **Constraints**:

@@ -1,0 +1,15 @@
+"""docs/reference/ is what the .td files say."""
+
+import pytest
+from conftest import ROOT  # puts scripts/ on the path
+
+import make_reference
+
+
+@pytest.mark.parametrize("page", make_reference.PAGES)
+def test_page_is_current(page):
+    assert (ROOT / "docs" / "reference" / page).read_text() == make_reference.make(page), "run scripts/make_reference.py"
+
+
+def test_there_are_no_other_pages():
+    assert {path.name for path in (ROOT / "docs" / "reference").iterdir()} == {*make_reference.PAGES, "README.md"}
