@@ -96,6 +96,14 @@ def test_plan_rejects_unknown_options(tmp_path):
         assert rejection(name, "--hxyz") == f"{name}: error: there is no option --hxyz; see --help\n"
 
 
+# A step is thousands of operations, and its function has all parameters: neither belongs into an error.
+@pytest.mark.parametrize("passes", ["--lower-to-plan", "--fsdp-verify-logical", "--fsdp-pipeline=ranks=2 --fsdp-async"])
+def test_passes_in_the_wrong_order_are_one_sentence(passes, tmp_path):
+    succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", tmp_path / "gpt2.mlir")
+    errors = rejection("fsdp-opt", tmp_path / "gpt2.mlir", *passes.split())
+    assert re.fullmatch(r"\S+/gpt2\.mlir:\d+:\d+: error: .{1,200}\n", errors)
+
+
 # A bug report starts with this.
 @pytest.mark.parametrize("name", ["fsdp-plan", "fsdp-opt", "fsdp-translate"])
 def test_tools_have_a_version(name):

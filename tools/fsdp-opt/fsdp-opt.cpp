@@ -15,9 +15,7 @@
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "llvm/ADT/StringExtras.h"
 
-#include <deque>
-
-/// Lines, each for a terminal.
+/// Lines, each for a terminal: passes speak of names that come from outside.
 static std::string escapeLines(llvm::StringRef text) {
   return llvm::join(llvm::map_range(llvm::split(text, '\n'),
                                     [](llvm::StringRef line) {
@@ -26,24 +24,26 @@ static std::string escapeLines(llvm::StringRef text) {
                     "\n");
 }
 
-/// Passes speak of names that come from outside.
-static void escapeDiagnostics(mlir::MLIRContext &context) {
-  using Kind = mlir::DiagnosticArgument::DiagnosticArgumentKind;
-  context.getDiagEngine().registerHandler(
-      [texts = std::deque<std::string>()](
-          mlir::Diagnostic &diagnostic) mutable -> mlir::LogicalResult {
-        texts.clear();
-        auto escape = [&](mlir::Diagnostic &part) {
-          for (mlir::DiagnosticArgument &argument : part.getArguments())
-            if (argument.getKind() == Kind::String)
-              argument = mlir::DiagnosticArgument(llvm::StringRef(
-                  texts.emplace_back(escapeLines(argument.getAsString()))));
-        };
-        escape(diagnostic);
-        for (mlir::Diagnostic &note : diagnostic.getNotes())
-          escape(note);
-        return mlir::failure(); // MLIR's own handler shows it
-      });
+/// A place and a sentence, without the line of the program: that of a function
+/// has all of its arguments.
+static void print(mlir::Diagnostic &diagnostic) {
+  constexpr const char *kinds[] = {"note", "warning", "error", "remark"};
+  if (auto place =
+          diagnostic.getLocation()->findInstanceOf<mlir::FileLineColLoc>())
+    llvm::errs() << fsdp::archive::escape(place.getFilename().getValue()) << ":"
+                 << place.getLine() << ":" << place.getColumn() << ": ";
+  llvm::errs() << kinds[unsigned(diagnostic.getSeverity())] << ": "
+               << escapeLines(diagnostic.str()) << "\n";
+  for (mlir::Diagnostic &note : diagnostic.getNotes())
+    print(note);
+}
+
+/// An error is a sentence and a place. MLIR would print the operation as well,
+/// and with it the whole step.
+static void printNoOperations() {
+  auto *option = static_cast<llvm::cl::opt<bool> *>(
+      llvm::cl::getRegisteredOptions().lookup("mlir-print-op-on-diagnostic"));
+  option->setValue(false);
 }
 
 int main(int argc, char **argv) {
@@ -55,10 +55,12 @@ int main(int argc, char **argv) {
       mlir::registerCLIOptions("fsdp-mlir optimizer driver\n", registry);
   if (mlir::failed(fsdp::checkOptions(argc, argv)))
     return 1;
+  printNoOperations();
   auto [input, output] = mlir::parseCLIOptions(argc, argv, header);
   auto config = mlir::MlirOptMainConfig::createFromCLOptions();
   config.setPassPipelineSetupFn([options = config](mlir::PassManager &passes) {
-    escapeDiagnostics(*passes.getContext());
+    if (!options.shouldVerifyDiagnostics())
+      passes.getContext()->getDiagEngine().registerHandler(print);
     return options.setupPassPipeline(passes);
   });
   if (config.shouldShowDialects() || config.shouldListPasses()) // reads nothing
