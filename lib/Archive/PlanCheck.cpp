@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <tuple>
 
 namespace fsdp::planfile {
@@ -21,6 +22,11 @@ std::string Place::text() const {
 
 std::string_view spell(DType dtype) {
   return archive::getMLIRName(static_cast<archive::DType>(dtype));
+}
+
+bool isOfProgram(BufferRole role) {
+  return role == BufferRole::Input || role == BufferRole::Loss ||
+         role == BufferRole::Output;
 }
 
 bool isPersistent(BufferRole role) {
@@ -205,22 +211,38 @@ bool PlanChecker::checkDigests() {
   return true;
 }
 
-bool PlanChecker::checkMeaning() {
-  uint32_t count = plan.meaning() ? plan.meaning()->size() : 0;
-  if (plan.meaning_texts() && plan.meaning_texts()->size() != count)
-    return reject("meaning_texts", std::to_string(count) + " entries",
-                  std::to_string(plan.meaning_texts()->size()));
-  if (!plan.meaning())
+bool PlanChecker::checkMeanings(
+    const Place *owner, const flatbuffers::Vector<const Meaning *> *meanings) {
+  if (!meanings)
     return true;
-  if (plan.meaning()->size() != 0 &&
-      reinterpret_cast<uintptr_t>(plan.meaning()->Data()) % 8 != 0)
-    return reject("meaning", "aligned elements", "misaligned ones");
-  for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
-    Place place("meaning", i);
-    uint32_t what = plan.meaning()->Get(i)->what();
-    if (!checkString(place, what) ||
-        !checkUnique(place, "meaning", nameOf(what)))
+  std::set<std::string_view> seen;
+  for (uint32_t i = 0; i != meanings->size(); ++i) {
+    Place place("meaning", i, {}, owner);
+    if (i == 0 && reinterpret_cast<uintptr_t>(meanings->Data()) % 8 != 0)
+      return reject(place.text(), "aligned elements", "misaligned ones");
+    uint32_t what = meanings->Get(i)->what();
+    if (!checkString(place, what))
       return false;
+    if (!seen.insert(nameOf(what)).second)
+      return reject(place.text(), "another meaning",
+                    "a second meaning " + std::string(nameOf(what)));
+  }
+  return true;
+}
+
+bool PlanChecker::checkMeaning() {
+  if (!checkMeanings(nullptr, plan.meaning()))
+    return false;
+  for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
+    const Program &program = *plan.programs()->Get(i);
+    Place place("programs", i, nameOf(program.name()));
+    uint32_t count = program.meaning() ? program.meaning()->size() : 0;
+    const auto *texts = program.meaning_texts();
+    if (!checkMeanings(&place, program.meaning()) || !spend(place, count))
+      return false;
+    if (texts && texts->size() != count)
+      return reject(place.text(), std::to_string(count) + " meaning texts",
+                    std::to_string(texts->size()));
   }
   return true;
 }
@@ -428,16 +450,19 @@ bool PlanChecker::checkRole(uint32_t index) {
     return nameOf(buffer.name()).empty() ||
            checkUnique(place, "name", nameOf(buffer.name()));
   case BufferRole::Input:
-    return checkUnique(place, "input", std::to_string(buffer.index())) &&
+    return checkUnique(place, "input",
+                       ofProgram(buffer, std::to_string(buffer.index()))) &&
            (nameOf(buffer.name()).empty() ||
-            checkUnique(place, "input name", nameOf(buffer.name())));
+            checkUnique(place, "input name",
+                        ofProgram(buffer, nameOf(buffer.name()))));
   case BufferRole::Output:
-    return checkUnique(place, "output", std::to_string(buffer.index()));
+    return checkUnique(place, "output",
+                       ofProgram(buffer, std::to_string(buffer.index())));
   case BufferRole::Loss:
     if (window.numel != 1)
       return reject(place.text(), "a loss of one element",
                     std::to_string(window.numel));
-    return checkUnique(place, "loss", "");
+    return checkUnique(place, "loss", ofProgram(buffer, ""));
   case BufferRole::Transient:
   case BufferRole::Constant:
   case BufferRole::Result:
@@ -487,13 +512,27 @@ bool PlanChecker::checkOverlaps() {
   return true;
 }
 
+std::string PlanChecker::ofProgram(const Buffer &buffer,
+                                   std::string_view name) const {
+  return std::string(name)
+      .append(" of program ")
+      .append(nameOf(plan.programs()->Get(buffer.owner())->name()));
+}
+
 bool PlanChecker::checkBuffers() {
-  uint32_t count = plan.buffers()->size();
-  uint64_t numInputs = 0;
+  uint32_t count = plan.buffers()->size(),
+           numPrograms = plan.programs()->size();
+  std::map<uint32_t, uint64_t> numInputs; // by program
   for (uint32_t i = 0; i != count; ++i) {
     if (!checkWindow(i))
       return false;
-    numInputs += plan.buffers()->Get(i)->role() == BufferRole::Input;
+    const Buffer &buffer = *plan.buffers()->Get(i);
+    Place place("buffers", i, nameOf(buffer.name()));
+    if (isOfProgram(buffer.role()) &&
+        !checkIndex(place, "program", buffer.owner(), numPrograms))
+      return false;
+    if (buffer.role() == BufferRole::Input)
+      ++numInputs[buffer.owner()];
   }
   for (uint32_t i = 0; i != count; ++i) {
     if (!checkRoot(i))
@@ -501,7 +540,7 @@ bool PlanChecker::checkBuffers() {
     const Buffer &buffer = *plan.buffers()->Get(i);
     if (buffer.role() == BufferRole::Input &&
         !checkIndex(Place("buffers", i, nameOf(buffer.name())), "input",
-                    buffer.index(), numInputs))
+                    buffer.index(), numInputs[buffer.owner()]))
       return false;
     if (buffer.role() == BufferRole::Input && buffer.index() == 0 &&
         plan.token_rows() != 0 && buffer.dtype() != DType::I32 &&
@@ -509,7 +548,7 @@ bool PlanChecker::checkBuffers() {
       return reject(describeBuffer(i), "tokens of i32 or i64",
                     spell(buffer.dtype()));
   }
-  if (plan.token_rows() != 0 && numInputs == 0)
+  if (plan.token_rows() != 0 && numInputs.empty())
     return reject("token_rows", "0 for a plan without inputs",
                   std::to_string(plan.token_rows()));
   return checkOverlaps();

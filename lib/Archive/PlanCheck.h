@@ -107,6 +107,8 @@ private:
   bool checkReuse();
   bool checkDigests();
   bool checkMeaning();
+  bool checkMeanings(const Place *owner,
+                     const flatbuffers::Vector<const Meaning *> *meanings);
 
   bool checkPrograms();
   bool checkCommand(const Place &place, const Command &command);
@@ -136,6 +138,8 @@ private:
 
   std::string_view nameOf(uint32_t index) const;
   std::string describeBuffer(uint32_t index) const;
+  /// `name` as that of something of the program which owns the buffer.
+  std::string ofProgram(const Buffer &buffer, std::string_view name) const;
   const Buffer &buffer(uint32_t index) const {
     return *plan.buffers()->Get(index);
   }

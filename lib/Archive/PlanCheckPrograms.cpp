@@ -529,7 +529,7 @@ bool PlanChecker::checkPrograms() {
     recorders.assign(program.events(), -1);
     groups.clear();
     const Command *before = nullptr;
-    bool isInit = nameOf(program.name()) == "init";
+    bool isInit = program.is_init();
     for (uint32_t j = 0; j != program.commands()->size(); ++j) {
       const Command &command = *program.commands()->Get(j);
       Place inner("commands", j, nameOf(command.node()), &place);

@@ -35,7 +35,7 @@ struct Descriptor {
       ::close(number);
     errno = cause;
   }
-  const int number;
+  int number;
 };
 
 /// What a path leads to. The same file has the same device, number and name,
@@ -187,33 +187,67 @@ static bool syncFolder(const std::string &folder) {
   return file.number >= 0 && ::fsync(file.number) == 0;
 }
 
+/// A name in the folder that is short, so that a path may be long.
+static std::string getName(const Target &target, int count) {
+  return target.folder + "/.fsdp-" + std::to_string(::getpid()) + "-" +
+         std::to_string(count);
+}
+
+/// Puts the file without a name where it belongs. What takes no other's place
+/// gets its name at once, so that nothing is left even by a kill.
+static bool putInPlace(int number, const Target &target) {
+  std::string file = "/proc/self/fd/" + std::to_string(number);
+  auto link = [&](const std::string &path) {
+    return ::linkat(AT_FDCWD, file.c_str(), AT_FDCWD, path.c_str(),
+                    AT_SYMLINK_FOLLOW) == 0;
+  };
+  if (!target.exists && link(target.path))
+    return true;
+  for (int count = 0; count != 100; ++count) {
+    std::string name = getName(target, count);
+    if (!link(name)) {
+      if (errno == EEXIST)
+        continue;
+      return false;
+    }
+    if (::rename(name.c_str(), target.path.c_str()) == 0)
+      return true;
+    int reason = errno;
+    ::unlink(name.c_str());
+    errno = reason;
+    return false;
+  }
+  return false;
+}
+
 static std::optional<Error>
 replaceFile(const std::string &path, const Target &target,
             const std::vector<std::string_view> &pieces) {
   SignalsBlocked whileTemporary;
-  // A name that is short, so that `path` may be long, and not taken.
-  std::string name;
-  int number = -1;
-  for (int count = 0; number < 0 && count != 100; ++count) {
-    name = target.folder + "/.fsdp-" + std::to_string(::getpid()) + "-" +
-           std::to_string(count);
-    number =
+  Descriptor file(
+      ::open(target.folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
+  std::string name; // where the file system knows no files without one
+  for (int count = 0; file.number < 0 && count != 100; ++count) {
+    name = getName(target, count);
+    file.number =
         ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (number < 0 && errno != EEXIST)
+    if (file.number < 0 && errno != EEXIST)
       break;
   }
-  if (number < 0)
+  if (file.number < 0)
     return cannot(path, "create");
-  Descriptor file(number);
-  bool isWritten = writeAll(number, pieces) &&
-                   (!target.exists ||
-                    ::fchmod(number, target.status.st_mode & 07777) == 0) &&
-                   ::fsync(number) == 0 &&
-                   ::rename(name.c_str(), target.path.c_str()) == 0;
+  bool isWritten =
+      writeAll(file.number, pieces) &&
+      (!target.exists ||
+       ::fchmod(file.number, target.status.st_mode & 07777) == 0) &&
+      ::fsync(file.number) == 0 &&
+      (name.empty() ? putInPlace(file.number, target)
+                    : ::rename(name.c_str(), target.path.c_str()) == 0);
   if (isWritten && syncFolder(target.folder))
     return std::nullopt;
   Error error = cannot(path, "write");
-  ::unlink(name.c_str()); // Fails after a rename, as it should.
+  if (!name.empty())
+    ::unlink(name.c_str()); // Fails after a rename, as it should.
   return error;
 }
 

@@ -169,7 +169,7 @@ void Session::Impl::open(RankData &data) {
 }
 
 static bool isInit(const planfile::Plan &plan, std::size_t program) {
-  return stringOf(plan, plan.programs()->Get(program)->name()) == "init";
+  return plan.programs()->Get(static_cast<std::uint32_t>(program))->is_init();
 }
 
 /// False if the plan has none.

@@ -82,25 +82,38 @@ bool Memory::isDone(Actor other) const {
          other.position == actor.position;
 }
 
-void Memory::checkRead(const Window &window) {
+bool Memory::checkRead(const Window &window) {
   Segments &part = segments[static_cast<size_t>(window.space)];
   uint64_t at = window.begin, end = window.end();
+  bool hasHoles = false;
   for (auto it = find(part, at); at < end; ++it) {
-    if (it == part.end() || it->first > at)
-      return report(window, Problem::Unwritten, at,
-                    it == part.end() ? end : it->first, nullptr, {});
+    if (it == part.end() || it->first > at) {
+      // The first element and the last one have bytes at the ends.
+      bool isInside = at != window.begin && it != part.end() && it->first < end;
+      if (!isInside || window.layout->isGapless) {
+        report(window, Problem::Unwritten, at,
+               it == part.end() ? end : it->first, nullptr, {});
+        return false;
+      }
+      hasHoles = true;
+    }
     Segment &segment = it->second;
-    if (segment.root != window.root)
-      return report(window, Problem::Stale, it->first, segment.end, &segment,
-                    segment.writer);
-    if (!isDone(segment.writer))
-      return report(window, Problem::RaceToRead, it->first, segment.end,
-                    &segment, segment.writer);
+    if (segment.root != window.root) {
+      report(window, Problem::Stale, it->first, segment.end, &segment,
+             segment.writer);
+      return false;
+    }
+    if (!isDone(segment.writer)) {
+      report(window, Problem::RaceToRead, it->first, segment.end, &segment,
+             segment.writer);
+      return false;
+    }
     int32_t &reader = segment.readers[static_cast<size_t>(actor.stream)];
     reader = std::max(reader, actor.position);
     at = segment.end;
   }
   checkLoss(window);
+  return hasHoles;
 }
 
 void Memory::checkWrite(const Window &window) {
@@ -203,7 +216,7 @@ Content Memory::getBytes(const Window &window, std::string_view by) {
 Content Memory::readPacked(const Window &window) {
   if (window.isEmpty())
     return {};
-  checkRead(window);
+  bool hasGaps = checkRead(window);
   if (problem)
     return {};
   const Layout &layout = *window.layout;
@@ -221,7 +234,6 @@ Content Memory::readPacked(const Window &window) {
                                            : getBytes(window, "element");
   }
   Segments &part = segments[static_cast<size_t>(window.space)];
-  bool hasGaps = false;
   for (auto it = find(part, window.begin);
        it != part.end() && it->first < window.end(); ++it)
     hasGaps |= stores[it->second.store].hasGaps;

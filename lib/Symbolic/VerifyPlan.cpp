@@ -48,7 +48,9 @@ private:
   Proof checkMesh() const;
   Proof checkParameters() const;
   bool means(std::string_view what, uint64_t number) const;
+  Proof verifyProgram();
   Meanings describe(Roles roles);
+  Proof check();
   Proof compare(Roles roles, const Meanings &found);
   Proof tellDifference(const std::string &end, const std::string &name,
                        const Meaning &found, size_t index) const;
@@ -441,7 +443,8 @@ Meanings PlanVerifier::describe(Roles roles) {
     const Window &window = windows[i];
     // After the forward alone, there need be no more than the loss.
     if (buffer.root() != i ||
-        (roles == forward && buffer.role() != BufferRole::Loss))
+        (roles == forward && buffer.role() != BufferRole::Loss) ||
+        (pf::isOfProgram(buffer.role()) && buffer.owner() != program))
       continue;
     switch (buffer.role()) {
     case BufferRole::Loss:
@@ -534,10 +537,10 @@ bool PlanVerifier::means(std::string_view what, uint64_t number) const {
 Proof PlanVerifier::tellDifference(const std::string &end,
                                    const std::string &name,
                                    const Meaning &found, size_t index) const {
-  const pf::MeaningText *text =
-      plan.meaning_texts() && index < plan.meaning_texts()->size()
-          ? plan.meaning_texts()->Get(static_cast<uint32_t>(index))
-          : nullptr;
+  const auto *texts = plan.programs()->Get(program)->meaning_texts();
+  const pf::MeaningText *text = texts && index < texts->size()
+                                    ? texts->Get(static_cast<uint32_t>(index))
+                                    : nullptr;
   auto get = [](const flatbuffers::String *words) {
     return words ? words->str() : std::string();
   };
@@ -561,16 +564,18 @@ Proof PlanVerifier::tellDifference(const std::string &end,
 }
 
 Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
-  std::string end = roles == all       ? "the end of the step"
-                    : roles == forward ? "the end of the forward"
-                                       : "the end of the backward";
+  const pf::Program &own = *plan.programs()->Get(program);
+  std::string end = roles == all       ? "the end of program "
+                    : roles == forward ? "the end of the forward of program "
+                                       : "the end of the backward of program ";
+  end += nameOf(own.name());
   size_t count = 0;
   // The loss first: whatever is wrong in the forward shows there.
   for (bool isLoss : {true, false})
-    for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
-      const pf::Meaning *meaning = plan.meaning()->Get(i);
+    for (uint32_t i = 0; i != own.meaning()->size(); ++i) {
+      const pf::Meaning *meaning = own.meaning()->Get(i);
       std::string name(nameOf(meaning->what()));
-      if ((name == "loss") != isLoss || name == "mesh" || name == "parameters")
+      if ((name == "loss") != isLoss)
         continue;
       auto startsWith = [&](std::string_view prefix) {
         return name.compare(0, prefix.size(), prefix) == 0;
@@ -593,7 +598,7 @@ Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
     return {};
   for (const auto &[name, value] : found) {
     bool isKnown = false;
-    for (const pf::Meaning *meaning : *plan.meaning())
+    for (const pf::Meaning *meaning : *own.meaning())
       isKnown |= nameOf(meaning->what()) == name;
     if (!isKnown)
       return {Proof::Refuted,
@@ -668,48 +673,67 @@ std::string PlanVerifier::explain(const Problem &problem) const {
   return where;
 }
 
-Proof PlanVerifier::run() {
-  readTables();
-  readUnits();
-  setInitialContent();
-  auto runNamed = [&](std::string_view name, Roles roles) {
-    for (program = 0; program != plan.programs()->size(); ++program)
-      if (nameOf(plan.programs()->Get(program)->name()) == name) {
-        runProgram(*plan.programs()->Get(program), roles);
-        return true;
-      }
-    return false;
-  };
-  auto check = [&]() -> Proof {
-    if (message.empty() && machine.memory.getProblem())
-      message = explain(*machine.memory.getProblem());
-    return {message.empty() ? Proof::Proved : Proof::Refuted, message};
-  };
-  if (runNamed("init", bit(Role::Init)))
-    if (Proof proof = check(); !proof)
-      return proof;
+Proof PlanVerifier::check() {
+  if (message.empty() && machine.memory.getProblem())
+    message = explain(*machine.memory.getProblem());
+  return {message.empty() ? Proof::Proved : Proof::Refuted, message};
+}
+
+/// What the current program does by itself, in parts and as a whole, to what
+/// was there before it.
+Proof PlanVerifier::verifyProgram() {
+  const pf::Program &own = *plan.programs()->Get(program);
   const Memory before = machine.memory;
+  Roles present = 0;
+  for (const pf::Command *command : *own.commands())
+    present |= bit(command->role());
   for (Roles roles : {forward, gradients, all}) {
+    // A forward is all of a program that has nothing else.
+    if (roles != all && !(present & ~forward))
+      continue;
     machine.memory = before;
-    if (!runNamed("step", roles))
-      return {
-          Proof::CannotProve,
-          "programs: expected a program \"step\", without which nothing can "
-          "be proved; found none"};
+    runProgram(own, roles);
     if (Proof proof = check(); !proof)
       return proof;
     Meanings found = describe(roles);
     if (Proof proof = check(); !proof)
       return proof;
-    if (!plan.meaning())
+    if (!own.meaning())
       continue;
     if (Proof proof = compare(roles, found); !proof)
       return proof;
   }
+  machine.memory = before;
+  return {};
+}
+
+Proof PlanVerifier::run() {
+  readTables();
+  readUnits();
+  setInitialContent();
+  bool isRun = false;
+  std::string unknown; // what has no meaning
+  for (bool isInit : {true, false})
+    for (program = 0; program != plan.programs()->size(); ++program) {
+      const pf::Program &own = *plan.programs()->Get(program);
+      if (own.is_init() != isInit)
+        continue;
+      if (isInit)
+        runProgram(own, bit(Role::Init));
+      if (Proof proof = isInit ? check() : verifyProgram(); !proof)
+        return proof;
+      isRun |= !isInit;
+      if (!isInit && !own.meaning() && unknown.empty())
+        unknown = at("programs", program, nameOf(own.name()));
+    }
   if (!plan.meaning())
+    unknown = "meaning";
+  if (!isRun)
+    unknown = "programs";
+  if (!unknown.empty())
     return {Proof::CannotProve,
-            "meaning: expected what the model computes, without which nothing "
-            "can be proved; found none"};
+            unknown + ": expected what the model computes, without which "
+                      "nothing can be proved; found none"};
   Proof proof = checkMesh();
   return proof ? checkParameters() : proof;
 }

@@ -27,7 +27,7 @@
 
 func.func @step(%w: tensor<4xf32> {aten.param = "w"}, %x: tensor<4xf32> {aten.input = 0 : i64},
                 %freq: tensor<4xf32> {aten.buffer = "freq", aten.value = dense<2.0> : tensor<4xf32>})
-    -> (tensor<f32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w"}) {
+    -> (tensor<f32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w"}) attributes {aten.program} {
   %range = aten.call "arange"(4) : () -> tensor<4xf32>
   %angles = aten.call "mul.Tensor"(%range, %freq) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %table = aten.call "cos"(%angles) : (tensor<4xf32>) -> tensor<4xf32>

@@ -9,10 +9,10 @@
 // CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<12xf32>
 // CHECK-DAG: %[[M:.*]] = plan.buffer optimizer_state @u "exp_avg" : tensor<12xf32>
 // CHECK-DAG: %[[V:.*]] = plan.buffer optimizer_state @u "exp_avg_sq" : tensor<12xf32>
-// CHECK-DAG: %[[X:.*]] = plan.buffer input number 0 : tensor<2x3xbf16>
+// CHECK-DAG: %[[X:.*]] = plan.buffer input @step number 0 : tensor<2x3xbf16>
 // CHECK-DAG: %[[MASK:.*]] = plan.buffer result : tensor<4xf32>
 // CHECK-DAG: %[[GRAD:.*]] = plan.buffer gradient @u : tensor<12xf32>
-// CHECK-DAG: %[[LOSS:.*]] = plan.buffer loss : tensor<bf16>
+// CHECK-DAG: %[[LOSS:.*]] = plan.buffer loss @step : tensor<bf16>
 // CHECK: plan.program @init
 // CHECK-NEXT: plan.launch "ones"([4]) -> %[[ONES:.*]] <init>
 // CHECK-NEXT: plan.copy %[[ONES]] to %[[MASK]] <init>
@@ -33,7 +33,7 @@ module {
   fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
   fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16 frozen], numel = 23, padded = 24>
-  func.func @init() -> tensor<4xf32> {
+  func.func @init() -> tensor<4xf32> attributes {fsdp.init} {
     %ones = aten.call "ones"([4]) : () -> tensor<4xf32>
     return %ones : tensor<4xf32>
   }
@@ -47,7 +47,7 @@ module {
           !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, gradient>},
           !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
           !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>},
-          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>}) {
+          !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>}) attributes {aten.program} {
     %future = fsdp.async.unshard @u <forward> %p : !fsdp.shard<24xf32, 2> -> !fsdp.future<!fsdp.gathered<24xbf16>>
     %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
     %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<24xbf16> -> tensor<3x5xbf16>
@@ -81,7 +81,7 @@ module {
   fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
   fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32
       layout <["w" : 24 at 0], numel = 24, padded = 24> {reshard_after_forward}
-  func.func @step(%p: !fsdp.shard<24xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}) {
+  func.func @step(%p: !fsdp.shard<24xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %future = fsdp.async.unshard @u <forward> over ["shard", "local"] %p : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
     %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<24xbf16>> -> !fsdp.gathered<24xbf16>
     %piece = fsdp.piece @u over ["local"] %full : !fsdp.gathered<24xbf16> -> !fsdp.shard<24xbf16, 2>
@@ -111,7 +111,7 @@ module {
   fsdp.unit @u on @mesh storage f32 compute f32 reduce f32
       layout <["w" : 2x4 at 0], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>})
-      -> (!fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, gradient>}) {
+      -> (!fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, gradient>}) attributes {aten.program} {
     %future = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %future : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
@@ -137,7 +137,7 @@ module {
   fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                   %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>})
-      -> (tensor<8xf32> {aten.output = 0 : i64}) {
+      -> (tensor<8xf32> {aten.output = 0 : i64}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<8xf32> -> tensor<8xf32>
@@ -160,7 +160,7 @@ module {
 module {
   fsdp.mesh @mesh ["shard" = 1]
   fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
-  func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>}) {
+  func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     %freed = fsdp.async.reshard %full : !fsdp.gathered<8xf32>
@@ -186,7 +186,7 @@ module {
   fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
   fsdp.unit @v on @mesh storage f32 compute bf16 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
-                  %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) {
+                  %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> %p bucket 5 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
     %g = fsdp.async.unshard @v <forward> %q bucket 5 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xbf16>> -> !fsdp.gathered<8xbf16>
@@ -222,7 +222,7 @@ module {
   fsdp.unit @v on @mesh storage f32 compute bf16 reduce f32 layout <["x" : 16 at 0], numel = 16, padded = 16>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                   %q: !fsdp.shard<16xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>},
-                  %a: tensor<8xbf16> {aten.input = 0 : i64}, %b: tensor<16xbf16> {aten.input = 1 : i64}) {
+                  %a: tensor<8xbf16> {aten.input = 0 : i64}, %b: tensor<16xbf16> {aten.input = 1 : i64}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> %p bucket 5 copy : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
     %g = fsdp.async.unshard @v <forward> %q bucket 5 copy : !fsdp.shard<16xf32, 2> -> !fsdp.future<!fsdp.gathered<16xbf16>>
     %other = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<16xbf16>> -> !fsdp.gathered<16xbf16>
@@ -262,7 +262,7 @@ module {
   fsdp.unit @shard on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@shard, parameter>},
                   %a: tensor<4xf32> {aten.buffer = "a", aten.persistent}, %b: tensor<4xf32> {aten.buffer = "b", aten.persistent})
-      -> (tensor<4xf32> {aten.buffer_mutation = "a"}, tensor<4xf32> {aten.buffer_mutation = "b"}, tensor<4xf32> {aten.output = 0 : i64}) {
+      -> (tensor<4xf32> {aten.buffer_mutation = "a"}, tensor<4xf32> {aten.buffer_mutation = "b"}, tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
     %f = fsdp.async.unshard @shard <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     fsdp.async.reshard %full : !fsdp.gathered<8xf32>

@@ -295,7 +295,7 @@ TEXTS = {
     "foreign": (lambda text: '{"plan": 1}\n', "expected operation name in quotes"),
     "binary": (lambda text: "\x01\x02\x7f", "unexpected character"),
     "truncated": (lambda text: text[: text.index("plan.all_gather") + 8], "custom op 'plan.all' is unknown"),
-    "no plan": (lambda text: "func.func @f() { return }\n", "expected one plan.module to export, found 0"),
+    "no plan": (lambda text: "func.func @f() attributes {aten.program} { return }\n", "expected one plan.module to export, found 0"),
     "two plans": (lambda text: text[:-2] + text[text.index("  plan.module"):].replace("@plan", "@other"),
                   "expected one plan.module to export, found 2"),
     "another dialect": (edit(r"plan\.all_gather", "mpi.all_gather"), "Dialect `mpi' not found for custom op 'mpi.all_gather'"),
@@ -309,7 +309,7 @@ TEXTS = {
     "unknown attribute": (edit(r"<pre = 2, post = 1\.5>", "<pre = 2, past = 1.5>"),
                           "custom op 'plan.reduce_scatter' expected 'post'"),
     "unknown value": (edit(r"(plan\.all_gather @shard) %\d+ to", r"\1 %99 to"), "use of undeclared SSA value name"),
-    "misaligned": (edit(r"buffer loss at \d+", "buffer loss at 322"),
+    "misaligned": (edit(r"buffer loss @step at \d+", "buffer loss @step at 322"),
                    "plan: buffers[17]: expected an offset that is a multiple of 64, found 322"),
     "unknown operator": (edit(r'"mse_loss"', '"mse_lass"'),
                          "plan: operators[3] (aten::mse_lass): expected an operator that a plan may run, "
@@ -319,7 +319,8 @@ TEXTS = {
                         "found one that no plan may"),
     "unknown attribute of the plan": (edit('strategy "full_shard"', 'strategy "full_shard" attributes {color = "red"}'),
                                       "'plan.module' op expected only attributes that the plan file has, found 'color'"),
-    "no step": (edit("plan.program @step", "plan.program @steps"), "'plan.module' op expected a program 'step', found none"),
+    "nothing to run": (edit("plan.program @step", "plan.program @step init"), "'plan.module' op expected a program to run, found none"),
+    "no such program": (edit("plan.program @step", "plan.program @steps"), "'plan.buffer' op C2: no program is called 'step'"),
     "unknown device": (edit('device "cpu"', 'device "tpu"'), "'plan.module' op C1: expected device 'cpu' or 'cuda', got 'tpu'"),
 }
 

@@ -56,7 +56,7 @@ def test_references_and_data_may_use_names(plan, tmp_path):
 def test_names_survive_the_plan_file_and_its_text(plan, tmp_path):
     succeed("fsdp-translate", "--import-plan", plan, "--mlir-print-debuginfo", "-o", tmp_path / "p.mlir")
     text = (tmp_path / "p.mlir").read_text()
-    assert 'plan.buffer input "input_ids" number 0' in text and 'plan.buffer input "labels" number 1' in text
+    assert 'plan.buffer input @step "input_ids" number 0' in text and 'plan.buffer input @step "labels" number 1' in text
     succeed("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "again.plan")
     assert (tmp_path / "again.plan").read_bytes() == plan.read_bytes()
 

@@ -37,7 +37,7 @@ def archive(tmp_path_factory):
 def test_is_not_written(archive, tmp_path):
     result = tool("fsdp-plan", archive, "--ranks", 1, "-o", tmp_path / "step.plan")
     assert result.returncode == 1 and not (tmp_path / "step.plan").exists()
-    assert "cannot prove the plan: the end of the forward: expected the loss of the model" in result.stderr
+    assert "cannot prove the plan: the end of the forward of program step: expected the loss of the model" in result.stderr
     assert "needs bytes that are whole elements in few pieces; --unproved writes it all the same" in result.stderr
 
 
@@ -46,7 +46,7 @@ def test_says_so_in_report_and_run(archive, tmp_path):
     options = ("--unproved", "--report", tmp_path / "report.json")
     shown = succeed("fsdp-plan", archive, "--ranks", 1, "-o", plan, *options).stdout
     reason = json.loads((tmp_path / "report.json").read_text())["unproved"]
-    assert reason.startswith("the end of the forward: expected the loss") and f"not proved: {reason}\n" in shown
+    assert reason.startswith("the end of the forward of program step: expected the loss") and f"not proved: {reason}\n" in shown
     run = ("fsdp-run", plan, "--weights", archive, "--reference", archive.with_suffix(".safetensors"))
     assert f"step.plan: not proved to do what its model means: {reason}\n" in succeed(*run).stderr
     verified = tool(*run, "--verify")

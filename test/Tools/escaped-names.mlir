@@ -3,7 +3,7 @@
 
 // CHECK: error: no module with parameters has class 'Block'; there are '\x1b[2JLayer'{{$}}
 module attributes {aten.classes = {layer = "models.\1B[2JLayer"}} {
-  func.func @step(%w: tensor<12xf32> {aten.param = "layer.weight"}) {
+  func.func @step(%w: tensor<12xf32> {aten.param = "layer.weight"}) attributes {aten.program} {
     return
   }
 }

@@ -8,7 +8,7 @@ fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0
 // CHECK-LABEL: func.func @loop
 // CHECK: scf.for
 // CHECK: fsdp.async.unshard
-func.func @loop(%p: !p, %n: index) {
+func.func @loop(%p: !p, %n: index) attributes {aten.program} {
   scf.for %i = %n to %n step %n {
     %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   }

@@ -24,6 +24,11 @@ struct Parser {
                              cl::cat(category)};
   cl::opt<std::string> output{"o", cl::desc("Where the plan goes"),
                               cl::value_desc("step.plan"), cl::cat(category)};
+  cl::list<std::string> programs{
+      "program",
+      cl::desc("Another graph over the same parameters, such as eval=eval.pt2 "
+               "or long=long.pt2. The model itself is the program step"),
+      cl::value_desc("name=file"), cl::cat(category)};
   cl::opt<std::string> bind{"bind",
                             cl::desc("Sizes of symbols: hint for those of the "
                                      "example inputs, or batch=16,length=2"),
@@ -124,6 +129,7 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
   line.input = parser.input;
   line.output = parser.output;
   line.bind = parser.bind;
+  line.programs = parser.programs;
   line.report = parser.report;
   line.trace = parser.trace;
   line.remarks = parser.remarks;
@@ -150,6 +156,14 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
       files.push_back({option, path});
   };
   add(inputs, "the model", line.input);
+  for (StringRef program : line.programs) {
+    auto [name, path] = program.split('=');
+    if (name.empty() || path.empty())
+      return reject("--program: expected a name and a file, such as "
+                    "eval=eval.pt2; found '" +
+                    program + "'");
+    add(inputs, "--program", path.str());
+  }
   add(inputs, "--profile", options.profile);
   add(inputs, "--hardware", options.hardware);
   add(outputs, "-o", line.output);

@@ -14,13 +14,14 @@
 namespace fsdp {
 
 struct CommandLine {
-  std::string input;         ///< A .pt2 archive.
-  std::string output;        ///< The plan.
-  std::string bind;          ///< Sizes of symbols.
-  std::string report, trace; ///< JSON; empty for none.
-  std::string remarks;       ///< A regular expression of names of passes.
-  bool unproved = false;     ///< Write a plan that cannot be proved.
-  bool timing = false;       ///< Show where the time went.
+  std::string input;                 ///< A .pt2 archive.
+  std::string output;                ///< The plan.
+  std::string bind;                  ///< Sizes of symbols.
+  std::vector<std::string> programs; ///< More of them, as "name=file".
+  std::string report, trace;         ///< JSON; empty for none.
+  std::string remarks;   ///< A regular expression of names of passes.
+  bool unproved = false; ///< Write a plan that cannot be proved.
+  bool timing = false;   ///< Show where the time went.
   FSDPPipelineOptions options;
 };
 

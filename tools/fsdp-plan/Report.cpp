@@ -68,12 +68,15 @@ public:
     summary.hostBytes = plan.host_bytes();
     addUnits();
     addPersistent();
-    for (const pf::Program *program : *plan.programs())
-      if (text(program->name()) == "step")
+    bool isFirst = true;
+    for (const pf::Program *program : *plan.programs()) {
+      if (program->is_init())
+        summary.initLaunches += countLaunches(*program);
+      else if (std::exchange(isFirst, false))
         addStep(*program);
       else
-        for (const pf::Command *command : *program->commands())
-          summary.initLaunches += command->step_type() == pf::Step::Launch;
+        addOther(*program);
+    }
     if (plan.unproved())
       summary.unproved = plan.unproved()->str();
     if (plan.notes())
@@ -259,12 +262,53 @@ private:
         ++summary.units[unit].reductions;
   }
 
+  static unsigned countLaunches(const pf::Program &program) {
+    return llvm::count_if(*program.commands(), [](const pf::Command *command) {
+      return command->step_type() == pf::Step::Launch;
+    });
+  }
+
+  /// The commands between which each transient buffer lives.
+  std::map<uint32_t, std::pair<int64_t, int64_t>>
+  findLives(const pf::Program &program) const {
+    std::map<uint32_t, std::pair<int64_t, int64_t>> lives;
+    int64_t time = 0;
+    for (const pf::Command *command : *program.commands()) {
+      forEachBuffer(*command, [&](uint32_t index) {
+        if (uint32_t root = rootOf(index); isTransient(root))
+          lives.try_emplace(root, time, time).first->second.second = time;
+      });
+      ++time;
+    }
+    return lives;
+  }
+
+  /// The persistent region and the most bytes that are alive at once, and when.
+  std::pair<uint64_t, int64_t>
+  findPeak(const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives) const {
+    std::vector<planner::Lifetime> lifetimes;
+    for (auto &[root, life] : lives)
+      if (uint64_t bytes = bytesOf(root))
+        lifetimes.push_back({int64_t(bytes), life.first, life.second});
+    int64_t alignment = summary.device == "cuda" ? 512 : 64;
+    auto [bound, time] = planner::mostBytesAlive(lifetimes, alignment);
+    return {plan.persistent_bytes() + bound, lifetimes.empty() ? -1 : time};
+  }
+
+  void addOther(const pf::Program &program) {
+    PlanSummary::Program row;
+    row.name = text(program.name());
+    row.launches = countLaunches(program);
+    for (const pf::Command *command : *program.commands())
+      row.collectives += command->step_as_AllGather() ||
+                         command->step_as_ReduceScatter() ||
+                         command->step_as_AllReduce();
+    row.lowerBound = findPeak(findLives(program)).first;
+    summary.others.push_back(std::move(row));
+  }
+
   void addStep(const pf::Program &program) {
     std::map<std::string, unsigned> hooked, foreign, untrusted;
-    std::map<uint32_t, std::pair<int64_t, int64_t>>
-        lives; // transient root -> first and last command
-    std::map<uint32_t, uint32_t> firstUser;
-    int64_t time = 0;
     for (const pf::Command *command : *program.commands()) {
       if (const pf::Launch *launch = command->step_as_Launch()) {
         std::string name = text(plan.operators()->Get(launch->op())->name());
@@ -283,34 +327,18 @@ private:
         ++summary.copies;
       }
       addCollective(*command);
-      forEachBuffer(*command, [&](uint32_t index) {
-        uint32_t root = rootOf(index);
-        if (!isTransient(root))
-          return;
-        auto [it, inserted] = lives.try_emplace(root, time, time);
-        it->second.second = time;
-        if (inserted)
-          firstUser[root] = uint32_t(time);
-      });
-      ++time;
     }
     summary.hooked.assign(hooked.begin(), hooked.end());
     summary.foreign.assign(foreign.begin(), foreign.end());
     summary.untrusted.assign(untrusted.begin(), untrusted.end());
-    addPeak(program, lives, firstUser);
+    addPeak(program, findLives(program));
   }
 
   void addPeak(const pf::Program &program,
-               const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives,
-               const std::map<uint32_t, uint32_t> &firstUser) {
-    std::vector<planner::Lifetime> lifetimes;
-    for (auto &[root, life] : lives)
-      if (uint64_t bytes = bytesOf(root))
-        lifetimes.push_back({int64_t(bytes), life.first, life.second});
-    int64_t alignment = summary.device == "cuda" ? 512 : 64;
-    auto [bound, peakTime] = planner::mostBytesAlive(lifetimes, alignment);
-    summary.lowerBound = plan.persistent_bytes() + bound;
-    if (lifetimes.empty())
+               const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives) {
+    auto [bound, peakTime] = findPeak(lives);
+    summary.lowerBound = bound;
+    if (peakTime < 0)
       return;
     const pf::Command *peak = program.commands()->Get(unsigned(peakTime));
     summary.peakAt = text(peak->node()) + ", " +
@@ -321,7 +349,7 @@ private:
       if (life.first > peakTime || life.second < peakTime)
         continue;
       std::string what =
-          describe(root, *program.commands()->Get(firstUser.at(root)));
+          describe(root, *program.commands()->Get(unsigned(life.first)));
       PlanSummary::Alive &row = rows[what];
       row.what = what;
       row.bytes += bytesOf(root);
@@ -337,8 +365,8 @@ private:
   /// What a transient buffer is for, by the command that first touches it.
   std::string describe(uint32_t root, const pf::Command &first) const {
     uint32_t owner = buffer(root).owner();
-    std::string unit =
-        owner == none ? "" : text(plan.units()->Get(owner)->name());
+    bool isOfUnit = owner != none && !pf::isOfProgram(buffer(root).role());
+    std::string unit = isOfUnit ? text(plan.units()->Get(owner)->name()) : "";
     if (const auto *gather = first.step_as_AllGather())
       return gather->unit() == none
                  ? "gathered parameters of several units"

@@ -37,6 +37,13 @@ struct PlanSummary {
     unsigned buffers = 0;
   };
 
+  /// A program beside the one that all else is about.
+  struct Program {
+    std::string name;
+    unsigned launches = 0, collectives = 0;
+    uint64_t lowerBound = 0; ///< As that of the summary.
+  };
+
   std::string device, strategy;
   uint64_t ranks = 1;
   std::vector<std::pair<std::string, uint64_t>> mesh;
@@ -57,6 +64,7 @@ struct PlanSummary {
   unsigned recomputed = 0;
   std::vector<std::pair<std::string, unsigned>> hooked, foreign,
       untrusted; ///< Operator names and calls.
+  std::vector<Program> others;
   std::vector<std::string> notes;
   std::string unproved; // why; empty if the plan was proved
 };

@@ -14,6 +14,7 @@
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
@@ -93,6 +94,18 @@ LogicalResult writeAll(const CommandLine &line, const planfile::PlanFile &file,
   return written ? success() : reject(written.error().message);
 }
 
+/// Adds the programs that are named beside the model.
+LogicalResult importOthers(const CommandLine &line, mlir::ModuleOp module) {
+  for (StringRef program : line.programs) {
+    auto [name, path] = program.split('=');
+    mlir::OwningOpRef<mlir::ModuleOp> other =
+        importPT2(path, ImportOptions{line.bind}, module.getContext());
+    if (!other || failed(addProgram(module, *other, name)))
+      return failure();
+  }
+  return success();
+}
+
 LogicalResult run(const CommandLine &line) {
   const FSDPPipelineOptions &options = line.options;
   mlir::DefaultTimingManager timings;
@@ -111,7 +124,7 @@ LogicalResult run(const CommandLine &line) {
   mlir::TimingScope importing = root.nest("import");
   mlir::OwningOpRef<mlir::ModuleOp> module =
       importPT2(line.input, ImportOptions{line.bind}, &context);
-  if (!module)
+  if (!module || failed(importOthers(line, *module)))
     return failure();
   importing.stop();
 
@@ -128,7 +141,10 @@ LogicalResult run(const CommandLine &line) {
   buildLoweringPipeline(lower, options);
   if (failed(schedule.run(*module)) || failed(mlir::verify(*module)))
     return failure();
-  auto step = module->lookupSymbol<mlir::func::FuncOp>("step");
+  auto programs = getPrograms(*module);
+  if (failed(programs))
+    return failure();
+  mlir::func::FuncOp step = programs->front();
   int64_t scheduledBytes = findMemoryPeak(step).getTotal();
   unsigned recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {

@@ -24,7 +24,7 @@ using archive::Error;
 using archive::Expected;
 
 /// The version of the schema that this program writes and reads.
-inline constexpr uint32_t planVersion = 1;
+inline constexpr uint32_t planVersion = 2;
 
 /// An index that names nothing.
 inline constexpr uint32_t none = 0xffffffff;
@@ -83,6 +83,8 @@ size_t getItemSize(DType dtype);
 
 /// True for what keeps its content from one step to the next.
 bool isPersistent(BufferRole role);
+/// True of what `Buffer.owner` is a program of: inputs, outputs and the loss.
+bool isOfProgram(BufferRole role);
 
 /// One collective as a line of its communicator's sequence: what all members
 /// must agree on. `bytes` is the size of the source. `unit` may be empty.

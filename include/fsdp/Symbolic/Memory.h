@@ -151,7 +151,8 @@ private:
               uint64_t end, const Segment *segment, Actor other);
   static Segments::iterator find(Segments &part, uint64_t at);
   bool isDone(Actor other) const;
-  void checkRead(const Window &window);
+  /// True if between the elements there may be places that nobody has written.
+  bool checkRead(const Window &window);
   void checkWrite(const Window &window);
   void checkLoss(const Window &window);
   bool get(const Window &window, Segments::const_iterator segment,

@@ -32,17 +32,18 @@ struct Proof {
   explicit operator bool() const { return verdict == Proved; }
 };
 
-/// Runs the plan with the roles Forward, Forward and Backward, and all:
+/// Runs each program, from what `init` has left, with the roles Forward,
+/// Forward and Backward, and all:
 ///
 /// * every read finds what was written last to its own buffer, all of it;
 /// * what is written is ordered, by its stream or by events, after all that
 ///   touch the same bytes before it, and so is what is read;
 /// * no command writes what it still reads, or a place twice;
 /// * the loss, the reduced gradients, the updated parameters and states, and
-///   the outputs have the numbers in `Plan.meaning`, and so have the mesh
-///   and the table of parameters.
+///   the outputs have the numbers in `Program.meaning`, and the mesh and the
+///   table of parameters those in `Plan.meaning`.
 ///
-/// What a plan without a meaning or a program "step" does can not be proved.
+/// What a plan does that has a program without a meaning can not be proved.
 /// The plan must be checked. Takes time n log n in its commands.
 Proof verifyPlan(const planfile::Plan &plan);
 

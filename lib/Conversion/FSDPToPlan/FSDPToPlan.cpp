@@ -7,6 +7,7 @@
 #include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
 
 #include "StepToProgram.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Target/Plan/Meaning.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -85,8 +86,8 @@ FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
 // The pass
 //===----------------------------------------------------------------------===//
 
-/// A note for each output of the model that the step does not return.
-static void addDropped(func::FuncOp source, func::FuncOp step,
+/// A note for each output of the model that the program does not return.
+static void addDropped(func::FuncOp source, func::FuncOp step, StringRef prefix,
                        SmallVectorImpl<std::string> &notes) {
   DenseSet<Attribute> kept;
   for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
@@ -102,16 +103,17 @@ static void addDropped(func::FuncOp source, func::FuncOp step,
     if (auto output = get(aten::ATenDialect::getOutputAttrName());
         output && !kept.contains(output))
       notes.push_back(
-          llvm::formatv("output {0}{1} is not kept; --keep-output keeps it",
-                        output.getInt(), node));
+          llvm::formatv("{0}output {1}{2} is not kept; --keep-output keeps it",
+                        prefix, output.getInt(), node));
     if (auto input = get(aten::ATenDialect::getGradOfInputAttrName()))
-      notes.push_back(llvm::formatv("the gradient of input {0}{1} is not kept",
-                                    input.getInt(), node));
+      notes.push_back(
+          llvm::formatv("{0}the gradient of input {1}{2} is not kept", prefix,
+                        input.getInt(), node));
   }
 }
 
-/// What people should know of the graph that the plan was made from.
-static ArrayAttr getNotes(ModuleOp module, func::FuncOp step) {
+/// What people should know of the graphs that the plan was made from.
+static ArrayAttr getNotes(ModuleOp module, ArrayRef<func::FuncOp> programs) {
   SmallVector<std::string> notes;
   auto order = module->getAttrOfType<StringAttr>(
       aten::ATenDialect::getParameterOrderAttrName());
@@ -120,9 +122,14 @@ static ArrayAttr getNotes(ModuleOp module, func::FuncOp step) {
         "parameters are in the order of the archive, and a tied parameter has "
         "only the names that stand there: the archive does not say what the "
         "model registers");
-  auto source = module.lookupSymbol<func::FuncOp>("step.source");
-  if (source && source.getBody().hasOneBlock())
-    addDropped(source, step, notes);
+  for (func::FuncOp program : programs) {
+    std::string prefix;
+    if (program != programs.front())
+      prefix = ("program '" + program.getName() + "': ").str();
+    func::FuncOp source = getSource(program);
+    if (source && source.getBody().hasOneBlock())
+      addDropped(source, program, prefix, notes);
+  }
   if (notes.empty())
     return {};
   return Builder(module.getContext())
@@ -163,21 +170,23 @@ struct ConvertFSDPToPlan
   void runOnOperation() override {
     ModuleOp module = getOperation();
     auto meshes = llvm::to_vector(module.getOps<MeshOp>());
-    auto step = module.lookupSymbol<func::FuncOp>("step");
-    if (meshes.size() != 1 || !step) {
-      module.emitError("expected one 'fsdp.mesh' and a function 'step', found ")
-          << meshes.size() << (step ? " and the function" : " and none");
+    auto functions = getPrograms(module);
+    if (failed(functions))
+      return signalPassFailure();
+    if (meshes.size() != 1) {
+      module.emitError("expected one 'fsdp.mesh', found ") << meshes.size();
       return signalPassFailure();
     }
     MeshOp mesh = meshes.front();
+    func::FuncOp first = functions->front();
 
     OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
-    int64_t tokenRows = getTokenRows(step);
+    int64_t tokenRows = getTokenRows(first);
     auto plan = plan::ModuleOp::create(
-        builder, step.getLoc(), "plan", mesh.getAxes(),
+        builder, first.getLoc(), "plan", mesh.getAxes(),
         builder.getStringAttr(device), builder.getStringAttr(strategy),
         tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
-        getNotes(module, step), /*unproved=*/StringAttr());
+        getNotes(module, *functions), /*unproved=*/StringAttr());
     builder.createBlock(&plan.getBody());
 
     for (UnitOp unit : module.getOps<UnitOp>())
@@ -187,30 +196,43 @@ struct ConvertFSDPToPlan
                            unit.getLayout());
 
     SmallVector<std::pair<func::FuncOp, plan::ProgramOp>> programs;
-    for (StringRef name : {"init", "step"})
-      if (auto func = module.lookupSymbol<func::FuncOp>(name)) {
-        auto program = plan::ProgramOp::create(builder, func.getLoc(), name);
-        program.getBody().emplaceBlock();
-        programs.emplace_back(func, program);
-      }
+    auto addProgram = [&](func::FuncOp func, bool isInit) {
+      auto program = plan::ProgramOp::create(builder, func.getLoc(),
+                                             func.getSymName(), isInit);
+      program.getBody().emplaceBlock();
+      programs.emplace_back(func, program);
+    };
+    if (func::FuncOp init = getInit(module))
+      addProgram(init, /*isInit=*/true);
+    for (func::FuncOp func : *functions)
+      addProgram(func, /*isInit=*/false);
     Tables tables(mesh, programs.front().second);
     for (auto [func, program] : programs)
       if (failed(fsdp::detail::lowerFunction(func, tables, program)))
         return signalPassFailure();
 
-    if (auto source = module.lookupSymbol<func::FuncOp>("step.source")) {
-      FailureOr<symbolic::Meanings> meanings = getMeaning(source, step);
-      if (failed(meanings))
-        return signalPassFailure();
-      builder.setInsertionPointToEnd(&plan.getBody().front());
+    builder.setInsertionPointToEnd(&plan.getBody().front());
+    auto addMeanings = [&](const symbolic::Meanings &meanings,
+                           FlatSymbolRefAttr program) {
       auto optional = [&](const std::string &text) {
         return text.empty() ? StringAttr() : builder.getStringAttr(text);
       };
-      for (const auto &[what, meaning] : *meanings)
+      for (const auto &[what, meaning] : meanings)
         plan::MeaningOp::create(
-            builder, step.getLoc(), builder.getStringAttr(what),
+            builder, first.getLoc(), builder.getStringAttr(what), program,
             builder.getI64IntegerAttr(meaning.number), optional(meaning.words),
             optional(meaning.unknown));
+    };
+    for (func::FuncOp func : *functions) {
+      func::FuncOp source = getSource(func);
+      if (!source)
+        continue;
+      FailureOr<PlanMeaning> meaning = getMeaning(source, func);
+      if (failed(meaning))
+        return signalPassFailure();
+      if (func == first)
+        addMeanings(meaning->plan, {});
+      addMeanings(meaning->program, FlatSymbolRefAttr::get(func));
     }
 
     for (Operation &op : llvm::make_early_inc_range(*module.getBody()))

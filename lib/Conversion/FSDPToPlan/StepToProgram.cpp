@@ -33,7 +33,7 @@ namespace {
 class Lowering {
 public:
   Lowering(func::FuncOp func, Tables &tables, plan::ProgramOp program)
-      : func(func), tables(tables), isInit(program.getSymName() == "init"),
+      : func(func), tables(tables), isInit(program.getInit()),
         builder(OpBuilder::atBlockEnd(&program.getBody().front())),
         role(isInit ? plan::Role::Init : plan::Role::Forward) {}
 
@@ -81,6 +81,8 @@ private:
     if (source != target)
       plan::CopyOp::create(builder, loc, source, target, role, stream);
   }
+  /// The program, as the owner of its inputs, outputs and loss.
+  FlatSymbolRefAttr getOwner() { return FlatSymbolRefAttr::get(func); }
   Value addTransient(Location loc, RankedTensorType type) {
     return tables.addBuffer(loc, plan::BufferRole::Transient, type);
   }
@@ -165,20 +167,36 @@ LogicalResult Lowering::lowerArgument(BlockArgument argument) {
     Attribute name = get(kind.attribute);
     if (!name || !type)
       continue;
-    Value &value = tables.getNamed(kind.attribute, name);
+    // Inputs are the program's own; of constants, the name says little.
+    Attribute content = get(aten::ATenDialect::getValueAttrName());
+    Attribute key = name;
+    if (kind.role == plan::BufferRole::Input)
+      key = builder.getArrayAttr({getOwner(), name});
+    else if (kind.role == plan::BufferRole::Constant)
+      key = builder.getArrayAttr({name, content});
+    Value &value = tables.getNamed(kind.attribute, key);
     if (!value) {
       plan::BufferOp buffer =
           tables.addBuffer(loc, kind.role, plan::dropOffset(type));
-      if (kind.role == plan::BufferRole::Input)
+      if (kind.role == plan::BufferRole::Input) {
+        buffer.setOwnerAttr(getOwner());
         buffer.setIndexAttr(cast<IntegerAttr>(name));
+      }
       if (Attribute known = get(aten::ATenDialect::getInputNameAttrName()))
         buffer.setNameAttr(cast<StringAttr>(known));
       if (kind.role == plan::BufferRole::ModelBuffer)
         buffer.setNameAttr(cast<StringAttr>(name));
-      if (Attribute content = get(aten::ATenDialect::getValueAttrName()))
+      if (content)
         buffer.setValueAttr(cast<ElementsAttr>(content));
       value = buffer;
     }
+    auto known = value.getDefiningOp<plan::BufferOp>();
+    if (known.getTensorType() != plan::dropOffset(type) ||
+        known.getValueAttr() != content)
+      return func.emitError("argument ")
+             << index << ": expected " << name
+             << " to have the same type and content in all programs, found "
+             << type << " beside " << known.getTensorType();
     buffers[argument] = value;
     return success();
   }
@@ -680,12 +698,16 @@ FailureOr<Value> Lowering::getDestination(unsigned index, Value value) {
         tables.addBuffer(loc, plan::BufferRole::Result, type));
     return tables.initResults.back();
   }
-  if (get(aten::ATenDialect::getLossAttrName()))
-    return Value(tables.addBuffer(loc, plan::BufferRole::Loss, type));
+  if (get(aten::ATenDialect::getLossAttrName())) {
+    plan::BufferOp buffer = tables.addBuffer(loc, plan::BufferRole::Loss, type);
+    buffer.setOwnerAttr(getOwner());
+    return Value(buffer);
+  }
   if (auto number = dyn_cast_or_null<IntegerAttr>(
           get(aten::ATenDialect::getOutputAttrName()))) {
     plan::BufferOp buffer =
         tables.addBuffer(loc, plan::BufferRole::Output, type);
+    buffer.setOwnerAttr(getOwner());
     buffer.setIndexAttr(number);
     return Value(buffer);
   }

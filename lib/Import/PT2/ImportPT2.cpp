@@ -443,6 +443,7 @@ LogicalResult Importer::addArguments() {
   builder.setInsertionPointToEnd(module->getBody());
   function = func::FuncOp::create(builder, loc, "step",
                                   builder.getFunctionType(types, {}));
+  function->setAttr(ATenDialect::getProgramAttrName(), builder.getUnitAttr());
   function.setArgAttrsAttr(builder.getArrayAttr(attrs));
   Block *body = builder.createBlock(&function.getBody());
   for (auto [input, type] : llvm::zip_equal(inputs, types))

@@ -55,6 +55,13 @@ private:
   uint32_t unit(std::optional<StringRef> symbol) const {
     return symbol ? units.lookup(*symbol) : pf::none;
   }
+  /// The number of a unit or a program.
+  uint32_t owner(std::optional<StringRef> symbol) const {
+    auto found = programs.find(symbol.value_or(""));
+    return found == programs.end() ? unit(symbol) : found->second;
+  }
+  std::vector<pf::Meaning>
+  getMeanings(StringRef program, std::vector<Offset<pf::MeaningText>> &texts);
 
   LogicalResult addBuffers();
   LogicalResult addUnits();
@@ -73,7 +80,7 @@ private:
   std::map<ConstantValue, uint32_t> constantNumbers;
   std::vector<Offset<pf::Constant>> constants;
   DenseMap<Value, uint32_t> buffers, events;
-  llvm::StringMap<uint32_t> units, communicators;
+  llvm::StringMap<uint32_t> units, programs, communicators;
   std::vector<Offset<pf::Buffer>> bufferTable;
   std::vector<Offset<pf::Unit>> unitTable;
   std::vector<Offset<pf::Program>> programTable;
@@ -126,7 +133,7 @@ LogicalResult Exporter::addBuffers() {
       fbb.ForceVectorAlignment(content->size(), 1, 16);
       bytes = fbb.CreateVector(*content);
     }
-    uint32_t owner = own ? unit(own.getOwner()) : pf::none;
+    uint32_t ownerNumber = own ? owner(own.getOwner()) : pf::none;
     uint32_t label = own ? string(own.getName()) : pf::none;
     pf::BufferBuilder builder(fbb);
     builder.add_space(pf::Space(root.getSpace()));
@@ -137,7 +144,7 @@ LogicalResult Exporter::addBuffers() {
     builder.add_sizes(sizes);
     builder.add_strides(strides);
     builder.add_root(buffer(root.getBuffer()));
-    builder.add_owner(owner);
+    builder.add_owner(ownerNumber);
     if (own && own.getIndex())
       builder.add_index(uint32_t(*own.getIndex()));
     builder.add_name(label);
@@ -379,15 +386,42 @@ LogicalResult Exporter::addPrograms() {
           kind, *step, string(getNode(op.getLoc())), string(scope),
           uint32_t(command.getGroup().value_or(pf::none))));
     }
+    std::vector<Offset<pf::MeaningText>> texts;
+    std::vector<pf::Meaning> meanings =
+        getMeanings(program.getSymName(), texts);
     programTable.push_back(pf::CreateProgramDirect(
-        fbb, string(program.getSymName()), &commands, uint32_t(events.size())));
+        fbb, string(program.getSymName()), &commands, uint32_t(events.size()),
+        program.getInit(), meanings.empty() ? nullptr : &meanings,
+        texts.empty() ? nullptr : &texts));
   }
   return success();
+}
+
+/// Those of a program, or of the plan as a whole where the name is empty.
+std::vector<pf::Meaning>
+Exporter::getMeanings(StringRef program,
+                      std::vector<Offset<pf::MeaningText>> &texts) {
+  std::vector<pf::Meaning> meanings;
+  auto optional = [&](std::optional<StringRef> text) {
+    return text ? fbb.CreateSharedString(text->str())
+                : Offset<flatbuffers::String>();
+  };
+  for (auto meaning : module.getOps<plan::MeaningOp>()) {
+    if (meaning.getProgram().value_or("") != program)
+      continue;
+    meanings.emplace_back(uint64_t(meaning.getNumber()),
+                          string(meaning.getWhat()));
+    texts.push_back(pf::CreateMeaningText(fbb, optional(meaning.getWords()),
+                                          optional(meaning.getUnknown())));
+  }
+  return meanings;
 }
 
 FailureOr<pf::PlanFile> Exporter::run() {
   for (auto op : module.getOps<plan::UnitOp>())
     units.try_emplace(op.getSymName(), uint32_t(units.size()));
+  for (auto op : module.getOps<plan::ProgramOp>())
+    programs.try_emplace(op.getSymName(), uint32_t(programs.size()));
   std::vector<Offset<pf::Communicator>> communicatorTable;
   for (auto op : module.getOps<plan::CommunicatorOp>()) {
     communicators.try_emplace(op.getSymName(), uint32_t(communicators.size()));
@@ -411,18 +445,8 @@ FailureOr<pf::PlanFile> Exporter::run() {
   std::vector<Offset<pf::Shape>> shapeTable;
   for (const std::vector<int64_t> &values : shapes.keys)
     shapeTable.push_back(pf::CreateShapeDirect(fbb, &values));
-  std::vector<pf::Meaning> meanings;
   std::vector<Offset<pf::MeaningText>> texts;
-  auto optional = [&](std::optional<StringRef> text) {
-    return text ? fbb.CreateSharedString(text->str())
-                : Offset<flatbuffers::String>();
-  };
-  for (auto meaning : module.getOps<plan::MeaningOp>()) {
-    meanings.emplace_back(uint64_t(meaning.getNumber()),
-                          string(meaning.getWhat()));
-    texts.push_back(pf::CreateMeaningText(fbb, optional(meaning.getWords()),
-                                          optional(meaning.getUnknown())));
-  }
+  std::vector<pf::Meaning> meanings = getMeanings("", texts);
   std::vector<Offset<flatbuffers::String>> notes, stringTable;
   if (module.getNotes())
     for (StringAttr note : module.getNotes()->getAsRange<StringAttr>())
@@ -445,7 +469,6 @@ FailureOr<pf::PlanFile> Exporter::run() {
                  &bufferTable, &unitTable, &communicatorTable, &programTable,
                  &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),
                  &notes, meanings.empty() ? nullptr : &meanings,
-                 texts.empty() ? nullptr : &texts,
                  unproved ? unproved->c_str() : nullptr),
              pf::PlanIdentifier());
   pf::Expected<pf::PlanFile> file =
@@ -471,7 +494,8 @@ FailureOr<pf::PlanFile> fsdp::exportPlan(plan::ModuleOp plan, StringRef name) {
     return plan.emitOpError()
            << "expected only attributes that the plan file has, found '"
            << attr.getName().getValue() << "'";
-  if (!plan.lookupSymbol<plan::ProgramOp>("step"))
-    return plan.emitOpError() << "expected a program 'step', found none";
+  if (llvm::all_of(plan.getOps<plan::ProgramOp>(),
+                   [](plan::ProgramOp program) { return program.getInit(); }))
+    return plan.emitOpError() << "expected a program to run, found none";
   return Exporter(plan, name).run();
 }

@@ -138,7 +138,9 @@ void Importer::addBuffers() {
                                      plan::BufferRole(entry.role()), tensor);
     op.setSpace(plan::Space(entry.space()));
     if (entry.owner() != pf::none)
-      op.setOwnerAttr(unit(entry.owner()));
+      op.setOwnerAttr(pf::isOfProgram(entry.role())
+                          ? symbol(plan.programs()->Get(entry.owner())->name())
+                          : unit(entry.owner()));
     if (entry.name() != pf::none)
       op.setNameAttr(string(entry.name()));
     if (entry.index() != pf::none)
@@ -377,8 +379,8 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
     addUnit(*entry);
   addBuffers();
   for (const pf::Program *entry : *plan.programs()) {
-    auto program =
-        plan::ProgramOp::create(builder, unknown, string(entry->name()));
+    auto program = plan::ProgramOp::create(
+        builder, unknown, string(entry->name()), entry->is_init());
     Block &commands = program.getBody().empty()
                           ? program.getBody().emplaceBlock()
                           : program.getBody().front();
@@ -389,16 +391,24 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
       if (failed(addCommand(*command)))
         return {};
   }
-  if (plan.meaning())
-    for (uint32_t i = 0; i != plan.meaning()->size(); ++i) {
-      const pf::Meaning *entry = plan.meaning()->Get(i);
-      const pf::MeaningText *text =
-          plan.meaning_texts() ? plan.meaning_texts()->Get(i) : nullptr;
-      plan::MeaningOp::create(builder, unknown, string(entry->what()),
-                              builder.getI64IntegerAttr(entry->value()),
-                              text ? getText(text->words()) : StringAttr(),
-                              text ? getText(text->unknown()) : StringAttr());
+  auto addMeanings = [&](const auto *meanings, const auto *texts,
+                         FlatSymbolRefAttr program) {
+    for (uint32_t i = 0; meanings && i != meanings->size(); ++i) {
+      const pf::MeaningText *text = texts ? texts->Get(i) : nullptr;
+      plan::MeaningOp::create(
+          builder, unknown, string(meanings->Get(i)->what()), program,
+          builder.getI64IntegerAttr(meanings->Get(i)->value()),
+          text ? getText(text->words()) : StringAttr(),
+          text ? getText(text->unknown()) : StringAttr());
     }
+  };
+  addMeanings(
+      plan.meaning(),
+      static_cast<decltype(plan.programs()->Get(0)->meaning_texts())>(nullptr),
+      {});
+  for (const pf::Program *entry : *plan.programs())
+    addMeanings(entry->meaning(), entry->meaning_texts(),
+                symbol(entry->name()));
   if (failed(verify(*module)))
     return {};
   return module;

@@ -30,7 +30,7 @@ public:
     machine.values.isRecording = true;
   }
 
-  FailureOr<sy::Meanings> run();
+  FailureOr<PlanMeaning> run();
 
 private:
   /// Where a value lies, and where the tensor starts whose storage it shares.
@@ -73,7 +73,7 @@ private:
   std::vector<StringRef> kinds; // of the state that it changes
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<Operation *, sy::Unit> units;
-  sy::Meanings meanings;
+  sy::Meanings meanings, whole; // of the program, and of the plan
 };
 
 } // namespace
@@ -145,7 +145,7 @@ LogicalResult SourceRun::readUnits() {
       named.emplace_back(axis.getName().getValue(), axis.getSize());
     }
     numRanks = mesh.getNumRanks();
-    meanings["mesh"] = {sy::getMeshNumber(named)};
+    whole["mesh"] = {sy::getMeshNumber(named)};
   }
   std::vector<sy::ParameterFacts> facts;
   for (auto unit : module.getOps<UnitOp>()) {
@@ -169,7 +169,7 @@ LogicalResult SourceRun::readUnits() {
       facts.push_back(getFacts(parameter));
     }
   }
-  meanings["parameters"] = {sy::getParametersNumber(std::move(facts))};
+  whole["parameters"] = {sy::getParametersNumber(std::move(facts))};
   return success();
 }
 
@@ -463,7 +463,7 @@ LogicalResult SourceRun::addResults() {
   return success();
 }
 
-FailureOr<sy::Meanings> SourceRun::run() {
+FailureOr<PlanMeaning> SourceRun::run() {
   if (failed(readUnits()))
     return failure();
   for (BlockArgument argument : source.getArguments())
@@ -474,11 +474,11 @@ FailureOr<sy::Meanings> SourceRun::run() {
       return failure();
   if (failed(addResults()))
     return failure();
-  return std::move(meanings);
+  return PlanMeaning{std::move(whole), std::move(meanings)};
 }
 
-FailureOr<sy::Meanings> fsdp::getMeaning(func::FuncOp source,
-                                         func::FuncOp step) {
+FailureOr<PlanMeaning> fsdp::getMeaning(func::FuncOp source,
+                                        func::FuncOp step) {
   std::vector<uint64_t> sizes;
   for (auto mesh : step->getParentOfType<ModuleOp>().getOps<MeshOp>())
     for (AxisAttr axis : mesh.getAxes().getAsRange<AxisAttr>())

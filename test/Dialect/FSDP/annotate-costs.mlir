@@ -19,7 +19,7 @@ fsdp.unit @u on @mesh storage f32 compute f32 reduce f32
   layout <["w" : 512x512 at 0], numel = 262144, padded = 262144>
 
 func.func @step(%shard: !fsdp.shard<262144xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}, %x: tensor<64x512xf32>,
-                %table: tensor<4096x512xf32>, %i: tensor<64xi64>, %q: tensor<1x8x256x64xbf16>) {
+                %table: tensor<4096x512xf32>, %i: tensor<64xi64>, %q: tensor<1x8x256x64xbf16>) attributes {aten.program} {
   // A quarter of each rank's 1 MiB is its own: 5000 + 3 * 1000 + 3/4 * 2^20 / 4.5 ns.
   // CHECK: fsdp.async.unshard @u {{.*}} {fsdp.cost = 182763 : i64}
   // H100: fsdp.async.unshard @u {{.*}} {fsdp.cost = 20785 : i64}

@@ -3,7 +3,7 @@
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) attributes {aten.program} {
   // CHECK: aten.call "neg"
   // CHECK-NEXT: fsdp.async.unshard @u <backward> %{{.*}} : !fsdp
   // CHECK-NEXT: fsdp.async.unshard @u <forward> %{{.*}} : !fsdp
@@ -20,7 +20,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) {
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-func.func @step(%s: !fsdp.shard<4xf32, 4>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{is to be issued at place 1, but the step has 1}}
   %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
@@ -30,7 +30,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-func.func @step(%s: !fsdp.shard<4xf32, 4>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{that launch}}
   %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   // expected-error @below {{is to be issued at place 1, which another launch has}}
@@ -42,7 +42,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-func.func @step(%s: !fsdp.shard<4xf32, 4>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{made here}}
   %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   // expected-error @below {{is scheduled before what it needs}}
@@ -54,7 +54,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-func.func @step(%s: !fsdp.shard<4xf32, 4>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{expected attribute "fsdp.issue" to be an i64 of at least 0, got -1 : i64}}
   %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = -1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
@@ -62,7 +62,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
 
 // -----
 
-func.func @step(%x: tensor<4xf32>) {
+func.func @step(%x: tensor<4xf32>) attributes {aten.program} {
   // expected-error @below {{has a place to be issued at, but is no launch}}
   %y = aten.call "neg"(%x) {fsdp.issue = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
   return

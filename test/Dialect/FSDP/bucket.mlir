@@ -40,7 +40,7 @@
 // MERGE: fsdp.unit @u.2..u.3 on @mesh
 // MERGE-NOT: fsdp.unit @
 // MERGED: merge | Category:fsdp-bucket | Function=step | Bytes=240, Unit=u.0..u.2, Units=3
-// LATE: error: expected to merge units before they are sharded{{$}}
+// LATE: error: expected a program of the aten level, found one of the scheduled level{{$}}
 // MODE: for the --bucket option: expected none, units:N or bytes:SIZE, {{.*}}; found 'move:units:3'
 
 // Launches that are copied into one buffer: also those that are alone.

@@ -6,7 +6,7 @@
 // RUN: fsdp-opt %s --fsdp-hoist-constants | not fsdp-opt --fsdp-hoist-constants 2>&1 | FileCheck %s --check-prefix=TWICE
 
 // Both layers' masks are one, and what has an embedded content counts as known.
-// CHECK: func.func @init(%[[F:.*]]: tensor<4xf32> {aten.buffer = "freq", aten.value = {{.*}}}) -> (tensor<4xf32>, tensor<4x4xf32>) {
+// CHECK: func.func @init(%[[F:.*]]: tensor<4xf32> {aten.buffer = "freq", aten.value = {{.*}}}) -> (tensor<4xf32>, tensor<4x4xf32>) attributes {fsdp.init} {
 // CHECK-NEXT: %[[RANGE:.*]] = aten.call "arange"(4)
 // CHECK-NEXT: %[[TABLE:.*]] = aten.call "mul.Tensor"(%[[RANGE]], %[[F]])
 // CHECK-NEXT: %[[ROW:.*]] = aten.call "unsqueeze"(%[[RANGE]], 0)
@@ -25,23 +25,23 @@
 // CHECK-NEXT: aten.call "add.Tensor"(%{{.*}}, %[[M]])
 // CHECK-NEXT: aten.call "add.Tensor"(%{{.*}}, %[[M]])
 
-// REMARK: remark: [Passed] init | Category:fsdp-hoist-constants | Function=step | Bytes=80, Operations=3, Results=2
+// REMARK: remark: [Passed] init | Category:fsdp-hoist-constants | Function=init | Bytes=80, Operations=3, Results=2
 
 // The mask is too large: what it is made from persists in its place.
 // SMALL: remark: [Missed] too-large | Category:fsdp-hoist-constants | Function=step | Bytes=64, MaxBytes=63
-// SMALL: remark: [Passed] init | Category:fsdp-hoist-constants | Function=step | Bytes=32, Operations=2, Results=2
+// SMALL: remark: [Passed] init | Category:fsdp-hoist-constants | Function=init | Bytes=32, Operations=2, Results=2
 // SMALL: func.func @step
 // SMALL: aten.call "sub.Tensor"
 // SMALL-NOT: aten.call "sub.Tensor"
 
 // NONE-NOT: @init
-// TWICE: error: expected no '@init' yet, found one
+// TWICE: error: expected no function with 'fsdp.init' yet, found one
 
 func.func @step(%x: tensor<4x4xf32> {aten.input = 0 : i64},
                 %freq: tensor<4xf32> {aten.buffer = "freq", aten.value = dense<2.0> : tensor<4xf32>},
                 %run: tensor<4xf32> {aten.buffer = "run", aten.value = dense<1.0> : tensor<4xf32>})
     -> (tensor<4x4xf32> {aten.output = 0 : i64}, tensor<4xf32> {aten.buffer_mutation = "run"},
-        tensor<4xf32> {aten.output = 1 : i64}, tensor<4xf32> {aten.output = 2 : i64}) {
+        tensor<4xf32> {aten.output = 1 : i64}, tensor<4xf32> {aten.output = 2 : i64}) attributes {aten.program} {
   %range = aten.call "arange"(4) {scope = "a"} : () -> tensor<4xf32>
   %table = aten.call "mul.Tensor"(%range, %freq) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %wide = aten.call "expand"(%table, [4, 4]) : (tensor<4xf32>) -> tensor<4x4xf32, #aten.strided<[0, 1]>>

@@ -31,7 +31,7 @@
 func.func @step(%a: tensor<3xf32> {aten.param = "a"}, %b: tensor<3xf32> {aten.param = "b"},
                 %f: tensor<3xf32> {aten.param = "f"}, %c: tensor<5xf32> {aten.param = "c"})
     -> (tensor<f32> {aten.loss}, tensor<3xf32> {aten.grad_of = "a"}, tensor<3xf32> {aten.grad_of = "b"},
-        tensor<5xf32> {aten.grad_of = "c"}) {
+        tensor<5xf32> {aten.grad_of = "c"}) attributes {aten.program} {
   %loss = aten.call "sum"(%f) {phase = #aten<phase forward>} : (tensor<3xf32>) -> tensor<f32>
   %ga = aten.call "neg"(%a) {phase = #aten<phase backward>} : (tensor<3xf32>) -> tensor<3xf32>
   %gb = aten.call "neg"(%b) {phase = #aten<phase backward>} : (tensor<3xf32>) -> tensor<3xf32>

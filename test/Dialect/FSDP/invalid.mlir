@@ -109,15 +109,15 @@ func.func private @f1_place() -> (tensor<6xf64> {fsdp.hyper})
 // -----
 
 // Role F2: of the right kind.
-func.func @f2(%a: tensor<4xf32>) { return }
+func.func @f2(%a: tensor<4xf32>) attributes {aten.program} { return }
 // expected-error@+1 {{expected attribute "fsdp.unit" to be the name of a unit, got 1 : i64}}
-func.func @f2_unit(%a: tensor<4xf32> {fsdp.unit = 1 : i64}) { return }
+func.func @f2_unit(%a: tensor<4xf32> {fsdp.unit = 1 : i64}) attributes {aten.program} { return }
 
 // -----
 
 // Role F3: a state is a shard.
 // expected-error@+1 {{expected a shard as #fsdp.state<@u, parameter>, got 'tensor<4xf32>'}}
-func.func @f3(%a: tensor<4xf32> {fsdp.state = #fsdp.state<@u, parameter>}) { return }
+func.func @f3(%a: tensor<4xf32> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} { return }
 
 // -----
 
@@ -166,7 +166,7 @@ fsdp.unit @u on @mesh storage f32 compute i32 reduce f32 layout <["a" : 8 at 0],
 // -----
 
 // Unshard C1: the unit exists.
-func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{no unit is called 'u'}}
   %0 = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   return
@@ -177,7 +177,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) {
 // Unshard C2: the shard is the unit's.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
   %0 = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
   return
@@ -188,7 +188,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>) {
 // Unshard C2: over fewer axes, the operand is a piece in compute type.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
   %0 = fsdp.unshard @u <forward> over ["local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
   return
@@ -199,7 +199,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 // Unshard C4: axes of the mesh.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{mesh 'mesh' has no axis "rank"}}
   %0 = fsdp.unshard @u <forward> over ["rank"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
   return
@@ -210,7 +210,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 // Piece C1: the unit exists.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{no unit is called 'v'}}
   %0 = fsdp.piece @v over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
   return
@@ -221,7 +221,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 // Piece C2: of the gathered unit.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%full: !fsdp.gathered<8xf32>) {
+func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
   %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
   return
@@ -232,7 +232,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) {
 // Piece C3: axes of the mesh.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{axis "local" occurs twice}}
   %0 = fsdp.piece @u over ["local", "local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
   return
@@ -243,7 +243,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
 // Piece C4: as many pieces as there are ranks along the axes.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 4>'}}
   %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
   return
@@ -276,7 +276,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) {
 // Unshard C3: gathered in compute dtype, and so for a launch.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
   %0 = fsdp.async.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return
@@ -284,7 +284,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) {
 
 // -----
 
-func.func @f(%p: !fsdp.shard<8xf32, 2>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{unknown phase 'sideways'}}
   %0 = fsdp.unshard @u <sideways> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   return
@@ -295,7 +295,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) {
 // View C2: of the unit's gathered type.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @f(%full: !fsdp.gathered<16xf32>) {
+func.func @f(%full: !fsdp.gathered<16xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xf32>'}}
   %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<16xf32> -> tensor<2x4xf32>
   return
@@ -306,7 +306,7 @@ func.func @f(%full: !fsdp.gathered<16xf32>) {
 // View C3: the parameter exists.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 aliases ["b"]], numel = 8, padded = 8>
-func.func @f(%full: !fsdp.gathered<8xf32>) {
+func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{unit 'u' has no parameter "b"}}
   %0 = fsdp.view %full[@u, "b"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
   return
@@ -317,7 +317,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) {
 // View C4: its sizes and strides.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 strides [1, 2]], numel = 8, padded = 8>
-func.func @f(%full: !fsdp.gathered<8xf32>) {
+func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type 'tensor<2x4xf32, #aten.strided<[1, 2]>>', as unit 'u' has it, got 'tensor<2x4xf32>'}}
   %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
   return
@@ -328,7 +328,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) {
 // Flatten C2: one place per parameter.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected 2 places, one per parameter, got 1}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
   return
@@ -339,7 +339,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Flatten C3: a gradient of each parameter that trains.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{parameter "b" is not frozen, but has no gradient}}
   %0 = fsdp.flatten_grads @u(%g, none) : (tensor<8xf32>) -> tensor<16xf32>
   return
@@ -350,7 +350,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Flatten C3: no gradient of a frozen one.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0 frozen, "b" : 8 at 8], numel = 16, padded = 16>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{parameter "a" is frozen, but has a gradient}}
   %0 = fsdp.flatten_grads @u(%g, %g) : (tensor<8xf32>, tensor<8xf32>) -> tensor<16xf32>
   return
@@ -361,7 +361,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Flatten C4: the sizes of the parameter.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<4xf32>) {
+func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a gradient of parameter "a" of type 'tensor<8xf32>' or with other strides, got 'tensor<4xf32>'}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<4xf32>) -> tensor<8xf32>
   return
@@ -372,7 +372,7 @@ func.func @f(%g: tensor<4xf32>) {
 // Flatten C5: the whole unit.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<16xf32>'}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
   return
@@ -381,7 +381,7 @@ func.func @f(%g: tensor<8xf32>) {
 // -----
 
 // Flatten C6: as many gradients as places.
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected 2 gradients, one per place, got 1}}
   %0 = "fsdp.flatten_grads"(%g) <{unit = @u, present = array<i1: true, true>}> : (tensor<8xf32>) -> tensor<8xf32>
   return
@@ -392,7 +392,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Reduction C2: axes of the mesh.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{mesh 'mesh' has no axis "replica"}}
   %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
@@ -403,7 +403,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Reduction C2: each axis once.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{axis "shard" occurs twice}}
   %0 = fsdp.reduce_scatter @u over ["shard", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
@@ -446,7 +446,7 @@ func.func @f(%g: !fsdp.shard<8xf32, 2>) {
 
 // Reduction C2: at least one axis.
 fsdp.mesh @mesh ["shard" = 2]
-func.func @f(%g: tensor<f32>) {
+func.func @f(%g: tensor<f32>) attributes {aten.program} {
   // expected-error@+1 {{expected at least one axis}}
   %0 = fsdp.all_reduce on @mesh over [] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
   return
@@ -457,7 +457,7 @@ func.func @f(%g: tensor<f32>) {
 // Reduction C3: in the unit's reduce type.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a reduction of type 'f32', as unit 'u' has it, got 'bf16'}}
   %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
@@ -468,7 +468,7 @@ func.func @f(%g: tensor<8xf32>) {
 // Reduction C4: of the flat gradient; and so for a launch.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<4xf32>) {
+func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<4xf32>'}}
   %0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<4xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
   return
@@ -479,7 +479,7 @@ func.func @f(%g: tensor<4xf32>) {
 // Reduction C5: to a shard of the unit.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xbf16>) {
+func.func @f(%g: tensor<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 2>'}}
   %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xbf16> -> !fsdp.shard<8xbf16, 2>
   return
@@ -488,7 +488,7 @@ func.func @f(%g: tensor<8xbf16>) {
 // -----
 
 // All-reduce C1: a unit or a mesh.
-func.func @f(%g: tensor<f32>) {
+func.func @f(%g: tensor<f32>) attributes {aten.program} {
   // expected-error@+1 {{expected either a unit or a mesh}}
   %0 = fsdp.all_reduce over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
   return
@@ -497,7 +497,7 @@ func.func @f(%g: tensor<f32>) {
 // -----
 
 // All-reduce C1: that exists.
-func.func @f(%g: tensor<f32>) {
+func.func @f(%g: tensor<f32>) attributes {aten.program} {
   // expected-error@+1 {{no mesh is called 'mesh'}}
   %0 = fsdp.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<f32>
   return
@@ -508,7 +508,7 @@ func.func @f(%g: tensor<f32>) {
 // All-reduce C4: a flat gradient only if the unit is not sharded.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%g: tensor<8xf32>) {
+func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got 'tensor<8xf32>'}}
   %0 = fsdp.all_reduce @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
@@ -518,7 +518,7 @@ func.func @f(%g: tensor<8xf32>) {
 
 // All-reduce C5: the types agree.
 fsdp.mesh @mesh ["shard" = 2]
-func.func @f(%g: tensor<f32>) {
+func.func @f(%g: tensor<f32>) attributes {aten.program} {
   // expected-error@+1 {{expected operand and result to be tensors of the same type, got 'tensor<f32>' and 'tensor<bf16>'}}
   %0 = fsdp.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<f32> -> tensor<bf16>
   return
@@ -529,7 +529,7 @@ func.func @f(%g: tensor<f32>) {
 // Optimizer C2: shards of the unit.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected a parameter of type '!fsdp.shard<8xf32, 2>'}}
   %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 4>, tensor<6xf64>
   return
@@ -540,7 +540,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) {
 // Optimizer C3: intervals inside the layout.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 12}}
   %0:3 = fsdp.adamw @u [0 to 4, 4 to 12] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
   return
@@ -551,7 +551,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
 // Optimizer C4: frozen parameters stay.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 4 at 0 frozen, "b" : 4 at 4], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{interval 3 to 8 touches the frozen parameter "a"}}
   %0:3 = fsdp.adamw @u [3 to 8] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
   return
@@ -562,7 +562,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) {
 // Optimizer C5: six scalars.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected scalars of type 'tensor<6xf64>', got 'tensor<5xf64>'}}
   %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<5xf64>
   return
@@ -573,7 +573,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) {
 // Optimizer C6: old and new momentum.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6xf64>) {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected old and new momentum, both of the parameter's type, or neither}}
   %0:2 = fsdp.sgd @u [0 to 8] %p, %p momentum %m, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64> -> !fsdp.shard<8xbf16, 2>
   return
@@ -582,7 +582,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6
 // -----
 
 // Wait C1: what the future promises.
-func.func @f(%f: !fsdp.future<tensor<4xf32>>) {
+func.func @f(%f: !fsdp.future<tensor<4xf32>>) attributes {aten.program} {
   // expected-error@+1 {{the value is what the future promises}}
   %0 = fsdp.async.wait %f : !fsdp.future<tensor<4xf32>> -> tensor<8xf32>
   return
@@ -592,7 +592,7 @@ func.func @f(%f: !fsdp.future<tensor<4xf32>>) {
 
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @bucket(%p: !fsdp.shard<8xf32, 2>) {
+func.func @bucket(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{attribute 'bucket' failed to satisfy constraint}}
   %0 = fsdp.async.unshard @u <forward> %p bucket -1 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return

@@ -25,8 +25,8 @@ fsdp.unit @whole on @copies storage f32 compute f32 reduce f32
 fsdp.unit @small on @groups storage f32 compute bf16 reduce f32
   layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
-// CHECK: func.func private @step.source() attributes {fsdp.source}
-func.func private @step.source() -> () attributes {fsdp.source}
+// CHECK: func.func private @step.source() attributes {fsdp.source = @step}
+func.func private @step.source() -> () attributes {fsdp.source = @step}
 
 // CHECK-LABEL: func.func @logical
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, parameter>}

@@ -55,7 +55,7 @@ func.func @step(%w0: tensor<4xf32> {aten.param = "w0"}, %w1: tensor<4xf32> {aten
                 %w2: tensor<4xf32> {aten.param = "u2.w", fsdp.unit = "u2"},
                 %w3: tensor<4xf32> {aten.param = "u3.w", fsdp.unit = "u3"}, %x: tensor<4xf32> {aten.input = 0 : i64})
     -> (tensor<4xf32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w0"}, tensor<4xf32> {aten.grad_of = "u1.w"},
-        tensor<4xf32> {aten.grad_of = "u2.w"}, tensor<4xf32> {aten.grad_of = "u3.w"}) {
+        tensor<4xf32> {aten.grad_of = "u2.w"}, tensor<4xf32> {aten.grad_of = "u3.w"}) attributes {aten.program} {
   %h1 = aten.call "mul.Tensor"(%x, %w1) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %h2 = aten.call "mul.Tensor"(%h1, %w2) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %h3 = aten.call "mul.Tensor"(%h2, %w3) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>

@@ -42,7 +42,7 @@
 // FITS-NOT: phase recompute
 
 func.func @step(%w: tensor<4x4xf32> {aten.param = "w", fsdp.unit = "b"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})
-    -> (tensor<f32> {aten.loss}, tensor<4x4xf32> {aten.grad_of = "w"}) {
+    -> (tensor<f32> {aten.loss}, tensor<4x4xf32> {aten.grad_of = "w"}) attributes {aten.program} {
   %t = aten.call "t"(%w) {phase = #aten<phase forward>, scope = "b"} : (tensor<4x4xf32>) -> tensor<4x4xf32, #aten.strided<[1, 4]>>
   %h = aten.call "mm"(%x, %t) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>, tensor<4x4xf32, #aten.strided<[1, 4]>>) -> tensor<2x4xf32>
   %r = aten.call "rand_like"(%h) {phase = #aten<phase forward>, scope = "b"} : (tensor<2x4xf32>) -> tensor<2x4xf32>

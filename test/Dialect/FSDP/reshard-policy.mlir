@@ -72,4 +72,4 @@
 // RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=reshard-after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE
 // WHOLE: error: expected parameters in several shards to keep some of them, got one{{$}}
 // RUN: not %{shard} --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=MESH
-// MESH: error: expected a step that is sharded over one mesh{{$}}
+// MESH: error: expected a program of the logical level, found one of the aten level{{$}}

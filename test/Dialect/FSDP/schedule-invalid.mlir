@@ -4,7 +4,7 @@
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 // expected-error @below {{cannot be scheduled: operation 0 takes the total past 73 years}}
-func.func @step(%s: !fsdp.shard<4xf32, 4>) {
+func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %s bucket 0 {fsdp.cost = 9223372036854775807 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   %g = fsdp.async.unshard @u <forward> %s bucket 0 {fsdp.cost = 9223372036854775807 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
@@ -12,7 +12,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) {
 
 // -----
 
-func.func @step(%x: tensor<4xf32>) {
+func.func @step(%x: tensor<4xf32>) attributes {aten.program} {
   // expected-error @below {{expected attribute "fsdp.cost" to be an i64 of at least 0, got 1.000000e+00 : f32}}
   %y = aten.call "neg"(%x) {fsdp.cost = 1.0 : f32} : (tensor<4xf32>) -> tensor<4xf32>
   return
@@ -20,7 +20,7 @@ func.func @step(%x: tensor<4xf32>) {
 
 // -----
 
-func.func @step(%x: tensor<4xf32>, %c: i1) {
+func.func @step(%x: tensor<4xf32>, %c: i1) attributes {aten.program} {
   // expected-error @below {{expected a step without control flow}}
   scf.if %c {
   }
@@ -30,6 +30,6 @@ func.func @step(%x: tensor<4xf32>, %c: i1) {
 // -----
 
 // A step that does nothing takes no time.
-func.func @step() {
+func.func @step() attributes {aten.program} {
   return
 }

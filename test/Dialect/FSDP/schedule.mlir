@@ -51,4 +51,4 @@
 // RUN: not fsdp-opt %t.before --fsdp-schedule=budget=-1 -o /dev/null 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // NEGATIVE: for the --budget option: expected bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB; found '-1'
 // RUN: not fsdp-opt %S/prefetch.mlir --fsdp-shard=ranks=2 --fsdp-schedule -o /dev/null 2>&1 | FileCheck %s --check-prefix=LOGICAL
-// LOGICAL: error: {{.*}}is of the logical level, which has no schedule
+// LOGICAL: error: expected a program of the scheduled level, found one of the logical level

@@ -13,7 +13,7 @@
 func.func @step(%w: tensor<4xf32> {aten.param = "w", aten.aliases = ["head.w"]},
                 %mean: tensor<4xf32> {aten.buffer = "mean"}, %scale: tensor<4xf32> {aten.buffer = "scale"})
     -> (tensor<4xf32> {aten.buffer_mutation = "mean"}, tensor<f32> {aten.loss},
-        tensor<4xf32> {aten.grad_of = "w"}, tensor<4xf32> {aten.grad_of_input = 0 : i64}) {
+        tensor<4xf32> {aten.grad_of = "w"}, tensor<4xf32> {aten.grad_of_input = 0 : i64}) attributes {aten.program} {
   %y = aten.call "mul.Tensor"(%w, %scale) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %new = aten.call "add.Tensor"(%mean, %y) {phase = #aten<phase forward>} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %loss = aten.call "sum"(%y) {phase = #aten<phase forward>} : (tensor<4xf32>) -> tensor<f32>
@@ -41,7 +41,7 @@ func.func @step(%w: tensor<4xf32> {aten.param = "w", aten.aliases = ["head.w"]},
 func.func @step(%f: tensor<4xf32> {aten.param = "f", fsdp.unit = "frozen"},
                 %u: tensor<4xf32> {aten.param = "u", fsdp.unit = "unused"},
                 %w: tensor<4xbf16> {aten.param = "w", fsdp.unit = "root.bf16"})
-    -> (tensor<bf16> {aten.loss}, tensor<4xbf16> {aten.grad_of = "w"}, tensor<4xf32> {aten.output = 0 : i64}) {
+    -> (tensor<bf16> {aten.loss}, tensor<4xbf16> {aten.grad_of = "w"}, tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
   %o = aten.call "neg"(%u) {phase = #aten<phase forward>} : (tensor<4xf32>) -> tensor<4xf32>
   %c = aten.call "_to_copy"(%f, dtype = bf16) {phase = #aten<phase forward>} : (tensor<4xf32>) -> tensor<4xbf16>
   %y = aten.call "mul.Tensor"(%c, %w) {phase = #aten<phase forward>} : (tensor<4xbf16>, tensor<4xbf16>) -> tensor<4xbf16>
@@ -56,7 +56,7 @@ func.func @step(%f: tensor<4xf32> {aten.param = "f", fsdp.unit = "frozen"},
 // CHECK: fsdp.unit @mesh_0 on @mesh {{.*}} layout <["k" : 2x3x1x2 at 0 frozen strides [6, 1, 6, 3]], numel = 12, padded = 12>
 // CHECK: fsdp.view %{{.*}}[@mesh_0, "k"] : !fsdp.gathered<12xf32> -> tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>>
 func.func @step(%k: tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>> {aten.param = "k", fsdp.unit = "mesh"})
-    -> (tensor<f32> {aten.loss}) {
+    -> (tensor<f32> {aten.loss}) attributes {aten.program} {
   %loss = aten.call "sum"(%k) {phase = #aten<phase forward>} : (tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>>) -> tensor<f32>
   return %loss : tensor<f32>
 }

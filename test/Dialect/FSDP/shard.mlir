@@ -19,7 +19,7 @@
 // CHECK-SAME: %[[X:.*]]: tensor<2x4xf32> {aten.input = 0 : i64})
 // CHECK-SAME: -> (tensor<f32> {aten.loss}, !fsdp.shard<4xf32, 4> {fsdp.state = #fsdp.state<@root, gradient>},
 // CHECK-SAME: !fsdp.shard<16xf32, 4> {fsdp.state = #fsdp.state<@b.0, gradient>},
-// CHECK-SAME: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, gradient>}) {
+// CHECK-SAME: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, gradient>}) attributes {aten.program} {
 // CHECK: %[[F0:.*]] = fsdp.unshard @b.0 <forward> %[[B0]]
 // CHECK-NEXT: %[[V:.*]] = fsdp.view %[[F0]][@b.0, "b.0.w"]
 // CHECK-NEXT: %[[T:.*]] = aten.call "t"(%[[V]]) {phase = #aten<phase forward>}
@@ -51,7 +51,7 @@
 
 // CHECK-LABEL: func.func private @step.source
 // CHECK-SAME: aten.param = "scale"
-// CHECK-SAME: attributes {fsdp.source}
+// CHECK-SAME: attributes {fsdp.source = @step}
 // CHECK-NOT: fsdp.
 // CHECK: return
 
@@ -77,5 +77,5 @@
 // ONE: fsdp.mesh @mesh ["replica" = 1, "shard" = 1]
 // ONE: fsdp.all_reduce @b.0 over ["replica"] divide <pre = 1, post = 1>
 
-// REMARK: dropped | Category:fsdp-shard | Function=step | Reason="the step returns its loss, gradients and state", Result=4
-// REMARK: unit | Category:fsdp-shard | Function=step | Elements=20, ElementsPerRank=5, Parameters=2, Unit=b.1
+// REMARK-DAG: dropped | Category:fsdp-shard | Function=step | Reason="the step returns its loss, gradients and state", Result=4
+// REMARK-DAG: unit | Category:fsdp-shard | Function=step | Elements=20, ElementsPerRank=5, Parameters=2, Unit=b.1

@@ -9,7 +9,7 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 
 // Straight-line code, with a view of a view.
-func.func @good(%p: !p) -> tensor<4x2xf32> {
+func.func @good(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
@@ -20,7 +20,7 @@ func.func @good(%p: !p) -> tensor<4x2xf32> {
 }
 
 // A loop that carries the future of the next iteration.
-func.func @prefetch_through_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+func.func @prefetch_through_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %first = fsdp.async.unshard @u <forward> %p : !p -> !f
   %last = scf.for %i = %lb to %ub step %s iter_args(%cur = %first) -> (!f) {
     %next = fsdp.async.unshard @u <forward> %p : !p -> !f
@@ -34,7 +34,7 @@ func.func @prefetch_through_loop(%p: !p, %lb: index, %ub: index, %s: index) {
 }
 
 // Both ways of a branch.
-func.func @both_ways(%p: !p, %c: i1) {
+func.func @both_ways(%p: !p, %c: i1) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %v = scf.if %c -> !g {
     %w = fsdp.async.wait %f : !f -> !g
@@ -53,7 +53,7 @@ func.func @both_ways(%p: !p, %c: i1) {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @never(%p: !p) {
+func.func @never(%p: !p) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   // expected-note@+1 {{function returns here}}
@@ -67,7 +67,7 @@ func.func @never(%p: !p) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @on_one_path(%p: !p, %c: i1) {
+func.func @on_one_path(%p: !p, %c: i1) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   scf.if %c {
@@ -85,7 +85,7 @@ func.func @on_one_path(%p: !p, %c: i1) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) {
+func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   scf.for %i = %lb to %ub step %s {
     // expected-note@+2 {{waited for here}}
@@ -103,7 +103,7 @@ func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{collective may never be waited for}}
     %f = fsdp.async.unshard @u <forward> %p : !p -> !f
@@ -120,7 +120,7 @@ func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %first = fsdp.async.unshard @u <forward> %p : !p -> !f
   // expected-error@+1 {{collective may never be waited for}}
   %last = scf.for %i = %lb to %ub step %s iter_args(%cur = %first) -> (!f) {
@@ -141,7 +141,7 @@ func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> {
+func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   scf.if %c {
@@ -161,7 +161,7 @@ func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
+func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   scf.for %i = %lb to %ub step %s {
@@ -181,7 +181,7 @@ func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) {
+func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{shard may already have been updated, in its place}}
     %f = fsdp.async.unshard @u <forward> %p : !p -> !f
@@ -200,7 +200,7 @@ func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %u
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @never_resharded(%p: !p) {
+func.func @never_resharded(%p: !p) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   // expected-error@+1 {{gathered unit may never be resharded}}
   %full = fsdp.async.wait %f : !f -> !g
@@ -215,7 +215,7 @@ func.func @never_resharded(%p: !p) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @view_of_view(%p: !p) -> tensor<4x2xf32> {
+func.func @view_of_view(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
@@ -234,7 +234,7 @@ func.func @view_of_view(%p: !p) -> tensor<4x2xf32> {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @resharded_twice(%p: !p) {
+func.func @resharded_twice(%p: !p) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   // expected-note@+1 {{resharded here}}
@@ -252,7 +252,7 @@ func.func @resharded_twice(%p: !p) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32> {
+func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = scf.if %c -> tensor<2x4xf32> {
@@ -277,7 +277,7 @@ func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) {
+func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{updated here}}
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
   // expected-error@+1 {{shard may already have been updated, in its place}}
@@ -292,7 +292,7 @@ func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) {
+func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{launched here}}
   %f = fsdp.async.unshard @u <forward> %p : !p -> !f
   // expected-error@+1 {{shard is updated while it may still be gathered: expected the gather to be waited for before}}
@@ -310,7 +310,7 @@ func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) {
+func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
   %f = fsdp.async.unshard @u <forward> %new : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g

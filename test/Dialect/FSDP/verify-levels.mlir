@@ -6,18 +6,18 @@
 // LOGICAL: error: is of the scheduled level
 
 // expected-error@+1 {{parameter "w" is not sharded}}
-func.func @step(%w: tensor<4xf32> {aten.param = "w"}) { return }
+func.func @step(%w: tensor<4xf32> {aten.param = "w"}) attributes {aten.program} { return }
 
 // -----
 
 // expected-error@+1 {{the gradient of "w" is not reduced}}
-func.func @step(%g: tensor<4xf32>) -> (tensor<4xf32> {aten.grad_of = "w"}) { return %g : tensor<4xf32> }
+func.func @step(%g: tensor<4xf32>) -> (tensor<4xf32> {aten.grad_of = "w"}) attributes {aten.program} { return %g : tensor<4xf32> }
 
 // -----
 
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>}) {
+func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>}) attributes {aten.program} {
   // expected-error@+1 {{expected to gather the parameter argument of unit @u, or a piece of it}}
   %full = fsdp.unshard @u <forward> %m : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   return
@@ -29,7 +29,7 @@ func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>
 fsdp.mesh @mesh ["shard" = 2, "local" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, parameter>}) {
+func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
   %full = fsdp.unshard @v <forward> over ["shard", "local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xf32>
   %piece = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
   // expected-error@+1 {{expected to gather the parameter argument of unit @u, or a piece of it}}
@@ -42,7 +42,7 @@ func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, paramete
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) {
+func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
   %full = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   // expected-error@+1 {{expected a view of a gather of unit @v, got one of @u}}
   %a = fsdp.view %full[@v, "a"] : !fsdp.gathered<8xf32> -> tensor<8xf32>
@@ -54,7 +54,7 @@ func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, paramete
 // A backward use of the forward's gather, through a view.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8> {reshard_after_forward}
-func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) {
+func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
   // expected-note@+1 {{gathered here}}
   %full = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   %a = fsdp.view %full[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
@@ -71,7 +71,7 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
-                %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) {
+                %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
   %u = fsdp.unshard @u <forward> %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   %a = fsdp.view %u[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<8xf32>
   %b = aten.call "neg"(%a) {phase = #aten<phase backward>} : (tensor<8xf32>) -> tensor<8xf32>

@@ -8,7 +8,7 @@ fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 // Axes with one rank make no other communicator.
-func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) {
+func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) attributes {aten.program} {
   %f0 = fsdp.async.unshard @u <forward> %p bucket 0 : !p -> !f
   %f1 = fsdp.async.unshard @v <forward> %q bucket 0 : !p -> !f
   %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
@@ -23,7 +23,7 @@ func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) {
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p) {
+func.func @step(%p: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> %p bucket 3 : !p -> !f
   %v0 = fsdp.async.wait %f0 : !f -> !g
@@ -38,7 +38,7 @@ func.func @step(%p: !p) {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p) {
+func.func @step(%p: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> %p bucket 3 : !p -> !f
   // expected-error@+1 {{bucket 3: B2: expected launches of one operation, communicator and phase}}
@@ -49,7 +49,7 @@ func.func @step(%p: !p) {
 // -----
 
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-func.func @step(%x: tensor<f32>) {
+func.func @step(%x: tensor<f32>) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %r0 = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
   // expected-error@+1 {{bucket 0: B2: expected launches of one operation, communicator and phase}}
@@ -64,7 +64,7 @@ func.func @step(%x: tensor<f32>) {
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %q: !p) {
+func.func @step(%p: !p, %q: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> %p bucket 3 copy : !p -> !f
   // expected-error@+1 {{bucket 3: B3: expected all of its launches to be copied, or none}}
@@ -83,7 +83,7 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage bf16 compute bf16 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @w on @mesh storage f32 compute f32 reduce f32 layout <["c" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%p: !p, %q: !q) {
+func.func @step(%p: !p, %q: !q) attributes {aten.program} {
   %f0 = fsdp.async.unshard @u <forward> %p bucket 3 copy : !p -> !f
   // expected-note@+1 {{an earlier launch of it}}
   %f1 = fsdp.async.unshard @v <forward> %q bucket 3 copy : !q -> !f
@@ -98,7 +98,7 @@ func.func @step(%p: !p, %q: !q) {
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
-func.func @step(%x: tensor<8xf32>) {
+func.func @step(%x: tensor<8xf32>) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 copy : tensor<8xf32> -> !fsdp.future<!p>
   // expected-error@+1 {{bucket 0: B3: expected copied launches of one element type that divide alike}}
@@ -111,7 +111,7 @@ func.func @step(%x: tensor<8xf32>) {
 // Control that is the same on all ranks: a constant, a sum over all of them.
 !t = tensor<1xf32>
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-func.func @step(%x: !t) {
+func.func @step(%x: !t) attributes {aten.program} {
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index
   %l = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 2> via f32 %x : !t -> !fsdp.future<!t>
@@ -130,7 +130,7 @@ func.func @step(%x: !t) {
 !t = tensor<1xf32>
 fsdp.mesh @mesh ["shard" = 2]
 // expected-note@+1 {{which depends on this}}
-func.func @step(%x: !t) {
+func.func @step(%x: !t) attributes {aten.program} {
   %c = builtin.unrealized_conversion_cast %x : !t to i1
   // expected-note@+1 {{under this}}
   scf.if %c {
@@ -147,7 +147,7 @@ func.func @step(%x: !t) {
 !t = tensor<1xf32>
 fsdp.mesh @mesh ["shard" = 2]
 // expected-note@+1 {{which depends on this}}
-func.func @step(%x: !t) {
+func.func @step(%x: !t) attributes {aten.program} {
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index
   %mine = builtin.unrealized_conversion_cast %x : !t to index

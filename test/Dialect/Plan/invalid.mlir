@@ -59,7 +59,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
   // expected-error@+1 {{C3: expected no number of a buffer of role 'loss'}}
-  %a = plan.buffer loss number 1 : tensor<f32>
+  %a = plan.buffer loss @step number 1 : tensor<f32>
 }
 
 // -----

@@ -24,11 +24,11 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
   %mean = plan.buffer model_buffer "running_mean" : tensor<4xf32>
   // CHECK: plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
   %ones = plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
-  // CHECK: plan.buffer input number 0 : tensor<2x4xi64>
-  %in = plan.buffer input number 0 : tensor<2x4xi64>
-  // CHECK: plan.buffer output number 0 : tensor<2x4xi64>
-  %out = plan.buffer output number 0 : tensor<2x4xi64>
-  %loss = plan.buffer loss : tensor<f32>
+  // CHECK: plan.buffer input @step number 0 : tensor<2x4xi64>
+  %in = plan.buffer input @step number 0 : tensor<2x4xi64>
+  // CHECK: plan.buffer output @step number 0 : tensor<2x4xi64>
+  %out = plan.buffer output @step number 0 : tensor<2x4xi64>
+  %loss = plan.buffer loss @step : tensor<f32>
   // CHECK: plan.buffer result in host : tensor<4xf32>
   %table = plan.buffer result in host : tensor<4xf32>
   // CHECK: %[[CAST:.*]] = plan.buffer transient at 64 : tensor<12xbf16>
@@ -43,7 +43,7 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
   %flat = plan.buffer transient : tensor<24xbf16>
 
   // CHECK: plan.program @init
-  plan.program @init {
+  plan.program @init init {
     // CHECK: plan.launch "cos"(%{{.*}}) -> %{{.*}} <init>
     plan.launch "cos"(%mean) -> %table <init>
   }

@@ -12,8 +12,8 @@ plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   // CHECK: plan.buffer shard @u at 0 : tensor<10xf32>
   %shard = plan.buffer shard @u : tensor<10xf32>
-  // CHECK: plan.buffer input number 0 at 64 : tensor<3xf32>
-  %x = plan.buffer input number 0 : tensor<3xf32>
+  // CHECK: plan.buffer input @step number 0 at 64 : tensor<3xf32>
+  %x = plan.buffer input @step number 0 : tensor<3xf32>
   // CHECK: %[[A:.*]] = plan.buffer transient at 128 : tensor<20xf32>
   %a = plan.buffer transient : tensor<20xf32>
   // CHECK: plan.buffer transient at 256 : tensor<20xf32>
@@ -22,8 +22,8 @@ plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
   %c = plan.buffer transient : tensor<20xf32>
   // CHECK: plan.buffer transient at 256 : tensor<20xf32>
   %d = plan.buffer transient : tensor<20xf32>
-  // CHECK: plan.buffer output number 0 at 128 : tensor<0xf32>
-  %empty = plan.buffer output number 0 : tensor<0xf32>
+  // CHECK: plan.buffer output @step number 0 at 128 : tensor<0xf32>
+  %empty = plan.buffer output @step number 0 : tensor<0xf32>
   plan.program @step {
     plan.all_gather @shard %shard to %a of @u <forward> on gather
     plan.launch "neg.out"(%a) -> %b <forward>
@@ -64,7 +64,7 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
 // CHECK: plan.buffer transient at 128 : tensor<8xf32>
 plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
   plan.communicator @shard axes [0]
-  %p = plan.buffer input number 0 at 0 : tensor<4xf32>
+  %p = plan.buffer input @step number 0 at 0 : tensor<4xf32>
   %a = plan.buffer transient : tensor<4xf32>
   %full = plan.buffer transient : tensor<8xf32>
   %next = plan.buffer transient : tensor<8xf32>
@@ -88,10 +88,10 @@ plan.module @overlap mesh ["shard" = 2] device "cpu" strategy "" {
   plan.unit @u storage f32 compute f32 reduce f32 shards 2
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   %shard = plan.buffer shard @u : tensor<10xf32>
-  %x = plan.buffer input number 0 : tensor<20xf32>
+  %x = plan.buffer input @step number 0 : tensor<20xf32>
   %big = plan.buffer transient : tensor<200xf32>
   %local = plan.buffer transient : tensor<f32>
-  %mean = plan.buffer loss : tensor<f32>
+  %mean = plan.buffer loss @step : tensor<f32>
   %a = plan.buffer transient : tensor<20xf32>
   %b = plan.buffer transient : tensor<20xf32>
   %full = plan.buffer transient : tensor<20xf32>

@@ -73,19 +73,19 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
 // written as it is needed, and a window between zeros after the zeros.
 // CHECK-LABEL: plan.module @exact
 plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %sum = plan.buffer transient : tensor<4x6xf32>
   %turned = plan.view %sum at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
-  // CHECK-DAG: %[[OUT:.*]] = plan.buffer output number 0 : tensor<6x4xf32>
+  // CHECK-DAG: %[[OUT:.*]] = plan.buffer output @step number 0 : tensor<6x4xf32>
   // CHECK-DAG: %[[SUM:.*]] = plan.view %[[OUT]] at 0 : tensor<4x6xf32, #aten.strided<[1, 4]>>
-  %out = plan.buffer output number 0 : tensor<6x4xf32>
+  %out = plan.buffer output @step number 0 : tensor<6x4xf32>
   %half = plan.view %x at 0 : tensor<4x3xf32, #aten.strided<[6, 1]>>
   %minus = plan.buffer transient : tensor<4x3xf32>
   // CHECK-DAG: %[[WIDE:.*]] = plan.buffer transient : tensor<4x6xf32>
   // CHECK-DAG: %[[RIGHT:.*]] = plan.view %[[WIDE]] at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
   %wide = plan.buffer transient : tensor<4x6xf32>
   %right = plan.view %wide at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
-  %y = plan.buffer output number 1 : tensor<4x6xf32>
+  %y = plan.buffer output @step number 1 : tensor<4x6xf32>
   // CHECK: plan.program @step
   plan.program @step {
     // CHECK-NEXT: plan.launch "add.out"(%{{.*}}, %{{.*}}, 1) -> %[[SUM]] <forward>
@@ -109,7 +109,7 @@ plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
 // ahead of what is needed of the buffer they are in.
 // CHECK-LABEL: plan.module @inexact
 plan.module @inexact mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %a = plan.buffer transient : tensor<4x6xf32>
   %at = plan.view %a at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
   %b = plan.buffer transient : tensor<4x6xf32>
@@ -118,10 +118,10 @@ plan.module @inexact mesh ["shard" = 1] device "cpu" strategy "" {
   %ct = plan.view %c at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
   %d = plan.buffer transient : tensor<4x3xf32>
   %half = plan.view %x at 0 : tensor<4x3xf32, #aten.strided<[6, 1]>>
-  %0 = plan.buffer output number 0 : tensor<6x4xf32>
-  %1 = plan.buffer output number 1 : tensor<6x4xf32>
-  %2 = plan.buffer output number 2 : tensor<6x4xf32>
-  %3 = plan.buffer output number 3 : tensor<4x6xf32>
+  %0 = plan.buffer output @step number 0 : tensor<6x4xf32>
+  %1 = plan.buffer output @step number 1 : tensor<6x4xf32>
+  %2 = plan.buffer output @step number 2 : tensor<6x4xf32>
+  %3 = plan.buffer output @step number 3 : tensor<4x6xf32>
   %wide = plan.buffer transient : tensor<4x6xf32>
   %right = plan.view %wide at 12 : tensor<4x3xf32, #aten.strided<[6, 1]>>
   // CHECK: plan.program @step

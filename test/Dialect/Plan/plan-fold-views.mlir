@@ -33,8 +33,8 @@ plan.module @offsets mesh ["shard" = 1] device "cpu" strategy "" {
 // of windows.
 // CHECK-LABEL: plan.module @back
 plan.module @back mesh ["shard" = 1] device "cpu" strategy "" {
-  // CHECK: %[[X:.*]] = plan.buffer input number 0 : tensor<4x6xf32>
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  // CHECK: %[[X:.*]] = plan.buffer input @step number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %t = plan.buffer transient : tensor<6x4xf32, #aten.strided<[1, 6]>>
   %tt = plan.buffer transient : tensor<4x6xf32>
   // CHECK-DAG: %[[A:.*]] = plan.view %[[X]] at 0 : tensor<4x2xf32, #aten.strided<[6, 1]>>
@@ -58,7 +58,7 @@ plan.module @back mesh ["shard" = 1] device "cpu" strategy "" {
 // what the step overwrites.
 // CHECK-LABEL: plan.module @copies
 plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // CHECK-DAG: %[[MEAN:.*]] = plan.buffer model_buffer "mean" : tensor<6xf32>
   %mean = plan.buffer model_buffer "mean" : tensor<6xf32>
   %row = plan.buffer transient : tensor<6xf32, #aten.strided<[1], offset = 12>>
@@ -83,7 +83,7 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
 // What is asserted of a tensor holds, and is gone.
 // CHECK-LABEL: plan.module @asserted
 plan.module @asserted mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // CHECK: plan.program @step {
   // CHECK-NEXT: }
   plan.program @step {
@@ -97,7 +97,7 @@ plan.module @asserted mesh ["shard" = 1] device "cpu" strategy "" {
 // The first power is its base, in whatever way the exponent is spelled.
 // CHECK-LABEL: plan.module @powers
 plan.module @powers mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<4x6xf32>
   %z = plan.buffer transient : tensor<4x6xf32>
   %a = plan.buffer transient : tensor<4x6xf32>
@@ -117,7 +117,7 @@ plan.module @powers mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   plan.program @step {
     // expected-error@+1 {{expected elements of 'bf16', found 'f32'}}
     plan.launch "_assert_tensor_metadata"(%x, none, none, bf16) <forward>
@@ -127,7 +127,7 @@ plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   plan.program @step {
     // expected-error@+1 {{expected sizes [6, 4], found [4, 6]}}
     plan.launch "_assert_tensor_metadata"(%x, [6, 4]) <forward>
@@ -138,7 +138,7 @@ plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
 
 // A type that says more than there is.
 plan.module @outside mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // expected-error@+1 {{C3: expected a window inside of 96 bytes, got [80, 104)}}
   %row = plan.buffer transient : tensor<6xf32, #aten.strided<[1], offset = 20>>
   %y = plan.buffer transient : tensor<6xf32>
@@ -152,7 +152,7 @@ plan.module @outside mesh ["shard" = 1] device "cpu" strategy "" {
 
 // A view of a buffer that is a view already, and one of itself.
 plan.module @twice mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<24xf32>
   plan.program @step {
     // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}
@@ -174,7 +174,7 @@ plan.module @itself mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 plan.module @pieces mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<2x6xf32>
   plan.program @step {
     // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}

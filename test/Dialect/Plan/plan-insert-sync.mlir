@@ -82,7 +82,7 @@ plan.module @chain mesh ["shard" = 2] device "cpu" strategy "" {
 // waits for the one on the other stream.
 // CHECK-LABEL: plan.module @readers
 plan.module @readers mesh ["shard" = 2] device "cpu" strategy "" {
-  %a = plan.buffer input number 0 at 0 : tensor<8xf32>
+  %a = plan.buffer input @step number 0 at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
   %c = plan.buffer transient at 128 : tensor<8xf32>
   // CHECK: plan.program @step

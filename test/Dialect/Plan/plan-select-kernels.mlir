@@ -4,7 +4,7 @@
 // Without such a kernel, or with a result that is not there, the hook.
 // CHECK-LABEL: plan.module @overloads
 plan.module @overloads mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x4xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x4xf32>
   %y = plan.buffer transient : tensor<4x4xf32>
   %i = plan.buffer transient : tensor<4xi64>
   %f = plan.buffer transient : tensor<4xf32>
@@ -25,8 +25,8 @@ plan.module @overloads mesh ["shard" = 1] device "cpu" strategy "" {
 // Equivalents that write in place.
 // CHECK-LABEL: plan.module @equivalents
 plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
-  %i = plan.buffer input number 1 : tensor<2x3xi64>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
+  %i = plan.buffer input @step number 1 : tensor<2x3xi64>
   %half = plan.buffer transient : tensor<4x6xbf16>
   %y = plan.buffer transient : tensor<4x6xf32>
   %e = plan.buffer transient : tensor<2x3x6xf32>
@@ -127,7 +127,7 @@ plan.module @strided mesh ["shard" = 1] device "cpu" strategy "" {
 // The GPU's mean has a kernel of its own.
 // CHECK-LABEL: plan.module @cuda
 plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x6xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %m = plan.buffer transient : tensor<4x1xf32>
   plan.program @step {
     // CHECK: plan.launch "mean.out"(%{{.*}}, [-1], true) -> %{{.*}} <forward>
@@ -151,8 +151,8 @@ plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
 // that is not there, a source of other sizes, a number for a tensor.
 // CHECK-LABEL: plan.module @odd
 plan.module @odd mesh ["shard" = 1] device "cpu" strategy "" {
-  %x = plan.buffer input number 0 : tensor<4x3xf32>
-  %row = plan.buffer input number 1 : tensor<3xf32>
+  %x = plan.buffer input @step number 0 : tensor<4x3xf32>
+  %row = plan.buffer input @step number 1 : tensor<3xf32>
   %y = plan.buffer transient : tensor<4x6xf32>
   plan.program @step {
     // CHECK: plan.launch "slice_backward"(%{{.*}}, [4, 6], 7, 0, 3, 1)

@@ -8,11 +8,11 @@ plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %y = plan.buffer transient at 384 : tensor<32xf32>
   %z = plan.buffer transient at 256 after %full : tensor<32xf32>
-  %loss = plan.buffer loss at 192 : tensor<f32>
+  %loss = plan.buffer loss @step at 192 : tensor<f32>
   plan.program @step {
     plan.all_gather @shard %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
@@ -30,7 +30,7 @@ plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %y = plan.buffer transient at 384 : tensor<32xf32>
   plan.program @step {
@@ -46,7 +46,7 @@ plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %y = plan.buffer transient at 384 : tensor<32xf32>
   plan.program @step {
@@ -64,7 +64,7 @@ plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %y = plan.buffer transient at 256 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %sum = plan.buffer transient at 384 : tensor<f32>
@@ -79,7 +79,7 @@ plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // The place is given away too early.
 // expected-error @below {{programs[0] (step).commands[2], aten::mul.out on Compute: expected to read buffers[1] as commands[0], aten::relu.out on Compute left it, found bytes [192, 256) that commands[1], aten::neg.out on Compute wrote for buffers[2]}}
 plan.module @stale mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 192 : tensor<32xf32>
   %r = plan.buffer transient at 320 : tensor<32xf32>
@@ -94,7 +94,7 @@ plan.module @stale mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // Memory is not zero by nature.
 // expected-error @below {{programs[0] (step).commands[0], aten::mul.out on Compute: expected buffers[1] to be written before it is read, found bytes [128, 256) that nothing has written}}
 plan.module @unwritten mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 256 : tensor<32xf32>
   plan.program @step {
@@ -106,7 +106,7 @@ plan.module @unwritten mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // Only what goes element by element may write where it reads.
 // expected-error @below {{programs[0] (step).commands[1], aten::mm.out on Compute: expected a result apart from its operands, found bytes [64, 128) of both buffers[1] and buffers[1]}}
 plan.module @in_place mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
   plan.program @step {
     plan.launch "mul.out"(%x, %x) -> %y <forward>
@@ -118,7 +118,7 @@ plan.module @in_place mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // A step may run without its update: what it waits for must not be part of it.
 // expected-error @below {{programs[0] (step).commands[3], aten::neg.out on Compute: expected to read buffers[1] after commands[0], aten::relu.out on Copy, which writes bytes [128, 256), found no order between them}}
 plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 256 : tensor<32xf32>
   plan.program @step {
@@ -133,7 +133,7 @@ plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // Views share the bytes of their buffer: rows and columns are told apart.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<4x4xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
   %row = plan.view %y at 16 : tensor<4xf32>
   %column = plan.view %y at 4 : tensor<4xf32, #aten.strided<[4]>>
@@ -172,7 +172,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "ful
   plan.communicator @all axes [0, 1]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %y = plan.buffer transient at 384 : tensor<32xf32>
   %z = plan.buffer transient at 512 : tensor<32xf32>
@@ -195,7 +195,7 @@ plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "f
   plan.communicator @all axes [0, 1]
   plan.unit @u storage f32 compute f32 reduce f32 shards 2 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %z = plan.buffer transient at 512 : tensor<32xf32>
   plan.program @step {
@@ -209,7 +209,7 @@ plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "f
 // whoever ends its life would end the other's, too.
 // expected-error @below {{programs[0] (step).commands[4], aten::neg.out on Compute: expected buffers[3] to have been used for the last time before commands[2], aten::relu.out on Compute writes buffers[4] in its place, found another use; they share bytes [128, 192)}}
 plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
-  %x = plan.buffer input number 0 at 0 : tensor<32xf32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %front = plan.view %y at 0 : tensor<16xf32>
   %back = plan.view %y at 64 : tensor<16xf32>
@@ -234,8 +234,8 @@ plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 4 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<64xf32>
-  %loss = plan.buffer loss at 320 : tensor<f32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
+  %loss = plan.buffer loss @step at 320 : tensor<f32>
   %full = plan.buffer transient at 384 : tensor<64xf32>
   %piece = plan.buffer transient at 640 : tensor<32xf32>
   %again = plan.buffer transient at 768 : tensor<64xf32>
@@ -264,8 +264,8 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "f
   plan.communicator @shard axes [0]
   plan.unit @u storage f32 compute f32 reduce f32 shards 4 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
-  %x = plan.buffer input number 0 at 64 : tensor<64xf32>
-  %loss = plan.buffer loss at 320 : tensor<f32>
+  %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
+  %loss = plan.buffer loss @step at 320 : tensor<f32>
   %full = plan.buffer transient at 384 : tensor<64xf32>
   %piece = plan.buffer transient at 640 : tensor<32xf32>
   %again = plan.buffer transient at 768 : tensor<64xf32>
@@ -286,11 +286,11 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "f
 // -----
 // Each rank keeps a piece of its own input: nobody else has that whole, so what
 // the gather makes is none that value numbers know.
-// expected-error-re @below {{cannot prove the plan: the end of the forward: expected the loss of the model, the sum of x; found {{.*}}; commands[1], AllGather on Gather needs a gather of what all ranks know in the same way}}
+// expected-error-re @below {{cannot prove the plan: the end of program step: expected the loss of the model, the sum of x; found {{.*}}; commands[1], AllGather on Gather needs a gather of what all ranks know in the same way}}
 plan.module @own_pieces mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  %x = plan.buffer input number 0 at 0 : tensor<64xf32>
-  %loss = plan.buffer loss at 256 : tensor<f32>
+  %x = plan.buffer input @step number 0 at 0 : tensor<64xf32>
+  %loss = plan.buffer loss @step at 256 : tensor<f32>
   %piece = plan.buffer transient at 320 : tensor<32xf32>
   %again = plan.buffer transient at 512 : tensor<64xf32>
   plan.program @step {
@@ -300,5 +300,5 @@ plan.module @own_pieces mesh ["shard" = 2] device "cpu" strategy "full_shard" {
     plan.wait %0 <forward>
     plan.launch "sum.IntList_out"(%again, [], false) -> %loss <forward>
   }
-  plan.meaning "loss" is 1 as "the sum of x"
+  plan.meaning "loss" of @step is 1 as "the sum of x"
 }

@@ -136,7 +136,7 @@ TEST(PlanFile, RejectsWhatIsNoPlan) {
 
 TEST(PlanFile, RejectsBadHeaders) {
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.version = 7; }),
-            "small.plan: version: expected 1, found 7");
+            "small.plan: version: expected 2, found 7");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.device = "tpu"; }),
             "small.plan: device: expected cpu or cuda, found tpu");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.mesh[0].second = 0; }),

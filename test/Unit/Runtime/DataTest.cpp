@@ -21,6 +21,7 @@ namespace {
 TestPlan makeTokenPlan(DType dtype = DType::I64) {
   TestPlan plan;
   plan.mesh = {{"shard", 1}};
+  plan.programs = {{"step", {}}};
   plan.tokenRows = 10;
   plan.deviceBytes = 128;
   for (uint32_t i : {0, 1}) {

@@ -69,8 +69,11 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
     uint32_t root = buffer.root.value_or(index);
     ++index;
     uint32_t sizes = shape(buffer.sizes), stridesShape = strides(buffer);
+    uint32_t owner = buffer.owner;
+    if (owner == none && isOfProgram(buffer.role))
+      owner = firstProgram();
     return CreateBuffer(fbb, buffer.space, buffer.dtype, buffer.role,
-                        buffer.offset, sizes, stridesShape, root, buffer.owner,
+                        buffer.offset, sizes, stridesShape, root, owner,
                         buffer.index, text(buffer.name), bytes);
   });
   auto unitsOffset = makeTables(fbb, units, [&](const Unit &unit) {
@@ -103,7 +106,8 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
           return CreateCommand(fbb, command.stream, command.role, command.type,
                                step, text(command.node), none, command.group);
         });
-    return CreateProgram(fbb, text(program.name), commands, program.events);
+    return CreateProgram(fbb, text(program.name), commands, program.events,
+                         program.isInit());
   });
   std::vector<std::string> digests;
   for (const auto &sequence : sequences)

@@ -67,6 +67,7 @@ public:
     std::string name = {};
     std::vector<Command> commands;
     uint32_t events = 0;
+    bool isInit() const { return name == "init"; }
   };
   struct Constant {
     planfile::Value type;
@@ -85,6 +86,15 @@ public:
   std::vector<Program> programs;
   std::vector<planfile::Reuse> reuse;
   std::optional<std::vector<std::string>> digest; // computed if absent
+
+  /// The first program that is not `init`: whose inputs, outputs and loss those
+  /// are that name no owner.
+  uint32_t firstProgram() const {
+    uint32_t index = 0;
+    while (index < programs.size() && programs[index].isInit())
+      ++index;
+    return index < programs.size() ? index : 0;
+  }
 
   uint32_t add(Buffer buffer) {
     buffers.push_back(std::move(buffer));

@@ -248,6 +248,23 @@ TEST(Memory, AgreesWithBytesAndPaths) {
   EXPECT_GT(reads, 100);
 }
 
+// A place between elements is none of them, and need not be written.
+TEST(Memory, HolesBetweenElementsAreNotRead) {
+  Values values;
+  Memory memory(values);
+  Place first(0, 0, Layout::vector(2)), second(0, 12, Layout::vector(2));
+  Place odd(0, 0, Layout({2}, {4})), all(0, 0, Layout::vector(5));
+  act(memory, 0);
+  memory.write(first.window, Content::vector(7, 2));
+  memory.write(second.window, Content::vector(8, 2));
+  act(memory, 1);
+  Content content = memory.read(odd.window); // places 0 and 4; 2 is a hole
+  EXPECT_FALSE(kindOf(memory));
+  EXPECT_TRUE(values.isWhole(content, 2));
+  memory.read(all.window);
+  EXPECT_EQ(kindOf(memory), Problem::Unwritten);
+}
+
 // Whatever windows are written in whatever order, a window that is read has the
 // number of its elements: those of a memory that is spelled out.
 TEST(Memory, WindowsAgreeWithElements) {

@@ -11,6 +11,7 @@
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
+#include "mlir/Support/LLVM.h"
 
 #include <string>
 
@@ -27,6 +28,11 @@ struct ImportOptions {
 mlir::OwningOpRef<mlir::ModuleOp> importPT2(llvm::StringRef path,
                                             const ImportOptions &options,
                                             mlir::MLIRContext *context);
+
+/// Moves the program of `other` into `module`, which has one already, and calls
+/// it `name`. Reports an error if that name is taken.
+mlir::LogicalResult addProgram(mlir::ModuleOp module, mlir::ModuleOp other,
+                               llvm::StringRef name);
 
 /// Registers `--import-pt2` with mlir-translate's registry.
 void registerImportPT2Translation();

@@ -14,12 +14,17 @@
 
 namespace fsdp {
 
-/// What must be there at the end of a step made from `source`, of the aten
-/// level: the loss and the gradients as means over all ranks, each parameter
-/// with a gradient updated once by the rule of `step`'s optimizer, mutated
-/// buffers, and the outputs that `step` keeps.
-mlir::FailureOr<symbolic::Meanings> getMeaning(mlir::func::FuncOp source,
-                                               mlir::func::FuncOp step);
+struct PlanMeaning {
+  symbolic::Meanings plan;    ///< Of all programs: the mesh, the parameters.
+  symbolic::Meanings program; ///< What is left by this one.
+};
+
+/// What must be there at the end of the program `step` made from `source`, of
+/// the aten level: the loss and the gradients as means over all ranks, each
+/// parameter with a gradient updated once by the rule of `step`'s optimizer,
+/// mutated buffers, and the outputs that `step` keeps.
+mlir::FailureOr<PlanMeaning> getMeaning(mlir::func::FuncOp source,
+                                        mlir::func::FuncOp step);
 
 } // namespace fsdp
 

@@ -138,14 +138,15 @@ static LogicalResult verifyKind(Operation *op, NamedAttribute attr,
 
 LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
-  auto kind = llvm::StringSwitch<std::optional<Kind>>(attr.getName())
-                  .Case(getGradientSeedAttrName(), Kind::Unit)
-                  .Case(getDeviceAttrName(), Kind::Device)
-                  .Case(getParameterOrderAttrName(), Kind::Name)
-                  .Cases({getSourceAttrName(), getClassesAttrName(),
-                          getSymbolsAttrName()},
-                         Kind::Dictionary)
-                  .Default(std::nullopt);
+  auto kind =
+      llvm::StringSwitch<std::optional<Kind>>(attr.getName())
+          .Cases({getGradientSeedAttrName(), getProgramAttrName()}, Kind::Unit)
+          .Case(getDeviceAttrName(), Kind::Device)
+          .Case(getParameterOrderAttrName(), Kind::Name)
+          .Cases(
+              {getSourceAttrName(), getClassesAttrName(), getSymbolsAttrName()},
+              Kind::Dictionary)
+          .Default(std::nullopt);
   return verifyKind(op, attr, kind, "an operation");
 }
 

@@ -58,12 +58,15 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 0");
   }
-  if (attr.getName() != getSourceAttrName())
+  bool isInit = attr.getName() == getInitAttrName();
+  if (!isInit && attr.getName() != getSourceAttrName())
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
-  if (!isa<UnitAttr>(attr.getValue()))
+  if (isInit && !isa<UnitAttr>(attr.getValue()))
     return wrongKind(op, attr, "without a value");
+  if (!isInit && !isa<FlatSymbolRefAttr>(attr.getValue()))
+    return wrongKind(op, attr, "the symbol of a program");
   return success();
 }
 

@@ -76,7 +76,9 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
 
 int64_t getMemoryBytes(Type type) {
   auto bytes = [](int64_t numel, Type elementType) {
-    return numel * aten::getItemSize(elementType);
+    return aten::isElementType(elementType)
+               ? numel * aten::getItemSize(elementType)
+               : 0;
   };
   return TypeSwitch<Type, int64_t>(type)
       .Case([&](RankedTensorType type) {

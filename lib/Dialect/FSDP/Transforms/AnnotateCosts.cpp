@@ -8,7 +8,7 @@
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Archive/Profile.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/MapVector.h"
@@ -129,9 +129,8 @@ void Costs::emitRemark(func::FuncOp step) {
     time += cost.duration;
     measuredTime += cost.isMeasured ? cost.duration : 0;
   }
-  remark::analysis(step.getLoc(), remark::RemarkOpts::name("costs")
-                                      .category("fsdp-annotate-costs")
-                                      .function("step"))
+  remark::analysis(step.getLoc(),
+                   getRemark("fsdp-annotate-costs", "costs", step))
       << remark::metric("Operations", int64_t(costs.size()))
       << remark::metric("Measured", measured)
       << remark::metric("Nanoseconds", time)
@@ -140,36 +139,29 @@ void Costs::emitRemark(func::FuncOp step) {
 
 namespace {
 class AnnotateCostsPass
-    : public impl::AnnotateCostsPassBase<AnnotateCostsPass> {
-  using AnnotateCostsPassBase::AnnotateCostsPassBase;
+    : public ProgramPass<impl::AnnotateCostsPassBase<AnnotateCostsPass>,
+                         Level::ATen, Level::Logical, Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
   void getDependentDialects(DialectRegistry &registry) const final {
     registry.insert<FSDPDialect>();
     registerCostModels(registry);
   }
 
-  void runOnOperation() final {
-    if (failed(annotate()))
-      signalPassFailure();
-  }
-
-  LogicalResult annotate() {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return failure();
+  LogicalResult runOnProgram(func::FuncOp program) final {
     auto machine = planner::loadHardware(
         hardware.empty() ? std::string("cpu") : hardware.getValue());
     if (!machine)
       return getOperation().emitError(machine.error().message);
-    Costs costs(*step, *machine);
+    Costs costs(program, *machine);
     if (!profile.empty()) {
       auto measured = archive::Profile::read(profile);
       if (!measured)
         return getOperation().emitError(measured.error().message);
       costs.measure(*measured);
     }
-    costs.annotate(*step);
-    costs.emitRemark(*step);
+    costs.annotate(program);
+    costs.emitRemark(program);
     return success();
   }
 };

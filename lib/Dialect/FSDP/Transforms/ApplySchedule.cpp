@@ -6,7 +6,7 @@
 
 #include "fsdp/Analysis/StepProblem.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 
@@ -16,13 +16,12 @@ namespace fsdp {
 
 namespace {
 class ApplySchedulePass
-    : public impl::ApplySchedulePassBase<ApplySchedulePass> {
-  using ApplySchedulePassBase::ApplySchedulePassBase;
+    : public ProgramPass<impl::ApplySchedulePassBase<ApplySchedulePass>,
+                         Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(apply(step->getBody().front())))
-      return signalPassFailure();
+  LogicalResult runOnProgram(func::FuncOp program) final {
+    return apply(program.getBody().front());
   }
 
   static LogicalResult apply(Block &block) {

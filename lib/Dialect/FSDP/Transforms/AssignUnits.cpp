@@ -9,7 +9,7 @@
 
 #include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/Hashing.h"
@@ -72,9 +72,8 @@ private:
   LogicalResult reportNone(StringRef what, StringRef wanted,
                            std::vector<std::string> found);
   remark::detail::InFlightRemark remark(StringRef name) {
-    return remark::passed(step.getLoc(), remark::RemarkOpts::name(name)
-                                             .category("fsdp-assign-units")
-                                             .function("step"));
+    return remark::passed(step.getLoc(),
+                          getRemark("fsdp-assign-units", name, step));
   }
 
   func::FuncOp step;
@@ -376,14 +375,28 @@ struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
            << wrap << '\'';
   }
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
-    ModuleTree tree(*step);
-    if (failed(mark(tree, *step)))
-      return signalPassFailure();
+  /// The first program decides; parameters are the same in the others.
+  LogicalResult assign() {
+    auto programs = getPrograms(getOperation());
+    if (failed(programs))
+      return failure();
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, Level::ATen)))
+        return failure();
+    func::FuncOp first = programs->front();
+    ModuleTree tree(first);
+    if (failed(mark(tree, first)))
+      return failure();
     tree.assign();
+    for (func::FuncOp other : llvm::drop_begin(*programs))
+      if (failed(copyUnits(first, other)))
+        return failure();
+    return success();
+  }
+
+  void runOnOperation() final {
+    if (failed(assign()))
+      signalPassFailure();
   }
 };
 } // namespace

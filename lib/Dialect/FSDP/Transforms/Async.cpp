@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -58,14 +58,12 @@ static void placePiece(PieceOp piece, Operation *&first, Operation *&last) {
 }
 
 namespace {
-class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
-  using AsyncPassBase::AsyncPassBase;
+class AsyncPass
+    : public ProgramPass<impl::AsyncPassBase<AsyncPass>, Level::Logical> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
-    Block &block = step->getBody().front();
+  LogicalResult runOnProgram(func::FuncOp program) final {
+    Block &block = program.getBody().front();
 
     GatheredViews views(block);
     DenseMap<Value, Operation *> firstUse; // of a collective's result
@@ -99,16 +97,15 @@ class AsyncPass : public impl::AsyncPassBase<AsyncPass> {
           AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
       if (isa<GatheredType>(value.getType())) {
         Operation *last = lastUse.lookup(value);
-        if (last && last->hasTrait<OpTrait::IsTerminator>()) {
-          op.emitError("the step returns memory of this gathered unit");
-          return signalPassFailure();
-        }
+        if (last && last->hasTrait<OpTrait::IsTerminator>())
+          return op.emitError("the step returns memory of this gathered unit");
         builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
         AsyncReshardOp::create(builder, op.getLoc(), awaited);
       }
       value.replaceAllUsesWith(awaited);
       op.erase();
     }
+    return success();
   }
 };
 } // namespace

@@ -88,9 +88,7 @@ void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
   else
     for (CollectiveOpInterface launch : bucket.drop_back())
       launch->moveBefore(place);
-  remark::passed(place->getLoc(), remark::RemarkOpts::name("bucket")
-                                      .category("fsdp-bucket")
-                                      .function("step"))
+  remark::passed(place->getLoc(), getRemark("fsdp-bucket", "bucket", place))
       << remark::metric("Launch", place->getName().stripDialect())
       << remark::metric("First", first.getUnitAttr().getValue())
       << remark::metric("Calls", bucket.size()) << remark::metric("Bytes", sum);
@@ -188,9 +186,7 @@ static void mergeUnits(func::FuncOp step, const Bucket &limit) {
     for (const NamedUnit &unit : merged)
       for (unsigned argument : unit.arguments)
         step.setArgAttr(argument, FSDPDialect::getUnitAttrName(), name);
-    remark::passed(step.getLoc(), remark::RemarkOpts::name("merge")
-                                      .category("fsdp-bucket")
-                                      .function("step"))
+    remark::passed(step.getLoc(), getRemark("fsdp-bucket", "merge", step))
         << remark::metric("Unit", name.getValue())
         << remark::metric("Units", merged.size())
         << remark::metric("Bytes", sum);
@@ -205,20 +201,30 @@ namespace {
 class BucketPass : public impl::BucketPassBase<BucketPass> {
   using BucketPassBase::BucketPassBase;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
+  LogicalResult apply() {
+    auto programs = getPrograms(getOperation());
+    if (failed(programs))
+      return failure();
+    func::FuncOp first = programs->front();
+    bool isMerge = bucket.mode == BucketMode::Merge;
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, isMerge ? Level::ATen : Level::Scheduled)))
+        return failure();
     if (!bucket.units && !bucket.bytes)
-      return;
-    if (bucket.mode != BucketMode::Merge)
-      return Bucketer(step->getBody().front(), bucket).run();
-    if (!getOperation().getOps<UnitOp>().empty()) {
-      emitError(step->getLoc())
-          << "expected to merge units before they are sharded";
-      return signalPassFailure();
-    }
-    mergeUnits(*step, bucket);
+      return success();
+    if (isMerge)
+      mergeUnits(first, bucket);
+    for (func::FuncOp program : *programs)
+      if (!isMerge)
+        Bucketer(program.getBody().front(), bucket).run();
+      else if (program != first && failed(copyUnits(first, program)))
+        return failure();
+    return success();
+  }
+
+  void runOnOperation() final {
+    if (failed(apply()))
+      signalPassFailure();
   }
 };
 } // namespace

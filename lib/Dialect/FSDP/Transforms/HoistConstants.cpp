@@ -1,13 +1,14 @@
 //===- HoistConstants.cpp - Compute once what each step would -------------===//
 //
-// What depends on constants alone moves into `@init`. Views stay with those
-// who read them: they cost nothing, and their memory is somebody else's.
+// What depends on constants alone moves into `@init`, once for all programs
+// that compute it. Views stay with those who read them: they cost nothing, and
+// their memory is somebody else's.
 //
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Remarks.h"
@@ -28,11 +29,63 @@ static int64_t getBytes(Value value) {
   return type.getNumElements() * aten::getItemSize(type.getElementType());
 }
 
+/// What an operation is, where scope and phase mean nothing: callee, arguments,
+/// what `operands` are, and types.
+static SmallVector<const void *> getKey(aten::CallOp call,
+                                        ArrayRef<Value> operands) {
+  SmallVector<const void *> key = {call.getCallee().getAsOpaquePointer(),
+                                   call.getArgs().getAsOpaquePointer()};
+  for (Value operand : operands)
+    key.push_back(operand.getAsOpaquePointer());
+  for (Type type : call->getResultTypes())
+    key.push_back(type.getAsOpaquePointer());
+  return key;
+}
+
 namespace {
+/// The function that runs once, while it is made. Equal operations of several
+/// programs are one.
+class Init {
+public:
+  Init(func::FuncOp first, StringRef name)
+      : builder(first.getContext()),
+        func(func::FuncOp::create(first.getLoc(), name,
+                                  builder.getFunctionType({}, {}))) {
+    SymbolTable(first->getParentOfType<ModuleOp>())
+        .insert(func, Block::iterator(first)); // which may rename it
+    func->setAttr(FSDPDialect::getInitAttrName(), builder.getUnitAttr());
+    builder.setInsertionPointToStart(func.addEntryBlock());
+  }
+
+  /// Maps the results of `call` in `known` if it is there already.
+  void find(aten::CallOp call, IRMapping &known);
+  /// Adds `call`, and maps its results.
+  void add(aten::CallOp call, IRMapping &known);
+  /// The number of the result that `value` is, which it becomes if it is none.
+  int64_t addResult(Value value);
+  bool isResult(Value value) const { return results.contains(value); }
+  /// Returns the results; without any, there is no function.
+  void finish();
+
+  int64_t bytes = 0;         // of the results
+  int64_t numOperations = 0; // but for views
+
+private:
+  Value getArgument(BlockArgument argument, bool mayAdd);
+
+  OpBuilder builder;
+  func::FuncOp func;
+  Ports arguments;
+  DenseMap<std::pair<Attribute, Type>, Value> argumentOf;
+  std::map<SmallVector<const void *>, aten::CallOp> calls;
+  llvm::SetVector<Value> results;
+};
+
 class ConstantHoister {
 public:
-  ConstantHoister(func::FuncOp step, int64_t maxBytes)
-      : step(step), maxBytes(maxBytes), block(step.getBody().front()) {}
+  ConstantHoister(func::FuncOp step, Init &init, int64_t maxBytes)
+      : step(step), init(init), maxBytes(maxBytes),
+        block(step.getBody().front()) {}
 
   /// Moves what fits.
   void run();
@@ -41,29 +94,82 @@ private:
   void findFixedArguments();
   void findMovable();
   void mergeEqual();
+  void findKnown();
   void findResults();
   bool fits();
-  void createInit();
+  void addToInit();
   void rewriteStep();
   bool isFixed(Value value) const;
   bool isMovable(Operation &op) const;
-  remark::RemarkOpts getRemark(StringRef name) {
-    return remark::RemarkOpts::name(name)
-        .category("fsdp-hoist-constants")
-        .function("step");
-  }
 
   func::FuncOp step;
+  Init &init;
   int64_t maxBytes;
   Block &block;
   DenseSet<Value> fixedArguments;
   DenseSet<Operation *> movable;  // computable in `@init`
   DenseSet<Operation *> tooLarge; // not to be moved all the same
   DenseSet<Operation *> views;    // movable, and needed in the step
-  llvm::SetVector<Value> results; // of `@init`
-  int64_t bytes = 0;              // of the results
+  IRMapping known;                // what is in `@init`
+  llvm::SetVector<Value> results; // that the step reads of `@init`
+  int64_t bytes = 0;              // of those that are new there
 };
 } // namespace
+
+/// The argument of any program with these attributes.
+Value Init::getArgument(BlockArgument argument, bool mayAdd) {
+  auto program = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  DictionaryAttr dict = program.getArgAttrDict(argument.getArgNumber());
+  Value &own = argumentOf[{dict, argument.getType()}];
+  if (!own && mayAdd) {
+    arguments.add(argument.getType(), dict);
+    own = func.getBody().front().addArgument(argument.getType(),
+                                             argument.getLoc());
+  }
+  return own;
+}
+
+void Init::find(aten::CallOp call, IRMapping &known) {
+  SmallVector<Value> operands;
+  for (Value input : call.getInputs()) {
+    auto argument = dyn_cast<BlockArgument>(input);
+    operands.push_back(argument ? getArgument(argument, /*mayAdd=*/false)
+                                : known.lookupOrNull(input));
+    if (!operands.back())
+      return;
+  }
+  if (auto found = calls.find(getKey(call, operands)); found != calls.end())
+    known.map(call->getResults(), found->second->getResults());
+}
+
+void Init::add(aten::CallOp call, IRMapping &known) {
+  for (Value input : call.getInputs())
+    if (auto argument = dyn_cast<BlockArgument>(input))
+      known.map(argument, getArgument(argument, /*mayAdd=*/true));
+  auto copy = cast<aten::CallOp>(builder.clone(*call, known));
+  calls[getKey(copy, llvm::to_vector_of<Value>(copy.getInputs()))] = copy;
+  numOperations += !aten::isView(copy);
+}
+
+int64_t Init::addResult(Value value) {
+  if (results.insert(value))
+    bytes += getBytes(value);
+  return llvm::find(results, value) - results.begin();
+}
+
+void Init::finish() {
+  if (results.empty())
+    return func.erase();
+  func::ReturnOp::create(builder, func.getLoc(), results.getArrayRef());
+  Ports outputs;
+  for (Value result : results)
+    outputs.add(result.getType(), builder.getDictionaryAttr({}));
+  setSignature(func, arguments, outputs);
+  remark::passed(func.getLoc(), getRemark("fsdp-hoist-constants", "init", func))
+      << remark::metric("Operations", numOperations)
+      << remark::metric("Results", int64_t(results.size()))
+      << remark::metric("Bytes", bytes);
+}
 
 /// Constants, and buffers that no checkpoint has and no step changes.
 void ConstantHoister::findFixedArguments() {
@@ -116,12 +222,7 @@ void ConstantHoister::mergeEqual() {
     if (!movable.contains(&op))
       continue;
     auto call = cast<aten::CallOp>(op);
-    SmallVector<const void *> key = {call.getCallee().getAsOpaquePointer(),
-                                     call.getArgs().getAsOpaquePointer()};
-    for (Value input : call.getInputs())
-      key.push_back(input.getAsOpaquePointer());
-    for (Type type : op.getResultTypes())
-      key.push_back(type.getAsOpaquePointer());
+    auto key = getKey(call, llvm::to_vector_of<Value>(call.getInputs()));
     auto [entry, isNew] = first.try_emplace(key, &op);
     if (isNew)
       continue;
@@ -129,6 +230,13 @@ void ConstantHoister::mergeEqual() {
     movable.erase(&op);
     op.erase();
   }
+}
+
+/// What another program has moved already.
+void ConstantHoister::findKnown() {
+  for (Operation &op : block)
+    if (movable.contains(&op))
+      init.find(cast<aten::CallOp>(op), known);
 }
 
 /// The memory that the step reads of what is movable.
@@ -148,7 +256,8 @@ void ConstantHoister::findResults() {
         continue;
       if (isView)
         views.insert(&op);
-      else if (results.insert(result))
+      else if (results.insert(result) &&
+               !init.isResult(known.lookupOrNull(result)))
         bytes += getBytes(result);
     }
   }
@@ -159,7 +268,8 @@ void ConstantHoister::findResults() {
 /// True if the results do not take too many bytes; else the largest are marked
 /// to stay, so that the fewest operations do.
 bool ConstantHoister::fits() {
-  if (bytes <= maxBytes)
+  int64_t most = maxBytes - init.bytes;
+  if (bytes <= most)
     return true;
   SmallVector<Value> bySize(results.begin(), results.end());
   // By size and then as they stand in the block, the last one first.
@@ -168,30 +278,26 @@ bool ConstantHoister::fits() {
     order.emplace_back(-getBytes(result), index);
   llvm::sort(order);
   for (auto [negative, index] : order) {
-    if (bytes <= maxBytes)
+    if (bytes <= most)
       break;
-    bytes += negative;
     Operation *op = bySize[index].getDefiningOp();
+    if (init.isResult(known.lookupOrNull(bySize[index])))
+      continue;
+    bytes += negative;
     if (tooLarge.insert(op).second)
-      remark::missed(op->getLoc(), getRemark("too-large"))
+      remark::missed(op->getLoc(),
+                     getRemark("fsdp-hoist-constants", "too-large", op))
           << remark::metric("Bytes", -negative)
           << remark::metric("MaxBytes", maxBytes);
   }
   return false;
 }
 
-void ConstantHoister::createInit() {
-  OpBuilder builder(step);
-  auto init = func::FuncOp::create(builder, step.getLoc(), "init",
-                                   builder.getFunctionType({}, {}));
-  builder.setInsertionPointToStart(init.addEntryBlock());
-  Ports arguments, outputs;
-  IRMapping mapping;
-  int64_t operations = 0;
+void ConstantHoister::addToInit() {
   // From the results back to what they need, then forth.
   DenseSet<Operation *> needed;
   for (Operation &op : llvm::reverse(block))
-    if (movable.contains(&op) &&
+    if (movable.contains(&op) && !known.contains(op.getResult(0)) &&
         llvm::any_of(op.getResults(), [&](Value result) {
           return results.contains(result) ||
                  llvm::any_of(result.getUsers(), [&](Operation *user) {
@@ -199,43 +305,21 @@ void ConstantHoister::createInit() {
                  });
         }))
       needed.insert(&op);
-  for (Operation &op : block) {
-    if (!needed.contains(&op))
-      continue;
-    for (Value input : op.getOperands())
-      if (auto argument = dyn_cast<BlockArgument>(input);
-          argument && !mapping.contains(input)) {
-        arguments.add(input.getType(),
-                      step.getArgAttrDict(argument.getArgNumber()));
-        mapping.map(input, init.getBody().front().addArgument(input.getType(),
-                                                              input.getLoc()));
-      }
-    builder.clone(op, mapping);
-    operations += !aten::isView(cast<aten::CallOp>(op));
-  }
-  SmallVector<Value> returned;
-  for (Value result : results) {
-    returned.push_back(mapping.lookup(result));
-    outputs.add(result.getType(), builder.getDictionaryAttr({}));
-  }
-  func::ReturnOp::create(builder, step.getLoc(), returned);
-  setSignature(init, arguments, outputs);
-  remark::passed(step.getLoc(), getRemark("init"))
-      << remark::metric("Operations", operations)
-      << remark::metric("Results", int64_t(results.size()))
-      << remark::metric("Bytes", bytes);
+  for (Operation &op : block)
+    if (needed.contains(&op))
+      init.add(cast<aten::CallOp>(op), known);
 }
 
 /// Reads results of `@init` in place of what has moved.
 void ConstantHoister::rewriteStep() {
   Builder builder(step.getContext());
   Ports arguments = getArguments(step);
-  for (auto [index, value] : llvm::enumerate(results)) {
-    Value result = value;
+  for (Value result : results) {
+    int64_t number = init.addResult(known.lookup(result));
     arguments.add(result.getType(),
-                  builder.getDictionaryAttr(builder.getNamedAttr(
-                      FSDPDialect::getResultAttrName(),
-                      builder.getI64IntegerAttr(int64_t(index)))));
+                  builder.getDictionaryAttr(
+                      builder.getNamedAttr(FSDPDialect::getResultAttrName(),
+                                           builder.getI64IntegerAttr(number))));
     Value argument = block.addArgument(result.getType(), result.getLoc());
     result.replaceAllUsesWith(argument);
   }
@@ -249,11 +333,12 @@ void ConstantHoister::run() {
   findFixedArguments();
   findMovable();
   mergeEqual();
+  findKnown();
   for (findResults(); !fits(); findResults())
     findMovable();
   if (results.empty())
     return;
-  createInit();
+  addToInit();
   rewriteStep();
 }
 
@@ -263,14 +348,20 @@ class HoistConstantsPass
   using HoistConstantsPassBase::HoistConstantsPassBase;
 
   void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
+    auto programs = getPrograms(getOperation());
+    if (failed(programs))
       return signalPassFailure();
-    if (auto init = getOperation().lookupSymbol("init")) {
-      init->emitError("expected no '@init' yet, found one");
+    if (func::FuncOp init = getInit(getOperation())) {
+      init.emitError("expected no function with 'fsdp.init' yet, found one");
       return signalPassFailure();
     }
-    ConstantHoister(*step, maxBytes).run();
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, {Level::ATen, Level::Logical})))
+        return signalPassFailure();
+    Init init(programs->front(), "init");
+    for (func::FuncOp program : *programs)
+      ConstantHoister(program, init, maxBytes).run();
+    init.finish();
   }
 };
 } // namespace

@@ -5,7 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 
@@ -32,15 +32,12 @@ static SmallVector<int64_t> getTrainableIntervals(LayoutAttr layout) {
 
 namespace {
 class InsertOptimizerPass
-    : public impl::InsertOptimizerPassBase<InsertOptimizerPass> {
-  using InsertOptimizerPassBase::InsertOptimizerPassBase;
+    : public ProgramPass<impl::InsertOptimizerPassBase<InsertOptimizerPass>,
+                         Level::Logical> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
-    if (optimizer != Optimizer::None && failed(insert(*step)))
-      signalPassFailure();
+  LogicalResult runOnProgram(func::FuncOp program) final {
+    return optimizer == Optimizer::None ? success() : insert(program);
   }
 
   LogicalResult insert(func::FuncOp step) {

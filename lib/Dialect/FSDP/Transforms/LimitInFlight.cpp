@@ -143,9 +143,8 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
            << needed
            << (isUnits ? " gathered units" : " bytes of gathered units")
            << ", which the step needs at once, got a limit of " << given;
-  remark::passed(tooMuch->launch.getLoc(), remark::RemarkOpts::name("raised")
-                                               .category("fsdp-limit-in-flight")
-                                               .function("step"))
+  remark::passed(tooMuch->launch.getLoc(),
+                 getRemark("fsdp-limit-in-flight", "raised", tooMuch->launch))
       << remark::metric("Unit", tooMuch->getUnit())
       << remark::metric("From", given) << remark::metric("To", needed)
       << remark::reason("the step needs them at once");
@@ -177,9 +176,7 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
   Gather *end = ends[needed - 1];
   launches.front().getAfterMutable().append(end->reshard.getFreed());
   remark::passed(launches.front().getLoc(),
-                 remark::RemarkOpts::name("limit")
-                     .category("fsdp-limit-in-flight")
-                     .function("step"))
+                 getRemark("fsdp-limit-in-flight", "limit", launches.front()))
       << remark::metric("Unit", launches.front().getUnit())
       << remark::metric("After", end->getUnit())
       << remark::metric("Moved", isLate ? "yes" : "no")
@@ -198,20 +195,19 @@ void Limiter::apply() {
 
 namespace {
 class LimitInFlightPass
-    : public impl::LimitInFlightPassBase<LimitInFlightPass> {
-  using LimitInFlightPassBase::LimitInFlightPassBase;
+    : public ProgramPass<impl::LimitInFlightPassBase<LimitInFlightPass>,
+                         Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
+  LogicalResult runOnProgram(func::FuncOp program) final {
     int64_t units = limitAllGathers.units;
     if (units == 0 && bytes == 0)
-      return;
-    Limiter limiter(step->getBody().front(), units, bytes);
+      return success();
+    Limiter limiter(program.getBody().front(), units, bytes);
     if (failed(limiter.checkFeasible(limitAllGathers.isDefault)))
-      return signalPassFailure();
+      return failure();
     limiter.apply();
+    return success();
   }
 };
 } // namespace

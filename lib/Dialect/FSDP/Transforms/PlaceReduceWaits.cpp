@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
 
@@ -42,18 +42,16 @@ static Operation *getEndOfBackward(Block &block) {
 
 namespace {
 class PlaceReduceWaitsPass
-    : public impl::PlaceReduceWaitsPassBase<PlaceReduceWaitsPass> {
-  using PlaceReduceWaitsPassBase::PlaceReduceWaitsPassBase;
+    : public ProgramPass<impl::PlaceReduceWaitsPassBase<PlaceReduceWaitsPass>,
+                         Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
+  LogicalResult runOnProgram(func::FuncOp program) final {
     if (reduceWait == ReduceWait::Use)
-      return;
+      return success();
 
     // From the end, where each reduction sees what comes next.
-    Block &block = step->getBody().front();
+    Block &block = program.getBody().front();
     Operation *place = getEndOfBackward(block);
     struct Move {
       Operation *launch, *wait, *before;
@@ -70,15 +68,14 @@ class PlaceReduceWaitsPass
     }
     for (const Move &move : llvm::reverse(moves)) {
       move.wait->moveBefore(move.before);
-      remark::passed(move.launch->getLoc(),
-                     remark::RemarkOpts::name("reduce")
-                         .category("fsdp-place-reduce-waits")
-                         .function("step"))
+      remark::passed(move.launch->getLoc(), getRemark("fsdp-place-reduce-waits",
+                                                      "reduce", move.launch))
           << remark::metric("Unit", getReducedUnit(*move.launch))
           << remark::metric("Wait", reduceWait == ReduceWait::Next
                                         ? "in front of the next gradient"
                                         : "at the end of the backward");
     }
+    return success();
   }
 };
 } // namespace

@@ -168,9 +168,7 @@ void Prefetcher::apply() {
   for (const Move &move : moves) {
     move.gather->launch->moveBefore(move.before);
     remark::passed(move.gather->launch.getLoc(),
-                   remark::RemarkOpts::name("prefetch")
-                       .category("fsdp-prefetch")
-                       .function("step"))
+                   getRemark("fsdp-prefetch", "prefetch", move.gather->launch))
         << remark::metric("Unit", move.gather->getUnit())
         << remark::metric("During", move.during)
         << remark::metric("Calls", callsBefore.lookup(move.gather->wait) -
@@ -180,23 +178,21 @@ void Prefetcher::apply() {
 }
 
 namespace {
-class PrefetchPass : public impl::PrefetchPassBase<PrefetchPass> {
-  using PrefetchPassBase::PrefetchPassBase;
+class PrefetchPass : public ProgramPass<impl::PrefetchPassBase<PrefetchPass>,
+                                        Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
-    if (forwardPrefetch < 0) {
-      step->emitError("expected to gather at least 0 units ahead, got ")
-          << int64_t(forwardPrefetch);
-      return signalPassFailure();
-    }
-    Prefetcher prefetcher(step->getBody().front());
+  LogicalResult runOnProgram(func::FuncOp program) final {
+    if (forwardPrefetch < 0)
+      return program.emitError(
+                 "expected to gather at least 0 units ahead, got ")
+             << int64_t(forwardPrefetch);
+    Prefetcher prefetcher(program.getBody().front());
     prefetcher.prefetchForward(forwardPrefetch);
     if (backwardPrefetch != BackwardPrefetch::None)
       prefetcher.prefetchBackward(backwardPrefetch);
     prefetcher.apply();
+    return success();
   }
 };
 } // namespace

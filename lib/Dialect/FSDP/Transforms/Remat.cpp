@@ -79,12 +79,6 @@ private:
   bool isRepeated(const Repetition &repetition, Operation *op) const {
     return op && (repetition.calls.contains(op) || parameters.contains(op));
   }
-  remark::RemarkOpts getRemark(StringRef name) {
-    return remark::RemarkOpts::name(name)
-        .category("fsdp-remat")
-        .function("step");
-  }
-
   func::FuncOp step;
   Block &block;
   BackwardCopies copies;
@@ -216,7 +210,7 @@ void Rematerializer::apply(const Scope &scope, const Repetition &repetition) {
   for (auto [before, after] : repeated.getValueMap())
     for (Value input : after.getDefiningOp()->getOperands())
       kept.insert(getMemory(input));
-  remark::passed(step.getLoc(), getRemark("remat"))
+  remark::passed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
       << remark::metric("Scope", scope.path)
       << remark::metric("Operations", repetition.operations)
       << remark::metric("Flops", repetition.flops)
@@ -247,7 +241,7 @@ LogicalResult Rematerializer::run(int64_t budget) {
     }
     Repetition repetition = plan(scopes[index]);
     if (repetition.uses.empty()) {
-      remark::missed(step.getLoc(), getRemark("remat"))
+      remark::missed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
           << remark::metric("Scope", scopes[index].path)
           << remark::reason("the backward reads nothing that may be repeated");
       continue;
@@ -265,7 +259,7 @@ LogicalResult Rematerializer::run(int64_t budget) {
            << scopes.size()
            << " scopes recomputed, which is all that helps; shard over more "
               "ranks, or allow more";
-  remark::passed(step.getLoc(), getRemark("peak"))
+  remark::passed(step.getLoc(), getRemark("fsdp-remat", "peak", step))
       << remark::metric("Scopes", repeated) << remark::metric("Flops", flops)
       << remark::metric("Before", before) << remark::metric("After", peak);
   return success();
@@ -293,21 +287,16 @@ static void addModules(UnitOp unit, llvm::StringSet<> &paths) {
 }
 
 namespace {
-class RematPass : public impl::RematPassBase<RematPass> {
-  using RematPassBase::RematPassBase;
+class RematPass
+    : public ProgramPass<impl::RematPassBase<RematPass>, Level::Logical> {
+  using ProgramPass::ProgramPass;
 
   void getDependentDialects(DialectRegistry &registry) const final {
     RematPassBase::getDependentDialects(registry);
     registerCostModels(registry);
   }
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(recompute(*step)))
-      signalPassFailure();
-  }
-
-  LogicalResult recompute(func::FuncOp step) {
+  LogicalResult runOnProgram(func::FuncOp step) final {
     if (remat.scope.empty() && !remat.budget)
       return success();
     Rematerializer rematerializer(step);

@@ -67,8 +67,9 @@ void setReshardAfterForward(func::FuncOp step, bool reshard) {
 
 /// Splits the axis "shard" into groups of so many consecutive ranks, in the
 /// mesh and in whatever is over it.
-static void splitShardAxis(func::FuncOp step, MeshOp mesh, int64_t ranks) {
-  Builder builder(step.getContext());
+static void splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
+                           int64_t ranks) {
+  Builder builder(mesh.getContext());
   StringAttr shard = builder.getStringAttr(FSDPDialect::getShardAxisName());
   StringAttr local = builder.getStringAttr(FSDPDialect::getLocalAxisName());
   SmallVector<Attribute> axes;
@@ -78,8 +79,8 @@ static void splitShardAxis(func::FuncOp step, MeshOp mesh, int64_t ranks) {
       continue;
     }
     axes.push_back(
-        AxisAttr::get(step.getContext(), shard, axis.getSize() / ranks));
-    axes.push_back(AxisAttr::get(step.getContext(), local, ranks));
+        AxisAttr::get(mesh.getContext(), shard, axis.getSize() / ranks));
+    axes.push_back(AxisAttr::get(mesh.getContext(), local, ranks));
   }
   mesh.setAxesAttr(builder.getArrayAttr(axes));
   auto widen = [&](auto op) {
@@ -91,9 +92,10 @@ static void splitShardAxis(func::FuncOp step, MeshOp mesh, int64_t ranks) {
     }
     op.setAxesAttr(builder.getArrayAttr(names));
   };
-  for (Operation &op : step.getOps())
-    TypeSwitch<Operation *>(&op).Case<UnshardOp, ReduceScatterOp, AllReduceOp>(
-        widen);
+  for (func::FuncOp program : programs)
+    for (Operation &op : program.getOps())
+      TypeSwitch<Operation *>(&op)
+          .Case<UnshardOp, ReduceScatterOp, AllReduceOp>(widen);
 }
 
 //===----------------------------------------------------------------------===//
@@ -106,13 +108,17 @@ class ReshardPolicyPass
   using ReshardPolicyPassBase::ReshardPolicyPassBase;
 
   void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(apply(*step)))
+    auto programs = getPrograms(getOperation());
+    if (failed(programs) || failed(apply(*programs)))
       return signalPassFailure();
   }
 
-  LogicalResult apply(func::FuncOp step) {
-    auto reject = [&] { return emitError(step.getLoc()); };
+  LogicalResult apply(ArrayRef<func::FuncOp> programs) {
+    func::FuncOp first = programs.front();
+    auto reject = [&] { return emitError(first.getLoc()); };
+    for (func::FuncOp program : programs)
+      if (failed(checkLevel(program, Level::Logical)))
+        return failure();
     auto meshes = getOperation().getOps<MeshOp>();
     if (!llvm::hasSingleElement(meshes))
       return reject() << "expected a step that is sharded over one mesh";
@@ -134,11 +140,14 @@ class ReshardPolicyPass
                       << shards << " shards, got " << ranks;
     bool reshard = reshardAfterForward.group != 1;
     if (ranks > 1 && ranks < shards) {
-      setReshardAfterForward(step, false);
-      splitShardAxis(step, mesh, ranks);
+      for (func::FuncOp program : programs)
+        setReshardAfterForward(program, false);
+      splitShardAxis(programs, mesh, ranks);
     }
-    setReshardAfterForward(step, reshard);
-    emitRemarks(step, reshard);
+    for (func::FuncOp program : programs) {
+      setReshardAfterForward(program, reshard);
+      emitRemarks(program, reshard);
+    }
     return success();
   }
 
@@ -150,10 +159,8 @@ class ReshardPolicyPass
       int64_t bytes = getMemoryBytes(unit.getGatheredType());
       bool isFreed = unit.getReshardAfterForward();
       PieceOp piece = pieces.lookup(FlatSymbolRefAttr::get(unit));
-      auto remark =
-          remark::passed(step.getLoc(), remark::RemarkOpts::name("reshard")
-                                            .category("fsdp-reshard-policy")
-                                            .function("step"));
+      auto remark = remark::passed(
+          step.getLoc(), getRemark("fsdp-reshard-policy", "reshard", step));
       remark << remark::metric("Unit", unit.getSymName())
              << remark::metric(isFreed ? "BytesGatheredAgain" : "BytesKept",
                                bytes);

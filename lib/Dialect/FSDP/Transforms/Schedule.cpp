@@ -9,7 +9,7 @@
 #include "fsdp/Analysis/StepProblem.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -84,10 +84,8 @@ void GatherRemarks::emit() {
       ++ahead;
     int64_t hidden = std::max<int64_t>(0, problem.operations[op].duration -
                                               line.exposed[op]);
-    auto opts = remark::RemarkOpts::name("gather")
-                    .category("fsdp-schedule")
-                    .function("step");
-    remark::analysis(gather.getLoc(), opts)
+    remark::analysis(gather.getLoc(),
+                     getRemark("fsdp-schedule", "gather", gather))
         << remark::metric("Unit", gather.getUnit())
         << remark::metric("Phase", aten::stringifyPhase(gather.getPhase()))
         << remark::metric("UnitsAhead", int64_t(ahead))
@@ -96,10 +94,9 @@ void GatherRemarks::emit() {
         << remark::reason("{0}", explain(op, i, first));
     busyUntil = schedule.start[op] + problem.operations[op].duration;
   }
-  auto opts = remark::RemarkOpts::name("timeline")
-                  .category("fsdp-schedule")
-                  .function("step");
-  remark::analysis(step.operations.front().front()->getLoc(), opts)
+  Operation *begin = step.operations.front().front();
+  remark::analysis(begin->getLoc(),
+                   getRemark("fsdp-schedule", "timeline", begin))
       << remark::metric("Step", spellTime(line.makespan))
       << remark::metric("Exposed", spellTime(line.exposedTotal))
       << remark::metric("Peak",
@@ -132,24 +129,17 @@ std::string GatherRemarks::explain(uint32_t gather, size_t place,
 }
 
 namespace {
-class SchedulePass : public impl::SchedulePassBase<SchedulePass> {
-  using SchedulePassBase::SchedulePassBase;
+class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
+                                        Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
   /// Kinds of values that are worth a line.
   static constexpr unsigned mostKinds = 8;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(schedule(*step)))
-      return signalPassFailure();
-  }
-
-  LogicalResult schedule(func::FuncOp func) {
+  LogicalResult runOnProgram(func::FuncOp func) final {
     for (Operation &op : func.getOps())
       if (op.getNumRegions())
         return op.emitError("expected a step without control flow");
-      else if (op.hasTrait<LogicalOp>())
-        return op.emitError("is of the logical level, which has no schedule");
     StepProblem step = buildStepProblem(func);
     if (budget)
       step.problem.memoryLimit =

@@ -10,8 +10,9 @@
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/ReshardPolicy.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/ShardUnits.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Remarks.h"
@@ -27,36 +28,24 @@ namespace fsdp {
 
 namespace {
 
-/// A parameter of the aten level.
-struct Parameter {
-  StringAttr name;
-  BlockArgument argument;
-  RankedTensorType type;
-  unsigned unit = 0, place = 0; // place: index in the unit's layout
-  Value gradient;               // of the aten level; null if frozen
-};
-
-/// A unit in the making.
-struct Unit {
-  explicit Unit(StringRef name) : name(name) {}
-
-  StringRef name;
-  SmallVector<unsigned> parameters; // indices, in order of the layout
-  UnitOp op;
-  Value shard;                  // the new argument
+/// What a program does with a unit.
+struct UnitUse {
+  Value shard;                  // the new argument; null if it has none
   Value gather;                 // for both phases
-  SmallVector<Value> gradients; // one per parameter once seen, null if frozen
+  SmallVector<Value> gradients; // by place once seen; none if nothing trains
   unsigned missing = 0;         // how many have not been seen
   Value reduced;                // the shard of the gradient
 };
 
 class Sharder {
 public:
-  Sharder(func::FuncOp step, MeshOp mesh, Strategy strategy, Type storage,
-          Type reduce, bool keepOutput)
-      : step(step), mesh(mesh), strategy(strategy), storage(storage),
-        reduce(reduce), keepOutput(keepOutput), block(step.getBody().front()),
-        builder(step.getContext()) {}
+  Sharder(func::FuncOp step, const ShardUnits &table, MeshOp mesh,
+          Strategy strategy, bool keepOutput)
+      : step(step), table(table), mesh(mesh), strategy(strategy),
+        keepOutput(keepOutput), block(step.getBody().front()),
+        builder(step.getContext()), units(table.units.size()),
+        arguments(table.parameters.size()), gradients(table.parameters.size()) {
+  }
 
   LogicalResult run();
 
@@ -65,46 +54,41 @@ private:
   LogicalResult checkSizes();
   LogicalResult collectParameters();
   LogicalResult collectResults();
+  LogicalResult checkGradients();
 
   // The new function.
-  LogicalResult createUnits();
   void rewriteBody();
   void rewriteSignature();
 
   // Parameters.
   bool isFromParameters(Value value) const;
   bool isChain(Operation &op) const;
-  Value getGather(Unit &unit, aten::Phase phase);
+  Value getGather(unsigned unit, aten::Phase phase);
   Value materialize(Value value, aten::Phase phase);
   Value copyOut(Value value);
 
   // Gradients and the loss.
   void visitResults(Operation &op);
-  void addGradient(Unit &unit, unsigned place, Value value);
-  void reduceGradient(Unit &unit);
+  void addGradient(unsigned parameter, Value value);
+  void reduceGradient(unsigned unit);
   Value reduceLoss(Value value);
 
   Location getLoc(StringRef name) {
     return NameLoc::get(builder.getStringAttr(name), step.getLoc());
   }
-  remark::detail::InFlightRemark remark(StringRef name, Location loc) {
-    return remark::passed(
-        loc,
-        remark::RemarkOpts::name(name).category("fsdp-shard").function("step"));
-  }
 
   func::FuncOp step;
+  const ShardUnits &table;
   MeshOp mesh;
   Strategy strategy;
-  Type storage, reduce; // null: those of the parameters
   bool keepOutput;
   Block &block;
   OpBuilder builder;
 
-  SmallVector<Parameter> parameters;
-  llvm::StringMap<unsigned> byName;
+  SmallVector<UnitUse> units; // as in the table
+  // Of parameters, of the aten level; null where the program has none.
+  SmallVector<Value> arguments, gradients;
   DenseMap<Value, unsigned> byArgument;
-  SmallVector<Unit> units;
 
   /// The parameters whose gradient a value is, as indices.
   DenseMap<Value, SmallVector<unsigned, 1>> gradientOf;
@@ -147,51 +131,32 @@ LogicalResult Sharder::checkSizes() {
   return success();
 }
 
+/// All parameters of a unit are gathered in one element type.
 LogicalResult Sharder::collectParameters() {
-  llvm::MapVector<StringRef, unsigned> unitIndex;
-  auto root = builder.getStringAttr("root");
+  DenseMap<unsigned, unsigned> first; // of each unit, the argument
+  auto getElementType = [&](unsigned argument) {
+    return cast<RankedTensorType>(block.getArgument(argument).getType())
+        .getElementType();
+  };
   for (BlockArgument argument : block.getArguments()) {
     unsigned index = argument.getArgNumber();
     auto name = step.getArgAttrOfType<StringAttr>(
         index, aten::ATenDialect::getParamAttrName());
     if (!name)
       continue;
-    auto type = dyn_cast<RankedTensorType>(argument.getType());
-    if (!type || !isa<FloatType>(type.getElementType()))
+    unsigned parameter = *table.find(name);
+    unsigned unit = table.parameters[parameter].unit;
+    byArgument[argument] = parameter;
+    arguments[parameter] = argument;
+    unsigned before = first.try_emplace(unit, index).first->second;
+    if (getElementType(before) != getElementType(index))
       return emitError(argument.getLoc())
-             << "expected parameter " << name
-             << " to be a tensor of floats, got " << argument.getType()
-             << "; a complex one can be kept as its real view "
-                "(torch.view_as_real)";
-    auto unitName = step.getArgAttrOfType<StringAttr>(
-        index, FSDPDialect::getUnitAttrName());
-    auto [entry, isNew] = unitIndex.try_emplace(
-        (unitName ? unitName : root).getValue(), units.size());
-    if (isNew)
-      units.emplace_back(entry->first);
-    Unit &unit = units[entry->second];
-    if (!isNew) {
-      const Parameter &first = parameters[unit.parameters.front()];
-      if (first.type.getElementType() != type.getElementType())
-        return emitError(argument.getLoc())
-               << "unit '" << unit.name
-               << "' has parameters of two types: " << first.name << " of "
-               << first.type.getElementType() << ", " << name << " of "
-               << type.getElementType();
-    }
-    byName[name] = parameters.size();
-    byArgument[argument] = parameters.size();
-    Parameter &parameter = parameters.emplace_back();
-    parameter = {name,
-                 argument,
-                 type,
-                 entry->second,
-                 static_cast<unsigned>(unit.parameters.size()),
-                 Value()};
-    unit.parameters.push_back(parameters.size() - 1);
+             << "unit '" << table.units[unit].name
+             << "' has parameters of two types: "
+             << step.getArgAttr(before, aten::ATenDialect::getParamAttrName())
+             << " of " << getElementType(before) << ", " << name << " of "
+             << getElementType(index);
   }
-  if (parameters.empty())
-    return step.emitError("expected at least one parameter to shard");
   return success();
 }
 
@@ -207,26 +172,26 @@ LogicalResult Sharder::collectResults() {
       lossIndex = index;
     } else if (auto name = dyn_cast_or_null<StringAttr>(
                    attr(ATenDialect::getGradOfAttrName()))) {
-      auto entry = byName.find(name);
-      if (entry == byName.end())
+      std::optional<unsigned> parameter = table.find(name);
+      if (!parameter || !arguments[*parameter])
         return step.emitError("a result is the gradient of ")
                << name << ", which is no parameter";
-      Parameter &parameter = parameters[entry->second];
+      auto expected = cast<RankedTensorType>(arguments[*parameter].getType());
       auto type = dyn_cast<RankedTensorType>(value.getType());
-      if (!type || type.getShape() != parameter.type.getShape() ||
-          type.getElementType() != parameter.type.getElementType())
+      if (!type || type.getShape() != expected.getShape() ||
+          type.getElementType() != expected.getElementType())
         return emitError(value.getLoc())
                << "expected a gradient of parameter " << name << " of type "
-               << parameter.type << ", got " << value.getType();
-      if (parameter.gradient)
+               << expected << ", got " << value.getType();
+      if (gradients[*parameter])
         return step.emitError("two results are the gradient of ") << name;
-      parameter.gradient = value;
-      gradientOf[value].push_back(entry->second);
+      gradients[*parameter] = value;
+      gradientOf[value].push_back(*parameter);
     } else if (attr(ATenDialect::getBufferMutationAttrName()) ||
                (keepOutput && attr(ATenDialect::getOutputAttrName()))) {
       kept.push_back(index);
     } else {
-      remark("dropped", value.getLoc())
+      remark::passed(value.getLoc(), getRemark("fsdp-shard", "dropped", step))
           << remark::metric("Result", int64_t(index))
           << remark::reason("the step returns its loss, gradients and state");
     }
@@ -240,76 +205,22 @@ LogicalResult Sharder::collectResults() {
   return success();
 }
 
-//===----------------------------------------------------------------------===//
-// Units
-//===----------------------------------------------------------------------===//
-
-/// The strides of a parameter that is not row-major; nothing for one that is.
-static SmallVector<int64_t> getLayoutStrides(RankedTensorType type) {
-  return aten::isDense(type) ? SmallVector<int64_t>() : aten::getStrides(type);
-}
-
-/// What other functions and programs are called, a unit is not.
-static bool isReserved(StringRef name) {
-  return name == "init" || name == "step.source";
-}
-
-LogicalResult Sharder::createUnits() {
-  MLIRContext *context = step.getContext();
-  SymbolTable symbols(step->getParentOfType<ModuleOp>());
-  builder.setInsertionPoint(step);
-  for (Unit &unit : units) {
-    Type compute = parameters[unit.parameters.front()].type.getElementType();
-    SmallVector<int64_t> numels;
-    for (unsigned index : unit.parameters)
-      numels.push_back(parameters[index].type.getNumElements());
-    FlatLayout flat = getAlignedLayout(
-        numels, getAlignment(aten::getItemSize(compute)), mesh.getShards());
-    SmallVector<ParameterAttr> attrs;
-    for (auto [index, offset] :
-         llvm::zip_equal(unit.parameters, flat.offsets)) {
-      const Parameter &parameter = parameters[index];
-      auto list = step.getArgAttrOfType<ArrayAttr>(
-          parameter.argument.getArgNumber(),
-          aten::ATenDialect::getAliasesAttrName());
-      SmallVector<StringAttr> aliases;
-      if (list)
-        llvm::append_range(aliases, list.getAsRange<StringAttr>());
-      SmallVector<int64_t> strides = getLayoutStrides(parameter.type);
-      auto emitHere = [&] { return emitError(parameter.argument.getLoc()); };
-      if (failed(ParameterAttr::verify(emitHere, parameter.name,
-                                       parameter.type.getShape(), offset,
-                                       !parameter.gradient, strides, aliases)))
-        return failure();
-      attrs.push_back(
-          ParameterAttr::get(context, parameter.name, parameter.type.getShape(),
-                             offset, !parameter.gradient, strides, aliases));
+/// Where one parameter of a unit has a gradient, all that are trained have one.
+LogicalResult Sharder::checkGradients() {
+  for (auto [unit, use] : llvm::zip_equal(table.units, units)) {
+    auto isTrained = [&](unsigned index) { return bool(gradients[index]); };
+    if (llvm::none_of(unit.parameters, isTrained))
+      continue;
+    use.gradients.resize(unit.parameters.size());
+    for (unsigned index : unit.parameters) {
+      use.missing += isTrained(index);
+      if (table.parameters[index].isTrainable && !isTrained(index))
+        return step.emitError("expected a gradient of parameter ")
+               << table.parameters[index].name
+               << ", which another program trains, found none beside those of "
+                  "others of unit '"
+               << unit.name << '\'';
     }
-    auto emitHere = [&] { return step.emitError(); };
-    if (failed(LayoutAttr::verify(emitHere, attrs, flat.numel, flat.padded)))
-      return failure();
-    auto layout = LayoutAttr::get(context, attrs, flat.numel, flat.padded);
-    std::string symbol = unit.name.str();
-    if (isReserved(symbol))
-      symbol += '_';
-    unit.op = UnitOp::create(builder, step.getLoc(), symbol, mesh.getSymName(),
-                             storage ? storage : compute, compute,
-                             reduce ? reduce : compute, layout,
-                             /*reshard_after_forward=*/false);
-    symbols.insert(unit.op, Block::iterator(step)); // which may rename it
-    if (layout.hasTrainable()) {
-      unit.gradients.resize(unit.parameters.size());
-      unit.missing = llvm::count_if(unit.parameters, [&](unsigned index) {
-        return bool(parameters[index].gradient);
-      });
-    }
-    remark("unit", step.getLoc())
-        << remark::metric("Unit", unit.op.getSymName())
-        << remark::metric("Parameters",
-                          static_cast<int64_t>(unit.parameters.size()))
-        << remark::metric("Elements", layout.getNumel())
-        << remark::metric("ElementsPerRank",
-                          layout.getPadded() / mesh.getShards());
   }
   return success();
 }
@@ -337,13 +248,14 @@ bool Sharder::isChain(Operation &op) const {
                       [&](Value input) { return isFromParameters(input); });
 }
 
-Value Sharder::getGather(Unit &unit, aten::Phase phase) {
-  if (!unit.gather)
-    unit.gather = UnshardOp::create(
-        builder, getLoc(unit.op.getSymName()), unit.op.getGatheredType(),
-        unit.op.getSymName(), phase,
-        builder.getStrArrayAttr(mesh.getShardAxes()), unit.shard);
-  return unit.gather;
+Value Sharder::getGather(unsigned unit, aten::Phase phase) {
+  UnitOp op = table.units[unit].op;
+  Value &gather = units[unit].gather;
+  if (!gather)
+    gather = UnshardOp::create(
+        builder, getLoc(op.getSymName()), op.getGatheredType(), op.getSymName(),
+        phase, builder.getStrArrayAttr(mesh.getShardAxes()), units[unit].shard);
+  return gather;
 }
 
 /// What `value`, which is from parameters, is in a phase; made at the builder's
@@ -355,12 +267,13 @@ Value Sharder::materialize(Value value, aten::Phase phase) {
   if (Value known = materialized.lookup(key(value)))
     return known;
   if (auto argument = dyn_cast<BlockArgument>(value)) {
-    const Parameter &parameter = parameters[byArgument.lookup(argument)];
-    Unit &unit = units[parameter.unit];
-    Value full = getGather(unit, phase);
-    return materialized[key(value)] =
-               ViewOp::create(builder, getLoc(parameter.name), parameter.type,
-                              full, unit.op.getSymName(), parameter.name);
+    const ShardUnits::Parameter &parameter =
+        table.parameters[byArgument.lookup(argument)];
+    Value full = getGather(parameter.unit, phase);
+    return materialized[key(value)] = ViewOp::create(
+               builder, getLoc(parameter.name), argument.getType(), full,
+               UnitOp(table.units[parameter.unit].op).getSymName(),
+               parameter.name);
   }
   Operation *op = value.getDefiningOp();
   IRMapping mapping;
@@ -397,30 +310,30 @@ Value Sharder::copyOut(Value value) {
 // Gradients and the loss
 //===----------------------------------------------------------------------===//
 
-void Sharder::reduceGradient(Unit &unit) {
-  Location loc = getLoc((unit.op.getSymName() + ".grad").str());
+void Sharder::reduceGradient(unsigned unit) {
+  UnitOp op = table.units[unit].op;
+  Location loc = getLoc((op.getSymName() + ".grad").str());
   SmallVector<bool> present;
-  SmallVector<Value> gradients;
-  for (Value gradient : unit.gradients) {
+  SmallVector<Value> places;
+  for (Value gradient : units[unit].gradients) {
     present.push_back(bool(gradient));
     if (gradient)
-      gradients.push_back(gradient);
+      places.push_back(gradient);
   }
-  Value flat =
-      FlattenGradsOp::create(builder, loc, unit.op.getFlatGradientType(),
-                             unit.op.getSymName(), present, gradients);
+  Value flat = FlattenGradsOp::create(builder, loc, op.getFlatGradientType(),
+                                      op.getSymName(), present, places);
   DivideFactors factors = getDivideFactors(mesh.getNumRanks());
   auto divide = DivideAttr::get(step.getContext(), factors.pre, factors.post);
-  ShardType type = unit.op.getShardType(mesh.getShards());
-  auto name = FlatSymbolRefAttr::get(unit.op);
-  TypeAttr via = unit.op.getReduceAttr();
+  ShardType type = op.getShardType(mesh.getShards());
+  auto name = FlatSymbolRefAttr::get(op);
+  TypeAttr via = op.getReduceAttr();
   if (strategy == Strategy::NoShard)
-    unit.reduced = AllReduceOp::create(
+    units[unit].reduced = AllReduceOp::create(
         builder, loc, type, name, /*mesh=*/nullptr,
         builder.getStrArrayAttr({FSDPDialect::getReplicaAxisName()}), divide,
         via, flat);
   else
-    unit.reduced = ReduceScatterOp::create(
+    units[unit].reduced = ReduceScatterOp::create(
         builder, loc, type, name, builder.getStrArrayAttr(mesh.getShardAxes()),
         divide, via, flat);
 }
@@ -441,10 +354,12 @@ Value Sharder::reduceLoss(Value value) {
       TypeAttr::get(via), value);
 }
 
-void Sharder::addGradient(Unit &unit, unsigned place, Value value) {
-  unit.gradients[place] = value;
+void Sharder::addGradient(unsigned parameter, Value value) {
+  const ShardUnits::Parameter &own = table.parameters[parameter];
+  UnitUse &unit = units[own.unit];
+  unit.gradients[own.place] = value;
   if (--unit.missing == 0)
-    reduceGradient(unit);
+    reduceGradient(own.unit);
 }
 
 /// Reduces what is complete now that the operation is done.
@@ -455,8 +370,7 @@ void Sharder::visitResults(Operation &op) {
       meanLoss = reduceLoss(loss);
     if (auto found = gradientOf.find(result); found != gradientOf.end())
       for (unsigned index : found->second)
-        addGradient(units[parameters[index].unit], parameters[index].place,
-                    result);
+        addGradient(index, result);
   }
 }
 
@@ -471,9 +385,9 @@ void Sharder::rewriteBody() {
   for (unsigned index : kept)
     others.push_back(terminator->getOperand(index));
   llvm::append_range(needed, others);
-  for (const Parameter &parameter : parameters)
-    if (parameter.gradient)
-      needed.push_back(parameter.gradient);
+  for (Value gradient : gradients)
+    if (gradient)
+      needed.push_back(gradient);
   terminator->setOperands(needed);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
     if (isOpTriviallyDead(&op))
@@ -498,16 +412,15 @@ void Sharder::rewriteBody() {
   auto resolve = [&](Value value, aten::Phase phase) {
     return isFromParameters(value) ? materialize(value, phase) : value;
   };
-  for (const Parameter &parameter : parameters) {
-    Unit &unit = units[parameter.unit];
-    if (parameter.gradient && !unit.gradients[parameter.place])
-      addGradient(unit, parameter.place,
-                  resolve(parameter.gradient, aten::Phase::Backward));
+  for (auto [index, gradient] : llvm::enumerate(gradients)) {
+    const ShardUnits::Parameter &parameter = table.parameters[index];
+    if (gradient && !units[parameter.unit].gradients[parameter.place])
+      addGradient(index, resolve(gradient, aten::Phase::Backward));
   }
   if (!meanLoss)
     meanLoss = reduceLoss(resolve(loss, aten::Phase::Forward));
   SmallVector<Value> results = {meanLoss};
-  for (Unit &unit : units)
+  for (const UnitUse &unit : units)
     if (unit.reduced)
       results.push_back(unit.reduced);
   for (Value value : others)
@@ -520,24 +433,26 @@ void Sharder::rewriteBody() {
 void Sharder::rewriteSignature() {
   Ports oldArguments = getArguments(step), oldResults = getResults(step);
   Ports arguments, results;
-  for (Unit &unit : units)
-    arguments.add(unit.shard.getType(),
-                  getStateDict(unit.op, StateAttr::getParameterKind()));
+  for (auto [unit, use] : llvm::zip_equal(table.units, units))
+    if (use.shard)
+      arguments.add(use.shard.getType(),
+                    getStateDict(unit.op, StateAttr::getParameterKind()));
   llvm::BitVector erased(block.getNumArguments());
+  // The shards were put in front of the block's arguments.
+  size_t numShards = arguments.types.size();
   for (auto [index, type] : llvm::enumerate(oldArguments.types)) {
-    // The shards were put in front of the block's arguments.
-    BlockArgument argument = block.getArgument(units.size() + index);
+    BlockArgument argument = block.getArgument(numShards + index);
     if (byArgument.contains(argument))
-      erased.set(units.size() + index);
+      erased.set(numShards + index);
     else
       arguments.add(type, oldArguments.attrs[index]);
   }
   block.eraseArguments(erased);
 
   results.add(oldResults.types[lossIndex], oldResults.attrs[lossIndex]);
-  for (Unit &unit : units)
-    if (unit.reduced)
-      results.add(unit.reduced.getType(),
+  for (auto [unit, use] : llvm::zip_equal(table.units, units))
+    if (use.reduced)
+      results.add(use.reduced.getType(),
                   getStateDict(unit.op, StateAttr::getGradientKind()));
   for (unsigned index : kept)
     results.add(
@@ -548,19 +463,27 @@ void Sharder::rewriteSignature() {
 
 LogicalResult Sharder::run() {
   if (failed(checkSizes()) || failed(collectParameters()) ||
-      failed(collectResults()) || failed(createUnits()))
+      failed(collectResults()) || failed(checkGradients()))
     return failure();
 
   func::FuncOp source = step.clone();
-  source.setName("step.source");
+  source.setName((step.getSymName() + ".source").str());
   source.setPrivate();
-  source->setAttr(FSDPDialect::getSourceAttrName(), builder.getUnitAttr());
-  step->getBlock()->getOperations().insertAfter(Block::iterator(step), source);
+  source->removeAttr(aten::ATenDialect::getProgramAttrName());
+  source->setAttr(FSDPDialect::getSourceAttrName(),
+                  FlatSymbolRefAttr::get(step));
+  SymbolTable(step->getParentOfType<ModuleOp>())
+      .insert(source, std::next(Block::iterator(step)));
 
-  for (auto [index, unit] : llvm::enumerate(units))
-    unit.shard =
-        block.insertArgument(index, unit.op.getShardType(mesh.getShards()),
-                             getLoc((unit.op.getSymName() + ".shard").str()));
+  DenseSet<unsigned> used;
+  for (auto [argument, parameter] : byArgument)
+    used.insert(table.parameters[parameter].unit);
+  unsigned index = 0;
+  for (auto [number, unit] : llvm::enumerate(table.units))
+    if (UnitOp op = unit.op; used.contains(number))
+      units[number].shard =
+          block.insertArgument(index++, op.getShardType(mesh.getShards()),
+                               getLoc((op.getSymName() + ".shard").str()));
   rewriteBody();
   rewriteSignature();
   if (strategy == Strategy::FullShard)
@@ -584,33 +507,45 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
   }
 
   void runOnOperation() final {
+    if (failed(shard()))
+      signalPassFailure();
+  }
+
+  LogicalResult shard() {
     ModuleOp module = getOperation();
-    FailureOr<func::FuncOp> step = getStep(module);
-    if (failed(step))
-      return signalPassFailure();
-    if (ranks < 1) {
-      module.emitError("expected at least one rank, got ") << ranks;
-      return signalPassFailure();
-    }
+    auto programs = getPrograms(module);
+    if (failed(programs))
+      return failure();
+    func::FuncOp first = programs->front();
+    ShardUnits units;
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, Level::ATen)) ||
+          failed(units.add(program)))
+        return failure();
+    if (ranks < 1)
+      return module.emitError("expected at least one rank, got ") << ranks;
     Strategy chosen = strategy;
     if (ranks == 1 && chosen != Strategy::NoShard) {
-      step->emitWarning("one rank has nothing to shard: using 'no_shard'");
+      first->emitWarning("one rank has nothing to shard: using 'no_shard'");
       chosen = Strategy::NoShard;
     }
     int64_t shards = chosen == Strategy::NoShard ? 1 : int64_t(ranks);
-    OpBuilder builder(*step);
+    OpBuilder builder(first);
     auto axis = [&](StringRef name, int64_t size) {
       return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
     };
     auto mesh = MeshOp::create(
-        builder, step->getLoc(), "mesh",
+        builder, first.getLoc(), "mesh",
         builder.getArrayAttr(
             {axis(FSDPDialect::getReplicaAxisName(), ranks / shards),
              axis(FSDPDialect::getShardAxisName(), shards)}));
-    Sharder sharder(*step, mesh, chosen, getType(storageDtype),
-                    getType(reduceDtype), keepOutput);
-    if (failed(sharder.run()))
-      signalPassFailure();
+    if (failed(units.create(first, mesh, getType(storageDtype),
+                            getType(reduceDtype))))
+      return failure();
+    for (func::FuncOp program : *programs)
+      if (failed(Sharder(program, units, mesh, chosen, keepOutput).run()))
+        return failure();
+    return success();
   }
 };
 } // namespace

@@ -6,7 +6,7 @@
 
 #include "fsdp/Analysis/Equivalence.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 
@@ -16,24 +16,17 @@ namespace fsdp {
 
 namespace {
 class VerifyEquivalencePass
-    : public impl::VerifyEquivalencePassBase<VerifyEquivalencePass> {
-  LogicalResult verify(func::FuncOp step) {
-    ModuleOp module = getOperation();
-    auto source = module.lookupSymbol<func::FuncOp>("step.source");
+    : public ProgramPass<impl::VerifyEquivalencePassBase<VerifyEquivalencePass>,
+                         Level::Logical, Level::Scheduled> {
+  LogicalResult runOnProgram(func::FuncOp step) final {
+    func::FuncOp source = getSource(step);
     if (!source || !source.getBody().hasOneBlock())
-      return step.emitError("expected a function '@step.source', which this "
-                            "one shards, found none");
+      return step.emitError("expected a function with 'fsdp.source = @")
+             << step.getSymName() << "', which this one shards; found none";
     if (failed(verifyGathers(step)))
       return failure();
-    return verifyEquivalence(step, source,
-                             module.lookupSymbol<func::FuncOp>("init"));
-  }
-
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(verify(*step)))
-      return signalPassFailure();
     markAllAnalysesPreserved();
+    return verifyEquivalence(step, source, getInit(getOperation()));
   }
 };
 } // namespace

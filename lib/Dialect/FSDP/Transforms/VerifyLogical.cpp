@@ -5,7 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 
@@ -29,12 +29,11 @@ static LogicalResult verify(func::FuncOp step) {
 
 namespace {
 class VerifyLogicalPass
-    : public impl::VerifyLogicalPassBase<VerifyLogicalPass> {
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(verify(*step)))
-      return signalPassFailure();
+    : public ProgramPass<impl::VerifyLogicalPassBase<VerifyLogicalPass>,
+                         Level::ATen, Level::Logical, Level::Scheduled> {
+  LogicalResult runOnProgram(func::FuncOp program) final {
     markAllAnalysesPreserved();
+    return verify(program);
   }
 };
 } // namespace

@@ -7,7 +7,7 @@
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
 
@@ -18,20 +18,16 @@ namespace fsdp {
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 namespace {
-class VerifyMemoryPass : public impl::VerifyMemoryPassBase<VerifyMemoryPass> {
-  using VerifyMemoryPassBase::VerifyMemoryPassBase;
+class VerifyMemoryPass
+    : public ProgramPass<impl::VerifyMemoryPassBase<VerifyMemoryPass>,
+                         Level::Scheduled> {
+  using ProgramPass::ProgramPass;
 
   /// Kinds of values that are worth a line.
   static constexpr unsigned mostKinds = 8;
 
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step) || failed(verify(*step)))
-      return signalPassFailure();
+  LogicalResult runOnProgram(func::FuncOp step) final {
     markAllAnalysesPreserved();
-  }
-
-  LogicalResult verify(func::FuncOp step) {
     for (Operation &op : step.getOps())
       if (op.getNumRegions())
         return op.emitError("expected a step without control flow");
@@ -56,10 +52,8 @@ class VerifyMemoryPass : public impl::VerifyMemoryPassBase<VerifyMemoryPass> {
   }
 
   static void emitRemarks(const MemoryPeak &peak) {
-    auto options = [](StringRef name) {
-      return remark::RemarkOpts::name(name)
-          .category("fsdp-verify-memory")
-          .function("step");
+    auto options = [&](StringRef name) {
+      return getRemark("fsdp-verify-memory", name, peak.at);
     };
     remark::analysis(peak.at->getLoc(), options("peak"))
         << remark::metric("Bytes", peak.getTotal())

@@ -9,7 +9,7 @@
 
 #include "fsdp/Analysis/Uniformity.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 

@@ -5,7 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 using namespace mlir;
 
@@ -15,19 +15,14 @@ namespace fsdp {
 
 namespace {
 class VerifyScheduledPass
-    : public impl::VerifyScheduledPassBase<VerifyScheduledPass> {
-  void runOnOperation() final {
-    FailureOr<func::FuncOp> step = getStep(getOperation());
-    if (failed(step))
-      return signalPassFailure();
-    for (Operation &op : step->getOps())
-      if (op.hasTrait<LogicalOp>()) {
-        op.emitError("is of the logical level");
-        return signalPassFailure();
-      }
-    if (failed(verifyGathers(*step)))
-      return signalPassFailure();
+    : public ProgramPass<impl::VerifyScheduledPassBase<VerifyScheduledPass>,
+                         Level::Logical, Level::Scheduled> {
+  LogicalResult runOnProgram(func::FuncOp program) final {
     markAllAnalysesPreserved();
+    for (Operation &op : program.getOps())
+      if (op.hasTrait<LogicalOp>())
+        return op.emitError("is of the logical level");
+    return verifyGathers(program);
   }
 };
 } // namespace

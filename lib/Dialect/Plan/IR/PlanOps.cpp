@@ -187,10 +187,12 @@ LogicalResult BufferOp::verify() {
                 getRole() == BufferRole::Gradient;
   bool ofUser =
       getRole() == BufferRole::Input || getRole() == BufferRole::Output;
+  bool ofProgram = ofUser || getRole() == BufferRole::Loss;
   bool isState = getRole() == BufferRole::OptimizerState;
   bool isModelBuffer = getRole() == BufferRole::ModelBuffer;
   bool isConstant = getRole() == BufferRole::Constant;
-  if (failed(check("C2", ofUnit, getOwner().has_value(), "unit")) ||
+  if (failed(check("C2", ofUnit || ofProgram, getOwner().has_value(),
+                   ofProgram ? "program" : "unit")) ||
       failed(check("C3", ofUser, getIndex().has_value(), "number")))
     return failure();
   if (!isModelBuffer &&
@@ -208,6 +210,21 @@ LogicalResult BufferOp::verify() {
              << getTensorType() << ", got one of type " << value->getType();
   }
   return success();
+}
+
+LogicalResult BufferOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  FlatSymbolRefAttr owner = getOwnerAttr();
+  if (!owner)
+    return success();
+  bool isOfUnit = getRole() == BufferRole::Shard ||
+                  getRole() == BufferRole::OptimizerState ||
+                  getRole() == BufferRole::Gradient;
+  Operation *found = symbols.lookupNearestSymbolFrom(*this, owner);
+  if (isOfUnit ? isa_and_nonnull<UnitOp>(found)
+               : isa_and_nonnull<ProgramOp>(found))
+    return success();
+  return emitOpError("C2: no ") << (isOfUnit ? "unit" : "program")
+                                << " is called '" << owner.getValue() << "'";
 }
 
 //===----------------------------------------------------------------------===//

@@ -135,10 +135,22 @@ struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
   void runOnOperation() override {
     ModuleOp plan = getOperation();
     int64_t alignment = plan.getDevice() == "cuda" ? 512 : 64;
+    // What several programs touch has one place, like what is persistent.
+    DenseMap<Operation *, ProgramOp> user;
+    DenseSet<Operation *> shared;
+    for (auto program : plan.getBody().front().getOps<ProgramOp>())
+      for (Operation &op : program.getBody().front())
+        for (Value operand : op.getOperands())
+          if (isa<BufferType>(operand.getType())) {
+            Operation *root = getRoot(operand);
+            if (user.try_emplace(root, program).first->second != program)
+              shared.insert(root);
+          }
     int64_t ends[3] = {}; // of the persistent region of each space
     for (auto buffer : plan.getBody().front().getOps<BufferOp>()) {
       // Only device memory is reused: the little there is elsewhere stays.
-      if (!buffer.isPersistent() && buffer.getSpace() == Space::Device)
+      if (!buffer.isPersistent() && !shared.contains(buffer) &&
+          buffer.getSpace() == Space::Device)
         continue;
       int64_t &end = ends[static_cast<unsigned>(buffer.getSpace())];
       buffer.setOffset(end);

@@ -24,7 +24,7 @@
 // CHECK: module attributes {aten.device = #aten<device cuda>}
 module attributes {aten.device = #aten<device cpu>} {
 // CHECK-LABEL: @causal
-func.func @causal(%q: tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) {
+func.func @causal(%q: tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) attributes {aten.program} {
   // CHECK: %[[F:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention"(%[[Q:.*]], %[[Q]], %[[Q]], none, true, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
   // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
@@ -40,7 +40,7 @@ func.func @causal(%q: tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3
 
 // A mask of one head is seen as one of all; device arguments change.
 // CHECK-LABEL: @mask
-func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2xf32>) {
+func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2xf32>) attributes {aten.program} {
   // CHECK: %[[M:.*]] = aten.call "expand"(%{{.*}}, [2, 3, 16, 16]) {{.*}} : (tensor<2x1x16x16xf32>) -> tensor<2x3x16x16xf32, #aten.strided<[256, 0, 16, 1]>>
   // CHECK: aten.call "_scaled_dot_product_efficient_attention"(%{{.*}}, %{{.*}}, %{{.*}}, %[[M]], true, 0.0, false)
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m) {phase = #aten<phase forward>}
@@ -57,7 +57,7 @@ func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<
 
 // -----
 
-func.func @heads(%q: tensor<2x3x16x6xf32>) {
+func.func @heads(%q: tensor<2x3x16x6xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected heads of a multiple of 4 elements for attention on cuda, got 6}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
     : (tensor<2x3x16x6xf32>, tensor<2x3x16x6xf32>, tensor<2x3x16x6xf32>) -> (tensor<2x3x16x6xf32>, tensor<2x3x16xf32>)
@@ -66,7 +66,7 @@ func.func @heads(%q: tensor<2x3x16x6xf32>) {
 
 // -----
 
-func.func @keys(%q: tensor<2x3x17x8xf32>, %m: tensor<17x17xf32>) {
+func.func @keys(%q: tensor<2x3x17x8xf32>, %m: tensor<17x17xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected a mask over a multiple of 4 keys for attention on cuda, got 17}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
     : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<17x17xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17xf32>)
@@ -75,7 +75,7 @@ func.func @keys(%q: tensor<2x3x17x8xf32>, %m: tensor<17x17xf32>) {
 
 // -----
 
-func.func @truth(%q: tensor<2x3x16x8xf32>, %m: tensor<16x16xi1>) {
+func.func @truth(%q: tensor<2x3x16x8xf32>, %m: tensor<16x16xi1>) attributes {aten.program} {
   // expected-error @+1 {{expected a mask of the element type of the queries for attention on cuda, got 'tensor<16x16xi1>'}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
     : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<16x16xi1>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
@@ -84,7 +84,7 @@ func.func @truth(%q: tensor<2x3x16x8xf32>, %m: tensor<16x16xi1>) {
 
 // -----
 
-func.func @grouped(%q: tensor<2x4x16x8xf32>, %k: tensor<2x2x16x8xf32>) {
+func.func @grouped(%q: tensor<2x4x16x8xf32>, %k: tensor<2x2x16x8xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected as many heads of keys as of queries for attention on cuda, got 2 and 4}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %k, %k)
     : (tensor<2x4x16x8xf32>, tensor<2x2x16x8xf32>, tensor<2x2x16x8xf32>) -> (tensor<2x4x16x8xf32>, tensor<2x4x16xf32>)
@@ -93,7 +93,7 @@ func.func @grouped(%q: tensor<2x4x16x8xf32>, %k: tensor<2x2x16x8xf32>) {
 
 // -----
 
-func.func @unknown_size(%q: tensor<?x3x16x8xf32>) {
+func.func @unknown_size(%q: tensor<?x3x16x8xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected attention over tensors of four known sizes}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
     : (tensor<?x3x16x8xf32>, tensor<?x3x16x8xf32>, tensor<?x3x16x8xf32>) -> (tensor<?x3x16x8xf32>, tensor<?x3x16xf32>)
@@ -102,7 +102,7 @@ func.func @unknown_size(%q: tensor<?x3x16x8xf32>) {
 
 // -----
 
-func.func @dropout(%q: tensor<2x3x16x8xf32>) {
+func.func @dropout(%q: tensor<2x3x16x8xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected attention without dropout}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.1)
     : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
@@ -111,7 +111,7 @@ func.func @dropout(%q: tensor<2x3x16x8xf32>) {
 
 // -----
 
-func.func @sums(%q: tensor<2x3x16x8xf32>) -> tensor<2x3x16xf32> {
+func.func @sums(%q: tensor<2x3x16x8xf32>) -> tensor<2x3x16xf32> attributes {aten.program} {
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q)
     : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
   // expected-error @+1 {{expected the sums of attention to be used by its backward only}}

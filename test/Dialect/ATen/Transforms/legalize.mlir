@@ -6,7 +6,7 @@
 // CHECK-SAME: -> (tensor<3xf32, #aten.strided<[1], offset = 3>>, tensor<3x2xf32, #aten.strided<[1, 3]>>, tensor<2xf32, #aten.strided<[1], offset = 1>>)
 func.func @offsets(%w: tensor<2x3xf32, #aten.strided<[3, 1], offset = 6>> {aten.param = "w"},
                    %x: tensor<4xf32, #aten.strided<[1], offset = 2>> {aten.input = 0 : i64})
-    -> (tensor<3xf32, #aten.strided<[1], offset = 9>>, tensor<3x2xf32, #aten.strided<[1, 3], offset = 6>>, tensor<2xf32, #aten.strided<[1], offset = 3>>) {
+    -> (tensor<3xf32, #aten.strided<[1], offset = 9>>, tensor<3x2xf32, #aten.strided<[1, 3], offset = 6>>, tensor<2xf32, #aten.strided<[1], offset = 3>>) attributes {aten.program} {
   // CHECK: aten.call "transpose.int"({{.*}}) : (tensor<2x3xf32>) -> tensor<3x2xf32, #aten.strided<[1, 3]>>
   %t = aten.call "transpose.int"(%w, 0, 1) : (tensor<2x3xf32, #aten.strided<[3, 1], offset = 6>>) -> tensor<3x2xf32, #aten.strided<[1, 3], offset = 6>>
   // CHECK: -> tensor<3xf32, #aten.strided<[1], offset = 3>>
@@ -17,7 +17,7 @@ func.func @offsets(%w: tensor<2x3xf32, #aten.strided<[3, 1], offset = 6>> {aten.
 
 // -----
 
-func.func @ahead(%x: tensor<4xf32, #aten.strided<[1], offset = 2>> {aten.input = 0 : i64}) -> tensor<2xf32> {
+func.func @ahead(%x: tensor<4xf32, #aten.strided<[1], offset = 2>> {aten.input = 0 : i64}) -> tensor<2xf32> attributes {aten.program} {
   // expected-error@+1 {{expected a view inside of a tensor with a storage of its own, found one that starts 2 elements ahead of it}}
   %s = aten.call "as_strided"(%x, [2], [1], 0) : (tensor<4xf32, #aten.strided<[1], offset = 2>>) -> tensor<2xf32>
   return %s : tensor<2xf32>
@@ -30,7 +30,7 @@ func.func @ahead(%x: tensor<4xf32, #aten.strided<[1], offset = 2>> {aten.input =
 // CHECK-SAME: tensor<3xi64> {aten.buffer = "order", aten.persistent}
 // CHECK-SAME: tensor<3xi1> {aten.buffer = "mask", aten.persistent}
 // CHECK-SAME: tensor<3xf32> {aten.param = "w"}
-func.func @integers(%o: tensor<3xi64> {aten.param = "order", aten.aliases = ["also"]}, %m: tensor<3xi1> {aten.param = "mask"}, %w: tensor<3xf32> {aten.param = "w"}) {
+func.func @integers(%o: tensor<3xi64> {aten.param = "order", aten.aliases = ["also"]}, %m: tensor<3xi1> {aten.param = "mask"}, %w: tensor<3xf32> {aten.param = "w"}) attributes {aten.program} {
   return
 }
 
@@ -40,7 +40,7 @@ func.func @integers(%o: tensor<3xi64> {aten.param = "order", aten.aliases = ["al
 // CHECK: "conj_physical"(
 // CHECK: "neg"(
 // CHECK: "clone"(
-func.func @values(%z: tensor<3xcomplex<f32>>, %x: tensor<3xf32>) -> (tensor<3xcomplex<f32>>, tensor<3xf32>) {
+func.func @values(%z: tensor<3xcomplex<f32>>, %x: tensor<3xf32>) -> (tensor<3xcomplex<f32>>, tensor<3xf32>) attributes {aten.program} {
   %c = aten.call "_conj"(%z) : (tensor<3xcomplex<f32>>) -> tensor<3xcomplex<f32>>
   %n = aten.call "_neg_view"(%x) : (tensor<3xf32>) -> tensor<3xf32>
   %r = aten.call "resolve_conj"(%c) : (tensor<3xcomplex<f32>>) -> tensor<3xcomplex<f32>>
@@ -51,7 +51,7 @@ func.func @values(%z: tensor<3xcomplex<f32>>, %x: tensor<3xf32>) -> (tensor<3xco
 
 // CHECK-LABEL: func.func @broadcast(
 // CHECK-SAME: %[[Z:.*]]: tensor<2x3xf32>, %[[X:.*]]: tensor<3xf32>
-func.func @broadcast(%z: tensor<2x3xf32>, %x: tensor<3xf32>, %y: tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>) {
+func.func @broadcast(%z: tensor<2x3xf32>, %x: tensor<3xf32>, %y: tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>) attributes {aten.program} {
   // CHECK: %[[E:.*]] = aten.call "expand"(%[[X]], [2, 3]) : (tensor<3xf32>) -> tensor<2x3xf32, #aten.strided<[0, 1]>>
   // CHECK: aten.call "copy"(%[[Z]], %[[E]])
   %0 = aten.call "copy"(%z, %x) : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
@@ -65,7 +65,7 @@ func.func @broadcast(%z: tensor<2x3xf32>, %x: tensor<3xf32>, %y: tensor<2x3xf32>
 // All elements: those of the source in another layout.
 // CHECK-LABEL: func.func @whole(
 // CHECK-SAME: %{{.*}}: tensor<6xf32>, %[[S:.*]]: tensor<2x3xf32>
-func.func @whole(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> {
+func.func @whole(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> attributes {aten.program} {
   // CHECK: %[[C:.*]] = aten.call "clone"(%[[S]]) : (tensor<2x3xf32>) -> tensor<2x3xf32, #aten.strided<[1, 2]>>
   // CHECK: aten.call "as_strided"(%[[C]], [6], [1], 0) : (tensor<2x3xf32, #aten.strided<[1, 2]>>) -> tensor<6xf32>
   %0 = aten.call "as_strided_scatter"(%z, %s, [2, 3], [1, 2], 0) : (tensor<6xf32>, tensor<2x3xf32>) -> tensor<6xf32>
@@ -77,7 +77,7 @@ func.func @whole(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> {
 // Some of them: by their numbers.
 // CHECK-LABEL: func.func @part(
 // CHECK-SAME: %[[Z:.*]]: tensor<4x3xf32>, %[[S:.*]]: tensor<2x2xf32>
-func.func @part(%z: tensor<4x3xf32>, %s: tensor<2x2xf32>) -> tensor<4x3xf32> {
+func.func @part(%z: tensor<4x3xf32>, %s: tensor<2x2xf32>) -> tensor<4x3xf32> attributes {aten.program} {
   // CHECK: %[[N:.*]] = aten.call "arange"(12) : () -> tensor<12xi64>
   // CHECK: %[[W:.*]] = aten.call "as_strided"(%[[N]], [2, 2], [6, 1], 4) : (tensor<12xi64>) -> tensor<2x2xi64, #aten.strided<[6, 1], offset = 4>>
   // CHECK: %[[C:.*]] = aten.call "clone"(%[[Z]])
@@ -93,7 +93,7 @@ func.func @part(%z: tensor<4x3xf32>, %s: tensor<2x2xf32>) -> tensor<4x3xf32> {
 // A window that is not inside of the tensor stays for the kernel to reject.
 // CHECK-LABEL: func.func @outside(
 // CHECK: as_strided_scatter
-func.func @outside(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> {
+func.func @outside(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> attributes {aten.program} {
   %0 = aten.call "as_strided_scatter"(%z, %s, [2, 3], [6, 2], 0) : (tensor<6xf32>, tensor<2x3xf32>) -> tensor<6xf32>
   return %0 : tensor<6xf32>
 }

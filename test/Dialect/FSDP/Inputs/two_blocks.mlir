@@ -7,7 +7,7 @@ func.func @step(%s: tensor<4xf32> {aten.param = "scale"},
                 %x: tensor<2x4xf32> {aten.input = 0 : i64})
     -> (tensor<f32> {aten.loss}, tensor<4xf32> {aten.grad_of = "scale"},
         tensor<4x4xf32> {aten.grad_of = "b.0.w"}, tensor<4x4xf32> {aten.grad_of = "b.1.w"},
-        tensor<2x4xf32> {aten.output = 0 : i64}) {
+        tensor<2x4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
   %t0 = aten.call "t"(%w0) {phase = #aten<phase forward>} : (tensor<4x4xf32>) -> tensor<4x4xf32, #aten.strided<[1, 4]>>
   %h0 = aten.call "mm"(%x, %t0) {phase = #aten<phase forward>} : (tensor<2x4xf32>, tensor<4x4xf32, #aten.strided<[1, 4]>>) -> tensor<2x4xf32>
   %t1 = aten.call "t"(%w1) {phase = #aten<phase forward>} : (tensor<4x4xf32>) -> tensor<4x4xf32, #aten.strided<[1, 4]>>

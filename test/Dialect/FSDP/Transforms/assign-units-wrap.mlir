@@ -43,7 +43,7 @@ module attributes {aten.classes = {m = "models.Model", m.embed = "torch.nn.Embed
                   %a0: tensor<4xf32> {aten.param = "m.layers.0.a.weight"},
                   %b0: tensor<8xf32> {aten.param = "m.layers.0.b.weight"},
                   %a1: tensor<16xf32> {aten.param = "m.layers.1.a.weight"},
-                  %b1: tensor<16xf32> {aten.param = "m.layers.1.b.weight"}) {
+                  %b1: tensor<16xf32> {aten.param = "m.layers.1.b.weight"}) attributes {aten.program} {
     return
   }
 }

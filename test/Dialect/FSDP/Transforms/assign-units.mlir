@@ -27,7 +27,7 @@ func.func @step(%e: tensor<16x4xf32> {aten.param = "embed.weight"},
                 %f0: tensor<4x16xf32> {aten.param = "x.first.more.w"},
                 %f1: tensor<4x4xf32> {aten.param = "x.first.other.w"},
                 %s: tensor<4x4xf32> {aten.param = "x.small.w"},
-                %in: tensor<4x16xf32> {aten.input = 0 : i64}) -> tensor<4x4xf32> {
+                %in: tensor<4x16xf32> {aten.input = 0 : i64}) -> tensor<4x4xf32> attributes {aten.program} {
   %0 = aten.call "mm"(%in, %e) {scope = "embed"} : (tensor<4x16xf32>, tensor<16x4xf32>) -> tensor<4x4xf32>
   %1 = aten.call "mm"(%f0, %e) {scope = "x.first.more"} : (tensor<4x16xf32>, tensor<16x4xf32>) -> tensor<4x4xf32>
   %2 = aten.call "mm"(%1, %f1) {scope = "x.first.other"} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
@@ -58,7 +58,7 @@ func.func @step(%t: tensor<8xf32> {aten.param = "stack.0.t", aten.aliases = ["st
                 %a1: tensor<4xf32> {aten.param = "stack.1.a.w"},
                 %b1: tensor<4xbf16> {aten.param = "stack.1.b.w"},
                 %a2: tensor<4xf32> {aten.param = "stack.2.a.w"},
-                %b2: tensor<2xbf16> {aten.param = "stack.2.b.w"}) {
+                %b2: tensor<2xbf16> {aten.param = "stack.2.b.w"}) attributes {aten.program} {
   %0 = aten.call "relu"(%a0) {scope = "stack.0.a"} : (tensor<4xf32>) -> tensor<4xf32>
   %1 = aten.call "relu"(%b0) {scope = "stack.0.b"} : (tensor<4xbf16>) -> tensor<4xbf16>
   %2 = aten.call "relu"(%a1) {scope = "stack.1.a"} : (tensor<4xf32>) -> tensor<4xf32>
@@ -77,7 +77,7 @@ func.func @step(%t: tensor<8xf32> {aten.param = "stack.0.t", aten.aliases = ["st
 // CHECK-SAME: aten.param = "net.2.w", fsdp.unit = "net.2"
 func.func @step(%0: tensor<4x8xf32> {aten.param = "in.w"},
                 %1: tensor<8x8xf32> {aten.param = "net.0.w"},
-                %2: tensor<8x8xf32> {aten.param = "net.2.w"}) {
+                %2: tensor<8x8xf32> {aten.param = "net.2.w"}) attributes {aten.program} {
   %3 = aten.call "mm"(%0, %1) {scope = "net.0"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
   %4 = aten.call "mm"(%3, %2) {scope = "net.2"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
   return
@@ -91,7 +91,7 @@ func.func @step(%0: tensor<4x8xf32> {aten.param = "in.w"},
 // CHECK-SAME: aten.param = "net.2.w", fsdp.unit = "root"
 func.func @step(%0: tensor<32x8xf32> {aten.param = "in.w"},
                 %1: tensor<8x8xf32> {aten.param = "net.0.w"},
-                %2: tensor<8x8xf32> {aten.param = "net.2.w"}) {
+                %2: tensor<8x8xf32> {aten.param = "net.2.w"}) attributes {aten.program} {
   %3 = aten.call "mm"(%0, %1) {scope = "net.0"} : (tensor<32x8xf32>, tensor<8x8xf32>) -> tensor<32x8xf32>
   %4 = aten.call "mm"(%3, %2) {scope = "net.2"} : (tensor<32x8xf32>, tensor<8x8xf32>) -> tensor<32x8xf32>
   return

@@ -8,7 +8,7 @@ fsdp.unit @w on @mesh storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 f
 !f = !fsdp.future<!g>
 !t = tensor<8xf32>
 func.func @step(%pu: !p {fsdp.state = #fsdp.state<@u, parameter>}, %pv: !p {fsdp.state = #fsdp.state<@v, parameter>},
-                %pw: !p {fsdp.state = #fsdp.state<@w, parameter>}) -> (!t {aten.output = 0 : i64}) {
+                %pw: !p {fsdp.state = #fsdp.state<@w, parameter>}) -> (!t {aten.output = 0 : i64}) attributes {aten.program} {
   %fu = fsdp.async.unshard @u <forward> %pu : !p -> !f
   %gu = fsdp.async.wait %fu : !f -> !g
   %u = fsdp.view %gu[@u, "u"] : !g -> !t

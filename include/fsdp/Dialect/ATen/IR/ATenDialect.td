@@ -55,6 +55,7 @@ def ATen_Dialect : Dialect {
     and `aten.parameter_order` (`"model"` if the parameters stand in the order
     in which the model registers them, `"archive"` if that is not known).
 
+    A function says `aten.program` if it is run as a whole: a captured graph.
     A call may say `aten.gradient_seed`: its result is the gradient of the loss by
     itself, where the backward begins. Who scales the loss scales this.
 
@@ -93,6 +94,7 @@ def ATen_Dialect : Dialect {
     static constexpr ::llvm::StringLiteral getGradOfInputAttrName() { return "aten.grad_of_input"; }
     static constexpr ::llvm::StringLiteral getBufferMutationAttrName() { return "aten.buffer_mutation"; }
     static constexpr ::llvm::StringLiteral getOutputAttrName() { return "aten.output"; }
+    static constexpr ::llvm::StringLiteral getProgramAttrName() { return "aten.program"; }
     static constexpr ::llvm::StringLiteral getGradientSeedAttrName() { return "aten.gradient_seed"; }
     static constexpr ::llvm::StringLiteral getDeviceAttrName() { return "aten.device"; }
     static constexpr ::llvm::StringLiteral getSourceAttrName() { return "aten.source"; }

@@ -34,10 +34,11 @@ def FSDP_Dialect : Dialect {
     | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
-    | argument | `fsdp.result = 0 : i64` | comes from that result of `@init`, which runs once |
+    | argument | `fsdp.result = 0 : i64` | comes from that result of the function with `fsdp.init` |
     | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
     | operation | `fsdp.issue = 12 : i64` | the place at which it is to be issued |
-    | function | `fsdp.source` | the private copy of the step as it was before sharding |
+    | function | `fsdp.init` | runs once, ahead of all programs |
+    | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
 
     Buffers keep their role from the aten level. A buffer that the step changes
     is state as well: `aten.buffer` on the argument and `aten.buffer_mutation` on
@@ -63,6 +64,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
     static llvm::StringRef getCostAttrName() { return "fsdp.cost"; }
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
+    static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 
     /// The axes of a mesh: parameters are replicated over "replica" and sharded over

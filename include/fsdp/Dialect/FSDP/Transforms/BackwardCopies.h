@@ -9,7 +9,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_BACKWARDCOPIES_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_BACKWARDCOPIES_H
 
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/DenseSet.h"

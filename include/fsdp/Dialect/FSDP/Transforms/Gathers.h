@@ -8,7 +8,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_GATHERS_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_GATHERS_H
 
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 namespace fsdp {
 

@@ -120,7 +120,8 @@ def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
 
 // The allocation of a root keeps CSE from merging two equal buffers.
 def Plan_BufferOp : Plan_Op<"buffer", [
-    HasParent<"ModuleOp">, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
+    HasParent<"ModuleOp">, DeclareOpInterfaceMethods<SymbolUserOpInterface>,
+    DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
   let summary = "memory of its own";
   let description = [{
     A buffer that owns bytes. Its role says what puts the first content in and
@@ -157,7 +158,8 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     * C1: the sizes are known, and at most 2^40 elements. The layout has no offset
       of its own, except of a `transient` that `plan-fold-views` is going to turn
       into a view.
-    * C2: `shard`, `optimizer_state` and `gradient` name a unit, others do not.
+    * C2: `shard`, `optimizer_state` and `gradient` name their unit, `input`,
+      `output` and `loss` their program, which exists; others name nothing.
     * C3: `input` and `output` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
       `constant`, which must have one, or a `model_buffer`.
@@ -226,7 +228,8 @@ def Plan_ProgramOp : Plan_Op<"program", [
     Symbol, HasParent<"ModuleOp">, NoTerminator, SingleBlock, NoRegionArguments]> {
   let summary = "a list of commands";
   let description = [{
-    The commands of `init` run once, those of `step` at every step.
+    A program with `init` runs once, ahead of all others; of those, the caller
+    says which runs when.
 
     Example:
 
@@ -240,17 +243,17 @@ def Plan_ProgramOp : Plan_Op<"program", [
 
     * C1: the body holds only commands.
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name);
+  let arguments = (ins SymbolNameAttr:$sym_name, UnitAttr:$init);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "$sym_name attr-dict-with-keyword $body";
+  let assemblyFormat = "$sym_name (`init` $init^)? attr-dict-with-keyword $body";
   let hasVerifier = 1;
 }
 
 def Plan_MeaningOp : Plan_Op<"meaning", [HasParent<"ModuleOp">]> {
   let summary = "what the model computes";
   let description = [{
-    The number of one value that outlives a step, as the model means it: two
-    values with the same number are the same function of the step's inputs. Made
+    The number of one value that outlives a program, as its model means it: two
+    values with the same number are the same function of the program's inputs. Made
     from the model before it was sharded; `plan-verify` compares with it what
     the programs compute. `as` says the same in words; `lacks` says what value
     numbers cannot follow in it.
@@ -258,14 +261,15 @@ def Plan_MeaningOp : Plan_Op<"meaning", [HasParent<"ModuleOp">]> {
     Example:
 
     ```mlir
-    plan.meaning "loss" is 8122339151131226327 as "mean.out of (nll_loss)"
-    plan.meaning "gradient transformer.wte.weight" is -339151131226327812
+    plan.meaning "loss" of @step is 8122339151131226327 as "mean.out of (nll_loss)"
+    plan.meaning "gradient transformer.wte.weight" of @step is -339151131226327812
+    plan.meaning "mesh" is 2271560481
     ```
   }];
-  let arguments = (ins StrAttr:$what, I64Attr:$number,
-    OptionalAttr<StrAttr>:$words, OptionalAttr<StrAttr>:$unknown);
+  let arguments = (ins StrAttr:$what, OptionalAttr<FlatSymbolRefAttr>:$program,
+    I64Attr:$number, OptionalAttr<StrAttr>:$words, OptionalAttr<StrAttr>:$unknown);
   let assemblyFormat = [{
-    $what `is` $number (`as` $words^)? (`lacks` $unknown^)? attr-dict
+    $what (`of` $program^)? `is` $number (`as` $words^)? (`lacks` $unknown^)? attr-dict
   }];
 }
 

@@ -1,10 +1,10 @@
-//===- Step.cpp - The function of a training step -------------------------===//
+//===- Program.cpp - What passes share about programs ---------------------===//
 //
-// Finding the step, changing its signature, following gathered parameters.
+// Finding programs, changing signatures, following gathered parameters.
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Dialect/FSDP/Transforms/Step.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -12,14 +12,81 @@ using namespace mlir;
 
 namespace fsdp {
 
-FailureOr<func::FuncOp> getStep(ModuleOp module) {
-  auto step = module.lookupSymbol<func::FuncOp>("step");
-  if (!step || step.isDeclaration())
-    return module.emitError("expected a function '@step' with a body");
-  if (!step.getBody().hasOneBlock())
-    return step.emitError("expected one block, got ")
-           << step.getBody().getBlocks().size();
-  return step;
+FailureOr<SmallVector<func::FuncOp>> getPrograms(ModuleOp module) {
+  SmallVector<func::FuncOp> programs;
+  for (auto func : module.getOps<func::FuncOp>()) {
+    if (!func->hasAttr(aten::ATenDialect::getProgramAttrName()))
+      continue;
+    if (!func.getBody().hasOneBlock())
+      return func.emitError("expected a program of one block, found ")
+             << func.getBody().getBlocks().size();
+    programs.push_back(func);
+  }
+  if (programs.empty())
+    return module.emitError("expected a program, which is a function with "
+                            "'aten.program'; found none");
+  return programs;
+}
+
+func::FuncOp getInit(ModuleOp module) {
+  for (auto func : module.getOps<func::FuncOp>())
+    if (func->hasAttr(FSDPDialect::getInitAttrName()))
+      return func;
+  return {};
+}
+
+func::FuncOp getSource(func::FuncOp program) {
+  auto name = FlatSymbolRefAttr::get(program);
+  for (auto func : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    if (func->getAttr(FSDPDialect::getSourceAttrName()) == name)
+      return func;
+  return {};
+}
+
+static StringRef getName(Level level) {
+  switch (level) {
+  case Level::ATen:
+    return "aten level";
+  case Level::Logical:
+    return "logical level";
+  case Level::Scheduled:
+    return "scheduled level";
+  }
+  llvm_unreachable("all levels have a name");
+}
+
+/// By the first thing that tells; nothing where nothing does.
+static std::optional<Level> getLevel(func::FuncOp program) {
+  for (unsigned i = 0, e = program.getNumArguments(); i != e; ++i)
+    if (program.getArgAttr(i, aten::ATenDialect::getParamAttrName()))
+      return Level::ATen;
+  for (Operation &op : program.getOps()) {
+    if (op.hasTrait<LogicalOp>())
+      return Level::Logical;
+    if (op.hasTrait<ScheduledOp>())
+      return Level::Scheduled;
+  }
+  return std::nullopt;
+}
+
+LogicalResult checkLevel(func::FuncOp program, ArrayRef<Level> levels) {
+  std::optional<Level> level = getLevel(program);
+  if (!level || llvm::is_contained(levels, *level))
+    return success();
+  std::string expected;
+  for (Level candidate : levels)
+    expected +=
+        (expected.empty() ? "the " : " or the ") + getName(candidate).str();
+  return program.emitError("expected a program of ")
+         << expected << ", found one of the " << getName(*level);
+}
+
+remark::RemarkOpts getRemark(StringRef pass, StringRef name, Operation *op) {
+  auto program = dyn_cast<func::FuncOp>(op);
+  if (!program)
+    program = op->getParentOfType<func::FuncOp>();
+  return remark::RemarkOpts::name(name).category(pass).function(
+      program.getSymName());
 }
 
 Ports getArguments(func::FuncOp func) {
@@ -42,6 +109,32 @@ void setSignature(func::FuncOp func, const Ports &arguments,
       FunctionType::get(func.getContext(), arguments.types, results.types));
   func.setAllArgAttrs(arguments.attrs);
   func.setAllResultAttrs(results.attrs);
+}
+
+LogicalResult copyUnits(func::FuncOp from, func::FuncOp to) {
+  StringRef param = aten::ATenDialect::getParamAttrName();
+  DenseMap<Attribute, Attribute> units;
+  for (unsigned i = 0, e = from.getNumArguments(); i != e; ++i)
+    if (Attribute name = from.getArgAttr(i, param))
+      units[name] = from.getArgAttr(i, FSDPDialect::getUnitAttrName());
+  Ports arguments = getArguments(to);
+  for (DictionaryAttr &dict : arguments.attrs) {
+    Attribute name = dict ? dict.get(param) : Attribute();
+    if (!name)
+      continue;
+    auto unit = units.find(name);
+    if (unit == units.end())
+      return to.emitError("program '")
+             << to.getSymName() << "' has the parameter " << name
+             << ", which program '" << from.getSymName()
+             << "' has not: expected programs over the same parameters";
+    NamedAttrList attrs(dict);
+    if (unit->second)
+      attrs.set(FSDPDialect::getUnitAttrName(), unit->second);
+    dict = attrs.getDictionary(to.getContext());
+  }
+  to.setAllArgAttrs(arguments.attrs);
+  return success();
 }
 
 DictionaryAttr getStateDict(UnitOp unit, StringRef kind) {

@@ -1,0 +1,64 @@
+//===- ShardUnits.h - The units of all programs -----------------*- C++ -*-===//
+//
+// Programs are over the same parameters, so they share their units: what
+// `--fsdp-shard` collects of all programs before it shards each.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_SHARDUNITS_H
+#define FSDP_DIALECT_FSDP_TRANSFORMS_SHARDUNITS_H
+
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+
+namespace fsdp {
+
+/// The units of the programs of a module of the aten level.
+class ShardUnits {
+public:
+  /// A parameter of the aten level; its type is that of the first program.
+  struct Parameter {
+    mlir::StringAttr name;
+    mlir::RankedTensorType type;
+    mlir::ArrayAttr aliases; // null if there are none
+    mlir::Location loc;
+    unsigned unit, place;     // place: index in the unit's layout
+    bool isTrainable = false; // has a gradient in some program
+  };
+  struct Unit {
+    llvm::StringRef name;
+    llvm::SmallVector<unsigned> parameters; // in order of the layout
+    UnitOp op;                              // once they are created
+  };
+
+  /// Adds the parameters of a program. What it shares with those before must
+  /// have the same sizes and strides.
+  mlir::LogicalResult add(mlir::func::FuncOp program);
+
+  /// Makes the symbols, in front of `first`. Null types are those of the
+  /// parameters.
+  mlir::LogicalResult create(mlir::func::FuncOp first, MeshOp mesh,
+                             mlir::Type storage, mlir::Type reduce);
+
+  /// The index of the parameter; nothing if there is none of that name.
+  std::optional<unsigned> find(llvm::StringRef name) const;
+
+  llvm::SmallVector<Parameter> parameters;
+  llvm::SmallVector<Unit> units;
+
+private:
+  mlir::LogicalResult addParameter(mlir::func::FuncOp program,
+                                   mlir::BlockArgument argument);
+  mlir::FailureOr<LayoutAttr> getLayout(mlir::func::FuncOp first,
+                                        const Unit &unit, int64_t shards) const;
+
+  llvm::StringMap<unsigned> byName;
+  llvm::StringMap<unsigned> unitByName;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_SHARDUNITS_H
