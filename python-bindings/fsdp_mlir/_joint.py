@@ -123,13 +123,14 @@ def _detach_other_outputs(module: torch.fx.GraphModule, loss_place: int) -> None
 
 
 def assemble(
-    joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
+    joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str], gradients: bool
 ) -> TrainingProgram:
     """Gives the joint graph its signature, metadata and weights; `input_names` are those of the leaves of (args, kwargs).
+    Without `gradients`, all that only they need is dropped.
 
     Raises CaptureError for mutated inputs and lost gradients.
     """
-    return _Assembly(joint, forward, parameters, loss_place, input_names).program()
+    return _Assembly(joint, forward, parameters, loss_place, input_names, gradients).program()
 
 
 def _scope(key: str, path: str, kind: str | type) -> tuple[str, tuple[str, str]]:
@@ -141,11 +142,17 @@ def _scope(key: str, path: str, kind: str | type) -> tuple[str, tuple[str, str]]
 
 class _Assembly:
     def __init__(
-        self, joint: torch.fx.GraphModule, forward: ExportedProgram, parameters: Parameters, loss_place: int, input_names: list[str]
+        self,
+        joint: torch.fx.GraphModule,
+        forward: ExportedProgram,
+        parameters: Parameters,
+        loss_place: int,
+        input_names: list[str],
+        gradients: bool,
     ) -> None:
         self.module, self.graph = joint, joint.graph
         self.forward, self.parameters, self.loss_place = forward, parameters, loss_place
-        self.input_names = input_names
+        self.input_names, self.gradients = input_names, gradients
         self.inputs_kept: list[str] = []
         self.persistent = set(map(path_of, forward.state_dict))
         self.values = {path_of(name): value for name, value in (forward.constants | forward.state_dict).items()}
@@ -165,7 +172,8 @@ class _Assembly:
         self.graph.eliminate_dead_code()
         self._inputs()
         self._lift_constants()
-        self._check_gradients({spec.target for _, spec in outputs if spec.kind == OutputKind.GRADIENT_TO_PARAMETER})
+        if self.gradients:
+            self._check_gradients({spec.target for _, spec in outputs if spec.kind == OutputKind.GRADIENT_TO_PARAMETER})
         for place, (node, spec) in enumerate(outputs):
             target = self.placeholder_of[spec.target].name if isinstance(spec.target, aot.AOTInput) else spec.target
             outputs[place] = (node, OutputSpec(spec.kind, TensorArgument(node.name), target))
@@ -177,8 +185,9 @@ class _Assembly:
             "tied": self.parameters.tied,
             "unused": self.unused,
             "inputs": self.inputs_kept,
-            "gradient_seed": seed.name,
         }
+        if self.gradients:
+            self.module.meta["custom"]["gradient_seed"] = seed.name
         specs = [spec for _, spec in outputs]
         tensors = [s.arg.name for s in self.inputs if s.kind == InputKind.USER_INPUT]
         return TrainingProgram(
@@ -212,7 +221,7 @@ class _Assembly:
                 raise CaptureError(f"the traced graph has an output of a kind that capture does not know: {type(desc).__name__}")
         if not any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for _, spec in gradients):
             raise CaptureError("the loss does not depend on any parameter that requires grad; there is nothing to train")
-        return mutations + own + gradients
+        return mutations + own + (gradients if self.gradients else [])
 
     def _mutation(self, target: aot.AOTInput) -> OutputSpec:
         if isinstance(target, aot.BufferAOTInput):

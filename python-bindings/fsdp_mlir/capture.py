@@ -46,8 +46,12 @@ def capture(
     dynamic_shapes: Any = None,
     loss_index: int | None = None,
     outputs: Sequence[str | int] = (),
+    gradients: bool = True,
 ) -> _verify.TrainingProgram:
     """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
+
+    With `gradients=False`, the graph has the loss alone: a program that evaluates (`fsdp-plan --program eval=eval.pt2`);
+    call `eval()` first.
 
     The module returns the loss: one 0-dim floating-point tensor. If it returns more, the loss is the output named
     `loss`, or number `loss_index` of the flattened outputs. `outputs` asks for others, by name (`"logits"`; the name of a
@@ -69,8 +73,8 @@ def capture(
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
     _reject.check_module(module)
-    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs)
-    for sentence in _warnings(module, program, checkpointed):
+    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients)
+    for sentence in _warnings(module, program, checkpointed) if gradients else ():
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
     return program
 
@@ -82,6 +86,7 @@ def _capture(
     dynamic_shapes: Any,
     loss_index: int | None,
     outputs: Sequence[str | int],
+    gradients: bool,
 ) -> tuple[_verify.TrainingProgram, set[str]]:
     """The program, and which modules use activation checkpointing."""
     with contextlib.ExitStack() as stack:
@@ -104,7 +109,7 @@ def _capture(
             raise _reject.explain(error, module) from error
         _reject.check_graph(joint.graph, module)
         names = _step.input_names(step, forward.call_spec.in_spec)
-        program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names)
+        program = _joint.assemble(joint, forward, _joint.Parameters.of(module), step.seen.loss_place, names, gradients)
         _export.check_written(step, module, attributes, program)
     program.source = (module, args, kwargs)
     metadata = program.graph_module.meta["custom"]

@@ -304,6 +304,8 @@ private:
                          command->step_as_ReduceScatter() ||
                          command->step_as_AllReduce();
     row.lowerBound = findPeak(findLives(program)).first;
+    // Programs share the bytes that none of them keeps.
+    summary.lowerBound = std::max(summary.lowerBound, row.lowerBound);
     summary.others.push_back(std::move(row));
   }
 
@@ -449,6 +451,12 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (summary.initLaunches)
     os << llvm::formatv("; {0} launches once, at load", summary.initLaunches);
   os << "\n";
+  for (const PlanSummary::Program &other : summary.others)
+    os << llvm::formatv(
+        "  program {0}: {1} launches, {2} collectives, at least "
+        "{3} alive\n",
+        archive::escape(other.name), other.launches, other.collectives,
+        spellBytes(other.lowerBound));
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
@@ -513,7 +521,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     foreign[name] = calls;
   for (const auto &[name, calls] : summary.untrusted)
     untrusted[name] = calls;
-  Array units, traffic, persistent, alive, notes;
+  Array units, traffic, persistent, alive, notes, others;
   for (const PlanSummary::Unit &unit : summary.units)
     units.push_back(Object{{"name", unit.name},
                            {"parameters", int64_t(unit.parameters)},
@@ -538,6 +546,11 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     alive.push_back(aliveRow(row));
   for (const std::string &note : summary.notes)
     notes.push_back(note);
+  for (const PlanSummary::Program &other : summary.others)
+    others.push_back(Object{{"name", other.name},
+                            {"launches", other.launches},
+                            {"collectives", other.collectives},
+                            {"lower_bound_bytes", int64_t(other.lowerBound)}});
   return Object{
       {"ranks", int64_t(summary.ranks)},
       {"mesh", std::move(mesh)},
@@ -549,6 +562,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"copies", summary.copies},
       {"init_launches", summary.initLaunches},
       {"recomputed", summary.recomputed},
+      {"programs", std::move(others)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},

@@ -51,6 +51,7 @@ private:
   FailureOr<const Call *> getCall(aten::CallOp op);
   LogicalResult addResults();
   void readOptimizer();
+  void readStates();
   void addUnit(UnitOp unit, ArrayRef<Value> gradients);
 
   const sy::Layout *getLayout(RankedTensorType type);
@@ -71,6 +72,8 @@ private:
   int64_t numRanks = 1;
   StringRef rule;               // of the update; empty if there is none
   std::vector<StringRef> kinds; // of the state that it changes
+  /// The kinds of state that some program has of each unit.
+  DenseMap<Attribute, SmallVector<StringRef>> states;
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<Operation *, sy::Unit> units;
   sy::Meanings meanings, whole; // of the program, and of the plan
@@ -350,9 +353,19 @@ void SourceRun::readOptimizer() {
   }
 }
 
+void SourceRun::readStates() {
+  for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    for (unsigned i = 0; i != func.getNumArguments(); ++i)
+      if (auto state = func.getArgAttrOfType<StateAttr>(
+              i, FSDPDialect::getStateAttrName()))
+        if (SmallVector<StringRef> &list = states[state.getUnit()];
+            !llvm::is_contained(list, state.getKind().getValue()))
+          list.push_back(state.getKind());
+}
+
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
-  sy::Content state = machine.initial(own, "parameter"), gradient;
+  sy::Content gradient;
   bool hasGradient = llvm::any_of(gradients, [](Value v) { return !!v; });
   if (hasGradient) {
     const sy::Layout &whole =
@@ -379,10 +392,15 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
     machine.values.isRecording = false;
   }
 
-  if (!hasGradient || rule.empty())
-    return machine.describe(own, "parameter", state, /*skipsZeros=*/false,
-                            meanings);
-  std::vector<sy::Content> operands = {gradient, state};
+  if (!hasGradient || rule.empty()) {
+    // What others train stays as it is.
+    for (StringRef kind : states.lookup(FlatSymbolRefAttr::get(unit)))
+      machine.describe(own, kind, machine.initial(own, kind),
+                       /*skipsZeros=*/false, meanings);
+    return;
+  }
+  std::vector<sy::Content> operands = {gradient,
+                                       machine.initial(own, "parameter")};
   std::vector<size_t> changed = {1};
   for (StringRef kind : ArrayRef(kinds).drop_front()) {
     changed.push_back(operands.size());
@@ -454,6 +472,7 @@ LogicalResult SourceRun::addResults() {
     }
   }
   readOptimizer();
+  readStates();
   for (auto &[unit, own] : units) {
     machine.values.isRecording = true;
     addUnit(cast<UnitOp>(unit), gradients[unit]);

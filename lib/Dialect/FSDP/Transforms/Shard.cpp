@@ -534,11 +534,13 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
     auto axis = [&](StringRef name, int64_t size) {
       return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
     };
+    SymbolTable symbols(module);
     auto mesh = MeshOp::create(
         builder, first.getLoc(), "mesh",
         builder.getArrayAttr(
             {axis(FSDPDialect::getReplicaAxisName(), ranks / shards),
              axis(FSDPDialect::getShardAxisName(), shards)}));
+    symbols.insert(mesh, Block::iterator(first)); // which may rename it
     if (failed(units.create(first, mesh, getType(storageDtype),
                             getType(reduceDtype))))
       return failure();

@@ -1,0 +1,148 @@
+"""Several captured graphs over one set of parameters: an evaluation, and a second training shape."""
+
+import json
+import re
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import succeed, tool
+
+import fsdp_mlir
+
+
+class Normed(torch.nn.Module):
+    """Training writes the statistics that an evaluation reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Linear(8, 4)
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.head(F.relu(self.norm(self.conv(x))).mean((2, 3))), y)
+
+    @staticmethod
+    def data(count, size):
+        return torch.randn(count, 3, size, size), torch.randint(0, 4, (count,))
+
+
+class Tied(torch.nn.Module):
+    """Two constants of one value, and one of a value that depends on the length."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.body, self.head = torch.nn.Embedding(32, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 32, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x, y):
+        mask = torch.tril(torch.ones(x.shape[1], x.shape[1]))
+        h = mask @ torch.tanh(self.body(self.embed(x)))
+        return F.cross_entropy(self.head(h * torch.tensor(2.0 if self.training else 3.0)).flatten(0, 1), y.flatten())
+
+    @staticmethod
+    def data(count, size):
+        return torch.randint(0, 32, (count, size)), torch.randint(0, 32, (count, size))
+
+
+class Precise(torch.nn.Module):
+    """Units of two element types."""
+
+    def __init__(self):
+        super().__init__()
+        self.narrow, self.norm = torch.nn.Linear(8, 8).bfloat16(), torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.narrow(x.bfloat16()).float()).pow(3).mean()
+
+    @staticmethod
+    def data(count, size):
+        return (torch.randn(count, size, 8),)
+
+
+MODELS = [Normed, Tied, Precise]
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda kind: kind.__name__)
+def graphs(request, tmp_path_factory):
+    """A folder with train.pt2, long.pt2 (a larger batch of larger data) and eval.pt2."""
+    folder = tmp_path_factory.mktemp("programs")
+    torch.manual_seed(0)
+    model = request.param()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, count, size in (("train", 2, 6), ("long", 3, 8), ("eval", 4, 6)):
+            model.train(name != "eval")
+            program = fsdp_mlir.capture(model, request.param.data(count, size), gradients=name != "eval")
+            fsdp_mlir.save(program, folder / f"{name}.pt2")
+    return folder
+
+
+OPTIONS = ["--ranks 2", "--ranks 3 --strategy shard_grad_op", "--ranks 4 --reshard-after-forward 2", "--ranks 2 --strategy no_shard",
+           "--ranks 2 --schedule list", "--ranks 2 --schedule fsdp2", "--ranks 2 --optimizer sgd --momentum", "--ranks 1"]
+
+
+# fsdp-plan writes what it has proved, program by program.
+@pytest.mark.parametrize("options", OPTIONS)
+def test_each_program_is_proved(graphs, tmp_path, options):
+    shown = succeed("fsdp-plan", graphs / "train.pt2", "--program", f"eval={graphs}/eval.pt2", "--program", f"long={graphs}/long.pt2",
+                    *options.split(), "-o", tmp_path / "p.plan", "--report", tmp_path / "r.json").stdout
+    assert "not proved" not in shown
+    assert [row["name"] for row in json.loads((tmp_path / "r.json").read_text())["programs"]] == ["eval", "long"]
+
+
+def text_of(graphs, tmp_path):
+    succeed("fsdp-plan", graphs / "train.pt2", "--program", f"eval={graphs}/eval.pt2", "--program", f"long={graphs}/long.pt2",
+            "--ranks", 2, "-o", tmp_path / "p.plan")
+    return succeed("fsdp-translate", "--import-plan", tmp_path / "p.plan").stdout
+
+
+# What programs share has one place; what is a program's own never lies there, nor a loss or an input in another program's way.
+def test_shared_memory_is_nobodys_transient(graphs, tmp_path):
+    text = text_of(graphs, tmp_path)
+    used, program = {}, None
+    for line in text.splitlines():
+        if found := re.match(r"    plan\.program @(\S+)", line):
+            program = found[1]
+        elif program:
+            for value in re.findall(r"%\d+", line):
+                used.setdefault(value, set()).add(program)
+    places, roots = {}, {}
+    for value, role, offset, sizes, kind in re.findall(r"(%\d+) = plan\.buffer (\w+).*? at (\d+).*: tensor<((?:\d+x)*)(\w+)[,>]", text):
+        numel = 1
+        for size in sizes.split("x")[:-1]:
+            numel *= int(size)
+        width = {"i1": 1, "i64": 8, "f32": 4, "bf16": 2, "f64": 8}[kind]
+        places[value], roots[value] = (int(offset), int(offset) + numel * width), role
+    for view, root in re.findall(r"(%\d+) = plan\.view (%\d+)", text):
+        used.setdefault(root, set()).update(used.get(view, set()))
+    shared = {v for v in places if len(used.get(v, ())) > 1 or roots[v] in ("shard", "optimizer_state", "model_buffer", "input", "loss")}
+    assert any(roots[value] == "gradient" for value in shared)  # that of each unit, which two programs reduce
+    for value in shared:
+        begin, end = places[value]
+        for other, (first, last) in places.items():
+            assert other == value or begin == end or first == last or last <= begin or end <= first, (value, other)
+
+
+# A program that does what it must not is named.
+def test_an_evaluation_that_trains_is_refuted(graphs, tmp_path):
+    text = text_of(graphs, tmp_path)
+    shard = re.search(r"(%\d+) = plan\.buffer shard", text)[1]
+    changed = text.replace("plan.program @eval {", f"plan.program @eval {{\n      plan.zero {shard} <forward>", 1)
+    (tmp_path / "p.mlir").write_text(changed)
+    assert "(eval).commands[0]: expected a buffer that Forward commands may write" in tool("fsdp-opt", tmp_path / "p.mlir", "--plan-verify").stderr
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("step", "expected programs of different names, found a second one that is called 'step'"),
+    ("", "--program: expected a name and a file, such as eval=eval.pt2; found '="),
+])
+def test_names_of_programs(graphs, tmp_path, name, sentence):
+    result = tool("fsdp-plan", graphs / "train.pt2", "--program", f"{name}={graphs}/eval.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+    assert result.returncode == 1 and sentence in result.stderr
+
+
+# Whatever a program is called, the plan is the same.
+@pytest.mark.parametrize("name", ["init", "root", "mesh", "plan", "shard", "step.source"])
+def test_no_name_means_anything(graphs, tmp_path, name):
+    succeed("fsdp-plan", graphs / "train.pt2", "--program", f"{name}={graphs}/eval.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
