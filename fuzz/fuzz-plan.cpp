@@ -38,9 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!file)
     return 0;
   static_cast<void>(symbolic::verifyPlan(file->plan()));
-  unsigned ranks = 1;
-  for (const planfile::MeshAxis *axis : *(*file)->mesh())
-    ranks *= axis->size();
+  unsigned ranks = planfile::getRankCount(file->plan());
   if (!isSmall(file->plan(), ranks))
     return 0;
   try {

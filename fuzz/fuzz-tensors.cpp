@@ -21,10 +21,8 @@ namespace {
 
 /// A plan of this build, loaded; once more if a step failed.
 struct Trainer {
-  explicit Trainer(const std::string &path) : plan(open(path)) {
-    for (const planfile::MeshAxis *axis : *plan->mesh())
-      ranks *= axis->size();
-  }
+  explicit Trainer(const std::string &path)
+      : plan(open(path)), ranks(planfile::getRankCount(plan.plan())) {}
 
   static planfile::PlanFile open(const std::string &path) {
     auto plan = planfile::PlanFile::open(path);
@@ -67,7 +65,7 @@ struct Trainer {
   }
 
   planfile::PlanFile plan;
-  unsigned ranks = 1;
+  unsigned ranks;
   std::unique_ptr<Session> session;
 };
 

@@ -128,6 +128,20 @@ std::string digestCollectives(const std::vector<std::string> &sequence) {
   return digits;
 }
 
+uint32_t getRankCount(const Plan &plan) {
+  uint32_t ranks = 1;
+  for (const MeshAxis *axis : *plan.mesh())
+    ranks *= axis->size();
+  return ranks;
+}
+
+uint32_t getGroupSize(const Plan &plan, uint32_t communicator) {
+  uint32_t ranks = 1;
+  for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
+    ranks *= plan.mesh()->Get(axis)->size();
+  return ranks;
+}
+
 std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
   std::vector<std::vector<std::string>> lines(plan.communicators()->size());
   auto add = [&](Step kind, const auto &collective) {

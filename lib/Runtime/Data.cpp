@@ -233,9 +233,7 @@ void Data::checkBatches(unsigned ranks) {
 
 Data Data::open(const std::string &path, const planfile::PlanFile &plan,
                 unsigned tokenBits) {
-  unsigned ranks = 1;
-  for (const planfile::MeshAxis *axis : *plan->mesh())
-    ranks *= axis->size();
+  unsigned ranks = planfile::getRankCount(plan.plan());
   bool isSafetensors = path.ends_with(".safetensors");
   Data data(path,
             isSafetensors ? File(take(archive::Safetensors::open(path)))

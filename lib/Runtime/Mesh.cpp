@@ -11,13 +11,6 @@ std::string_view fsdp::stringOf(const planfile::Plan &plan,
                        : plan.strings()->Get(index)->string_view();
 }
 
-unsigned fsdp::rankCount(const planfile::Plan &plan) {
-  unsigned ranks = 1;
-  for (const planfile::MeshAxis *axis : *plan.mesh())
-    ranks *= axis->size();
-  return ranks;
-}
-
 Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
                     unsigned rank) {
   const auto &mesh = *plan.mesh();

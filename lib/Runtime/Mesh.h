@@ -19,8 +19,6 @@ using planfile::none;
 /// The string with this index; empty for `none`.
 std::string_view stringOf(const planfile::Plan &plan, std::uint32_t index);
 
-unsigned rankCount(const planfile::Plan &plan);
-
 /// The group of `rank` in a communicator.
 Group groupOf(const planfile::Plan &plan, std::uint32_t communicator,
               unsigned rank);

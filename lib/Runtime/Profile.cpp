@@ -30,15 +30,6 @@ static std::string spellSignature(const planfile::PlanFile &plan,
   return facts.name + "(" + text + ")";
 }
 
-/// How many ranks have a part in a collective.
-static unsigned countMembers(const planfile::PlanFile &plan,
-                             std::uint32_t communicator) {
-  unsigned ranks = 1;
-  for (std::uint32_t axis : *plan->communicators()->Get(communicator)->axes())
-    ranks *= plan->mesh()->Get(axis)->size();
-  return ranks;
-}
-
 namespace {
 
 /// What commands of one kind have in common.
@@ -68,9 +59,7 @@ public:
   std::string run() {
     for (const auto &[key, seconds] : instances)
       collectives[key.second].seconds.push_back(seconds);
-    unsigned ranks = 1;
-    for (const planfile::MeshAxis *axis : *plan->mesh())
-      ranks *= axis->size();
+    unsigned ranks = planfile::getRankCount(plan.plan());
     std::string text =
         "{\"device\": " + archive::quoteJSON(plan->device()->string_view()) +
         ", \"ranks\": " + std::to_string(ranks) +
@@ -121,7 +110,7 @@ private:
     double seconds = span.end - span.begin;
     if (facts.communicator != planfile::none) {
       Kind kind{facts.name, getBytes(plan, facts.buffers.front()),
-                countMembers(plan, facts.communicator)};
+                planfile::getGroupSize(plan.plan(), facts.communicator)};
       collectives[kind].commands.insert(span.command);
       auto [shortest, isNew] =
           instances.try_emplace({{span.update, span.command}, kind}, seconds);

@@ -230,8 +230,7 @@ void Program::prepareCollective(Command &command, Collective collective,
                                 std::uint32_t unit) {
   Memory &memory = *rank.memory;
   bool isGather = collective.kind == Collective::Kind::AllGather;
-  auto size =
-      groupOf(*rank.plan, command.communicator, rank.rank).members.size();
+  auto size = planfile::getGroupSize(*rank.plan, command.communicator);
   std::uint64_t from = memory.elements(source), to = memory.elements(target);
   bool fits = collective.kind == Collective::Kind::AllReduce ? from == to
               : isGather ? to == from * size

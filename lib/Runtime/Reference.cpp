@@ -141,8 +141,7 @@ const archive::TensorInfo &Reference::get(const std::string &name) const {
 }
 
 void Reference::checkInputs(const planfile::PlanFile &plan) {
-  for (const planfile::MeshAxis *axis : *plan->mesh())
-    ranks *= axis->size();
+  ranks = planfile::getRankCount(plan.plan());
   bool isTraining = file.find("losses") != nullptr;
   if (isTraining) {
     const archive::TensorInfo &losses = get("losses");

@@ -34,7 +34,8 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
                   : makeLocalBackend(countThreads(here.count, options))),
       here(here), ranks(here.count), waits(countThreads(here.count, options)),
       threads(here.count, countThreads(here.count, options)),
-      rendezvous(options.store, here, rankCount(plan), options.timeout) {
+      rendezvous(options.store, here, planfile::getRankCount(plan),
+                 options.timeout) {
   for (std::uint32_t u = 0; u != plan.units()->size(); ++u)
     for (const planfile::Parameter *p : *plan.units()->Get(u)->parameters()) {
       places[std::string(stringOf(plan, p->name()))] = {u, p};
@@ -285,7 +286,7 @@ static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
 
 Session::Session(const planfile::Plan &plan, RankRange ranks,
                  SessionOptions options) {
-  unsigned worldSize = rankCount(plan);
+  unsigned worldSize = planfile::getRankCount(plan);
   // Without a backend, ranks are threads of this process.
   if (!options.backend && ranks.count != worldSize)
     throw Error("the plan is for " + std::to_string(worldSize) +

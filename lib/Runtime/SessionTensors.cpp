@@ -450,15 +450,15 @@ std::vector<std::string> Session::bufferNames() const {
 using Kind = TensorName::Kind;
 
 void Session::setParameter(std::string_view name, const TensorView &value) {
-  impl->setWhole({Kind::Parameter, name, {}}, value);
+  impl->setWhole({Kind::Parameter, name}, value);
 }
 
 HostTensor Session::parameter(std::string_view name) const {
-  return impl->whole({Kind::Parameter, name, {}});
+  return impl->whole({Kind::Parameter, name});
 }
 
 HostTensor Session::gradient(std::string_view name) const {
-  return impl->whole({Kind::Gradient, name, {}});
+  return impl->whole({Kind::Gradient, name});
 }
 
 void Session::setOptimizerState(std::string_view name, std::string_view state,
@@ -472,11 +472,11 @@ HostTensor Session::optimizerState(std::string_view name,
 }
 
 void Session::setBuffer(std::string_view name, const TensorView &value) {
-  impl->setWhole({Kind::Buffer, name, {}}, value);
+  impl->setWhole({Kind::Buffer, name}, value);
 }
 
 HostTensor Session::buffer(std::string_view name) const {
-  return impl->whole({Kind::Buffer, name, {}});
+  return impl->whole({Kind::Buffer, name});
 }
 
 unsigned Session::inputCount() const {

@@ -23,7 +23,7 @@ namespace pf = fsdp::planfile;
 
 namespace {
 
-constexpr uint32_t none = 0xffffffff;
+using pf::none;
 
 llvm::StringRef roleName(pf::BufferRole role) {
   switch (role) {
@@ -59,10 +59,9 @@ public:
   PlanSummary run() {
     summary.device = plan.device()->str();
     summary.strategy = plan.strategy() ? plan.strategy()->str() : "";
-    for (const pf::MeshAxis *axis : *plan.mesh()) {
+    for (const pf::MeshAxis *axis : *plan.mesh())
       summary.mesh.emplace_back(text(axis->name()), axis->size());
-      summary.ranks *= axis->size();
-    }
+    summary.ranks = pf::getRankCount(plan);
     summary.persistentBytes = plan.persistent_bytes();
     summary.arenaBytes = plan.device_bytes();
     summary.hostBytes = plan.host_bytes();
@@ -200,13 +199,6 @@ private:
     }
   }
 
-  uint64_t groupSize(unsigned communicator) const {
-    uint64_t size = 1;
-    for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
-      size *= plan.mesh()->Get(axis)->size();
-    return size;
-  }
-
   void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes) {
     std::string name = text(plan.communicators()->Get(communicator)->name());
     auto it =
@@ -221,19 +213,19 @@ private:
 
   void addCollective(const pf::Command &command) {
     if (const auto *gather = command.step_as_AllGather()) {
-      uint64_t group = groupSize(gather->communicator());
+      uint64_t group = pf::getGroupSize(plan, gather->communicator());
       addTraffic("all_gather", gather->communicator(),
                  bytesOf(gather->source()) * (group - 1));
       if (gather->unit() != none)
         ++summary.units[gather->unit()].gathers;
     } else if (const auto *reduce = command.step_as_ReduceScatter()) {
-      uint64_t group = groupSize(reduce->communicator());
+      uint64_t group = pf::getGroupSize(plan, reduce->communicator());
       addTraffic("reduce_scatter", reduce->communicator(),
                  bytesOf(reduce->source()) * (group - 1) / group);
       if (reduce->unit() != none)
         ++summary.units[reduce->unit()].reductions;
     } else if (const auto *all = command.step_as_AllReduce()) {
-      uint64_t group = groupSize(all->communicator());
+      uint64_t group = pf::getGroupSize(plan, all->communicator());
       addTraffic("all_reduce", all->communicator(),
                  2 * bytesOf(all->source()) * (group - 1) / group);
       if (all->unit() != none)

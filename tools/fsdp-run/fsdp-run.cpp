@@ -28,9 +28,7 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
     plans.push_back(std::move(*plan));
   }
   const planfile::PlanFile &plan = plans.front();
-  ranks = 1;
-  for (const planfile::MeshAxis *axis : *plan->mesh())
-    ranks *= axis->size();
+  ranks = planfile::getRankCount(plan.plan());
   if (options.ranks && *options.ranks != ranks)
     throw Error(plan.name() + ": expected a plan for " +
                 std::to_string(*options.ranks) + " ranks, found one for " +

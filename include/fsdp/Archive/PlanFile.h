@@ -81,6 +81,11 @@ std::vector<uint8_t> appendTrailer(const uint8_t *data, size_t size);
 /// The size of one element in bytes.
 size_t getItemSize(DType dtype);
 
+/// How many ranks a plan is for, and how many are in each group of one of its
+/// communicators.
+uint32_t getRankCount(const Plan &plan);
+uint32_t getGroupSize(const Plan &plan, uint32_t communicator);
+
 /// True for what keeps its content from one step to the next.
 bool isPersistent(BufferRole role);
 /// True of what `Buffer.owner` is a program of: inputs, outputs and the loss.

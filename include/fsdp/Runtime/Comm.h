@@ -88,7 +88,7 @@ struct RankContext {
   unsigned rank = 0;      ///< Of the run.
   unsigned localRank = 0; ///< Of this process, from 0.
   unsigned device = 0;    ///< The index of its device on this machine.
-  std::shared_ptr<Store> store;
+  std::shared_ptr<Store> store = nullptr;
   std::chrono::milliseconds timeout = defaultTimeout; ///< Of every wait.
 };
 

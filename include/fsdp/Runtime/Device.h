@@ -35,6 +35,27 @@ struct AllocationScript {
   std::vector<Entry> entries;
   std::size_t next = 0;
   bool recording = false;
+
+  /// The place of the next allocation of this size, or null: from the heap.
+  /// What was allocated once, for a cache, is passed over.
+  void *take(std::size_t bytes) {
+    for (std::size_t e = next; e != entries.size(); ++e)
+      if (entries[e].bytes == bytes) {
+        next = e + 1;
+        return entries[e].place;
+      }
+    return nullptr;
+  }
+
+  /// Recording: the latest allocation at this address is freed. Addresses come
+  /// back within a call.
+  void noteRelease(const void *place) {
+    for (std::size_t e = entries.size(); e-- > 0;)
+      if (entries[e].place == place && !entries[e].released) {
+        entries[e].released = true;
+        return;
+      }
+  }
 };
 
 /// What the allocator of a device saw on the rank's thread.

@@ -63,8 +63,8 @@ struct TensorName {
     Buffer          ///< A model buffer, which every rank has.
   };
   Kind kind = Kind::Parameter;
-  std::string_view name;  ///< Of a parameter also an alias.
-  std::string_view state; ///< exp_avg, exp_avg_sq or momentum.
+  std::string_view name = {};  ///< Of a parameter also an alias.
+  std::string_view state = {}; ///< exp_avg, exp_avg_sq or momentum.
 };
 
 /// PyTorch's defaults of AdamW; SGD reads lr, weightDecay and momentum.

@@ -13,6 +13,7 @@
 #include "Symbols.h"
 
 #include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
@@ -52,11 +53,7 @@ struct Input {
 struct Target {
   aten::OpNameAttr name;
   const archive::OpFacts *facts = nullptr;
-  struct Parameter {
-    llvm::StringRef name;
-    bool isRequired;
-  };
-  llvm::SmallVector<Parameter, 6> parameters;
+  llvm::ArrayRef<planfile::OperatorSchema::Argument> parameters;
 };
 
 class Importer {

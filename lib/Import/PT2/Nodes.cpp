@@ -17,29 +17,6 @@ using namespace fsdp::pt2;
 // Targets
 //===----------------------------------------------------------------------===//
 
-/// The parameters that a schema names: "aten::f(Tensor self, int dim=0) ->
-/// ...".
-static void readSchema(StringRef schema,
-                       SmallVectorImpl<Target::Parameter> &out) {
-  schema = schema.drop_front(schema.find('(') + 1);
-  size_t depth = 0, start = 0;
-  for (size_t i = 0; i < schema.size(); ++i) {
-    char c = schema[i];
-    depth += c == '(' || c == '[';
-    bool isEnd = c == ')' && depth == 0;
-    if ((c == ',' && depth == 0) || isEnd) {
-      auto [declaration, value] = schema.slice(start, i).split('=');
-      StringRef name = declaration.rsplit(' ').second;
-      if (!name.empty() && name != "*")
-        out.push_back({name, value.empty()});
-      start = i + 1;
-    }
-    if (isEnd)
-      return;
-    depth -= c == ')' || c == ']';
-  }
-}
-
 FailureOr<Target *> Importer::readTarget(const Cursor &cursor) {
   StringRef text;
   if (failed(cursor.read(text)))
@@ -80,7 +57,10 @@ FailureOr<Target *> Importer::readTarget(const Cursor &cursor) {
     return cursor.error() << "operator " << quote(name)
                           << " changes its arguments in place; capture the "
                              "program in functional form";
-  readSchema(target.facts->schema, target.parameters);
+  if (const planfile::OperatorSchema *schema =
+          cast<aten::ATenDialect>(target.name.getDialect())
+              .getSchema(*target.facts))
+    target.parameters = schema->arguments;
   return &target;
 }
 
@@ -95,10 +75,9 @@ LogicalResult Importer::checkArguments(const Cursor &inputs,
     return inputs.error() << "operator " << quote(name) << " takes "
                           << target.parameters.size() << " arguments, found "
                           << numPositional + keywords.size();
-  for (const Target::Parameter &parameter :
+  for (const planfile::OperatorSchema::Argument &parameter :
        ArrayRef(target.parameters).drop_front(numPositional))
-    if (parameter.isRequired &&
-        llvm::none_of(keywords, [&](StringAttr keyword) {
+    if (!parameter.fallback && llvm::none_of(keywords, [&](StringAttr keyword) {
           return keyword == parameter.name;
         }))
       return inputs.error() << "operator " << quote(name)

@@ -48,16 +48,9 @@ public:
         script->entries.push_back({bytes, place});
         return {place, place, &release, c10::kCPU};
       }
-      // What was allocated once, for a cache, is passed over.
-      for (std::size_t e = script->next; e != script->entries.size(); ++e) {
-        const AllocationScript::Entry &entry = script->entries[e];
-        if (entry.bytes != bytes)
-          continue;
-        script->next = e + 1;
-        if (!entry.place)
-          break;
+      if (void *place = script->take(bytes)) {
         device->planned.fetch_add(1, std::memory_order_relaxed);
-        return {entry.place, entry.place, &release, c10::kCPU};
+        return {place, place, &release, c10::kCPU};
       }
     }
     device->heap.fetch_add(1, std::memory_order_relaxed);
@@ -78,14 +71,8 @@ private:
     if (CPUDevice *device = current) {
       if (device->owns(place))
         return;
-      if (script && script->recording) {
-        // The latest at this address: addresses come back within a call.
-        auto entry = std::find_if(
-            script->entries.rbegin(), script->entries.rend(),
-            [&](const auto &e) { return e.place == place && !e.released; });
-        if (entry != script->entries.rend())
-          entry->released = true;
-      }
+      if (script && script->recording)
+        script->noteRelease(place);
     }
     base->raw_deallocate(place);
   }

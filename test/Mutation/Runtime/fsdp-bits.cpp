@@ -32,9 +32,7 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   auto plan = planfile::PlanFile::open(path);
   if (!plan)
     throw Error(plan.error().message);
-  unsigned ranks = 1;
-  for (const planfile::MeshAxis *axis : *(*plan)->mesh())
-    ranks *= axis->size();
+  unsigned ranks = planfile::getRankCount(plan->plan());
   Reference reference = Reference::open(inputs, *plan);
   SessionOptions options;
   options.chaosSeed = seed;

@@ -47,7 +47,7 @@ TEST(Boxes, OfAllRanksAreTheWholeTensor) {
     for (const std::string &parameter : session.parameterNames()) {
       SCOPED_TRACE(parameter + " on " + std::to_string(ranks));
       for (TensorName name :
-           {TensorName{Kind::Parameter, parameter, {}},
+           {TensorName{Kind::Parameter, parameter},
             TensorName{Kind::OptimizerState, parameter, "exp_avg"}}) {
         at::Tensor whole = valuesOf(session, name);
         session.setBox(name,
@@ -65,9 +65,8 @@ TEST(Boxes, OfAllRanksAreTheWholeTensor) {
         }
         EXPECT_TRUE(at::equal(count, at::ones(whole.sizes())));
       }
-      EXPECT_TRUE(
-          at::equal(toTorch(session.parameter(parameter)),
-                    valuesOf(session, {.name = parameter, .state = {}})));
+      EXPECT_TRUE(at::equal(toTorch(session.parameter(parameter)),
+                            valuesOf(session, {.name = parameter})));
     }
     EXPECT_THAT(session.findDirtyPadding(false), testing::IsEmpty());
   }
@@ -79,7 +78,7 @@ TEST(Boxes, OfAnotherSessionCanBeWritten) {
     for (unsigned to : {1u, 2u, 3u, 4u}) {
       Loaded source(makeOddPlan(from), from), target(makeOddPlan(to), to);
       for (const std::string &parameter : source.session.parameterNames()) {
-        TensorName name{Kind::Parameter, parameter, {}};
+        TensorName name{Kind::Parameter, parameter};
         source.session.setParameter(parameter,
                                     toHost(valuesOf(source.session, name)));
         for (unsigned rank = 0; rank != from; ++rank)
@@ -95,9 +94,8 @@ TEST(Boxes, OfReplicasAreEqual) {
   Loaded loaded(makeHybridPlan(), 4);
   load(loaded.session);
   for (unsigned rank : {0u, 1u}) {
-    auto boxes = loaded.session.boxes({.name = "w", .state = {}}, rank);
-    auto replica =
-        loaded.session.boxes({.name = "tied.w", .state = {}}, rank + 2);
+    auto boxes = loaded.session.boxes({.name = "w"}, rank);
+    auto replica = loaded.session.boxes({.name = "tied.w"}, rank + 2);
     ASSERT_EQ(boxes.size(), replica.size());
     for (std::size_t i = 0; i != boxes.size(); ++i)
       EXPECT_EQ(boxes[i].value.bytes, replica[i].value.bytes);
@@ -112,7 +110,7 @@ TEST(Boxes, OfAModelBufferAreAllOfIt) {
   plan.deviceBytes += 64;
   plan.add(buffer);
   Loaded loaded(plan, 2);
-  TensorName name{Kind::Buffer, "running", {}};
+  TensorName name{Kind::Buffer, "running"};
   at::Tensor value = valuesOf(loaded.session, name);
   loaded.session.setBuffer("running", toHost(value));
   loaded.session.setBox(name, {{1, 0}, {1, 1}}, toHost(at::full({1, 1}, 9.f)));
@@ -128,7 +126,7 @@ TEST(Boxes, ThatDoNotFitAreRejected) {
   Loaded loaded(makeSmallPlan(2), 2);
   auto rejection = [&](Box box, at::Tensor value) -> std::string {
     try {
-      loaded.session.setBox({.name = "w", .state = {}}, box, toHost(value));
+      loaded.session.setBox({.name = "w"}, box, toHost(value));
     } catch (const Error &error) {
       return error.what();
     }
@@ -146,9 +144,8 @@ TEST(Boxes, ThatDoNotFitAreRejected) {
   EXPECT_EQ(rejection({{0, 0}, {2, 2}}, at::zeros({2, 4})),
             "w: expected values for a box of 2x2, given 2x4");
   EXPECT_EQ(rejection({{1, 1}, {2, 2}}, at::ones({2, 2})), "accepted");
-  EXPECT_THROW(
-      static_cast<void>(loaded.session.boxes({.name = "w", .state = {}}, 2)),
-      Error);
+  EXPECT_THROW(static_cast<void>(loaded.session.boxes({.name = "w"}, 2)),
+               Error);
 }
 
 } // namespace

@@ -12,10 +12,8 @@ using namespace testing;
 TEST(CUDALibrary, OpensAndSaysThatThereIsNoDriver) {
   std::unique_ptr<Backend> backend = loadBackend(FSDP_CUDA_LIBRARY, 2);
   ASSERT_NE(backend, nullptr);
-  RankContext rank;
-  rank.rank = 1;
   try {
-    std::unique_ptr<Device> device = backend->openDevice(rank);
+    std::unique_ptr<Device> device = backend->openDevice({.rank = 1});
     EXPECT_EQ(device->torchDevice(), c10::Device(c10::kCUDA, 0));
   } catch (const Error &error) {
     EXPECT_THAT(error.what(), StartsWith("rank 1: cudaSetDevice: "));

@@ -14,7 +14,7 @@ TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   plan.communicators = {{"shard", {1}}, {"replica", {0}}, {"all", {0, 1}}};
   std::vector<std::uint8_t> bytes = plan.flatbuffer();
   const planfile::Plan &p = *planfile::GetPlan(bytes.data());
-  EXPECT_EQ(rankCount(p), 6u);
+  EXPECT_EQ(planfile::getRankCount(p), 6u);
   EXPECT_THAT(groupOf(p, 0, 4).members, ElementsAre(3, 4, 5));
   EXPECT_EQ(groupOf(p, 0, 4).index, 1u);
   EXPECT_THAT(groupOf(p, 1, 4).members, ElementsAre(1, 4));

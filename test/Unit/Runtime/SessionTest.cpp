@@ -334,29 +334,7 @@ TEST(Session, CanarySeesTheHighestByte) {
 
 TEST(Session, ARankThatFailsStopsAll) {
   // Rank 1 is given an index that is out of range, before the loss is reduced.
-  TestPlan plan = makeSmallPlan(3);
-  TestPlan::Buffer index{BufferRole::Input, {1}};
-  index.dtype = planfile::DType::I64;
-  index.index = 1;
-  index.offset = plan.deviceBytes;
-  std::uint32_t i = plan.add(index);
-  TestPlan::Buffer picked{BufferRole::Transient, {1, 4}};
-  picked.offset = plan.deviceBytes + 64;
-  std::uint32_t p = plan.add(picked);
-  plan.deviceBytes += 128;
-  std::uint32_t x = 0;
-  while (plan.buffers[x].role != BufferRole::Input)
-    ++x;
-  plan.on(Stream::Compute, Role::Forward)
-      .launch(
-          "aten::index_select.out(Tensor self, int dim, Tensor index, *, "
-          "Tensor(a!) out) -> Tensor(a!)",
-          {std::int32_t(x), plan.integer(0), std::int32_t(i), std::int32_t(p)},
-          "pick");
-  auto &commands = plan.programs.back().commands;
-  std::rotate(commands.begin(), commands.end() - 1, commands.end());
-
-  Loaded loaded(std::move(plan), 3);
+  Loaded loaded(makePickingPlan(3), 3);
   Session &session = loaded.session;
   load(session);
   auto feedIndex = [&](unsigned rank, std::int64_t value) {

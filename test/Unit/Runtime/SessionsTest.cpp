@@ -114,8 +114,7 @@ void train(Session &session, Outcome &outcome) {
   for (unsigned r = session.ranks().first; r != session.ranks().end(); ++r)
     for (const char *name : {"w", "b"})
       for (TensorName tensor :
-           {TensorName{Kind::Parameter, name, {}},
-            TensorName{Kind::Gradient, name, {}},
+           {TensorName{Kind::Parameter, name}, TensorName{Kind::Gradient, name},
             TensorName{Kind::OptimizerState, name, "exp_avg_sq"}})
         outcome.boxes[std::to_string(r) + name +
                       std::to_string(static_cast<int>(tensor.kind))] =
@@ -168,7 +167,7 @@ TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
   TwoSessions both;
   auto errors = both.run([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
-    EXPECT_EQ(loaded.session.sizes({.name = "w", .state = {}}),
+    EXPECT_EQ(loaded.session.sizes({.name = "w"}),
               (std::vector<std::int64_t>{4, 4}));
     EXPECT_THROW(
         loaded.session.setInput(3 - ranks.first, 0, toHost(batch(0, 0))),
@@ -182,38 +181,11 @@ TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
   }
 }
 
-/// The small plan with an operator before all others that fails if input 1 is
-/// out of range.
-TestPlan makePickingPlan() {
-  TestPlan plan = makeSmallPlan(4);
-  TestPlan::Buffer index{planfile::BufferRole::Input, {1}};
-  index.dtype = planfile::DType::I64;
-  index.index = 1;
-  index.offset = plan.deviceBytes;
-  std::uint32_t i = plan.add(index);
-  TestPlan::Buffer picked{planfile::BufferRole::Transient, {1, 4}};
-  picked.offset = plan.deviceBytes + 64;
-  std::uint32_t p = plan.add(picked);
-  plan.deviceBytes += 128;
-  std::uint32_t x = 0;
-  while (plan.buffers[x].role != planfile::BufferRole::Input)
-    ++x;
-  plan.on(Stream::Compute, Role::Forward)
-      .launch(
-          "aten::index_select.out(Tensor self, int dim, Tensor index, *, "
-          "Tensor(a!) out) -> Tensor(a!)",
-          {std::int32_t(x), plan.integer(0), std::int32_t(i), std::int32_t(p)},
-          "pick");
-  auto &commands = plan.programs.back().commands;
-  std::rotate(commands.begin(), commands.end() - 1, commands.end());
-  return plan;
-}
-
 TEST(Sessions, ARankThatFailsStopsAllOfThem) {
   TwoSessions both;
   auto begin = std::chrono::steady_clock::now();
   auto errors = both.run([&](RankRange ranks) {
-    Loaded loaded(makePickingPlan(), ranks, both.options());
+    Loaded loaded(makePickingPlan(4), ranks, both.options());
     Session &session = loaded.session;
     load(session);
     for (unsigned step = 0; step != 3; ++step) {

@@ -57,6 +57,33 @@ inline TestPlan makeHybridPlan() {
   return plan;
 }
 
+/// The small plan with an operator before all others that fails if input 1 is
+/// out of range.
+inline TestPlan makePickingPlan(unsigned ranks) {
+  TestPlan plan = makeSmallPlan(ranks);
+  TestPlan::Buffer index{planfile::BufferRole::Input, {1}};
+  index.dtype = planfile::DType::I64;
+  index.index = 1;
+  index.offset = plan.deviceBytes;
+  std::uint32_t i = plan.add(index);
+  TestPlan::Buffer picked{planfile::BufferRole::Transient, {1, 4}};
+  picked.offset = plan.deviceBytes + 64;
+  std::uint32_t p = plan.add(picked);
+  plan.deviceBytes += 128;
+  std::uint32_t x = 0;
+  while (plan.buffers[x].role != planfile::BufferRole::Input)
+    ++x;
+  plan.on(planfile::Stream::Compute, planfile::Role::Forward)
+      .launch(
+          "aten::index_select.out(Tensor self, int dim, Tensor index, *, "
+          "Tensor(a!) out) -> Tensor(a!)",
+          {std::int32_t(x), plan.integer(0), std::int32_t(i), std::int32_t(p)},
+          "pick");
+  auto &commands = plan.programs.back().commands;
+  std::rotate(commands.begin(), commands.end() - 1, commands.end());
+  return plan;
+}
+
 } // namespace fsdp::test
 
 #endif // FSDP_TEST_UNIT_RUNTIME_SMALLMODEL_H

@@ -180,23 +180,14 @@ c10::DataPtr ScriptedHeap::allocate(std::size_t bytes) {
     return next->allocate(bytes);
   c10::Device where = device->torchDevice();
   if (AllocationScript *script = device->script) {
-    std::vector<AllocationScript::Entry> &entries = script->entries;
     if (script->recording) {
       void *place = next->raw_allocate(bytes);
-      entries.push_back({.bytes = bytes, .place = place});
+      script->entries.push_back({bytes, place});
       return {place, place, &release, where};
     }
-    // What was neither released nor a result is a library's own, made once.
-    std::size_t &at = script->next;
-    while (at < entries.size() && !entries[at].place &&
-           entries[at].bytes != bytes)
-      ++at;
-    if (at < entries.size()) {
-      const AllocationScript::Entry &entry = entries[at++];
-      if (entry.bytes == bytes && entry.place) {
-        ++device->counts.planned;
-        return {entry.place, entry.place, &release, where};
-      }
+    if (void *place = script->take(bytes)) {
+      ++device->counts.planned;
+      return {place, place, &release, where};
     }
   }
   ++device->counts.heap;
@@ -208,15 +199,7 @@ void ScriptedHeap::release(void *place) {
   if (places.contains(place))
     return;
   if (CUDADevice *device = current;
-      device && device->script && device->script->recording) {
-    // The latest at this address: addresses come back within a call.
-    auto &entries = device->script->entries;
-    auto entry =
-        std::find_if(entries.rbegin(), entries.rend(), [&](const auto &e) {
-          return e.place == place && !e.released;
-        });
-    if (entry != entries.rend())
-      entry->released = true;
-  }
+      device && device->script && device->script->recording)
+    device->script->noteRelease(place);
   next->raw_deallocate(place);
 }
