@@ -26,10 +26,28 @@ std::size_t InputSpec::bytes() const {
   return numel() * planfile::getItemSize(type);
 }
 
-std::vector<InputSpec> fsdp::getInputs(const planfile::PlanFile &plan) {
+std::uint32_t fsdp::findProgram(const planfile::PlanFile &plan,
+                                std::string_view name) {
+  std::vector<std::string> names;
+  for (std::uint32_t p = 0; p != plan->programs()->size(); ++p) {
+    const planfile::Program &program = *plan->programs()->Get(p);
+    if (program.is_init())
+      continue;
+    if (plan.string(program.name()) == name)
+      return p;
+    names.emplace_back(plan.string(program.name()));
+  }
+  throw Error(plan.name() + ": expected a program " + std::string(name) +
+              ", found " + listSome(names));
+}
+
+std::vector<InputSpec> fsdp::getInputs(const planfile::PlanFile &plan,
+                                       std::string_view program) {
+  std::uint32_t owner = findProgram(plan, program);
   std::vector<InputSpec> inputs;
   for (const planfile::Buffer *buffer : *plan->buffers()) {
-    if (buffer->role() != planfile::BufferRole::Input)
+    if (buffer->role() != planfile::BufferRole::Input ||
+        buffer->owner() != owner)
       continue;
     inputs.resize(std::max<std::size_t>(inputs.size(), buffer->index() + 1));
     const auto &sizes = plan.shape(buffer->sizes());
@@ -139,9 +157,10 @@ static void convertTokens(std::span<const std::byte> from,
 //===----------------------------------------------------------------------===//
 
 Data::Data(std::string path, File file, const planfile::PlanFile &plan,
-           unsigned tokenBits)
-    : path(std::move(path)), file(std::move(file)), inputs(getInputs(plan)),
-      rows(plan->token_rows()), tokenBits(tokenBits) {}
+           unsigned tokenBits, std::string_view program)
+    : path(std::move(path)), file(std::move(file)),
+      inputs(getInputs(plan, program)), rows(plan->token_rows()),
+      tokenBits(tokenBits) {}
 
 void Data::openTensors(const archive::Safetensors &safetensors) {
   tensors =
@@ -232,13 +251,13 @@ void Data::checkBatches(unsigned ranks) {
 }
 
 Data Data::open(const std::string &path, const planfile::PlanFile &plan,
-                unsigned tokenBits) {
+                unsigned tokenBits, std::string_view program) {
   unsigned ranks = planfile::getRankCount(plan.plan());
   bool isSafetensors = path.ends_with(".safetensors");
   Data data(path,
             isSafetensors ? File(take(archive::Safetensors::open(path)))
                           : File(take(archive::InputFile::open(path))),
-            plan, tokenBits);
+            plan, tokenBits, program);
   if (isSafetensors)
     data.openTensors(std::get<archive::Safetensors>(data.file));
   else

@@ -40,8 +40,9 @@ struct Group {
 
 class ProfileWriter {
 public:
-  ProfileWriter(const planfile::PlanFile &plan, const std::vector<Span> &spans)
-      : plan(plan) {
+  ProfileWriter(const planfile::PlanFile &plan, const std::vector<Span> &spans,
+                std::string_view program)
+      : plan(plan), program(program) {
     std::uint64_t first = ~std::uint64_t{0}, last = 0;
     for (const Span &span : spans)
       if (isStep(span)) {
@@ -93,7 +94,7 @@ public:
 
 private:
   bool isStep(const Span &span) const {
-    return plan.string(plan->programs()->Get(span.program)->name()) == "step";
+    return plan.string(plan->programs()->Get(span.program)->name()) == program;
   }
   static std::string times(const Group &group) {
     return ", \"seconds\": " + spellJSON(median(group.seconds)) +
@@ -127,6 +128,7 @@ private:
 
   using Kind = std::tuple<std::string, std::uint64_t, unsigned>;
   const planfile::PlanFile &plan;
+  std::string_view program;
   std::uint64_t steps = 0;
   std::map<std::pair<std::string, std::string>, Group> ops;
   std::map<std::pair<std::string, std::string>,
@@ -141,8 +143,10 @@ private:
 } // namespace
 
 void fsdp::writeProfile(const std::string &path, const planfile::PlanFile &plan,
-                        const std::vector<Span> &spans) {
-  auto written = archive::writeFile(path, {ProfileWriter(plan, spans).run()});
+                        const std::vector<Span> &spans,
+                        std::string_view program) {
+  auto written =
+      archive::writeFile(path, {ProfileWriter(plan, spans, program).run()});
   if (!written)
     throw Error(written.error().message, Failure::RankFailed);
 }

@@ -192,7 +192,7 @@ void Program::addSpans(Lane &lane, const Command &command, double begin) const {
   for (std::uint32_t i = 0; i != command.count; ++i) {
     double end = begin + seconds * (shares[i] / whole);
     lane.spans.push_back({rank.rank, number, command.source + i,
-                          command.kind == Kind::Drain, command.stream,
+                          command.kind == Kind::Drain, command.stream, runs,
                           rank.updates, begin, end});
     begin = end;
   }

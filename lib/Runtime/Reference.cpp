@@ -177,11 +177,13 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
 }
 
 Reference Reference::open(const std::string &path,
-                          const planfile::PlanFile &plan) {
-  Reference reference(take(archive::Safetensors::open(path)), getInputs(plan));
+                          const planfile::PlanFile &plan,
+                          std::string_view program) {
+  Reference reference(take(archive::Safetensors::open(path)), plan, program);
   reference.checkInputs(plan);
   for (const planfile::Buffer *buffer : *plan->buffers())
-    if (buffer->role() == planfile::BufferRole::Output)
+    if (buffer->role() == planfile::BufferRole::Output &&
+        buffer->owner() == findProgram(plan, program))
       reference.outputs.push_back(buffer->index());
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
@@ -240,7 +242,7 @@ void Reference::compareOutputs(const Session &session,
     }
     HostTensor expected = read(*tensor);
     for (unsigned rank = 0; rank != ranks; ++rank) {
-      HostTensor found = session.output(rank, index);
+      HostTensor found = session.output(rank, index, program);
       TensorView all = expected, own = all;
       std::size_t size = all.bytes.size() / ranks;
       if (all.sizes.size() > found.sizes.size() &&
@@ -261,9 +263,9 @@ Comparison Reference::run(Session &session, double tolerance) const {
   for (std::size_t step = 0; step != std::max<std::size_t>(steps, 1); ++step) {
     for (unsigned rank = 0; rank != ranks; ++rank)
       for (std::size_t i = 0; i != inputs.size(); ++i)
-        session.setInput(rank, i, input(step, rank, i));
-    session.run("step", {true, true, isTraining});
-    losses.push_back(session.loss());
+        session.setInput(rank, i, input(step, rank, i), program);
+    session.run(program, {true, true, isTraining});
+    losses.push_back(session.loss(program));
   }
   std::vector<std::int64_t> count;
   if (isTraining)

@@ -48,7 +48,8 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
       const planfile::Buffer &buffer = *plan.buffers()->Get(i);
       bool isLoss = buffer.role() == planfile::BufferRole::Loss;
       if ((buffer.root() != i && buffer.root() != none) == views)
-        named.emplace(std::pair(buffer.role(), isLoss ? none : buffer.index()),
+        named.emplace(std::tuple(buffer.owner(), buffer.role(),
+                                 isLoss ? none : buffer.index()),
                       i);
     }
   for (unsigned r = 0; r != here.count; ++r)
@@ -219,19 +220,10 @@ void Session::Impl::initialise(RankData &data) {
                      rank.memory->arenaBytes(Space::Pinned);
   report.scratchBytes = scratch;
   report.hookedOperators = std::move(hooked);
-  for (std::size_t p = 0; p != data.programs.size(); ++p)
-    if (stringOf(plan, plan.programs()->Get(p)->name()) == "step")
-      report.launches =
-          static_cast<unsigned>(data.programs[p]->launches.size());
 }
 
 void Session::Impl::run(std::string_view name, Roles roles) {
-  std::size_t p = 0;
-  while (p != plan.programs()->size() &&
-         stringOf(plan, plan.programs()->Get(p)->name()) != name)
-    ++p;
-  if (p == plan.programs()->size())
-    throw Error("the plan has no program " + std::string(name));
+  std::uint32_t p = findProgram(name);
   using planfile::Role;
   RoleSet set = roleBit(Role::Init);
   set |= roles.forward ? roleBit(Role::Forward) : 0;

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 namespace fsdp {
 
@@ -45,8 +46,11 @@ struct Session::Impl {
   };
   const Place &find(std::string_view name) const;
   std::uint32_t findState(std::uint32_t unit, std::string_view state) const;
-  /// The input, output or loss with this index (`none` for the loss).
-  std::uint32_t findNamed(planfile::BufferRole role, std::uint32_t index) const;
+  std::uint32_t findProgram(std::string_view name) const;
+  /// The input, output or loss of a program with this index (`none` for the
+  /// loss).
+  std::uint32_t findNamed(std::string_view program, planfile::BufferRole role,
+                          std::uint32_t index) const;
   std::uint32_t findModelBuffer(std::string_view name) const;
   /// A tensor as it lies in the ranks' memory.
   struct Location {
@@ -82,8 +86,11 @@ struct Session::Impl {
   RankRange here;
   std::vector<RankData> ranks;                      ///< Of those here.
   std::map<std::string, Place, std::less<>> places; ///< Names and aliases.
-  /// The first buffer of each role and index; a view only if there is no other.
-  std::map<std::pair<planfile::BufferRole, std::uint32_t>, std::uint32_t> named;
+  /// The first buffer of each program, role and index; a view only if there is
+  /// no other.
+  std::map<std::tuple<std::uint32_t, planfile::BufferRole, std::uint32_t>,
+           std::uint32_t>
+      named;
   HyperParameters hyper;
   std::uint64_t updates = 0;
   LoadReport report;

@@ -68,17 +68,24 @@ const Session::Impl::Place &Session::Impl::find(std::string_view name) const {
   return place->second;
 }
 
-std::uint32_t Session::Impl::findNamed(BufferRole role,
+std::uint32_t Session::Impl::findProgram(std::string_view name) const {
+  for (std::uint32_t p = 0; p != plan.programs()->size(); ++p)
+    if (stringOf(plan, plan.programs()->Get(p)->name()) == name)
+      return p;
+  throw Error("the plan has no program " + std::string(name));
+}
+
+std::uint32_t Session::Impl::findNamed(std::string_view program,
+                                       BufferRole role,
                                        std::uint32_t index) const {
-  auto found = named.find({role, index});
-  if (found == named.end())
-    throw Error(role == BufferRole::Loss
-                    ? "the plan has no loss"
-                    : "the plan has no " +
-                          std::string(role == BufferRole::Input ? "input "
-                                                                : "output ") +
-                          std::to_string(index));
-  return found->second;
+  auto found = named.find({findProgram(program), role, index});
+  if (found != named.end())
+    return found->second;
+  std::string what = "loss";
+  if (role != BufferRole::Loss)
+    what = (role == BufferRole::Input ? "input " : "output ") +
+           std::to_string(index);
+  throw Error("program " + std::string(program) + " has no " + what);
 }
 
 std::uint32_t Session::Impl::findModelBuffer(std::string_view name) const {
@@ -479,36 +486,42 @@ HostTensor Session::buffer(std::string_view name) const {
   return impl->whole({Kind::Buffer, name});
 }
 
-unsigned Session::inputCount() const {
+unsigned Session::inputCount(std::string_view program) const {
+  std::uint32_t owner = impl->findProgram(program);
   unsigned count = 0;
   for (const planfile::Buffer *buffer : *impl->plan.buffers())
-    if (buffer->role() == BufferRole::Input && buffer->index() != none)
+    if (buffer->role() == BufferRole::Input && buffer->owner() == owner &&
+        buffer->index() != none)
       count = std::max(count, buffer->index() + 1);
   return count;
 }
 
-planfile::DType Session::inputType(unsigned index) const {
+planfile::DType Session::inputType(unsigned index,
+                                   std::string_view program) const {
   return impl->ranks[0].rank.memory->type(
-      impl->findNamed(BufferRole::Input, index));
+      impl->findNamed(program, BufferRole::Input, index));
 }
 
-std::vector<std::int64_t> Session::inputSizes(unsigned index) const {
+std::vector<std::int64_t> Session::inputSizes(unsigned index,
+                                              std::string_view program) const {
   return impl->ranks[0]
-      .rank.memory->sizes(impl->findNamed(BufferRole::Input, index))
+      .rank.memory->sizes(impl->findNamed(program, BufferRole::Input, index))
       .vec();
 }
 
-void Session::setInput(unsigned rank, unsigned index, const TensorView &value) {
-  std::uint32_t buffer = impl->findNamed(BufferRole::Input, index);
-  if (value.type != inputType(index))
+void Session::setInput(unsigned rank, unsigned index, const TensorView &value,
+                       std::string_view program) {
+  std::uint32_t buffer = impl->findNamed(program, BufferRole::Input, index);
+  planfile::DType type = impl->ranks[0].rank.memory->type(buffer);
+  if (value.type != type)
     throw Error("input " + std::to_string(index) + " is " +
-                EnumNameDType(inputType(index)) + " in the plan, given " +
+                EnumNameDType(type) + " in the plan, given " +
                 EnumNameDType(value.type));
   impl->write(impl->local(rank), buffer, value);
 }
 
-double Session::loss() const {
-  std::uint32_t buffer = impl->findNamed(BufferRole::Loss, none);
+double Session::loss(std::string_view program) const {
+  std::uint32_t buffer = impl->findNamed(program, BufferRole::Loss, none);
   double value = 0;
   impl->onRank(impl->ranks[0], [&] {
     value = impl->ranks[0].rank.memory->tensor(buffer).item().toDouble();
@@ -516,7 +529,8 @@ double Session::loss() const {
   return value;
 }
 
-HostTensor Session::output(unsigned rank, unsigned index) const {
+HostTensor Session::output(unsigned rank, unsigned index,
+                           std::string_view program) const {
   return impl->read(impl->local(rank),
-                    impl->findNamed(BufferRole::Output, index));
+                    impl->findNamed(program, BufferRole::Output, index));
 }

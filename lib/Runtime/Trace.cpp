@@ -40,7 +40,7 @@ private:
   /// A run of one program on one rank.
   using Run = std::tuple<unsigned, unsigned, std::uint64_t>;
   static Run runOf(const Span &span) {
-    return {span.rank, span.program, span.update};
+    return {span.rank, span.program, span.run};
   }
   const planfile::Command &commandOf(const Span &span) const {
     return *plan->programs()->Get(span.program)->commands()->Get(span.command);

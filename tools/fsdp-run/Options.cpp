@@ -64,6 +64,18 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   CLI::Option *steps =
       app.add_option("--steps", options.steps, "How many steps to train")
           ->needs(data);
+  app.add_option("--program", options.program,
+                 "The program of the plan that trains, or is compared")
+      ->capture_default_str();
+  CLI::Option *evalData =
+      app.add_option("--eval-data", options.evalData,
+                     "Batches, as for --data, for the plan's program eval")
+          ->needs(data);
+  CLI::Option *evalEvery =
+      app.add_option("--eval-every", options.evalEvery,
+                     "Evaluate all of --eval-data after each so many steps")
+          ->needs(evalData);
+  evalData->needs(evalEvery);
   app.add_option("--tolerance", options.tolerance,
                  "Allowed: TOLERANCE * max|reference| + 1e-7 in each tensor")
       ->needs(reference)
@@ -137,6 +149,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   if (*data && options.steps < 1)
     throw Error("--steps: expected at least 1, found " +
                 std::to_string(options.steps));
+  if (*evalEvery && options.evalEvery < 1)
+    throw Error("--eval-every: expected at least 1, found " +
+                std::to_string(options.evalEvery));
   hyper.check();
   constexpr double leastTimeout = 1e-3, mostTimeout = 1e9;
   if (!(options.timeout >= leastTimeout && options.timeout <= mostTimeout))

@@ -14,6 +14,9 @@ namespace fsdp {
 struct Options {
   std::vector<std::string> plans; ///< One, or one for each rank.
   std::string weights, data, reference, trace, profile;
+  std::string program = "step"; ///< The one that trains.
+  std::string evalData;
+  long long evalEvery = 0; ///< Steps between two evaluations; 0: none.
   std::optional<long long> ranks;
   long long steps = 0;
   unsigned tokenBits = 16;

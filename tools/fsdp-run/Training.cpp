@@ -28,11 +28,12 @@ public:
   Reporter(const planfile::PlanFile &plan, const Options &options,
            const Resident &before, const Session &session)
       : plan(plan), options(options), before(before), session(session),
-        isTerminal(::isatty(STDOUT_FILENO) != 0), begin(Clock::now()),
-        last(begin), shown(begin) {
+        isTerminal(::isatty(STDOUT_FILENO) != 0), last(Clock::now()),
+        shown(last) {
     if (plan->token_rows() != 0)
-      tokens = static_cast<double>(getInputs(plan)[0].numel()) *
-               session.ranks().count;
+      tokens =
+          static_cast<double>(getInputs(plan, options.program)[0].numel()) *
+          session.ranks().count;
     const LoadReport &load = session.report();
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
   }
@@ -40,8 +41,10 @@ public:
   /// Step number `step`, counted from 1, has ended. Returns its loss.
   double endStep(long long step) {
     Clock::time_point now = Clock::now();
-    double seconds = secondsBetween(last, now), loss = session.loss();
+    double seconds = secondsBetween(last, now);
+    double loss = session.loss(options.program);
     last = now;
+    total += seconds;
     const Statistics &statistics = session.statistics();
     forward += statistics.forward;
     backward += statistics.backward;
@@ -50,12 +53,27 @@ public:
     misses += statistics.hookMisses;
     if (step == 1)
       firstLoss = loss;
+    lastLoss = loss;
     steps = step;
     options.json ? printObject(step, loss, seconds)
                  : printLine(step, loss, seconds, now);
     flushOutput();
     return loss;
   }
+
+  /// The evaluation after that step has ended; its time is not the next step's.
+  void endEvaluation(long long step, double loss) {
+    last = Clock::now();
+    if (options.json)
+      std::printf("{\"step\": %lld, \"eval_loss\": %s}\n", step,
+                  spellLoss(loss).c_str());
+    else
+      std::printf("%sstep %lld/%lld  eval loss %.6g\n",
+                  isTerminal ? "\r\033[K" : "", step, options.steps, loss);
+    flushOutput();
+  }
+
+  long long stepsDone() const { return steps; }
 
   void summarize() const {
     options.json ? printSummary() : printText();
@@ -80,13 +98,13 @@ private:
   }
 
   void printText() const {
-    double seconds = secondsBetween(begin, last);
+    double seconds = total;
     std::printf("%lld steps in %.3g s, %.3g ms each", steps, seconds,
                 1e3 * seconds / static_cast<double>(steps));
     if (tokens != 0)
       std::printf(", %.0f tokens/s",
                   tokens * static_cast<double>(steps) / seconds);
-    std::printf("; loss %.6g to %.6g\n", firstLoss, session.loss());
+    std::printf("; loss %.6g to %.6g\n", firstLoss, lastLoss);
 
     auto percent = [&](double part) { return 100 * part / seconds; };
     std::printf(
@@ -144,7 +162,7 @@ private:
                 "\"planned_bytes\": %lld, \"scratch_bytes\": %lld, "
                 "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
                 "\"highest_byte\": %llu}}\n",
-                steps, secondsBetween(begin, last), hashParameters().c_str(),
+                steps, total, hashParameters().c_str(),
                 static_cast<long long>(growth.resident),
                 static_cast<long long>(growth.planned),
                 static_cast<long long>(growth.scratch),
@@ -166,12 +184,16 @@ private:
     return digits;
   }
 
-  void printObject(long long step, double loss, double seconds) const {
+  static std::string spellLoss(double loss) {
     char text[32] = "null"; // JSON has no NaN.
     if (std::isfinite(loss))
       std::snprintf(text, sizeof text, "%.9g", loss);
-    std::printf("{\"step\": %lld, \"loss\": %s, \"seconds\": %.9f", step, text,
-                seconds);
+    return text;
+  }
+
+  void printObject(long long step, double loss, double seconds) const {
+    std::printf("{\"step\": %lld, \"loss\": %s, \"seconds\": %.9f", step,
+                spellLoss(loss).c_str(), seconds);
     if (tokens != 0)
       std::printf(", \"tokens_per_second\": %.1f", tokens / seconds);
     std::printf(", \"peak_bytes\": %llu}\n",
@@ -183,11 +205,12 @@ private:
   Resident before;
   const Session &session;
   bool isTerminal;
-  Clock::time_point begin, last, shown;
+  Clock::time_point last, shown;
+  double total = 0;  // seconds of all steps
   double tokens = 0; // of a step, all ranks; 0 if there are none
   std::uint64_t memory = 0, misses = 0;
   double forward = 0, backward = 0, update = 0, collectives = 0;
-  double firstLoss = 0;
+  double firstLoss = 0, lastLoss = 0;
   long long steps = 0; // so far
 };
 
@@ -200,37 +223,62 @@ void fsdp::flushOutput() {
                 Failure::RankFailed);
 }
 
-/// Returns the number of steps that were done: fewer than wanted if a loss is
-/// not finite, since nothing makes the parameters finite again.
-static long long runSteps(const Options &options, Data &data, Session &session,
-                          Reporter &reporter) {
-  unsigned ranks = session.ranks().count, inputs = session.inputCount();
-  for (long long step = 0; step != options.steps; ++step) {
-    for (unsigned rank = 0; rank != ranks; ++rank)
-      for (unsigned i = 0; i != inputs; ++i)
-        session.setInput(
-            rank, i,
-            data.input(i, static_cast<std::uint64_t>(step) * ranks + rank));
-    session.run();
-    if (!std::isfinite(reporter.endStep(step + 1)))
-      return step + 1;
+/// Sets the inputs of a program on all ranks: rank r gets batch `first` + r.
+static void setInputs(const std::string &program, unsigned inputs, Data &data,
+                      std::uint64_t first, Session &session) {
+  for (unsigned rank = 0; rank != session.ranks().count; ++rank)
+    for (unsigned i = 0; i != inputs; ++i)
+      session.setInput(rank, i, data.input(i, first + rank), program);
+}
+
+/// The mean loss over all batches, which are a multiple of the ranks.
+static double evaluate(Data &data, Session &session) {
+  double sum = 0;
+  unsigned ranks = session.ranks().count;
+  unsigned inputs = session.inputCount(evalProgram);
+  for (std::uint64_t first = 0; first != data.batches(); first += ranks) {
+    setInputs(evalProgram, inputs, data, first, session);
+    session.run(evalProgram, {.backward = false, .update = false});
+    sum += session.loss(evalProgram);
   }
-  return options.steps;
+  return sum / static_cast<double>(data.batches() / ranks);
+}
+
+/// Returns the loss of the last step: fewer are done than wanted if it is not
+/// finite, since nothing makes the parameters finite again.
+static double runSteps(const Options &options, Data &data,
+                       std::optional<Data> &evalData, Session &session,
+                       Reporter &reporter) {
+  std::uint64_t ranks = session.ranks().count;
+  unsigned inputs = session.inputCount(options.program);
+  double loss = 0;
+  for (long long step = 1; step <= options.steps; ++step) {
+    setInputs(options.program, inputs, data,
+              static_cast<std::uint64_t>(step - 1) * ranks, session);
+    session.run(options.program);
+    loss = reporter.endStep(step);
+    if (!std::isfinite(loss))
+      break;
+    if (evalData && step % options.evalEvery == 0)
+      reporter.endEvaluation(step, evaluate(*evalData, session));
+  }
+  return loss;
 }
 
 int fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                const Resident &before, Data &data, Session &session) {
+                const Resident &before, Data &data,
+                std::optional<Data> &evalData, Session &session) {
   session.setHyperParameters(options.hyperParameters);
   Reporter reporter(plan, options, before, session);
   try {
-    long long steps = runSteps(options, data, session, reporter);
+    double loss = runSteps(options, data, evalData, session, reporter);
     reporter.summarize();
-    if (std::isfinite(session.loss()))
+    if (std::isfinite(loss))
       return 0;
     std::fprintf(stderr,
                  "error: step %lld: expected a loss that is finite, found %g; "
                  "training has stopped\n",
-                 steps, session.loss());
+                 reporter.stepsDone(), loss);
     return static_cast<int>(Failure::CheckFailed);
   } catch (const Error &error) {
     throw Error(error.what(), Failure::RankFailed);

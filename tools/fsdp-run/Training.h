@@ -9,11 +9,16 @@
 
 namespace fsdp {
 
+/// The program that evaluates.
+inline const std::string evalProgram = "eval";
+
 /// Trains for `options.steps` steps, or until a loss is not finite, and reports
-/// on stdout. `before`: the memory of the process before anything was loaded.
-/// Returns the exit code; what it throws has stopped a training.
+/// on stdout; evaluates `evalData`, if there is any, now and then. `before`:
+/// the memory of the process before anything was loaded. Returns the exit code;
+/// what it throws has stopped a training.
 int train(const planfile::PlanFile &plan, const Options &options,
-          const Resident &before, Data &data, Session &session);
+          const Resident &before, Data &data, std::optional<Data> &evalData,
+          Session &session);
 
 /// Throws if something that was printed is lost.
 void flushOutput();

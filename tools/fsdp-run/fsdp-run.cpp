@@ -17,6 +17,17 @@
 
 using namespace fsdp;
 
+static void checkLoss(const planfile::PlanFile &plan,
+                      const std::string &program) {
+  std::uint32_t owner = findProgram(plan, program);
+  for (const planfile::Buffer *buffer : *plan->buffers())
+    if (buffer->role() == planfile::BufferRole::Loss &&
+        buffer->owner() == owner)
+      return;
+  throw Error(plan.name() + ": expected a loss in program " + program +
+              ", found none");
+}
+
 /// Opens the plans and compares them with what the command line says, and with
 /// each other.
 static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
@@ -49,12 +60,9 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
     if (isGiven && device != "cpu")
       throw Error(plan.name() + ": expected a plan for cpu with " +
                   std::string(name) + ", found one for " + device);
-  auto isLoss = [](const planfile::Buffer *buffer) {
-    return buffer->role() == planfile::BufferRole::Loss;
-  };
-  const auto &buffers = *plan->buffers();
-  if (std::none_of(buffers.begin(), buffers.end(), isLoss))
-    throw Error(plan.name() + ": expected a plan with a loss, found none");
+  checkLoss(plan, options.program);
+  if (!options.evalData.empty())
+    checkLoss(plan, evalProgram);
   if (plan->unproved())
     std::fprintf(stderr, "%s: not proved to do what its model means: %s\n",
                  plan.name().c_str(), plan->unproved()->c_str());
@@ -84,6 +92,7 @@ static void checkFiles(const Options &options) {
   add(inputs, "--weights", options.weights);
   add(inputs, "--data", options.data);
   add(inputs, "--reference", options.reference);
+  add(inputs, "--eval-data", options.evalData);
   add(outputs, "--trace", options.trace);
   add(outputs, "--profile", options.profile);
   if (auto error = archive::checkOutputs(outputs, inputs))
@@ -93,6 +102,19 @@ static void checkFiles(const Options &options) {
 static int sayError(const std::string &sentence, int code) {
   std::fprintf(stderr, "error: %s\n", archive::escape(sentence).c_str());
   return code;
+}
+
+/// The loss of an evaluation is the mean over all batches: no rank may be left
+/// without one.
+static Data openEvalData(const planfile::PlanFile &plan, const Options &options,
+                         unsigned ranks) {
+  Data data =
+      Data::open(options.evalData, plan, options.tokenBits, evalProgram);
+  if (data.batches() == 0 || data.batches() % ranks != 0)
+    throw Error(options.evalData + ": expected a multiple of " +
+                std::to_string(ranks) + " batches, one for each rank, found " +
+                std::to_string(data.batches()));
+  return data;
 }
 
 static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
@@ -153,11 +175,13 @@ static int run(const Options &options) {
 
   // All that can be rejected is looked at before anything is loaded.
   std::optional<Reference> reference;
-  std::optional<Data> data;
+  std::optional<Data> data, evalData;
   if (!options.reference.empty())
-    reference = Reference::open(options.reference, plan);
+    reference = Reference::open(options.reference, plan, options.program);
   else
-    data = Data::open(options.data, plan, options.tokenBits);
+    data = Data::open(options.data, plan, options.tokenBits, options.program);
+  if (!options.evalData.empty())
+    evalData = openEvalData(plan, options, ranks);
   std::optional<Weights> weights = Weights::open(options.weights);
   std::string note = weights->describeRounding(weights->match(plan));
   if (!note.empty())
@@ -170,7 +194,7 @@ static int run(const Options &options) {
   if (reference)
     code = compare(options, *reference, session);
   else
-    code = train(plan, options, before, *data, session);
+    code = train(plan, options, before, *data, evalData, session);
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {
@@ -181,7 +205,9 @@ static int run(const Options &options) {
     }
   };
   write(options.trace, writeTrace);
-  write(options.profile, writeProfile);
+  write(options.profile, [&](const auto &...arguments) {
+    writeProfile(arguments..., options.program);
+  });
   return code;
 }
 

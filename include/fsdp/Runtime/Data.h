@@ -30,16 +30,22 @@ struct InputSpec {
   std::size_t bytes() const;
 };
 
-/// The inputs of a plan by their numbers.
-std::vector<InputSpec> getInputs(const planfile::PlanFile &plan);
+/// The program of this name that is no `init`; throws if there is none.
+std::uint32_t findProgram(const planfile::PlanFile &plan,
+                          std::string_view name);
+
+/// The inputs of a program by their numbers.
+std::vector<InputSpec> getInputs(const planfile::PlanFile &plan,
+                                 std::string_view program = "step");
 
 class Data {
 public:
-  /// Opens a file for `plan`: one of tokens unless its name ends in
+  /// Opens a file for a program of `plan`: one of tokens unless its name ends
+  /// in
   /// `.safetensors`. `tokenBits` is the size of a token in the file, 16 or 32.
   /// Rejects files with fewer batches than the plan has ranks.
   static Data open(const std::string &path, const planfile::PlanFile &plan,
-                   unsigned tokenBits = 16);
+                   unsigned tokenBits = 16, std::string_view program = "step");
 
   std::uint64_t batches() const { return count; }
 
@@ -51,7 +57,7 @@ private:
   using File = std::variant<archive::Safetensors, archive::InputFile>;
 
   Data(std::string path, File file, const planfile::PlanFile &plan,
-       unsigned tokenBits);
+       unsigned tokenBits, std::string_view program);
   void openTensors(const archive::Safetensors &file);
   void openTokens(const archive::InputFile &file);
   std::size_t batchBytes(std::size_t index) const;

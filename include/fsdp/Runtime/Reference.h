@@ -60,9 +60,9 @@ private:
 
 class Reference {
 public:
-  /// Opens a file whose inputs fit `plan`.
-  static Reference open(const std::string &path,
-                        const planfile::PlanFile &plan);
+  /// Opens a file whose inputs fit a program of `plan`.
+  static Reference open(const std::string &path, const planfile::PlanFile &plan,
+                        std::string_view program = "step");
 
   /// 0 for a reference of one forward and backward.
   std::size_t trainingSteps() const { return steps; }
@@ -76,14 +76,17 @@ public:
   Comparison run(Session &session, double tolerance) const;
 
 private:
-  Reference(archive::Safetensors file, std::vector<InputSpec> inputs)
-      : file(std::move(file)), inputs(std::move(inputs)) {}
+  Reference(archive::Safetensors file, const planfile::PlanFile &plan,
+            std::string_view program)
+      : file(std::move(file)), program(program),
+        inputs(getInputs(plan, program)) {}
   void checkInputs(const planfile::PlanFile &plan);
   void compareOutputs(const Session &session, Comparison &result) const;
   const archive::TensorInfo &get(const std::string &name) const;
   HostTensor read(const archive::TensorInfo &tensor) const;
 
   archive::Safetensors file;
+  std::string program;
   std::vector<InputSpec> inputs;
   std::vector<const archive::TensorInfo *> inputTensors;
   unsigned ranks = 1;

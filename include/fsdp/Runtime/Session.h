@@ -119,6 +119,7 @@ struct Span {
   std::uint32_t command;
   bool isDrain;
   planfile::Stream stream;
+  std::uint64_t run;    ///< Which of its program, from 1.
   std::uint64_t update; ///< How many updates were before it.
   double begin, end;
 };
@@ -138,7 +139,6 @@ struct LoadReport {
   std::uint64_t hostBytes = 0;    ///< Planned host memory.
   std::uint64_t scratchBytes = 0; ///< Probed scratch of hooked operators.
   std::vector<std::string> hookedOperators; ///< Names, each once.
-  unsigned launches = 0;                    ///< Of program `step`.
 };
 
 class Session {
@@ -195,11 +195,17 @@ public:
   void setBuffer(std::string_view name, const TensorView &value);
   HostTensor buffer(std::string_view name) const;
 
-  unsigned inputCount() const;
-  planfile::DType inputType(unsigned index) const;
-  std::vector<std::int64_t> inputSizes(unsigned index) const;
+  // Inputs, outputs and the loss are a program's own. The bytes of an input may
+  // be others' while another program runs: set it before each run.
+
+  unsigned inputCount(std::string_view program = "step") const;
+  planfile::DType inputType(unsigned index,
+                            std::string_view program = "step") const;
+  std::vector<std::int64_t> inputSizes(unsigned index,
+                                       std::string_view program = "step") const;
   /// Same dtype and sizes as the plan's input.
-  void setInput(unsigned rank, unsigned index, const TensorView &value);
+  void setInput(unsigned rank, unsigned index, const TensorView &value,
+                std::string_view program = "step");
 
   void setHyperParameters(const HyperParameters &values);
   /// Updates so far: the step of the bias correction.
@@ -210,9 +216,10 @@ public:
   /// returns when all are done.
   void run(std::string_view program = "step", Roles roles = {});
 
-  /// Mean over ranks, of the latest run.
-  double loss() const;
-  HostTensor output(unsigned rank, unsigned index) const;
+  /// Mean over ranks, of the latest run, which must have been of this program.
+  double loss(std::string_view program = "step") const;
+  HostTensor output(unsigned rank, unsigned index,
+                    std::string_view program = "step") const;
 
   const Statistics &statistics() const;
   /// Of all runs and ranks so far, if they are timed; thread by thread, each in

@@ -36,8 +36,10 @@ namespace fsdp {
 /// Throws if the file cannot be written.
 void writeTrace(const std::string &path, const planfile::PlanFile &plan,
                 const std::vector<Span> &spans);
+/// `program`: the one whose runs are the steps.
 void writeProfile(const std::string &path, const planfile::PlanFile &plan,
-                  const std::vector<Span> &spans);
+                  const std::vector<Span> &spans,
+                  std::string_view program = "step");
 
 } // namespace fsdp
 

@@ -110,6 +110,19 @@ TEST_F(FsdpRun, BadUsage) {
   EXPECT_THAT(rejection(usual + "--data d.safetensors --steps 1 --ranks "
                                 "99999999999999999999"),
               HasSubstr("ranks, found one for 2"));
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --timeout 0"),
+            "error: --timeout: expected from 0.001 to 1e9 seconds, found "
+            "0.000000\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --program long"),
+            "error: small.plan: expected a program long, found step\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --eval-every 2"),
+            "error: --eval-every requires --eval-data\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --eval-data "
+                              "d.safetensors"),
+            "error: --eval-data requires --eval-every\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --eval-data "
+                              "d.safetensors --eval-every 1"),
+            "error: small.plan: expected a program eval, found step\n");
   EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --lr nan"),
             "error: expected a learning rate of at least 0, found nan\n");
   EXPECT_EQ(rejection(usual + "--reference r.safetensors --tolerance inf"),
@@ -134,6 +147,45 @@ TEST_F(FsdpRun, TrustsOperatorsByName) {
   std::string command = usual + "--data d.safetensors --steps 1";
   EXPECT_THAT(rejection(command), HasSubstr("--trust aten::renorm_"));
   EXPECT_EQ(run(command + " --trust aten::renorm_").code, 0);
+}
+
+// The mean over all batches of the file, now and then; the training does not
+// notice.
+TEST_F(FsdpRun, Evaluates) {
+  TestPlan plan = test::makeSmallPlan(2);
+  test::addEvaluation(plan);
+  writePlan(plan);
+  test::Files evaluation;
+  std::vector<float> values;
+  for (int i = 0; i != 32; ++i)
+    values.push_back(static_cast<float>(i / 8));
+  evaluation.add("in_0", {4, 2, 4}, values);
+  writeFile(evaluation, "e.safetensors");
+  std::string training = usual + "--data d.safetensors --steps 4 --json";
+  std::string evaluate = " --eval-data e.safetensors --eval-every ";
+  // lr = 0: x w + b is 8 (4 * 0.5 * x + 1) for each batch of x = 0, 1, 2, 3.
+  Result still = run(training + " --lr 0" + evaluate + "3");
+  EXPECT_EQ(still.code, 0) << still.err;
+  EXPECT_THAT(still.out, HasSubstr("\n{\"step\": 3, \"eval_loss\": 32}\n"));
+  EXPECT_EQ(still.out.find("eval_loss"), still.out.rfind("eval_loss"));
+
+  auto withoutTimes = [](const Result &result) {
+    EXPECT_EQ(result.code, 0) << result.err;
+    std::string text = std::regex_replace(
+        result.out, std::regex("\"(seconds|[a-z]+_bytes)\": [-0-9.]+"), "");
+    return std::regex_replace(text, std::regex("[^\n]*eval_loss[^\n]*\n"), "");
+  };
+  EXPECT_EQ(withoutTimes(run(training + evaluate + "1")),
+            withoutTimes(run(training)));
+  Result text = run(usual + "--data d.safetensors --steps 4" + evaluate + "2");
+  EXPECT_THAT(text.out, HasSubstr("step 4/4  eval loss "));
+
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --eval-data "
+                              "d.safetensors --eval-every 1"),
+            "error: d.safetensors: expected a multiple of 2 batches, one for "
+            "each rank, found 3\n");
+  Result other = run(usual + "--data d.safetensors --steps 1 --program eval");
+  EXPECT_EQ(other.code, 0) << other.err;
 }
 
 TEST_F(FsdpRun, BadInput) {
@@ -164,7 +216,7 @@ TEST_F(FsdpRun, PlanWithoutLoss) {
       buffer.role = planfile::BufferRole::Transient;
   writePlan(plan);
   EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1"),
-            "error: small.plan: expected a plan with a loss, found none\n");
+            "error: small.plan: expected a loss in program step, found none\n");
 }
 
 TEST_F(FsdpRun, MoreThanAMachineHolds) {

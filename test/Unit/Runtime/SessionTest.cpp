@@ -86,6 +86,56 @@ TEST(Session, StepsAsATenDoes) {
   }
 }
 
+// Programs have inputs and losses of their own, over the same parameters.
+TEST(Session, AnEvaluationLeavesTheTrainingAlone) {
+  auto train = [](bool evaluates) {
+    TestPlan plan = makeSmallPlan(2);
+    addEvaluation(plan);
+    Loaded loaded(std::move(plan), 2);
+    Session &session = loaded.session;
+    load(session);
+    session.setHyperParameters({.lr = 0.1});
+    std::vector<std::byte> bits;
+    for (unsigned step = 0; step != 4; ++step) {
+      feed(session, step);
+      session.run();
+      HostTensor loss = toHost(at::scalar_tensor(session.loss(), at::kDouble));
+      bits.insert(bits.end(), loss.bytes.begin(), loss.bytes.end());
+      for (unsigned number = 0; evaluates && number != 3; ++number) {
+        double expected = 0;
+        at::Tensor w = toTorch(session.parameter("w"));
+        at::Tensor b = toTorch(session.parameter("b"));
+        for (unsigned rank = 0; rank != 2; ++rank) {
+          at::Tensor x = batch(90 + number, rank);
+          session.setInput(rank, 0, toHost(x), "eval");
+          expected += (at::mm(x, w) + b).sum().item<double>() / 2;
+        }
+        session.run("eval", {.backward = false, .update = false});
+        EXPECT_NEAR(session.loss("eval"), expected, 1e-4);
+      }
+    }
+    EXPECT_EQ(session.updates(), 4u);
+    for (const char *name : {"w", "b"})
+      for (const HostTensor &value :
+           {session.parameter(name), session.optimizerState(name, "exp_avg")})
+        bits.insert(bits.end(), value.bytes.begin(), value.bytes.end());
+    return bits;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(Session, ProgramsAreFoundByName) {
+  TestPlan plan = makeSmallPlan(2);
+  addEvaluation(plan);
+  Loaded loaded(std::move(plan), 2);
+  EXPECT_EQ(loaded.session.inputCount("eval"), 1u);
+  EXPECT_THAT(loaded.session.inputSizes(0, "eval"), testing::ElementsAre(2, 4));
+  EXPECT_THROW(loaded.session.run("first"), Error);
+  EXPECT_THROW(static_cast<void>(loaded.session.loss("init")), Error);
+  EXPECT_THROW(loaded.session.setInput(0, 1, toHost(batch(0, 0)), "eval"),
+               Error);
+}
+
 TEST(Session, HybridMesh) { compare(makeHybridPlan(), 4); }
 
 TEST(Session, ForwardAndBackwardOnly) {

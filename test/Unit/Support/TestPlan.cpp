@@ -242,3 +242,53 @@ TestPlan test::makeOverlappingPlan(uint32_t ranks) {
               step.commands.end());
   return plan;
 }
+
+void test::addEvaluation(TestPlan &plan) {
+  TestPlan::Unit &unit = plan.units[0];
+  uint64_t used = plan.persistentBytes;
+  auto program = static_cast<uint32_t>(plan.programs.size());
+  auto place = [&](BufferRole role, TestPlan::Numbers sizes) {
+    TestPlan::Buffer buffer{role, std::move(sizes)};
+    buffer.offset = used;
+    uint64_t bytes = getItemSize(buffer.dtype);
+    for (int64_t size : buffer.sizes)
+      bytes *= static_cast<uint64_t>(size);
+    used += (bytes + 63) / 64 * 64;
+    if (isOfProgram(role))
+      buffer.owner = program;
+    if (role == BufferRole::Input)
+      buffer.index = 0;
+    return plan.add(std::move(buffer));
+  };
+  uint32_t full =
+      place(BufferRole::Transient, {static_cast<int64_t>(unit.numel)});
+  uint32_t y = place(BufferRole::Transient, {2, 4});
+  uint32_t loss = place(BufferRole::Loss, {});
+  uint32_t x = place(BufferRole::Input, {2, 4});
+  auto view = [&](uint64_t offset, TestPlan::Numbers sizes) {
+    TestPlan::Buffer buffer;
+    buffer.sizes = std::move(sizes);
+    buffer.offset = plan.buffers[full].offset + offset;
+    buffer.root = full;
+    return plan.add(std::move(buffer));
+  };
+  uint32_t w = view(0, {4, 4}), b = view(64, {4});
+  plan.deviceBytes = std::max(plan.deviceBytes, used);
+
+  plan.programs.push_back({"eval", {}, 1});
+  int32_t one = plan.integer(1);
+  plan.on(Stream::Gather, Role::Forward).allGather(unit.shard, full, 0);
+  plan.record(0);
+  plan.on(Stream::Compute, Role::Forward).wait(0);
+  plan.launch("aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, "
+              "Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
+              {int32_t(b), int32_t(x), int32_t(w), one, one, int32_t(y)},
+              "addmm");
+  plan.launch("aten::sum.IntList_out(Tensor self, int[1]? dim, bool "
+              "keepdim=False, *, ScalarType? dtype=None, Tensor(a!) out) -> "
+              "Tensor(a!)",
+              {int32_t(y), plan.ints({0, 1}), plan.boolean(false),
+               plan.nothing(), int32_t(loss)},
+              "sum");
+  plan.allReduce(loss, loss, none, 1, unit.shards);
+}

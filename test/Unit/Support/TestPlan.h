@@ -263,6 +263,10 @@ TestPlan makeSmallPlan(uint32_t ranks = 2);
 /// it: only compute on the compute stream.
 TestPlan makeOverlappingPlan(uint32_t ranks = 2);
 
+/// Adds a program `eval` to the small plan: the loss of its own input 0 `x` of
+/// 2x4, in the bytes of the other program's transients.
+void addEvaluation(TestPlan &plan);
+
 } // namespace fsdp::test
 
 #endif // FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
