@@ -4,15 +4,13 @@
 // own, as two processes would be. They share memory and a store.
 //
 //===----------------------------------------------------------------------===//
+#include "SharedBackend.h"
 #include "SmallModel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <chrono>
-#include <optional>
-#include <thread>
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -25,46 +23,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// One session's view of a local backend that several share. Its `abort` stops
-/// its own ranks where `beforeComm` waits; all others wait in the shared one.
-class SharedBackend : public Backend {
-public:
-  using Hook = std::function<void(const RankContext &, std::atomic<bool> &)>;
-
-  SharedBackend(std::shared_ptr<Backend> shared, Hook beforeDevice = {},
-                Hook beforeComm = {})
-      : shared(std::move(shared)), beforeDevice(std::move(beforeDevice)),
-        beforeComm(std::move(beforeComm)) {}
-
-  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
-    if (beforeDevice)
-      beforeDevice(rank, aborted);
-    return shared->openDevice(rank);
-  }
-  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
-                                 const Group &group, Device &device) override {
-    if (beforeComm)
-      beforeComm(rank, aborted);
-    return shared->openComm(rank, communicator, group, device);
-  }
-  void abort() noexcept override {
-    aborted.store(true);
-    shared->abort();
-  }
-
-private:
-  std::shared_ptr<Backend> shared;
-  Hook beforeDevice, beforeComm;
-  std::atomic<bool> aborted{false};
-};
-
 /// What the two sessions of one run have in common.
 struct TwoSessions {
   std::shared_ptr<Backend> backend = makeLocalBackend(4);
   std::shared_ptr<Store> store = makeLocalStore();
   std::chrono::milliseconds timeout = 20s;
   SharedBackend::Hook beforeDevice, beforeComm;
-  bool overlap = false;
 
   SessionOptions options() {
     SessionOptions result;
@@ -73,24 +37,6 @@ struct TwoSessions {
     result.store = store;
     result.timeout = timeout;
     return result;
-  }
-
-  /// Runs `job` for ranks 0 and 1, and for ranks 2 and 3; returns what each has
-  /// thrown.
-  template <typename Job>
-  std::array<std::optional<Error>, 2> run(const Job &job) {
-    std::array<std::optional<Error>, 2> errors;
-    auto half = [&](unsigned number) {
-      try {
-        job(RankRange(2 * number, 2));
-      } catch (const Error &error) {
-        errors[number] = error;
-      }
-    };
-    std::thread second([&] { half(1); });
-    half(0);
-    second.join();
-    return errors;
   }
 };
 
@@ -142,7 +88,7 @@ TEST(Sessions, TrainAsOneDoes) {
     for (std::uint64_t chaos : {0, 1, 2}) {
       TwoSessions both;
       std::array<Outcome, 2> outcomes;
-      auto errors = both.run([&](RankRange ranks) {
+      auto errors = runBoth([&](RankRange ranks) {
         SessionOptions options = both.options();
         options.chaosSeed = chaos;
         Loaded loaded(plan, ranks, std::move(options));
@@ -165,7 +111,7 @@ TEST(Sessions, TrainAsOneDoes) {
 // What one session lacks of a tensor, it does not make up.
 TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
   TwoSessions both;
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
     EXPECT_EQ(loaded.session.sizes({.name = "w"}),
               (std::vector<std::int64_t>{4, 4}));
@@ -184,7 +130,7 @@ TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
 TEST(Sessions, ARankThatFailsStopsAllOfThem) {
   TwoSessions both;
   auto begin = std::chrono::steady_clock::now();
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makePickingPlan(4), ranks, both.options());
     Session &session = loaded.session;
     load(session);
@@ -210,7 +156,7 @@ TEST(Sessions, ARankThatFailsStopsAllOfThem) {
 TEST(Sessions, ARankThatIsMissedIsNamed) {
   TwoSessions both;
   both.timeout = 300ms;
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
     load(loaded.session);
     feed(loaded.session, 0);
@@ -245,7 +191,7 @@ TEST(Sessions, ARankThatFailsToOpenWakesAllOthers) {
       std::this_thread::sleep_for(1ms);
     throw Error("aborted");
   };
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
   });
   for (const std::optional<Error> &error : errors) {
@@ -261,7 +207,7 @@ TEST(Sessions, BackendsAreToldWhereARankIs) {
   both.beforeDevice = [&](const RankContext &rank, std::atomic<bool> &) {
     seen[rank.rank] = rank;
   };
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     SessionOptions options = both.options();
     options.device = 5 + ranks.first;
     Loaded loaded(makeSmallPlan(4), ranks, std::move(options));
@@ -277,7 +223,7 @@ TEST(Sessions, BackendsAreToldWhereARankIs) {
 
 TEST(Sessions, MustHaveTheSameCollectives) {
   TwoSessions both;
-  auto errors = both.run([&](RankRange ranks) {
+  auto errors = runBoth([&](RankRange ranks) {
     TestPlan plan = makeSmallPlan(4);
     auto &commands = plan.programs.back().commands;
     if (ranks.first == 2)
