@@ -1,0 +1,159 @@
+//===- CopiedBuckets.cpp - Collectives over one buffer --------------------===//
+//
+// What is sent is copied into it, what is received out of it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Lowering.h"
+
+using namespace mlir;
+using namespace fsdp;
+using namespace fsdp::detail;
+
+/// The launches that are one collective over one buffer, from the first on.
+template <typename Op> static SmallVector<Op> getCopiedBucket(Op first) {
+  SmallVector<Op> bucket = {first};
+  while (IntegerAttr number = first.getBucketAttr()) {
+    auto next = dyn_cast_or_null<Op>(bucket.back()->getNextNode());
+    if (!next || !next.getCopy() || next.getBucketAttr() != number)
+      break;
+    bucket.push_back(next);
+  }
+  return bucket;
+}
+
+/// A vector as a matrix of so many rows.
+Value Lowering::asRows(Value vector, int64_t rows) {
+  RankedTensorType type = plan::getTensorType(vector);
+  if (rows == 1)
+    return vector;
+  return tables.addView(
+      vector.getLoc(), vector, 0,
+      type.clone(ArrayRef<int64_t>{rows, type.getNumElements() / rows}));
+}
+
+/// Row by row, one source after the other.
+void Lowering::concatenate(Location loc, ArrayRef<Value> sources, int64_t rows,
+                           Value target, Stream stream) {
+  MLIRContext *context = builder.getContext();
+  SmallVector<Attribute> places(sources.size(),
+                                aten::OperandAttr::get(context));
+  auto args = aten::ArgsAttr::get(context,
+                                  {aten::ArgsAttr::getList(context, places),
+                                   builder.getI64IntegerAttr(rows != 1)},
+                                  ArrayRef<StringAttr>());
+  auto inputs = llvm::map_to_vector(
+      sources, [&](Value source) { return asRows(source, rows); });
+  plan::LaunchOp::create(
+      builder, loc, aten::OpNameAttr::get(context, "cat.out"), args, inputs,
+      asRows(target, rows), DenseBoolArrayAttr(), StringAttr(), role, stream);
+}
+
+/// The opposite.
+plan::LaunchOp Lowering::split(Location loc, Value source, int64_t rows,
+                               ArrayRef<Value> targets, Stream stream) {
+  MLIRContext *context = builder.getContext();
+  auto lengths = llvm::map_to_vector(targets, [&](Value target) {
+    return plan::getTensorType(target).getNumElements() / rows;
+  });
+  auto args = aten::ArgsAttr::get(context,
+                                  {aten::OperandAttr::get(context),
+                                   builder.getDenseI64ArrayAttr(lengths),
+                                   builder.getI64IntegerAttr(rows != 1)},
+                                  ArrayRef<StringAttr>());
+  auto outputs = llvm::map_to_vector(
+      targets, [&](Value target) { return asRows(target, rows); });
+  return plan::LaunchOp::create(
+      builder, loc, aten::OpNameAttr::get(context, "split_with_sizes_copy.out"),
+      args, asRows(source, rows), outputs, DenseBoolArrayAttr(), StringAttr(),
+      role, stream);
+}
+
+void Lowering::gatherCopied(AsyncUnshardOp first,
+                            FlatSymbolRefAttr communicator) {
+  if (copiedGathers.contains(first.getFuture()))
+    return;
+  Location loc = first.getLoc();
+  CopiedGather gather{getCopiedBucket(first), {}, role};
+  SmallVector<Value> pieces;
+  int64_t length = 0;
+  for (AsyncUnshardOp op : gather.launches) {
+    pieces.push_back(buffers.lookup(op.getShard()));
+    length += plan::getTensorType(pieces.back()).getNumElements();
+  }
+  ShardType shard = first.getShard().getType();
+  Type type = getMemoryType(first.getFuture().getType()).getElementType();
+  Value source = addTransient(loc, RankedTensorType::get({length}, type));
+  gather.whole = addTransient(
+      loc, RankedTensorType::get({length * shard.getShards()}, type));
+  concatenate(loc, pieces, 1, source, Stream::Gather);
+  plan::AllGatherOp::create(
+      builder, loc, communicator.getValue(), source, gather.whole,
+      gather.launches.size() == 1 ? first.getUnitAttr() : FlatSymbolRefAttr(),
+      IntegerAttr(), role, Stream::Gather);
+  for (AsyncUnshardOp op : gather.launches) {
+    addAfter(op, gather.whole);
+    copiedGathers[op.getFuture()] = gather;
+  }
+}
+
+/// Each unit gets memory of its own.
+void Lowering::copyOut(const CopiedGather &gather) {
+  SmallVector<Value> units;
+  for (AsyncUnshardOp op : gather.launches)
+    units.push_back(buffers[op.getFuture()] = addTransient(
+                        op.getLoc(), getMemoryType(op.getFuture().getType())));
+  AsyncUnshardOp first = gather.launches.front();
+  plan::Role current = std::exchange(role, gather.role);
+  split(first.getLoc(), gather.whole, first.getShard().getType().getShards(),
+        units, Stream::Compute);
+  role = current;
+}
+
+/// The pieces of one rank are a row: what a reduction scatters is interleaved.
+/// The sum for a unit alone goes where it belongs.
+template <typename Plan, typename Op>
+void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
+                            int64_t rows, Stream stream) {
+  if (buffers.contains(first.getFuture()))
+    return;
+  Location loc = first.getLoc();
+  SmallVector<Op> bucket = getCopiedBucket(first);
+  SmallVector<Value> sources, targets;
+  int64_t count = 0;
+  for (Op op : bucket) {
+    auto type = cast<ShardType>(op.getFuture().getType().getValueType());
+    sources.push_back(buffers.lookup(op->getOperand(0)));
+    targets.push_back(
+        getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type));
+    buffers[op.getFuture()] = targets.back();
+    count += plan::getTensorType(sources.back()).getNumElements();
+  }
+  auto getVector = [&](int64_t size, Value like) {
+    return RankedTensorType::get({size},
+                                 plan::getTensorType(like).getElementType());
+  };
+  bool isAlone = bucket.size() == 1;
+  Value whole = addTransient(loc, getVector(count, sources.front()));
+  Value sums =
+      isAlone ? targets.front()
+              : addTransient(loc, getVector(count / rows, targets.front()));
+  concatenate(loc, sources, rows, whole, Stream::Compute);
+  plan::CommandOpInterface last = Plan::create(
+      builder, loc, communicator.getValue(), first.getDivide(), first.getVia(),
+      whole, sums, isAlone ? first.getUnitAttr() : FlatSymbolRefAttr(),
+      IntegerAttr(), role, stream);
+  if (!isAlone)
+    last = split(loc, sums, 1, targets, stream);
+  for (Op op : bucket)
+    reductions[op.getFuture()] = last;
+}
+
+template void
+Lowering::reduceCopied<plan::ReduceScatterOp>(AsyncReduceScatterOp first,
+                                              FlatSymbolRefAttr communicator,
+                                              int64_t rows, Stream stream);
+template void
+Lowering::reduceCopied<plan::AllReduceOp>(AsyncAllReduceOp first,
+                                          FlatSymbolRefAttr communicator,
+                                          int64_t rows, Stream stream);

@@ -1,0 +1,103 @@
+//===- Lowering.h - A function becomes a program ----------------*- C++ -*-===//
+//
+// Goes through one function of the scheduled level: every value gets a buffer,
+// every operation its commands, in the order of the block. Its parts are in
+// files of their own: arguments and results (Placement.cpp), collectives that
+// are copied into one buffer (CopiedBuckets.cpp), and all else.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_CONVERSION_FSDPTOPLAN_LOWERING_H
+#define FSDP_LIB_CONVERSION_FSDPTOPLAN_LOWERING_H
+
+#include "StepToProgram.h"
+
+namespace fsdp::detail {
+
+/// Goes through one function.
+class Lowering {
+public:
+  Lowering(mlir::func::FuncOp func, Tables &tables, plan::ProgramOp program)
+      : func(func), tables(tables), isInit(program.getInit()),
+        builder(mlir::OpBuilder::atBlockEnd(&program.getBody().front())),
+        role(isInit ? plan::Role::Init : plan::Role::Forward) {}
+
+  mlir::LogicalResult run();
+
+private:
+  mlir::LogicalResult lowerArgument(mlir::BlockArgument argument);
+  mlir::LogicalResult lower(aten::CallOp op);
+  mlir::LogicalResult lower(AsyncUnshardOp op);
+  mlir::LogicalResult lower(AsyncWaitOp op);
+  mlir::LogicalResult lower(AsyncReshardOp op);
+  mlir::LogicalResult lower(PieceOp op);
+  mlir::LogicalResult lower(ViewOp op);
+  mlir::LogicalResult lower(FlattenGradsOp op);
+  mlir::LogicalResult lower(AsyncReduceScatterOp op);
+  mlir::LogicalResult lower(AsyncAllReduceOp op);
+  mlir::LogicalResult lower(AdamWOp op);
+  mlir::LogicalResult lower(SGDOp op);
+  mlir::LogicalResult lower(mlir::func::ReturnOp op);
+
+  /// What is gathered as one and copied out at the first wait.
+  struct CopiedGather {
+    llvm::SmallVector<AsyncUnshardOp> launches;
+    mlir::Value whole;
+    plan::Role role;
+  };
+
+  void setPhase(aten::Phase phase);
+  void setInsertionPointBefore(mlir::IntegerAttr group);
+  void addAfter(AsyncUnshardOp op, mlir::Value target);
+  void gatherCopied(AsyncUnshardOp first, mlir::FlatSymbolRefAttr communicator);
+  void copyOut(const CopiedGather &gather);
+  template <typename Plan, typename Op>
+  void reduceCopied(Op first, mlir::FlatSymbolRefAttr communicator,
+                    int64_t rows, Stream stream);
+  void concatenate(mlir::Location loc, llvm::ArrayRef<mlir::Value> sources,
+                   int64_t rows, mlir::Value target, Stream stream);
+  plan::LaunchOp split(mlir::Location loc, mlir::Value source, int64_t rows,
+                       llvm::ArrayRef<mlir::Value> targets, Stream stream);
+  mlir::Value asRows(mlir::Value vector, int64_t rows);
+  void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
+  mlir::FailureOr<mlir::Value> getDestination(unsigned index,
+                                              mlir::Value value);
+
+  void copy(mlir::Location loc, mlir::Value source, mlir::Value target,
+            Stream stream) {
+    if (source != target)
+      plan::CopyOp::create(builder, loc, source, target, role, stream);
+  }
+  /// The program, as the owner of its inputs, outputs and loss.
+  mlir::FlatSymbolRefAttr getOwner() {
+    return mlir::FlatSymbolRefAttr::get(func);
+  }
+  mlir::Value addTransient(mlir::Location loc, mlir::RankedTensorType type) {
+    return tables.addBuffer(loc, plan::BufferRole::Transient, type);
+  }
+  plan::BufferOp getState(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
+                          llvm::StringRef kind, ShardType type) {
+    return tables.getState(
+        op->getLoc(),
+        StateAttr::get(builder.getContext(), unit, builder.getStringAttr(kind)),
+        type);
+  }
+
+  mlir::func::FuncOp func;
+  Tables &tables;
+  bool isInit;
+  mlir::OpBuilder builder;
+  /// That of the latest operation with a phase: some have none.
+  plan::Role role;
+  /// Where each value is, and the role of the command that puts it there.
+  llvm::DenseMap<mlir::Value, mlir::Value> buffers;
+  llvm::DenseMap<mlir::Value, plan::Role> roles;
+  /// The commands of reductions, by their futures.
+  llvm::DenseMap<mlir::Value, plan::CommandOpInterface> reductions;
+  /// By the futures.
+  llvm::DenseMap<mlir::Value, CopiedGather> copiedGathers;
+};
+
+} // namespace fsdp::detail
+
+#endif // FSDP_LIB_CONVERSION_FSDPTOPLAN_LOWERING_H
