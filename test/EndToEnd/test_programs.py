@@ -1,5 +1,6 @@
 """Several captured graphs over one set of parameters: an evaluation, and a second training shape."""
 
+import copy
 import json
 import re
 import warnings
@@ -8,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import succeed, tool
+from safetensors.torch import save_file
 
 import fsdp_mlir
 
@@ -69,6 +71,8 @@ def graphs(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
     model = request.param()
+    (folder / "kind").write_text(request.param.__name__)
+    torch.save(model, folder / "model.pt")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, count, size in (("train", 2, 6), ("long", 3, 8), ("eval", 4, 6)):
@@ -146,3 +150,68 @@ def test_names_of_programs(graphs, tmp_path, name, sentence):
 @pytest.mark.parametrize("name", ["init", "root", "mesh", "plan", "shard", "step.source"])
 def test_no_name_means_anything(graphs, tmp_path, name):
     succeed("fsdp-plan", graphs / "train.pt2", "--program", f"{name}={graphs}/eval.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+
+
+def write_batches(kind, path, batches, count, size):
+    """`batches` of the model's inputs, as --data takes them; and the same as a list."""
+    every = [kind.data(count, size) for _ in range(batches)]
+    save_file({f"in_{i}": torch.stack(tensors) for i, tensors in enumerate(zip(*every))}, path)
+    return every
+
+
+def eager(model, train, evaluation, ranks):
+    """PyTorch's losses of each step, and after each step those of all evaluations: each rank has its own batches and buffers."""
+    replicas = [copy.deepcopy(model) for _ in range(ranks)]
+    optimizers = [torch.optim.AdamW(replica.parameters(), lr=1e-3) for replica in replicas]
+    losses, evaluated = [], []
+    for step in range(0, len(train), ranks):
+        own = []
+        for rank, replica in enumerate(replicas):
+            replica.train().zero_grad()
+            loss = replica(*train[step + rank])
+            loss.backward()
+            own.append(loss.item())
+        for shared in zip(*(replica.parameters() for replica in replicas)):
+            mean = sum(parameter.grad for parameter in shared) / ranks
+            for parameter in shared:
+                parameter.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(sum(own) / ranks)
+        with torch.no_grad():
+            found = [replicas[i % ranks].eval()(*batch).item() for i, batch in enumerate(evaluation)]
+        evaluated.append(sum(found) / len(found))
+    return losses, evaluated
+
+
+# Losses of both are PyTorch's; and training does not notice that there was an evaluation.
+@pytest.mark.parametrize("options", ["--ranks 2", "--ranks 2 --strategy shard_grad_op --schedule fsdp1", "--ranks 1"])
+def test_evaluation_between_steps(graphs, tmp_path, options):
+    kind = next(kind for kind in MODELS if kind.__name__ == (graphs / "kind").read_text())
+    model = torch.load(graphs / "model.pt", weights_only=False)
+    ranks = int(options.split()[1])
+    torch.manual_seed(2)
+    train = write_batches(kind, tmp_path / "train.safetensors", 3 * ranks, 2, 6)
+    evaluation = write_batches(kind, tmp_path / "eval.safetensors", 2 * ranks, 4, 6)
+    succeed("fsdp-plan", graphs / "train.pt2", "--program", f"eval={graphs}/eval.pt2", *options.split(), "-o", tmp_path / "p.plan")
+    command = ["fsdp-run", tmp_path / "p.plan", "--weights", graphs / "train.pt2", "--data", tmp_path / "train.safetensors", "--steps", 3, "--json"]
+    alone = [row["loss"] for row in map(json.loads, succeed(*command).stdout.splitlines()) if "loss" in row]
+    rows = list(map(json.loads, succeed(*command, "--eval-data", tmp_path / "eval.safetensors", "--eval-every", 1).stdout.splitlines()))
+    assert [row["loss"] for row in rows if "loss" in row] == alone
+    losses, evaluated = eager(model, train, evaluation, ranks)
+    tolerance = 0.02 if kind is Precise else 1e-4
+    assert alone[:3] == pytest.approx(losses, rel=tolerance)
+    assert [row["eval_loss"] for row in rows if "eval_loss" in row] == pytest.approx(evaluated, rel=tolerance)
+
+
+# A second shape trains the same shards, with the same states.
+def test_a_second_shape_trains(graphs, tmp_path):
+    kind = next(kind for kind in MODELS if kind.__name__ == (graphs / "kind").read_text())
+    model = torch.load(graphs / "model.pt", weights_only=False)
+    train = write_batches(kind, tmp_path / "long.safetensors", 4, 3, 8)
+    succeed("fsdp-plan", graphs / "train.pt2", "--program", f"long={graphs}/long.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+    rows = map(json.loads, succeed("fsdp-run", tmp_path / "p.plan", "--weights", graphs / "train.pt2", "--program", "long",
+                                   "--data", tmp_path / "long.safetensors", "--steps", 2, "--json").stdout.splitlines())
+    found = [row["loss"] for row in rows if "loss" in row][:2]
+    losses, _ = eager(model, train, [train[0]], 2)
+    assert found == pytest.approx(losses, rel=0.02 if kind is Precise else 1e-4)
