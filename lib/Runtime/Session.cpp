@@ -291,6 +291,8 @@ Session::Session(const planfile::Plan &plan, RankRange ranks,
   if (options.timeout < std::chrono::milliseconds(1))
     throw Error("expected a time-out of at least 0.001 s, found " +
                 spellSeconds(options.timeout));
+  if (!options.store && ranks.count == worldSize)
+    options.store = makeLocalStore();
   if (!options.backend)
     checkMemory(plan, ranks.count);
   else if (options.overlap)

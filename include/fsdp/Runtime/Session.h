@@ -86,7 +86,7 @@ struct Roles {
 struct SessionOptions {
   /// The kind of device; null: CPU, local.
   std::unique_ptr<Backend> backend;
-  /// Where sessions of one run meet; not needed by one that has all ranks.
+  /// Where sessions of one run meet. Null, for one that has all ranks: in memory.
   std::shared_ptr<Store> store;
   /// The index of the device on this machine.
   unsigned device = 0;

@@ -4,6 +4,7 @@
 // reads and writes, so that a wait that is missing in a plan is a data race.
 //
 //===----------------------------------------------------------------------===//
+#include "SharedBackend.h"
 #include "Support/TestPlan.h"
 #include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Runtime/Session.h"
@@ -13,13 +14,18 @@
 using namespace fsdp;
 using test::TestPlan;
 
-/// On 4 ranks, with zeros for inputs and parameters.
+/// With zeros for inputs and parameters.
+static void train(const planfile::Plan &plan, RankRange ranks,
+                  SessionOptions options) {
+  Session session(plan, ranks, std::move(options));
+  for (unsigned step = 0; step != 50; ++step)
+    session.run();
+}
+
 static void train(const planfile::Plan &plan) {
   SessionOptions options;
   options.overlap = true;
-  Session session(plan, 4, std::move(options));
-  for (unsigned step = 0; step != 50; ++step)
-    session.run();
+  train(plan, 4, std::move(options));
 }
 
 /// Not verified.
@@ -29,6 +35,24 @@ static void train(TestPlan plan) {
 }
 
 TEST(Race, NoneInAPlanWithAllItsWaits) { train(test::makeOverlappingPlan(4)); }
+
+// Their runs are not joined: what one writes between two of them, the other may
+// still read.
+TEST(Race, NoneBetweenSessions) {
+  for (TestPlan plan : {test::makeSmallPlan(4), test::makeOverlappingPlan(4)}) {
+    std::vector<std::uint8_t> bytes = plan.flatbuffer();
+    std::shared_ptr<Backend> backend = makeLocalBackend(4);
+    std::shared_ptr<Store> store = makeLocalStore();
+    auto errors = test::runBoth([&](RankRange ranks) {
+      SessionOptions options;
+      options.backend = std::make_unique<test::SharedBackend>(backend);
+      options.store = store;
+      train(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
+    });
+    for (const std::optional<Error> &error : errors)
+      EXPECT_FALSE(error) << error->what();
+  }
+}
 
 // What fsdp-plan has made of a model. scripts/check.sh names the plan.
 TEST(Race, NoneInACompiledPlan) {
