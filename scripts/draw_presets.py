@@ -1,6 +1,6 @@
-"""Draws the timelines of docs/schedules.md: each preset on four units, predicted and, where fsdp-run can trace, measured.
+"""Draws the timelines of docs/schedules.md on one sheet: each preset on four units, predicted and measured.
 
-Needs the gcc build; takes a minute. Example: python scripts/draw_presets.py docs
+Needs the gcc build; takes a minute. Example: python scripts/draw_presets.py docs/timelines.svg
 """
 
 import argparse
@@ -25,27 +25,24 @@ WIDTH, BATCH, STEPS, BATCHES = 1024, 32, 300, 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, help="where the SVG files go")
+    parser.add_argument("output", type=pathlib.Path, metavar="FILE.svg", help="where the picture goes")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "gcc", help="build folder of our tools")
     arguments = parser.parse_args()
     bin = arguments.build / "bin"
-    traces_runs = (bin / "fsdp-run").exists() and "--trace" in subprocess.run([bin / "fsdp-run", "--help"], capture_output=True, text=True).stdout
-
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         torch.manual_seed(0)
         torch.export.save(fsdp_mlir.capture(Chain(4, WIDTH), (torch.randn(BATCH, WIDTH),)), folder / "chain.pt2")
         save_file({"in_0": torch.randn(2 * BATCHES, BATCH, WIDTH)}, folder / "data.safetensors")
+        traces = []
         for preset in PRESETS:
             subprocess.run([bin / "fsdp-plan", folder / "chain.pt2", "--ranks", "2", "--wrap", r"scope:u\.\d+", "--schedule", preset,
                             "--trace", folder / "predicted.json", "-o", folder / "step.plan"], check=True, stdout=subprocess.DEVNULL)
-            names = ["predicted"]
-            if traces_runs:
-                subprocess.run([bin / "fsdp-run", folder / "step.plan", "--weights", folder / "chain.pt2", "--data", folder / "data.safetensors",
-                                "--steps", str(STEPS), "--overlap", "--trace", folder / "measured.json"], check=True, stdout=subprocess.DEVNULL)
-                names.append("measured")
-            traces = [Trace(f"{preset}, {name}", json.loads((folder / f"{name}.json").read_text())["traceEvents"]) for name in names]
-            (arguments.folder / f"timeline-{preset}.svg").write_text(draw(traces))
+            subprocess.run([bin / "fsdp-run", folder / "step.plan", "--weights", folder / "chain.pt2", "--data", folder / "data.safetensors",
+                            "--steps", str(STEPS), "--overlap", "--trace", folder / "measured.json"], check=True, stdout=subprocess.DEVNULL)
+            for name in "predicted", "measured":
+                traces.append(Trace(f"{preset}, {name}", json.loads((folder / f"{name}.json").read_text())["traceEvents"]))
+        arguments.output.write_text(draw(traces, columns=2))
 
 
 if __name__ == "__main__":

@@ -148,41 +148,88 @@ private:
     }
   }
 
+  /// Bytes of the arena by what they are for: the names are those of
+  /// `fsdp-plan --trace`.
+  using Kinds = std::map<std::string, std::int64_t>;
+
+  /// What outlives a program, which is alive all the time.
+  Kinds getPersistent() const {
+    Kinds kinds;
+    std::int64_t rest = static_cast<std::int64_t>(plan->persistent_bytes());
+    for (std::uint32_t i = 0; i != plan->buffers()->size(); ++i) {
+      const planfile::Buffer &buffer = *plan->buffers()->Get(i);
+      bool isShard = buffer.role() == planfile::BufferRole::Shard;
+      if (buffer.root() != i ||
+          (!isShard && buffer.role() != planfile::BufferRole::OptimizerState))
+        continue;
+      auto bytes = static_cast<std::int64_t>(getBytes(plan, i));
+      kinds[isShard ? "shards" : "optimizer"] += bytes;
+      rest -= bytes;
+    }
+    kinds["other"] = rest;
+    return kinds;
+  }
+
+  /// A run of a program's use of a buffer that owns bytes.
+  struct Life {
+    double begin, end;
+    planfile::Role first, last;
+    bool isGathered = false;
+  };
+
   /// A buffer is alive from its first command to its last.
   void writeMemory() {
-    std::map<std::pair<Run, std::uint32_t>, std::pair<double, double>> lives;
-    for (const Span &span : spans)
-      if (!span.isDrain)
-        for (std::uint32_t buffer : getFacts(plan, commandOf(span)).buffers) {
-          std::uint32_t root = plan->buffers()->Get(buffer)->root();
-          root = root == planfile::none ? buffer : root;
-          const planfile::Buffer &owner = *plan->buffers()->Get(root);
-          if (owner.space() != planfile::Space::Device ||
-              owner.offset() < plan->persistent_bytes())
-            continue;
-          auto [life, isNew] =
-              lives.try_emplace({runOf(span), root}, span.begin, span.end);
-          life->second.first = std::min(life->second.first, span.begin);
-          life->second.second = std::max(life->second.second, span.end);
-        }
-    std::map<std::pair<unsigned, double>, std::int64_t> changes;
+    std::map<std::pair<Run, std::uint32_t>, Life> lives;
+    for (const Span &span : spans) {
+      if (span.isDrain)
+        continue;
+      const planfile::Command &command = commandOf(span);
+      const auto *gather = command.step_as_AllGather();
+      for (std::uint32_t buffer : getFacts(plan, command).buffers) {
+        std::uint32_t root = plan->buffers()->Get(buffer)->root();
+        root = root == planfile::none ? buffer : root;
+        const planfile::Buffer &owner = *plan->buffers()->Get(root);
+        if (owner.space() != planfile::Space::Device ||
+            owner.offset() < plan->persistent_bytes())
+          continue;
+        auto [entry, isNew] = lives.try_emplace(
+            {runOf(span), root},
+            Life{span.begin, span.end, command.role(), command.role()});
+        Life &life = entry->second;
+        life.begin = std::min(life.begin, span.begin);
+        life.first = std::min(life.first, command.role());
+        life.end = std::max(life.end, span.end);
+        life.last = std::max(life.last, command.role());
+        life.isGathered |= gather && gather->target() == buffer;
+      }
+    }
+    std::map<std::pair<unsigned, double>, Kinds> changes;
     for (const auto &[key, life] : lives) {
       auto bytes = static_cast<std::int64_t>(getBytes(plan, key.second));
+      bool isKept = life.first == planfile::Role::Forward &&
+                    life.last != planfile::Role::Forward;
+      const char *kind = life.isGathered ? "gathered"
+                         : isKept        ? "activations"
+                                         : "temporaries";
       unsigned rank = std::get<0>(key.first);
-      changes[{rank, life.first}] += bytes;
-      changes[{rank, life.second}] -= bytes;
+      changes[{rank, life.begin}][kind] += bytes;
+      changes[{rank, life.end}][kind] -= bytes;
     }
-    std::map<unsigned, std::int64_t> alive;
-    for (auto [key, change] : changes) {
-      std::int64_t &bytes =
-          alive
-              .try_emplace(key.first,
-                           static_cast<std::int64_t>(plan->persistent_bytes()))
-              .first->second;
-      bytes += change;
+    std::map<unsigned, Kinds> alive;
+    for (const auto &[key, change] : changes) {
+      Kinds &kinds =
+          alive.try_emplace(key.first, getPersistent()).first->second;
+      for (const auto &[kind, bytes] : change)
+        kinds[kind] += bytes;
+      std::int64_t total = 0;
+      std::string arguments;
+      for (const auto &[kind, bytes] : kinds) {
+        total += bytes;
+        arguments += ", \"" + kind + "\": " + std::to_string(bytes);
+      }
       add(place("C", key.first, 0, key.second) +
           ", \"name\": \"arena\", \"args\": {\"bytes alive\": " +
-          std::to_string(bytes) + "}");
+          std::to_string(total) + arguments + "}");
     }
   }
 

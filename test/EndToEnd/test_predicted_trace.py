@@ -36,6 +36,9 @@ def test_trace_says_what_is_planned(model, schedule, tmp_path):
         assert any(e["ts"] == ends[i]["ts"] and e["tid"] == ends[i]["tid"] for e in slices)
     counts = [e["args"]["bytes alive"] for e in events if e["ph"] == "C"]
     assert counts[-1] == min(counts) < max(counts)
+    kinds = [e["args"] for e in events if e["ph"] == "C"]
+    assert all(sum(args.values()) == 2 * args["bytes alive"] for args in kinds)  # the rest adds up to it
+    assert {"shards", "optimizer", "gathered", "activations", "temporaries"} <= set(kinds[-1])
 
 
 # What was measured takes the place of what is predicted, and list scheduling answers to it.

@@ -53,6 +53,10 @@ def test_trace_counts_bytes(recorded):
     counts = [e["args"]["bytes alive"] for e in trace["traceEvents"] if e["ph"] == "C"]
     assert counts and report["memory"]["persistent_bytes"] <= min(counts)
     assert max(counts) <= report["memory"]["arena_bytes"]
+    kinds = [e["args"] for e in trace["traceEvents"] if e["ph"] == "C"]
+    assert all(sum(args.values()) == 2 * args["bytes alive"] for args in kinds)  # the rest adds up to it
+    assert {"shards", "optimizer", "gathered", "activations", "temporaries"} <= set(kinds[-1])
+    assert kinds[0]["optimizer"] == 2 * kinds[0]["shards"]  # of AdamW
 
 
 # What the compiler reads back: each operator and collective with its time and number.

@@ -19,7 +19,7 @@ def trace(*, step=1, pid=0):
         {"ph": "X", **row, "dur": 9.0, "name": "aten::mm", "cat": "forward", "args": {"step": step, "node": "mm_1"}},
         {"ph": "X", **row, "ts": 15.0, "dur": 9.0, "name": "aten::mm", "cat": "backward", "args": {"step": step, "node": "mm_2"}},
         {"ph": "s", **place, "id": 0, "name": "wait"}, {"ph": "f", **row, "ts": 15.0, "id": 0, "name": "wait", "bp": "e"},
-        {"ph": "C", **place, "name": "arena", "args": {"bytes alive": 1 << 20}}]}
+        {"ph": "C", **place, "name": "arena", "args": {"bytes alive": 1 << 20, "shards": 1 << 19, "gathered": 1 << 19}}]}
 
 
 def draw(tmp_path, *traces):
@@ -38,8 +38,8 @@ def test_draws_slices_arrows_and_memory(tmp_path):
     root = ElementTree.fromstring(content)
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["aten::mm (mm_1): 9.0 us", "all_gather h.<0> (forward): 10.0 us", "aten::mm (mm_2): 9.0 us"] * 2
-    assert content.count('class="arrow"') == content.count('class="memory"') == 2
-    assert "trace 0: 24.0 us" in content and "1.0 MiB" in content
+    assert content.count('class="arrow" marker-end') == 2 and content.count('class="memory"') == 4
+    assert "trace 0: 24.0 us, peak 1.0 MiB" in content and content.count(">h.&lt;0&gt;</text>") == 2
 
 
 def test_rejects_a_trace_without_slices(tmp_path):

@@ -190,22 +190,64 @@ void TraceWriter::writeArrows(uint32_t number) {
   }
 }
 
+/// Bytes by what they are for: the names are those of `fsdp-run --trace`.
+using Kinds = std::map<std::string, int64_t>;
+
+/// What is there all the time: the arguments.
+static Kinds getPersistent(Block &block, int64_t bytes) {
+  Kinds kinds;
+  auto step = cast<func::FuncOp>(block.getParentOp());
+  for (BlockArgument argument : block.getArguments())
+    if (isa<ShardType>(argument.getType())) {
+      auto state = step.getArgAttrOfType<StateAttr>(
+          argument.getArgNumber(), FSDPDialect::getStateAttrName());
+      bool isState = state && state.getKind() != StateAttr::getParameterKind();
+      int64_t size = getMemoryBytes(argument.getType());
+      kinds[isState ? "optimizer" : "shards"] += size;
+      bytes -= size;
+    }
+  kinds["other"] = bytes;
+  return kinds;
+}
+
+/// What a value of the step is for.
+static const char *getKind(const MemoryLife &life, Operation *last) {
+  Type type = life.value.getType();
+  if (auto future = dyn_cast<FutureType>(type))
+    type = future.getValueType();
+  if (isa<GatheredType>(type))
+    return "gathered";
+  Operation *first = life.value.getDefiningOp();
+  bool isKept =
+      first && getRole(first) == "forward" && getRole(last) != "forward";
+  return isKept ? "activations" : "temporaries";
+}
+
 /// A buffer is alive from the launch of what makes it to the end of what
 /// releases it.
 void TraceWriter::writeMemory() {
-  std::map<int64_t, int64_t> changes;
-  for (const scheduling::Buffer &buffer : step.problem.buffers) {
-    changes[schedule.issue[buffer.from]] += buffer.bytes;
-    changes[getEnd(buffer.until)] -= buffer.bytes;
+  std::map<int64_t, Kinds> changes;
+  for (auto [buffer, life] :
+       llvm::zip_equal(step.problem.buffers, step.buffers)) {
+    const char *kind = getKind(life, step.operations[buffer.until].front());
+    changes[schedule.issue[buffer.from]][kind] += buffer.bytes;
+    changes[getEnd(buffer.until)][kind] -= buffer.bytes;
   }
-  int64_t bytes = step.persistentBytes;
-  for (auto [time, change] : changes) {
-    if (change == 0)
-      continue;
-    bytes += change;
+  Kinds alive = getPersistent(*step.operations.front().front()->getBlock(),
+                              step.persistentBytes);
+  for (const auto &[time, change] : changes) {
+    for (const auto &[kind, bytes] : change)
+      alive[kind] += bytes;
+    Object arguments;
+    int64_t total = 0;
+    for (const auto &[kind, bytes] : alive) {
+      arguments[kind] = bytes;
+      total += bytes;
+    }
+    arguments["bytes alive"] = total;
     Object event = place("C", 0, time);
     event["name"] = "arena";
-    event["args"] = Object{{"bytes alive", bytes}};
+    event["args"] = std::move(arguments);
     add(std::move(event));
   }
 }
