@@ -65,7 +65,8 @@ def spell_time(microseconds: float) -> str:
 
 def slices_of(trace: Trace, tops: dict, left: float, scale: float) -> list[str]:
     """A rectangle for each slice. Collectives are named by their unit, computations where there is room."""
-    shapes, named = [], dict.fromkeys(tops, -1.0)  # where the last name of a row ends
+    shapes, names = [], []
+    named = dict.fromkeys(tops, -1.0)  # where the last name of a row ends
     for event in sorted(trace.slices, key=lambda e: e["ts"]):
         tid = event["tid"]
         x, width, y = left + (event["ts"] - trace.start) * scale, event["dur"] * scale, tops[tid]
@@ -81,9 +82,9 @@ def slices_of(trace: Trace, tops: dict, left: float, scale: float) -> list[str]:
         middle = max(x + width / 2, left + size / 2)
         if not waits and (width > size or isCollective and middle - size / 2 > named[tid]):
             style = ' class="name"' if width > size else ' class="over"'
-            shapes.append(text(middle, y + 14, name, style))
+            names.append(text(middle, y + 14, name, style))
             named[tid] = middle + size / 2
-    return shapes
+    return shapes + names
 
 
 def arrows_of(trace: Trace, tops: dict, left: float, scale: float) -> list[str]:

@@ -170,11 +170,35 @@ private:
     return kinds;
   }
 
+  std::uint32_t getRoot(std::uint32_t buffer) const {
+    return plan->buffers()->Get(buffer)->root();
+  }
+
+  /// The buffers that hold gathered units: targets of all-gathers, and what is
+  /// copied out of one that several units share.
+  std::set<std::uint32_t> findGathered() const {
+    std::set<std::uint32_t> gathered;
+    for (const planfile::Program *program : *plan->programs())
+      for (const planfile::Command *command : *program->commands()) {
+        CommandFacts facts = getFacts(plan, *command);
+        auto isGathered = [&](std::uint32_t buffer) {
+          return gathered.count(getRoot(buffer)) != 0;
+        };
+        if (const auto *gather = command->step_as_AllGather())
+          gathered.insert(getRoot(gather->target()));
+        else if (facts.name == "aten::split_with_sizes_copy.out" &&
+                 std::any_of(facts.buffers.begin(), facts.buffers.end(),
+                             isGathered))
+          for (std::uint32_t buffer : facts.buffers)
+            gathered.insert(getRoot(buffer));
+      }
+    return gathered;
+  }
+
   /// A run of a program's use of a buffer that owns bytes.
   struct Life {
     double begin, end;
     planfile::Role first, last;
-    bool isGathered = false;
   };
 
   /// A buffer is alive from its first command to its last.
@@ -184,10 +208,8 @@ private:
       if (span.isDrain)
         continue;
       const planfile::Command &command = commandOf(span);
-      const auto *gather = command.step_as_AllGather();
       for (std::uint32_t buffer : getFacts(plan, command).buffers) {
-        std::uint32_t root = plan->buffers()->Get(buffer)->root();
-        root = root == planfile::none ? buffer : root;
+        std::uint32_t root = getRoot(buffer);
         const planfile::Buffer &owner = *plan->buffers()->Get(root);
         if (owner.space() != planfile::Space::Device ||
             owner.offset() < plan->persistent_bytes())
@@ -200,17 +222,17 @@ private:
         life.first = std::min(life.first, command.role());
         life.end = std::max(life.end, span.end);
         life.last = std::max(life.last, command.role());
-        life.isGathered |= gather && gather->target() == buffer;
       }
     }
+    std::set<std::uint32_t> gathered = findGathered();
     std::map<std::pair<unsigned, double>, Kinds> changes;
     for (const auto &[key, life] : lives) {
       auto bytes = static_cast<std::int64_t>(getBytes(plan, key.second));
       bool isKept = life.first == planfile::Role::Forward &&
                     life.last != planfile::Role::Forward;
-      const char *kind = life.isGathered ? "gathered"
-                         : isKept        ? "activations"
-                                         : "temporaries";
+      const char *kind = gathered.count(key.second) ? "gathered"
+                         : isKept                   ? "activations"
+                                                    : "temporaries";
       unsigned rank = std::get<0>(key.first);
       changes[{rank, life.begin}][kind] += bytes;
       changes[{rank, life.end}][kind] -= bytes;

@@ -37,7 +37,7 @@ def test_draws_slices_arrows_and_memory(tmp_path):
     content = (tmp_path / "t.svg").read_text()
     root = ElementTree.fromstring(content)
     titles = [e.text for e in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["aten::mm (mm_1): 9.0 us", "all_gather h.<0> (forward): 10.0 us", "aten::mm (mm_2): 9.0 us"] * 2
+    assert titles == ["aten::mm (mm_1): 9.0 us", "all_gather h.<0> (forward): 10.0 us", "aten::mm (mm_2): 9.0 us", "shards", "gathered"] * 2
     assert content.count('class="arrow" marker-end') == 2 and content.count('class="memory"') == 4
     assert "trace 0: 24.0 us, peak 1.0 MiB" in content and content.count(">h.&lt;0&gt;</text>") == 2
 

@@ -6,7 +6,7 @@
 include "mlir/Pass/PassBase.td"
 
 def ConvertFSDPToPlan : Pass<"convert-fsdp-to-plan", "::mlir::ModuleOp"> {
-  let summary = "turn a scheduled step into a plan";
+  let summary = "lower a scheduled step to a plan";
   let description = [{
     One to one: a call becomes a launch, a launched collective a command on its
     stream, and a value a buffer. The waits of the scheduled level vanish: a

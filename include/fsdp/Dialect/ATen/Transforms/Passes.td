@@ -10,7 +10,7 @@
 include "mlir/Pass/PassBase.td"
 
 def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
-  let summary = "say what a plan can't in words that it can";
+  let summary = "rewrite what a plan cannot express";
   let description = [{
     Calls and arguments of the step that mean the same as others, which a plan
     has:
@@ -30,7 +30,7 @@ def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
 }
 
 def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
-  let summary = "let a step captured for one kind of device run on another";
+  let summary = "rewrite a graph that was captured for another device";
   let description = [{
     Device arguments become the new device. Attention, which PyTorch decides at
     capture, becomes the variant of CUDA that takes every element type and a

@@ -42,7 +42,7 @@ defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
 //===----------------------------------------------------------------------===//
 
 def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
-  let summary = "launch the gather of a unit";
+  let summary = "launch an all-gather of a unit";
   let description = [{
     `fsdp.unshard` on the stream `gather`. The memory of the result counts from
     here, not from the wait. With `after`, the gather starts only when the memory
@@ -79,7 +79,7 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
 }
 
 def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter", "Reduce"> {
-  let summary = "launch the reduction of a flat gradient into shards";
+  let summary = "launch a reduce-scatter of a flat gradient";
   let description = [{
     `fsdp.reduce_scatter` on the stream `reduce`.
 
@@ -103,7 +103,7 @@ def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter",
 }
 
 def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"> {
-  let summary = "launch the sum of a value over ranks";
+  let summary = "launch an all-reduce";
   let description = [{
     `fsdp.all_reduce` on the stream `all_reduce`.
 
@@ -141,7 +141,7 @@ class FSDP_EndOp<string mnemonic, list<Trait> traits = []>
 def FSDP_AsyncWaitOp : FSDP_EndOp<"wait", [
     TypesMatchWith<"the value is what the future promises", "future", "value",
                    "::llvm::cast<::fsdp::FutureType>($_self).getValueType()">]> {
-  let summary = "let the compute stream wait for a collective";
+  let summary = "make the compute stream wait for a collective";
   let description = [{
     Consumes the future: it is free of the collective in flight, which is also
     what keeps dead code elimination from dropping a wait whose value is unused.
@@ -165,7 +165,7 @@ def FSDP_AsyncWaitOp : FSDP_EndOp<"wait", [
 }
 
 def FSDP_AsyncReshardOp : FSDP_EndOp<"reshard", [FSDP_MemoryFootprintOpInterface]> {
-  let summary = "end the memory of a gathered unit";
+  let summary = "free a gathered unit";
   let description = [{
     Nothing may use the gathered unit or a view of it from here on, which
     `--fsdp-verify-futures` checks. A later gather may wait for this with `after`.

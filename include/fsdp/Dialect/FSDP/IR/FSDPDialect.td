@@ -92,7 +92,7 @@ class FSDP_Type<string name, string typeMnemonic>
 }
 
 def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
-  let summary = "one rank's piece of a flat tensor";
+  let summary = "one rank's shard of a flat tensor";
   let description = [{
     The flat tensor has `numel` elements and is split into `shards` pieces of equal
     length; a value is one of them. Used for parameters, reduced gradients and
@@ -137,7 +137,7 @@ def FSDP_GatheredType : FSDP_Type<"Gathered", "gathered"> {
 }
 
 def FSDP_FutureType : FSDP_Type<"Future", "future"> {
-  let summary = "the result of a collective in flight";
+  let summary = "the result of a launched collective";
   let description = [{
     Linear: consumed by exactly one `fsdp.async.wait` on every path, which
     `--fsdp-verify-futures` checks.
@@ -158,7 +158,7 @@ def FSDP_FutureType : FSDP_Type<"Future", "future"> {
 
 def FSDP_TokenType : FSDP_Type<"Token", "token">,
     BuildableType<"::fsdp::TokenType::get($_builder.getContext())"> {
-  let summary = "memory of a gathered unit that has been given up";
+  let summary = "a gathered unit has been freed";
   let description = [{
     Result of `fsdp.async.reshard`: what names it starts when all that used the
     gathered unit is done.

@@ -136,7 +136,7 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
 //===----------------------------------------------------------------------===//
 
 def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
-  let summary = "gather the shards of a unit";
+  let summary = "all-gather the shards of a unit";
   let description = [{
     The shards of all ranks of the axes, in order, cast to the compute dtype:
     of the parameter over all axes over which it is sharded, or of what `fsdp.piece`
@@ -203,7 +203,7 @@ def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
 }
 
 def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
-  let summary = "look at one parameter inside a gathered unit";
+  let summary = "a parameter as a view of its gathered unit";
   let description = [{
     Costs nothing: the tensor is memory of the gathered unit. Its type says the
     strides of the parameter, and offset 0.
@@ -234,7 +234,7 @@ def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
 //===----------------------------------------------------------------------===//
 
 def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
-  let summary = "lay gradients out as the flat parameter";
+  let summary = "concatenate gradients into a flat gradient";
   let description = [{
     One place per parameter of the layout, in its order; a parameter without
     gradient has `none`. Places and padding without gradient are 0. Gradients may
@@ -268,7 +268,7 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
 }
 
 def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatter"> {
-  let summary = "sum a flat gradient over ranks and keep one piece";
+  let summary = "reduce-scatter a flat gradient";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, keeps the
     rank's piece, divides by the second divisor and casts to the storage type.
@@ -298,7 +298,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
 }
 
 def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
-  let summary = "sum a value over ranks";
+  let summary = "all-reduce a value";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by
     the second divisor and casts to the result's type. Of a unit, it reduces a
@@ -377,7 +377,7 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure,
 
 def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure,
     AllTypesMatch<["parameter", "gradient", "new_parameter"]>]> {
-  let summary = "update a unit's shard by gradient descent";
+  let summary = "update a unit's shard with SGD";
   let description = [{
     As `torch.optim.SGD`, with the intervals and scalars of `fsdp.adamw`; beta1
     is the momentum, if there is such state.

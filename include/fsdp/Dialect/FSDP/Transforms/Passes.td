@@ -10,12 +10,12 @@
 include "fsdp/Dialect/FSDP/Transforms/Options.td"
 
 def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
-  let summary = "write on each operation how long it takes";
+  let summary = "annotate each operation with its duration";
   let description = [{
     A duration in nanoseconds, `fsdp.cost`, on each operation of the step that
     takes time: calls by floating-point operations and bytes, collectives by the
     bytes of the whole and the ranks of their group, updates by the bytes of the
-    shard. What costs nothing, such as a view, has none.
+    shard. A view has none.
 
     `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
     name of one that is built in. `profile` is a file of `fsdp-run --profile`:
@@ -30,7 +30,7 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
 }
 
 def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
-  let summary = "issue launches where the schedule says";
+  let summary = "move launches to where the schedule says";
   let description = [{
     Each launch with `fsdp.issue` moves to that place of the step, counted from
     0; all other operations keep their order around them.
@@ -40,7 +40,7 @@ def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
 }
 
 def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
-  let summary = "say which unit each parameter belongs to";
+  let summary = "assign each parameter to a unit";
   let description = [{
     Writes `fsdp.unit` on each parameter of the step: the path of a module that
     is a unit, or `root`. A tied parameter belongs to the innermost unit around
@@ -61,7 +61,7 @@ def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
 }
 
 def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
-  let summary = "turn collectives into launches and waits";
+  let summary = "split collectives into launches and waits";
   let description = [{
     Each collective becomes a launch in its place, and a wait in front of the
     first use of its result: for a gather, that is directly after the launch. A
@@ -164,7 +164,7 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
 }
 
 def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
-  let summary = "say when the backward waits for reductions";
+  let summary = "choose when the backward waits for reductions";
   let description = [{
     A reduction is launched as soon as the last gradient of its unit is there,
     and waited for where its result is first used: by the update of its unit.
@@ -180,7 +180,7 @@ def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
 }
 
 def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
-  let summary = "launch gathers before they are needed";
+  let summary = "launch all-gathers before they are needed";
   let description = [{
     In the backward, the target of a unit is the unit before it in the order in
     which units end in the forward, as in FSDP1, if its gather is still to come.
@@ -201,7 +201,7 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
 }
 
 def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
-  let summary = "compute again what the backward reads of the forward";
+  let summary = "recompute activations in the backward";
   let description = [{
     What the backward reads of the forward of a scope is computed a second time,
     in phase `recompute`, in front of its first use there: from what enters the
@@ -224,7 +224,7 @@ def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
 }
 
 def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
-  let summary = "say what stays gathered after the forward";
+  let summary = "choose what stays gathered after the forward";
   let description = [{
     With `reshard-after-forward=true`, what is gathered in the forward is freed where the
     forward ends with it, and the backward gathers it again: each unit but the
@@ -245,7 +245,7 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
 }
 
 def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
-  let summary = "decide when collectives are issued";
+  let summary = "schedule collectives by their costs";
   let description = [{
     Makes a scheduling problem of the step, with the durations that
     `--fsdp-annotate-costs` has written, and writes the place at which each
@@ -312,7 +312,7 @@ def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> 
 }
 
 def VerifyFuturesPass : Pass<"fsdp-verify-futures", "::mlir::ModuleOp"> {
-  let summary = "check that what is launched is waited for, and memory used in time";
+  let summary = "check futures, and that gathered units are used before they are freed";
   let description = [{
     On every path, each future is consumed exactly once and each gathered unit
     ends at most once, and is used, also through views, only before. A shard that
@@ -330,7 +330,7 @@ def VerifyLogicalPass : Pass<"fsdp-verify-logical", "::mlir::ModuleOp"> {
 }
 
 def VerifyMemoryPass : Pass<"fsdp-verify-memory", "::mlir::ModuleOp"> {
-  let summary = "check that the step fits into a budget of memory";
+  let summary = "check that the step fits into a memory budget";
   let description = [{
     Counts the arguments, and what is alive at each operation: a gathered unit
     from its launch to its reshard, anything else from where it is made to the
@@ -344,7 +344,7 @@ def VerifyMemoryPass : Pass<"fsdp-verify-memory", "::mlir::ModuleOp"> {
 }
 
 def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
-  let summary = "check that every rank launches the same collectives in one order";
+  let summary = "check that all ranks launch the same collectives in the same order";
   let description = [{
     The block is the order of issue. All ranks take the same way to a collective:
     no control around it depends on what may differ from rank to rank. Launches of

@@ -75,7 +75,7 @@ class Plan_Collective<string mnemonic>
     : Plan_Move<mnemonic, [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
 
 def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
-  let summary = "concatenate the sources of all ranks of a group";
+  let summary = "all-gather: concatenate the sources of a group";
   let description = [{
     Example:
 
@@ -99,7 +99,7 @@ def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
 }
 
 def Plan_PieceOp : Plan_Collective<"piece"> {
-  let summary = "keep this rank's piece of what its group has";
+  let summary = "keep this rank's piece of a gathered buffer";
   let description = [{
     The target becomes the piece of the source that an all_gather of the group
     would take from this rank. Nothing is sent.
@@ -134,7 +134,7 @@ class Plan_Reduction<string mnemonic> : Plan_Collective<mnemonic> {
 }
 
 def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
-  let summary = "sum the sources of a group and keep this rank's piece";
+  let summary = "reduce-scatter: sum the sources of a group, keep this rank's shard";
   let description = [{
     The target becomes this rank's piece of the sum of the sources, each divided
     by `pre`; summed in `via`, divided by `post`, cast to the target's type.
@@ -154,7 +154,7 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
 }
 
 def Plan_AllReduceOp : Plan_Reduction<"all_reduce"> {
-  let summary = "sum the sources of a group";
+  let summary = "all-reduce: sum the sources of a group";
   let description = [{
     As `plan.reduce_scatter`, but every rank gets the whole sum. Source and
     target may be the same buffer.
@@ -272,7 +272,7 @@ def Plan_CopyOp : Plan_Move<"copy"> {
 }
 
 def Plan_RecordOp : Plan_Command<"record"> {
-  let summary = "mark a point on a stream";
+  let summary = "record an event on a stream";
   let description = [{
     The event happens when all commands before it on its stream are done.
 
@@ -289,7 +289,7 @@ def Plan_RecordOp : Plan_Command<"record"> {
 }
 
 def Plan_WaitOp : Plan_Command<"wait"> {
-  let summary = "hold a stream until an event has happened";
+  let summary = "make a stream wait for an event";
   let description = [{
     Example:
 

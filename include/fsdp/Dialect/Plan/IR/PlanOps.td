@@ -67,7 +67,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
 }
 
 def Plan_CommunicatorOp : Plan_Op<"communicator", [Symbol, HasParent<"ModuleOp">]> {
-  let summary = "groups of ranks that communicate";
+  let summary = "groups of ranks with one order of collectives";
   let description = [{
     The ranks of a group agree in all coordinates of the mesh but those of the
     listed axes.
@@ -122,7 +122,7 @@ def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
 def Plan_BufferOp : Plan_Op<"buffer", [
     HasParent<"ModuleOp">, DeclareOpInterfaceMethods<SymbolUserOpInterface>,
     DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
-  let summary = "memory of its own";
+  let summary = "a buffer that owns bytes";
   let description = [{
     A buffer that owns bytes. Its role says what puts the first content in and
     what reads the last:
@@ -191,7 +191,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
 
 def Plan_ViewOp : Plan_Op<"view", [
     Pure, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
-  let summary = "another window on the bytes of a buffer";
+  let summary = "a view of a buffer";
   let description = [{
     `at` is in bytes from the first element of the buffer.
 

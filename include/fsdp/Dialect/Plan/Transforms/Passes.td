@@ -10,7 +10,7 @@
 include "mlir/Pass/PassBase.td"
 
 def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
-  let summary = "order across streams what depends on each other";
+  let summary = "insert events between streams";
   let description = [{
     A command that reads what another stream writes, writes what another stream
     reads or writes, or writes into a place that another stream has used, waits
@@ -25,7 +25,7 @@ def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
 }
 
 def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
-  let summary = "give every buffer its place in the arena";
+  let summary = "assign an offset in the arena to every buffer";
   let description = [{
     What outlives a program comes first, side by side. After it lie the buffers
     that live inside one program, from the first command that touches them to the
@@ -40,7 +40,7 @@ def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
 }
 
 def FoldCopies : Pass<"plan-fold-copies", "::fsdp::plan::ModuleOp"> {
-  let summary = "let commands write where their result is needed";
+  let summary = "write results where they would be copied to";
   let description = [{
     Where a whole buffer is copied into a window of the same sizes, strides and
     type, and nobody else touches the window while the buffer is alive, the
@@ -56,7 +56,7 @@ def FoldCopies : Pass<"plan-fold-copies", "::fsdp::plan::ModuleOp"> {
 }
 
 def FoldViews : Pass<"plan-fold-views", "::fsdp::plan::ModuleOp"> {
-  let summary = "turn views into windows";
+  let summary = "turn launches of views into views of buffers";
   let description = [{
     The results of a launch whose operator returns a view become windows on the
     operand's bytes, where their types say: offsets there count from the start of
@@ -68,7 +68,7 @@ def FoldViews : Pass<"plan-fold-views", "::fsdp::plan::ModuleOp"> {
 }
 
 def SelectKernels : Pass<"plan-select-kernels", "::fsdp::plan::ModuleOp"> {
-  let summary = "choose the operators that the plan runs";
+  let summary = "choose the kernel of each launch";
   let description = [{
     An operator with an `out` overload that has a kernel of its own on the device
     of the plan becomes that overload; one with an equivalent that writes in
@@ -82,10 +82,10 @@ def SelectKernels : Pass<"plan-select-kernels", "::fsdp::plan::ModuleOp"> {
 }
 
 def Verify : Pass<"plan-verify", "::fsdp::plan::ModuleOp"> {
-  let summary = "prove that the plan does what its model means";
+  let summary = "prove that the plan computes what its model does";
   let description = [{
-    Makes the plan file of the plan and runs its programs over numbers that
-    stand for values: every read must find what was last written to its own
+    Translation validation: exports the plan file and executes its programs
+    symbolically, on value numbers. Every read must find what was last written to its own
     buffer, wholly and in an order that the events enforce; collectives of
     groups that share ranks must be in one order; and what is left at the end
     must have the numbers that `plan.meaning` says, if there are any.
