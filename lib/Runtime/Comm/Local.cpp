@@ -2,6 +2,7 @@
 #include "Local.h"
 
 #include "../DTypes.h"
+#include "../Tsan.h"
 #include "Reduce.h"
 
 #include <algorithm>
@@ -11,6 +12,18 @@ using namespace fsdp;
 
 /// Slices of an all_reduce start at multiples of this many elements.
 static constexpr std::size_t sliceElements = 64;
+
+/// Reads memory of a peer.
+static void copyPeer(std::byte *target, const std::byte *source,
+                     std::size_t bytes) {
+#ifdef FSDP_TSAN
+  // What memcpy reads and writes is not seen while uninstrumented modules are
+  // ignored.
+  __tsan_read_range(const_cast<std::byte *>(source), bytes);
+  __tsan_write_range(target, bytes);
+#endif
+  std::memcpy(target, source, bytes);
+}
 
 struct fsdp::LocalGroup {
   struct Member {
@@ -102,7 +115,7 @@ private:
       const std::byte *source = group.members[peer].collectives[which].source;
       std::byte *target = mine.target + peer * bytes;
       if (source != target)
-        std::memcpy(target, source, bytes);
+        copyPeer(target, source, bytes);
     }
   }
 
@@ -131,9 +144,9 @@ private:
       std::size_t at = begin(peer), count = begin(peer + 1) - at;
       // Even for nothing: the peer must have read this rank's source.
       await(group.members[peer].posted, sequence, peer, "sum its part");
-      std::memcpy(mine.target + at * item,
-                  group.members[peer].collectives[which].target + at * item,
-                  count * item);
+      copyPeer(mine.target + at * item,
+               group.members[peer].collectives[which].target + at * item,
+               count * item);
     }
   }
 

@@ -39,7 +39,14 @@ TEST(Race, NoneInAPlanWithAllItsWaits) { train(test::makeOverlappingPlan(4)); }
 // Their runs are not joined: what one writes between two of them, the other may
 // still read.
 TEST(Race, NoneBetweenSessions) {
-  for (TestPlan plan : {test::makeSmallPlan(4), test::makeOverlappingPlan(4)}) {
+  for (bool writesFirst : {false, true}) {
+    TestPlan plan = test::makeOverlappingPlan(4);
+    if (writesFirst) { // the source of the run before, ahead of any wait
+      plan.on(planfile::Stream::Compute, planfile::Role::Backward);
+      plan.zero(plan.units[0].gradient - 1);
+      std::vector<TestPlan::Command> &commands = plan.programs.back().commands;
+      std::rotate(commands.begin(), commands.end() - 1, commands.end());
+    }
     std::vector<std::uint8_t> bytes = plan.flatbuffer();
     std::shared_ptr<Backend> backend = makeLocalBackend(4);
     std::shared_ptr<Store> store = makeLocalStore();
