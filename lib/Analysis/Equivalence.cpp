@@ -82,7 +82,8 @@ private:
   LogicalResult checkUpdates();
 
   // Comparison.
-  FailureOr<Value> getReduced(Value value, MeshOp mesh, const Twine &what);
+  FailureOr<Value> getReduced(Value value, MeshOp mesh, int64_t ranks,
+                              const Twine &what);
   LogicalResult compareEffects();
   LogicalResult compareResults();
   LogicalResult addGradients(Value value, StateAttr state,
@@ -391,9 +392,9 @@ MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
       symbols.lookup<UnitOp>(unit.getValue()).getMesh());
 }
 
-/// Looks through the reductions that make `value` a mean over the mesh.
+/// Looks through the reductions that make `value` a mean over so many ranks.
 FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
-                                         const Twine &what) {
+                                         int64_t ranks, const Twine &what) {
   int64_t summed = 1;
   double divided = 1;
   llvm::StringSet<> axes;
@@ -413,7 +414,6 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
     divided *= reduction.divide.getPre() * reduction.divide.getPost();
     value = reduction.input;
   }
-  int64_t ranks = mesh.getNumRanks();
   if (summed != ranks)
     return (last ? last->emitError() : emitError(value.getLoc()))
            << "expected " << what << " to be summed over " << ranks
@@ -596,9 +596,11 @@ LogicalResult Equivalence::compareEffects() {
 LogicalResult Equivalence::addGradients(Value value, StateAttr state,
                                         llvm::MapVector<Role, Value> &found) {
   UnitOp unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
-  FailureOr<Value> flat =
-      getReduced(value, getMesh(state.getUnit()),
-                 "the gradient of unit '" + unit.getSymName() + "'");
+  MeshOp mesh = getMesh(state.getUnit());
+  int64_t ranks = mesh.getGroupSize(unit.getShardAxes()) *
+                  mesh.getGroupSize(unit.getReplicateAxes());
+  FailureOr<Value> flat = getReduced(
+      value, mesh, ranks, "the gradient of unit '" + unit.getSymName() + "'");
   if (failed(flat))
     return failure();
   auto flatten = flats.lookup(numbers.lookup(*flat));
@@ -648,8 +650,9 @@ LogicalResult Equivalence::compareResults() {
     found[*role] = value;
     if (role->first != ATenDialect::getLossAttrName() || units.empty())
       continue;
-    FailureOr<Value> loss = getReduced(
-        value, getMesh(FlatSymbolRefAttr::get(*units.begin())), "the loss");
+    MeshOp mesh = getMesh(FlatSymbolRefAttr::get(*units.begin()));
+    FailureOr<Value> loss =
+        getReduced(value, mesh, mesh.getNumRanks(), "the loss");
     if (failed(loss))
       return failure();
     found[*role] = *loss;

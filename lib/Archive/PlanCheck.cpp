@@ -630,6 +630,30 @@ bool PlanChecker::checkParameter(const Place &place, const Unit &unit,
   return true;
 }
 
+/// Each axis is there once, and there is a shard for each coordinate along
+/// those over which the unit is sharded.
+bool PlanChecker::checkAxes(const Place &place, const Unit &unit) {
+  uint64_t seen = 0, shards = 1;
+  for (const auto *axes : {unit.shard_axes(), unit.replicate_axes()})
+    for (uint32_t i = 0; axes && i != axes->size(); ++i) {
+      uint32_t axis = axes->Get(i);
+      if (!checkIndex(place, "mesh axis", axis, plan.mesh()->size()))
+        return false;
+      if (seen >> axis & 1 || (i && axis < axes->Get(i - 1)))
+        return reject(place.text(), "ascending axes, each of them once",
+                      std::to_string(axis));
+      seen |= uint64_t(1) << axis;
+      if (axes == unit.shard_axes())
+        shards *= plan.mesh()->Get(axis)->size();
+    }
+  if (unit.shards() == shards)
+    return true;
+  return reject(place.text(),
+                "as many shards as there are ranks along its axes, " +
+                    std::to_string(shards),
+                std::to_string(unit.shards()));
+}
+
 bool PlanChecker::checkUnit(uint32_t index) {
   const Unit &unit = *plan.units()->Get(index);
   Place place("units", index, nameOf(unit.name()));
@@ -639,14 +663,8 @@ bool PlanChecker::checkUnit(uint32_t index) {
   for (DType dtype : {unit.storage(), unit.compute(), unit.reduce()})
     if (!checkEnum(place, "an element type", dtype))
       return false;
-  uint64_t cut = 1;
-  for (uint32_t axis = plan.mesh()->size(); cut < unit.shards() && axis-- > 0;)
-    cut *= plan.mesh()->Get(axis)->size();
-  if (unit.shards() != cut)
-    return reject(place.text(),
-                  "as many shards as there are ranks along the innermost axes "
-                  "of the mesh",
-                  std::to_string(unit.shards()));
+  if (!checkAxes(place, unit))
+    return false;
   if (unit.numel() % unit.shards() != 0)
     return reject(place.text(),
                   "a multiple of " + std::to_string(unit.shards()) +

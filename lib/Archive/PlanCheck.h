@@ -99,6 +99,7 @@ private:
   bool checkOverlaps();
   bool checkUnits();
   bool checkUnit(uint32_t index);
+  bool checkAxes(const Place &place, const Unit &unit);
   bool checkParameter(const Place &place, const Unit &unit,
                       const Parameter &parameter, uint64_t &end);
   bool checkRole(uint32_t index);

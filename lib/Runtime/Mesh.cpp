@@ -38,9 +38,20 @@ Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
 
 std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
                                          unsigned rank) {
+  const auto &mesh = *plan.mesh();
+  std::vector<unsigned> coordinates(mesh.size());
+  for (unsigned axis = mesh.size(); axis-- > 0;) {
+    coordinates[axis] = rank % mesh.Get(axis)->size();
+    rank /= mesh.Get(axis)->size();
+  }
   std::vector<unsigned> indices;
-  for (const planfile::Unit *unit : *plan.units())
-    indices.push_back(rank % unit->shards());
+  for (const planfile::Unit *unit : *plan.units()) {
+    unsigned index = 0;
+    if (unit->shard_axes())
+      for (unsigned axis : *unit->shard_axes())
+        index = index * mesh.Get(axis)->size() + coordinates[axis];
+    indices.push_back(index);
+  }
   return indices;
 }
 

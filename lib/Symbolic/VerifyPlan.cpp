@@ -172,12 +172,9 @@ void PlanVerifier::readUnits() {
     own.reduce = unit->reduce();
     own.numel = unit->numel();
     own.shards = unit->shards();
-    // Units are sharded over the innermost axes.
-    uint64_t cut = 1;
-    for (uint32_t axis = plan.mesh()->size(); cut < own.shards && axis-- > 0;) {
-      cut *= plan.mesh()->Get(axis)->size();
-      own.axes |= getAxis(axis);
-    }
+    if (unit->shard_axes())
+      for (uint32_t axis : *unit->shard_axes())
+        own.axes |= getAxis(axis);
     for (const pf::Parameter *parameter : *unit->parameters()) {
       uint64_t numel = 1;
       for (int64_t size : *plan.shapes()->Get(parameter->sizes())->values())

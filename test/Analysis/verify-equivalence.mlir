@@ -21,7 +21,7 @@
 // A wrong divisor, a wrong group, a second reduction, another unit's gradient.
 // RUN: sed 's/post = 1> via f32 %%flatu/post = 2> via f32 %%flatu/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=DIVISOR
 // DIVISOR: error: {{.*}}expected the gradient of unit 'u' to be divided by 2, found a division by 4{{$}}
-// RUN: sed 's/on @mesh over \["replica", "shard"\]/on @mesh over ["replica"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
+// RUN: sed 's/for loss over \["replica", "shard"\]/for loss over ["replica"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
 // GROUP: error: {{.*}}expected the loss to be summed over 2 ranks, found 1
 // RUN: sed '/%%redu = /{p;s/%%redu/%%again/}' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=TWICE
 // TWICE: error: expected each value to be reduced once, found a second reduction
@@ -52,9 +52,9 @@
 // EFFECT: error: expected only effects of the source, found one more
 
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
   layout <["a" : 4x4 at 0, "b" : 4x4 at 16], numel = 32, padded = 32> {reshard_after_forward}
-fsdp.unit @root on @mesh storage f32 compute f32 reduce f32
+fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
   layout <["r" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                 %root: !fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@root, parameter>},
@@ -71,23 +71,23 @@ func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, paramet
         !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>},
         tensor<4xf32> {aten.buffer_mutation = "run"}) attributes {aten.program} {
   %keep = aten.call "bernoulli"(%in) : (tensor<4x4xf32>) -> tensor<4x4xf32>
-  %u0 = fsdp.unshard @u <forward> %u : !fsdp.shard<32xf32, 2> -> !fsdp.gathered<32xf32>
+  %u0 = fsdp.unshard @u <forward> over ["shard"] %u : !fsdp.shard<32xf32, 2> -> !fsdp.gathered<32xf32>
   %a0 = fsdp.view %u0[@u, "a"] : !fsdp.gathered<32xf32> -> tensor<4x4xf32>
   %x = aten.call "mm"(%keep, %a0) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %b0 = fsdp.view %u0[@u, "b"] : !fsdp.gathered<32xf32> -> tensor<4x4xf32>
   %y = aten.call "mm"(%x, %b0) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %root0 = fsdp.unshard @root <forward> %root : !fsdp.shard<4xf32, 2> -> !fsdp.gathered<4xf32>
+  %root0 = fsdp.unshard @root <forward> over ["shard"] %root : !fsdp.shard<4xf32, 2> -> !fsdp.gathered<4xf32>
   %r = fsdp.view %root0[@root, "r"] : !fsdp.gathered<4xf32> -> tensor<4xf32>
   %z = aten.call "add.Tensor"(%y, %r) : (tensor<4x4xf32>, tensor<4xf32>) -> tensor<4x4xf32>
   %local = aten.call "mean"(%z) : (tensor<4x4xf32>) -> tensor<f32>
-  %loss = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %local : tensor<f32> -> tensor<f32>
+  %loss = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %local : tensor<f32> -> tensor<f32>
   %new = aten.call "add.Tensor"(%run, %run) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %gz = aten.call "ones_like"(%z) {phase = #aten<phase backward>} : (tensor<4x4xf32>) -> tensor<4x4xf32>
   %gr = aten.call "sum.dim_IntList"(%gz, [0]) {phase = #aten<phase backward>} : (tensor<4x4xf32>) -> tensor<4xf32>
   %flatroot = fsdp.flatten_grads @root(%gr) : (tensor<4xf32>) -> tensor<4xf32>
   %redroot = fsdp.reduce_scatter @root over ["shard"] divide <pre = 2, post = 1> via f32 %flatroot : tensor<4xf32> -> !fsdp.shard<4xf32, 2>
   %gb = aten.call "mm"(%x, %gz) {phase = #aten<phase backward>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-  %u1 = fsdp.unshard @u <backward> %u : !fsdp.shard<32xf32, 2> -> !fsdp.gathered<32xf32>
+  %u1 = fsdp.unshard @u <backward> over ["shard"] %u : !fsdp.shard<32xf32, 2> -> !fsdp.gathered<32xf32>
   %b1 = fsdp.view %u1[@u, "b"] : !fsdp.gathered<32xf32> -> tensor<4x4xf32>
   %gx = aten.call "mm"(%gz, %b1) {phase = #aten<phase backward>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %ga = aten.call "mm"(%keep, %gx) {phase = #aten<phase backward>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

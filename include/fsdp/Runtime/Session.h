@@ -86,7 +86,8 @@ struct Roles {
 struct SessionOptions {
   /// The kind of device; null: CPU, local.
   std::unique_ptr<Backend> backend;
-  /// Where sessions of one run meet. Null, for one that has all ranks: in memory.
+  /// Where sessions of one run meet. Null, for one that has all ranks: in
+  /// memory.
   std::shared_ptr<Store> store;
   /// The index of the device on this machine.
   unsigned device = 0;

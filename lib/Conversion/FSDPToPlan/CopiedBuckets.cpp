@@ -124,8 +124,7 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
   for (Op op : bucket) {
     auto type = cast<ShardType>(op.getFuture().getType().getValueType());
     sources.push_back(buffers.lookup(op->getOperand(0)));
-    targets.push_back(
-        getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type));
+    targets.push_back(getReduced(op, op.getUnitAttr(), type));
     buffers[op.getFuture()] = targets.back();
     count += plan::getTensorType(sources.back()).getNumElements();
   }
@@ -139,10 +138,16 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
       isAlone ? targets.front()
               : addTransient(loc, getVector(count / rows, targets.front()));
   concatenate(loc, sources, rows, whole, Stream::Compute);
-  plan::CommandOpInterface last = Plan::create(
-      builder, loc, communicator.getValue(), first.getDivide(), first.getVia(),
-      whole, sums, isAlone ? first.getUnitAttr() : FlatSymbolRefAttr(),
-      IntegerAttr(), role, stream);
+  FlatSymbolRefAttr unit = isAlone ? first.getUnitAttr() : FlatSymbolRefAttr();
+  plan::CommandOpInterface last;
+  if constexpr (std::is_same_v<Plan, plan::AllReduceOp>)
+    last = Plan::create(builder, loc, communicator.getValue(),
+                        first.getDivide(), first.getVia(), whole, sums, unit,
+                        ReductionRoleAttr(), IntegerAttr(), role, stream);
+  else
+    last = Plan::create(builder, loc, communicator.getValue(),
+                        first.getDivide(), first.getVia(), whole, sums, unit,
+                        IntegerAttr(), role, stream);
   if (!isAlone)
     last = split(loc, sums, 1, targets, stream);
   for (Op op : bucket)

@@ -189,10 +189,20 @@ struct ConvertFSDPToPlan
         getNotes(module, *functions), /*unproved=*/StringAttr());
     builder.createBlock(&plan.getBody());
 
+    auto getAxes = [&](ArrayAttr names) {
+      SmallVector<int64_t> indices;
+      for (Attribute name : names)
+        for (auto [index, axis] :
+             llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+          if (axis.getName() == name)
+            indices.push_back(index);
+      return indices;
+    };
     for (UnitOp unit : module.getOps<UnitOp>())
       plan::UnitOp::create(builder, unit.getLoc(), unit.getSymName(),
-                           unit.getStorage(), unit.getCompute(),
-                           unit.getReduce(), mesh.getShards(),
+                           getAxes(unit.getShardAxes()),
+                           getAxes(unit.getReplicateAxes()), unit.getStorage(),
+                           unit.getCompute(), unit.getReduce(),
                            unit.getLayout());
 
     SmallVector<std::pair<func::FuncOp, plan::ProgramOp>> programs;

@@ -59,6 +59,8 @@ private:
   plan::LaunchOp split(mlir::Location loc, mlir::Value source, int64_t rows,
                        llvm::ArrayRef<mlir::Value> targets, Stream stream);
   mlir::Value asRows(mlir::Value vector, int64_t rows);
+  mlir::Value getReduced(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
+                         ShardType type);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
   mlir::FailureOr<mlir::Value> getDestination(unsigned index,
                                               mlir::Value value);

@@ -258,8 +258,7 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
         reduce && !reduce.getCopy()) {
       auto type = cast<ShardType>(reduce.getFuture().getType().getValueType());
       if (getMemoryType(type) == flatType)
-        flat = getState(reduce, op.getUnitAttr(), StateAttr::getGradientKind(),
-                        type);
+        flat = getReduced(reduce, op.getUnitAttr(), type);
     }
   if (!flat)
     flat = addTransient(op.getLoc(), flatType);
@@ -286,6 +285,16 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
   return success();
 }
 
+/// Where a reduction leaves its result: the last one in the gradient of the
+/// unit, others in memory of their own. Only the last one is in the storage
+/// type, unless the two are the same; then the next reduces in place.
+Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
+                           ShardType type) {
+  if (type.getElementType() != tables.getUnit(unit).getStorage())
+    return addTransient(op->getLoc(), getMemoryType(type));
+  return getState(op, unit, StateAttr::getGradientKind(), type);
+}
+
 LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   setPhase(aten::Phase::Backward);
   auto type = cast<ShardType>(op.getFuture().getType().getValueType());
@@ -297,8 +306,7 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
     return success();
   }
   Value source = buffers.lookup(op.getFlat());
-  Value target =
-      getState(op, op.getUnitAttr(), StateAttr::getGradientKind(), type);
+  Value target = getReduced(op, op.getUnitAttr(), type);
   if (communicator)
     reductions[op.getFuture()] = plan::ReduceScatterOp::create(
         builder, op.getLoc(), communicator.getValue(), op.getDivide(),
@@ -322,17 +330,17 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
       reduceCopied<plan::AllReduceOp>(op, communicator, 1, Stream::AllReduce);
       return success();
     }
-    target =
-        getState(op, unit, StateAttr::getGradientKind(), cast<ShardType>(type));
+    target = getReduced(op, unit, cast<ShardType>(type));
   } else {
-    setPhase(aten::Phase::Forward);
+    if (op.getRole() != ReductionRole::Norm)
+      setPhase(aten::Phase::Forward);
     target = addTransient(loc, getMemoryType(type));
   }
   if (communicator)
     reductions[op.getFuture()] = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
-        source, target, op.getUnitAttr(), op.getBucketAttr(), role,
-        Stream::AllReduce);
+        source, target, op.getUnitAttr(), op.getRoleAttr(), op.getBucketAttr(),
+        role, Stream::AllReduce);
   else
     copy(loc, source, target, Stream::Compute);
   buffers[op.getFuture()] = target;

@@ -31,9 +31,13 @@ public:
   mlir::Value addView(mlir::Location loc, mlir::Value base, int64_t offset,
                       mlir::RankedTensorType type);
 
+  UnitOp getUnit(mlir::FlatSymbolRefAttr unit) const {
+    return symbols.lookup<UnitOp>(unit.getAttr());
+  }
+
   /// Where the parameters of a unit lie.
   LayoutAttr getLayout(mlir::FlatSymbolRefAttr unit) const {
-    return symbols.lookup<UnitOp>(unit.getAttr()).getLayout();
+    return getUnit(unit).getLayout();
   }
 
   /// The shard, gradient or optimizer state of a unit, made at its first

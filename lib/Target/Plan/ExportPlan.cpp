@@ -210,10 +210,15 @@ LogicalResult Exporter::addUnits() {
           shape(parameter.getSizes()), shape(strides), parameter.getOffset(),
           !parameter.getFrozen()));
     }
+    std::vector<uint32_t> shardAxes(op.getShardAxes().begin(),
+                                    op.getShardAxes().end()),
+        replicateAxes(op.getReplicateAxes().begin(),
+                      op.getReplicateAxes().end());
     unitTable.push_back(pf::CreateUnitDirect(
         fbb, string(op.getSymName()), *storage, *compute, *reduce,
         op.getLayout().getPadded(), op.getShards(), &parameters,
-        find(shards, op.getSymName()), find(gradients, op.getSymName())));
+        find(shards, op.getSymName()), find(gradients, op.getSymName()),
+        &shardAxes, &replicateAxes));
   }
   return success();
 }
@@ -308,7 +313,13 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
                          pf::Step::ReduceScatter);
       })
       .Case([&](plan::AllReduceOp reduce) {
-        return reduction(reduce, pf::CreateAllReduce, pf::Step::AllReduce);
+        auto purpose = pf::Purpose::Gradient;
+        if (std::optional<ReductionRole> role = reduce.getPurpose())
+          purpose = pf::Purpose(1 + unsigned(*role));
+        auto create = [&](auto &&...arguments) {
+          return pf::CreateAllReduce(arguments..., purpose);
+        };
+        return reduction(reduce, create, pf::Step::AllReduce);
       })
       .Case([&](plan::AdamWOp update) {
         std::vector<pf::Interval> intervals =

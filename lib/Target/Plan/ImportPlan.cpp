@@ -83,11 +83,17 @@ void Importer::addUnit(const pf::Unit &unit) {
   }
   auto layout = LayoutAttr::get(context, parameters, int64_t(numel),
                                 int64_t(unit.numel()));
-  plan::UnitOp::create(builder, unknown, string(unit.name()),
-                       TypeAttr::get(type(unit.storage())),
-                       TypeAttr::get(type(unit.compute())),
-                       TypeAttr::get(type(unit.reduce())),
-                       builder.getI64IntegerAttr(unit.shards()), layout);
+  auto getAxes = [&](const flatbuffers::Vector<uint32_t> *axes) {
+    SmallVector<int64_t> list;
+    if (axes)
+      list.append(axes->begin(), axes->end());
+    return builder.getDenseI64ArrayAttr(list);
+  };
+  plan::UnitOp::create(
+      builder, unknown, string(unit.name()), getAxes(unit.shard_axes()),
+      getAxes(unit.replicate_axes()), TypeAttr::get(type(unit.storage())),
+      TypeAttr::get(type(unit.compute())), TypeAttr::get(type(unit.reduce())),
+      layout);
 }
 
 /// The content of an embedded buffer, by its logical order of elements.
@@ -261,11 +267,11 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
   IntegerAttr group = command.group() == pf::none
                           ? IntegerAttr()
                           : builder.getI64IntegerAttr(command.group());
-  auto reduce = [&](auto *op, auto create) {
+  auto reduce = [&](auto *op, auto create, auto... purpose) {
     create(builder, loc, communicator(op->communicator()),
            DivideAttr::get(context, op->pre(), op->post()),
            TypeAttr::get(type(op->via())), buffer(op->source()),
-           buffer(op->target()), unit(op->unit()), group,
+           buffer(op->target()), unit(op->unit()), purpose..., group,
            plan::RoleAttr::get(context, role),
            plan::StreamAttr::get(context, stream));
   };
@@ -286,11 +292,18 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
       plan::ReduceScatterOp::create(arguments...);
     });
     return success();
-  case pf::Step::AllReduce:
-    reduce(command.step_as_AllReduce(), [](auto &&...arguments) {
-      plan::AllReduceOp::create(arguments...);
-    });
+  case pf::Step::AllReduce: {
+    auto *all = command.step_as_AllReduce();
+    ReductionRoleAttr purpose;
+    if (all->purpose() != pf::Purpose::Gradient)
+      purpose = ReductionRoleAttr::get(
+          context, ReductionRole(unsigned(all->purpose()) - 1));
+    reduce(
+        all,
+        [](auto &&...arguments) { plan::AllReduceOp::create(arguments...); },
+        purpose);
     return success();
+  }
   case pf::Step::AdamW: {
     auto *update = command.step_as_AdamW();
     plan::AdamWOp::create(

@@ -52,6 +52,7 @@ private:
   LogicalResult addResults();
   void readOptimizer();
   void readStates();
+  std::pair<uint64_t, int64_t> getGroup(UnitOp unit);
   void addUnit(UnitOp unit, ArrayRef<Value> gradients);
 
   const sy::Layout *getLayout(RankedTensorType type);
@@ -363,6 +364,23 @@ void SourceRun::readStates() {
           list.push_back(state.getKind());
 }
 
+/// The axes of more than one rank over which the gradients of a unit are means,
+/// as bits, and how many ranks that are.
+std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
+  auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
+  uint64_t group = 0;
+  int64_t size = 1;
+  for (auto [index, axis] :
+       llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+    if (axis.getSize() != 1 &&
+        (llvm::is_contained(unit.getShardAxes(), axis.getName()) ||
+         llvm::is_contained(unit.getReplicateAxes(), axis.getName()))) {
+      group |= uint64_t(1) << index;
+      size *= axis.getSize();
+    }
+  return {group, size};
+}
+
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
   sy::Content gradient;
@@ -381,9 +399,10 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
                    flat.at(parameter.getOffset(), layout));
     }
     gradient = machine.memory.read(flat);
-    DivideFactors divide = getDivideFactors(numRanks);
-    if (axes)
-      gradient = machine.values.sum(gradient, axes, {divide.pre, divide.post},
+    auto [group, size] = getGroup(unit);
+    DivideFactors divide = getDivideFactors(size);
+    if (group)
+      gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
                                     own.reduce, own.storage, own.numel);
     else if (own.compute != own.storage)
       gradient = machine.values.cast(gradient, own.storage);

@@ -15,7 +15,7 @@
 // REMARK: costs | Category:fsdp-annotate-costs | Function=step | Measured=4, MeasuredNanoseconds=1160000, Nanoseconds=9608290, Operations=8
 
 fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
   layout <["w" : 512x512 at 0], numel = 262144, padded = 262144>
 
 func.func @step(%shard: !fsdp.shard<262144xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}, %x: tensor<64x512xf32>,
@@ -24,7 +24,7 @@ func.func @step(%shard: !fsdp.shard<262144xf32, 4> {fsdp.state = #fsdp.state<@u,
   // CHECK: fsdp.async.unshard @u {{.*}} {fsdp.cost = 182763 : i64}
   // H100: fsdp.async.unshard @u {{.*}} {fsdp.cost = 20785 : i64}
   // MEASURED: fsdp.async.unshard @u {{.*}} {fsdp.cost = 90000 : i64}
-  %f = fsdp.async.unshard @u <forward> %shard : !fsdp.shard<262144xf32, 4> -> !fsdp.future<!fsdp.gathered<262144xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %shard : !fsdp.shard<262144xf32, 4> -> !fsdp.future<!fsdp.gathered<262144xf32>>
   // CHECK-NOT: fsdp.cost
   // CHECK: fsdp.async.wait
   %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<262144xf32>> -> !fsdp.gathered<262144xf32>

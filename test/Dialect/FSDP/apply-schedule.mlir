@@ -2,16 +2,16 @@
 // RUN: fsdp-opt %s --fsdp-apply-schedule --split-input-file --verify-diagnostics | FileCheck %s
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) attributes {aten.program} {
   // CHECK: aten.call "neg"
-  // CHECK-NEXT: fsdp.async.unshard @u <backward> %{{.*}} : !fsdp
-  // CHECK-NEXT: fsdp.async.unshard @u <forward> %{{.*}} : !fsdp
+  // CHECK-NEXT: fsdp.async.unshard @u <backward> over ["shard"] %{{.*}} : !fsdp
+  // CHECK-NEXT: fsdp.async.unshard @u <forward> over ["shard"] %{{.*}} : !fsdp
   // CHECK-NEXT: fsdp.async.wait
-  %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 2 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 2 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   %y = aten.call "neg"(%x) : (tensor<4xf32>) -> tensor<4xf32>
   %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<4xf32>> -> !fsdp.gathered<4xf32>
-  %g = fsdp.async.unshard @u <backward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %g = fsdp.async.unshard @u <backward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   %again = fsdp.async.wait %g : !fsdp.future<!fsdp.gathered<4xf32>> -> !fsdp.gathered<4xf32>
   return
 }
@@ -19,32 +19,32 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) attributes {aten.p
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{is to be issued at place 1, but the step has 1}}
-  %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
 }
 
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{that launch}}
-  %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   // expected-error @below {{is to be issued at place 1, which another launch has}}
-  %g = fsdp.async.unshard @u <backward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %g = fsdp.async.unshard @u <backward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
 }
 
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{made here}}
-  %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   // expected-error @below {{is scheduled before what it needs}}
   %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<4xf32>> -> !fsdp.gathered<4xf32>
   return
@@ -53,10 +53,10 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{expected attribute "fsdp.issue" to be an i64 of at least 0, got -1 : i64}}
-  %f = fsdp.async.unshard @u <forward> %s {fsdp.issue = -1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = -1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
 }
 

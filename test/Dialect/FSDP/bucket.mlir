@@ -8,22 +8,22 @@
 // RUN: not fsdp-opt %t --fsdp-bucket=bucket=units:-2 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: fsdp-opt %t --fsdp-bucket=bucket=units:2 --remarks-filter=fsdp-bucket --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
-// CHECK: fsdp.async.unshard @root <forward> %arg0 bucket [[A:[0-9]+]] :
-// CHECK-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A]] :
-// CHECK: fsdp.async.unshard @u.1 <forward> %arg2 bucket [[B:[0-9]+]] :
-// CHECK-NEXT: fsdp.async.unshard @u.2 <forward> %arg3 bucket [[B]] :
+// CHECK: fsdp.async.unshard @root <forward> over ["shard"] %arg0 bucket [[A:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.0 <forward> over ["shard"] %arg1 bucket [[A]] :
+// CHECK: fsdp.async.unshard @u.1 <forward> over ["shard"] %arg2 bucket [[B:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.2 <forward> over ["shard"] %arg3 bucket [[B]] :
 // The last one is alone.
-// CHECK: fsdp.async.unshard @u.3 <forward> %arg4 :
-// CHECK: fsdp.async.unshard @u.3 <backward> %arg4 bucket [[C:[0-9]+]] :
-// CHECK-NEXT: fsdp.async.unshard @u.2 <backward> %arg3 bucket [[C]] :
+// CHECK: fsdp.async.unshard @u.3 <forward> over ["shard"] %arg4 :
+// CHECK: fsdp.async.unshard @u.3 <backward> over ["shard"] %arg4 bucket [[C:[0-9]+]] :
+// CHECK-NEXT: fsdp.async.unshard @u.2 <backward> over ["shard"] %arg3 bucket [[C]] :
 // CHECK: fsdp.flatten_grads @u.2
 // CHECK-NEXT: fsdp.async.reduce_scatter @u.3 {{.*}} bucket [[D:[0-9]+]] :
 // CHECK-NEXT: fsdp.async.reduce_scatter @u.2 {{.*}} bucket [[D]] :
 
 // The root's 96 bytes and a unit's 80 are more than 160.
-// BYTES: fsdp.async.unshard @root <forward> %arg0 :
-// BYTES: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A:[0-9]+]] :
-// BYTES-NEXT: fsdp.async.unshard @u.1 <forward> %arg2 bucket [[A]] :
+// BYTES: fsdp.async.unshard @root <forward> over ["shard"] %arg0 :
+// BYTES: fsdp.async.unshard @u.0 <forward> over ["shard"] %arg1 bucket [[A:[0-9]+]] :
+// BYTES-NEXT: fsdp.async.unshard @u.1 <forward> over ["shard"] %arg2 bucket [[A]] :
 
 // NEGATIVE: for the --bucket option: expected none, units:N or bytes:SIZE, {{.*}}; found 'units:-2'
 // REMARK: bucket | Category:fsdp-bucket | Function=step | Bytes=176, Calls=2, First=root, Launch=async.unshard
@@ -45,9 +45,9 @@
 
 // Launches that are copied into one buffer: also those that are alone.
 // RUN: fsdp-opt %t --fsdp-bucket=bucket=copy:units:2 %{verify} | FileCheck %s --check-prefix=COPY
-// COPY: fsdp.async.unshard @root <forward> %arg0 bucket [[A:[0-9]+]] copy :
-// COPY-NEXT: fsdp.async.unshard @u.0 <forward> %arg1 bucket [[A]] copy :
-// COPY: fsdp.async.unshard @u.3 <forward> %arg4 copy :
+// COPY: fsdp.async.unshard @root <forward> over ["shard"] %arg0 bucket [[A:[0-9]+]] copy :
+// COPY-NEXT: fsdp.async.unshard @u.0 <forward> over ["shard"] %arg1 bucket [[A]] copy :
+// COPY: fsdp.async.unshard @u.3 <forward> over ["shard"] %arg4 copy :
 // COPY: fsdp.async.all_reduce on @mesh {{.*}} via f32 %{{[0-9]+}} : tensor<f32>
 // COPY: fsdp.async.reduce_scatter @u.3 {{.*}} bucket [[D:[0-9]+]] copy :
 // COPY-NEXT: fsdp.async.reduce_scatter @u.2 {{.*}} bucket [[D]] copy :

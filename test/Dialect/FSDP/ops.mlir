@@ -11,18 +11,18 @@ fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.mesh @copies ["replica" = 2, "shard" = 1]
 
 // A parameter may be frozen, channels-last, tied, or a scalar.
-// CHECK: fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+// CHECK: fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 compute bf16 reduce f32
 // CHECK-SAME: layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
 // CHECK-SAME: "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
-fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 compute bf16 reduce f32
   layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
            "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
 // CHECK: fsdp.unit @whole on @copies
-fsdp.unit @whole on @copies storage f32 compute f32 reduce f32
+fsdp.unit @whole on @copies shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
   layout <["b" : 8 at 0], numel = 8, padded = 8>
 
 // CHECK: fsdp.unit @small on @groups
-fsdp.unit @small on @groups storage f32 compute bf16 reduce f32
+fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32
   layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
 // CHECK: func.func private @step.source() attributes {fsdp.source = @step}
@@ -44,8 +44,8 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
                    %flatb: tensor<8xf32>, %loss: tensor<f32>)
     -> (!fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>})
  {
-  // CHECK: %[[FULL:.*]] = fsdp.unshard @h.0 <forward> %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
-  %full = fsdp.unshard @h.0 <forward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
+  // CHECK: %[[FULL:.*]] = fsdp.unshard @h.0 <forward> over ["shard"] %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
+  %full = fsdp.unshard @h.0 <forward> over ["shard"] %p : !fsdp.shard<28xf32, 4> -> !fsdp.gathered<28xbf16>
   // CHECK: fsdp.view %[[FULL]][@h.0, "w"] : !fsdp.gathered<28xbf16> -> tensor<3x5xbf16>
   %w = fsdp.view %full[@h.0, "w"] : !fsdp.gathered<28xbf16> -> tensor<3x5xbf16>
   // CHECK: fsdp.view %[[FULL]][@h.0, "k"] : !fsdp.gathered<28xbf16> -> tensor<2x3x1x1xbf16, #aten.strided<[3, 1, 3, 3]>>
@@ -62,8 +62,8 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   // CHECK: fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %{{.*}} : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
   %gb = fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %flatb
       : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
-  // CHECK: fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
-  %mean = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+  // CHECK: fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
+  %mean = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
       : tensor<f32> -> tensor<f32>
   // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<6xf64>
   %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper
@@ -93,27 +93,27 @@ func.func @pieces(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@small, pa
 
 // CHECK-LABEL: func.func @scheduled
 func.func @scheduled(%p: !fsdp.shard<28xf32, 4>, %flat: tensor<28xbf16>, %loss: tensor<f32>) {
-  // CHECK: %[[F:.*]] = fsdp.async.unshard @h.0 <backward> %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
-  %f = fsdp.async.unshard @h.0 <backward> %p : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  // CHECK: %[[F:.*]] = fsdp.async.unshard @h.0 <backward> over ["shard"] %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  %f = fsdp.async.unshard @h.0 <backward> over ["shard"] %p : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
   // CHECK: %[[FULL:.*]] = fsdp.async.wait %[[F]] : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
   %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<28xbf16>> -> !fsdp.gathered<28xbf16>
   // CHECK: %[[FREED:.*]] = fsdp.async.reshard %[[FULL]] : !fsdp.gathered<28xbf16>
   %freed = fsdp.async.reshard %full : !fsdp.gathered<28xbf16>
-  // CHECK: fsdp.async.unshard @h.0 <backward> %{{.*}} after %[[FREED]], %[[FREED]] : !fsdp.shard<28xf32, 4>
-  %f1 = fsdp.async.unshard @h.0 <backward> %p after %freed, %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  // CHECK: fsdp.async.unshard @h.0 <backward> over ["shard"] %{{.*}} after %[[FREED]], %[[FREED]] : !fsdp.shard<28xf32, 4>
+  %f1 = fsdp.async.unshard @h.0 <backward> over ["shard"] %p after %freed, %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
   // CHECK: fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %{{.*}} : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
   %r = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
       : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
-  // CHECK: fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> !fsdp.future<tensor<f32>>
-  %l = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss
+  // CHECK: fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> !fsdp.future<tensor<f32>>
+  %l = fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 4> via f32 %loss
       : tensor<f32> -> !fsdp.future<tensor<f32>>
-  // CHECK: fsdp.async.unshard @h.0 <forward> %{{.*}} bucket 0 after %[[FREED]] : !fsdp.shard<28xf32, 4>
-  %f2 = fsdp.async.unshard @h.0 <forward> %p bucket 0 after %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
+  // CHECK: fsdp.async.unshard @h.0 <forward> over ["shard"] %{{.*}} bucket 0 after %[[FREED]] : !fsdp.shard<28xf32, 4>
+  %f2 = fsdp.async.unshard @h.0 <forward> over ["shard"] %p bucket 0 after %freed : !fsdp.shard<28xf32, 4> -> !fsdp.future<!fsdp.gathered<28xbf16>>
   // CHECK: fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %{{.*}} bucket 1 : tensor<28xbf16>
   %r1 = fsdp.async.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat bucket 1
       : tensor<28xbf16> -> !fsdp.future<!fsdp.shard<28xf32, 4>>
-  // CHECK: fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} bucket 2 : tensor<f32>
-  %l1 = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss bucket 2
+  // CHECK: fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 4> via f32 %{{.*}} bucket 2 : tensor<f32>
+  %l1 = fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 4> via f32 %loss bucket 2
       : tensor<f32> -> !fsdp.future<tensor<f32>>
   %g = fsdp.async.wait %r : !fsdp.future<!fsdp.shard<28xf32, 4>> -> !fsdp.shard<28xf32, 4>
   %mean = fsdp.async.wait %l : !fsdp.future<tensor<f32>> -> tensor<f32>

@@ -28,7 +28,7 @@
 // TWO: fsdp.unshard @b.0 <forward> over ["shard", "local"] %{{.*}} : !fsdp.shard<16xf32, 4> -> !fsdp.gathered<16xf32>
 // TWO: %[[FULL:.*]] = fsdp.unshard @b.1 <forward> over ["shard", "local"]
 // TWO-NEXT: %[[PIECE:.*]] = fsdp.piece @b.1 over ["local"] %[[FULL]] : !fsdp.gathered<[[N:.*]]xf32> -> !fsdp.shard<[[N]]xf32, 2>
-// TWO: fsdp.all_reduce on @mesh over ["replica", "shard", "local"] divide <pre = 1, post = 4>
+// TWO: fsdp.all_reduce on @mesh for loss over ["replica", "shard", "local"] divide <pre = 1, post = 4>
 // TWO: fsdp.reduce_scatter @root over ["shard", "local"]
 // TWO: fsdp.unshard @b.1 <backward> over ["local"] %[[PIECE]] : !fsdp.shard<[[N]]xf32, 2> -> !fsdp.gathered<[[N]]xf32>
 // TWO-NOT: fsdp.unshard
@@ -68,7 +68,7 @@
 // RUN: not fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=maybe 2>&1 | FileCheck %s --check-prefix=MAYBE
 // MAYBE: for the --reshard-after-forward option: expected true, false or a number of ranks; found 'maybe'
 // RUN: not fsdp-opt %t.two.mlir --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=AGAIN
-// AGAIN: error: expected a step without a policy of small groups, found the axis "local" in mesh 'mesh'{{$}}
+// AGAIN: error: expected a step without a policy of small groups, found one that keeps pieces{{$}}
 // RUN: not %{shard} --fsdp-shard="ranks=2 strategy=no_shard" --fsdp-reshard-policy=reshard-after-forward=2 2>&1 | FileCheck %s --check-prefix=WHOLE
 // WHOLE: error: expected parameters in several shards to keep some of them, got one{{$}}
 // RUN: not %{shard} --fsdp-reshard-policy 2>&1 | FileCheck %s --check-prefix=MESH

@@ -18,7 +18,7 @@
 // RUN: fsdp-opt %t.before --fsdp-schedule --fsdp-apply-schedule %{verify} | FileCheck %s
 // RUN: fsdp-opt %t.before --fsdp-schedule %{remarks} 2>&1 | FileCheck %s --check-prefix=LIST
 // CHECK: fsdp.async.wait
-// CHECK: %[[U2:.*]] = fsdp.async.unshard @u2 <forward> %{{[^ ]*}} {fsdp.cost = 30000 : i64} :
+// CHECK: %[[U2:.*]] = fsdp.async.unshard @u2 <forward> over ["shard"] %{{[^ ]*}} {fsdp.cost = 30000 : i64} :
 // CHECK-NEXT: aten.call "mul.Tensor"
 // CHECK: fsdp.async.wait %[[U2]]
 // CHECK: fsdp.async.unshard @u3 <forward>

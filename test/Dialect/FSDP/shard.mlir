@@ -7,7 +7,7 @@
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --remarks-filter=fsdp-shard --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // CHECK: fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-// CHECK: fsdp.unit @root on @mesh storage f32 compute f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4>{{$}}
+// CHECK: fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4>{{$}}
 // CHECK: fsdp.unit @b.0 on @mesh {{.*}} layout <["b.0.w" : 4x4 at 0], numel = 16, padded = 16> {reshard_after_forward}
 // A frozen parameter has its place, but no gradient.
 // CHECK: fsdp.unit @b.1 on @mesh {{.*}} layout <["b.1.w" : 4x4 at 0, "b.1.bias" : 4 at 16 frozen], numel = 20, padded = 20> {reshard_after_forward}
@@ -20,15 +20,15 @@
 // CHECK-SAME: -> (tensor<f32> {aten.loss}, !fsdp.shard<4xf32, 4> {fsdp.state = #fsdp.state<@root, gradient>},
 // CHECK-SAME: !fsdp.shard<16xf32, 4> {fsdp.state = #fsdp.state<@b.0, gradient>},
 // CHECK-SAME: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, gradient>}) attributes {aten.program} {
-// CHECK: %[[F0:.*]] = fsdp.unshard @b.0 <forward> %[[B0]]
+// CHECK: %[[F0:.*]] = fsdp.unshard @b.0 <forward> over ["shard"] %[[B0]]
 // CHECK-NEXT: %[[V:.*]] = fsdp.view %[[F0]][@b.0, "b.0.w"]
 // CHECK-NEXT: %[[T:.*]] = aten.call "t"(%[[V]]) {phase = #aten<phase forward>}
 // CHECK-NEXT: aten.call "mm"(%[[X]], %[[T]])
-// CHECK-NEXT: %[[F1:.*]] = fsdp.unshard @b.1 <forward> %[[B1]]
+// CHECK-NEXT: %[[F1:.*]] = fsdp.unshard @b.1 <forward> over ["shard"] %[[B1]]
 // CHECK: fsdp.view %[[F1]][@b.1, "b.1.bias"]
-// CHECK: %[[FR:.*]] = fsdp.unshard @root <forward> %[[ROOT]]
+// CHECK: %[[FR:.*]] = fsdp.unshard @root <forward> over ["shard"] %[[ROOT]]
 // CHECK: %[[LOSS:.*]] = aten.call "sum"
-// CHECK-NEXT: %[[MEAN:.*]] = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %[[LOSS]]
+// CHECK-NEXT: %[[MEAN:.*]] = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %[[LOSS]]
 
 // A reduction follows its unit's last gradient; the root is not gathered anew.
 // CHECK: %[[GR:.*]] = aten.call "sum.dim_IntList"
@@ -40,7 +40,7 @@
 // CHECK-NEXT: %[[R1:.*]] = fsdp.reduce_scatter @b.1 {{.*}} %[[FLAT1]]
 
 // What the forward saved is a view of a parameter: it is made anew.
-// CHECK-NEXT: %[[A1:.*]] = fsdp.unshard @b.1 <backward> %[[B1]]
+// CHECK-NEXT: %[[A1:.*]] = fsdp.unshard @b.1 <backward> over ["shard"] %[[B1]]
 // CHECK-NEXT: %[[W1:.*]] = fsdp.view %[[A1]][@b.1, "b.1.w"]
 // CHECK-NEXT: %[[T1:.*]] = aten.call "t"(%[[W1]]) {phase = #aten<phase backward>}
 // CHECK-NEXT: aten.call "t"(%[[T1]]) {phase = #aten<phase backward>}
@@ -61,15 +61,15 @@
 
 // One gather for all, and shards of 3 ranks: padded, and wide.
 // ZERO2: fsdp.mesh @mesh ["replica" = 1, "shard" = 3]
-// ZERO2: fsdp.unit @b.0 on @mesh storage f64 compute f32 reduce f32 layout <["b.0.w" : 4x4 at 0], numel = 18, padded = 18>{{$}}
+// ZERO2: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replica"] storage f64 compute f32 reduce f32 layout <["b.0.w" : 4x4 at 0], numel = 18, padded = 18>{{$}}
 // ZERO2-COUNT-3: fsdp.unshard @{{.*}} <forward>
 // ZERO2-NOT: fsdp.unshard
 // ZERO2: fsdp.reduce_scatter @b.0 over ["shard"] divide <pre = 2, post = 1.5> via f32 %{{.*}} : tensor<18xf32> -> !fsdp.shard<18xf64, 3>
 
 // Each rank has everything.
 // NONE: fsdp.mesh @mesh ["replica" = 4, "shard" = 1]
-// NONE: fsdp.unit @b.0 on @mesh storage f32 compute f32 reduce f64
-// NONE-COUNT-3: fsdp.unshard @{{.*}} <forward> %{{.*}} : !fsdp.shard<{{.*}}, 1>
+// NONE: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f64
+// NONE-COUNT-3: fsdp.unshard @{{.*}} <forward> over ["shard"] %{{.*}} : !fsdp.shard<{{.*}}, 1>
 // NONE-NOT: {{fsdp.unshard|reduce_scatter}}
 // NONE: fsdp.all_reduce @b.0 over ["replica"] divide <pre = 2, post = 2> via f64 %{{.*}} : tensor<16xf32> -> !fsdp.shard<16xf32, 1>
 

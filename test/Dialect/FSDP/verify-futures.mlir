@@ -6,11 +6,11 @@
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 
 // Straight-line code, with a view of a view.
 func.func @good(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
   %t = aten.call "t"(%a) : (tensor<2x4xf32>) -> tensor<4x2xf32, #aten.strided<[1, 4]>>
@@ -21,9 +21,9 @@ func.func @good(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
 
 // A loop that carries the future of the next iteration.
 func.func @prefetch_through_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
-  %first = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %first = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %last = scf.for %i = %lb to %ub step %s iter_args(%cur = %first) -> (!f) {
-    %next = fsdp.async.unshard @u <forward> %p : !p -> !f
+    %next = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
     %v = fsdp.async.wait %cur : !f -> !g
     fsdp.async.reshard %v : !g
     scf.yield %next : !f
@@ -35,7 +35,7 @@ func.func @prefetch_through_loop(%p: !p, %lb: index, %ub: index, %s: index) attr
 
 // Both ways of a branch.
 func.func @both_ways(%p: !p, %c: i1) attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %v = scf.if %c -> !g {
     %w = fsdp.async.wait %f : !f -> !g
     scf.yield %w : !g
@@ -52,10 +52,10 @@ func.func @both_ways(%p: !p, %c: i1) attributes {aten.program} {
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never(%p: !p) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-note@+1 {{function returns here}}
   return
 }
@@ -66,10 +66,10 @@ func.func @never(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @on_one_path(%p: !p, %c: i1) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   scf.if %c {
     %v = fsdp.async.wait %f : !f -> !g
     fsdp.async.reshard %v : !g
@@ -84,9 +84,9 @@ func.func @on_one_path(%p: !p, %c: i1) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   scf.for %i = %lb to %ub step %s {
     // expected-note@+2 {{waited for here}}
     // expected-error@+1 {{collective may already have been waited for}}
@@ -102,11 +102,11 @@ func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.pro
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{collective may never be waited for}}
-    %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+    %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   }
   // expected-note@+1 {{function returns here}}
   return
@@ -119,12 +119,12 @@ func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
-  %first = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %first = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{collective may never be waited for}}
   %last = scf.for %i = %lb to %ub step %s iter_args(%cur = %first) -> (!f) {
-    %next = fsdp.async.unshard @u <forward> %p : !p -> !f
+    %next = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
     scf.yield %next : !f
   }
   %v = fsdp.async.wait %last : !f -> !g
@@ -140,9 +140,9 @@ func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) attribut
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   scf.if %c {
     // expected-note@+1 {{resharded here}}
@@ -160,9 +160,9 @@ func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> attributes {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{gathered unit may already have been resharded}}
@@ -180,11 +180,11 @@ func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attribut
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{shard may already have been updated, in its place}}
-    %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+    %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
     %full = fsdp.async.wait %f : !f -> !g
     fsdp.async.reshard %full : !g
     // expected-note@+1 {{updated here}}
@@ -199,9 +199,9 @@ func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %u
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never_resharded(%p: !p) attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{gathered unit may never be resharded}}
   %full = fsdp.async.wait %f : !f -> !g
   // expected-note@+1 {{function returns here}}
@@ -214,9 +214,9 @@ func.func @never_resharded(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @view_of_view(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
   %t = aten.call "t"(%a) : (tensor<2x4xf32>) -> tensor<4x2xf32, #aten.strided<[1, 4]>>
@@ -233,9 +233,9 @@ func.func @view_of_view(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_twice(%p: !p) attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   // expected-note@+1 {{resharded here}}
   fsdp.async.reshard %full : !g
@@ -251,9 +251,9 @@ func.func @resharded_twice(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   %a = scf.if %c -> tensor<2x4xf32> {
     %v = fsdp.view %full[@u, "a"] : !g -> tensor<2x4xf32>
@@ -276,12 +276,12 @@ func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{updated here}}
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
   // expected-error@+1 {{shard may already have been updated, in its place}}
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   return
 }
 
@@ -291,10 +291,10 @@ func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.prog
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{launched here}}
-  %f = fsdp.async.unshard @u <forward> %p : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{shard is updated while it may still be gathered: expected the gather to be waited for before}}
   %new, %m1, %v1 = fsdp.adamw @u [0 to 8] %p, %grad, %m, %v, %hyper : !p, tensor<6xf64>
   %full = fsdp.async.wait %f : !f -> !g
@@ -309,10 +309,10 @@ func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attrib
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
-  %f = fsdp.async.unshard @u <forward> %new : !p -> !f
+  %f = fsdp.async.unshard @u <forward> over ["shard"] %new : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   fsdp.async.reshard %full : !g
   return

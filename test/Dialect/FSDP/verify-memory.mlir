@@ -30,16 +30,16 @@
 !f = !fsdp.future<!g>
 !t = tensor<16xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh storage f32 compute f32 reduce f32 layout <["u" : 16 at 0 frozen], numel = 16, padded = 16>
-fsdp.unit @v on @mesh storage f32 compute f32 reduce f32 layout <["v" : 16 at 0 frozen], numel = 16, padded = 16>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["u" : 16 at 0 frozen], numel = 16, padded = 16>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["v" : 16 at 0 frozen], numel = 16, padded = 16>
 func.func @step(%pu: !p {fsdp.state = #fsdp.state<@u, parameter>}, %pv: !p {fsdp.state = #fsdp.state<@v, parameter>},
                 %x: !t {aten.input = 0 : i64}, %hyper: tensor<6xf64> {fsdp.hyper}) -> !t attributes {aten.program} {
-  %fu = fsdp.async.unshard @u <forward> %pu : !p -> !f
+  %fu = fsdp.async.unshard @u <forward> over ["shard"] %pu : !p -> !f
   %gu = fsdp.async.wait %fu : !f -> !g
   %u = fsdp.view %gu[@u, "u"] : !g -> !t
   %a = aten.call "mul.Tensor"(%u, %x) {scope = "m.h"} : (!t, !t) -> !t
   %b = aten.call "constant_pad_nd"(%a, [0, -4]) : (!t) -> tensor<12xf32>
-  %fv = fsdp.async.unshard @v <forward> %pv : !p -> !f
+  %fv = fsdp.async.unshard @v <forward> over ["shard"] %pv : !p -> !f
   %freed = fsdp.async.reshard %gu : !g
   %gv = fsdp.async.wait %fv : !f -> !g
   %v = fsdp.view %gv[@v, "v"] : !g -> !t

@@ -10,8 +10,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
   // CHECK: plan.communicator @shard axes [1]
   plan.communicator @shard axes [1]
   plan.communicator @all axes [0, 1]
-  // CHECK: plan.unit @h.0 storage f32 compute bf16 reduce f32 shards 2 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
-  plan.unit @h.0 storage f32 compute bf16 reduce f32 shards 2
+  // CHECK: plan.unit @h.0 shard [1] replicate [0] storage f32 compute bf16 reduce f32 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  plan.unit @h.0 shard [1] replicate [0] storage f32 compute bf16 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
 
   // CHECK: %[[SHARD:.*]] = plan.buffer shard @h.0 at 0 : tensor<12xf32>
@@ -73,8 +73,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
     plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g of @h.0 <backward> on reduce
     // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} group 1 <backward> on reduce
     plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g group 1 <backward> on reduce
-    // CHECK: plan.all_reduce @all divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} <forward> on all_reduce
-    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %loss to %loss <forward> on all_reduce
+    // CHECK: plan.all_reduce @all divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} for loss <forward> on all_reduce
+    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %loss to %loss for loss <forward> on all_reduce
     // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} <update>
     plan.adamw @h.0 [0, 24] %shard, %g, %m, %v <update>
     // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} momentum %{{.*}} <update>

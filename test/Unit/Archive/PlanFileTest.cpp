@@ -239,13 +239,13 @@ TEST(PlanFile, RejectsBadUnits) {
               plan.mesh = {{"shard", 2}, {"replica", 3}};
             }),
             "small.plan: units[0] (u): expected as many shards as there are "
-            "ranks along the innermost axes of the mesh, found 2");
+            "ranks along its axes, 3, found 2");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].numel = 33; }),
             "small.plan: units[0] (u): expected a multiple of 2 elements, "
             "found 33");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].shards = 3; }),
             "small.plan: units[0] (u): expected as many shards as there are "
-            "ranks along the innermost axes of the mesh, found 3");
+            "ranks along its axes, 2, found 3");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.units[0].numel = 34; }),
             "small.plan: units[0] (u): expected a dense buffer of 17 elements, "
             "found 16");

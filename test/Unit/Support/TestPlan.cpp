@@ -87,9 +87,19 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
                                  shape(parameter.sizes), strides(parameter),
                                  parameter.offset, parameter.trainable);
         });
+    // Sharded over the innermost axes, replicated over the others.
+    std::vector<uint32_t> axes[2];
+    uint32_t sharded = 1;
+    for (uint32_t axis = static_cast<uint32_t>(mesh.size()); axis-- > 0;) {
+      std::vector<uint32_t> &own = axes[sharded < unit.shards ? 0 : 1];
+      if (sharded < unit.shards)
+        sharded *= mesh[axis].second;
+      own.insert(own.begin(), axis);
+    }
     return CreateUnit(fbb, text(unit.name), unit.dtype, unit.dtype, unit.dtype,
                       unit.numel, unit.shards, parameters, unit.shard,
-                      unit.gradient);
+                      unit.gradient, fbb.CreateVector(axes[0]),
+                      fbb.CreateVector(axes[1]));
   });
   auto communicatorsOffset =
       makeTables(fbb, communicators, [&](const auto &communicator) {

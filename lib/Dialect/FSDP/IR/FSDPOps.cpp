@@ -146,19 +146,11 @@ std::optional<int64_t> MeshOp::getAxisSize(StringRef axis) {
   return std::nullopt;
 }
 
-SmallVector<StringRef> MeshOp::getShardAxes() {
-  SmallVector<StringRef> names;
-  for (auto axis : getAxes().getAsRange<AxisAttr>())
-    if (axis.getName() != FSDPDialect::getReplicaAxisName())
-      names.push_back(axis.getName());
-  return names;
-}
-
-int64_t MeshOp::getShards() {
-  int64_t shards = 1;
-  for (StringRef axis : getShardAxes())
-    shards *= *getAxisSize(axis);
-  return shards;
+int64_t MeshOp::getGroupSize(ArrayAttr axes) {
+  int64_t ranks = 1;
+  for (auto axis : axes.getAsRange<StringAttr>())
+    ranks *= *getAxisSize(axis);
+  return ranks;
 }
 
 int64_t MeshOp::getNumRanks() {
@@ -180,12 +172,7 @@ LogicalResult MeshOp::verify() {
     if (axis.getSize() < 1)
       return emitOpError("expected a positive size of axis ")
              << axis.getName() << ", got " << axis.getSize();
-    if (axis.getName() == FSDPDialect::getReplicaAxisName() &&
-        axis != getAxes()[0])
-      return emitOpError("expected the axis \"replica\" to be the first");
   }
-  if (!getAxisSize(FSDPDialect::getShardAxisName()))
-    return emitOpError("expected an axis \"shard\"");
   return success();
 }
 
@@ -214,13 +201,44 @@ RankedTensorType UnitOp::getViewType(ParameterAttr parameter) {
                              parameter.getStrides());
 }
 
+static LogicalResult verifyAxes(Operation *op, ArrayAttr axes, MeshOp mesh) {
+  llvm::SmallPtrSet<Attribute, 4> seen;
+  for (auto axis : axes.getAsRange<StringAttr>()) {
+    if (!mesh.getAxisSize(axis))
+      return op->emitOpError("mesh '")
+             << mesh.getSymName() << "' has no axis " << axis;
+    if (!seen.insert(axis).second)
+      return op->emitOpError("axis ") << axis << " occurs twice";
+  }
+  return success();
+}
+
 LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto mesh = symbols.lookupNearestSymbolFrom<MeshOp>(*this, getMeshAttr());
   if (!mesh)
     return emitOpError("no mesh is called '") << getMesh() << "'";
-  if (getLayout().getPadded() % mesh.getShards() != 0)
+  SmallVector<Attribute> all(getShardAxes().begin(), getShardAxes().end());
+  llvm::append_range(all, getReplicateAxes());
+  if (failed(verifyAxes(*this, ArrayAttr::get(getContext(), all), mesh)))
+    return failure();
+  auto place = [&](Attribute name) {
+    ptrdiff_t index = 0;
+    for (auto axis : mesh.getAxes().getAsRange<AxisAttr>()) {
+      if (axis.getName() == name)
+        break;
+      ++index;
+    }
+    return index;
+  };
+  if (!llvm::is_sorted(getShardAxes(), [&](Attribute left, Attribute right) {
+        return place(left) < place(right);
+      }))
+    return emitOpError("expected the axes in the order of mesh '")
+           << getMesh() << "', got " << getShardAxes();
+  int64_t shards = mesh.getGroupSize(getShardAxes());
+  if (getLayout().getPadded() % shards != 0)
     return emitOpError("expected a padded size that is a multiple of the ")
-           << mesh.getShards() << " shards, got " << getLayout().getPadded();
+           << shards << " shards, got " << getLayout().getPadded();
   for (Type type : {getStorage(), getCompute(), getReduce()})
     if (!isa<FloatType>(type))
       return emitOpError("expected a float type, got ") << type;
@@ -254,8 +272,10 @@ struct UnitCheck {
   }
 
   LogicalResult shard(StringRef what, Type found) {
-    return type(what, found, unit.getShardType(mesh.getShards()));
+    return type(what, found, unit.getShardType(getShards()));
   }
+
+  int64_t getShards() { return mesh.getGroupSize(unit.getShardAxes()); }
 
   Operation *op;
   UnitOp unit;
@@ -271,68 +291,70 @@ static Type getValueType(Value result) {
   return result.getType();
 }
 
-static LogicalResult verifyAxes(Operation *op, ArrayAttr axes, MeshOp mesh) {
+/// The same, of a collective: there is at least one.
+static LogicalResult verifyGroup(Operation *op, ArrayAttr axes, MeshOp mesh) {
   if (axes.empty())
     return op->emitOpError("expected at least one axis");
-  llvm::SmallPtrSet<Attribute, 4> seen;
-  for (auto axis : axes.getAsRange<StringAttr>()) {
-    if (!mesh.getAxisSize(axis))
-      return op->emitOpError("mesh '")
-             << mesh.getSymName() << "' has no axis " << axis;
-    if (!seen.insert(axis).second)
-      return op->emitOpError("axis ") << axis << " occurs twice";
-  }
-  return success();
+  return verifyAxes(op, axes, mesh);
 }
 
-/// The ranks along axes of the mesh.
-static int64_t getGroupSize(ArrayAttr axes, MeshOp mesh) {
-  int64_t ranks = 1;
-  for (auto axis : axes.getAsRange<StringAttr>())
-    ranks *= *mesh.getAxisSize(axis);
-  return ranks;
-}
-
-/// True if the axes are all those over which units are sharded; whether one
+/// True if the axes are all those over which the unit is sharded; whether one
 /// with a single rank is among them makes no difference.
-static bool isCut(ArrayAttr axes, MeshOp mesh) {
+static bool isWhole(ArrayAttr axes, UnitOp unit, MeshOp mesh) {
   return llvm::all_of(
       mesh.getAxes().getAsRange<AxisAttr>(), [&](AxisAttr axis) {
-        bool cuts = axis.getName() != FSDPDialect::getReplicaAxisName();
         return axis.getSize() == 1 ||
-               cuts == llvm::is_contained(axes, axis.getName());
+               llvm::is_contained(unit.getShardAxes(), axis.getName()) ==
+                   llvm::is_contained(axes, axis.getName());
       });
 }
 
-/// Pieces are those of the ranks along axes over which units are sharded: along
-/// others, all ranks have the same.
-static LogicalResult verifyShardAxes(Operation *op, ArrayAttr axes,
-                                     MeshOp mesh) {
-  if (failed(verifyAxes(op, axes, mesh)))
+/// Pieces are those of the ranks along axes over which the unit is sharded, in
+/// the unit's order: along others, all ranks have the same.
+static LogicalResult verifyShardAxes(UnitCheck &check, ArrayAttr axes) {
+  if (failed(verifyGroup(check.op, axes, check.mesh)))
     return failure();
-  SmallVector<StringRef> all = mesh.getShardAxes();
-  for (auto axis : axes.getAsRange<StringAttr>())
-    if (!llvm::is_contained(all, axis.getValue()))
-      return op->emitOpError("expected axes over which units are sharded, got ")
+  auto next = check.unit.getShardAxes().begin();
+  auto end = check.unit.getShardAxes().end();
+  for (Attribute axis : axes) {
+    next = std::find(next, end, axis);
+    if (next == end)
+      return check.op->emitOpError("expected axes over which unit '")
+             << check.unit.getSymName() << "' is sharded, in its order, got "
              << axis;
+    ++next;
+  }
   return success();
 }
 
 /// The type of a piece of the unit among the ranks along the axes.
 static LogicalResult verifyPiece(UnitCheck &check, StringRef what, Type found,
                                  ArrayAttr axes) {
-  int64_t ranks = getGroupSize(axes, check.mesh);
+  int64_t ranks = check.mesh.getGroupSize(axes);
   return check.type(what, found, check.unit.getPieceType(ranks));
+}
+
+/// A shard of what is reduced: of the storage type, or of the reduce type where
+/// another reduction follows.
+static LogicalResult verifyReduced(UnitCheck &check, StringRef what,
+                                   Type found) {
+  auto shard = dyn_cast<ShardType>(found);
+  Type expected = check.unit.getShardType(check.getShards());
+  if (shard && shard.getElementType() == check.unit.getReduce())
+    expected =
+        ShardType::get(found.getContext(), check.unit.getLayout().getPadded(),
+                       shard.getElementType(), check.getShards());
+  return check.type(what, found, expected);
 }
 
 template <typename Op>
 static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid || failed(verifyShardAxes(op, op.getAxes(), check.mesh)))
+  if (!check.valid || failed(verifyShardAxes(check, op.getAxes())))
     return failure();
   Type shard = op.getShard().getType();
   LogicalResult operand =
-      op.getAxes().size() == check.mesh.getShardAxes().size()
+      op.getAxes().size() == check.unit.getShardAxes().size()
           ? check.shard("an operand", shard)
           : verifyPiece(check, "an operand", shard, op.getAxes());
   return success(
@@ -345,18 +367,17 @@ template <typename Op>
 static LogicalResult verifyReduceScatter(Op op,
                                          SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)))
+  if (!check.valid || failed(verifyGroup(op, op.getAxes(), check.mesh)))
     return failure();
-  if (!isCut(op.getAxes(), check.mesh))
-    return op.emitOpError(
-               "expected all axes over which units are sharded, got ")
-           << op.getAxes();
-  return success(
-      succeeded(
-          check.type("a reduction", op.getVia(), check.unit.getReduce())) &&
-      succeeded(check.type("an operand", op.getFlat().getType(),
-                           check.unit.getFlatGradientType())) &&
-      succeeded(check.shard("a result", getValueType(op->getResult(0)))));
+  if (!isWhole(op.getAxes(), check.unit, check.mesh))
+    return op.emitOpError("expected all axes over which unit '")
+           << op.getUnit() << "' is sharded, got " << op.getAxes();
+  return success(succeeded(check.type("a reduction", op.getVia(),
+                                      check.unit.getReduce())) &&
+                 succeeded(check.type("an operand", op.getFlat().getType(),
+                                      check.unit.getFlatGradientType())) &&
+                 succeeded(verifyReduced(check, "a result",
+                                         getValueType(op->getResult(0)))));
 }
 
 template <typename Op>
@@ -372,25 +393,24 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
       return op.emitOpError("expected operand and result to be tensors of the "
                             "same type, got ")
              << input << " and " << output;
-    return verifyAxes(op, op.getAxes(), mesh);
+    return verifyGroup(op, op.getAxes(), mesh);
   }
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid || failed(verifyAxes(op, op.getAxes(), check.mesh)) ||
+  if (!check.valid || failed(verifyGroup(op, op.getAxes(), check.mesh)) ||
       failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
     return failure();
-  // Along the axes over which it is sharded, ranks have different elements.
-  for (StringRef axis : check.mesh.getShardAxes())
+  // Along other axes, ranks have different elements.
+  for (auto axis : op.getAxes().template getAsRange<StringAttr>())
     if (*check.mesh.getAxisSize(axis) != 1 &&
-        llvm::is_contained(op.getGroupAxes(), axis))
-      return op.emitOpError(
-                 "expected axes over which units are not sharded, got \"")
-             << axis << '"';
-  bool whole = check.mesh.getShards() == 1 && isa<RankedTensorType>(input);
+        !llvm::is_contained(check.unit.getReplicateAxes(), axis))
+      return op.emitOpError("expected axes over which unit '")
+             << *op.getUnit() << "' is replicated, got " << axis;
+  bool whole = check.getShards() == 1 && isa<RankedTensorType>(input);
   LogicalResult operand =
       whole ? check.type("an operand", input, check.unit.getFlatGradientType())
-            : check.shard("an operand", input);
+            : verifyReduced(check, "an operand", input);
   return success(succeeded(operand) &&
-                 succeeded(check.shard("a result", output)));
+                 succeeded(verifyReduced(check, "a result", output)));
 }
 
 template <typename Op>
@@ -451,7 +471,7 @@ LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!check.valid ||
       failed(check.type("an operand", getFull().getType(),
                         check.unit.getGatheredType())) ||
-      failed(verifyShardAxes(*this, getAxes(), check.mesh)))
+      failed(verifyShardAxes(check, getAxes())))
     return failure();
   return verifyPiece(check, "a result", getPiece().getType(), getAxes());
 }

@@ -37,8 +37,9 @@ static Value launch(OpBuilder &builder, Operation &op) {
           .Case([&](AllReduceOp op) {
             return AsyncAllReduceOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
-                op.getAxesAttr(), op.getDivideAttr(), op.getViaAttr(),
-                op.getInput(), /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
+                op.getRoleAttr(), op.getAxesAttr(), op.getDivideAttr(),
+                op.getViaAttr(), op.getInput(), /*bucket=*/IntegerAttr(),
+                /*copy=*/UnitAttr());
           });
   return launch->getResult(0);
 }

@@ -20,11 +20,13 @@ bool isBackward(Operation *op) {
          (isa<aten::CallOp>(op) && getGatherPhase(op) == aten::Phase::Backward);
 }
 
-BackwardCopies::BackwardCopies(func::FuncOp step)
+BackwardCopies::BackwardCopies(func::FuncOp step, ArrayAttr keptAxes)
     : block(step.getBody().front()), symbols(step->getParentOfType<ModuleOp>()),
-      builder(step.getContext()) {
+      builder(step.getContext()), keptAxes(keptAxes) {
   for (Operation &op : block) {
     positions[&op] = positions.size();
+    if (auto piece = dyn_cast<PieceOp>(op))
+      this->keptAxes = piece.getAxes();
     auto gather = dyn_cast<UnshardOp>(op);
     if (gather && getGatherPhase(gather.getPhase()) == aten::Phase::Backward)
       gathers.try_emplace(gather.getUnitAttr(), gather);
@@ -92,21 +94,19 @@ BackwardCopies::getNeeded(Value value,
 }
 
 /// What the backward gathers, and over which axes: a piece of what the forward
-/// has gathered, if the mesh has small groups for that; where it is taken is
-/// for a schedule to say.
+/// has gathered, if there are small groups for that; where it is taken is for a
+/// schedule to say.
 std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
   auto unit = symbols.lookup<UnitOp>(gather.getUnit());
   auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  StringRef axis = FSDPDialect::getLocalAxisName();
-  std::optional<int64_t> ranks = mesh.getAxisSize(axis);
-  if (!ranks)
+  if (!keptAxes)
     return {gather.getAxes(), gather.getShard()};
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(gather);
-  ArrayAttr axes = builder.getStrArrayAttr({axis});
-  return {axes,
-          PieceOp::create(builder, gather.getLoc(), unit.getPieceType(*ranks),
-                          gather.getUnit(), axes, gather.getFull())};
+  Type piece = unit.getPieceType(mesh.getGroupSize(keptAxes));
+  return {keptAxes,
+          PieceOp::create(builder, gather.getLoc(), piece, gather.getUnit(),
+                          keptAxes, gather.getFull())};
 }
 
 /// The unit as gathered for the backward, in front of `user` if not before.

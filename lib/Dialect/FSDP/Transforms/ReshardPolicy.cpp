@@ -25,8 +25,8 @@ bool isRoot(StringRef unit) {
 }
 
 /// Gives the backward a gather of its own, of each unit that is resharded.
-static void splitGathers(func::FuncOp step) {
-  BackwardCopies copies(step);
+static void splitGathers(func::FuncOp step, ArrayAttr kept) {
+  BackwardCopies copies(step, kept);
   BackwardCopies::Operations parameters = copies.findParameters(
       [](UnitOp unit) { return unit.getReshardAfterForward(); });
   IRMapping mapping;
@@ -54,24 +54,28 @@ static void mergeGathers(func::FuncOp step, const SymbolTable &symbols) {
   }
 }
 
-void setReshardAfterForward(func::FuncOp step, bool reshard) {
+void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
   auto module = step->getParentOfType<ModuleOp>();
   SymbolTable symbols(module);
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
   for (auto unit : module.getOps<UnitOp>())
     unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()));
-  splitGathers(step);
+  splitGathers(step, kept);
   mergeGathers(step, symbols);
 }
 
-/// Splits the axis "shard" into groups of so many consecutive ranks, in the
-/// mesh and in whatever is over it.
-static void splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
-                           int64_t ranks) {
+/// Splits the innermost axis over which units are sharded into groups of so
+/// many ranks, in the mesh and in whatever is over it. Returns the axes of a
+/// group.
+static ArrayAttr splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
+                                ArrayAttr shardAxes, int64_t ranks) {
   Builder builder(mesh.getContext());
-  StringAttr shard = builder.getStringAttr(FSDPDialect::getShardAxisName());
-  StringAttr local = builder.getStringAttr(FSDPDialect::getLocalAxisName());
+  auto shard = cast<StringAttr>(shardAxes.getValue().back());
+  std::string name = "local";
+  while (mesh.getAxisSize(name))
+    name += '_';
+  StringAttr local = builder.getStringAttr(name);
   SmallVector<Attribute> axes;
   for (auto axis : mesh.getAxes().getAsRange<AxisAttr>()) {
     if (axis.getName() != shard) {
@@ -83,19 +87,25 @@ static void splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
     axes.push_back(AxisAttr::get(mesh.getContext(), local, ranks));
   }
   mesh.setAxesAttr(builder.getArrayAttr(axes));
-  auto widen = [&](auto op) {
+  auto widen = [&](ArrayAttr old) {
     SmallVector<Attribute> names;
-    for (Attribute name : op.getAxes()) {
+    for (Attribute name : old) {
       names.push_back(name);
       if (name == shard)
         names.push_back(local);
     }
-    op.setAxesAttr(builder.getArrayAttr(names));
+    return builder.getArrayAttr(names);
   };
+  for (auto unit : mesh->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
+    unit.setShardAxesAttr(widen(unit.getShardAxes()));
+    unit.setReplicateAxesAttr(widen(unit.getReplicateAxes()));
+  }
   for (func::FuncOp program : programs)
     for (Operation &op : program.getOps())
       TypeSwitch<Operation *>(&op)
-          .Case<UnshardOp, ReduceScatterOp, AllReduceOp>(widen);
+          .Case<UnshardOp, ReduceScatterOp, AllReduceOp>(
+              [&](auto op) { op.setAxesAttr(widen(op.getAxes())); });
+  return builder.getArrayAttr(local);
 }
 
 //===----------------------------------------------------------------------===//
@@ -123,29 +133,39 @@ class ReshardPolicyPass
     if (!llvm::hasSingleElement(meshes))
       return reject() << "expected a step that is sharded over one mesh";
     MeshOp mesh = *meshes.begin();
-    if (mesh.getAxisSize(FSDPDialect::getLocalAxisName()))
-      return reject() << "expected a step without a policy of small groups, "
-                         "found the axis \"local\" in mesh '"
-                      << mesh.getSymName() << '\'';
+    for (func::FuncOp program : programs)
+      if (!program.getOps<PieceOp>().empty())
+        return reject() << "expected a step without a policy of small groups, "
+                           "found one that keeps pieces";
+    auto units = getOperation().getOps<UnitOp>();
+    if (units.empty())
+      return reject() << "expected a step with units";
+    ArrayAttr axes = (*units.begin()).getShardAxes();
+    for (UnitOp unit : units)
+      if (unit.getShardAxes() != axes || axes.empty())
+        return reject() << "expected units that are sharded over the same axes";
 
-    int64_t shards = mesh.getShards();
+    int64_t shards = mesh.getGroupSize(axes);
     int64_t ranks = reshardAfterForward.group.value_or(shards);
     if (shards == 1 && ranks > 1)
       return reject()
              << "expected parameters in several shards to keep some of "
                 "them, got one";
-    if (shards % ranks != 0)
+    if (shards % ranks != 0 ||
+        (ranks < shards &&
+         *mesh.getAxisSize(cast<StringAttr>(axes.getValue().back())) % ranks))
       return reject() << "expected reshard-after-forward to be a number of "
                          "ranks that divides the "
                       << shards << " shards, got " << ranks;
     bool reshard = reshardAfterForward.group != 1;
+    ArrayAttr kept; // the axes of small groups
     if (ranks > 1 && ranks < shards) {
       for (func::FuncOp program : programs)
         setReshardAfterForward(program, false);
-      splitShardAxis(programs, mesh, ranks);
+      kept = splitShardAxis(programs, mesh, axes, ranks);
     }
     for (func::FuncOp program : programs) {
-      setReshardAfterForward(program, reshard);
+      setReshardAfterForward(program, reshard, kept);
       emitRemarks(program, reshard);
     }
     return success();

@@ -252,9 +252,9 @@ Value Sharder::getGather(unsigned unit, aten::Phase phase) {
   UnitOp op = table.units[unit].op;
   Value &gather = units[unit].gather;
   if (!gather)
-    gather = UnshardOp::create(
-        builder, getLoc(op.getSymName()), op.getGatheredType(), op.getSymName(),
-        phase, builder.getStrArrayAttr(mesh.getShardAxes()), units[unit].shard);
+    gather = UnshardOp::create(builder, getLoc(op.getSymName()),
+                               op.getGatheredType(), op.getSymName(), phase,
+                               op.getShardAxes(), units[unit].shard);
   return gather;
 }
 
@@ -324,18 +324,16 @@ void Sharder::reduceGradient(unsigned unit) {
                                       op.getSymName(), present, places);
   DivideFactors factors = getDivideFactors(mesh.getNumRanks());
   auto divide = DivideAttr::get(step.getContext(), factors.pre, factors.post);
-  ShardType type = op.getShardType(mesh.getShards());
+  ShardType type = op.getShardType(mesh.getGroupSize(op.getShardAxes()));
   auto name = FlatSymbolRefAttr::get(op);
   TypeAttr via = op.getReduceAttr();
   if (strategy == Strategy::NoShard)
     units[unit].reduced = AllReduceOp::create(
         builder, loc, type, name, /*mesh=*/nullptr,
-        builder.getStrArrayAttr({FSDPDialect::getReplicaAxisName()}), divide,
-        via, flat);
+        /*role=*/nullptr, op.getReplicateAxes(), divide, via, flat);
   else
     units[unit].reduced = ReduceScatterOp::create(
-        builder, loc, type, name, builder.getStrArrayAttr(mesh.getShardAxes()),
-        divide, via, flat);
+        builder, loc, type, name, op.getShardAxes(), divide, via, flat);
 }
 
 Value Sharder::reduceLoss(Value value) {
@@ -348,7 +346,9 @@ Value Sharder::reduceLoss(Value value) {
       element.getIntOrFloatBitWidth() < 32 ? builder.getF32Type() : element;
   return AllReduceOp::create(
       builder, getLoc("loss"), value.getType(), /*unit=*/nullptr,
-      FlatSymbolRefAttr::get(mesh), builder.getArrayAttr(axes),
+      FlatSymbolRefAttr::get(mesh),
+      ReductionRoleAttr::get(step.getContext(), ReductionRole::Loss),
+      builder.getArrayAttr(axes),
       DivideAttr::get(step.getContext(), 1.0,
                       static_cast<double>(mesh.getNumRanks())),
       TypeAttr::get(via), value);
@@ -481,9 +481,9 @@ LogicalResult Sharder::run() {
   unsigned index = 0;
   for (auto [number, unit] : llvm::enumerate(table.units))
     if (UnitOp op = unit.op; used.contains(number))
-      units[number].shard =
-          block.insertArgument(index++, op.getShardType(mesh.getShards()),
-                               getLoc((op.getSymName() + ".shard").str()));
+      units[number].shard = block.insertArgument(
+          index++, op.getShardType(mesh.getGroupSize(op.getShardAxes())),
+          getLoc((op.getSymName() + ".shard").str()));
   rewriteBody();
   rewriteSignature();
   if (strategy == Strategy::FullShard)
@@ -535,14 +535,13 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
       return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
     };
     SymbolTable symbols(module);
-    auto mesh = MeshOp::create(
-        builder, first.getLoc(), "mesh",
-        builder.getArrayAttr(
-            {axis(FSDPDialect::getReplicaAxisName(), ranks / shards),
-             axis(FSDPDialect::getShardAxisName(), shards)}));
+    auto mesh =
+        MeshOp::create(builder, first.getLoc(), "mesh",
+                       builder.getArrayAttr({axis("replica", ranks / shards),
+                                             axis("shard", shards)}));
     symbols.insert(mesh, Block::iterator(first)); // which may rename it
-    if (failed(units.create(first, mesh, getType(storageDtype),
-                            getType(reduceDtype))))
+    if (failed(units.create(first, mesh, {"shard"}, {"replica"},
+                            getType(storageDtype), getType(reduceDtype))))
       return failure();
     for (func::FuncOp program : *programs)
       if (failed(Sharder(program, units, mesh, chosen, keepOutput).run()))

@@ -111,28 +111,33 @@ FailureOr<LayoutAttr> ShardUnits::getLayout(func::FuncOp first,
   return LayoutAttr::get(context, attrs, flat.numel, flat.padded);
 }
 
-LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh, Type storage,
-                                 Type reduce) {
+LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
+                                 ArrayRef<StringRef> shardAxes,
+                                 ArrayRef<StringRef> replicateAxes,
+                                 Type storage, Type reduce) {
   if (parameters.empty())
     return first.emitError("expected at least one parameter to shard");
   OpBuilder builder(first);
   SymbolTable symbols(first->getParentOfType<ModuleOp>());
+  ArrayAttr shard = builder.getStrArrayAttr(shardAxes),
+            replicate = builder.getStrArrayAttr(replicateAxes);
+  int64_t shards = mesh.getGroupSize(shard);
   for (Unit &unit : units) {
-    FailureOr<LayoutAttr> layout = getLayout(first, unit, mesh.getShards());
+    FailureOr<LayoutAttr> layout = getLayout(first, unit, shards);
     if (failed(layout))
       return failure();
     Type element = parameters[unit.parameters.front()].type.getElementType();
-    unit.op = UnitOp::create(builder, first.getLoc(), unit.name,
-                             mesh.getSymName(), storage ? storage : element,
-                             element, reduce ? reduce : element, *layout,
-                             /*reshard_after_forward=*/false);
+    unit.op =
+        UnitOp::create(builder, first.getLoc(), unit.name, mesh.getSymName(),
+                       shard, replicate, storage ? storage : element, element,
+                       reduce ? reduce : element, *layout,
+                       /*reshard_after_forward=*/false);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())
         << remark::metric("Parameters", int64_t(unit.parameters.size()))
         << remark::metric("Elements", layout->getNumel())
-        << remark::metric("ElementsPerRank",
-                          layout->getPadded() / mesh.getShards());
+        << remark::metric("ElementsPerRank", layout->getPadded() / shards);
   }
   return success();
 }

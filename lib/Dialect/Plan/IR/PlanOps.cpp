@@ -104,10 +104,28 @@ LogicalResult CommunicatorOp::verify() {
 // UnitOp
 //===----------------------------------------------------------------------===//
 
+int64_t UnitOp::getShards() {
+  ArrayAttr mesh = cast<ModuleOp>((*this)->getParentOp()).getMesh();
+  int64_t shards = 1;
+  for (int64_t axis : getShardAxes())
+    shards *= cast<AxisAttr>(mesh[axis]).getSize();
+  return shards;
+}
+
 LogicalResult UnitOp::verify() {
+  int64_t numAxes = cast<ModuleOp>((*this)->getParentOp()).getMesh().size();
+  llvm::SmallDenseSet<int64_t> seen;
+  for (ArrayRef<int64_t> axes : {getShardAxes(), getReplicateAxes()}) {
+    for (int64_t axis : axes)
+      if (axis < 0 || axis >= numAxes || !seen.insert(axis).second)
+        return emitOpError("C1: expected distinct axes below ")
+               << numAxes << ", got " << axis;
+    if (!llvm::is_sorted(axes))
+      return emitOpError("C1: expected ascending axes");
+  }
   int64_t shards = getShards();
   if (shards <= 0 || getLayout().getPadded() % shards != 0)
-    return emitOpError("C1: expected a padded length that is a multiple of ")
+    return emitOpError("C2: expected a padded length that is a multiple of ")
            << shards << " shards, got " << getLayout().getPadded();
   return success();
 }

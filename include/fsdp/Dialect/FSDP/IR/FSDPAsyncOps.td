@@ -52,9 +52,9 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
     Example:
 
     ```mlir
-    %f = fsdp.async.unshard @h.0 <forward> %shard
+    %f = fsdp.async.unshard @h.0 <forward> over ["shard"] %shard
         : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
-    %g = fsdp.async.unshard @h.2 <forward> %other bucket 0 after %freed0, %freed1
+    %g = fsdp.async.unshard @h.2 <forward> over ["shard"] %other bucket 0 after %freed0, %freed1
         : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
     ```
 
@@ -68,11 +68,11 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
       on the way in, so only its result counts.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
-    FSDP_GatherAxes:$axes, FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
+    StrArrayAttr:$axes, FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) (`over` $axes^)? $shard (`bucket` $bucket^)? (`copy` $copy^)?
+    $unit custom<Phase>($phase) `over` $axes $shard (`bucket` $bucket^)? (`copy` $copy^)?
     (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
   }];
@@ -110,19 +110,20 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"
     Example:
 
     ```mlir
-    %f = fsdp.async.all_reduce on @mesh over ["shard"] divide <pre = 1, post = 4> via f32 %loss
+    %f = fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 4> via f32 %loss
         : tensor<f32> -> !fsdp.future<tensor<f32>>
     ```
 
     **Constraints**: those of `fsdp.all_reduce`, for what is in flight.
   }];
   let arguments = !con((ins OptionalAttr<FlatSymbolRefAttr>:$unit,
-    OptionalAttr<FlatSymbolRefAttr>:$mesh, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
+    OptionalAttr<FlatSymbolRefAttr>:$mesh,
+    OptionalAttr<FSDP_ReductionRoleAttr>:$role, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
     TypeAttr:$via, AnyType:$input), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the reduction in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input
+    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via $input
     (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:` type($input) `->` qualified(type($future))
   }];
 }

@@ -8,6 +8,7 @@
 #define FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD
 
 include "fsdp/Dialect/FSDP/IR/FSDPDialect.td"
+include "fsdp/Dialect/FSDP/IR/FSDPEnums.td"
 
 class FSDP_Attr<string name, string attrMnemonic>
     : AttrDef<FSDP_Dialect, name> { let mnemonic = attrMnemonic; }
@@ -143,6 +144,10 @@ def FSDP_AxisAttr : FSDP_Attr<"Axis", "axis"> {
   let summary = "a named axis of a mesh";
   let parameters = (ins "::mlir::StringAttr":$name, "int64_t":$size);
   let assemblyFormat = "`<` $name `=` $size `>`";
+}
+
+def FSDP_ReductionRoleAttr : EnumAttr<FSDP_Dialect, FSDP_ReductionRole, "reduction_role"> {
+  let summary = "what is summed over a mesh";
 }
 
 #endif // FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD

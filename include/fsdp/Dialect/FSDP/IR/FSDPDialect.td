@@ -67,12 +67,6 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 
-    /// The axes of a mesh: parameters are replicated over "replica" and sharded over
-    /// all others: "shard", and "local" where a piece is kept for a small group.
-    static llvm::StringRef getShardAxisName() { return "shard"; }
-    static llvm::StringRef getLocalAxisName() { return "local"; }
-    static llvm::StringRef getReplicaAxisName() { return "replica"; }
-
   private:
     void registerAttributes();
     void registerTypes();

@@ -23,4 +23,10 @@ def FSDP_CollectiveKind : I32Enum<"CollectiveKind", "what a collective does", [
   let cppNamespace = "::fsdp";
 }
 
+def FSDP_ReductionRole : I32Enum<"ReductionRole", "what is summed over a mesh", [
+    I32EnumCase<"Loss", 0, "loss">, I32EnumCase<"Norm", 1, "norm">,
+    I32EnumCase<"Buffer", 2, "buffer">]> {
+  let cppNamespace = "::fsdp";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

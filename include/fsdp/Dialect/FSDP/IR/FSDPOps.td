@@ -37,9 +37,6 @@ class FSDP_Op<string mnemonic, list<Trait> traits = []>
 class FSDP_UserOp<string mnemonic, list<Trait> traits = []>
     : FSDP_Op<mnemonic, traits # [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
 
-// The axes that a gather is over.
-def FSDP_GatherAxes : DefaultValuedAttr<StrArrayAttr, "{\"shard\"}">;
-
 // A collective of the logical level.
 class FSDP_PureCollectiveOp<string mnemonic, string kind>
     : FSDP_UserOp<mnemonic, [Pure, FSDP_LogicalOp, FSDP_CollectiveOpInterface]> {
@@ -51,11 +48,11 @@ class FSDP_PureCollectiveOp<string mnemonic, string kind>
 //===----------------------------------------------------------------------===//
 
 def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
-  let summary = "the ranks of a step, as a grid with named axes";
+  let summary = "the ranks of a run, as a grid with named axes";
   let description = [{
-    Ranks are numbered row-major: the last axis varies fastest. Parameters are
-    replicated over the axis "replica" and sharded over all others: over "shard", and over
-    "local" where the backward gathers in small groups of consecutive ranks.
+    Ranks are numbered row-major: the last axis varies fastest. Names mean
+    nothing; a unit says over which axes it is sharded, and over which it is
+    replicated.
 
     Example:
 
@@ -66,10 +63,8 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
 
     **Constraints**:
 
-    * C1: there is an axis "shard".
-    * C2: no two axes have the same name.
-    * C3: sizes are positive, and their product is less than 2^31.
-    * C4: an axis "replica" is the first.
+    * C1: no two axes have the same name.
+    * C2: sizes are positive, and their product is less than 2^31.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
                        TypedArrayAttrBase<FSDP_AxisAttr, "axes of a mesh">:$axes);
@@ -78,10 +73,8 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
   let extraClassDeclaration = [{
     /// The size of an axis, if the mesh has it.
     std::optional<int64_t> getAxisSize(::llvm::StringRef axis);
-    /// The axes over which a parameter is sharded, in order.
-    ::llvm::SmallVector<::llvm::StringRef> getShardAxes();
-    /// How many pieces a parameter is split into: the product of their sizes.
-    int64_t getShards();
+    /// How many ranks there are along axes that the mesh has.
+    int64_t getGroupSize(::mlir::ArrayAttr axes);
     /// The product of all sizes.
     int64_t getNumRanks();
   }];
@@ -93,13 +86,14 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     What FSDP calls a flat parameter: where each parameter lies in it, and the
     element types in which it is stored, gathered and reduced. A unit with
     `reshard_after_forward` does not keep its gathered parameters from one phase
-    to the next: each phase that uses them has a gather of its own, and where the
-    mesh has an axis "local", the backward's is of pieces that the forward keeps.
+    to the next: each phase that uses them has a gather of its own, and where
+    there are groups that keep pieces, the backward's is of these.
 
     Example:
 
     ```mlir
-    fsdp.unit @h.0 on @mesh storage f32 compute bf16 reduce f32
+    fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"]
+      storage f32 compute bf16 reduce f32
       layout <["h.0.w" : 3x5 at 0, "h.0.b" : 7 at 16], numel = 24, padded = 24>
       {reshard_after_forward}
     ```
@@ -107,14 +101,17 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     **Constraints**:
 
     * C1: the mesh exists.
-    * C2: the layout's `padded` is a multiple of the mesh's shards.
-    * C3: the element types are floats.
+    * C2: the axes are axes of the mesh, each of them once, and those over which
+      it is sharded in the order of the mesh.
+    * C3: the layout's `padded` is a multiple of the number of shards.
+    * C4: the element types are floats.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
+                       StrArrayAttr:$shard_axes, StrArrayAttr:$replicate_axes,
                        TypeAttr:$storage, TypeAttr:$compute, TypeAttr:$reduce,
                        FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward);
   let assemblyFormat = [{
-    $sym_name `on` $mesh `storage` $storage `compute` $compute `reduce` $reduce
+    $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `compute` $compute `reduce` $reduce
     `layout` $layout attr-dict
   }];
   let extraClassDeclaration = [{
@@ -147,7 +144,7 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
     Example:
 
     ```mlir
-    %full = fsdp.unshard @h.0 <forward> %shard
+    %full = fsdp.unshard @h.0 <forward> over ["shard"] %shard
         : !fsdp.shard<24xf32, 4> -> !fsdp.gathered<24xbf16>
     %again = fsdp.unshard @h.0 <backward> over ["local"] %piece
         : !fsdp.shard<24xbf16, 2> -> !fsdp.gathered<24xbf16>
@@ -163,11 +160,11 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
     * C4: the axes are distinct axes over which the unit is sharded; there is at
       least one.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_GatherAxes:$axes,
+  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, StrArrayAttr:$axes,
                        FSDP_ShardType:$shard);
   let results = (outs FSDP_GatheredType:$full);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) (`over` $axes^)? $shard attr-dict `:`
+    $unit custom<Phase>($phase) `over` $axes $shard attr-dict `:`
     qualified(type($shard)) `->` qualified(type($full))
   }];
 }
@@ -271,7 +268,9 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
   let summary = "reduce-scatter a flat gradient";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, keeps the
-    rank's piece, divides by the second divisor and casts to the storage type.
+    rank's piece, divides by the second divisor and casts to the result's type: the
+    unit's storage type, or its reduce type if that is what the next reduction
+    takes.
 
     Example:
 
@@ -286,7 +285,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
     * C2: the axes are all axes over which the unit is sharded.
     * C3: `via` is the unit's reduce type.
     * C4: the operand is the unit's flat gradient.
-    * C5: the result is a shard of the unit.
+    * C5: the result is a shard of the unit, of its storage or its reduce type.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
                        TypeAttr:$via, AnyRankedTensor:$flat);
@@ -302,15 +301,15 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by
     the second divisor and casts to the result's type. Of a unit, it reduces a
-    flat gradient that is not sharded, or a shard over the axes that are left; on a
-    mesh, a value such as the loss.
+    flat gradient that is not sharded, or a shard over the axes over which it is
+    replicated; on a mesh, a value whose role it says: the loss, a norm, a buffer.
 
     Example:
 
     ```mlir
     %shard = fsdp.all_reduce @h.0 over ["replica"] divide <pre = 2, post = 1> via f32 %flat
         : tensor<24xbf16> -> !fsdp.shard<24xf32, 1>
-    %mean = fsdp.all_reduce on @mesh over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+    %mean = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
         : tensor<f32> -> tensor<f32>
     ```
 
@@ -324,11 +323,11 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
       mesh has one shard; the result is a shard of it.
     * C5: on a mesh, operand and result are tensors of the same type.
   }];
-  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh,
+  let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh, OptionalAttr<FSDP_ReductionRoleAttr>:$role,
                        StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
   let results = (outs AnyType:$output);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
+    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
     type($input) `->` type($output)
   }];
 }

@@ -15,8 +15,10 @@ namespace fsdp {
 bool isRoot(llvm::StringRef unit);
 
 /// Has the backward gather each unit again but the root (and the root's types),
-/// or lets one gather serve both phases, in a step of the logical level.
-void setReshardAfterForward(mlir::func::FuncOp step, bool reshard);
+/// or lets one gather serve both phases, in a step of the logical level. Where
+/// there are axes to keep pieces over, the backward gathers these.
+void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
+                            mlir::ArrayAttr kept = {});
 
 } // namespace fsdp
 

@@ -38,9 +38,11 @@ public:
   /// have the same sizes and strides.
   mlir::LogicalResult add(mlir::func::FuncOp program);
 
-  /// Makes the symbols, in front of `first`. Null types are those of the
-  /// parameters.
+  /// Makes the symbols, in front of `first`, sharded and replicated over these
+  /// axes of the mesh. Null types are those of the parameters.
   mlir::LogicalResult create(mlir::func::FuncOp first, MeshOp mesh,
+                             llvm::ArrayRef<llvm::StringRef> shardAxes,
+                             llvm::ArrayRef<llvm::StringRef> replicateAxes,
                              mlir::Type storage, mlir::Type reduce);
 
   /// The index of the parameter; nothing if there is none of that name.

@@ -153,22 +153,30 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
   }];
 }
 
-def Plan_AllReduceOp : Plan_Reduction<"all_reduce"> {
+def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
   let summary = "all-reduce: sum the sources of a group";
   let description = [{
     As `plan.reduce_scatter`, but every rank gets the whole sum. Source and
-    target may be the same buffer.
+    target may be the same buffer. `for` says what is summed that is of no unit.
 
     Example:
 
     ```mlir
-    plan.all_reduce @all divide <pre = 2, post = 1> via f32 %local to %loss <forward> on all_reduce
+    plan.all_reduce @all divide <pre = 2, post = 1> via f32 %local to %loss for loss <forward> on all_reduce
     ```
 
     **Constraints**:
 
     * C1: the communicator and the unit exist.
     * C2: the target has as many elements as the source.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
+    TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
+    OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FSDP_ReductionRoleAttr>:$purpose),
+    Plan_Group, Plan_Place);
+  let assemblyFormat = [{
+    $communicator `divide` $divide `via` $via $source `to` $target (`of` $unit^)?
+    (`for` `` $purpose^)? (`group` $group^)? custom<Place>($role, $stream) attr-dict
   }];
 }
 
