@@ -4,6 +4,7 @@
 #   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these; 20 seconds of all by default:
 #                                           hardware mlir plan profile pt2 tensors
 #
+# FSDP_FUZZ_SEED repeats a run, as far as time allows; without it, each begins elsewhere.
 # What reached new code lies in build/fuzz/TARGET afterwards, and what failed in build/fuzz/TARGET-crash-*, which
 # `build/asan/bin/fuzz-TARGET FILE` runs again. See docs/fuzzing.md.
 set -euo pipefail
@@ -25,7 +26,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$found"
   seeds=fuzz/corpus/$target
   [ "$target" != plan ] || seeds=build/asan/fuzz/seeds # the format may change: compiled by this build
-  if build/asan/bin/fuzz-"$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
+  if build/asan/bin/fuzz-"$target" -seed="${FSDP_FUZZ_SEED-0}" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
       -artifact_prefix="$found-" "$found" "$seeds" >"$found.log" 2>&1; then
     result=ok
   else
