@@ -660,7 +660,7 @@ bool PlanChecker::checkUnit(uint32_t index) {
   if (!checkString(place, unit.name()) ||
       !checkUnique(place, "unit", nameOf(unit.name())))
     return false;
-  for (DType dtype : {unit.storage(), unit.compute(), unit.reduce()})
+  for (DType dtype : {unit.storage(), unit.reduce()})
     if (!checkEnum(place, "an element type", dtype))
       return false;
   if (!checkAxes(place, unit))

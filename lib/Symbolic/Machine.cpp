@@ -560,8 +560,11 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
       return base;
     };
     Number stored = number(unit.storage);
-    if (unit.storage != unit.compute && kind == "parameter")
-      values.defineCast(stored, unit.compute, number(unit.compute));
+    // Each program computes in a type of its own.
+    if (kind == "parameter")
+      for (DType compute : {DType::F16, DType::BF16, DType::F32, DType::F64})
+        if (compute != unit.storage)
+          values.defineCast(stored, compute, number(compute));
     Values::place(flat, Content::vector(stored, parameter.numel, everywhere),
                   parameter.offset);
     at = parameter.offset + parameter.numel;

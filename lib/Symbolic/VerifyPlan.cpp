@@ -168,7 +168,6 @@ void PlanVerifier::readUnits() {
     Unit &own = units.emplace_back();
     own.name = nameOf(unit->name());
     own.storage = unit->storage();
-    own.compute = unit->compute();
     own.reduce = unit->reduce();
     own.numel = unit->numel();
     own.shards = unit->shards();

@@ -52,9 +52,9 @@
 // EFFECT: error: expected only effects of the source, found one more
 
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
   layout <["a" : 4x4 at 0, "b" : 4x4 at 16], numel = 32, padded = 32> {reshard_after_forward}
-fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
+fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
   layout <["r" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                 %root: !fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@root, parameter>},

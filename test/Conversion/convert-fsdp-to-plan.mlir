@@ -4,7 +4,7 @@
 // shard updated: one command each, in the order of the block.
 // CHECK-LABEL: plan.module @plan
 // CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device "cpu" strategy "full_shard"
-// CHECK-DAG: plan.unit @u shard [1] replicate [0] storage f32 compute bf16 reduce f32
+// CHECK-DAG: plan.unit @u shard [1] replicate [0] storage f32 reduce f32
 // CHECK-DAG: plan.communicator @shard axes [1]
 // CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<12xf32>
 // CHECK-DAG: %[[M:.*]] = plan.buffer optimizer_state @u "exp_avg" : tensor<12xf32>
@@ -31,7 +31,7 @@
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-  fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute bf16 reduce f32
+  fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16 frozen], numel = 23, padded = 24>
   func.func @init() -> tensor<4xf32> attributes {fsdp.init} {
     %ones = aten.call "ones"([4]) : () -> tensor<4xf32>
@@ -71,7 +71,7 @@ module {
 // CHECK-LABEL: plan.module @plan
 // CHECK-DAG: plan.communicator @shard_local axes [1, 2]
 // CHECK-DAG: plan.communicator @local axes [2]
-// CHECK-DAG: plan.unit @u shard [1, 2] replicate [0] storage f32 compute bf16 reduce f32
+// CHECK-DAG: plan.unit @u shard [1, 2] replicate [0] storage f32 reduce f32
 // CHECK: plan.program @step
 // CHECK: plan.all_gather @shard_local %{{.*}} to %[[FULL:.*]] of @u <forward> on gather
 // CHECK-NEXT: plan.piece @local %[[FULL]] to %[[PIECE:.*]] of @u <forward>
@@ -79,7 +79,7 @@ module {
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-  fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32
+  fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32
       layout <["w" : 24 at 0], numel = 24, padded = 24> {reshard_after_forward}
   func.func @step(%p: !fsdp.shard<24xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %future = fsdp.async.unshard @u <forward> over ["shard", "local"] %p : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
@@ -108,7 +108,7 @@ module {
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["shard" = 1]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
       layout <["w" : 2x4 at 0], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>})
       -> (!fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, gradient>}) attributes {aten.program} {
@@ -133,8 +133,8 @@ module {
 // CHECK: plan.program @step
 module {
   fsdp.mesh @mesh ["shard" = 2]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
-  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                   %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>})
       -> (tensor<8xf32> {aten.output = 0 : i64}) attributes {aten.program} {
@@ -159,7 +159,7 @@ module {
 // CHECK: plan.program @step
 module {
   fsdp.mesh @mesh ["shard" = 1]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 1> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
@@ -183,8 +183,8 @@ module {
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["shard" = 2]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
-  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["x" : 8 at 0 frozen], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                   %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
     %f = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 5 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xbf16>>
@@ -218,8 +218,8 @@ module {
 // CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %{{.*}} to %[[GRADIENT]] of @u <backward> on reduce
 module {
   fsdp.mesh @mesh ["shard" = 2]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
-  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["x" : 16 at 0], numel = 16, padded = 16>
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["x" : 16 at 0], numel = 16, padded = 16>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                   %q: !fsdp.shard<16xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>},
                   %a: tensor<8xbf16> {aten.input = 0 : i64}, %b: tensor<16xbf16> {aten.input = 1 : i64}) attributes {aten.program} {
@@ -259,7 +259,7 @@ module {
 // CHECK-NEXT: plan.copy %[[KEPT]] to %{{.*}} <forward>
 module {
   fsdp.mesh @mesh ["shard" = 2]
-  fsdp.unit @shard on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  fsdp.unit @shard on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@shard, parameter>},
                   %a: tensor<4xf32> {aten.buffer = "a", aten.persistent}, %b: tensor<4xf32> {aten.buffer = "b", aten.persistent})
       -> (tensor<4xf32> {aten.buffer_mutation = "a"}, tensor<4xf32> {aten.buffer_mutation = "b"}, tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {

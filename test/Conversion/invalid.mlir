@@ -33,7 +33,7 @@ module {
 // A step that is not scheduled yet.
 module {
   fsdp.mesh @mesh ["shard" = 1]
-  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   func.func @step(%p: !fsdp.shard<8xf32, 1> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     // expected-error@+1 {{expected the scheduled level, found 'fsdp.unshard'}}

@@ -32,11 +32,11 @@ def schedule(graph, config):
     strategy = config.get("strategy", "FULL_SHARD" if config.get("reshard", None) is not False else "SHARD_GRAD_OP").lower()
     group = config.get("reshard")
     policy = [f"--fsdp-reshard-policy=reshard-after-forward={group}"] if type(group) is int else []
-    backward = {"BACKWARD_PRE": "pre", "BACKWARD_POST": "post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
+    backward = {"BACKWARD_PRE": "backward_pre", "BACKWARD_POST": "backward_post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
     ahead = int(config.get("fwd", config.get("explicit_fwd", False)))
     wrap = r"u\.\d+" if config["model"] == "chain" else r"transformer\.h\.\d+"
     text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard=ranks={config['world']} strategy={strategy}",
-                   *policy, "--fsdp-async", f"--fsdp-prefetch=backward={backward} forward={ahead}", "--fsdp-verify-scheduled",
+                   *policy, "--fsdp-async", f"--fsdp-prefetch=backward-prefetch={backward} forward-prefetch={ahead}", "--fsdp-verify-scheduled",
                    "--fsdp-verify-futures").stdout
     events, unit = {"forward": [], "backward": []}, {}
 

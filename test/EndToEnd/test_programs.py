@@ -62,6 +62,22 @@ class Precise(torch.nn.Module):
         return (torch.randn(count, size, 8),)
 
 
+class Rotated(torch.nn.Module):
+    """Its positions are a buffer that no checkpoint has, in the dtype of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        self.register_buffer("angles", torch.linspace(0, 3, 8), persistent=False)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x.to(self.angles.dtype))) * torch.cos(self.angles)).square().mean()
+
+    @staticmethod
+    def data(count, size):
+        return (torch.randn(count, size, 8),)
+
+
 MODELS = [Normed, Tied, Precise]
 
 
@@ -215,3 +231,22 @@ def test_a_second_shape_trains(graphs, tmp_path):
     found = [row["loss"] for row in rows if "loss" in row][:2]
     losses, _ = eager(model, train, [train[0]], 2)
     assert found == pytest.approx(losses, rel=0.02 if kind is Precise else 1e-3)
+
+
+# The compute dtype belongs to the gather: two programs over the same f32 shards compute in different ones. What a model derives from
+# its dtype and no checkpoint has (positions) is each program's own.
+@pytest.mark.parametrize("options", ["", "--reduce-dtype f32", "--strategy shard_grad_op --schedule fsdp2"])
+def test_training_in_bf16_and_evaluation_in_f32(tmp_path, options):
+    torch.manual_seed(0)
+    model = Rotated()
+    evaluation = write_batches(Rotated, tmp_path / "eval.safetensors", 4, 2, 6)
+    for name, captured in (("f32", model), ("bf16", copy.deepcopy(model).bfloat16())):
+        fsdp_mlir.save(fsdp_mlir.capture(captured, Rotated.data(2, 6)), tmp_path / f"{name}.pt2")
+    fsdp_mlir.save(fsdp_mlir.capture(model.eval(), Rotated.data(2, 6), gradients=False), tmp_path / "eval.pt2")
+    succeed("fsdp-plan", tmp_path / "bf16.pt2", "--program", f"eval={tmp_path}/eval.pt2", "--ranks", 2, "--storage-dtype", "f32", *options.split(),
+            "-o", tmp_path / "p.plan")
+    rows = map(json.loads, succeed("fsdp-run", tmp_path / "p.plan", "--weights", tmp_path / "f32.pt2", "--data", tmp_path / "eval.safetensors", "--lr", 0,
+                                   "--weight-decay", 0, "--eval-data", tmp_path / "eval.safetensors", "--eval-every", 1, "--steps", 1, "--json").stdout.splitlines())
+    found = next(row["eval_loss"] for row in rows if "eval_loss" in row)
+    with torch.no_grad():
+        assert found == pytest.approx(sum(model(*batch).item() for batch in evaluation) / 4, rel=1e-6)

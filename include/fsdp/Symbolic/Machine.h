@@ -78,7 +78,7 @@ struct Unit {
     bool isTrainable;
   };
   std::string_view name;
-  DType storage, compute, reduce;
+  DType storage, reduce;
   uint64_t numel = 0, shards = 1;
   uint64_t axes = 0; // along which it is sharded, as bits
   std::vector<Parameter> parameters = {};

@@ -202,8 +202,7 @@ struct ConvertFSDPToPlan
       plan::UnitOp::create(builder, unit.getLoc(), unit.getSymName(),
                            getAxes(unit.getShardAxes()),
                            getAxes(unit.getReplicateAxes()), unit.getStorage(),
-                           unit.getCompute(), unit.getReduce(),
-                           unit.getLayout());
+                           unit.getReduce(), unit.getLayout());
 
     SmallVector<std::pair<func::FuncOp, plan::ProgramOp>> programs;
     auto addProgram = [&](func::FuncOp func, bool isInit) {

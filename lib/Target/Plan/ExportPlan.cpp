@@ -193,9 +193,8 @@ LogicalResult Exporter::addUnits() {
   };
   for (auto op : module.getOps<plan::UnitOp>()) {
     FailureOr<pf::DType> storage = getDType(op, op.getStorage()),
-                         compute = getDType(op, op.getCompute()),
                          reduce = getDType(op, op.getReduce());
-    if (failed(storage) || failed(compute) || failed(reduce))
+    if (failed(storage) || failed(reduce))
       return failure();
     std::vector<Offset<pf::Parameter>> parameters;
     for (ParameterAttr parameter : op.getLayout().getParameters()) {
@@ -215,7 +214,7 @@ LogicalResult Exporter::addUnits() {
         replicateAxes(op.getReplicateAxes().begin(),
                       op.getReplicateAxes().end());
     unitTable.push_back(pf::CreateUnitDirect(
-        fbb, string(op.getSymName()), *storage, *compute, *reduce,
+        fbb, string(op.getSymName()), *storage, *reduce,
         op.getLayout().getPadded(), op.getShards(), &parameters,
         find(shards, op.getSymName()), find(gradients, op.getSymName()),
         &shardAxes, &replicateAxes));

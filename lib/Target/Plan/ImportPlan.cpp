@@ -92,8 +92,7 @@ void Importer::addUnit(const pf::Unit &unit) {
   plan::UnitOp::create(
       builder, unknown, string(unit.name()), getAxes(unit.shard_axes()),
       getAxes(unit.replicate_axes()), TypeAttr::get(type(unit.storage())),
-      TypeAttr::get(type(unit.compute())), TypeAttr::get(type(unit.reduce())),
-      layout);
+      TypeAttr::get(type(unit.reduce())), layout);
 }
 
 /// The content of an embedded buffer, by its logical order of elements.

@@ -155,13 +155,11 @@ LogicalResult SourceRun::readUnits() {
   for (auto unit : module.getOps<UnitOp>()) {
     sy::Unit &own = units[unit];
     std::optional<pf::DType> storage = toPlanDType(unit.getStorage()),
-                             compute = toPlanDType(unit.getCompute()),
                              reduce = toPlanDType(unit.getReduce());
-    if (!storage || !compute || !reduce)
+    if (!storage || !reduce)
       return unit.emitError("expected element types that a plan file knows");
     own.name = unit.getSymName();
     own.storage = *storage;
-    own.compute = *compute;
     own.reduce = *reduce;
     own.numel = unit.getLayout().getPadded();
     for (ParameterAttr parameter : unit.getLayout().getParameters()) {
@@ -384,11 +382,13 @@ std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
   sy::Content gradient;
-  bool hasGradient = llvm::any_of(gradients, [](Value v) { return !!v; });
+  const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
+  bool hasGradient = first != gradients.end();
   if (hasGradient) {
+    pf::DType compute = places[*first].window.dtype;
     const sy::Layout &whole =
         layouts.emplace_back(sy::Layout::vector(own.numel));
-    sy::Window flat = place(whole, own.compute);
+    sy::Window flat = place(whole, compute);
     machine.zero(flat);
     for (auto [parameter, value] :
          llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
@@ -404,7 +404,7 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
     if (group)
       gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
                                     own.reduce, own.storage, own.numel);
-    else if (own.compute != own.storage)
+    else if (compute != own.storage)
       gradient = machine.values.cast(gradient, own.storage);
     machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
     // What follows follows from this.

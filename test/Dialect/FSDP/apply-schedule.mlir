@@ -2,7 +2,7 @@
 // RUN: fsdp-opt %s --fsdp-apply-schedule --split-input-file --verify-diagnostics | FileCheck %s
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) attributes {aten.program} {
   // CHECK: aten.call "neg"
   // CHECK-NEXT: fsdp.async.unshard @u <backward> over ["shard"] %{{.*}} : !fsdp
@@ -19,7 +19,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>, %x: tensor<4xf32>) attributes {aten.p
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{is to be issued at place 1, but the step has 1}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
@@ -29,7 +29,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{that launch}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
@@ -41,7 +41,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-note @below {{made here}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = 1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
@@ -53,7 +53,7 @@ func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
 // -----
 
 fsdp.mesh @mesh ["shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   // expected-error @below {{expected attribute "fsdp.issue" to be an i64 of at least 0, got -1 : i64}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %s {fsdp.issue = -1 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>

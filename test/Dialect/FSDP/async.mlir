@@ -35,7 +35,7 @@
 
 // RETURNED: error: the step returns memory of this gathered unit
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0 frozen], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0 frozen], numel = 8, padded = 8>
 func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) -> tensor<8xf32> attributes {aten.program} {
   %full = fsdp.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   %a = fsdp.view %full[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<8xf32>

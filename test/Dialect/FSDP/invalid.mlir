@@ -135,21 +135,21 @@ fsdp.mesh @mesh ["shard" = 0]
 
 // Unit C1: the mesh exists.
 // expected-error@+1 {{no mesh is called 'mesh'}}
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
 // Unit C2: shards of equal length.
 fsdp.mesh @mesh ["shard" = 3]
 // expected-error@+1 {{expected a padded size that is a multiple of the 3 shards, got 8}}
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
 // Unit C3: floats.
 fsdp.mesh @mesh ["shard" = 2]
 // expected-error@+1 {{expected a float type, got 'i32'}}
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute i32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage i32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
@@ -164,7 +164,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
 
 // Unshard C2: the shard is the unit's.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
   %0 = fsdp.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
@@ -175,7 +175,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>) attributes {aten.program} {
 
 // Unshard C2: over fewer axes, the operand is a piece in compute type.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
   %0 = fsdp.unshard @u <forward> over ["local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
@@ -186,7 +186,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 
 // Unshard C4: axes of the mesh.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{mesh 'mesh' has no axis "rank"}}
   %0 = fsdp.unshard @u <forward> over ["rank"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
@@ -197,7 +197,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 
 // Piece C1: the unit exists.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{no unit is called 'v'}}
   %0 = fsdp.piece @v over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
@@ -208,10 +208,10 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 
 // Piece C2: of the gathered unit.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
-  // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
-  %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%full: !fsdp.gathered<4xf32>) attributes {aten.program} {
+  // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xf32>', as unit 'u' has it, got '!fsdp.gathered<4xf32>'}}
+  %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<4xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 
@@ -219,7 +219,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
 
 // Piece C3: axes of the mesh.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{axis "local" occurs twice}}
   %0 = fsdp.piece @u over ["local", "local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
@@ -230,7 +230,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 
 // Piece C4: as many pieces as there are ranks along the axes.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 4>'}}
   %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
@@ -241,7 +241,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 
 // Piece C3: all replicas have the same piece.
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<8xf32>) {
   // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replica"}}
   %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -252,7 +252,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) {
 
 // Unshard C4: what two replicas hold is one shard, twice.
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>) {
   // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replica"}}
   %0 = fsdp.async.unshard @u <forward> over ["replica"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
@@ -261,12 +261,12 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) {
 
 // -----
 
-// Unshard C3: gathered in compute dtype, and so for a launch.
+// Unshard C3: all of it, and so for a launch.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
-  // expected-error@+1 {{expected a result of type '!fsdp.gathered<8xbf16>', as unit 'u' has it, got '!fsdp.gathered<8xf32>'}}
-  %0 = fsdp.async.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+  // expected-error@+1 {{expected a result of type '!fsdp.gathered<8xf32>', as unit 'u' has it, got '!fsdp.gathered<4xf32>'}}
+  %0 = fsdp.async.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<4xf32>>
   return
 }
 
@@ -282,7 +282,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
 
 // View C2: of the unit's gathered type.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<16xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xf32>'}}
   %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<16xf32> -> tensor<2x4xf32>
@@ -293,7 +293,7 @@ func.func @f(%full: !fsdp.gathered<16xf32>) attributes {aten.program} {
 
 // View C3: the parameter exists.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 aliases ["b"]], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0 aliases ["b"]], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{unit 'u' has no parameter "b"}}
   %0 = fsdp.view %full[@u, "b"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
@@ -304,7 +304,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
 
 // View C4: its sizes and strides.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0 strides [1, 2]], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0 strides [1, 2]], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type 'tensor<2x4xf32, #aten.strided<[1, 2]>>', as unit 'u' has it, got 'tensor<2x4xf32>'}}
   %0 = fsdp.view %full[@u, "a"] : !fsdp.gathered<8xf32> -> tensor<2x4xf32>
@@ -315,7 +315,7 @@ func.func @f(%full: !fsdp.gathered<8xf32>) attributes {aten.program} {
 
 // Flatten C2: one place per parameter.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected 2 places, one per parameter, got 1}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
@@ -326,7 +326,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Flatten C3: a gradient of each parameter that trains.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0, "b" : 8 at 8], numel = 16, padded = 16>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{parameter "b" is not frozen, but has no gradient}}
   %0 = fsdp.flatten_grads @u(%g, none) : (tensor<8xf32>) -> tensor<16xf32>
@@ -337,7 +337,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Flatten C3: no gradient of a frozen one.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0 frozen, "b" : 8 at 8], numel = 16, padded = 16>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0 frozen, "b" : 8 at 8], numel = 16, padded = 16>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{parameter "a" is frozen, but has a gradient}}
   %0 = fsdp.flatten_grads @u(%g, %g) : (tensor<8xf32>, tensor<8xf32>) -> tensor<16xf32>
@@ -348,7 +348,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Flatten C4: the sizes of the parameter.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a gradient of parameter "a" of type 'tensor<8xf32>' or with other strides, got 'tensor<4xf32>'}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<4xf32>) -> tensor<8xf32>
@@ -359,7 +359,7 @@ func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
 
 // Flatten C5: the whole unit.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<16xf32>'}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<8xf32>) -> tensor<16xf32>
@@ -379,7 +379,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Reduction C2: axes of the mesh.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{mesh 'mesh' has no axis "replica"}}
   %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -390,7 +390,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Reduction C2: each axis once.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{axis "shard" occurs twice}}
   %0 = fsdp.reduce_scatter @u over ["shard", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -401,7 +401,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Reduction C2: the axes over which the result is cut, not as many others.
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
   // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replica"]}}
   %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -412,7 +412,7 @@ func.func @f(%g: tensor<8xf32>) {
 
 // Reduction C2: the same of a launch, and of more axes.
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
   // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replica", "shard"]}}
   %0 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
@@ -423,7 +423,7 @@ func.func @f(%g: tensor<8xf32>) {
 
 // Reduction C2: ranks along the axis have different elements.
 fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: !fsdp.shard<8xf32, 2>) {
   // expected-error@+1 {{expected axes over which unit 'u' is replicated, got "shard"}}
   %0 = fsdp.all_reduce @u over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %g : !fsdp.shard<8xf32, 2> -> !fsdp.shard<8xf32, 2>
@@ -444,7 +444,7 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 
 // Reduction C3: in the unit's reduce type.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected a reduction of type 'f32', as unit 'u' has it, got 'bf16'}}
   %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -455,7 +455,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 
 // Reduction C4: of the flat gradient; and so for a launch.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type 'tensor<8xf32>', as unit 'u' has it, got 'tensor<4xf32>'}}
   %0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<4xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
@@ -466,7 +466,7 @@ func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
 
 // Reduction C5: to a shard of the unit.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 2>'}}
   %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xbf16> -> !fsdp.shard<8xbf16, 2>
@@ -495,7 +495,7 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 
 // All-reduce C4: a flat gradient only if the unit is not sharded.
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got 'tensor<8xf32>'}}
   %0 = fsdp.all_reduce @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -516,7 +516,7 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 
 // Optimizer C2: shards of the unit.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected a parameter of type '!fsdp.shard<8xf32, 2>'}}
   %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 4>, tensor<6xf64>
@@ -527,7 +527,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) attributes {aten.prog
 
 // Optimizer C3: intervals inside the layout.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 12}}
   %0:3 = fsdp.adamw @u [0 to 4, 4 to 12] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
@@ -538,7 +538,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.prog
 
 // Optimizer C4: frozen parameters stay.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 4 at 0 frozen, "b" : 4 at 4], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 4 at 0 frozen, "b" : 4 at 4], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{interval 3 to 8 touches the frozen parameter "a"}}
   %0:3 = fsdp.adamw @u [3 to 8] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
@@ -549,7 +549,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.prog
 
 // Optimizer C5: six scalars.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected scalars of type 'tensor<6xf64>', got 'tensor<5xf64>'}}
   %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<5xf64>
@@ -560,7 +560,7 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) attributes {aten.prog
 
 // Optimizer C6: old and new momentum.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected old and new momentum, both of the parameter's type, or neither}}
   %0:2 = fsdp.sgd @u [0 to 8] %p, %p momentum %m, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64> -> !fsdp.shard<8xbf16, 2>
@@ -579,7 +579,7 @@ func.func @f(%f: !fsdp.future<tensor<4xf32>>) attributes {aten.program} {
 // -----
 
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @bucket(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{attribute 'bucket' failed to satisfy constraint}}
   %0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket -1 : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
@@ -617,18 +617,28 @@ func.func private @shard(!fsdp.gathered<9223372036854775807xf32>)
 // Unit C2: an axis stands once, over which it is sharded or replicated.
 fsdp.mesh @mesh ["a" = 2, "b" = 2]
 // expected-error@+1 {{axis "b" occurs twice}}
-fsdp.unit @u on @mesh shard ["a", "b"] replicate ["b"] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["a", "b"] replicate ["b"] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
 // Unit C2: and is one of the mesh.
 fsdp.mesh @mesh ["a" = 2, "b" = 2]
 // expected-error@+1 {{mesh 'mesh' has no axis "c"}}
-fsdp.unit @u on @mesh shard ["a", "c"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["a", "c"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
 // Unit C2: shards are numbered as ranks are.
 fsdp.mesh @mesh ["a" = 2, "b" = 2]
 // expected-error@+1 {{expected the axes in the order of mesh 'mesh', got ["b", "a"]}}
-fsdp.unit @u on @mesh shard ["b", "a"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["b", "a"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+
+// -----
+
+// All-reduce C5: what is summed over a mesh has a role.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%g: tensor<f32>) {
+  // expected-error@+1 {{expected a role of a reduction on a mesh, and of no other}}
+  %0 = "fsdp.all_reduce"(%g) <{mesh = @mesh, axes = ["shard"], divide = #fsdp.divide<pre = 1, post = 2>, via = f32}> : (tensor<f32>) -> tensor<f32>
+  return
+}

@@ -11,18 +11,18 @@ fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
 fsdp.mesh @copies ["replica" = 2, "shard" = 1]
 
 // A parameter may be frozen, channels-last, tied, or a scalar.
-// CHECK: fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 compute bf16 reduce f32
+// CHECK: fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
 // CHECK-SAME: layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
 // CHECK-SAME: "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
-fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 compute bf16 reduce f32
+fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
   layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
            "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
 // CHECK: fsdp.unit @whole on @copies
-fsdp.unit @whole on @copies shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32
+fsdp.unit @whole on @copies shard ["shard"] replicate ["replica"] storage f32 reduce f32
   layout <["b" : 8 at 0], numel = 8, padded = 8>
 
 // CHECK: fsdp.unit @small on @groups
-fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replica"] storage f32 compute bf16 reduce f32
+fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32
   layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
 // CHECK: func.func private @step.source() attributes {fsdp.source = @step}

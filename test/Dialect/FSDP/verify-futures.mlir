@@ -6,7 +6,7 @@
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 
 // Straight-line code, with a view of a view.
 func.func @good(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
@@ -52,7 +52,7 @@ func.func @both_ways(%p: !p, %c: i1) attributes {aten.program} {
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never(%p: !p) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
@@ -66,7 +66,7 @@ func.func @never(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @on_one_path(%p: !p, %c: i1) attributes {aten.program} {
   // expected-error@+1 {{collective may never be waited for}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
@@ -84,7 +84,7 @@ func.func @on_one_path(%p: !p, %c: i1) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   scf.for %i = %lb to %ub step %s {
@@ -102,7 +102,7 @@ func.func @twice(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.pro
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{collective may never be waited for}}
@@ -119,7 +119,7 @@ func.func @never_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %first = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{collective may never be waited for}}
@@ -140,7 +140,7 @@ func.func @forgotten_by_loop(%p: !p, %lb: index, %ub: index, %s: index) attribut
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
@@ -160,7 +160,7 @@ func.func @resharded_on_one_path(%p: !p, %c: i1) -> tensor<2x4xf32> attributes {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
@@ -180,7 +180,7 @@ func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attribut
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{shard may already have been updated, in its place}}
@@ -199,7 +199,7 @@ func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %u
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @never_resharded(%p: !p) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{gathered unit may never be resharded}}
@@ -214,7 +214,7 @@ func.func @never_resharded(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @view_of_view(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
@@ -233,7 +233,7 @@ func.func @view_of_view(%p: !p) -> tensor<4x2xf32> attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @resharded_twice(%p: !p) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
@@ -251,7 +251,7 @@ func.func @resharded_twice(%p: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32> attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
@@ -276,7 +276,7 @@ func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{updated here}}
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
@@ -291,7 +291,7 @@ func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.prog
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   // expected-note@+1 {{launched here}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
@@ -309,7 +309,7 @@ func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attrib
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
 func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
   %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
   %f = fsdp.async.unshard @u <forward> over ["shard"] %new : !p -> !f

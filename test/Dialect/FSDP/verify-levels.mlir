@@ -16,7 +16,7 @@ func.func @step(%g: tensor<4xf32>) -> (tensor<4xf32> {aten.grad_of = "w"}) attri
 // -----
 
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>}) attributes {aten.program} {
   // expected-error@+1 {{expected to gather the parameter argument of unit @u, or a piece of it}}
   %full = fsdp.unshard @u <forward> over ["shard"] %m : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
@@ -27,8 +27,8 @@ func.func @step(%m: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>
 
 // A piece of another unit.
 fsdp.mesh @mesh ["shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard", "local"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard", "local"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
   %full = fsdp.unshard @v <forward> over ["shard", "local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xf32>
   %piece = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
@@ -40,8 +40,8 @@ func.func @step(%p: !fsdp.shard<8xf32, 4> {fsdp.state = #fsdp.state<@v, paramete
 // -----
 
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
   %full = fsdp.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
   // expected-error@+1 {{expected a view of a gather of unit @v, got one of @u}}
@@ -53,7 +53,7 @@ func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, paramete
 
 // A backward use of the forward's gather, through a view.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8> {reshard_after_forward}
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8> {reshard_after_forward}
 func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
   // expected-note@+1 {{gathered here}}
   %full = fsdp.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>
@@ -68,8 +68,8 @@ func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, paramete
 
 // Fine for a unit that stays gathered; and recomputation is part of the backward.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                 %q: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@v, parameter>}) attributes {aten.program} {
   %u = fsdp.unshard @u <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.gathered<8xf32>

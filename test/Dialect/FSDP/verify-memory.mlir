@@ -30,8 +30,8 @@
 !f = !fsdp.future<!g>
 !t = tensor<16xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["u" : 16 at 0 frozen], numel = 16, padded = 16>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["v" : 16 at 0 frozen], numel = 16, padded = 16>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["u" : 16 at 0 frozen], numel = 16, padded = 16>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["v" : 16 at 0 frozen], numel = 16, padded = 16>
 func.func @step(%pu: !p {fsdp.state = #fsdp.state<@u, parameter>}, %pv: !p {fsdp.state = #fsdp.state<@v, parameter>},
                 %x: !t {aten.input = 0 : i64}, %hyper: tensor<6xf64> {fsdp.hyper}) -> !t attributes {aten.program} {
   %fu = fsdp.async.unshard @u <forward> over ["shard"] %pu : !p -> !f

@@ -5,8 +5,8 @@
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate ["replica"] storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 // Axes with one rank make no other communicator.
 func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) attributes {aten.program} {
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 0 : !p -> !f
@@ -22,7 +22,7 @@ func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) attributes
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 3 : !p -> !f
@@ -37,7 +37,7 @@ func.func @step(%p: !p) attributes {aten.program} {
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 3 : !p -> !f
@@ -62,8 +62,8 @@ func.func @step(%x: tensor<f32>) attributes {aten.program} {
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !p, %q: !p) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 3 copy : !p -> !f
@@ -80,9 +80,9 @@ func.func @step(%p: !p, %q: !p) attributes {aten.program} {
 !f = !fsdp.future<!fsdp.gathered<8xbf16>>
 !g = !fsdp.future<!fsdp.gathered<8xf32>>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute bf16 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage bf16 compute bf16 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @w on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["c" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage bf16 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @w on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["c" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%p: !p, %q: !q) attributes {aten.program} {
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 3 copy : !p -> !f
   // expected-note@+1 {{an earlier launch of it}}
@@ -96,8 +96,8 @@ func.func @step(%p: !p, %q: !q) attributes {aten.program} {
 
 !p = !fsdp.shard<8xf32, 2>
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 func.func @step(%x: tensor<8xf32>) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 copy : tensor<8xf32> -> !fsdp.future<!p>

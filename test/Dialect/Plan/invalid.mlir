@@ -30,7 +30,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
   // expected-error@+1 {{C1: expected distinct axes below 1, got 1}}
-  plan.unit @u shard [0] replicate [1] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [1] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
 }
 
@@ -38,7 +38,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 plan.module @m mesh ["shard" = 2, "other" = 2] device "cpu" strategy "" {
   // expected-error@+1 {{C1: expected ascending axes}}
-  plan.unit @u shard [1, 0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [1, 0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
 }
 
@@ -46,7 +46,7 @@ plan.module @m mesh ["shard" = 2, "other" = 2] device "cpu" strategy "" {
 
 plan.module @m mesh ["shard" = 3] device "cpu" strategy "" {
   // expected-error@+1 {{C2: expected a padded length that is a multiple of 3 shards, got 8}}
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
 }
 
@@ -211,7 +211,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 // -----
 
 plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
   plan.program @p {
@@ -223,7 +223,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 // -----
 
 plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
   plan.program @p {

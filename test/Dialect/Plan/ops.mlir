@@ -10,8 +10,8 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_s
   // CHECK: plan.communicator @shard axes [1]
   plan.communicator @shard axes [1]
   plan.communicator @all axes [0, 1]
-  // CHECK: plan.unit @h.0 shard [1] replicate [0] storage f32 compute bf16 reduce f32 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
-  plan.unit @h.0 shard [1] replicate [0] storage f32 compute bf16 reduce f32
+  // CHECK: plan.unit @h.0 shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  plan.unit @h.0 shard [1] replicate [0] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
 
   // CHECK: %[[SHARD:.*]] = plan.buffer shard @h.0 at 0 : tensor<12xf32>

@@ -8,7 +8,7 @@
 // REMARK: memory | Category:plan-assign-memory | Function=step | Bound=384, Peak=384
 plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   // CHECK: plan.buffer shard @u at 0 : tensor<10xf32>
   %shard = plan.buffer shard @u : tensor<10xf32>
@@ -39,7 +39,7 @@ plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
 // want to look at it.
 // CHECK-LABEL: plan.module @cuda
 plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
-  plan.unit @u shard [] replicate [0] storage f32 compute f32 reduce f32
+  plan.unit @u shard [] replicate [0] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   // CHECK: plan.buffer shard @u at 0 : tensor<20xf32>
   %shard = plan.buffer shard @u : tensor<20xf32>
@@ -85,7 +85,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
 // CHECK: plan.program
 plan.module @overlap mesh ["shard" = 2] device "cpu" strategy "" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   %shard = plan.buffer shard @u : tensor<10xf32>
   %x = plan.buffer input @step number 0 : tensor<20xf32>

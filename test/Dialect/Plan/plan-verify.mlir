@@ -6,7 +6,7 @@
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes, without which nothing can be proved; found none}}
 plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
@@ -28,7 +28,7 @@ plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // expected-error @below {{programs[0] (step).commands[1], aten::mul.out on Compute: expected to read buffers[2] after commands[0], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
 plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
@@ -44,7 +44,7 @@ plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // expected-error @below {{programs[0] (step).commands[3], aten::mul.out on Compute: expected to read buffers[2] after commands[1], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
 plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
@@ -62,7 +62,7 @@ plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // expected-error @below {{programs[0] (step).commands[2], AllGather on Gather: expected to write buffers[3] after commands[1], aten::sum.IntList_out on Compute, which touches bytes [256, 384), found no order between them}}
 plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %y = plan.buffer transient at 256 : tensor<32xf32>
@@ -152,7 +152,7 @@ plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // expected-error @below {{programs[0] (step).commands[1], AllGather on Gather: expected to write buffers[2] after commands[0], AllGather on Gather, which touches bytes [64, 192), found no order between them}}
 plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %a = plan.buffer transient at 64 : tensor<32xf32>
   %b = plan.buffer transient at 64 : tensor<32xf32>
@@ -170,7 +170,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "ful
   plan.communicator @shard axes [1]
   plan.communicator @replica axes [0]
   plan.communicator @all axes [0, 1]
-  plan.unit @u shard [1] replicate [0] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
@@ -193,7 +193,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "ful
 plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
   plan.communicator @shard axes [1]
   plan.communicator @all axes [0, 1]
-  plan.unit @u shard [1] replicate [0] storage f32 compute f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
+  plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
@@ -232,7 +232,7 @@ plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0, 1] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
+  plan.unit @u shard [0, 1] replicate [] storage f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
   %loss = plan.buffer loss @step at 320 : tensor<f32>
@@ -262,7 +262,7 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "f
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
   plan.communicator @shard axes [0]
-  plan.unit @u shard [0, 1] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
+  plan.unit @u shard [0, 1] replicate [] storage f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
   %loss = plan.buffer loss @step at 320 : tensor<f32>

@@ -446,7 +446,9 @@ private:
             unit && unit.getSymName() == view.getUnit())
           for (ParameterAttr parameter : unit.getLayout().getParameters())
             if (parameter.getName() != view.getParameterAttr() &&
-                unit.getViewType(parameter) == view.getType())
+                unit.getViewType(parameter,
+                                 view.getTensor().getType().getElementType()) ==
+                    view.getType())
               addAttribute("offset", "parameter", parameter.getName());
     if (isa<UnitOp, plan::UnitOp>(current)) {
       auto layout = current->getAttrOfType<LayoutAttr>("layout");

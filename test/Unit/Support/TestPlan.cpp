@@ -96,10 +96,9 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
         sharded *= mesh[axis].second;
       own.insert(own.begin(), axis);
     }
-    return CreateUnit(fbb, text(unit.name), unit.dtype, unit.dtype, unit.dtype,
-                      unit.numel, unit.shards, parameters, unit.shard,
-                      unit.gradient, fbb.CreateVector(axes[0]),
-                      fbb.CreateVector(axes[1]));
+    return CreateUnit(fbb, text(unit.name), unit.dtype, unit.dtype, unit.numel,
+                      unit.shards, parameters, unit.shard, unit.gradient,
+                      fbb.CreateVector(axes[0]), fbb.CreateVector(axes[1]));
   });
   auto communicatorsOffset =
       makeTables(fbb, communicators, [&](const auto &communicator) {

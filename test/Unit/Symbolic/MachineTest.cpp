@@ -74,7 +74,7 @@ TEST_F(MachineTest, CopiesKeepTheElements) {
 TEST_F(MachineTest, GathersWhatWasCut) {
   Unit unit;
   unit.name = "u";
-  unit.storage = unit.compute = unit.reduce = DType::F32;
+  unit.storage = unit.reduce = DType::F32;
   unit.numel = 12, unit.shards = 2, unit.axes = 1;
   unit.parameters = {{"w", 0, 8, true}, {"b", 8, 2, true}};
   const Window &shard = vector(6), &full = vector(12);
@@ -108,7 +108,7 @@ TEST_F(MachineTest, GathersWhatWasKept) {
 TEST_F(MachineTest, ReductionsOverTwoAxesAreOne) {
   Unit unit;
   unit.name = "u";
-  unit.storage = unit.compute = unit.reduce = DType::F32;
+  unit.storage = unit.reduce = DType::F32;
   unit.numel = 8, unit.shards = 2, unit.axes = 1;
   unit.parameters = {{"w", 0, 8, true}};
   const Window &flat = vector(8), &piece = vector(4), &sum = vector(4),
@@ -127,7 +127,7 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
     Machine machine;
     Unit unit;
     unit.name = "u";
-    unit.storage = unit.compute = unit.reduce = DType::F32;
+    unit.storage = unit.reduce = DType::F32;
     unit.numel = 20;
     unit.parameters = {{"a", 0, 7, true}, {"b", 8, 12, true}};
     auto begin = *rc::gen::inRange<uint64_t>(0, 20);
@@ -223,7 +223,7 @@ protected:
     for (auto [name, length] : {std::pair("u", 4), std::pair("v", 2)}) {
       Unit &unit = units.emplace_back();
       unit.name = name;
-      unit.storage = DType::F32, unit.compute = unit.reduce = DType::BF16;
+      unit.storage = DType::F32, unit.reduce = DType::BF16;
       unit.numel = uint64_t(ranks * length), unit.shards = ranks;
       unit.axes = 1;
       unit.parameters = {{name, 0, unit.numel, true}};
@@ -263,7 +263,7 @@ protected:
   /// The flat parameters, cast.
   Number getWhole(const Unit &unit) {
     return numberOf(
-        machine.values.cast(machine.initial(unit, "parameter"), unit.compute));
+        machine.values.cast(machine.initial(unit, "parameter"), DType::BF16));
   }
   Number read(const Window &window) {
     return numberOf(machine.memory.read(window));

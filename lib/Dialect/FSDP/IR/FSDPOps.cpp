@@ -11,6 +11,7 @@
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallPtrSet.h"
+#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 
@@ -181,23 +182,22 @@ ShardType UnitOp::getShardType(int64_t shards) {
                         shards);
 }
 
-GatheredType UnitOp::getGatheredType() {
-  return GatheredType::get(getContext(), getLayout().getPadded(), getCompute());
+GatheredType UnitOp::getGatheredType(Type compute) {
+  return GatheredType::get(getContext(), getLayout().getPadded(), compute);
 }
 
-ShardType UnitOp::getPieceType(int64_t pieces) {
-  return ShardType::get(getContext(), getLayout().getPadded(), getCompute(),
-                        pieces);
+ShardType UnitOp::getPieceType(int64_t pieces, Type compute) {
+  return ShardType::get(getContext(), getLayout().getPadded(), compute, pieces);
 }
 
-RankedTensorType UnitOp::getFlatGradientType() {
-  return RankedTensorType::get({getLayout().getPadded()}, getCompute());
+RankedTensorType UnitOp::getFlatGradientType(Type compute) {
+  return RankedTensorType::get({getLayout().getPadded()}, compute);
 }
 
-RankedTensorType UnitOp::getViewType(ParameterAttr parameter) {
+RankedTensorType UnitOp::getViewType(ParameterAttr parameter, Type compute) {
   if (parameter.getStrides().empty())
-    return RankedTensorType::get(parameter.getSizes(), getCompute());
-  return aten::getTensorType(parameter.getSizes(), getCompute(),
+    return RankedTensorType::get(parameter.getSizes(), compute);
+  return aten::getTensorType(parameter.getSizes(), compute,
                              parameter.getStrides());
 }
 
@@ -239,7 +239,7 @@ LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (getLayout().getPadded() % shards != 0)
     return emitOpError("expected a padded size that is a multiple of the ")
            << shards << " shards, got " << getLayout().getPadded();
-  for (Type type : {getStorage(), getCompute(), getReduce()})
+  for (Type type : {getStorage(), getReduce()})
     if (!isa<FloatType>(type))
       return emitOpError("expected a float type, got ") << type;
   return success();
@@ -273,6 +273,16 @@ struct UnitCheck {
 
   LogicalResult shard(StringRef what, Type found) {
     return type(what, found, unit.getShardType(getShards()));
+  }
+
+  /// A flat gradient, of whatever type was computed in.
+  LogicalResult flat(StringRef what, Type found) {
+    auto tensor = dyn_cast<RankedTensorType>(found);
+    Type compute = tensor ? tensor.getElementType() : unit.getReduce();
+    if (!isa<FloatType>(compute))
+      return op->emitOpError("expected ")
+             << what << " of floats, got " << found;
+    return type(what, found, unit.getFlatGradientType(compute));
   }
 
   int64_t getShards() { return mesh.getGroupSize(unit.getShardAxes()); }
@@ -327,11 +337,19 @@ static LogicalResult verifyShardAxes(UnitCheck &check, ArrayAttr axes) {
   return success();
 }
 
+/// The compute type: that of a gathered unit, a piece or a flat gradient.
+static Type getCompute(Type type) {
+  return TypeSwitch<Type, Type>(type)
+      .Case<GatheredType, ShardType, RankedTensorType>(
+          [](auto type) { return type.getElementType(); })
+      .Default([&](Type) { return Float32Type::get(type.getContext()); });
+}
+
 /// The type of a piece of the unit among the ranks along the axes.
 static LogicalResult verifyPiece(UnitCheck &check, StringRef what, Type found,
-                                 ArrayAttr axes) {
+                                 ArrayAttr axes, Type compute) {
   int64_t ranks = check.mesh.getGroupSize(axes);
-  return check.type(what, found, check.unit.getPieceType(ranks));
+  return check.type(what, found, check.unit.getPieceType(ranks, compute));
 }
 
 /// A shard of what is reduced: of the storage type, or of the reduce type where
@@ -352,15 +370,16 @@ static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid || failed(verifyShardAxes(check, op.getAxes())))
     return failure();
-  Type shard = op.getShard().getType();
+  Type shard = op.getShard().getType(), full = getValueType(op->getResult(0));
   LogicalResult operand =
       op.getAxes().size() == check.unit.getShardAxes().size()
           ? check.shard("an operand", shard)
-          : verifyPiece(check, "an operand", shard, op.getAxes());
+          : verifyPiece(check, "an operand", shard, op.getAxes(),
+                        getCompute(full));
   return success(
       succeeded(operand) &&
-      succeeded(check.type("a result", getValueType(op->getResult(0)),
-                           check.unit.getGatheredType())));
+      succeeded(check.type("a result", full,
+                           check.unit.getGatheredType(getCompute(full)))));
 }
 
 template <typename Op>
@@ -374,8 +393,7 @@ static LogicalResult verifyReduceScatter(Op op,
            << op.getUnit() << "' is sharded, got " << op.getAxes();
   return success(succeeded(check.type("a reduction", op.getVia(),
                                       check.unit.getReduce())) &&
-                 succeeded(check.type("an operand", op.getFlat().getType(),
-                                      check.unit.getFlatGradientType())) &&
+                 succeeded(check.flat("an operand", op.getFlat().getType())) &&
                  succeeded(verifyReduced(check, "a result",
                                          getValueType(op->getResult(0)))));
 }
@@ -385,6 +403,9 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
   Type input = op.getInput().getType(), output = getValueType(op->getResult(0));
   if (op.getUnit().has_value() == op.getMesh().has_value())
     return op.emitOpError("expected either a unit or a mesh");
+  if (op.getMesh().has_value() != op.getRole().has_value())
+    return op.emitOpError("expected a role of a reduction on a mesh, and of no "
+                          "other");
   if (op.getMesh()) {
     auto mesh = symbols.lookupNearestSymbolFrom<MeshOp>(op, op.getMeshAttr());
     if (!mesh)
@@ -406,9 +427,8 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
       return op.emitOpError("expected axes over which unit '")
              << *op.getUnit() << "' is replicated, got " << axis;
   bool whole = check.getShards() == 1 && isa<RankedTensorType>(input);
-  LogicalResult operand =
-      whole ? check.type("an operand", input, check.unit.getFlatGradientType())
-            : verifyReduced(check, "an operand", input);
+  LogicalResult operand = whole ? check.flat("an operand", input)
+                                : verifyReduced(check, "an operand", input);
   return success(succeeded(operand) &&
                  succeeded(verifyReduced(check, "a result", output)));
 }
@@ -455,25 +475,29 @@ LogicalResult UnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
 
 LogicalResult ViewOp::verifySymbolUses(SymbolTableCollection &symbols) {
   UnitCheck check(*this, getUnitAttr(), symbols);
-  if (!check.valid || failed(check.type("an operand", getFull().getType(),
-                                        check.unit.getGatheredType())))
+  Type full = getFull().getType();
+  if (!check.valid ||
+      failed(check.type("an operand", full,
+                        check.unit.getGatheredType(getCompute(full)))))
     return failure();
   ParameterAttr parameter = check.unit.getLayout().find(getParameter());
   if (!parameter)
     return emitOpError("unit '")
            << getUnit() << "' has no parameter " << getParameterAttr();
   return check.type("a result", getTensor().getType(),
-                    check.unit.getViewType(parameter));
+                    check.unit.getViewType(parameter, getCompute(full)));
 }
 
 LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   UnitCheck check(*this, getUnitAttr(), symbols);
+  Type full = getFull().getType();
   if (!check.valid ||
-      failed(check.type("an operand", getFull().getType(),
-                        check.unit.getGatheredType())) ||
+      failed(check.type("an operand", full,
+                        check.unit.getGatheredType(getCompute(full)))) ||
       failed(verifyShardAxes(check, getAxes())))
     return failure();
-  return verifyPiece(check, "a result", getPiece().getType(), getAxes());
+  return verifyPiece(check, "a result", getPiece().getType(), getAxes(),
+                     getCompute(full));
 }
 
 LogicalResult FlattenGradsOp::verify() {
@@ -494,6 +518,7 @@ LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
     return emitOpError("expected ")
            << parameters.size() << " places, one per parameter, got "
            << getPresent().size();
+  Type compute = getCompute(getFlat().getType());
   auto gradient = getGradients().getTypes().begin();
   for (auto [parameter, present] : llvm::zip_equal(parameters, getPresent())) {
     if (parameter.getFrozen() == present)
@@ -505,14 +530,13 @@ LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
       continue;
     auto type = cast<RankedTensorType>(*gradient++);
     if (type.getShape() != parameter.getSizes() ||
-        type.getElementType() != check.unit.getCompute())
+        type.getElementType() != compute)
       return emitOpError("expected a gradient of parameter ")
              << parameter.getName() << " of type "
-             << check.unit.getViewType(parameter)
+             << check.unit.getViewType(parameter, compute)
              << " or with other strides, got " << type;
   }
-  return check.type("a result", getFlat().getType(),
-                    check.unit.getFlatGradientType());
+  return check.flat("a result", getFlat().getType());
 }
 
 LogicalResult

@@ -103,7 +103,8 @@ std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
     return {gather.getAxes(), gather.getShard()};
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(gather);
-  Type piece = unit.getPieceType(mesh.getGroupSize(keptAxes));
+  Type piece = unit.getPieceType(mesh.getGroupSize(keptAxes),
+                                 gather.getFull().getType().getElementType());
   return {keptAxes,
           PieceOp::create(builder, gather.getLoc(), piece, gather.getUnit(),
                           keptAxes, gather.getFull())};

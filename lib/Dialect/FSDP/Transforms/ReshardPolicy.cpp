@@ -172,11 +172,15 @@ class ReshardPolicyPass
   }
 
   void emitRemarks(func::FuncOp step, bool reshard) {
+    DenseMap<Attribute, int64_t> gathered; // bytes, by unit
+    for (auto gather : step.getOps<UnshardOp>())
+      gathered[gather.getUnitAttr()] =
+          getMemoryBytes(gather.getFull().getType());
     DenseMap<Attribute, PieceOp> pieces; // by unit
     for (auto piece : step.getOps<PieceOp>())
       pieces[piece.getUnitAttr()] = piece;
     for (auto unit : getOperation().getOps<UnitOp>()) {
-      int64_t bytes = getMemoryBytes(unit.getGatheredType());
+      int64_t bytes = gathered.lookup(FlatSymbolRefAttr::get(unit));
       bool isFreed = unit.getReshardAfterForward();
       PieceOp piece = pieces.lookup(FlatSymbolRefAttr::get(unit));
       auto remark = remark::passed(

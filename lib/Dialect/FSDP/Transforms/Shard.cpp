@@ -31,6 +31,7 @@ namespace {
 /// What a program does with a unit.
 struct UnitUse {
   Value shard;                  // the new argument; null if it has none
+  Type compute;                 // the element type of its parameters
   Value gather;                 // for both phases
   SmallVector<Value> gradients; // by place once seen; none if nothing trains
   unsigned missing = 0;         // how many have not been seen
@@ -149,6 +150,7 @@ LogicalResult Sharder::collectParameters() {
     byArgument[argument] = parameter;
     arguments[parameter] = argument;
     unsigned before = first.try_emplace(unit, index).first->second;
+    units[unit].compute = getElementType(before);
     if (getElementType(before) != getElementType(index))
       return emitError(argument.getLoc())
              << "unit '" << table.units[unit].name
@@ -253,8 +255,9 @@ Value Sharder::getGather(unsigned unit, aten::Phase phase) {
   Value &gather = units[unit].gather;
   if (!gather)
     gather = UnshardOp::create(builder, getLoc(op.getSymName()),
-                               op.getGatheredType(), op.getSymName(), phase,
-                               op.getShardAxes(), units[unit].shard);
+                               op.getGatheredType(units[unit].compute),
+                               op.getSymName(), phase, op.getShardAxes(),
+                               units[unit].shard);
   return gather;
 }
 
@@ -320,8 +323,9 @@ void Sharder::reduceGradient(unsigned unit) {
     if (gradient)
       places.push_back(gradient);
   }
-  Value flat = FlattenGradsOp::create(builder, loc, op.getFlatGradientType(),
-                                      op.getSymName(), present, places);
+  Value flat = FlattenGradsOp::create(
+      builder, loc, op.getFlatGradientType(units[unit].compute),
+      op.getSymName(), present, places);
   DivideFactors factors = getDivideFactors(mesh.getNumRanks());
   auto divide = DivideAttr::get(step.getContext(), factors.pre, factors.post);
   ShardType type = op.getShardType(mesh.getGroupSize(op.getShardAxes()));

@@ -127,11 +127,10 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
     if (failed(layout))
       return failure();
     Type element = parameters[unit.parameters.front()].type.getElementType();
-    unit.op =
-        UnitOp::create(builder, first.getLoc(), unit.name, mesh.getSymName(),
-                       shard, replicate, storage ? storage : element, element,
-                       reduce ? reduce : element, *layout,
-                       /*reshard_after_forward=*/false);
+    unit.op = UnitOp::create(
+        builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
+        storage ? storage : element, reduce ? reduce : element, *layout,
+        /*reshard_after_forward=*/false);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())

@@ -1,8 +1,8 @@
 // Three units: the second and third are gathered together, when the first is given up.
 fsdp.mesh @mesh ["shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["u" : 8 at 0 frozen], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["v" : 8 at 0 frozen], numel = 8, padded = 8>
-fsdp.unit @w on @mesh shard ["shard"] replicate [] storage f32 compute f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["u" : 8 at 0 frozen], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["v" : 8 at 0 frozen], numel = 8, padded = 8>
+fsdp.unit @w on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0 frozen], numel = 8, padded = 8>
 !p = !fsdp.shard<8xf32, 2>
 !g = !fsdp.gathered<8xf32>
 !f = !fsdp.future<!g>

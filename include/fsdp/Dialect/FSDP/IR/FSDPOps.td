@@ -93,7 +93,7 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
 
     ```mlir
     fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"]
-      storage f32 compute bf16 reduce f32
+      storage f32 reduce f32
       layout <["h.0.w" : 3x5 at 0, "h.0.b" : 7 at 16], numel = 24, padded = 24>
       {reshard_after_forward}
     ```
@@ -108,23 +108,24 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
                        StrArrayAttr:$shard_axes, StrArrayAttr:$replicate_axes,
-                       TypeAttr:$storage, TypeAttr:$compute, TypeAttr:$reduce,
+                       TypeAttr:$storage, TypeAttr:$reduce,
                        FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward);
   let assemblyFormat = [{
-    $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `compute` $compute `reduce` $reduce
+    $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `reduce` $reduce
     `layout` $layout attr-dict
   }];
   let extraClassDeclaration = [{
     /// The type of the shard, in storage dtype, on a mesh with so many shards.
     ::fsdp::ShardType getShardType(int64_t shards);
-    /// The type of the gathered flat parameter, in compute dtype.
-    ::fsdp::GatheredType getGatheredType();
+    /// The type of the gathered flat parameter, in a compute dtype.
+    ::fsdp::GatheredType getGatheredType(::mlir::Type compute);
     /// The type of one of so many pieces of it.
-    ::fsdp::ShardType getPieceType(int64_t pieces);
-    /// The type of the flat gradient, in compute dtype.
-    ::mlir::RankedTensorType getFlatGradientType();
-    /// The type of a view of the parameter, in compute dtype.
-    ::mlir::RankedTensorType getViewType(::fsdp::ParameterAttr parameter);
+    ::fsdp::ShardType getPieceType(int64_t pieces, ::mlir::Type compute);
+    /// The type of the flat gradient.
+    ::mlir::RankedTensorType getFlatGradientType(::mlir::Type compute);
+    /// The type of a view of the parameter.
+    ::mlir::RankedTensorType getViewType(::fsdp::ParameterAttr parameter,
+                                         ::mlir::Type compute);
   }];
 }
 
@@ -155,8 +156,8 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
     * C1: the unit exists.
     * C2: the operand is a shard of the unit: as many elements as its layout's
       `padded`, of its storage type, split into the shards of its mesh; over fewer
-      axes than these, of its compute type, split into as many as there are ranks.
-    * C3: the result has as many elements, of the unit's compute type.
+      axes than these, of the result's type, split into as many as there are ranks.
+    * C3: the result has as many elements, of any float type: the compute type.
     * C4: the axes are distinct axes over which the unit is sharded; there is at
       least one.
   }];
@@ -216,8 +217,8 @@ def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
     * C1: the unit exists.
     * C2: the operand is of the unit's gathered type.
     * C3: the unit's layout has the parameter, by that name and not an alias.
-    * C4: the result has the sizes and strides of the parameter, and the unit's
-      compute type.
+    * C4: the result has the sizes and strides of the parameter, and the
+      element type of the operand.
   }];
   let arguments = (ins FSDP_GatheredType:$full, FlatSymbolRefAttr:$unit, StrAttr:$parameter);
   let results = (outs AnyRankedTensor:$tensor);
@@ -249,9 +250,9 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
     * C1: the unit exists.
     * C2: there is one place per parameter of the layout.
     * C3: exactly the frozen parameters have `none`.
-    * C4: each gradient has the sizes of its parameter and the unit's compute type.
+    * C4: each gradient has the sizes of its parameter and the result's type.
     * C5: the result is dense, with as many elements as the layout's `padded`, of
-      the unit's compute type.
+      any float type.
     * C6: there are as many gradients as places that are not `none`.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, DenseBoolArrayAttr:$present,
@@ -321,7 +322,8 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
     * C3: of a unit, `via` is its reduce type.
     * C4: of a unit, the operand is a shard of it, or its flat gradient if its
       mesh has one shard; the result is a shard of it.
-    * C5: on a mesh, operand and result are tensors of the same type.
+    * C5: on a mesh, there is a role, and operand and result are tensors of the
+      same type.
   }];
   let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh, OptionalAttr<FSDP_ReductionRoleAttr>:$role,
                        StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);

@@ -33,7 +33,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
     ```mlir
     plan.module @step mesh ["shard" = 2] device "cpu" strategy "full_shard" {
       plan.communicator @shard axes [0]
-      plan.unit @wte shard [0] replicate [] storage f32 compute f32 reduce f32
+      plan.unit @wte shard [0] replicate [] storage f32 reduce f32
           layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
       %shard = plan.buffer shard @wte at 0 : tensor<4xf32>
       %full = plan.buffer transient at 64 : tensor<8xf32>
@@ -95,15 +95,15 @@ def Plan_CommunicatorOp : Plan_Op<"communicator", [Symbol, HasParent<"ModuleOp">
 def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
   let summary = "a flat parameter";
   let description = [{
-    The layout of a flat parameter and the element types in which it is stored,
-    gathered and reduced. It is sharded over some axes of the mesh, and
+    The layout of a flat parameter and the element types in which it is stored and
+    reduced. It is sharded over some axes of the mesh, and
     replicated over others: ranks that agree in all coordinates along the first
     hold the same shard, that of the row-major index of these coordinates.
 
     Example:
 
     ```mlir
-    plan.unit @wte shard [1] replicate [0] storage f32 compute bf16 reduce f32
+    plan.unit @wte shard [1] replicate [0] storage f32 reduce f32
         layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
     ```
 
@@ -113,11 +113,10 @@ def Plan_UnitOp : Plan_Op<"unit", [Symbol, HasParent<"ModuleOp">]> {
     * C2: the padded length is a multiple of the number of shards.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, DenseI64ArrayAttr:$shard_axes,
-    DenseI64ArrayAttr:$replicate_axes, TypeAttr:$storage, TypeAttr:$compute,
-    TypeAttr:$reduce, FSDP_LayoutAttr:$layout);
+    DenseI64ArrayAttr:$replicate_axes, TypeAttr:$storage, TypeAttr:$reduce, FSDP_LayoutAttr:$layout);
   let assemblyFormat = [{
     $sym_name `shard` $shard_axes `replicate` $replicate_axes `storage` $storage
-    `compute` $compute `reduce` $reduce `layout` $layout attr-dict
+    `reduce` $reduce `layout` $layout attr-dict
   }];
   let extraClassDeclaration = [{
     /// How many shards there are.
