@@ -79,7 +79,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
 std::string readPipelineOptions(ArrayRef<GivenOption> given,
                                 FSDPPipelineOptions &options) {
   llvm::StringSet<> names;
-  for (const auto &[name, text] : given) {
+  for (const GivenOption &each : given) {
+    const std::string &name = each.first, &text = each.second;
     const PipelineOption *option =
         llvm::find_if(PipelineOptions, [&](const PipelineOption &row) {
           return row.name == name;
