@@ -22,8 +22,8 @@ static constexpr const char *pipelines[] = {
     "fsdp-pipeline{ranks=3 strategy=shard_grad_op wrap=size:64 optimizer=sgd "
     "keep-output=true storage-dtype=bf16 remat=scope:.* "
     "schedule=list}",
-    "fsdp-pipeline{ranks=4 device=cuda reshard-after-forward=2 "
-    "bucket=copy:units:2 remat=budget:1000}",
+    ("fsdp-pipeline{ranks=4 device=cuda reshard-after-forward=2 "
+     "bucket=copy:units:2 remat=budget:1000}"),
 };
 
 static void compile(Compiler &compiler, mlir::ModuleOp module,
