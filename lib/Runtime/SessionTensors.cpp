@@ -54,7 +54,7 @@ static HostTensor toHost(const at::Tensor &tensor, planfile::DType type) {
 
 const Session::Impl::RankData &Session::Impl::local(unsigned rank) const {
   if (!here.contains(rank))
-    throw Error("expected one of this session's ranks " +
+    throw Error("expected one of the ranks of this process, " +
                 std::to_string(here.first) + " to " +
                 std::to_string(here.end() - 1) + ", found " +
                 std::to_string(rank));

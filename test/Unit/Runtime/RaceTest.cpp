@@ -64,7 +64,8 @@ TEST(Race, NoneBetweenSessions) {
 // What fsdp-plan has made of a model. scripts/check.sh names the plan.
 TEST(Race, NoneInACompiledPlan) {
   const char *path = std::getenv("FSDP_RACE_PLAN");
-  if (!path) // Run by hand: this build has no compiler that could make one.
+  if (!path)
+    // This build has no compiler that could make a plan; scripts/check.sh does.
     GTEST_SKIP() << "FSDP_RACE_PLAN names no plan for 4 ranks";
   auto file = planfile::PlanFile::open(path);
   ASSERT_TRUE(file) << file.error().message;
