@@ -15,6 +15,7 @@
 #include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/PlanFile.h"
 
+#include <map>
 #include <set>
 
 namespace fsdp::planfile {
@@ -118,7 +119,7 @@ private:
   /// command ahead, or null.
   bool checkGroup(const Place &place, const Command *before,
                   const Command &command);
-  bool checkRead(const Place &place, uint32_t buffer);
+  bool checkRead(const Place &place, uint32_t buffer, Role role);
   bool checkWrite(const Place &place, uint32_t buffer, Role role);
   /// That no two buffers which one command writes share bytes.
   bool checkApart(const Place &place, std::vector<uint32_t> targets);
@@ -154,6 +155,11 @@ private:
   std::vector<uint64_t> groupSizes; // of the communicators
   std::vector<Window> windows;      // of the buffers
   std::set<std::string> names;
+  uint32_t program = 0; // the current one
+  // Model buffers that Init commands read, and the first program that writes a
+  // buffer with other commands: both by root.
+  std::set<uint32_t> readOnce;
+  std::map<uint32_t, uint32_t> writers;
   // Of the current program: the stream that recorded each event, or -1.
   std::vector<int> recorders;
   // And the groups of collectives so far.

@@ -91,7 +91,7 @@ bool PlanChecker::checkArgument(const Place &place,
   };
   if (value >= 0) {
     uint32_t index = static_cast<uint32_t>(value);
-    if (!checkRead(place, index))
+    if (!checkRead(place, index, role))
       return false;
     if (!isTensor || argument.isList)
       return unfit(describeBuffer(index));
@@ -113,8 +113,11 @@ bool PlanChecker::checkArgument(const Place &place,
   for (int32_t ref : *refs->values()) {
     if (ref == -1 && !argument.noneInside)
       return unfit("none inside");
-    if (ref != -1 && argument.isWritten &&
-        !checkWrite(place, static_cast<uint32_t>(ref), role))
+    if (ref == -1)
+      continue;
+    uint32_t element = static_cast<uint32_t>(ref);
+    if (!checkRead(place, element, role) ||
+        (argument.isWritten && !checkWrite(place, element, role)))
       return false;
   }
   return true;
@@ -177,13 +180,33 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
 // Memory
 //===----------------------------------------------------------------------===//
 
-bool PlanChecker::checkRead(const Place &place, uint32_t index) {
-  return checkIndex(place, "buffer", index, windows.size());
+bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
+  if (!checkIndex(place, "buffer", index, windows.size()))
+    return false;
+  if (role != Role::Init)
+    return true;
+  uint32_t root = buffer(index).root();
+  switch (buffer(root).role()) {
+  case BufferRole::ModelBuffer:
+    readOnce.insert(root);
+    break;
+  case BufferRole::Constant:
+  case BufferRole::Result:
+  case BufferRole::Transient:
+    break;
+  default:
+    return reject(place.text(), "Init commands to read what no step changes",
+                  describeBuffer(index) + " of role " +
+                      EnumNameBufferRole(buffer(root).role()));
+  }
+  return true;
 }
 
 bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
-  if (!checkRead(place, index))
+  if (!checkIndex(place, "buffer", index, windows.size()))
     return false;
+  if (role != Role::Init)
+    writers.try_emplace(buffer(index).root(), program);
   if (!windows[index].isInjective)
     return reject(place.text(), "a target whose elements have their own bytes",
                   describeBuffer(index) + ", where some share them");
@@ -241,7 +264,7 @@ bool PlanChecker::checkCollective(const Place &place,
                                   const Collective &collective, Role role) {
   if (!checkIndex(place, "communicator", collective.communicator(),
                   groupSizes.size()) ||
-      !checkRead(place, collective.source()) ||
+      !checkRead(place, collective.source(), role) ||
       !checkWrite(place, collective.target(), role))
     return false;
   uint64_t group = groupSizes[collective.communicator()];
@@ -461,7 +484,7 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
   }
   case Step::Copy: {
     const Copy &copy = *command.step_as_Copy();
-    if (!checkRead(place, copy.source()) ||
+    if (!checkRead(place, copy.source(), role) ||
         !checkWrite(place, copy.target(), role))
       return false;
     uint64_t source = windows[copy.source()].numel;
@@ -516,22 +539,22 @@ bool PlanChecker::checkGroup(const Place &place, const Command *before,
 }
 
 bool PlanChecker::checkPrograms() {
-  for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
-    const Program &program = *plan.programs()->Get(i);
-    Place place("programs", i, nameOf(program.name()));
-    if (!checkString(place, program.name()) ||
-        !checkUnique(place, "program", nameOf(program.name())) ||
-        !spend(place, program.commands()->size()))
+  for (program = 0; program != plan.programs()->size(); ++program) {
+    const Program &own = *plan.programs()->Get(program);
+    Place place("programs", program, nameOf(own.name()));
+    if (!checkString(place, own.name()) ||
+        !checkUnique(place, "program", nameOf(own.name())) ||
+        !spend(place, own.commands()->size()))
       return false;
-    if (program.events() > program.commands()->size())
+    if (own.events() > own.commands()->size())
       return reject(place.text(), "at most one event for each command",
-                    std::to_string(program.events()) + " events");
-    recorders.assign(program.events(), -1);
+                    std::to_string(own.events()) + " events");
+    recorders.assign(own.events(), -1);
     groups.clear();
     const Command *before = nullptr;
-    bool isInit = program.is_init();
-    for (uint32_t j = 0; j != program.commands()->size(); ++j) {
-      const Command &command = *program.commands()->Get(j);
+    bool isInit = own.is_init();
+    for (uint32_t j = 0; j != own.commands()->size(); ++j) {
+      const Command &command = *own.commands()->Get(j);
       Place inner("commands", j, nameOf(command.node()), &place);
       if (!checkCommand(inner, command) || !checkGroup(inner, before, command))
         return false;
@@ -542,6 +565,15 @@ bool PlanChecker::checkPrograms() {
                       EnumNameRole(command.role()));
     }
   }
+  for (auto [root, writer] : writers)
+    if (readOnce.count(root))
+      return reject(
+          Place("programs", writer,
+                nameOf(plan.programs()->Get(writer)->name()))
+              .text(),
+          "no command that writes what Init commands have read, once for all "
+          "steps",
+          describeBuffer(root) + " as a target");
   return true;
 }
 

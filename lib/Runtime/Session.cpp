@@ -47,7 +47,7 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
     for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
       const planfile::Buffer &buffer = *plan.buffers()->Get(i);
       bool isLoss = buffer.role() == planfile::BufferRole::Loss;
-      if ((buffer.root() != i && buffer.root() != none) == views)
+      if ((buffer.root() != i) == views)
         named.emplace(std::tuple(buffer.owner(), buffer.role(),
                                  isLoss ? none : buffer.index()),
                       i);

@@ -91,8 +91,7 @@ std::uint32_t Session::Impl::findNamed(std::string_view program,
 std::uint32_t Session::Impl::findModelBuffer(std::string_view name) const {
   for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i) {
     const planfile::Buffer &buffer = *plan.buffers()->Get(i);
-    if (buffer.role() == BufferRole::ModelBuffer &&
-        (buffer.root() == i || buffer.root() == none) &&
+    if (buffer.role() == BufferRole::ModelBuffer && buffer.root() == i &&
         stringOf(plan, buffer.name()) == name)
       return i;
   }

@@ -250,3 +250,39 @@ def test_training_in_bf16_and_evaluation_in_f32(tmp_path, options):
     found = next(row["eval_loss"] for row in rows if "eval_loss" in row)
     with torch.no_grad():
         assert found == pytest.approx(sum(model(*batch).item() for batch in evaluation) / 4, rel=1e-6)
+
+
+class Counting(torch.nn.Module):
+    """Training changes a buffer that no checkpoint has; an evaluation derives from it what looks like a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(8, 8)
+        self.register_buffer("count", torch.ones(8), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.count.add_(1.0)
+            return self.body(x).square().mean()
+        return (self.body(x) * (3 * self.count - 1)).square().mean()
+
+    @staticmethod
+    def data(count, size):
+        return (torch.randn(count, size, 8),)
+
+
+# What one program changes is no constant for another.
+def test_an_evaluation_reads_what_training_counts(tmp_path):
+    torch.manual_seed(0)
+    model = Counting()
+    program = fsdp_mlir.capture(model, Counting.data(2, 6))
+    fsdp_mlir.save(program, tmp_path / "train.pt2")
+    fsdp_mlir.save(fsdp_mlir.capture(model.eval(), Counting.data(2, 6), gradients=False), tmp_path / "eval.pt2")
+    train = write_batches(Counting, tmp_path / "train.safetensors", 6, 2, 6)
+    evaluation = write_batches(Counting, tmp_path / "eval.safetensors", 2, 2, 6)
+    succeed("fsdp-plan", tmp_path / "train.pt2", "--program", f"eval={tmp_path}/eval.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
+    rows = list(map(json.loads, succeed("fsdp-run", tmp_path / "p.plan", "--weights", tmp_path / "train.pt2", "--data", tmp_path / "train.safetensors",
+                                        "--steps", 3, "--json", "--eval-data", tmp_path / "eval.safetensors", "--eval-every", 1).stdout.splitlines()))
+    losses, evaluated = eager(model, train, evaluation, 2)
+    assert [row["loss"] for row in rows if "loss" in row] == pytest.approx(losses, rel=1e-5)
+    assert [row["eval_loss"] for row in rows if "eval_loss" in row] == pytest.approx(evaluated, rel=1e-5)

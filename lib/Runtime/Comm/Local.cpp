@@ -3,15 +3,12 @@
 
 #include "../DTypes.h"
 #include "../Tsan.h"
+#include "LocalPeers.h"
 #include "Reduce.h"
 
-#include <algorithm>
 #include <cstring>
 
 using namespace fsdp;
-
-/// Slices of an all_reduce start at multiples of this many elements.
-static constexpr std::size_t sliceElements = 64;
 
 /// Reads memory of a peer.
 static void copyPeer(std::byte *target, const std::byte *source,
@@ -42,9 +39,8 @@ class LocalComm : public Comm {
 public:
   LocalComm(const Waits &waits, std::chrono::milliseconds timeout,
             LocalGroup &shared, const Group &own)
-      : waits(waits), timeout(timeout), group(shared),
-        self(shared.members[own.index]), ranks(own.members), index(own.index),
-        size(static_cast<unsigned>(ranks.size())), sources(size) {}
+      : peers(waits, timeout, own), group(shared),
+        self(shared.members[own.index]), sources(peers.size) {}
 
   void prepare(std::span<const Collective> collectives) override {
     self.collectives.assign(collectives.begin(), collectives.end());
@@ -52,7 +48,7 @@ public:
   }
 
   void run(std::size_t first, std::size_t count) override {
-    waits.check();
+    peers.check();
     for (std::size_t which = first; which != first + count; ++which)
       run(which);
   }
@@ -60,9 +56,10 @@ public:
   /// Collectives are done in the order in which they were run.
   void drain(std::size_t first, std::size_t count) override {
     std::uint64_t last = latest[first + count - 1];
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
-        await(group.members[peer].done, last, peer, "read this rank's part");
+    for (unsigned peer = 0; peer != peers.size; ++peer)
+      if (peer != peers.index)
+        peers.await(group.members[peer].done, last, peer,
+                    "read this rank's part");
   }
 
   void barrier() override {
@@ -81,7 +78,8 @@ private:
       break;
     case Collective::Kind::ReduceScatter:
       awaitPosted();
-      reduceSlice(mine, which, index * mine.count, mine.target, mine.count);
+      reduceSlice(mine, which, peers.index * mine.count, mine.target,
+                  mine.count);
       break;
     case Collective::Kind::AllReduce:
       allReduce(mine, which);
@@ -91,27 +89,20 @@ private:
     self.done.advance(sequence);
   }
 
-  void await(Counter &counter, std::uint64_t goal, unsigned peer,
-             const char *deed) {
-    waits.await(counter, goal, timeout, [&] {
-      return "rank " + std::to_string(ranks[peer]) + " to " + deed;
-    });
-  }
-
   void awaitPosted() {
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
-        await(group.members[peer].posted, sequence, peer, "join it");
+    for (unsigned peer = 0; peer != peers.size; ++peer)
+      if (peer != peers.index)
+        peers.await(group.members[peer].posted, sequence, peer, "join it");
   }
 
   void allGather(const Collective &mine, std::size_t which) {
     std::size_t bytes = mine.count * itemSize(mine.sourceType);
     // Starting at different peers keeps the ranks from reading one another's
     // memory in the same order. The own piece may already be in place.
-    for (unsigned i = 0; i != size; ++i) {
-      unsigned peer = (index + i) % size;
-      if (!mine.sourceStable && peer != index)
-        await(group.members[peer].posted, sequence, peer, "join it");
+    for (unsigned i = 0; i != peers.size; ++i) {
+      unsigned peer = (peers.index + i) % peers.size;
+      if (!mine.sourceStable && peer != peers.index)
+        peers.await(group.members[peer].posted, sequence, peer, "join it");
       const std::byte *source = group.members[peer].collectives[which].source;
       std::byte *target = mine.target + peer * bytes;
       if (source != target)
@@ -121,7 +112,7 @@ private:
 
   void reduceSlice(const Collective &mine, std::size_t which, std::size_t begin,
                    std::byte *target, std::size_t count) {
-    for (unsigned peer = 0; peer != size; ++peer)
+    for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
     reduce({mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post},
            sources, begin, target, count);
@@ -131,31 +122,27 @@ private:
   /// safe: rank r alone reads slice r of all sources, and has done so when it
   /// posts the second time.
   void allReduce(const Collective &mine, std::size_t which) {
-    std::size_t slice = (mine.count + size - 1) / size;
-    slice = (slice + sliceElements - 1) / sliceElements * sliceElements;
-    auto begin = [&](unsigned r) { return std::min(r * slice, mine.count); };
     std::size_t item = itemSize(mine.targetType);
+    std::size_t own = peers.begin(peers.index, mine.count);
     awaitPosted();
-    reduceSlice(mine, which, begin(index), mine.target + begin(index) * item,
-                begin(index + 1) - begin(index));
+    reduceSlice(mine, which, own, mine.target + own * item,
+                peers.begin(peers.index + 1, mine.count) - own);
     self.posted.advance(++sequence);
-    for (unsigned i = 1; i < size; ++i) {
-      unsigned peer = (index + i) % size;
-      std::size_t at = begin(peer), count = begin(peer + 1) - at;
+    for (unsigned i = 1; i < peers.size; ++i) {
+      unsigned peer = (peers.index + i) % peers.size;
+      std::size_t at = peers.begin(peer, mine.count);
+      std::size_t count = peers.begin(peer + 1, mine.count) - at;
       // Even for nothing: the peer must have read this rank's source.
-      await(group.members[peer].posted, sequence, peer, "sum its part");
+      peers.await(group.members[peer].posted, sequence, peer, "sum its part");
       copyPeer(mine.target + at * item,
                group.members[peer].collectives[which].target + at * item,
                count * item);
     }
   }
 
-  const Waits &waits;
-  std::chrono::milliseconds timeout;
+  const LocalPeers peers;
   LocalGroup &group;
   LocalGroup::Member &self;
-  std::vector<unsigned> ranks; ///< Of the members.
-  unsigned index, size;
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
   std::vector<const std::byte *> sources;

@@ -3,14 +3,12 @@
 
 #include "../DTypes.h"
 #include "../Device/CUDA/Device.h"
+#include "LocalPeers.h"
 
 #include <algorithm>
 #include <array>
 
 using namespace fsdp;
-
-/// Slices of an all_reduce start at multiples of this many elements.
-static constexpr std::size_t sliceElements = 64;
 
 /// Sums go through scratch in pieces of at most this many elements.
 static constexpr std::size_t chunkElements = std::size_t{1} << 20;
@@ -41,10 +39,8 @@ class LocalCUDAComm : public Comm {
 public:
   LocalCUDAComm(const Waits &waits, std::chrono::milliseconds timeout,
                 LocalCUDAGroup &shared, const Group &own, CUDADevice &device)
-      : waits(waits), timeout(timeout), group(shared),
-        self(shared.members[own.index]), device(device), ranks(own.members),
-        index(own.index), size(static_cast<unsigned>(ranks.size())),
-        sources(size) {}
+      : peers(waits, timeout, own), group(shared),
+        self(shared.members[own.index]), device(device), sources(peers.size) {}
 
   void prepare(std::span<const Collective> collectives) override {
     self.collectives.assign(collectives.begin(), collectives.end());
@@ -57,7 +53,7 @@ public:
           {event(), isReduce ? event() : CudaEvent{}, event()});
       if (c.kind != Collective::Kind::AllGather) {
         std::size_t &most = largest[static_cast<std::size_t>(c.stream)];
-        most = std::max(most, isReduce ? sliceOf(c) : c.count);
+        most = std::max(most, isReduce ? peers.slice(c.count) : c.count);
       }
     }
     for (std::size_t s = 0; s != streamCount; ++s) {
@@ -68,7 +64,7 @@ public:
   }
 
   void run(std::size_t first, std::size_t count) override {
-    waits.check();
+    peers.check();
     for (std::size_t which = first; which != first + count; ++which)
       run(which);
   }
@@ -81,9 +77,9 @@ public:
   void barrier() override {
     device.synchronize();
     self.posted.advance(++sequence);
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
-        await(group.members[peer].posted, sequence, peer, "join it");
+    for (unsigned peer = 0; peer != peers.size; ++peer)
+      if (peer != peers.index)
+        peers.await(group.members[peer].posted, sequence, peer, "join it");
     self.done.advance(sequence);
   }
 
@@ -91,7 +87,9 @@ private:
   static constexpr std::size_t streamCount =
       static_cast<std::size_t>(planfile::Stream::MAX) + 1;
 
-  CudaEvent event() const { return makeEvent(device.cuda(), ranks[index]); }
+  CudaEvent event() const {
+    return makeEvent(device.cuda(), peers.rank(peers.index));
+  }
 
   void run(std::size_t which) {
     const Collective &mine = self.collectives[which];
@@ -106,7 +104,7 @@ private:
       break;
     case Collective::Kind::ReduceScatter:
       awaitSources(which, stream);
-      sumSlice(mine, which, index * mine.count, mine.target, mine.count,
+      sumSlice(mine, which, peers.index * mine.count, mine.target, mine.count,
                stream);
       break;
     case Collective::Kind::AllReduce:
@@ -122,29 +120,22 @@ private:
     if (latest[which] == 0)
       return;
     cudaStream_t writer = device.selectedStream();
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index) {
-        await(group.members[peer].done, latest[which], peer,
-              "read this rank's part");
+    for (unsigned peer = 0; peer != peers.size; ++peer)
+      if (peer != peers.index) {
+        peers.await(group.members[peer].done, latest[which], peer,
+                    "read this rank's part");
         device.wait(writer, group.members[peer].events[which].done.get());
       }
   }
 
-  void await(Counter &counter, std::uint64_t goal, unsigned peer,
-             const char *deed) {
-    waits.await(counter, goal, timeout, [&] {
-      return "rank " + std::to_string(ranks[peer]) + " to " + deed;
-    });
-  }
-
   void awaitSource(unsigned peer, std::size_t which, cudaStream_t stream) {
-    await(group.members[peer].posted, sequence, peer, "join it");
+    peers.await(group.members[peer].posted, sequence, peer, "join it");
     device.wait(stream, group.members[peer].events[which].ready.get());
   }
 
   void awaitSources(std::size_t which, cudaStream_t stream) {
-    for (unsigned peer = 0; peer != size; ++peer)
-      if (peer != index)
+    for (unsigned peer = 0; peer != peers.size; ++peer)
+      if (peer != peers.index)
         awaitSource(peer, which, stream);
   }
 
@@ -160,9 +151,9 @@ private:
                  cudaStream_t stream) {
     std::size_t bytes = mine.count * itemSize(mine.sourceType);
     // Starting with the own piece: the others may not be ready yet.
-    for (unsigned i = 0; i != size; ++i) {
-      unsigned peer = (index + i) % size;
-      if (!mine.sourceStable && peer != index)
+    for (unsigned i = 0; i != peers.size; ++i) {
+      unsigned peer = (peers.index + i) % peers.size;
+      if (!mine.sourceStable && peer != peers.index)
         awaitSource(peer, which, stream);
       copy(stream, mine.target + peer * bytes,
            group.members[peer].collectives[which].source, bytes);
@@ -171,7 +162,7 @@ private:
 
   void sumSlice(const Collective &mine, std::size_t which, std::size_t begin,
                 std::byte *target, std::size_t count, cudaStream_t stream) {
-    for (unsigned peer = 0; peer != size; ++peer)
+    for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
     const Scratch &own = scratch[static_cast<std::size_t>(mine.stream)];
     if (count != 0)
@@ -186,31 +177,26 @@ private:
           stream);
   }
 
-  std::size_t sliceOf(const Collective &c) const {
-    std::size_t slice = (c.count + size - 1) / size;
-    return (slice + sliceElements - 1) / sliceElements * sliceElements;
-  }
-
   /// Each rank sums one slice, then fetches the others' sums. In place is
   /// safe: rank r alone reads slice r of all sources, and has done so when its
   /// sum is there.
   void allReduce(const Collective &mine, std::size_t which,
                  cudaStream_t stream) {
-    std::size_t slice = sliceOf(mine), item = itemSize(mine.targetType);
-    auto begin = [&](unsigned r) { return std::min(r * slice, mine.count); };
+    std::size_t item = itemSize(mine.targetType);
+    std::size_t own = peers.begin(peers.index, mine.count);
     awaitSources(which, stream);
-    sumSlice(mine, which, begin(index), mine.target + begin(index) * item,
-             begin(index + 1) - begin(index), stream);
+    sumSlice(mine, which, own, mine.target + own * item,
+             peers.begin(peers.index + 1, mine.count) - own, stream);
     device.record(stream, self.events[which].summed.get());
     self.posted.advance(++sequence);
-    for (unsigned i = 1; i < size; ++i) {
-      unsigned peer = (index + i) % size;
+    for (unsigned i = 1; i < peers.size; ++i) {
+      unsigned peer = (peers.index + i) % peers.size;
       LocalCUDAGroup::Member &other = group.members[peer];
-      std::size_t at = begin(peer) * item;
-      await(other.posted, sequence, peer, "sum its part");
+      std::size_t at = peers.begin(peer, mine.count) * item;
+      peers.await(other.posted, sequence, peer, "sum its part");
       device.wait(stream, other.events[which].summed.get());
       copy(stream, mine.target + at, other.collectives[which].target + at,
-           begin(peer + 1) * item - at);
+           peers.begin(peer + 1, mine.count) * item - at);
     }
   }
 
@@ -219,13 +205,10 @@ private:
     std::size_t chunk = 0;
   };
 
-  const Waits &waits;
-  std::chrono::milliseconds timeout;
+  const LocalPeers peers;
   LocalCUDAGroup &group;
   LocalCUDAGroup::Member &self;
   CUDADevice &device;
-  std::vector<unsigned> ranks; ///< Of the members.
-  unsigned index, size;
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
   std::vector<const std::byte *> sources;

@@ -60,3 +60,14 @@ func.func @step(%x: tensor<4x4xf32> {aten.input = 0 : i64},
   %y1 = aten.call "add.Tensor"(%y0, %mask1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   return %y1, %new, %noise, %own : tensor<4x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// What one program changes is no constant for another.
+// CHECK: func.func @eval(
+// CHECK-NEXT: aten.call "neg"(%{{.*}}) {scope = "evaluated"}
+// CHECK-NEXT: return
+
+func.func @eval(%run: tensor<4xf32> {aten.buffer = "run", aten.value = dense<1.0> : tensor<4xf32>})
+    -> (tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
+  %old = aten.call "neg"(%run) {scope = "evaluated"} : (tensor<4xf32>) -> tensor<4xf32>
+  return %old : tensor<4xf32>
+}

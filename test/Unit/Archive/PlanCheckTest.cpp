@@ -12,6 +12,7 @@ using fsdp::test::makeSmallPlan;
 using fsdp::test::rejection;
 using fsdp::test::rejectionAfter;
 using fsdp::test::TestPlan;
+using testing::HasSubstr;
 
 namespace {
 
@@ -206,7 +207,7 @@ TEST(PlanCheck, RejectsBadOperatorsAndConstants) {
               step(plan).launch(plan.operators[3].second, {0, -99, 6}, "mm_3");
             }),
             "small.plan: programs[1] (step).commands[15] (mm_3): expected "
-            "constant index below 6, found 98");
+            "constant index below 9, found 98");
   EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               int32_t list = plan.refs({0, 3});
               step(plan).launch(plan.operators[3].second, {0, list, 6}, "mm_3");
@@ -214,12 +215,12 @@ TEST(PlanCheck, RejectsBadOperatorsAndConstants) {
             "small.plan: programs[1] (step).commands[15] (mm_3): expected mat2 "
             "of type Tensor, found Refs");
   EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
-              plan.constants[2] = plan.constants[0]; // a size that is no list
+              plan.constants[0] = plan.constants[1]; // a size that is no list
             }),
             "small.plan: programs[0] (init).commands[0] (ones): expected size "
             "of type SymInt[], found Int");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.refs({-2}); }),
-            "small.plan: constants[6]: expected buffer index below 15, found "
+            "small.plan: constants[9]: expected buffer index below 15, found "
             "4294967294");
   EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch("aten::relu(Tensor self) -> Tensor", {6});
@@ -238,7 +239,7 @@ TEST(PlanCheck, RejectsBadOperatorsAndConstants) {
               plan.constant(Value(77),
                             [](auto &fbb) { return CreateNone(fbb); });
             }),
-            "small.plan: constants[6]: expected a known kind of value, found "
+            "small.plan: constants[9]: expected a known kind of value, found "
             "77");
 }
 
@@ -311,6 +312,40 @@ TEST(PlanCheck, RejectsBadEventsAndRoles) {
       rejectionAfter([](TestPlan &plan) { plan.programs[1].name = "init"; }),
       "small.plan: programs[1] (init): expected another program, found a "
       "second program init");
+}
+
+// Init runs once: what it reads must be the same in all steps.
+TEST(PlanCheck, RejectsInitThatReadsWhatStepsChange) {
+  auto readsOnce = [](uint32_t buffer, auto damage) {
+    return rejectionAfter([&](TestPlan &plan) {
+      std::swap(plan.programs[0], plan.programs[1]); // the last one grows
+      plan.on(Stream::Compute, Role::Init).copy(buffer, 3);
+      std::swap(plan.programs[0], plan.programs[1]);
+      damage(plan);
+    });
+  };
+  auto nothing = [](TestPlan &) {};
+  EXPECT_EQ(readsOnce(4, nothing),
+            "small.plan: programs[0] (init).commands[1]: expected Init "
+            "commands to read what no step changes, found buffers[4] of role "
+            "Input");
+  EXPECT_THAT(readsOnce(0, nothing),
+              HasSubstr("found buffers[0] of role Shard"));
+  auto asModelBuffer = [](TestPlan &plan) {
+    TestPlan::Buffer &buffer = plan.buffers[1];
+    buffer = {BufferRole::ModelBuffer, {2, 4}, buffer.offset};
+    buffer.name = "running";
+    plan.programs[1].commands.pop_back(); // the update
+  };
+  EXPECT_EQ(readsOnce(1, asModelBuffer), "accepted");
+  EXPECT_EQ(readsOnce(1,
+                      [&](TestPlan &plan) {
+                        asModelBuffer(plan);
+                        plan.on(Stream::Compute, Role::Backward).zero(1);
+                      }),
+            "small.plan: programs[1] (step): expected no command that writes "
+            "what Init commands have read, once for all steps, found "
+            "buffers[1] (running) as a target");
 }
 
 // Collectives that are issued in one call stand in a row and are alike.
@@ -464,10 +499,9 @@ TEST(PlanCheck, RejectsStridesThatAKernelIgnores) {
     });
   };
   EXPECT_EQ(softmax({2, 1}), "accepted");
-  EXPECT_THAT(
-      softmax({1, 4}),
-      testing::HasSubstr("expected a row-major target, for aten::_softmax.out "
-                         "ignores other strides, found buffers[15]"));
+  EXPECT_THAT(softmax({1, 4}),
+              HasSubstr("expected a row-major target, for aten::_softmax.out "
+                        "ignores other strides, found buffers[15]"));
 }
 
 TEST(PlanCheck, RejectsBadCollectives) {

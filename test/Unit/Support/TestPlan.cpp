@@ -137,6 +137,45 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
   return {fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize()};
 }
 
+uint64_t TestPlan::Buffer::numBytes() const {
+  uint64_t bytes = getItemSize(dtype);
+  for (int64_t size : sizes)
+    bytes *= static_cast<uint64_t>(size);
+  return bytes;
+}
+
+static const char *const sum =
+    "aten::sum.IntList_out(Tensor self, int[1]? dim, bool keepdim=False, *, "
+    "ScalarType? dtype=None, Tensor(a!) out) -> Tensor(a!)";
+
+namespace {
+/// Unit 0 as it is gathered: all of it, and its parameters.
+struct Gathered {
+  uint32_t full, w, b;
+};
+} // namespace
+
+/// Adds the gather of unit 0, y = x w + b, and the loss sum(y), a mean over the
+/// ranks.
+static void addForward(TestPlan &plan, Gathered unit, uint32_t x, uint32_t y,
+                       uint32_t loss) {
+  int32_t one = plan.integer(1);
+  plan.on(Stream::Gather, Role::Forward)
+      .allGather(plan.units[0].shard, unit.full, 0);
+  plan.record(0);
+  plan.on(Stream::Compute, Role::Forward).wait(0);
+  plan.launch(
+      "aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, "
+      "Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
+      {int32_t(unit.b), int32_t(x), int32_t(unit.w), one, one, int32_t(y)},
+      "addmm");
+  plan.launch(sum,
+              {int32_t(y), plan.ints({0, 1}), plan.boolean(false),
+               plan.nothing(), int32_t(loss)},
+              "sum_1");
+  plan.allReduce(loss, loss, none, 1, plan.units[0].shards);
+}
+
 TestPlan test::makeSmallPlan(uint32_t ranks) {
   TestPlan plan;
   plan.mesh = {{"shard", ranks}};
@@ -144,11 +183,8 @@ TestPlan test::makeSmallPlan(uint32_t ranks) {
 
   uint64_t used = 0;
   auto place = [&](TestPlan::Buffer buffer) {
-    uint64_t bytes = getItemSize(buffer.dtype);
-    for (int64_t size : buffer.sizes)
-      bytes *= static_cast<uint64_t>(size);
     buffer.offset = used;
-    used += (bytes + 63) / 64 * 64;
+    used += (buffer.numBytes() + 63) / 64 * 64;
     return plan.add(std::move(buffer));
   };
   auto view = [&](uint32_t root, uint64_t offset, TestPlan::Numbers sizes,
@@ -201,32 +237,20 @@ TestPlan test::makeSmallPlan(uint32_t ranks) {
   plan.units = {unit};
 
   plan.programs = {{"init", {}, 0}};
-  int32_t one = plan.integer(1), empty = plan.nothing();
   plan.on(Stream::Compute, Role::Init)
       .launch("aten::full.out(SymInt[] size, Scalar fill_value, *, "
               "Tensor(a!) out) -> Tensor(a!)",
-              {plan.ints({2, 4}), one, int32_t(ones)}, "ones");
+              {plan.ints({2, 4}), plan.integer(1), int32_t(ones)}, "ones");
 
   plan.programs.push_back({"step", {}, 3});
-  const char *sum = "aten::sum.IntList_out(Tensor self, int[1]? dim, bool "
-                    "keepdim=False, *, ScalarType? dtype=None, Tensor(a!) out) "
-                    "-> Tensor(a!)";
-  int32_t drop = plan.boolean(false);
-  plan.on(Stream::Gather, Role::Forward).allGather(shard, full, 0);
-  plan.record(0);
-  plan.on(Stream::Compute, Role::Forward).wait(0);
-  plan.launch("aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, "
-              "Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
-              {int32_t(b), int32_t(x), int32_t(w), one, one, int32_t(y)},
-              "addmm");
-  plan.launch(sum, {int32_t(y), plan.ints({0, 1}), drop, empty, int32_t(loss)},
-              "sum_1");
-  plan.allReduce(loss, loss, none, 1, ranks);
+  addForward(plan, {full, w, b}, x, y, loss);
   plan.on(Stream::Compute, Role::Backward).zero(flat);
   plan.launch("aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> "
               "Tensor(a!)",
               {int32_t(xT), int32_t(ones), int32_t(gw)}, "mm");
-  plan.launch(sum, {int32_t(ones), plan.ints({0}), drop, empty, int32_t(gb)},
+  plan.launch(sum,
+              {int32_t(ones), plan.ints({0}), plan.boolean(false),
+               plan.nothing(), int32_t(gb)},
               "sum_2");
   plan.record(1);
   plan.on(Stream::Reduce, Role::Backward).wait(1);
@@ -259,10 +283,7 @@ void test::addEvaluation(TestPlan &plan) {
   auto place = [&](BufferRole role, TestPlan::Numbers sizes) {
     TestPlan::Buffer buffer{role, std::move(sizes)};
     buffer.offset = used;
-    uint64_t bytes = getItemSize(buffer.dtype);
-    for (int64_t size : buffer.sizes)
-      bytes *= static_cast<uint64_t>(size);
-    used += (bytes + 63) / 64 * 64;
+    used += (buffer.numBytes() + 63) / 64 * 64;
     if (isOfProgram(role))
       buffer.owner = program;
     if (role == BufferRole::Input)
@@ -285,19 +306,5 @@ void test::addEvaluation(TestPlan &plan) {
   plan.deviceBytes = std::max(plan.deviceBytes, used);
 
   plan.programs.push_back({"eval", {}, 1});
-  int32_t one = plan.integer(1);
-  plan.on(Stream::Gather, Role::Forward).allGather(unit.shard, full, 0);
-  plan.record(0);
-  plan.on(Stream::Compute, Role::Forward).wait(0);
-  plan.launch("aten::addmm.out(Tensor self, Tensor mat1, Tensor mat2, *, "
-              "Scalar beta=1, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)",
-              {int32_t(b), int32_t(x), int32_t(w), one, one, int32_t(y)},
-              "addmm");
-  plan.launch("aten::sum.IntList_out(Tensor self, int[1]? dim, bool "
-              "keepdim=False, *, ScalarType? dtype=None, Tensor(a!) out) -> "
-              "Tensor(a!)",
-              {int32_t(y), plan.ints({0, 1}), plan.boolean(false),
-               plan.nothing(), int32_t(loss)},
-              "sum");
-  plan.allReduce(loss, loss, none, 1, unit.shards);
+  addForward(plan, {full, w, b}, x, y, loss);
 }

@@ -37,6 +37,8 @@ public:
     uint32_t index = planfile::none;
     std::string name = {};
     std::optional<std::string> bytes = {};
+
+    uint64_t numBytes() const; // where it is dense
   };
   struct Parameter {
     std::string name = {};
@@ -242,11 +244,8 @@ private:
                                         uint32_t communicator, uint32_t source,
                                         uint32_t unit) const {
     const Buffer &buffer = buffers[source];
-    uint64_t bytes = planfile::getItemSize(buffer.dtype);
-    for (int64_t size : buffer.sizes)
-      bytes *= static_cast<uint64_t>(size);
     return {communicator,
-            planfile::describeCollective(kind, bytes, buffer.dtype,
+            planfile::describeCollective(kind, buffer.numBytes(), buffer.dtype,
                                          unit < units.size() ? units[unit].name
                                                              : std::string())};
   }

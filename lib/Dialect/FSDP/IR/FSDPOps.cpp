@@ -337,12 +337,11 @@ static LogicalResult verifyShardAxes(UnitCheck &check, ArrayAttr axes) {
   return success();
 }
 
-/// The compute type: that of a gathered unit, a piece or a flat gradient.
+/// The compute type: that of a gathered unit, a piece or a flat gradient; or
+/// any, for a value that is none and has been rejected.
 static Type getCompute(Type type) {
-  return TypeSwitch<Type, Type>(type)
-      .Case<GatheredType, ShardType, RankedTensorType>(
-          [](auto type) { return type.getElementType(); })
-      .Default([&](Type) { return Float32Type::get(type.getContext()); });
+  Type element = getElementType(type);
+  return element ? element : Float32Type::get(type.getContext());
 }
 
 /// The type of a piece of the unit among the ranks along the axes.

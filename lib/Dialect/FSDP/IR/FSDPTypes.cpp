@@ -96,6 +96,14 @@ int64_t getMemoryBytes(Type type) {
       .Default([](Type) { return int64_t(0); });
 }
 
+Type getElementType(Type type) {
+  return TypeSwitch<Type, Type>(type)
+      .Case<GatheredType, ShardType, RankedTensorType>(
+          [](auto type) { return type.getElementType(); })
+      .Case([](FutureType type) { return getElementType(type.getValueType()); })
+      .Default([](Type) { return Type(); });
+}
+
 } // namespace fsdp
 
 #define GET_TYPEDEF_CLASSES

@@ -13,6 +13,7 @@
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 #include <map>
@@ -22,12 +23,6 @@ using namespace mlir;
 namespace fsdp {
 #define GEN_PASS_DEF_HOISTCONSTANTSPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
-
-/// Elements times their size.
-static int64_t getBytes(Value value) {
-  auto type = cast<RankedTensorType>(value.getType());
-  return type.getNumElements() * aten::getItemSize(type.getElementType());
-}
 
 /// What an operation is, where scope and phase mean nothing: callee, arguments,
 /// what `operands` are, and types.
@@ -47,9 +42,9 @@ namespace {
 /// programs are one.
 class Init {
 public:
-  Init(func::FuncOp first, StringRef name)
+  explicit Init(func::FuncOp first)
       : builder(first.getContext()),
-        func(func::FuncOp::create(first.getLoc(), name,
+        func(func::FuncOp::create(first.getLoc(), "init",
                                   builder.getFunctionType({}, {}))) {
     SymbolTable(first->getParentOfType<ModuleOp>())
         .insert(func, Block::iterator(first)); // which may rename it
@@ -78,13 +73,14 @@ private:
   Ports arguments;
   DenseMap<std::pair<Attribute, Type>, Value> argumentOf;
   std::map<SmallVector<const void *>, aten::CallOp> calls;
-  llvm::SetVector<Value> results;
+  llvm::MapVector<Value, int64_t> results; // and their numbers
 };
 
 class ConstantHoister {
 public:
-  ConstantHoister(func::FuncOp step, Init &init, int64_t maxBytes)
-      : step(step), init(init), maxBytes(maxBytes),
+  ConstantHoister(func::FuncOp step, const DenseSet<Attribute> &mutated,
+                  Init &init, int64_t maxBytes)
+      : step(step), mutated(mutated), init(init), maxBytes(maxBytes),
         block(step.getBody().front()) {}
 
   /// Moves what fits.
@@ -103,6 +99,7 @@ private:
   bool isMovable(Operation &op) const;
 
   func::FuncOp step;
+  const DenseSet<Attribute> &mutated; // buffers that any program changes
   Init &init;
   int64_t maxBytes;
   Block &block;
@@ -152,18 +149,22 @@ void Init::add(aten::CallOp call, IRMapping &known) {
 }
 
 int64_t Init::addResult(Value value) {
-  if (results.insert(value))
-    bytes += getBytes(value);
-  return llvm::find(results, value) - results.begin();
+  auto [result, isNew] = results.try_emplace(value, results.size());
+  if (isNew)
+    bytes += getMemoryBytes(value.getType());
+  return result->second;
 }
 
 void Init::finish() {
   if (results.empty())
     return func.erase();
-  func::ReturnOp::create(builder, func.getLoc(), results.getArrayRef());
   Ports outputs;
-  for (Value result : results)
+  SmallVector<Value> values;
+  for (auto [result, number] : results) {
+    values.push_back(result);
     outputs.add(result.getType(), builder.getDictionaryAttr({}));
+  }
+  func::ReturnOp::create(builder, func.getLoc(), values);
   setSignature(func, arguments, outputs);
   remark::passed(func.getLoc(), getRemark("fsdp-hoist-constants", "init", func))
       << remark::metric("Operations", numOperations)
@@ -171,12 +172,19 @@ void Init::finish() {
       << remark::metric("Bytes", bytes);
 }
 
+/// The names of buffers that a step of any of the programs changes.
+static DenseSet<Attribute> getMutated(ArrayRef<func::FuncOp> programs) {
+  DenseSet<Attribute> mutated;
+  for (func::FuncOp program : programs)
+    for (unsigned i = 0, e = program.getNumResults(); i != e; ++i)
+      if (Attribute name = program.getResultAttr(
+              i, aten::ATenDialect::getBufferMutationAttrName()))
+        mutated.insert(name);
+  return mutated;
+}
+
 /// Constants, and buffers that no checkpoint has and no step changes.
 void ConstantHoister::findFixedArguments() {
-  DenseSet<Attribute> mutated;
-  for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
-    mutated.insert(
-        step.getResultAttr(i, aten::ATenDialect::getBufferMutationAttrName()));
   for (BlockArgument argument : block.getArguments()) {
     unsigned index = argument.getArgNumber();
     Attribute name =
@@ -258,7 +266,7 @@ void ConstantHoister::findResults() {
         views.insert(&op);
       else if (results.insert(result) &&
                !init.isResult(known.lookupOrNull(result)))
-        bytes += getBytes(result);
+        bytes += getMemoryBytes(result.getType());
     }
   }
   auto reversed = results.takeVector();
@@ -275,7 +283,7 @@ bool ConstantHoister::fits() {
   // By size and then as they stand in the block, the last one first.
   std::vector<std::pair<int64_t, size_t>> order;
   for (auto [index, result] : llvm::enumerate(bySize))
-    order.emplace_back(-getBytes(result), index);
+    order.emplace_back(-getMemoryBytes(result.getType()), index);
   llvm::sort(order);
   for (auto [negative, index] : order) {
     if (bytes <= most)
@@ -358,9 +366,10 @@ class HoistConstantsPass
     for (func::FuncOp program : *programs)
       if (failed(checkLevel(program, {Level::ATen, Level::Logical})))
         return signalPassFailure();
-    Init init(programs->front(), "init");
+    Init init(programs->front());
+    DenseSet<Attribute> mutated = getMutated(*programs);
     for (func::FuncOp program : *programs)
-      ConstantHoister(program, init, maxBytes).run();
+      ConstantHoister(program, mutated, init, maxBytes).run();
     init.finish();
   }
 };

@@ -156,24 +156,16 @@ aten::Phase getGatherPhase(Operation *op) {
 }
 
 Attribute getCopyKey(CollectiveOpInterface launch) {
-  auto future = cast<FutureType>(launch->getResult(0).getType());
-  auto getElementType = [](Type type) -> Type {
-    return TypeSwitch<Type, Type>(type)
-        .Case<ShardType, GatheredType, RankedTensorType>(
-            [](auto type) { return type.getElementType(); });
-  };
+  Type target = getElementType(launch->getResult(0).getType());
   auto getKey = [&](auto reduction) {
     Type source = getElementType(reduction->getOperand(0).getType());
-    Type target = getElementType(future.getValueType());
     return ArrayAttr::get(launch.getContext(),
                           {TypeAttr::get(source), TypeAttr::get(target),
                            reduction.getViaAttr(), reduction.getDivideAttr()});
   };
   return TypeSwitch<Operation *, Attribute>(launch)
       .Case<AsyncReduceScatterOp, AsyncAllReduceOp>(getKey)
-      .Default([&](Operation *) {
-        return TypeAttr::get(getElementType(future.getValueType()));
-      });
+      .Default([&](Operation *) { return TypeAttr::get(target); });
 }
 
 GatheredViews::GatheredViews(Block &block) {

@@ -17,8 +17,6 @@
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/DenseSet.h"
-#include "llvm/ADT/MapVector.h"
-#include "llvm/ADT/StringMap.h"
 
 using namespace mlir;
 
@@ -326,9 +324,11 @@ void Sharder::reduceGradient(unsigned unit) {
   Value flat = FlattenGradsOp::create(
       builder, loc, op.getFlatGradientType(units[unit].compute),
       op.getSymName(), present, places);
-  DivideFactors factors = getDivideFactors(mesh.getNumRanks());
+  int64_t shards = mesh.getGroupSize(op.getShardAxes());
+  DivideFactors factors =
+      getDivideFactors(shards * mesh.getGroupSize(op.getReplicateAxes()));
   auto divide = DivideAttr::get(step.getContext(), factors.pre, factors.post);
-  ShardType type = op.getShardType(mesh.getGroupSize(op.getShardAxes()));
+  ShardType type = op.getShardType(shards);
   auto name = FlatSymbolRefAttr::get(op);
   TypeAttr via = op.getReduceAttr();
   if (strategy == Strategy::NoShard)

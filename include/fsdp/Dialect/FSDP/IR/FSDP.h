@@ -36,6 +36,10 @@ namespace fsdp {
 /// as if it had arrived. 0 for what is no memory, or of unknown size.
 int64_t getMemoryBytes(mlir::Type type);
 
+/// The element type of a shard, a gathered unit or a tensor, or of such a value
+/// in flight; or null.
+mlir::Type getElementType(mlir::Type type);
+
 //===----------------------------------------------------------------------===//
 // Traits
 //===----------------------------------------------------------------------===//
