@@ -351,11 +351,14 @@ private:
 
 } // namespace
 
-/// The greatest step of a part from its first place, or its first position.
-static uint64_t reachOf(const Part &part, uint64_t Part::Mode::*step) {
+/// The greatest step of a part from its first place, or its first position; but
+/// for steps of `bits`.
+static uint64_t reachOf(const Part &part, uint64_t Part::Mode::*step,
+                        uint64_t bits = 0) {
   uint64_t reach = 0;
   for (const Part::Mode &mode : part)
-    reach += (mode.size - 1) * mode.*step;
+    if (!(mode.*step & bits))
+      reach += (mode.size - 1) * mode.*step;
   return reach;
 }
 
@@ -382,6 +385,11 @@ bool compose(const Part &first, const Part &second, uint64_t passing,
     part.position = first.position + (second.position - first.index);
     return true;
   }
+  // A flat parameter has thousands of parts, most of them elsewhere.
+  uint64_t begin = second.position & ~passing;
+  if (first.index + reachOf(first, &Part::Mode::stride) < begin ||
+      begin + reachOf(second, &Part::Mode::weight, passing) < first.index)
+    return true;
   return Composer(first, second, passing, result).run();
 }
 

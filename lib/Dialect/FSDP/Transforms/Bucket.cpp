@@ -166,6 +166,7 @@ static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
 /// Gives units that follow each other one name while there is room.
 static void mergeUnits(func::FuncOp step, const Bucket &limit) {
   SmallVector<NamedUnit> units = getNamedUnits(step);
+  Ports arguments = getArguments(step);
   for (size_t begin = 0, end; begin < units.size(); begin = end) {
     int64_t sum = units[begin].bytes;
     for (end = begin + 1; end != units.size(); ++end) {
@@ -184,13 +185,17 @@ static void mergeUnits(func::FuncOp step, const Bucket &limit) {
                                 merged.front().name.getValue() + ".." +
                                     merged.back().name.getValue());
     for (const NamedUnit &unit : merged)
-      for (unsigned argument : unit.arguments)
-        step.setArgAttr(argument, FSDPDialect::getUnitAttrName(), name);
+      for (unsigned argument : unit.arguments) {
+        NamedAttrList attrs(arguments.attrs[argument]);
+        attrs.set(FSDPDialect::getUnitAttrName(), name);
+        arguments.attrs[argument] = attrs.getDictionary(step.getContext());
+      }
     remark::passed(step.getLoc(), getRemark("fsdp-bucket", "merge", step))
         << remark::metric("Unit", name.getValue())
         << remark::metric("Units", merged.size())
         << remark::metric("Bytes", sum);
   }
+  step.setAllArgAttrs(arguments.attrs);
 }
 
 //===----------------------------------------------------------------------===//

@@ -9,6 +9,8 @@
 #include "Utils.h"
 #include "fsdp/Archive/OpFacts.h"
 
+#include <map>
+
 namespace fsdp::plan {
 #define GEN_PASS_DEF_FOLDCOPIES
 #include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
@@ -17,6 +19,88 @@ namespace fsdp::plan {
 using namespace mlir;
 
 namespace fsdp::plan {
+
+namespace {
+
+/// What touches one buffer that owns bytes: a flat gradient has thousands of
+/// windows, each with a few commands.
+class Touches {
+public:
+  void add(const Access &access, int64_t bytes) {
+    earliest = std::min(earliest, access.position);
+    if (access.end - access.begin == bytes) {
+      whole.push_back(access);
+      return;
+    }
+    longest = std::max(longest, access.end - access.begin);
+    parts.emplace(access.begin, access);
+  }
+  /// What touches bytes [begin, end).
+  SmallVector<Access *> find(int64_t begin, int64_t end) {
+    SmallVector<Access *> found;
+    for (Access &access : whole)
+      found.push_back(&access);
+    for (auto part = parts.upper_bound(begin - longest);
+         part != parts.end() && part->first < end; ++part)
+      if (begin < part->second.end)
+        found.push_back(&part->second);
+    return found;
+  }
+  SmallVector<Access> getAll() const {
+    SmallVector<Access> all(whole.begin(), whole.end());
+    for (const auto &[begin, access] : parts)
+      all.push_back(access);
+    return all;
+  }
+  bool isEarliest(const Access &access) const {
+    return access.position <= earliest;
+  }
+  void setPosition(Access &access, uint32_t position) {
+    access.position = position;
+    earliest = std::min(earliest, position);
+  }
+  /// `copy`, which writes bytes from `begin` on, is gone.
+  void erase(Operation *copy, int64_t begin) {
+    auto isGone = [&](const Access &access) { return access.command == copy; };
+    llvm::erase_if(whole, isGone);
+    auto [part, end] = parts.equal_range(begin);
+    while (part != end)
+      part = isGone(part->second) ? parts.erase(part) : std::next(part);
+  }
+
+private:
+  SmallVector<Access, 2> whole;         // that touch every byte
+  std::multimap<int64_t, Access> parts; // by their first byte
+  int64_t longest = 0;                  // in bytes, of the parts
+  uint32_t earliest = -1;
+};
+
+class CopyFolder {
+public:
+  explicit CopyFolder(ProgramOp program)
+      : program(program), accesses(program) {}
+  void run();
+
+private:
+  Touches &getTouches(BufferOp root);
+  bool mayLieAnyhow(CopyOp copy, BufferOp from);
+  bool freeWindow(CopyOp copy, BufferOp from);
+  void move(CopyOp copy, BufferOp from, RankedTensorType window);
+
+  ProgramOp program;
+  Accesses accesses; // ahead of the first fold
+  llvm::DenseMap<Operation *, Touches> touches;
+};
+
+} // namespace
+
+Touches &CopyFolder::getTouches(BufferOp root) {
+  auto [entry, isNew] = touches.try_emplace(root);
+  if (isNew)
+    for (const Access &access : accesses.of(root))
+      entry->second.add(access, getExtent(root.getTensorType()));
+  return entry->second;
+}
 
 /// The type of the buffer behind `source` once its elements lie where `target`
 /// has those of `source`: null if `source` is not the whole of it, or its
@@ -51,8 +135,8 @@ static RankedTensorType getTypeIn(Value source, Value target) {
 
 /// True if `from` may have any strides: one command writes it, element by
 /// element, with the same bits wherever they lie, and `copy` alone reads it.
-static bool mayLieAnyhow(CopyOp copy, BufferOp from, const Accesses &accesses) {
-  ArrayRef<Access> ours = accesses.of(from);
+bool CopyFolder::mayLieAnyhow(CopyOp copy, BufferOp from) {
+  SmallVector<Access> ours = getTouches(from).getAll();
   if (ours.size() != 2)
     return false;
   auto launch =
@@ -74,35 +158,51 @@ static bool mayLieAnyhow(CopyOp copy, BufferOp from, const Accesses &accesses) {
 
 /// Makes sure that nobody but `copy` touches the window while `from` is alive.
 /// Zeros around the window may come before all that.
-static bool freeWindow(CopyOp copy, BufferOp from, Accesses &accesses) {
-  ArrayRef<Access> ours = accesses.of(from);
+bool CopyFolder::freeWindow(CopyOp copy, BufferOp from) {
+  SmallVector<Access> ours = getTouches(from).getAll();
   auto [first, last] = std::minmax_element(
       ours.begin(), ours.end(),
       [](const Access &a, const Access &b) { return a.position < b.position; });
   BufferOp to = getRoot(copy.getTarget());
+  Touches &others = getTouches(to);
   int64_t begin = getRootOffset(copy.getTarget());
   int64_t end = begin + getExtent(getTensorType(copy.getTarget()));
   SmallVector<Access *> zeros;
-  for (Access *access :
-       accesses.find(to, begin, end, first->position, last->position)) {
-    if (access->command == copy.getOperation())
+  for (Access *access : others.find(begin, end)) {
+    if (access->command == copy.getOperation() ||
+        access->position < first->position || access->position > last->position)
       continue;
     auto zero = dyn_cast<ZeroOp>(access->command);
     auto writer = cast<CommandOpInterface>(first->command);
     if (!zero || zero.getStream() != writer.getStream() ||
         zero.getRole() != writer.getRole() ||
-        to.getRole() != BufferRole::Transient ||
-        llvm::any_of(accesses.of(to), [&](const Access &other) {
-          return other.position < access->position;
-        }))
+        to.getRole() != BufferRole::Transient || !others.isEarliest(*access))
       return false;
     zeros.push_back(access);
   }
   for (Access *zero : zeros) {
     zero->command->moveBefore(first->command);
-    zero->position = first->position;
+    others.setPosition(*zero, first->position);
   }
   return true;
+}
+
+/// What touches `from` touches the target of the copy: all of `window` there,
+/// if it is not null.
+void CopyFolder::move(CopyOp copy, BufferOp from, RankedTensorType window) {
+  BufferOp to = getRoot(copy.getTarget());
+  int64_t offset = getRootOffset(copy.getTarget());
+  SmallVector<Access> moved = getTouches(from).getAll();
+  touches.erase(from);
+  Touches &target = getTouches(to);
+  for (Access access : moved) {
+    if (access.command == copy.getOperation())
+      continue;
+    access.begin = window ? offset : access.begin + offset;
+    access.end = window ? offset + getExtent(window) : access.end + offset;
+    target.add(access, getExtent(to.getTensorType()));
+  }
+  target.erase(copy, offset);
 }
 
 /// Makes `from` a part of the buffer behind `window`, of which it has `type`.
@@ -118,31 +218,30 @@ static void moveInto(BufferOp from, Value window, RankedTensorType type) {
       createView(from.getLoc(), window, 0, type));
 }
 
+void CopyFolder::run() {
+  for (auto copy :
+       llvm::make_early_inc_range(program.getBody().front().getOps<CopyOp>())) {
+    BufferOp from = getRoot(copy.getSource());
+    BufferOp to = getRoot(copy.getTarget());
+    RankedTensorType type = getTypeIn(copy.getSource(), copy.getTarget());
+    if (from == to || from.getRole() != BufferRole::Transient || !type)
+      continue;
+    bool isSame = type == from.getTensorType();
+    if ((!isSame && !mayLieAnyhow(copy, from)) || !freeWindow(copy, from))
+      continue;
+    Value window = copy.getTarget();
+    move(copy, from, isSame ? RankedTensorType() : getTensorType(window));
+    copy.erase();
+    moveInto(from, window, type);
+  }
+}
+
 namespace {
 struct FoldCopies : impl::FoldCopiesBase<FoldCopies> {
   void runOnOperation() override {
     ModuleOp plan = getOperation();
-    for (auto program : plan.getBody().front().getOps<ProgramOp>()) {
-      Accesses accesses(program);
-      for (auto copy : llvm::make_early_inc_range(
-               program.getBody().front().getOps<CopyOp>())) {
-        BufferOp from = getRoot(copy.getSource());
-        BufferOp to = getRoot(copy.getTarget());
-        RankedTensorType type = getTypeIn(copy.getSource(), copy.getTarget());
-        if (from == to || from.getRole() != BufferRole::Transient || !type)
-          continue;
-        bool isSame = type == from.getTensorType();
-        if ((!isSame && !mayLieAnyhow(copy, from, accesses)) ||
-            !freeWindow(copy, from, accesses))
-          continue;
-        Value window = copy.getTarget();
-        accesses.move(from, to, getRootOffset(window),
-                      isSame ? RankedTensorType() : getTensorType(window),
-                      copy);
-        copy.erase();
-        moveInto(from, window, type);
-      }
-    }
+    for (auto program : plan.getBody().front().getOps<ProgramOp>())
+      CopyFolder(program).run();
     tidyBuffers(plan);
   }
 };

@@ -89,28 +89,4 @@ Accesses::Accesses(ProgramOp program) {
   }
 }
 
-SmallVector<Access *> Accesses::find(BufferOp root, int64_t begin, int64_t end,
-                                     uint32_t first, uint32_t last) {
-  SmallVector<Access *> found;
-  for (Access &access : accesses[root])
-    if (access.begin < end && begin < access.end && access.position >= first &&
-        access.position <= last)
-      found.push_back(&access);
-  return found;
-}
-
-void Accesses::move(BufferOp from, BufferOp to, int64_t offset,
-                    RankedTensorType window, Operation *copy) {
-  SmallVector<Access, 4> moved = std::move(accesses[from]);
-  accesses.erase(from);
-  SmallVector<Access, 4> &target = accesses[to];
-  for (Access access : moved) {
-    access.begin = window ? offset : access.begin + offset;
-    access.end = window ? offset + getExtent(window) : access.end + offset;
-    target.push_back(access);
-  }
-  llvm::erase_if(target,
-                 [&](const Access &access) { return access.command == copy; });
-}
-
 } // namespace fsdp::plan

@@ -51,17 +51,7 @@ public:
   uint32_t positionOf(mlir::Operation *command) const {
     return positions.lookup(command);
   }
-  /// The commands that touch bytes [begin, end) of `root` from position `first`
-  /// to position `last`.
-  llvm::SmallVector<Access *> find(BufferOp root, int64_t begin, int64_t end,
-                                   uint32_t first, uint32_t last);
   uint32_t getNumCommands() const { return numCommands; }
-
-  /// What touched `from` touches `to`, `offset` bytes further on, or all of
-  /// `window` there if it is not null. `copy` is gone. From then on the
-  /// accesses of `to` are in no order.
-  void move(BufferOp from, BufferOp to, int64_t offset,
-            mlir::RankedTensorType window, mlir::Operation *copy);
 
 private:
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<Access, 4>> accesses;
