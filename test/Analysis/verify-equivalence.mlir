@@ -1,7 +1,10 @@
 // What was sharded is accepted, also when other passes have been over it.
-// RUN: fsdp-opt %s --fsdp-verify-equivalence -o /dev/null
-// RUN: fsdp-opt %s --cse --canonicalize --fsdp-verify-equivalence -o /dev/null
-// RUN: fsdp-opt %s --fsdp-async --fsdp-prefetch --cse --canonicalize --fsdp-verify-equivalence -o /dev/null
+// RUN: fsdp-opt %s -o %t.same.mlir
+// RUN: fsdp-opt %s --fsdp-verify-equivalence | diff %t.same.mlir -
+// RUN: fsdp-opt %s --cse --canonicalize --fsdp-verify-equivalence | FileCheck %s --check-prefix=LOGICAL
+// RUN: fsdp-opt %s --fsdp-async --fsdp-prefetch --cse --canonicalize --fsdp-verify-equivalence | FileCheck %s --check-prefix=SCHEDULED
+// LOGICAL: fsdp.reduce_scatter @u over ["shard"]
+// SCHEDULED: fsdp.async.reduce_scatter @u over ["shard"]
 
 // A view of another parameter.
 // RUN: sed 's/%%b1 = fsdp.view %%u1\[@u, "b"\]/%%b1 = fsdp.view %%u1[@u, "a"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=VIEW

@@ -37,8 +37,9 @@
 // UNITS: error: no unit is a module that could be recomputed; say which scopes may be{{$}}
 
 // What fits is left alone, also where there is no choice.
-// RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 -o /dev/null
+// RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 | FileCheck %s --check-prefix=FITS
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 | FileCheck %s --check-prefix=FITS
+// FITS: fsdp.flatten_grads
 // FITS-NOT: phase recompute
 
 func.func @step(%w: tensor<4x4xf32> {aten.param = "w", fsdp.unit = "b"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})

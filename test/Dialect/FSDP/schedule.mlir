@@ -34,15 +34,17 @@
 // LIST: timeline | {{.*}} Exposed="90.0 us", Peak="184 B", Step="390.0 us"
 
 // A limit: as much is hidden as fits.
-// RUN: fsdp-opt %t.before --fsdp-schedule=budget=170 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=170 -o /dev/null
+// RUN: fsdp-opt %t.before --fsdp-schedule=budget=170 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=170 --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=PEAK170
 // RUN: fsdp-opt %t.before --fsdp-schedule=budget=170 %{remarks} 2>&1 | FileCheck %s --check-prefix=LIMIT
 // LIMIT: Hidden="0.0 us", Of="30.0 us", Phase=backward, Reason="one unit more would exceed the limit by 6 B", Unit=u3, UnitsAhead=0
 // LIMIT: timeline |
+// PEAK170: peak | Category:fsdp-verify-memory | Function=step | Bytes=168,
+// PEAK160: peak | Category:fsdp-verify-memory | Function=step | Bytes=160,
 
 // The smallest limit that can be met is named, and can be met.
 // RUN: not fsdp-opt %t.before --fsdp-schedule=budget=159 -o /dev/null 2>&1 | FileCheck %s --check-prefix=SMALL
 // RUN: not fsdp-opt %t.before --fsdp-schedule='budget=10 algorithm=program' -o /dev/null 2>&1 | FileCheck %s --check-prefix=ORDER
-// RUN: fsdp-opt %t.before --fsdp-schedule=budget=160 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=160 -o /dev/null
+// RUN: fsdp-opt %t.before --fsdp-schedule=budget=160 --fsdp-apply-schedule %{verify} --fsdp-verify-memory=budget=160 --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=PEAK160
 // SMALL: error: memory peaks at 160 B in the leanest order, 48 B of it in arguments, and the limit is 159 B: the smallest that can be met is 160 bytes
 // SMALL: note: made by 'mul.Tensor': 80 B in 5 values
 // SMALL: note: gathered unit 'root': 16 B in 1 value
