@@ -30,8 +30,7 @@ inline void buildSchedulePipeline(mlir::OpPassManager &pm,
 /// Adds all passes from the scheduled level to a plan that can be exported.
 inline void buildLoweringPipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
-  plan::buildLowerToPlanPipeline(pm, {stringifyEnum(options.device).str(),
-                                      stringifyEnum(options.strategy).str()});
+  plan::buildLowerToPlanPipeline(pm, {options.device, options.strategy});
 }
 
 /// Adds all passes from the aten level to a plan that can be exported, and the

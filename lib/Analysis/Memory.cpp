@@ -116,7 +116,6 @@ SmallVector<MemoryLife, 0> findMemoryLives(Block &block) {
 Value getMemoryOf(OpResult result) {
   unsigned index = result.getResultNumber();
   return TypeSwitch<Operation *, Value>(result.getOwner())
-      .Case([](ViewOp op) { return op.getFull(); })
       .Case([](AsyncWaitOp op) { return op.getFuture(); })
       .Case([](AsyncUnshardOp op) {
         // A group of one rank: the shard is the whole.
@@ -134,12 +133,7 @@ Value getMemoryOf(OpResult result) {
       .Case([&](SGDOp op) {
         return Value(index ? op.getMomentum() : op.getParameter());
       })
-      .Case([](aten::CallOp op) {
-        return aten::isView(op) && !op.getInputs().empty()
-                   ? op.getInputs().front()
-                   : Value();
-      })
-      .Default([](Operation *) { return Value(); });
+      .Default([](Operation *op) { return aten::getViewSource(op); });
 }
 
 int64_t getPersistentBytes(func::FuncOp step) {

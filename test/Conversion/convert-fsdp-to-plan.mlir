@@ -3,7 +3,7 @@
 // A unit is gathered in its compute type, viewed, its gradient reduced and its
 // shard updated: one command each, in the order of the block.
 // CHECK-LABEL: plan.module @plan
-// CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device "cpu" strategy "full_shard"
+// CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device cpu strategy full_shard
 // CHECK-DAG: plan.unit @u shard [1] replicate [0] storage f32 reduce f32
 // CHECK-DAG: plan.communicator @shard axes [1]
 // CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<12xf32>

@@ -317,11 +317,11 @@ TEXTS = {
     "random operator": (edit(r'"mse_loss"\(%\d+, %\d+, 1\)', '"rand_like"(%1)'),
                         "plan: operators[3] (aten::rand_like): expected an operator that a plan may run, "
                         "found one that no plan may"),
-    "unknown attribute of the plan": (edit('strategy "full_shard"', 'strategy "full_shard" attributes {color = "red"}'),
+    "unknown attribute of the plan": (edit("strategy full_shard", 'strategy full_shard attributes {color = "red"}'),
                                       "'plan.module' op expected only attributes that the plan file has, found 'color'"),
     "nothing to run": (edit("plan.program @step", "plan.program @step init"), "'plan.module' op expected a program to run, found none"),
     "no such program": (edit("plan.program @step", "plan.program @steps"), "'plan.buffer' op C2: no program is called 'step'"),
-    "unknown device": (edit('device "cpu"', 'device "tpu"'), "'plan.module' op C1: expected device 'cpu' or 'cuda', got 'tpu'"),
+    "unknown device": (edit("device cpu", "device tpu"), "custom op 'plan.module' expected one of [cpu, cuda] for a type of device, got: tpu"),
 }
 
 

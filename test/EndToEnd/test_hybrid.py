@@ -38,7 +38,7 @@ SCHEDULED = ["--fsdp-async", "--fsdp-prefetch", "--fsdp-verify-scheduled", "--fs
 def test_four_ranks_agree_with_pytorch(model, storage, tolerance, names, tmp_path):
     (tmp_path / "logical.mlir").write_text(hybrid(model, tmp_path, 2, 2, names, storage))
     succeed("fsdp-opt", tmp_path / "logical.mlir", "--fsdp-verify-logical", "--fsdp-verify-equivalence", "--fsdp-hoist-constants", *SCHEDULED,
-            "--lower-to-plan=strategy=hybrid", "--plan-verify", "-o", tmp_path / "plan.mlir")
+            "--lower-to-plan", "--plan-verify", "-o", tmp_path / "plan.mlir")
     succeed("fsdp-translate", "--export-plan", tmp_path / "plan.mlir", "-o", tmp_path / "p.plan")
     succeed("fsdp-run", tmp_path / "p.plan", "--weights", FIXTURES / f"{model}.pt2", "--verify", "--reference",
             FIXTURES / f"{model}_ref4.safetensors", "--tolerance", tolerance)

@@ -7,7 +7,7 @@
 #include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
 
 #include "StepToProgram.h"
-#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Dialect/FSDP/IR/Programs.h"
 #include "fsdp/Target/Plan/Meaning.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -155,7 +155,7 @@ static int64_t getTokenRows(func::FuncOp step) {
           call.getInputs().size() == 2 && call.getInputs()[1] == value)
         return cast<RankedTensorType>(call.getInputs()[0].getType())
             .getDimSize(0);
-      if (aten::isView(call))
+      if (aten::getViewSource(call))
         llvm::append_range(tokens, call.getResults());
     }
   }
@@ -183,8 +183,9 @@ struct ConvertFSDPToPlan
     OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
     int64_t tokenRows = getTokenRows(first);
     auto plan = plan::ModuleOp::create(
-        builder, first.getLoc(), "plan", mesh.getAxes(),
-        builder.getStringAttr(device), builder.getStringAttr(strategy),
+        builder, first.getLoc(), builder.getStringAttr("plan"), mesh.getAxes(),
+        aten::DeviceAttr::get(&getContext(), device),
+        StrategyAttr::get(&getContext(), strategy),
         tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
         getNotes(module, *functions), /*unproved=*/StringAttr());
     builder.createBlock(&plan.getBody());

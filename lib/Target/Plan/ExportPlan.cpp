@@ -160,7 +160,7 @@ LogicalResult Exporter::addBuffers() {
 
 /// The sizes of the arenas, and where persistent memory ends.
 LogicalResult Exporter::addArenas() {
-  uint64_t alignment = module.getDevice() == "cuda" ? 512 : 64;
+  uint64_t alignment = module.getDevice() == aten::Device::CUDA ? 512 : 64;
   for (auto op : module.getOps<plan::BufferOp>()) {
     uint64_t end = llvm::alignTo(
         *op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
@@ -463,9 +463,10 @@ FailureOr<pf::PlanFile> Exporter::run() {
       notes.push_back(fbb.CreateString(note.getValue().str()));
   for (const std::string &text : strings.keys)
     stringTable.push_back(fbb.CreateString(text));
-  std::string device = module.getDevice().str(),
-              strategy = module.getStrategy().str();
-
+  StringRef device = stringifyEnum(module.getDevice()),
+            strategy = module.getStrategy()
+                           ? stringifyEnum(*module.getStrategy())
+                           : StringRef();
   std::optional<std::string> unproved;
   if (module.getUnproved())
     unproved = module.getUnproved()->str();
@@ -473,8 +474,8 @@ FailureOr<pf::PlanFile> Exporter::run() {
   for (const std::vector<std::string> &sequence : sequences)
     digests.push_back(fbb.CreateString(pf::digestCollectives(sequence)));
   fbb.Finish(pf::CreatePlanDirect(
-                 fbb, pf::planVersion, "fsdp-mlir", device.c_str(),
-                 strategy.c_str(), &mesh, arena[0], persistentBytes, arena[1],
+                 fbb, pf::planVersion, "fsdp-mlir", device.data(),
+                 strategy.data(), &mesh, arena[0], persistentBytes, arena[1],
                  &stringTable, &shapeTable, &operatorTable, &constants,
                  &bufferTable, &unitTable, &communicatorTable, &programTable,
                  &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),

@@ -369,12 +369,23 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
   auto getText = [&](const flatbuffers::String *text) {
     return text ? builder.getStringAttr(text->string_view()) : StringAttr();
   };
+  std::optional<Strategy> strategy;
+  if (plan.strategy()) {
+    StringRef name = plan.strategy()->string_view();
+    strategy = symbolizeStrategy(name);
+    if (!strategy) {
+      emitError(unknown) << "strategy: expected full_shard, shard_grad_op or "
+                            "no_shard, found '"
+                         << name << "'";
+      return nullptr;
+    }
+  }
   auto op = plan::ModuleOp::create(
       builder, unknown, builder.getStringAttr("plan"),
       builder.getArrayAttr(axes),
-      builder.getStringAttr(plan.device()->string_view()),
-      builder.getStringAttr(plan.strategy() ? plan.strategy()->string_view()
-                                            : ""),
+      aten::DeviceAttr::get(
+          context, *aten::symbolizeDevice(plan.device()->string_view())),
+      strategy ? StrategyAttr::get(context, *strategy) : StrategyAttr(),
       plan.token_rows() ? builder.getI64IntegerAttr(int64_t(plan.token_rows()))
                         : IntegerAttr(),
       notes.empty() ? ArrayAttr() : builder.getArrayAttr(notes),

@@ -268,8 +268,8 @@ FailureOr<const SourceRun::Call *> SourceRun::getCall(aten::CallOp op) {
 LogicalResult SourceRun::addCall(aten::CallOp op) {
   if (op.getNumResults() == 0)
     return success();
-  if (aten::isView(op)) {
-    const Place &from = places[op.getInputs().front()];
+  if (Value source = aten::getViewSource(op)) {
+    const Place &from = places[source];
     Place place = from;
     for (Value result : op.getResults()) {
       auto type = cast<RankedTensorType>(result.getType());

@@ -1,34 +1,35 @@
 // RUN: fsdp-opt %s --split-input-file --verify-diagnostics
 
-// expected-error@+1 {{C1: expected device 'cpu' or 'cuda', got 'tpu'}}
-plan.module @m mesh ["shard" = 2] device "tpu" strategy "" {
+// expected-error@+2 {{expected one of [cpu, cuda] for a type of device, got: tpu}}
+// expected-error@+1 {{failed to parse ATen_DeviceAttr parameter}}
+plan.module @m mesh ["shard" = 2] device tpu {
 }
 
 // -----
 
-// expected-error@+1 {{C2: expected only tables and programs in the body, got 'plan.module'}}
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
-  plan.module @inner mesh ["shard" = 2] device "cpu" strategy "" {
+// expected-error@+1 {{C1: expected only tables and programs in the body, got 'plan.module'}}
+plan.module @m mesh ["shard" = 2] device cpu {
+  plan.module @inner mesh ["shard" = 2] device cpu {
   }
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected ascending axes below 1, got 1}}
   plan.communicator @c axes [1]
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected at least one axis, got none}}
   plan.communicator @c axes []
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected distinct axes below 1, got 1}}
   plan.unit @u shard [0] replicate [1] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
@@ -36,7 +37,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2, "other" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2, "other" = 2] device cpu {
   // expected-error@+1 {{C1: expected ascending axes}}
   plan.unit @u shard [1, 0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
@@ -44,7 +45,7 @@ plan.module @m mesh ["shard" = 2, "other" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 3] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 3] device cpu {
   // expected-error@+1 {{C2: expected a padded length that is a multiple of 3 shards, got 8}}
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
@@ -52,56 +53,56 @@ plan.module @m mesh ["shard" = 3] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected known sizes, got 'tensor<?xf32>'}}
   %a = plan.buffer transient : tensor<?xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected a layout without offset, got 4}}
   %a = plan.buffer transient at 0 : tensor<2xf32, #aten.strided<[1], offset = 4>>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C2: expected unit of a buffer of role 'shard'}}
   %a = plan.buffer shard : tensor<2xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C3: expected no number of a buffer of role 'loss'}}
   %a = plan.buffer loss @step number 1 : tensor<f32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C4: expected value of a buffer of role 'constant'}}
   %a = plan.buffer constant : tensor<2xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C4: expected a value like 'tensor<2xf32>', got one of type 'tensor<3xf32>'}}
   %a = plan.buffer constant value dense<0.0> : tensor<3xf32> : tensor<2xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C5: expected no name of a buffer of role 'transient'}}
   %a = plan.buffer transient "a" : tensor<2xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.view %a at 8 : tensor<4xf32>
   // expected-error@+1 {{C1: expected a buffer that owns bytes, got a view}}
@@ -110,7 +111,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   // expected-error@+1 {{C2: expected a layout without offset, got 1}}
   %b = plan.view %a at 0 : tensor<2xf32, #aten.strided<[1], offset = 1>>
@@ -118,7 +119,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   // expected-error@+1 {{C3: expected a window inside of 32 bytes, got [8, 40)}}
   %b = plan.view %a at 8 : tensor<3x2xf32, #aten.strided<[3, 1]>>
@@ -126,7 +127,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected only commands in the body, got 'plan.buffer'}}
   plan.program @p {
     %a = plan.buffer transient : tensor<8xf32>
@@ -135,7 +136,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{C1: expected 2 operands, one per place among the arguments, got 1}}
@@ -145,7 +146,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{C2: expected 2 buffers to write, got 1}}
@@ -155,7 +156,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{C1: expected a communicator called 'c', found none}}
@@ -165,7 +166,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0]
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<16xbf16>
@@ -177,7 +178,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0]
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
@@ -188,7 +189,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0]
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xf32>
@@ -200,7 +201,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{C1: expected a unit called 'u', found none}}
@@ -210,7 +211,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
@@ -222,7 +223,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
@@ -234,7 +235,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<4x4xf32, #aten.strided<[8, 1]>>
   plan.program @p {
     // expected-error@+1 {{C1: expected a dense buffer, got 'tensor<4x4xf32, #aten.strided<[8, 1]>>'}}
@@ -244,7 +245,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xf32>
   plan.program @p {
@@ -255,7 +256,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{expected a role, got 'sideways'}}
@@ -265,7 +266,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{expected a stream, got 'river'}}
@@ -275,7 +276,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xf32>
   plan.program @p {
@@ -286,7 +287,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0]
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<2xf32>
@@ -298,7 +299,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0]
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xbf16>
@@ -310,7 +311,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @p mesh ["shard" = 1] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   // expected-error@+1 {{C2: expected elements of PyTorch's types, got 'tensor<3xindex>'}}
   %b = plan.view %a at 0 : tensor<3xindex>
@@ -318,13 +319,13 @@ plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-// expected-error@+1 {{C3: expected axes of positive sizes, and less than 2^31 ranks}}
-plan.module @m mesh ["shard" = 4294967296, "local" = 4294967296] device "cpu" strategy "" {
+// expected-error@+1 {{C2: expected axes of positive sizes, and less than 2^31 ranks}}
+plan.module @m mesh ["shard" = 4294967296, "local" = 4294967296] device cpu {
 }
 
 // -----
 
-plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @p mesh ["shard" = 1] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @step {
     // expected-error@+1 {{C4: operator 'copy' needs an argument 'src'}}
@@ -334,20 +335,20 @@ plan.module @p mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-// expected-error@+1 {{C3: expected axes of positive sizes, and less than 2^31 ranks}}
-plan.module @m mesh ["shard" = -2] device "cpu" strategy "" {
+// expected-error@+1 {{C2: expected axes of positive sizes, and less than 2^31 ranks}}
+plan.module @m mesh ["shard" = -2] device cpu {
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected at most 1099511627776 elements, got 'tensor<4294967296x4294967296xf32>'}}
   %x = plan.buffer transient : tensor<4294967296x4294967296xf32>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   %x = plan.buffer transient : tensor<4xf32>
   // expected-error@+1 {{C3: expected a window inside of 16 bytes, got [9223372036854775807, 9223372036854775823)}}
   %v = plan.view %x at 9223372036854775807 : tensor<4xf32>

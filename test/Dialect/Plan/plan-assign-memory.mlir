@@ -6,7 +6,7 @@
 // touched, and says so; %d takes that of %b and does not have to.
 // CHECK-LABEL: plan.module @places
 // REMARK: memory | Category:plan-assign-memory | Function=step | Bound=384, Peak=384
-plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @places mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
@@ -38,7 +38,7 @@ plan.module @places mesh ["shard" = 2] device "cpu" strategy "" {
 // On a GPU places are coarser. A gradient is alive until the end: somebody may
 // want to look at it.
 // CHECK-LABEL: plan.module @cuda
-plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
+plan.module @cuda mesh ["shard" = 1] device cuda {
   plan.unit @u shard [] replicate [0] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   // CHECK: plan.buffer shard @u at 0 : tensor<20xf32>
@@ -62,7 +62,7 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
 // CHECK: plan.buffer transient at 192 : tensor<4xf32>
 // CHECK: plan.buffer transient at 64 : tensor<8xf32>
 // CHECK: plan.buffer transient at 128 : tensor<8xf32>
-plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @group mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %p = plan.buffer input @step number 0 at 0 : tensor<4xf32>
   %a = plan.buffer transient : tensor<4xf32>
@@ -83,7 +83,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
 // CHECK-LABEL: plan.module @overlap
 // CHECK-NOT: after %{{[013-9]}}
 // CHECK: plan.program
-plan.module @overlap mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @overlap mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>

@@ -3,7 +3,7 @@
 // A gradient is computed where it is needed, also if it is laid out the other
 // way around and copied as its transpose; a view of it moves along.
 // CHECK-LABEL: plan.module @gradients
-plan.module @gradients mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @gradients mesh ["shard" = 1] device cpu {
   %a = plan.buffer transient : tensor<6x4xf32, #aten.strided<[1, 6]>>
   %at = plan.view %a at 0 : tensor<4x6xf32>
   %b = plan.buffer transient : tensor<8xf32>
@@ -34,7 +34,7 @@ plan.module @gradients mesh ["shard" = 1] device "cpu" strategy "" {
 // What stays a copy: a window of other strides or another type, a part of a
 // buffer, the second place of one gradient, and a place that is in use.
 // CHECK-LABEL: plan.module @copies
-plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @copies mesh ["shard" = 1] device cpu {
   %a = plan.buffer transient : tensor<6x4xf32, #aten.strided<[1, 6]>>
   %b = plan.buffer transient : tensor<8xbf16>
   %c = plan.buffer transient : tensor<8xf32>
@@ -72,7 +72,7 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
 // What rounds once for each element does so anywhere: a transposed result is
 // written as it is needed, and a window between zeros after the zeros.
 // CHECK-LABEL: plan.module @exact
-plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @exact mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %sum = plan.buffer transient : tensor<4x6xf32>
   %turned = plan.view %sum at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>
@@ -108,7 +108,7 @@ plan.module @exact mesh ["shard" = 1] device "cpu" strategy "" {
 // sum with a factor, nor if somebody else reads the result. And zeros do not go
 // ahead of what is needed of the buffer they are in.
 // CHECK-LABEL: plan.module @inexact
-plan.module @inexact mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @inexact mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %a = plan.buffer transient : tensor<4x6xf32>
   %at = plan.view %a at 0 : tensor<6x4xf32, #aten.strided<[1, 6]>>

@@ -3,7 +3,7 @@
 // Offsets in types count from the start of the storage: that of %w is where the
 // parameter lies in %full, and its views add up from there.
 // CHECK-LABEL: plan.module @offsets
-plan.module @offsets mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @offsets mesh ["shard" = 1] device cpu {
   // CHECK: %[[FULL:.*]] = plan.buffer transient : tensor<64xf32>
   %full = plan.buffer transient : tensor<64xf32>
   %w = plan.view %full at 32 : tensor<4x6xf32>
@@ -32,7 +32,7 @@ plan.module @offsets mesh ["shard" = 1] device "cpu" strategy "" {
 // The transpose of a transpose is the buffer itself; a list of views is a list
 // of windows.
 // CHECK-LABEL: plan.module @back
-plan.module @back mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @back mesh ["shard" = 1] device cpu {
   // CHECK: %[[X:.*]] = plan.buffer input @step number 0 : tensor<4x6xf32>
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %t = plan.buffer transient : tensor<6x4xf32, #aten.strided<[1, 6]>>
@@ -57,7 +57,7 @@ plan.module @back mesh ["shard" = 1] device "cpu" strategy "" {
 // its own. One that changes the type or the strides stays, and so does one of
 // what the step overwrites.
 // CHECK-LABEL: plan.module @copies
-plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @copies mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // CHECK-DAG: %[[MEAN:.*]] = plan.buffer model_buffer "mean" : tensor<6xf32>
   %mean = plan.buffer model_buffer "mean" : tensor<6xf32>
@@ -82,7 +82,7 @@ plan.module @copies mesh ["shard" = 1] device "cpu" strategy "" {
 
 // What is asserted of a tensor holds, and is gone.
 // CHECK-LABEL: plan.module @asserted
-plan.module @asserted mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @asserted mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // CHECK: plan.program @step {
   // CHECK-NEXT: }
@@ -96,7 +96,7 @@ plan.module @asserted mesh ["shard" = 1] device "cpu" strategy "" {
 
 // The first power is its base, in whatever way the exponent is spelled.
 // CHECK-LABEL: plan.module @powers
-plan.module @powers mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @powers mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<4x6xf32>
   %z = plan.buffer transient : tensor<4x6xf32>
@@ -116,7 +116,7 @@ plan.module @powers mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @wrong mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   plan.program @step {
     // expected-error@+1 {{expected elements of 'bf16', found 'f32'}}
@@ -126,7 +126,7 @@ plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @wrong mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   plan.program @step {
     // expected-error@+1 {{expected sizes [6, 4], found [4, 6]}}
@@ -137,7 +137,7 @@ plan.module @wrong mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 // A type that says more than there is.
-plan.module @outside mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @outside mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   // expected-error@+1 {{C3: expected a window inside of 96 bytes, got [80, 104)}}
   %row = plan.buffer transient : tensor<6xf32, #aten.strided<[1], offset = 20>>
@@ -151,7 +151,7 @@ plan.module @outside mesh ["shard" = 1] device "cpu" strategy "" {
 // -----
 
 // A view of a buffer that is a view already, and one of itself.
-plan.module @twice mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @twice mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<24xf32>
   plan.program @step {
@@ -163,7 +163,7 @@ plan.module @twice mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-plan.module @itself mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @itself mesh ["shard" = 1] device cpu {
   %x = plan.buffer transient : tensor<24xf32>
   plan.program @step {
     // expected-error@+1 {{expected each result of a view to be a transient buffer that nothing else writes}}
@@ -173,7 +173,7 @@ plan.module @itself mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-plan.module @pieces mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @pieces mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %y = plan.buffer transient : tensor<2x6xf32>
   plan.program @step {
@@ -184,7 +184,7 @@ plan.module @pieces mesh ["shard" = 1] device "cpu" strategy "" {
 
 // -----
 
-plan.module @number mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @number mesh ["shard" = 1] device cpu {
   plan.program @step {
     // expected-error@+1 {{expected a tensor, found a constant}}
     plan.launch "_assert_tensor_metadata"(3, [1]) <forward>

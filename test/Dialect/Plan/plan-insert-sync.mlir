@@ -2,7 +2,7 @@
 
 // The compute stream waits for the gather at its first use, once.
 // CHECK-LABEL: plan.module @gather
-plan.module @gather mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @gather mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
@@ -30,7 +30,7 @@ plan.module @gather mesh ["shard" = 2] device "cpu" strategy "" {
 // A place that another stream has used is taken over only when that is done:
 // the second gather waits for the last reader of what was there.
 // CHECK-LABEL: plan.module @reuse
-plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @reuse mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
@@ -55,7 +55,7 @@ plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "" {
 // Three streams in a row: the third knows through the second what the first has
 // done, and does not wait for it as well.
 // CHECK-LABEL: plan.module @chain
-plan.module @chain mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @chain mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %a = plan.buffer transient at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
@@ -81,7 +81,7 @@ plan.module @chain mesh ["shard" = 2] device "cpu" strategy "" {
 // Two readers are not ordered among each other; who overwrites what they read
 // waits for the one on the other stream.
 // CHECK-LABEL: plan.module @readers
-plan.module @readers mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @readers mesh ["shard" = 2] device cpu {
   %a = plan.buffer input @step number 0 at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
   %c = plan.buffer transient at 128 : tensor<8xf32>
@@ -103,7 +103,7 @@ plan.module @readers mesh ["shard" = 2] device "cpu" strategy "" {
 
 // Collectives of a group start together, when all may, and are done together.
 // CHECK-LABEL: plan.module @group
-plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @group mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %a = plan.buffer transient at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
@@ -136,7 +136,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "" {
 // Groups of four and of two share ranks: their collectives wait for each other,
 // though they have no memory in common. A sum over the other axis does not.
 // CHECK-LABEL: plan.module @groups
-plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device "cpu" strategy "" {
+plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
   plan.communicator @all axes [1, 2]
   plan.communicator @local axes [2]
   plan.communicator @replica axes [0]
@@ -168,7 +168,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device "cpu" 
 // The forward waits for its own gather, though it has waited for a later one:
 // that is the backward's, and not there when the forward runs alone.
 // CHECK-LABEL: plan.module @alone
-plan.module @alone mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @alone mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %q = plan.buffer transient at 32 : tensor<4xf32>
@@ -197,7 +197,7 @@ plan.module @alone mesh ["shard" = 2] device "cpu" strategy "" {
 // An output that is copied after the update does not rely on what the update
 // has waited for: a step may run without it.
 // CHECK-LABEL: plan.module @without_update
-plan.module @without_update mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @without_update mesh ["shard" = 2] device cpu {
   plan.communicator @shard axes [0]
   %x = plan.buffer transient at 0 : tensor<8xf32>
   %flat = plan.buffer transient at 64 : tensor<8xf32>

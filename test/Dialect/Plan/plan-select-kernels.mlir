@@ -3,7 +3,7 @@
 // An own kernel that writes its results; keywords that it lacks are dropped.
 // Without such a kernel, or with a result that is not there, the hook.
 // CHECK-LABEL: plan.module @overloads
-plan.module @overloads mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @overloads mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x4xf32>
   %y = plan.buffer transient : tensor<4x4xf32>
   %i = plan.buffer transient : tensor<4xi64>
@@ -24,7 +24,7 @@ plan.module @overloads mesh ["shard" = 1] device "cpu" strategy "" {
 
 // Equivalents that write in place.
 // CHECK-LABEL: plan.module @equivalents
-plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @equivalents mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %i = plan.buffer input @step number 1 : tensor<2x3xi64>
   %half = plan.buffer transient : tensor<4x6xbf16>
@@ -64,7 +64,7 @@ plan.module @equivalents mesh ["shard" = 1] device "cpu" strategy "" {
 // The gradient of a slice: only what lies outside is zeroed where that is in one
 // piece on each side.
 // CHECK-LABEL: plan.module @windows
-plan.module @windows mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @windows mesh ["shard" = 1] device cpu {
   %rows = plan.buffer transient : tensor<2x6xf32>
   %columns = plan.buffer transient : tensor<4x3xf32>
   %column = plan.buffer transient : tensor<4x1xf32>
@@ -106,7 +106,7 @@ plan.module @windows mesh ["shard" = 1] device "cpu" strategy "" {
 // A kernel that ignores the strides of `out` allocates its result, which is
 // copied.
 // CHECK-LABEL: plan.module @strided
-plan.module @strided mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @strided mesh ["shard" = 1] device cpu {
   %g = plan.buffer transient : tensor<2x3xf32>
   %y = plan.buffer transient : tensor<2x3xf32>
   %dense = plan.buffer transient : tensor<2x3xf32>
@@ -126,7 +126,7 @@ plan.module @strided mesh ["shard" = 1] device "cpu" strategy "" {
 
 // The GPU's mean has a kernel of its own.
 // CHECK-LABEL: plan.module @cuda
-plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
+plan.module @cuda mesh ["shard" = 1] device cuda {
   %x = plan.buffer input @step number 0 : tensor<4x6xf32>
   %m = plan.buffer transient : tensor<4x1xf32>
   plan.program @step {
@@ -137,7 +137,7 @@ plan.module @cuda mesh ["shard" = 1] device "cuda" strategy "" {
 
 // -----
 
-plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @unsafe mesh ["shard" = 1] device cpu {
   %x = plan.buffer transient : tensor<4xf32>
   plan.program @step {
     // expected-error@+1 {{operator 'rand' is not one that a plan may run: it draws random numbers; set dropout to 0, or make what is drawn an input}}
@@ -150,7 +150,7 @@ plan.module @unsafe mesh ["shard" = 1] device "cpu" strategy "" {
 // A call that no copy into a window can replace is the kernel's, which rejects it or knows better: a dimension or an index
 // that is not there, a source of other sizes, a number for a tensor.
 // CHECK-LABEL: plan.module @odd
-plan.module @odd mesh ["shard" = 1] device "cpu" strategy "" {
+plan.module @odd mesh ["shard" = 1] device cpu {
   %x = plan.buffer input @step number 0 : tensor<4x3xf32>
   %row = plan.buffer input @step number 1 : tensor<3xf32>
   %y = plan.buffer transient : tensor<4x6xf32>

@@ -4,7 +4,7 @@
 
 // Nothing is wrong with it but that it says nothing about a model.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes, without which nothing can be proved; found none}}
-plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @good mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -26,7 +26,7 @@ plan.module @good mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Nothing orders the streams.
 // expected-error @below {{programs[0] (step).commands[1], aten::mul.out on Compute: expected to read buffers[2] after commands[0], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
-plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @no_wait mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -42,7 +42,7 @@ plan.module @no_wait mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // The event is recorded, but before what it should be recorded behind.
 // expected-error @below {{programs[0] (step).commands[3], aten::mul.out on Compute: expected to read buffers[2] after commands[1], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
-plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @other_event mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -60,7 +60,7 @@ plan.module @other_event mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // The place is used again while somebody on another stream reads it.
 // expected-error @below {{programs[0] (step).commands[2], AllGather on Gather: expected to write buffers[3] after commands[1], aten::sum.IntList_out on Compute, which touches bytes [256, 384), found no order between them}}
-plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @reuse mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -78,7 +78,7 @@ plan.module @reuse mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // The place is given away too early.
 // expected-error @below {{programs[0] (step).commands[2], aten::mul.out on Compute: expected to read buffers[1] as commands[0], aten::relu.out on Compute left it, found bytes [192, 256) that commands[1], aten::neg.out on Compute wrote for buffers[2]}}
-plan.module @stale mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @stale mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 192 : tensor<32xf32>
@@ -93,7 +93,7 @@ plan.module @stale mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Memory is not zero by nature.
 // expected-error @below {{programs[0] (step).commands[0], aten::mul.out on Compute: expected buffers[1] to be written before it is read, found bytes [128, 256) that nothing has written}}
-plan.module @unwritten mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @unwritten mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 256 : tensor<32xf32>
@@ -105,7 +105,7 @@ plan.module @unwritten mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Only what goes element by element may write where it reads.
 // expected-error @below {{programs[0] (step).commands[1], aten::mm.out on Compute: expected a result apart from its operands, found bytes [64, 128) of both buffers[1] and buffers[1]}}
-plan.module @in_place mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @in_place mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
   plan.program @step {
@@ -117,7 +117,7 @@ plan.module @in_place mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // A step may run without its update: what it waits for must not be part of it.
 // expected-error @below {{programs[0] (step).commands[3], aten::neg.out on Compute: expected to read buffers[1] after commands[0], aten::relu.out on Copy, which writes bytes [128, 256), found no order between them}}
-plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @role mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %z = plan.buffer transient at 256 : tensor<32xf32>
@@ -132,7 +132,7 @@ plan.module @role mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // Views share the bytes of their buffer: rows and columns are told apart.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
-plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @views mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<4x4xf32>
   %y = plan.buffer transient at 64 : tensor<4x4xf32>
   %row = plan.view %y at 16 : tensor<4xf32>
@@ -150,7 +150,7 @@ plan.module @views mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // The collectives of a group may run at the same time.
 // expected-error @below {{programs[0] (step).commands[1], AllGather on Gather: expected to write buffers[2] after commands[0], AllGather on Gather, which touches bytes [64, 192), found no order between them}}
-plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @group mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -166,7 +166,7 @@ plan.module @group mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // Groups that share ranks: the sum over all waits for the gather, which it need
 // not do for the sum over replicas, with whom a group of shards shares one rank.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
-plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [1]
   plan.communicator @replica axes [0]
   plan.communicator @all axes [0, 1]
@@ -190,7 +190,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "ful
 // -----
 // One rank might start with the gather, another one with the sum: both wait.
 // expected-error @below {{programs[0] (step).commands[1], AllReduce on AllReduce: expected to start after commands[0], AllGather on Gather, whose groups share ranks with its own, found no order between them}}
-plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [1]
   plan.communicator @all axes [0, 1]
   plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
@@ -208,7 +208,7 @@ plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device "cpu" strategy "f
 // Nobody reads the bytes that are lost; the buffer is in use all the same, and
 // whoever ends its life would end the other's, too.
 // expected-error @below {{programs[0] (step).commands[4], aten::neg.out on Compute: expected buffers[3] to have been used for the last time before commands[2], aten::relu.out on Compute writes buffers[4] in its place, found another use; they share bytes [128, 192)}}
-plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @shared mesh ["shard" = 2] device cpu strategy full_shard {
   %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
   %y = plan.buffer transient at 128 : tensor<32xf32>
   %front = plan.view %y at 0 : tensor<16xf32>
@@ -228,7 +228,7 @@ plan.module @shared mesh ["shard" = 2] device "cpu" strategy "full_shard" {
 // -----
 // A piece of a gathered unit makes the same whole again.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
-plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
+plan.module @pieces mesh ["shard" = 2, "local" = 2] device cpu strategy full_shard {
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
   plan.communicator @shard axes [0]
@@ -258,7 +258,7 @@ plan.module @pieces mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_
 // -----
 // The gather does not wait for the piece.
 // expected-error @below {{programs[0] (step).commands[4], AllGather on Gather: expected to read buffers[4] after commands[3], Piece on Compute, which writes bytes [640, 768), found no order between them}}
-plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "full_shard" {
+plan.module @piece_race mesh ["shard" = 2, "local" = 2] device cpu strategy full_shard {
   plan.communicator @all axes [0, 1]
   plan.communicator @local axes [1]
   plan.communicator @shard axes [0]
@@ -287,7 +287,7 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device "cpu" strategy "f
 // Each rank keeps a piece of its own input: nobody else has that whole, so what
 // the gather makes is none that value numbers know.
 // expected-error-re @below {{cannot prove the plan: the end of program step: expected the loss of the model, the sum of x; found {{.*}}; commands[1], AllGather on Gather needs a gather of what all ranks know in the same way}}
-plan.module @own_pieces mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+plan.module @own_pieces mesh ["shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard axes [0]
   %x = plan.buffer input @step number 0 at 0 : tensor<64xf32>
   %loss = plan.buffer loss @step at 256 : tensor<f32>

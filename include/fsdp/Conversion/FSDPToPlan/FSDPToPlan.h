@@ -8,10 +8,11 @@
 #ifndef FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
 #define FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
 
+#include "fsdp/Dialect/FSDP/Transforms/Options.h" // how a strategy is read
+
 #include "mlir/Pass/Pass.h"
 
 #include <memory>
-#include <string>
 
 namespace fsdp {
 

@@ -22,9 +22,12 @@ def ConvertFSDPToPlan : Pass<"convert-fsdp-to-plan", "::mlir::ModuleOp"> {
     After: one `plan.module`, and nothing of the levels above.
   }];
   let options = [
-    Option<"device", "device", "std::string", "\"cpu\"",
-           "The device that the plan runs on: cpu or cuda.">,
-    Option<"strategy", "strategy", "std::string", "\"\"",
+    Option<"device", "device", "::fsdp::aten::Device", "::fsdp::aten::Device::CPU",
+           "The device that the plan runs on.",
+           [{::llvm::cl::values(
+             clEnumValN(::fsdp::aten::Device::CPU, "cpu", "Ordinary processors."),
+             clEnumValN(::fsdp::aten::Device::CUDA, "cuda", "NVIDIA's GPUs."))}]>,
+    Option<"strategy", "strategy", "::fsdp::Strategy", "::fsdp::Strategy::FullShard",
            "How the step was sharded, for people to read.">,
   ];
   let dependentDialects = ["::fsdp::plan::PlanDialect"];

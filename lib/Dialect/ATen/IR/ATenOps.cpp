@@ -9,6 +9,7 @@
 #include "fsdp/Dialect/ATen/IR/Limits.h"
 
 #include "mlir/IR/Builders.h"
+#include "mlir/Interfaces/ViewLikeInterface.h"
 
 using namespace mlir;
 using namespace fsdp;
@@ -87,9 +88,25 @@ OpFoldResult CallOp::getArg(StringRef keyword) {
   return index ? getArg(*index) : OpFoldResult();
 }
 
-bool aten::isView(CallOp call) {
-  const archive::OpFacts *facts = call.getFacts();
-  return facts && facts->isView;
+Value aten::getViewSource(Operation *op) {
+  if (auto call = dyn_cast<CallOp>(op)) {
+    const archive::OpFacts *facts = call.getFacts();
+    return facts && facts->isView && !call.getInputs().empty()
+               ? call.getInputs().front()
+               : Value();
+  }
+  auto view = dyn_cast<ViewLikeOpInterface>(op);
+  return view ? view.getViewSource() : Value();
+}
+
+Value aten::getViewRoot(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    Value source = getViewSource(op);
+    if (!source)
+      break;
+    value = source;
+  }
+  return value;
 }
 
 #define GET_OP_CLASSES

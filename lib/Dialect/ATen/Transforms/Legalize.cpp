@@ -218,9 +218,9 @@ LogicalResult Legalizer::startStorage(Value first) {
     value.setType(getTensorType(old.getShape(), old.getElementType(),
                                 getStrides(old), offset));
     for (OpOperand &use : value.getUses())
-      if (auto user = dyn_cast<CallOp>(use.getOwner());
-          user && isView(user) && use.getOperandNumber() == 0)
-        llvm::append_range(values, user.getResults());
+      if (Operation *user = use.getOwner();
+          getViewSource(user) && use.getOperandNumber() == 0)
+        llvm::append_range(values, user->getResults());
   }
   return success();
 }

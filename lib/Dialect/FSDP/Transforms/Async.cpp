@@ -66,7 +66,6 @@ class AsyncPass
   LogicalResult runOnProgram(func::FuncOp program) final {
     Block &block = program.getBody().front();
 
-    GatheredViews views(block);
     DenseMap<Value, Operation *> firstUse; // of a collective's result
     DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
     for (Operation &op : block) {
@@ -76,10 +75,9 @@ class AsyncPass
         Operation *producer = operand.getDefiningOp();
         if (producer && producer->hasTrait<LogicalOp>())
           firstUse.try_emplace(operand, &op);
-        if (isa<GatheredType>(operand.getType()))
-          lastUse[operand] = &op;
-        else if (Value full = views.lookup(operand))
-          lastUse[full] = &op;
+        if (Value root = aten::getViewRoot(operand);
+            isa<GatheredType>(root.getType()))
+          lastUse[root] = &op;
       }
     }
     for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))

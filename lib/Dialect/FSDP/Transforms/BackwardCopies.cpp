@@ -48,7 +48,7 @@ BackwardCopies::findParameters(llvm::function_ref<bool(UnitOp)> isWanted) {
     auto call = dyn_cast<aten::CallOp>(op);
     if (!call || call.getInputs().empty() || !call.getFacts())
       continue;
-    bool isChain = aten::isView(call) ||
+    bool isChain = aten::getViewSource(call) ||
                    call.getFacts()->equivalent == archive::Equivalent::Copy;
     if (isChain && llvm::all_of(call.getInputs(), [&](Value input) {
           return parameters.contains(input.getDefiningOp());

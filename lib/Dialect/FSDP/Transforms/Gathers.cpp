@@ -15,7 +15,7 @@ int64_t Gather::getBytes() {
   return type.getNumel() * aten::getItemSize(type.getElementType());
 }
 
-Gathers::Gathers(Block &block) : views(block) {
+Gathers::Gathers(Block &block) {
   for (auto wait : block.getOps<AsyncWaitOp>()) {
     auto launch = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
     if (!launch)
@@ -30,8 +30,7 @@ Gathers::Gathers(Block &block) : views(block) {
 }
 
 Gather *Gathers::lookup(Value value) {
-  Value owner = views.lookup(value);
-  auto found = indices.find(owner ? owner : value);
+  auto found = indices.find(aten::getViewRoot(value));
   return found == indices.end() ? nullptr : &gathers[found->second];
 }
 

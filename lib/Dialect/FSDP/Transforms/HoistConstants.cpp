@@ -145,7 +145,7 @@ void Init::add(aten::CallOp call, IRMapping &known) {
       known.map(argument, getArgument(argument, /*mayAdd=*/true));
   auto copy = cast<aten::CallOp>(builder.clone(*call, known));
   calls[getKey(copy, llvm::to_vector_of<Value>(copy.getInputs()))] = copy;
-  numOperations += !aten::isView(copy);
+  numOperations += !aten::getViewSource(copy);
 }
 
 int64_t Init::addResult(Value value) {
@@ -255,7 +255,7 @@ void ConstantHoister::findResults() {
   for (Operation &op : llvm::reverse(block)) {
     if (!movable.contains(&op))
       continue;
-    bool isView = aten::isView(cast<aten::CallOp>(op));
+    bool isView = bool(aten::getViewSource(&op));
     for (Value result : op.getResults()) {
       bool isNeeded = llvm::any_of(result.getUsers(), [&](Operation *user) {
         return !movable.contains(user) || views.contains(user);

@@ -148,7 +148,7 @@ void registerFSDPPipeline(StringRef name, StringRef description,
         build(pm, options);
         return success();
       },
-      [](function_ref<void(const detail::PassOptions &)> list) {
+      [](function_ref<void(const mlir::detail::PassOptions &)> list) {
         list(TextOptions());
       });
 }

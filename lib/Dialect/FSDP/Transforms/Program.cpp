@@ -1,6 +1,6 @@
 //===- Program.cpp - What passes share about programs ---------------------===//
 //
-// Finding programs, changing signatures, following gathered parameters.
+// Levels, signatures, and following gathered parameters.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,37 +11,6 @@
 using namespace mlir;
 
 namespace fsdp {
-
-FailureOr<SmallVector<func::FuncOp>> getPrograms(ModuleOp module) {
-  SmallVector<func::FuncOp> programs;
-  for (auto func : module.getOps<func::FuncOp>()) {
-    if (!func->hasAttr(aten::ATenDialect::getProgramAttrName()))
-      continue;
-    if (!func.getBody().hasOneBlock())
-      return func.emitError("expected a program of one block, found ")
-             << func.getBody().getBlocks().size();
-    programs.push_back(func);
-  }
-  if (programs.empty())
-    return module.emitError("expected a program, which is a function with "
-                            "'aten.program'; found none");
-  return programs;
-}
-
-func::FuncOp getInit(ModuleOp module) {
-  for (auto func : module.getOps<func::FuncOp>())
-    if (func->hasAttr(FSDPDialect::getInitAttrName()))
-      return func;
-  return {};
-}
-
-func::FuncOp getSource(func::FuncOp program) {
-  auto name = FlatSymbolRefAttr::get(program);
-  for (auto func : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
-    if (func->getAttr(FSDPDialect::getSourceAttrName()) == name)
-      return func;
-  return {};
-}
 
 static StringRef getName(Level level) {
   switch (level) {
@@ -168,21 +137,6 @@ Attribute getCopyKey(CollectiveOpInterface launch) {
       .Default([&](Operation *) { return TypeAttr::get(target); });
 }
 
-GatheredViews::GatheredViews(Block &block) {
-  for (Operation &op : block) {
-    Value owner;
-    if (auto view = dyn_cast<ViewOp>(op))
-      owner = view.getFull();
-    else if (auto call = dyn_cast<aten::CallOp>(op); call && aten::isView(call))
-      for (Value input : call.getInputs())
-        if (Value found = owners.lookup(input))
-          owner = found;
-    if (owner)
-      for (Value result : op.getResults())
-        owners[result] = owner;
-  }
-}
-
 //===----------------------------------------------------------------------===//
 // Verification
 //===----------------------------------------------------------------------===//
@@ -232,14 +186,6 @@ LogicalResult verifyGathers(func::FuncOp step) {
            << unit << ", or a piece of it";
   };
 
-  // A view of a view belongs to the gather of the first, and so does its phase.
-  struct Use {
-    FlatSymbolRefAttr unit;
-    aten::Phase phase;
-    std::optional<Location> loc;
-    bool perPhase = false;
-  };
-  DenseMap<Value, Use> memory;
   for (Operation &op : block) {
     if (auto gather = dyn_cast<UnshardOp>(op)) {
       if (failed(verifyShard(op, gather.getUnitAttr(), gather.getShard())))
@@ -253,31 +199,30 @@ LogicalResult verifyGathers(func::FuncOp step) {
       if (gather.unit != view.getUnitAttr())
         return op.emitError("expected a view of a gather of unit ")
                << view.getUnitAttr() << ", got one of " << gather.unit;
-      auto unit = symbols.lookup<UnitOp>(view.getUnit());
-      memory[view.getTensor()] = {gather.unit, gather.phase, gather.loc,
-                                  unit && unit.getReshardAfterForward()};
       continue;
     }
     auto call = dyn_cast<aten::CallOp>(op);
     if (!call)
       continue;
+    // A view of a view belongs to the gather of the first, and so does its
+    // phase.
     for (Value input : call.getInputs()) {
-      auto found = memory.find(input);
-      if (found == memory.end())
+      Value full = aten::getViewRoot(input);
+      if (!isa<GatheredType>(full.getType()))
         continue;
-      Use use = found->second;
-      if (use.perPhase && use.phase != getGatherPhase(call)) {
-        InFlightDiagnostic diag = op.emitError("the ")
-                                  << aten::stringifyPhase(getGatherPhase(call))
-                                  << " reads unit " << use.unit
-                                  << " as gathered for the "
-                                  << aten::stringifyPhase(use.phase);
-        diag.attachNote(use.loc) << "gathered here";
-        return diag;
-      }
-      if (aten::isView(call))
-        for (Value result : call.getOutputs())
-          memory[result] = use;
+      Gather gather(full);
+      if (gather.phase == getGatherPhase(call))
+        continue;
+      auto unit = symbols.lookup<UnitOp>(gather.unit.getAttr());
+      if (!unit || !unit.getReshardAfterForward())
+        continue;
+      InFlightDiagnostic diag = op.emitError("the ")
+                                << aten::stringifyPhase(getGatherPhase(call))
+                                << " reads unit " << gather.unit
+                                << " as gathered for the "
+                                << aten::stringifyPhase(gather.phase);
+      diag.attachNote(gather.loc) << "gathered here";
+      return diag;
     }
   }
   return success();

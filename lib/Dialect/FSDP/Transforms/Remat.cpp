@@ -31,16 +31,6 @@ static int64_t getFlops(Operation *op) {
   return computation ? int64_t(computation->flops) : 0;
 }
 
-/// The memory that a value is part of: what the first of its views looks at.
-static Value getMemory(Value value) {
-  auto call = value.getDefiningOp<aten::CallOp>();
-  while (call && aten::isView(call) && !call.getInputs().empty()) {
-    value = call.getInputs().front();
-    call = value.getDefiningOp<aten::CallOp>();
-  }
-  return value;
-}
-
 namespace {
 /// The calls of a module in the forward.
 struct Scope {
@@ -127,7 +117,7 @@ size_t Rematerializer::findScopes(llvm::function_ref<bool(StringRef)> isScope) {
   for (auto call : block.getOps<aten::CallOp>()) {
     if (isBackward(call)) {
       for (Value input : call.getInputs())
-        kept.insert(getMemory(input));
+        kept.insert(aten::getViewRoot(input));
       continue;
     }
     StringRef path = call.getScope() ? getPath(*call.getScope()) : StringRef();
@@ -154,16 +144,15 @@ Repetition Rematerializer::plan(const Scope &scope) {
     if (llvm::any_of(op->getUsers(), [&](Operation *user) {
           return !isBackward(user) &&
                  (!inside.contains(user) ||
-                  (leaving.contains(user) &&
-                   aten::isView(cast<aten::CallOp>(user))));
+                  (leaving.contains(user) && aten::getViewSource(user)));
         }))
       leaving.insert(op);
   for (Operation *op : scope.calls) {
     auto call = cast<aten::CallOp>(op);
-    bool isViewOfKept =
-        aten::isView(call) && llvm::none_of(call.getInputs(), [&](Value input) {
-          return isRepeated(repetition, input.getDefiningOp());
-        });
+    bool isViewOfKept = aten::getViewSource(call) &&
+                        llvm::none_of(call.getInputs(), [&](Value input) {
+                          return isRepeated(repetition, input.getDefiningOp());
+                        });
     if (call.getFacts() && isMemoryEffectFree(op) && !leaving.contains(op) &&
         !isViewOfKept)
       repetition.calls.insert(op);
@@ -172,7 +161,7 @@ Repetition Rematerializer::plan(const Scope &scope) {
   repetition.uses = copies.getUses(repetition.calls);
   DenseSet<Value> known, freed, added;
   for (OpOperand *use : repetition.uses) {
-    if (Value memory = getMemory(use->get());
+    if (Value memory = aten::getViewRoot(use->get());
         repetition.calls.contains(memory.getDefiningOp()))
       freed.insert(memory);
     for (Operation *op : copies.getNeeded(
@@ -183,12 +172,12 @@ Repetition Rematerializer::plan(const Scope &scope) {
       auto call = dyn_cast<aten::CallOp>(op);
       if (!call)
         continue;
-      if (!aten::isView(call)) {
+      if (!aten::getViewSource(call)) {
         ++repetition.operations;
         repetition.flops += getFlops(call);
       }
       for (Value input : call.getInputs())
-        if (Value memory = getMemory(input);
+        if (Value memory = aten::getViewRoot(input);
             !isRepeated(repetition, memory.getDefiningOp()) &&
             memory.getDefiningOp<aten::CallOp>() && !kept.contains(memory))
           added.insert(memory);
@@ -209,7 +198,7 @@ void Rematerializer::apply(const Scope &scope, const Repetition &repetition) {
         [&](Operation *op) { return isRepeated(repetition, op); }, repeated);
   for (auto [before, after] : repeated.getValueMap())
     for (Value input : after.getDefiningOp()->getOperands())
-      kept.insert(getMemory(input));
+      kept.insert(aten::getViewRoot(input));
   remark::passed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
       << remark::metric("Scope", scope.path)
       << remark::metric("Operations", repetition.operations)

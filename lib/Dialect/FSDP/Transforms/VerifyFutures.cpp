@@ -171,13 +171,9 @@ private:
       } else if (op.getNumRegions()) {
         return op.emitError("expected control flow that can be followed");
       }
-      if (auto view = dyn_cast<ViewOp>(op))
-        addOwners(view.getTensor(), view.getFull());
-      else if (auto call = dyn_cast<aten::CallOp>(op);
-               call && aten::isView(call))
-        for (Value input : call.getInputs())
-          for (Value output : call.getOutputs())
-            addOwners(output, input);
+      if (Value source = aten::getViewSource(&op))
+        for (Value result : op.getResults())
+          addOwners(result, source);
       for (Value result : op.getResults())
         define(result, state);
     }

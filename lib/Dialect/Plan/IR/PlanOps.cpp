@@ -55,20 +55,17 @@ int64_t ModuleOp::getNumRanks() {
 }
 
 LogicalResult ModuleOp::verify() {
-  if (getDevice() != "cpu" && getDevice() != "cuda")
-    return emitOpError() << "C1: expected device 'cpu' or 'cuda', got '"
-                         << getDevice() << "'";
   int64_t ranks = 1;
   for (auto axis : getMesh().getAsRange<AxisAttr>())
     if (axis.getSize() < 1 || llvm::MulOverflow(ranks, axis.getSize(), ranks) ||
         ranks > std::numeric_limits<int32_t>::max())
-      return emitOpError("C3: expected axes of positive sizes, and less than "
+      return emitOpError("C2: expected axes of positive sizes, and less than "
                          "2^31 ranks, got ")
              << axis;
   for (Operation &op : getBody().front())
     if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp, MeaningOp>(
             op))
-      return emitOpError("C2: expected only tables and programs in the body, "
+      return emitOpError("C1: expected only tables and programs in the body, "
                          "got '")
              << op.getName() << "'";
   return success();

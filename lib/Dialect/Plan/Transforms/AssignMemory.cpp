@@ -134,7 +134,7 @@ namespace {
 struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
   void runOnOperation() override {
     ModuleOp plan = getOperation();
-    int64_t alignment = plan.getDevice() == "cuda" ? 512 : 64;
+    int64_t alignment = plan.getDevice() == aten::Device::CUDA ? 512 : 64;
     // What several programs touch has one place, like what is persistent.
     DenseMap<Operation *, ProgramOp> user;
     DenseSet<Operation *> shared;

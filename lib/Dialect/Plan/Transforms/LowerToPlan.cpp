@@ -16,11 +16,8 @@ using namespace mlir;
 using namespace fsdp;
 
 void plan::buildLowerToPlanPipeline(OpPassManager &pm,
-                                    const LowerToPlanOptions &options) {
-  ConvertFSDPToPlanOptions conversion;
-  conversion.device = options.device;
-  conversion.strategy = options.strategy;
-  pm.addPass(createConvertFSDPToPlan(conversion));
+                                    const ConvertFSDPToPlanOptions &options) {
+  pm.addPass(createConvertFSDPToPlan(options));
   OpPassManager &nested = pm.nest<plan::ModuleOp>();
   nested.addPass(createFoldViews());
   nested.addPass(createSelectKernels());
@@ -31,11 +28,13 @@ void plan::buildLowerToPlanPipeline(OpPassManager &pm,
 
 namespace {
 struct Options : PassPipelineOptions<Options> {
-  PassOptions::Option<std::string> device{
-      *this, "device", llvm::cl::init("cpu"),
-      llvm::cl::desc("The device that the plan runs on: cpu or cuda.")};
-  PassOptions::Option<std::string> strategy{
-      *this, "strategy",
+  PassOptions::Option<aten::Device> device{
+      *this, "device", llvm::cl::init(aten::Device::CPU),
+      llvm::cl::desc("The device that the plan runs on."),
+      llvm::cl::values(clEnumValN(aten::Device::CPU, "cpu", ""),
+                       clEnumValN(aten::Device::CUDA, "cuda", ""))};
+  PassOptions::Option<Strategy> strategy{
+      *this, "strategy", llvm::cl::init(Strategy::FullShard),
       llvm::cl::desc("How the step was sharded, for people to read.")};
 };
 } // namespace

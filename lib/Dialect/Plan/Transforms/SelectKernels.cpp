@@ -32,7 +32,8 @@ namespace {
 class Selector {
 public:
   Selector(ModuleOp plan)
-      : isCUDA(plan.getDevice() == "cuda"), builder(plan.getContext()) {}
+      : isCUDA(plan.getDevice() == aten::Device::CUDA),
+        builder(plan.getContext()) {}
 
   LogicalResult run(LaunchOp launch);
 

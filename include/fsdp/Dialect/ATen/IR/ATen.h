@@ -61,8 +61,13 @@ struct OpaqueResource : mlir::SideEffects::Resource::Base<OpaqueResource> {
 // Questions about calls
 //===----------------------------------------------------------------------===//
 
-/// True if the result shares the memory of an operand.
-bool isView(CallOp call);
+/// The operand whose memory the results of `op` are, if it is a view: that of
+/// `ViewLikeOpInterface`, or the first of a call of an operator that says so.
+/// Null if its results have memory of their own.
+mlir::Value getViewSource(mlir::Operation *op);
+
+/// The value whose memory `value` is: where its chain of views begins.
+mlir::Value getViewRoot(mlir::Value value);
 
 /// Checks the arguments of a known operator against its schema: each is one
 /// that the operator has, of a kind that it takes, and none that it needs is

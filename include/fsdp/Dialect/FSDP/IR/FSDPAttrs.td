@@ -150,4 +150,8 @@ def FSDP_ReductionRoleAttr : EnumAttr<FSDP_Dialect, FSDP_ReductionRole, "reducti
   let summary = "what is summed over a mesh";
 }
 
+def FSDP_StrategyAttr : EnumAttr<FSDP_Dialect, FSDP_Strategy, "strategy"> {
+  let summary = "what is sharded, and for how long";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD

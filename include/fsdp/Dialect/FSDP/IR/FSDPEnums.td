@@ -29,4 +29,10 @@ def FSDP_ReductionRole : I32Enum<"ReductionRole", "what is summed over a mesh", 
   let cppNamespace = "::fsdp";
 }
 
+def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
+    I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
+    I32EnumCase<"NoShard", 2, "no_shard">]> {
+  let cppNamespace = "::fsdp";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

@@ -12,6 +12,7 @@ include "fsdp/Dialect/FSDP/IR/FSDPAttrs.td"
 include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
+include "mlir/Interfaces/ViewLikeInterface.td"
 
 //===----------------------------------------------------------------------===//
 // Traits and classes
@@ -200,7 +201,7 @@ def FSDP_PieceOp : FSDP_UserOp<"piece", [Pure]> {
   }];
 }
 
-def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
+def FSDP_ViewOp : FSDP_UserOp<"view", [Pure, ViewLikeOpInterface]> {
   let summary = "a parameter as a view of its gathered unit";
   let description = [{
     Costs nothing: the tensor is memory of the gathered unit. Its type says the
@@ -225,6 +226,7 @@ def FSDP_ViewOp : FSDP_UserOp<"view", [Pure]> {
   let assemblyFormat = [{
     $full `[` $unit `,` $parameter `]` attr-dict `:` qualified(type($full)) `->` type($tensor)
   }];
+  let extraClassDeclaration = "::mlir::Value getViewSource() { return getFull(); }";
 }
 
 //===----------------------------------------------------------------------===//

@@ -40,7 +40,6 @@ public:
 private:
   llvm::SmallVector<Gather, 0> gathers;
   llvm::DenseMap<mlir::Value, unsigned> indices; // by gathered value
-  GatheredViews views;
 };
 
 /// The first operation after `op` that is not the launch of a gather, which a

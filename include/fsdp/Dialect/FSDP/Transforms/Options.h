@@ -8,7 +8,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_H
 
-#include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
 #include "llvm/Support/CommandLine.h"
 

@@ -21,10 +21,6 @@ class FSDP_OptionEnum<string name, string summary, list<I32EnumCase> cases>
   let cppNamespace = "::fsdp";
 }
 
-def FSDP_Strategy : FSDP_OptionEnum<"Strategy", "what is sharded, and for how long", [
-    I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
-    I32EnumCase<"NoShard", 2, "no_shard">]>;
-
 def FSDP_ElementType : FSDP_OptionEnum<"ElementType", "the element type of a unit", [
     I32EnumCase<"Unchanged", 0, "unchanged">, I32EnumCase<"F16", 1, "f16">,
     I32EnumCase<"BF16", 2, "bf16">, I32EnumCase<"F32", 3, "f32">, I32EnumCase<"F64", 4, "f64">]>;

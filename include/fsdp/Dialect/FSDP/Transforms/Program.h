@@ -1,18 +1,15 @@
 //===- Program.h - What passes share about programs -------------*- C++ -*-===//
 //
-// A program is a function that every rank runs as a whole: one captured graph.
-// Here is how passes find programs, tell their levels apart, change their
-// signatures, and follow gathered parameters through them.
+// How passes tell the levels of programs apart, change their signatures, and
+// follow gathered parameters through them.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_PROGRAM_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_PROGRAM_H
 
-#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/FSDP/IR/Programs.h"
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/DenseMap.h"
 
@@ -20,19 +17,6 @@ namespace fsdp {
 
 /// The level of a program, by its arguments and operations.
 enum class Level { ATen, Logical, Scheduled };
-
-/// The functions with `aten.program`, in the order of the module: one block
-/// each, and no calls. Reports an error if there is none.
-mlir::FailureOr<llvm::SmallVector<mlir::func::FuncOp>>
-getPrograms(mlir::ModuleOp module);
-
-/// The function with `fsdp.init`, which runs once, ahead of all programs; or
-/// null.
-mlir::func::FuncOp getInit(mlir::ModuleOp module);
-
-/// The copy of `program` as it was before it was sharded, which says so with
-/// `fsdp.source`; or null.
-mlir::func::FuncOp getSource(mlir::func::FuncOp program);
 
 /// Reports an error unless the program is of one of the levels. A program in
 /// which nothing tells is of any.
@@ -95,18 +79,6 @@ aten::Phase getGatherPhase(aten::Phase phase);
 
 /// The phase of an operation for that purpose; the forward if it does not say.
 aten::Phase getGatherPhase(mlir::Operation *op);
-
-/// Which gathered unit a tensor is memory of: `fsdp.view`, and views of views.
-class GatheredViews {
-public:
-  explicit GatheredViews(mlir::Block &block);
-
-  /// The gathered unit whose memory `value` is, or null.
-  mlir::Value lookup(mlir::Value value) const { return owners.lookup(value); }
-
-private:
-  llvm::DenseMap<mlir::Value, mlir::Value> owners;
-};
 
 /// What launches have in common that are copied into one buffer: element types,
 /// and how a reduction divides. The gather of a shard casts it on the way in.

@@ -14,6 +14,7 @@ include "mlir/IR/OpAsmInterface.td"
 include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
+include "mlir/Interfaces/ViewLikeInterface.td"
 
 class Plan_Op<string mnemonic, list<Trait> traits = []>
     : Op<Plan_Dialect, mnemonic, traits>;
@@ -31,7 +32,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
     Example:
 
     ```mlir
-    plan.module @step mesh ["shard" = 2] device "cpu" strategy "full_shard" {
+    plan.module @step mesh ["shard" = 2] device cpu strategy full_shard {
       plan.communicator @shard axes [0]
       plan.unit @wte shard [0] replicate [] storage f32 reduce f32
           layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
@@ -45,18 +46,17 @@ def Plan_ModuleOp : Plan_Op<"module", [
 
     **Constraints**:
 
-    * C1: the device is `cpu` or `cuda`.
-    * C2: the body holds only the tables and programs of this dialect.
-    * C3: the axes of the mesh have positive sizes; their product, the number of
+    * C1: the body holds only the tables and programs of this dialect.
+    * C2: the axes of the mesh have positive sizes; their product, the number of
       ranks, is less than 2^31.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
-    TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, StrAttr:$device,
-    StrAttr:$strategy, OptionalAttr<I64Attr>:$token_rows,
+    TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, ATen_DeviceAttr:$device,
+    OptionalAttr<FSDP_StrategyAttr>:$strategy, OptionalAttr<I64Attr>:$token_rows,
     OptionalAttr<StrArrayAttr>:$notes, OptionalAttr<StrAttr>:$unproved);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
-    $sym_name `mesh` custom<Axes>($mesh) `device` $device `strategy` $strategy
+    $sym_name `mesh` custom<Axes>($mesh) `device` `` $device (`strategy` `` $strategy^)?
     attr-dict-with-keyword $body
   }];
   let hasVerifier = 1;
@@ -197,7 +197,8 @@ def Plan_BufferOp : Plan_Op<"buffer", [
 }
 
 def Plan_ViewOp : Plan_Op<"view", [
-    Pure, DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
+    Pure, ViewLikeOpInterface,
+    DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>]> {
   let summary = "a view of a buffer";
   let description = [{
     `at` is in bytes from the first element of the buffer.
@@ -228,6 +229,7 @@ def Plan_ViewOp : Plan_Op<"view", [
       return ::llvm::cast<::mlir::RankedTensorType>(getType());
     }
     BufferOp getBuffer() { return getRoot().getDefiningOp<BufferOp>(); }
+    ::mlir::Value getViewSource() { return getRoot(); }
   }];
 }
 

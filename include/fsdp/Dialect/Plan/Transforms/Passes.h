@@ -11,7 +11,10 @@
 #include "mlir/Pass/Pass.h"
 
 #include <memory>
-#include <string>
+
+namespace fsdp {
+struct ConvertFSDPToPlanOptions;
+} // namespace fsdp
 
 namespace fsdp::plan {
 
@@ -21,16 +24,10 @@ class ModuleOp;
 #define GEN_PASS_REGISTRATION
 #include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
 
-/// What a plan is made for.
-struct LowerToPlanOptions {
-  std::string device = "cpu"; ///< Or "cuda".
-  std::string strategy;       ///< How the step was sharded, for people to read.
-};
-
 /// From the scheduled level to a plan that can be exported. The pass manager is
 /// one of a builtin module.
 void buildLowerToPlanPipeline(mlir::OpPassManager &pm,
-                              const LowerToPlanOptions &options);
+                              const ConvertFSDPToPlanOptions &options);
 
 /// Makes the pipeline known to tools, as `lower-to-plan`.
 void registerLowerToPlanPipeline();
