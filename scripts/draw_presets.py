@@ -34,10 +34,13 @@ def main() -> None:
         torch.manual_seed(0)
         torch.export.save(fsdp_mlir.capture(Chain(4, WIDTH), (torch.randn(BATCH, WIDTH),)), folder / "chain.pt2")
         save_file({"in_0": torch.randn(2 * BATCHES, BATCH, WIDTH)}, folder / "data.safetensors")
+        # A second core for each rank, so that there is something to see.
+        hardware = (ROOT / "hardware" / "cpu.toml").read_text().replace("shared_core = true ", "shared_core = false")
+        (folder / "cpu.toml").write_text(hardware)
         traces = []
         for preset in PRESETS:
             subprocess.run([bin / "fsdp-plan", folder / "chain.pt2", "--ranks", "2", "--wrap", r"scope:u\.\d+", "--schedule", preset,
-                            "--trace", folder / "predicted.json", "-o", folder / "step.plan"], check=True, stdout=subprocess.DEVNULL)
+                            "--hardware", folder / "cpu.toml", "--trace", folder / "predicted.json", "-o", folder / "step.plan"], check=True, stdout=subprocess.DEVNULL)
             subprocess.run([bin / "fsdp-run", folder / "step.plan", "--weights", folder / "chain.pt2", "--data", folder / "data.safetensors",
                             "--steps", str(STEPS), "--overlap", "--trace", folder / "measured.json"], check=True, stdout=subprocess.DEVNULL)
             for name in "predicted", "measured":

@@ -184,12 +184,32 @@ struct CallModel : CostOpInterface::ExternalModel<CallModel, aten::CallOp> {
 // Launches and updates
 //===----------------------------------------------------------------------===//
 
+/// A copied reduction copies the flat gradient into its buffer on the compute
+/// stream, as soon as it is there.
 struct FlattenModel
     : CostOpInterface::ExternalModel<FlattenModel, FlattenGradsOp> {
   Work getWork(Operation *op, SymbolTableCollection &) const {
     Computation work;
-    work.bytes =
-        addBytes(op->getOperandTypes()) + addBytes(op->getResultTypes());
+    double flat = addBytes(op->getResultTypes());
+    work.bytes = addBytes(op->getOperandTypes()) + flat;
+    for (Operation *user : op->getUsers())
+      if (auto launch = dyn_cast<CollectiveOpInterface>(user);
+          launch && launch.getCopy())
+        work.bytes += 2 * flat;
+    return work;
+  }
+};
+
+/// A unit that was gathered into a buffer is copied out of it. (All units of a
+/// buffer are, at the first wait of theirs; here each is at its own.)
+struct WaitModel : CostOpInterface::ExternalModel<WaitModel, AsyncWaitOp> {
+  Work getWork(Operation *op, SymbolTableCollection &) const {
+    auto wait = cast<AsyncWaitOp>(op);
+    auto gather = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
+    if (!gather || !gather.getCopy())
+      return {};
+    Computation work;
+    work.bytes = 2 * double(getMemoryBytes(wait.getValue().getType()));
     return work;
   }
 };
@@ -238,18 +258,25 @@ struct LaunchModel
     : CostOpInterface::template ExternalModel<LaunchModel<LaunchOp>, LaunchOp> {
   Work getWork(Operation *op, SymbolTableCollection &symbols) const {
     auto collective = cast<CollectiveOpInterface>(op);
-    FlatSymbolRefAttr name = collective.getMeshAttr();
-    if (FlatSymbolRefAttr unit = collective.getUnitAttr(); unit && !name)
-      if (auto found = symbols.lookupNearestSymbolFrom<UnitOp>(op, unit))
-        name = found.getMeshAttr();
-    MeshOp mesh;
-    if (name)
-      mesh = symbols.lookupNearestSymbolFrom<MeshOp>(op, name);
-    int64_t ranks = 1;
-    for (StringRef axis : collective.getGroupAxes())
-      ranks *= mesh ? mesh.getAxisSize(axis).value_or(1) : 1;
     return Communication{convert(collective.getKind()),
-                         double(collective.getBytes()), ranks};
+                         double(collective.getBytes()),
+                         getRankGroup(collective, symbols).getNumRanks(),
+                         getCopiedBytes(collective)};
+  }
+
+  /// What is copied on the stream of the launch: shards, cast into the buffer;
+  /// and sums, out to their units if these are several.
+  static double getCopiedBytes(CollectiveOpInterface collective) {
+    if (!collective.getCopy())
+      return 0;
+    Type source = collective->getOperand(0).getType();
+    if (collective.getKind() == CollectiveKind::AllGather)
+      return double(getMemoryBytes(source) +
+                    fsdp::getBytes(getLocalNumel(source),
+                                   collective.getWireType()));
+    return collective.getBucketAttr()
+               ? 2 * double(getMemoryBytes(collective->getResult(0).getType()))
+               : 0;
   }
 };
 
@@ -262,6 +289,7 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, FSDPDialect *) {
     FlattenGradsOp::attachInterface<FlattenModel>(*context);
     PieceOp::attachInterface<PieceModel>(*context);
+    AsyncWaitOp::attachInterface<WaitModel>(*context);
     AdamWOp::attachInterface<UpdateModel<AdamWOp>>(*context);
     SGDOp::attachInterface<UpdateModel<SGDOp>>(*context);
     AsyncUnshardOp::attachInterface<LaunchModel<AsyncUnshardOp>>(*context);

@@ -61,7 +61,7 @@ static int64_t getCommunicationBytes(CollectiveOpInterface launch) {
          (launch.getBucketAttr() ? bytes : 0);
 }
 
-SmallVector<MemoryLife, 0> findMemoryLives(Block &block) {
+SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order) {
   SmallVector<MemoryLife, 0> lives;
   DenseMap<Value, unsigned> owners; // to an index of lives
   // Units that are gathered in one buffer, until they are copied out: the lives
@@ -69,14 +69,14 @@ SmallVector<MemoryLife, 0> findMemoryLives(Block &block) {
   SmallVector<SmallVector<std::pair<unsigned, unsigned>, 1>, 0> gathers;
   DenseMap<Value, unsigned> gatherOf; // by the future
   Attribute bucket;                   // of the latest gather
-  for (auto [index, op] : llvm::enumerate(block)) {
+  for (auto [index, op] : llvm::enumerate(order)) {
     unsigned position = index;
-    for (Value operand : op.getOperands())
+    for (Value operand : op->getOperands())
       if (auto owner = owners.find(operand); owner != owners.end()) {
         lives[owner->second].end = position;
-        lives[owner->second].users.push_back(&op);
+        lives[owner->second].users.push_back(op);
       }
-    for (OpResult result : op.getResults()) {
+    for (OpResult result : op->getResults()) {
       if (Value memory = getMemoryOf(result)) {
         // Arguments are in no list: they live anyway.
         if (auto owner = owners.find(memory); owner != owners.end()) {
@@ -170,20 +170,21 @@ MemoryPeak findMemoryPeak(func::FuncOp step) {
   MemoryPeak peak;
   peak.persistent = getPersistentBytes(step);
 
-  Block &block = step.getBody().front();
-  SmallVector<MemoryLife, 0> lives = findMemoryLives(block);
-  SmallVector<int64_t, 0> changes(block.getOperations().size() + 1);
+  auto block = llvm::make_pointer_range(step.getBody().front());
+  SmallVector<Operation *, 0> order(block.begin(), block.end());
+  SmallVector<MemoryLife, 0> lives = findMemoryLives(order);
+  SmallVector<int64_t, 0> changes(order.size() + 1);
   for (const MemoryLife &life : lives) {
     changes[life.begin] += life.bytes;
     changes[life.end + 1] -= life.bytes;
   }
   int64_t now = 0;
   unsigned time = 0;
-  for (auto [position, op] : llvm::enumerate(block)) {
+  for (auto [position, op] : llvm::enumerate(order)) {
     now += changes[position];
     if (now > peak.transient) {
       peak.transient = now;
-      peak.at = &op;
+      peak.at = op;
       time = position;
     }
   }

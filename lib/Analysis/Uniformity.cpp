@@ -32,18 +32,9 @@ static bool makesUniform(CollectiveOpInterface op) {
            op->getOperand(0).getDefiningOp<PieceOp>();
   if (op.getKind() == CollectiveKind::ReduceScatter)
     return false;
-  FlatSymbolRefAttr mesh = op.getMeshAttr();
-  if (FlatSymbolRefAttr unit = op.getUnitAttr())
-    if (auto unitOp = SymbolTable::lookupNearestSymbolFrom<UnitOp>(op, unit))
-      mesh = unitOp.getMeshAttr();
-  auto meshOp = SymbolTable::lookupNearestSymbolFrom<MeshOp>(op, mesh);
-  SmallVector<StringRef> axes = op.getGroupAxes();
-  return meshOp &&
-         llvm::all_of(
-             meshOp.getAxes().getAsRange<AxisAttr>(), [&](AxisAttr axis) {
-               return axis.getSize() == 1 ||
-                      llvm::is_contained(axes, axis.getName().getValue());
-             });
+  SymbolTableCollection symbols;
+  RankGroup group = getRankGroup(op, symbols);
+  return group.mesh && group.getNumRanks() == group.mesh.getNumRanks();
 }
 
 bool Uniformity::mark(Value value, Value source) {

@@ -53,8 +53,9 @@ int64_t Hardware::getDuration(const Computation &work) const {
 }
 
 int64_t Hardware::getDuration(const Communication &work) const {
+  double copy = work.copied / memory;
   if (work.ranks < 2)
-    return 0;
+    return toNanoseconds(copy);
   const Line &line =
       (work.ranks <= nodeRanks ? node : network)[size_t(work.kind)];
   double others = double(work.ranks - 1);
@@ -62,7 +63,7 @@ int64_t Hardware::getDuration(const Communication &work) const {
   if (work.kind == CollectiveKind::AllReduce)
     sent *= 2;
   return toNanoseconds(line.latency + line.perRank * others +
-                       sent / line.bandwidth);
+                       sent / line.bandwidth + copy);
 }
 
 //===----------------------------------------------------------------------===//
@@ -180,12 +181,18 @@ void Reader::readLink(const toml::table &table, const std::string &where,
 
 Expected<Hardware> Reader::read(const toml::table &root) {
   Hardware hardware;
-  expectKeys(root, "", {"name", "launch_us", "compute", "memory", "link"});
+  expectKeys(root, "",
+             {"name", "launch_us", "shared_core", "compute", "memory", "link"});
   if (auto name = root["name"].value<std::string>())
     hardware.name = *name;
   else
     fail("name", "expected a text");
   hardware.launch = 1e3 * getNumber(root, "", "launch_us", 0);
+  if (const toml::node *shared = root.get("shared_core")) {
+    if (!shared->is_boolean())
+      fail("shared_core", "expected true or false");
+    hardware.sharedCore = shared->value_or(false);
+  }
 
   if (const toml::table *compute = getTable(root, "", "compute")) {
     expectKeys(*compute, "compute", {"matrix", "attention", "vector"});

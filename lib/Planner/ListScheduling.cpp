@@ -323,7 +323,7 @@ void ListScheduler::issue(uint32_t op) {
   for (uint32_t earlier : facts.problem.operations[op].after)
     start = std::max(start, end[earlier]);
   free = end[op] = start + facts.duration(op);
-  if (facts.isCompute(op))
+  if (runsOnTheSpot(facts.problem, facts.problem.operations[op]))
     clock = end[op];
   alive += facts.takes[op] - facts.frees[op];
   profile.add(front, place[op], facts.takes[op] - facts.frees[op]);

@@ -133,7 +133,7 @@ static std::string verifyTimes(const Problem &problem,
       return quote("operation", i) + " starts after 73 years";
     streamEnd[op.stream] = schedule.start[i] + op.duration;
     clock =
-        op.stream == computeStream ? streamEnd[op.stream] : schedule.issue[i];
+        runsOnTheSpot(problem, op) ? streamEnd[op.stream] : schedule.issue[i];
   }
   return "";
 }
@@ -264,8 +264,8 @@ fsdp::planner::scheduling::simulate(const Problem &problem,
     int64_t ready = std::max(clock, streamEnd[op.stream]);
     for (uint32_t before : op.after)
       ready = std::max(ready, end[before]);
-    bool isCompute = op.stream == computeStream;
-    int64_t issue = isCompute ? ready : clock;
+    bool isOnTheSpot = runsOnTheSpot(problem, op);
+    int64_t issue = isOnTheSpot ? ready : clock;
     if (takes[i])
       while (!releases.empty() && (releases.top().first <= issue ||
                                    alive > problem.memoryLimit - takes[i])) {
@@ -278,7 +278,7 @@ fsdp::planner::scheduling::simulate(const Problem &problem,
     schedule.start[i] = std::max(issue, ready);
     end[i] = schedule.start[i] + op.duration;
     streamEnd[op.stream] = end[i];
-    clock = isCompute ? end[i] : issue;
+    clock = isOnTheSpot ? end[i] : issue;
     if (frees[i])
       releases.emplace(end[i], frees[i]);
   }
@@ -297,8 +297,14 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
     int64_t end = schedule.start[i] + op.duration;
     line.streams[op.stream].busy += op.duration;
     line.makespan = std::max(line.makespan, end);
-    if (op.stream != computeStream && op.duration)
+    if (op.stream == computeStream || !op.duration)
+      continue;
+    if (problem.sharesCore) {
+      line.exposed[i] = op.duration;
+      line.exposedTotal += op.duration;
+    } else {
       queuedEnds.emplace_back(end, i);
+    }
   }
   for (Timeline::Stream &stream : line.streams)
     stream.idle = line.makespan - stream.busy;
@@ -323,11 +329,12 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
       line.exposed[found->second] += end - clock;
   };
   for (uint32_t i : schedule.order)
-    if (problem.operations[i].stream == computeStream) {
+    if (!problem.sharesCore && problem.operations[i].stream == computeStream) {
       closeGap(schedule.start[i], problem.operations[i].after);
       clock = schedule.start[i] + problem.operations[i].duration;
     }
-  closeGap(line.makespan, {});
+  if (!problem.sharesCore)
+    closeGap(line.makespan, {});
 
   line.peakBytes = findPeakInTime(problem, schedule).first;
   return line;

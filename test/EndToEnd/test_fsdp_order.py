@@ -36,7 +36,7 @@ def schedule(graph, config):
     ahead = int(config.get("fwd", config.get("explicit_fwd", False)))
     wrap = r"u\.\d+" if config["model"] == "chain" else r"transformer\.h\.\d+"
     text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard=ranks={config['world']} strategy={strategy}",
-                   *policy, "--fsdp-async", f"--fsdp-prefetch=backward-prefetch={backward} forward-prefetch={ahead}", "--fsdp-verify-scheduled",
+                   *policy, "--fsdp-async", f"--fsdp-prefetch=backward-prefetch={backward} forward-prefetch={ahead}", "--fsdp-apply-schedule", "--fsdp-verify-scheduled",
                    "--fsdp-verify-futures").stdout
     events, unit = {"forward": [], "backward": []}, {}
 

@@ -28,7 +28,7 @@ def hybrid(model, tmp_path, outer, inner, names=("replica", "shard"), storage=""
     return re.sub('"(replica|shard)"', lambda found: f'"{names[found[1] == "shard"]}"', text)
 
 
-SCHEDULED = ["--fsdp-async", "--fsdp-prefetch", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]
+SCHEDULED = ["--fsdp-async", "--fsdp-prefetch", "--fsdp-apply-schedule", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]
 
 
 # Proved and run: the loss and the gradients of four ranks with a batch each. No name of an axis means anything.

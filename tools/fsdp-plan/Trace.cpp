@@ -253,6 +253,8 @@ void TraceWriter::writeMemory() {
 }
 
 void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
-  StepProblem problem = buildStepProblem(step);
+  auto order = IssueOrder::read(step.getBody().front());
+  assert(succeeded(order) && "the schedule has been applied");
+  StepProblem problem = buildStepProblem(step, *order);
   TraceWriter(problem, os).write();
 }

@@ -37,7 +37,7 @@ struct MemoryPeak {
 };
 
 /// Memory that a step takes for one of its values, from the operation that
-/// makes it to the last that uses it: by their positions in the block.
+/// makes it to the last that uses it: by their positions in the order.
 struct MemoryLife {
   mlir::Value value;
   int64_t bytes;
@@ -48,13 +48,14 @@ struct MemoryLife {
   bool isCommunication = false;
 };
 
-/// The lives of a step of the scheduled level, which is one block without
-/// regions inside, in the order in which they begin. A gathered unit counts
-/// from its launch to its reshard, a reduction from its launch, anything else
-/// from where it is made; each to the last use of itself or a view. An update
-/// is in place. Where a bucket is copied, its buffers count until the first
-/// wait, and the units from there on. Takes linear time.
-llvm::SmallVector<MemoryLife, 0> findMemoryLives(mlir::Block &block);
+/// The lives of a step of the scheduled level without regions inside, whose
+/// operations are issued in this order, by when they begin. A gathered unit
+/// counts from its launch to its reshard, a reduction from its launch, anything
+/// else from where it is made; each to the last use of itself or a view. An
+/// update is in place. Where a bucket is copied, its buffers count until the
+/// first wait, and the units from there on. Takes linear time.
+llvm::SmallVector<MemoryLife, 0>
+findMemoryLives(llvm::ArrayRef<mlir::Operation *> order);
 
 /// Finds the peak of such a step.
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step);

@@ -8,6 +8,7 @@
 #ifndef FSDP_ANALYSIS_STEPPROBLEM_H
 #define FSDP_ANALYSIS_STEPPROBLEM_H
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Planner/Scheduling.h"
 
@@ -28,11 +29,9 @@ struct StepProblem {
   int64_t persistentBytes = 0;
 };
 
-/// Takes a step of the scheduled level, in one block.
-StepProblem buildStepProblem(mlir::func::FuncOp step);
-
-/// True for what launches a collective, and may move.
-bool isLaunch(mlir::Operation *op);
+/// Takes a step of the scheduled level, in one block, as `order` says; its
+/// program order is that.
+StepProblem buildStepProblem(mlir::func::FuncOp step, const IssueOrder &order);
 
 } // namespace fsdp
 

@@ -38,8 +38,9 @@ struct Computation {
 /// of a rank's piece.
 struct Communication {
   CollectiveKind kind;
-  double bytes = 0;
+  double bytes = 0; ///< As they are sent: in the type of the message.
   int64_t ranks = 1;
+  double copied = 0; ///< Bytes read and written on its stream, in and out.
 };
 
 struct Hardware {
@@ -51,7 +52,8 @@ struct Hardware {
   using Link = std::array<Line, numCollectiveKinds>;
 
   std::string name;
-  double launch = 0; ///< Nanoseconds, of every computation.
+  double launch = 0;       ///< Nanoseconds, of every computation.
+  bool sharedCore = false; ///< The streams of a rank take turns on one core.
   /// Operations per nanosecond.
   std::array<double, numFloatTypes> matrix = {}, attention = {};
   double vector = 0;

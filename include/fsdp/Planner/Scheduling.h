@@ -10,7 +10,9 @@
 // counts from issue, and is free when the operation that releases it has ended;
 // where there is a limit, the issue waits for memory. Who queues ahead of the
 // computations, as a second thread or the host of a GPU does, may run queued
-// operations earlier: what is counted on here does not depend on that.
+// operations earlier: what is counted on here does not depend on that. Where
+// all streams share a core, each operation runs on the spot, whatever its
+// stream.
 //
 //===----------------------------------------------------------------------===//
 
@@ -48,6 +50,7 @@ struct Buffer {
 struct Problem {
   std::vector<Operation> operations; ///< In program order.
   uint32_t numStreams = 1;
+  bool sharesCore = false; ///< All streams take turns on one core.
   std::vector<Buffer> buffers;
   int64_t memoryLimit = unlimited;
 };
@@ -79,6 +82,11 @@ struct Answer {
   Peak peak;
 };
 
+/// True for what runs where it is issued, and keeps the issuing thread busy.
+inline bool runsOnTheSpot(const Problem &problem, const Operation &operation) {
+  return problem.sharesCore || operation.stream == computeStream;
+}
+
 /// What a schedule comes to.
 struct Timeline {
   int64_t makespan = 0; ///< The end of the last operation.
@@ -89,7 +97,8 @@ struct Timeline {
   };
   std::vector<Stream> streams;
   /// By operation: how long the compute stream stood still for it. Of what
-  /// computations and the end of the step wait for, the last is to blame.
+  /// computations and the end of the step wait for, the last is to blame; on a
+  /// core that is shared, all that is not a computation.
   std::vector<int64_t> exposed;
   int64_t exposedTotal = 0; ///< Of all: what the compute stream is idle.
 };

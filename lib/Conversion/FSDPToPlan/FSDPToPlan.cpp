@@ -5,6 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+#include "fsdp/Analysis/IssueOrder.h"
 
 #include "StepToProgram.h"
 #include "fsdp/Dialect/FSDP/IR/Programs.h"
@@ -214,8 +215,11 @@ struct ConvertFSDPToPlan
     };
     if (func::FuncOp init = getInit(module))
       addProgram(init, /*isInit=*/true);
-    for (func::FuncOp func : *functions)
+    for (func::FuncOp func : *functions) {
+      if (failed(checkApplied(func.getBody().front())))
+        return signalPassFailure();
       addProgram(func, /*isInit=*/false);
+    }
     Tables tables(mesh, programs.front().second);
     for (auto [func, program] : programs)
       if (failed(fsdp::detail::lowerFunction(func, tables, program)))

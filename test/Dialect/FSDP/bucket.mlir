@@ -1,6 +1,6 @@
 // Several collectives in one call: gathers where the first of them was, reductions where the last was.
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async --fsdp-prefetch
-// DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence
+// DEFINE: %{verify} = --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence
 // RUN: %{shard} --fsdp-bucket=bucket=units:2 %{verify} | FileCheck %s
 // RUN: %{shard} --fsdp-bucket=bucket=bytes:160 %{verify} | FileCheck %s --check-prefix=BYTES
 // RUN: %{shard} -o %t && fsdp-opt %t --fsdp-bucket | diff %t -

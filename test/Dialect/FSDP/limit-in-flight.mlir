@@ -1,11 +1,11 @@
 // At most so many units are gathered and not yet resharded: a chain of four, and the root, which is kept and does not count.
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-async
-// DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-equivalence
+// DEFINE: %{verify} = --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-equivalence
 // RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight %{verify} | FileCheck %s --check-prefix=TWO
 // RUN: %{shard} --fsdp-prefetch=forward-prefetch=3 --fsdp-limit-in-flight %{verify} | FileCheck %s --check-prefix=AHEAD
 // RUN: %{shard} --fsdp-prefetch --fsdp-limit-in-flight=limit-all-gathers=1 %{verify} | FileCheck %s --check-prefix=ONE
 // RUN: %{shard} --fsdp-prefetch=forward-prefetch=3 -o %t.prefetched
-// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight="limit-all-gathers=0 bytes=160" | FileCheck %s --check-prefix=AHEAD
+// RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight="limit-all-gathers=0 bytes=160" --fsdp-apply-schedule | FileCheck %s --check-prefix=AHEAD
 // RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight=limit-all-gathers=0 | diff %t.prefetched -
 // RUN: fsdp-opt %t.prefetched --fsdp-limit-in-flight=limit-all-gathers=100 | diff %t.prefetched -
 // RUN: not fsdp-opt %t.prefetched --fsdp-limit-in-flight="limit-all-gathers=0 bytes=79" 2>&1 | FileCheck %s --check-prefix=BYTES

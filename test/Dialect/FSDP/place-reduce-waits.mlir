@@ -1,7 +1,7 @@
 // Where the backward waits for reductions: a real chain of four units and a root.
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async
-// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=BACKWARD
-// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=NEXT
+// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=BACKWARD
+// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=NEXT
 // RUN: %{shard} -o %t && fsdp-opt %t --fsdp-place-reduce-waits | diff %t -
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --remarks-filter=fsdp-place-reduce-waits --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
@@ -31,7 +31,7 @@
 // REMARK: reduce | Category:fsdp-place-reduce-waits | Function=step | Unit=u.2, Wait="in front of the next gradient"
 
 // A plan waits where the schedule does, and not once more for the update.
-// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --lower-to-plan | FileCheck %s --check-prefix=PLAN
+// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-apply-schedule --lower-to-plan | FileCheck %s --check-prefix=PLAN
 // PLAN: plan.reduce_scatter {{.*}} of @u.3 <backward> on reduce
 // PLAN-NEXT: %[[E:.*]] = plan.record <backward> on reduce
 // PLAN: plan.launch "sum.IntList_out"{{.*}}scope = "u.2.0"
@@ -40,7 +40,7 @@
 // PLAN: plan.adamw @u.3
 // PLAN-NOT: plan.wait
 // PLAN: plan.adamw @root
-// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --lower-to-plan | FileCheck %s --check-prefix=END
+// RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-apply-schedule --lower-to-plan | FileCheck %s --check-prefix=END
 // END: plan.reduce_scatter {{.*}} of @root <backward> on reduce
 // END-NEXT: %[[E:.*]] = plan.record <backward> on reduce
 // END: plan.wait %[[E]] <backward>

@@ -1,9 +1,9 @@
 // FSDP1's BACKWARD_PRE on a model with three blocks: in PyTorch's trace,
 //   noAG(root) wait AG(u3)* B(head) wait(u3) AG(u2)* B(u3) wait(u2) AG(u1)* B(u2)
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --fsdp-verify-futures | FileCheck %s
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=none | FileCheck %s --check-prefix=NONE
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=backward_post --fsdp-verify-futures | FileCheck %s --check-prefix=POST
-// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward-prefetch=2 --fsdp-verify-futures | FileCheck %s --check-prefix=AHEAD
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=none --fsdp-apply-schedule | FileCheck %s --check-prefix=NONE
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=backward_post --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s --check-prefix=POST
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward-prefetch=2 --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s --check-prefix=AHEAD
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward-prefetch=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --remarks-filter=fsdp-prefetch --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 

@@ -2,7 +2,7 @@
 // U - 1 in the backward, as many ends as gathers, U reductions. As in PyTorch.
 // DEFINE: %{verify} = --fsdp-verify-scheduled --fsdp-verify-futures
 
-// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=4 --fsdp-verify-logical --fsdp-insert-optimizer --fsdp-async --fsdp-prefetch %{verify} -o %t
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=4 --fsdp-verify-logical --fsdp-insert-optimizer --fsdp-async --fsdp-prefetch --fsdp-apply-schedule %{verify} -o %t
 // RUN: grep -c 'async.unshard .*<forward>' %t | FileCheck %s --check-prefix=THREE
 // RUN: grep -c 'async.unshard .*<backward>' %t | FileCheck %s --check-prefix=TWO
 // RUN: grep -c 'async.reduce_scatter' %t | FileCheck %s --check-prefix=THREE
@@ -11,7 +11,7 @@
 
 // RUN: fsdp-translate --import-pt2 %fixtures/llama_bf16.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard="ranks=3 storage-dtype=f32 reduce-dtype=f32" --fsdp-insert-optimizer=optimizer=sgd --cse --canonicalize --fsdp-async %{verify} | FileCheck %s --check-prefix=MIXED
 
-// RUN: fsdp-translate --import-pt2 %fixtures/frozen.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard="ranks=4 strategy=shard_grad_op" --fsdp-async --fsdp-prefetch %{verify} -o %t
+// RUN: fsdp-translate --import-pt2 %fixtures/frozen.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard="ranks=4 strategy=shard_grad_op" --fsdp-async --fsdp-prefetch --fsdp-apply-schedule %{verify} -o %t
 // RUN: grep -c 'async.unshard' %t | FileCheck %s --check-prefix=THREE
 // RUN: FileCheck %s --check-prefix=FROZEN --input-file=%t
 

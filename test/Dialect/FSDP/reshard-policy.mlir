@@ -38,7 +38,7 @@
 // KEPT: {{^}}2{{$}}
 
 // At the scheduled level, a piece is taken where its unit ends, and its bytes count until it is gathered again.
-// RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-prefetch --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence | FileCheck %s --check-prefix=ASYNC
+// RUN: fsdp-opt %t.two.mlir --fsdp-async --fsdp-prefetch --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence | FileCheck %s --check-prefix=ASYNC
 // ASYNC: %[[FULL:.*]] = fsdp.async.wait {{.*}}gathered
 // ASYNC: aten.call "add.Tensor"
 // ASYNC-NEXT: %[[PIECE:.*]] = fsdp.piece @b.1 over ["local"] %[[FULL:.*]] :

@@ -54,3 +54,20 @@
 // NEGATIVE: for the --budget option: expected bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB; found '-1'
 // RUN: not fsdp-opt %S/prefetch.mlir --fsdp-shard=ranks=2 --fsdp-schedule -o /dev/null 2>&1 | FileCheck %s --check-prefix=LOGICAL
 // LOGICAL: error: expected a program of the scheduled level, found one of the logical level
+
+// On a core that all streams share nothing is hidden, and launching early only takes memory: the peak is the smallest that there is.
+// RUN: sed -e 's/^launch_us/shared_core = true\nlaunch_us/' %S/Inputs/round.toml > %t.toml
+// RUN: fsdp-opt %t.before --fsdp-annotate-costs=hardware=%t.toml --fsdp-schedule %{remarks} 2>&1 | FileCheck %s --check-prefix=SHARED
+// SHARED: gather | {{.*}} Hidden="0.0 us", Of="30.0 us", Phase=forward, Reason="all streams share a core", Unit=u2, UnitsAhead=0
+// SHARED: timeline | {{.*}} Exposed="360.0 us", Peak="160 B", Step="660.0 us"
+
+// Decisions have a price before anything moves: it is that of the step in which they are applied.
+// DEFINE: %{decide} = fsdp-opt %t.before --fsdp-prefetch=forward-prefetch=1 --fsdp-limit-in-flight=limit-all-gathers=3 --fsdp-place-reduce-waits=reduce-wait=next
+// RUN: %{decide} -o %t.decided && fsdp-opt %t.decided --fsdp-apply-schedule -o %t.applied
+// RUN: fsdp-opt %t.decided --fsdp-schedule=algorithm=program %{remarks} 2>&1 | sed -n 's/.*timeline/timeline/p' > %t.price
+// RUN: fsdp-opt %t.applied --fsdp-schedule=algorithm=program %{remarks} 2>&1 | sed -n 's/.*timeline/timeline/p' | diff %t.price -
+// RUN: FileCheck %s --check-prefix=PRICE --input-file %t.price
+// PRICE: Exposed="120.0 us", Peak="184 B", Step="420.0 us"
+// RUN: fsdp-opt %t.before --fsdp-prefetch=forward-prefetch=1 -o %t.decided && not fsdp-opt %t.decided --fsdp-verify-memory 2>&1 | FileCheck %s --check-prefix=OPEN
+// RUN: not fsdp-opt %t.decided --lower-to-plan 2>&1 | FileCheck %s --check-prefix=OPEN
+// OPEN: error: expected the schedule to be applied with --fsdp-apply-schedule, found 'fsdp.issue'

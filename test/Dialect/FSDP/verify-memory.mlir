@@ -2,8 +2,8 @@
 // exact: the figure that the error names fits, one byte less does not.
 // RUN: not fsdp-opt %s --fsdp-verify-memory=budget=367 2>&1 | FileCheck %s --check-prefix=OVER
 // RUN: fsdp-opt %s --fsdp-verify-memory=budget=368 --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
-// RUN: fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-verify-memory=budget=384 --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=COPIED
-// RUN: not fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-verify-memory=budget=383 2>&1 | FileCheck %s --check-prefix=COPY
+// RUN: fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-apply-schedule --fsdp-verify-memory=budget=384 --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=COPIED
+// RUN: not fsdp-opt %s --fsdp-bucket=bucket=copy:units:2 --fsdp-apply-schedule --fsdp-verify-memory=budget=383 2>&1 | FileCheck %s --check-prefix=COPY
 
 // COPIED: peak | Category:fsdp-verify-memory | Function=step | Bytes=384, Persistent=128
 // Copied, both units have one buffer until the first wait, and their own memory from there on.

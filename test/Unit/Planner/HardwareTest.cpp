@@ -114,6 +114,8 @@ TEST(Hardware, RejectsBadFiles) {
   expect(replaced(good, "launch_us = 1", "launch_us = '1'"),
          "t.toml: launch_us: expected a number from 0 to 1e+09, found "
          "something else");
+  expect(replaced(good, "launch_us = 1", "launch_us = 1\nshared_core = 1"),
+         "t.toml: shared_core: expected true or false");
   expect(replaced(good, "f32 = 100, ", ""),
          "t.toml: compute.matrix.f32: expected a number from 0.001 to 1e+09, "
          "found nothing");

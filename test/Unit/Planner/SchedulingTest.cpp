@@ -26,6 +26,7 @@ int64_t getMakespan(const Problem &problem, const Answer &answer) {
 Problem randomProblem(size_t most = 40) {
   Problem problem;
   problem.numStreams = *rc::gen::inRange(1, 5);
+  problem.sharesCore = *rc::gen::arbitrary<bool>();
   auto count = *rc::gen::inRange<size_t>(0, most);
   for (uint32_t i = 0; i != count; ++i) {
     Operation op;
@@ -112,6 +113,27 @@ TEST(Scheduling, ChecksItsInput) {
          "buffer 0 belongs to operation 2, but there are 2");
   expect([](Problem &p) { p.buffers[0] = {64, 1, 0}; },
          "buffer 0 ends at operation 0, before it begins at operation 1");
+}
+
+// On one core a step takes as long as all of its operations together, however
+// they are ordered, and all that is sent is in the way of computations.
+TEST(Scheduling, AddsUpOnASharedCore) {
+  rc::check([] {
+    Problem problem = randomProblem();
+    problem.sharesCore = true;
+    int64_t total = 0, sent = 0;
+    for (const Operation &op : problem.operations) {
+      total += op.duration;
+      sent += op.stream == computeStream ? 0 : op.duration;
+    }
+    for (Algorithm algorithm : {Algorithm::Program, Algorithm::List}) {
+      Answer answer = solve(problem, algorithm);
+      RC_ASSERT(verify(problem, answer.schedule).empty());
+      Timeline line = measure(problem, answer.schedule);
+      RC_ASSERT(line.makespan == total);
+      RC_ASSERT(line.exposedTotal == sent);
+    }
+  });
 }
 
 // Each rule of the machine, broken alone in a schedule that is otherwise right.

@@ -58,14 +58,19 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 0");
   }
-  bool isInit = attr.getName() == getInitAttrName();
-  if (!isInit && attr.getName() != getSourceAttrName())
+  if (attr.getName() == getAfterAttrName())
+    return isa<DenseI64ArrayAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "an array of i64");
+  bool isMark = attr.getName() == getInitAttrName() ||
+                attr.getName() == getSharedCoreAttrName();
+  if (!isMark && attr.getName() != getSourceAttrName())
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
-  if (isInit && !isa<UnitAttr>(attr.getValue()))
+  if (isMark && !isa<UnitAttr>(attr.getValue()))
     return wrongKind(op, attr, "without a value");
-  if (!isInit && !isa<FlatSymbolRefAttr>(attr.getValue()))
+  if (!isMark && !isa<FlatSymbolRefAttr>(attr.getValue()))
     return wrongKind(op, attr, "the symbol of a program");
   return success();
 }

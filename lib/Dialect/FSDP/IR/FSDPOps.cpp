@@ -154,6 +154,38 @@ int64_t MeshOp::getGroupSize(ArrayAttr axes) {
   return ranks;
 }
 
+bool RankGroup::overlaps(const RankGroup &other) const {
+  return mesh == other.mesh && llvm::any_of(axes, [&](AxisAttr axis) {
+           return llvm::is_contained(other.axes, axis);
+         });
+}
+
+int64_t RankGroup::getNumRanks() const {
+  int64_t ranks = 1;
+  for (AxisAttr axis : axes)
+    ranks *= axis.getSize();
+  return ranks;
+}
+
+RankGroup getRankGroup(CollectiveOpInterface collective,
+                       SymbolTableCollection &symbols) {
+  FlatSymbolRefAttr name = collective.getMeshAttr();
+  if (FlatSymbolRefAttr unit = collective.getUnitAttr(); unit && !name)
+    if (auto op = symbols.lookupNearestSymbolFrom<UnitOp>(collective, unit))
+      name = op.getMeshAttr();
+  RankGroup group;
+  if (name)
+    group.mesh = symbols.lookupNearestSymbolFrom<MeshOp>(collective, name);
+  if (!group.mesh)
+    return group;
+  SmallVector<StringRef> axes = collective.getGroupAxes();
+  for (auto axis : group.mesh.getAxes().getAsRange<AxisAttr>())
+    if (axis.getSize() > 1 &&
+        llvm::is_contained(axes, axis.getName().getValue()))
+      group.axes.push_back(axis);
+  return group;
+}
+
 int64_t MeshOp::getNumRanks() {
   int64_t ranks = 1;
   for (auto axis : getAxes().getAsRange<AxisAttr>())

@@ -74,26 +74,25 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
-int64_t getMemoryBytes(Type type) {
-  auto bytes = [](int64_t numel, Type elementType) {
-    return aten::isElementType(elementType)
-               ? numel * aten::getItemSize(elementType)
-               : 0;
-  };
+int64_t getLocalNumel(Type type) {
   return TypeSwitch<Type, int64_t>(type)
-      .Case([&](RankedTensorType type) {
-        return type.hasStaticShape()
-                   ? bytes(type.getNumElements(), type.getElementType())
-                   : 0;
+      .Case([](RankedTensorType type) {
+        return type.hasStaticShape() ? type.getNumElements() : 0;
       })
-      .Case([&](ShardType type) {
-        return bytes(type.getLocalNumel(), type.getElementType());
-      })
-      .Case([&](GatheredType type) {
-        return bytes(type.getNumel(), type.getElementType());
-      })
-      .Case([](FutureType type) { return getMemoryBytes(type.getValueType()); })
+      .Case([](ShardType type) { return type.getLocalNumel(); })
+      .Case([](GatheredType type) { return type.getNumel(); })
+      .Case([](FutureType type) { return getLocalNumel(type.getValueType()); })
       .Default([](Type) { return int64_t(0); });
+}
+
+int64_t getBytes(int64_t numel, Type elementType) {
+  return elementType && aten::isElementType(elementType)
+             ? numel * aten::getItemSize(elementType)
+             : 0;
+}
+
+int64_t getMemoryBytes(Type type) {
+  return getBytes(getLocalNumel(type), getElementType(type));
 }
 
 Type getElementType(Type type) {

@@ -44,12 +44,20 @@ private:
     bool isMeasured = false;
     std::optional<planner::Communication> sent;
   };
+  int64_t getDuration(CollectiveOpInterface launch,
+                      const planner::Communication &sent);
+
+  const planner::Hardware &hardware;
   llvm::MapVector<Operation *, Cost> costs;
+  // The bucket of the latest launch, and what is in it so far.
+  Attribute bucket;
+  planner::Communication together;
 };
 
 } // namespace
 
-Costs::Costs(func::FuncOp step, const planner::Hardware &hardware) {
+Costs::Costs(func::FuncOp step, const planner::Hardware &hardware)
+    : hardware(hardware) {
   SymbolTableCollection symbols;
   for (Operation &op : step.getOps()) {
     auto costly = dyn_cast<CostOpInterface>(op);
@@ -59,21 +67,40 @@ Costs::Costs(func::FuncOp step, const planner::Hardware &hardware) {
     if (auto *computation = std::get_if<planner::Computation>(&work))
       costs[&op] = {hardware.getDuration(*computation), false, std::nullopt};
     else if (auto *sent = std::get_if<planner::Communication>(&work))
-      costs[&op] = {hardware.getDuration(*sent), false, *sent};
+      costs[&op] = {getDuration(cast<CollectiveOpInterface>(op), *sent), false,
+                    *sent};
   }
 }
 
-/// A profile counts the bytes of one rank's source: of a gather, its piece.
+/// What is issued together is one call: each launch takes what the call takes
+/// longer for it.
+int64_t Costs::getDuration(CollectiveOpInterface launch,
+                           const planner::Communication &sent) {
+  Attribute own = launch.getBucketAttr();
+  if (!own || own != bucket) {
+    bucket = own;
+    together = sent;
+    return hardware.getDuration(sent);
+  }
+  int64_t before = hardware.getDuration(together);
+  together.bytes += sent.bytes;
+  together.copied += sent.copied;
+  return hardware.getDuration(together) - before;
+}
+
+/// A profile counts the bytes of one rank's source: of a gather, its piece as
+/// it is sent.
 static std::tuple<MeasuredKind, int64_t, int64_t>
-getKey(const planner::Communication &sent) {
-  auto bytes = int64_t(sent.bytes);
+getKey(Operation *op, const planner::Communication &sent) {
+  int64_t source = getMemoryBytes(op->getOperand(0).getType());
   switch (sent.kind) {
   case planner::CollectiveKind::AllGather:
-    return {MeasuredKind::AllGather, bytes / sent.ranks, sent.ranks};
+    return {MeasuredKind::AllGather, int64_t(sent.bytes) / sent.ranks,
+            sent.ranks};
   case planner::CollectiveKind::ReduceScatter:
-    return {MeasuredKind::ReduceScatter, bytes, sent.ranks};
+    return {MeasuredKind::ReduceScatter, source, sent.ranks};
   case planner::CollectiveKind::AllReduce:
-    return {MeasuredKind::AllReduce, bytes, sent.ranks};
+    return {MeasuredKind::AllReduce, source, sent.ranks};
   }
   llvm_unreachable("not a kind");
 }
@@ -85,7 +112,7 @@ void Costs::measure(const archive::Profile &profile) {
   llvm::MapVector<StringRef, SmallVector<Cost *, 1>> nodes;
   for (auto &[op, cost] : costs) {
     if (cost.sent) {
-      auto found = collectives.find(getKey(*cost.sent));
+      auto found = collectives.find(getKey(op, *cost.sent));
       if (found != collectives.end())
         cost = {found->second, true, cost.sent};
     } else if (auto name = dyn_cast<NameLoc>(op->getLoc())) {
@@ -113,6 +140,10 @@ void Costs::annotate(func::FuncOp step) {
   auto name =
       StringAttr::get(step.getContext(), FSDPDialect::getCostAttrName());
   Builder builder(step.getContext());
+  if (hardware.sharedCore)
+    step->setAttr(FSDPDialect::getSharedCoreAttrName(), builder.getUnitAttr());
+  else
+    step->removeAttr(FSDPDialect::getSharedCoreAttrName());
   for (Operation &op : step.getOps()) {
     auto found = costs.find(&op);
     if (found != costs.end() && found->second.duration)

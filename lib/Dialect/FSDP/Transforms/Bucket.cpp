@@ -26,8 +26,8 @@ namespace fsdp {
 namespace {
 class Bucketer {
 public:
-  Bucketer(Block &block, const fsdp::Bucket &limit)
-      : block(block), limit(limit), copies(limit.mode == BucketMode::Copy) {}
+  Bucketer(IssueOrder &order, const fsdp::Bucket &limit)
+      : order(order), limit(limit), copies(limit.mode == BucketMode::Copy) {}
 
   void run();
 
@@ -38,7 +38,7 @@ private:
              CollectiveOpInterface next) const;
   void issueTogether(ArrayRef<CollectiveOpInterface> bucket);
 
-  Block &block;
+  IssueOrder &order;
   fsdp::Bucket limit;
   bool copies;
   int64_t numBuckets = 0;
@@ -61,7 +61,7 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
   return isa<AsyncUnshardOp>(next.getOperation()) ||
          llvm::none_of(bucket, [&](CollectiveOpInterface launch) {
            return llvm::any_of(launch->getUsers(), [&](Operation *user) {
-             return user->isBeforeInBlock(next);
+             return order.isBefore(user, next);
            });
          });
 }
@@ -84,10 +84,10 @@ void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
   }
   if (isGather)
     for (CollectiveOpInterface launch : llvm::reverse(bucket.drop_front()))
-      launch->moveAfter(place);
+      order.moveAfter(launch, place);
   else
     for (CollectiveOpInterface launch : bucket.drop_back())
-      launch->moveBefore(place);
+      order.moveBefore(launch, place);
   remark::passed(place->getLoc(), getRemark("fsdp-bucket", "bucket", place))
       << remark::metric("Launch", place->getName().stripDialect())
       << remark::metric("First", first.getUnitAttr().getValue())
@@ -99,9 +99,10 @@ void Bucketer::run() {
   // buffer.
   llvm::MapVector<std::tuple<StringRef, Attribute, Attribute>, Bucket> open;
   SmallVector<Bucket> closed;
-  for (auto launch : block.getOps<CollectiveOpInterface>()) {
+  for (Operation *op : order.getOperations()) {
+    auto launch = dyn_cast<CollectiveOpInterface>(op);
     // The loss, and what is not of this level.
-    if (!launch.getUnitAttr() ||
+    if (!launch || !launch.getUnitAttr() ||
         !isa<FutureType>(launch->getResult(0).getType()))
       continue;
     auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation());
@@ -220,10 +221,18 @@ class BucketPass : public impl::BucketPassBase<BucketPass> {
     if (isMerge)
       mergeUnits(first, bucket);
     for (func::FuncOp program : *programs)
-      if (!isMerge)
-        Bucketer(program.getBody().front(), bucket).run();
-      else if (program != first && failed(copyUnits(first, program)))
+      if (isMerge ? program != first && failed(copyUnits(first, program))
+                  : failed(join(program)))
         return failure();
+    return success();
+  }
+
+  LogicalResult join(func::FuncOp program) {
+    auto order = IssueOrder::read(program.getBody().front());
+    if (failed(order))
+      return failure();
+    Bucketer(*order, bucket).run();
+    order->write();
     return success();
   }
 

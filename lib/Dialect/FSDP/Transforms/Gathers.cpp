@@ -34,9 +34,9 @@ Gather *Gathers::lookup(Value value) {
   return found == indices.end() ? nullptr : &gathers[found->second];
 }
 
-Operation *getPlaceAfter(Operation *op) {
+Operation *getPlaceAfter(const IssueOrder &order, Operation *op) {
   do
-    op = op->getNextNode();
+    op = order.getNext(op);
   while (isa<AsyncUnshardOp>(op));
   return op;
 }

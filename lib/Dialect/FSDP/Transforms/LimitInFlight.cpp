@@ -38,11 +38,11 @@ struct Call {
 
   AsyncWaitOp getWait() const { return gathers.front()->wait; }
   /// The launches, in the order in which they stand.
-  SmallVector<AsyncUnshardOp> getLaunches() const {
+  SmallVector<AsyncUnshardOp> getLaunches(const IssueOrder &order) const {
     auto launches = llvm::map_to_vector(
         gathers, [](Gather *gather) { return gather->launch; });
-    llvm::sort(launches, [](AsyncUnshardOp a, AsyncUnshardOp b) {
-      return a != b && a->isBeforeInBlock(b);
+    llvm::sort(launches, [&](AsyncUnshardOp a, AsyncUnshardOp b) {
+      return order.isBefore(a, b);
     });
     return launches;
   }
@@ -50,7 +50,7 @@ struct Call {
 
 class Limiter {
 public:
-  Limiter(Block &block, int64_t units, int64_t bytes);
+  Limiter(Block &block, IssueOrder &order, int64_t units, int64_t bytes);
 
   LogicalResult checkFeasible(bool mayRaise);
   void apply();
@@ -63,6 +63,7 @@ private:
   Operation *place(const Call &call, const Amount &admitted,
                    Operation *previous);
 
+  IssueOrder &order;
   Gathers gathers;
   Amount limit; // 0: none
   /// What counts, in the order of first waits.
@@ -90,8 +91,8 @@ static llvm::DenseSet<Gather *> findKept(Block &block, Gathers &gathers) {
   return kept;
 }
 
-Limiter::Limiter(Block &block, int64_t units, int64_t bytes)
-    : gathers(block), limit{units, bytes} {
+Limiter::Limiter(Block &block, IssueOrder &order, int64_t units, int64_t bytes)
+    : order(order), gathers(block), limit{units, bytes} {
   llvm::DenseSet<Gather *> kept = findKept(block, gathers);
   DenseMap<Attribute, unsigned> buckets;
   for (Gather &gather : gathers) {
@@ -108,8 +109,8 @@ Limiter::Limiter(Block &block, int64_t units, int64_t bytes)
     ends.push_back(&gather);
   }
   llvm::erase_if(calls, [](const Call &call) { return !call.amount.units; });
-  llvm::sort(ends, [](Gather *a, Gather *b) {
-    return a != b && a->reshard->isBeforeInBlock(b->reshard);
+  llvm::sort(ends, [&](Gather *a, Gather *b) {
+    return order.isBefore(a->reshard, b->reshard);
   });
   ended.push_back({});
   for (Gather *gather : ends)
@@ -124,7 +125,7 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
   unsigned numEnded = 0;
   for (const Call &call : calls) {
     while (numEnded != ends.size() &&
-           ends[numEnded]->reshard->isBeforeInBlock(call.getWait()))
+           order.isBefore(ends[numEnded]->reshard, call.getWait()))
       ++numEnded;
     admitted = admitted + call.amount;
     Amount used = admitted - ended[numEnded];
@@ -159,22 +160,22 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
   unsigned needed = 0;
   while (!fits(admitted + call.amount - ended[needed]))
     ++needed;
-  SmallVector<AsyncUnshardOp> launches = call.getLaunches();
+  SmallVector<AsyncUnshardOp> launches = call.getLaunches(order);
   Operation *behind = previous;
   if (needed)
     if (Operation *end = ends[needed - 1]->reshard;
-        !behind || behind->isBeforeInBlock(end))
+        !behind || order.isBefore(behind, end))
       behind = end;
-  bool isLate = behind && launches.front()->isBeforeInBlock(behind);
+  bool isLate = behind && order.isBefore(launches.front(), behind);
   if (isLate)
     for (AsyncUnshardOp launch : llvm::reverse(launches))
-      launch->moveAfter(behind);
+      order.moveAfter(launch, behind);
   // A stream runs in order: what an earlier gather has waited for is done.
   if (needed <= lastAwaited)
     return launches.back();
   lastAwaited = needed;
   Gather *end = ends[needed - 1];
-  launches.front().getAfterMutable().append(end->reshard.getFreed());
+  order.addAfter(launches.front(), end->reshard);
   remark::passed(launches.front().getLoc(),
                  getRemark("fsdp-limit-in-flight", "limit", launches.front()))
       << remark::metric("Unit", launches.front().getUnit())
@@ -203,10 +204,15 @@ class LimitInFlightPass
     int64_t units = limitAllGathers.units;
     if (units == 0 && bytes == 0)
       return success();
-    Limiter limiter(program.getBody().front(), units, bytes);
+    Block &block = program.getBody().front();
+    auto order = IssueOrder::read(block);
+    if (failed(order))
+      return failure();
+    Limiter limiter(block, *order, units, bytes);
     if (failed(limiter.checkFeasible(limitAllGathers.isDefault)))
       return failure();
     limiter.apply();
+    order->write();
     return success();
   }
 };

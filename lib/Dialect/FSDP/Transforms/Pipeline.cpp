@@ -57,8 +57,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     SchedulePassOptions schedule;
     schedule.budget = options.budget;
     pm.addPass(createSchedulePass(schedule));
-    pm.addPass(createApplySchedulePass());
   }
+  pm.addPass(createApplySchedulePass());
   pm.addPass(createVerifyScheduledPass());
   pm.addPass(createVerifyFuturesPass());
   pm.addPass(createVerifyOrderPass());

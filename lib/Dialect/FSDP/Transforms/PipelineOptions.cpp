@@ -34,21 +34,38 @@ static std::string spell(const FSDPPipelineOptions &options) {
 
 ArrayRef<PipelineOption> getPipelineOptions() { return PipelineOptions; }
 
-/// A preset is all of a schedule.
+namespace {
+/// A preset is a list of decisions, each an option of the table.
+struct PresetDecisions {
+  Preset preset;
+  StringRef backwardPrefetch, forwardPrefetch, bucket, limitAllGathers,
+      reduceWait;
+};
+} // namespace
+
+static constexpr PresetDecisions presets[] = {
+    {Preset::FSDP1, "backward_pre", "0", "none", "2", "backward"},
+    {Preset::FSDP2, "backward_pre", "0", "copy:units:1", "2", "next"},
+    {Preset::ManualBlock, "backward_pre", "1", "none", "2", "next"},
+    {Preset::Inductor, "backward_pre", "1", "bytes:500MB", "0", "use"},
+    {Preset::List, "none", "0", "none", "0", "use"},
+};
+
 static void setSchedule(FSDPPipelineOptions &options) {
-  Preset preset = options.schedule;
-  bool isList = preset == Preset::List, isInductor = preset == Preset::Inductor;
-  options.backwardPrefetch =
-      isList ? BackwardPrefetch::None : BackwardPrefetch::Pre;
-  options.limitAllGathers.units = isInductor || isList ? 0 : 2;
-  options.forwardPrefetch = preset == Preset::ManualBlock || isInductor;
-  if (isInductor)
-    options.bucket.bytes = {500'000'000};
-  if (preset == Preset::FSDP2)
-    options.bucket = {BucketMode::Copy, 1, {}};
-  options.reduceWait = preset == Preset::FSDP1 ? ReduceWait::Backward
-                       : isInductor || isList  ? ReduceWait::Use
-                                               : ReduceWait::Next;
+  const PresetDecisions &own =
+      *llvm::find_if(presets, [&](const PresetDecisions &row) {
+        return row.preset == options.schedule;
+      });
+  for (const std::string &error :
+       {readOption(own.backwardPrefetch, options.backwardPrefetch),
+        readOption(own.forwardPrefetch, options.forwardPrefetch, 0),
+        readOption(own.bucket, options.bucket),
+        readOption(own.limitAllGathers, options.limitAllGathers),
+        readOption(own.reduceWait, options.reduceWait)}) {
+    (void)error;
+    assert(error.empty() && "the table has an option that there is not");
+  }
+  options.limitAllGathers.isDefault = true; // which rises where it must
 }
 
 /// What contradicts each other.

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -27,17 +28,17 @@ static StringRef getReducedUnit(Operation &op) {
 
 /// The first operation after all that the backward computes and reduces, and
 /// after what is waited for there already.
-static Operation *getEndOfBackward(Block &block) {
-  for (Operation &op : llvm::reverse(block)) {
-    if (getReducedUnit(op).empty() &&
-        (!isa<aten::CallOp>(op) || getGatherPhase(&op) == aten::Phase::Forward))
+static Operation *getEndOfBackward(const IssueOrder &order) {
+  for (Operation *op : llvm::reverse(order.getOperations())) {
+    if (getReducedUnit(*op).empty() &&
+        (!isa<aten::CallOp>(op) || getGatherPhase(op) == aten::Phase::Forward))
       continue;
-    Operation *end = op.getNextNode();
+    Operation *end = order.getNext(op);
     while (isa<AsyncWaitOp>(end))
-      end = end->getNextNode();
+      end = order.getNext(end);
     return end;
   }
-  return block.getTerminator();
+  return order.getOperations().back();
 }
 
 namespace {
@@ -51,23 +52,25 @@ class PlaceReduceWaitsPass
       return success();
 
     // From the end, where each reduction sees what comes next.
-    Block &block = program.getBody().front();
-    Operation *place = getEndOfBackward(block);
+    auto order = IssueOrder::read(program.getBody().front());
+    if (failed(order))
+      return failure();
+    Operation *place = getEndOfBackward(*order);
     struct Move {
       Operation *launch, *wait, *before;
     };
     SmallVector<Move> moves;
-    for (Operation &op : llvm::reverse(block)) {
+    for (Operation *op : llvm::reverse(order->getOperations())) {
       if (reduceWait == ReduceWait::Next && isa<FlattenGradsOp>(op))
-        place = &op;
-      if (getReducedUnit(op).empty())
+        place = op;
+      if (getReducedUnit(*op).empty())
         continue;
-      for (Operation *user : op.getUsers())
-        if (isa<AsyncWaitOp>(user) && place->isBeforeInBlock(user))
-          moves.push_back({&op, user, place});
+      for (Operation *user : op->getUsers())
+        if (isa<AsyncWaitOp>(user) && order->isBefore(place, user))
+          moves.push_back({op, user, place});
     }
     for (const Move &move : llvm::reverse(moves)) {
-      move.wait->moveBefore(move.before);
+      order->moveBefore(move.wait, move.before);
       remark::passed(move.launch->getLoc(), getRemark("fsdp-place-reduce-waits",
                                                       "reduce", move.launch))
           << remark::metric("Unit", getReducedUnit(*move.launch))
@@ -75,6 +78,7 @@ class PlaceReduceWaitsPass
                                         ? "in front of the next gradient"
                                         : "at the end of the backward");
     }
+    order->write();
     return success();
   }
 };

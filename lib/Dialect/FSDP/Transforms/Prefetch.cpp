@@ -36,7 +36,7 @@ struct Move {
 
 class Prefetcher {
 public:
-  explicit Prefetcher(Block &block) : block(block), gathers(block) {
+  Prefetcher(Block &block, IssueOrder &order) : order(order), gathers(block) {
     collect();
   }
 
@@ -48,7 +48,7 @@ private:
   void collect();
   bool prefetch(Gather *gather, Operation *before, StringRef during);
 
-  Block &block;
+  IssueOrder &order;
   Gathers gathers;
   llvm::MapVector<StringRef, Use> units;
   Operation *backwardBegin = nullptr; // after the loss
@@ -63,24 +63,24 @@ void Prefetcher::collect() {
          ? units[gather.getUnit()].forward
          : units[gather.getUnit()].backward) = &gather;
   bool afterLoss = false;
-  for (Operation &op : block) {
+  for (Operation *op : order.getOperations()) {
     if (auto reduction = dyn_cast<AsyncAllReduceOp>(op)) {
       afterLoss |= reduction.getMesh().has_value();
       if (reduction.getUnit())
-        units[*reduction.getUnit()].reduction = &op;
+        units[*reduction.getUnit()].reduction = op;
     } else if (auto reduction = dyn_cast<AsyncReduceScatterOp>(op)) {
-      units[reduction.getUnit()].reduction = &op;
+      units[reduction.getUnit()].reduction = op;
     } else if (isa<aten::CallOp>(op)) {
-      bool isForward = getGatherPhase(&op) == aten::Phase::Forward;
+      bool isForward = getGatherPhase(op) == aten::Phase::Forward;
       if (!isForward && afterLoss && !backwardBegin)
-        backwardBegin = &op;
-      for (Value operand : op.getOperands())
+        backwardBegin = op;
+      for (Value operand : op->getOperands())
         if (Gather *gather = gathers.lookup(operand)) {
           Use &use = units[gather->getUnit()];
           if (isForward)
-            use.lastInForward = &op;
+            use.lastInForward = op;
           else if (!use.firstInBackward)
-            use.firstInBackward = &op;
+            use.firstInBackward = op;
         }
     }
   }
@@ -89,7 +89,7 @@ void Prefetcher::collect() {
 /// Launches `gather` in front of `before`, unless it is launched early already
 /// or that would be too late.
 bool Prefetcher::prefetch(Gather *gather, Operation *before, StringRef during) {
-  if (!gather || !before->isBeforeInBlock(gather->wait) ||
+  if (!gather || !order.isBefore(before, gather->wait) ||
       !moved.insert(gather).second)
     return false;
   moves.push_back({gather, before, during});
@@ -99,26 +99,26 @@ bool Prefetcher::prefetch(Gather *gather, Operation *before, StringRef during) {
 /// Where a unit is first used, the next ones are launched: the order is that of
 /// first uses.
 void Prefetcher::prefetchForward(int64_t distance) {
-  SmallVector<Gather *> order;
+  SmallVector<Gather *> forward;
   for (Gather &gather : gathers)
     if (gather.getPhase() == aten::Phase::Forward)
-      order.push_back(&gather);
-  for (auto [index, current] : llvm::enumerate(order))
+      forward.push_back(&gather);
+  for (auto [index, current] : llvm::enumerate(forward))
     for (Gather *next :
-         ArrayRef(order).drop_front(index + 1).take_front(distance))
-      prefetch(next, getPlaceAfter(current->wait), current->getUnit());
+         ArrayRef(forward).drop_front(index + 1).take_front(distance))
+      prefetch(next, getPlaceAfter(order, current->wait), current->getUnit());
 }
 
 /// The target of a unit is the one before it in the order in which modules end
 /// in the forward: that of last uses.
 void Prefetcher::prefetchBackward(BackwardPrefetch when) {
-  SmallVector<std::pair<StringRef, Use>> order;
+  SmallVector<std::pair<StringRef, Use>> ended;
   for (auto &[name, use] : units)
     if (use.lastInForward && use.firstInBackward)
-      order.push_back({name, use});
-  llvm::sort(order, [](const auto &a, const auto &b) {
+      ended.push_back({name, use});
+  llvm::sort(ended, [&](const auto &a, const auto &b) {
     Operation *left = a.second.lastInForward, *right = b.second.lastInForward;
-    return left == right ? a.first < b.first : left->isBeforeInBlock(right);
+    return left == right ? a.first < b.first : order.isBefore(left, right);
   });
 
   // Each unit has one place where its target is launched.
@@ -129,30 +129,30 @@ void Prefetcher::prefetchBackward(BackwardPrefetch when) {
   };
   SmallVector<Place> places;
   for (auto [target, current] :
-       llvm::zip(ArrayRef(order).drop_back(order.empty() ? 0 : 1),
-                 ArrayRef(order).drop_front(order.empty() ? 0 : 1))) {
+       llvm::zip(ArrayRef(ended).drop_back(ended.empty() ? 0 : 1),
+                 ArrayRef(ended).drop_front(ended.empty() ? 0 : 1))) {
     auto &[name, use] = current;
     Gather *gather = use.backward ? use.backward : use.forward;
     Operation *before = nullptr;
     if (when == BackwardPrefetch::Pre) {
-      before = use.backward ? getPlaceAfter(use.backward->wait)
+      before = use.backward ? getPlaceAfter(order, use.backward->wait)
                             : use.firstInBackward;
     } else {
-      before = getPlaceAfter(gather->reshard);
-      if (use.reduction && before->isBeforeInBlock(use.reduction))
+      before = getPlaceAfter(order, gather->reshard);
+      if (use.reduction && order.isBefore(before, use.reduction))
         before = use.reduction;
     }
     places.push_back({before, name, target.second.backward});
   }
-  llvm::sort(places, [](const Place &a, const Place &b) {
+  llvm::sort(places, [&](const Place &a, const Place &b) {
     return a.before == b.before ? a.unit < b.unit
-                                : a.before->isBeforeInBlock(b.before);
+                                : order.isBefore(a.before, b.before);
   });
   // The first unit of the backward may be there from the forward: then its
   // target is launched where the backward begins.
   if (when == BackwardPrefetch::Pre && !places.empty() && backwardBegin &&
       !units[places.front().unit].backward &&
-      backwardBegin->isBeforeInBlock(places.front().before))
+      order.isBefore(backwardBegin, places.front().before))
     places.front().before = backwardBegin;
   for (const Place &place : places)
     prefetch(place.target, place.before, place.unit);
@@ -161,12 +161,12 @@ void Prefetcher::prefetchBackward(BackwardPrefetch when) {
 void Prefetcher::apply() {
   DenseMap<Operation *, int64_t> callsBefore;
   int64_t calls = 0;
-  for (Operation &op : block) {
-    callsBefore[&op] = calls;
+  for (Operation *op : order.getOperations()) {
+    callsBefore[op] = calls;
     calls += isa<aten::CallOp>(op);
   }
   for (const Move &move : moves) {
-    move.gather->launch->moveBefore(move.before);
+    order.moveBefore(move.gather->launch, move.before);
     remark::passed(move.gather->launch.getLoc(),
                    getRemark("fsdp-prefetch", "prefetch", move.gather->launch))
         << remark::metric("Unit", move.gather->getUnit())
@@ -187,11 +187,16 @@ class PrefetchPass : public ProgramPass<impl::PrefetchPassBase<PrefetchPass>,
       return program.emitError(
                  "expected to gather at least 0 units ahead, got ")
              << int64_t(forwardPrefetch);
-    Prefetcher prefetcher(program.getBody().front());
+    Block &block = program.getBody().front();
+    auto order = IssueOrder::read(block);
+    if (failed(order))
+      return failure();
+    Prefetcher prefetcher(block, *order);
     prefetcher.prefetchForward(forwardPrefetch);
     if (backwardPrefetch != BackwardPrefetch::None)
       prefetcher.prefetchBackward(backwardPrefetch);
     prefetcher.apply();
+    order->write();
     return success();
   }
 };

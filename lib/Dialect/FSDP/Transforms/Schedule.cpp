@@ -109,6 +109,8 @@ std::string GatherRemarks::explain(uint32_t gather, size_t place,
                                    size_t firstWait) {
   if (line.exposed[gather] == 0)
     return "all of it is hidden";
+  if (step.problem.sharesCore)
+    return "all streams share a core";
   if (firstWait == 0)
     return "nothing comes before it";
   int64_t bytes = 0;
@@ -140,7 +142,10 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
     for (Operation &op : func.getOps())
       if (op.getNumRegions())
         return op.emitError("expected a step without control flow");
-    StepProblem step = buildStepProblem(func);
+    auto order = IssueOrder::read(func.getBody().front());
+    if (failed(order))
+      return failure();
+    StepProblem step = buildStepProblem(func, *order);
     if (budget)
       step.problem.memoryLimit =
           std::max<int64_t>(0, budget - step.persistentBytes);
@@ -154,15 +159,15 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
         !error.empty())
       return func.emitError("the schedule is wrong: ") << error;
 
-    Builder builder(&getContext());
-    int64_t place = 0;
-    for (uint32_t number : answer.schedule.order)
-      for (Operation *op : step.operations[number]) {
+    // All but the launches is in the order that it had.
+    Operation *place = func.getBody().front().getTerminator();
+    for (uint32_t number : llvm::reverse(answer.schedule.order))
+      for (Operation *op : llvm::reverse(step.operations[number])) {
         if (isLaunch(op))
-          op->setAttr(FSDPDialect::getIssueAttrName(),
-                      builder.getI64IntegerAttr(place));
-        ++place;
+          order->moveBefore(op, place);
+        place = op;
       }
+    order->write();
     if (getContext().getRemarkEngine() && !step.operations.empty())
       GatherRemarks(step, answer).emit();
     return success();

@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
@@ -31,6 +32,8 @@ class VerifyMemoryPass
     for (Operation &op : step.getOps())
       if (op.getNumRegions())
         return op.emitError("expected a step without control flow");
+    if (failed(checkApplied(step.getBody().front())))
+      return failure();
     MemoryPeak peak = findMemoryPeak(step);
     if (peak.at)
       emitRemarks(peak);

@@ -19,31 +19,17 @@ namespace fsdp {
 
 namespace {
 
-/// Ranks that launch together: the mesh, and those of its axes that have more
-/// than one rank.
-struct Communicator {
-  MeshOp mesh;
-  SmallVector<AxisAttr> axes;
-
-  bool operator==(const Communicator &other) const {
-    return mesh == other.mesh && axes == other.axes;
-  }
-};
-
 class OrderVerifier {
 public:
-  explicit OrderVerifier(ModuleOp module) : symbols(module) {}
-
   LogicalResult verify(func::FuncOp func);
 
 private:
   void findCommunicators(func::FuncOp func);
-  Communicator getCommunicator(CollectiveOpInterface op);
   LogicalResult verifyControl(func::FuncOp func);
   LogicalResult verifyBuckets(Block &block);
 
-  SymbolTable symbols;
-  SmallVector<Communicator, 0> communicators;
+  SymbolTableCollection symbols;
+  SmallVector<RankGroup, 0> communicators;
   DenseMap<Operation *, unsigned> numbers;  // of communicators, by launch
   SmallVector<Operation *> controlled;      // launches inside of regions
   DenseMap<Attribute, Operation *> buckets; // and their latest launch
@@ -55,23 +41,10 @@ private:
 // Communicators
 //===----------------------------------------------------------------------===//
 
-Communicator OrderVerifier::getCommunicator(CollectiveOpInterface op) {
-  FlatSymbolRefAttr mesh = op.getMeshAttr();
-  if (FlatSymbolRefAttr unit = op.getUnitAttr())
-    mesh = symbols.lookup<UnitOp>(unit.getAttr()).getMeshAttr();
-  Communicator result{symbols.lookup<MeshOp>(mesh.getAttr()), {}};
-  SmallVector<StringRef> axes = op.getGroupAxes();
-  for (auto axis : result.mesh.getAxes().getAsRange<AxisAttr>())
-    if (axis.getSize() > 1 &&
-        llvm::is_contained(axes, axis.getName().getValue()))
-      result.axes.push_back(axis);
-  return result;
-}
-
 void OrderVerifier::findCommunicators(func::FuncOp func) {
   Block *body = &func.getBody().front();
   func.walk([&](CollectiveOpInterface op) {
-    Communicator communicator = getCommunicator(op);
+    RankGroup communicator = getRankGroup(op, symbols);
     auto found = llvm::find(communicators, communicator);
     numbers[op] = found - communicators.begin();
     if (found == communicators.end())
@@ -168,7 +141,7 @@ class VerifyOrderPass : public impl::VerifyOrderPassBase<VerifyOrderPass> {
     for (auto func : getOperation().getOps<func::FuncOp>())
       if (!func.isDeclaration() &&
           !func->hasAttr(FSDPDialect::getSourceAttrName()) &&
-          failed(OrderVerifier(getOperation()).verify(func)))
+          failed(OrderVerifier().verify(func)))
         return signalPassFailure();
     markAllAnalysesPreserved();
   }

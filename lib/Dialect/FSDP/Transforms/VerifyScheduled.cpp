@@ -4,6 +4,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -22,6 +23,8 @@ class VerifyScheduledPass
     for (Operation &op : program.getOps())
       if (op.hasTrait<LogicalOp>())
         return op.emitError("is of the logical level");
+    if (failed(checkApplied(program.getBody().front())))
+      return failure();
     return verifyGathers(program);
   }
 };

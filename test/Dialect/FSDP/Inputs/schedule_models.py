@@ -28,7 +28,7 @@ def timeline(step, *options):
 for model in sys.argv[2:]:
     imported = run(["fsdp-translate", "--import-pt2", model], "").stdout
     for passes in ([], PREFETCHED):
-        step = run(["fsdp-opt", *SHARD, *passes, "--fsdp-annotate-costs"], imported).stdout
+        step = run(["fsdp-opt", *SHARD, *passes, "--fsdp-annotate-costs=hardware=h100"], imported).stdout
         program = timeline(step, "--fsdp-schedule=algorithm=program", *VERIFY)
         best = timeline(step, "--fsdp-schedule", *VERIFY)
         assert best <= program and (passes or best < program), (model, passes, best, program)

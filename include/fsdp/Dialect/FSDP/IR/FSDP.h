@@ -33,8 +33,14 @@
 
 namespace fsdp {
 
-/// The bytes that a value of this type is on one rank: what is in flight counts
-/// as if it had arrived. 0 for what is no memory, or of unknown size.
+/// The elements that a value of this type has on one rank: what is in flight
+/// counts as if it had arrived. 0 for what is no memory, or of unknown size.
+int64_t getLocalNumel(mlir::Type type);
+
+/// So many elements in bytes; 0 for what is no type of elements.
+int64_t getBytes(int64_t numel, mlir::Type elementType);
+
+/// The bytes of the local elements of such a value.
 int64_t getMemoryBytes(mlir::Type type);
 
 /// The element type of a shard, a gathered unit or a tensor, or of such a value
@@ -80,5 +86,29 @@ struct GatheredMemoryResource
 
 #define GET_OP_CLASSES
 #include "fsdp/Dialect/FSDP/IR/FSDPOps.h.inc"
+
+namespace fsdp {
+
+/// The ranks that take part in a collective together.
+struct RankGroup {
+  MeshOp mesh; ///< Null if there is none.
+  /// Those over which the collective is, and which have more than one rank, in
+  /// the order of the mesh.
+  llvm::SmallVector<AxisAttr, 2> axes;
+
+  bool operator==(const RankGroup &other) const {
+    return mesh == other.mesh && axes == other.axes;
+  }
+  /// Some group of the one may have several ranks in common with one of the
+  /// other.
+  bool overlaps(const RankGroup &other) const;
+  int64_t getNumRanks() const;
+};
+
+/// The group of a collective, whose unit or mesh is looked up in `symbols`.
+RankGroup getRankGroup(CollectiveOpInterface collective,
+                       mlir::SymbolTableCollection &symbols);
+
+} // namespace fsdp
 
 #endif // FSDP_DIALECT_FSDP_IR_FSDP_H

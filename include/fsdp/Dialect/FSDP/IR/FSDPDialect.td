@@ -36,7 +36,9 @@ def FSDP_Dialect : Dialect {
     | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
     | argument | `fsdp.result = 0 : i64` | comes from that result of the function with `fsdp.init` |
     | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
-    | operation | `fsdp.issue = 12 : i64` | the place at which it is to be issued |
+    | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
+    | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
+    | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
 
@@ -64,6 +66,8 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
     static llvm::StringRef getCostAttrName() { return "fsdp.cost"; }
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
+    static llvm::StringRef getAfterAttrName() { return "fsdp.after"; }
+    static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
 

@@ -27,10 +27,18 @@ def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
           axes.push_back(axis.getValue());
         return axes;
       }]>,
-    InterfaceMethod<"The bytes of the whole: what it gathers or sums, on one rank.",
+    InterfaceMethod<"The element type in which it is sent.",
+      "::mlir::Type", "getWireType", (ins), [{}], [{
+        return ::fsdp::getElementType($_op->getResult(0).getType());
+      }]>,
+    InterfaceMethod<[{
+        The bytes of the whole as they are sent: what it gathers or sums, on one rank.
+      }],
       "int64_t", "getBytes", (ins), [{}], [{
-        return std::max(::fsdp::getMemoryBytes($_op->getOperand(0).getType()),
-                        ::fsdp::getMemoryBytes($_op->getResult(0).getType()));
+        return ::fsdp::getBytes(
+            std::max(::fsdp::getLocalNumel($_op->getOperand(0).getType()),
+                     ::fsdp::getLocalNumel($_op->getResult(0).getType())),
+            $_op.getWireType());
       }]>,
     InterfaceMethod<"The number of the launches that it is issued with, or null.",
       "::mlir::IntegerAttr", "getBucketAttr", (ins), [{}], [{

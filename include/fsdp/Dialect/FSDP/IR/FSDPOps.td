@@ -27,7 +27,9 @@ def FSDP_ScheduledOp : NativeOpTrait<"ScheduledOp"> { let cppNamespace = "::fsdp
 class FSDP_CollectiveKindOf<string kind> {
   string decl = [{
     static ::fsdp::CollectiveKind getKind() { return ::fsdp::CollectiveKind::}] # kind # [{; }
-  }];
+  }] # !if(!eq(kind, "AllGather"), "", [{
+    ::mlir::Type getWireType() { return getVia(); }
+  }]);
 }
 
 class FSDP_Op<string mnemonic, list<Trait> traits = []>

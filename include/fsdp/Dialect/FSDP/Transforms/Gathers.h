@@ -8,6 +8,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_GATHERS_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_GATHERS_H
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 namespace fsdp {
@@ -44,7 +45,7 @@ private:
 
 /// The first operation after `op` that is not the launch of a gather, which a
 /// pass may be about to move.
-mlir::Operation *getPlaceAfter(mlir::Operation *op);
+mlir::Operation *getPlaceAfter(const IssueOrder &order, mlir::Operation *op);
 
 } // namespace fsdp
 

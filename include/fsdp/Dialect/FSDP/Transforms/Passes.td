@@ -14,8 +14,12 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
   let description = [{
     A duration in nanoseconds, `fsdp.cost`, on each operation of the step that
     takes time: calls by floating-point operations and bytes, collectives by the
-    bytes of the whole and the ranks of their group, updates by the bytes of the
-    shard. A view has none.
+    bytes of the whole as they are sent and the ranks of their group, updates by
+    the bytes of the shard. A view has none. The launches of a bucket are one
+    call, and what a copied one copies takes time where it is copied: on the
+    stream of the launch, where the unit is waited for, and where the gradient is
+    laid out flat. `fsdp.shared_core` on the program says that on this hardware all
+    streams of a rank take turns on one core.
 
     `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
     name of one that is built in. `profile` is a file of `fsdp-run --profile`:
@@ -30,10 +34,12 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
 }
 
 def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
-  let summary = "move launches to where the schedule says";
+  let summary = "make the order that was decided";
   let description = [{
-    Each launch with `fsdp.issue` moves to that place of the step, counted from
-    0; all other operations keep their order around them.
+    Other passes decide, and this one moves. Each launch and wait with `fsdp.issue`
+    moves to that place of the step, counted from 0; all other operations keep
+    their order around them. An all-gather with `fsdp.after` starts after the
+    reshards at those places. A decision that cannot be is rejected.
 
     Before and after: the scheduled level.
   }];
@@ -91,8 +97,8 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
     reads them: parameters of one element type become one flat parameter, which
     is gathered, kept and reduced as a whole. The root stays alone.
 
-    Before and after: the scheduled level; with `merge`, the aten level with its
-    units. Remark `bucket` for each bucket of several launches, `merge` for each
+    Before and after: the scheduled level, where it decides and
+    `--fsdp-apply-schedule` moves; with `merge`, the aten level with its units. Remark `bucket` for each bucket of several launches, `merge` for each
     unit made of several.
   }];
   let options = [BucketOption];
@@ -153,7 +159,8 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
     so that from the second step on three units may be alive. That drift is not
     imitated.
 
-    Before and after: the scheduled level. Remark `limit` for each gather that
+    Before and after: the scheduled level. It decides, and `--fsdp-apply-schedule`
+    moves. Remark `limit` for each gather that
     waits for an end, `raised` for a limit that did not do.
   }];
   let options = [
@@ -173,8 +180,8 @@ def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
     is laid out flat, as in FSDP2: one flat gradient is alive at a time. A wait
     only moves to an earlier place.
 
-    Before and after: the scheduled level. Remark `reduce` for each wait that
-    moves.
+    Before and after: the scheduled level. It decides, and `--fsdp-apply-schedule`
+    moves. Remark `reduce` for each wait that moves.
   }];
   let options = [ReduceWaitOption];
 }
@@ -194,8 +201,8 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
     as a unit is there, in front of its forward: with 1, FSDP1's
     `forward_prefetch`.
 
-    Before and after: the scheduled level. Remark `prefetch` for each gather
-    that moves: its bytes, and how many calls it may overlap with.
+    Before and after: the scheduled level. It decides, and `--fsdp-apply-schedule`
+    moves. Remark `prefetch` for each gather that moves: its bytes, and how many calls it may overlap with.
   }];
   let options = [BackwardPrefetchOption, ForwardPrefetch];
 }
@@ -247,7 +254,7 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
 def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {
   let summary = "schedule collectives by their costs";
   let description = [{
-    Makes a scheduling problem of the step, with the durations that
+    Makes a scheduling problem of the step as it was decided so far, with the durations that
     `--fsdp-annotate-costs` has written, and writes the place at which each
     launch is to be issued, `fsdp.issue`. Computations, and the launches of one
     stream, keep their order.
@@ -360,8 +367,9 @@ def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
 def VerifyScheduledPass : Pass<"fsdp-verify-scheduled", "::mlir::ModuleOp"> {
   let summary = "check that the step is of the scheduled level";
   let description = [{
-    No collective of the logical level is left, and a use in a phase reads a
-    gather of that phase, for every unit that is resharded after the forward.
+    No collective of the logical level is left, the schedule has been applied, and
+    a use in a phase reads a gather of that phase, for every unit that is resharded
+    after the forward.
   }];
 }
 

@@ -1,0 +1,95 @@
+"""Compares what fsdp-plan predicts of the five presets with what fsdp-run takes, in paired rounds on the same cores.
+
+The model is the chain of docs/schedules.md: units of WIDTH x WIDTH, two ranks. Two presets differ by more than noise if the slowest round of the one
+is 5 % faster than the fastest of the other; then the prediction must agree. Exit status 1 if it does not. Example: python benchmarks/presets.py --rounds 5
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import save_file
+from tqdm import tqdm
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "python-bindings")]
+import fsdp_mlir  # noqa: E402
+from fixture_models import Chain  # noqa: E402
+
+PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
+BATCHES, WARMUP = 8, 10
+
+
+def run(*command: object) -> str:
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if result.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: exit status {result.returncode}\n{result.stderr}")
+    return result.stdout
+
+
+def predict(bin: pathlib.Path, folder: pathlib.Path, preset: str) -> float:
+    """Seconds of a step as planned; the plan becomes PRESET.plan."""
+    run(bin / "fsdp-plan", folder / "chain.pt2", "--ranks", 2, "--wrap", r"scope:u\.\d+", "--schedule", preset,
+        "--trace", folder / "t.json", "-o", folder / f"{preset}.plan")
+    events = json.loads((folder / "t.json").read_text())["traceEvents"]
+    return max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") / 1e6
+
+
+def measure(bin: pathlib.Path, folder: pathlib.Path, preset: str, steps: int) -> float:
+    """Median seconds of a step."""
+    lines = run(bin / "fsdp-run", folder / f"{preset}.plan", "--weights", folder / "chain.pt2", "--data", folder / "data.safetensors",
+                "--steps", steps + WARMUP, "--json").splitlines()
+    return statistics.median([row["seconds"] for row in map(json.loads, lines) if "step" in row][WARMUP:])
+
+
+def disagreements(predicted: dict[str, float], measured: dict[str, list[float]]) -> list[tuple[str, str]]:
+    """Pairs (faster, slower) as measured, beyond noise, that are not predicted to be so."""
+    return [(fast, slow) for fast, slow in itertools.permutations(predicted, 2)
+            if 1.05 * max(measured[fast]) < min(measured[slow]) and not predicted[fast] < predicted[slow]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="paired rounds")
+    parser.add_argument("--steps", type=int, default=50, help="timed steps of each run")
+    parser.add_argument("--width", type=int, default=1024, help="of a unit")
+    parser.add_argument("--batch", type=int, default=32, help="rows of a rank's input")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "gcc", help="build folder of our tools")
+    arguments = parser.parse_args()
+    bin = arguments.build / "bin"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        torch.manual_seed(0)
+        torch.export.save(fsdp_mlir.capture(Chain(4, arguments.width), (torch.randn(arguments.batch, arguments.width),)), folder / "chain.pt2")
+        save_file({"in_0": torch.randn(2 * BATCHES, arguments.batch, arguments.width)}, folder / "data.safetensors")
+        predicted = {preset: predict(bin, folder, preset) for preset in PRESETS}
+        measured: dict[str, list[float]] = {preset: [] for preset in PRESETS}
+        for round in tqdm(range(arguments.rounds), unit="round"):
+            for preset in PRESETS if round % 2 else reversed(PRESETS):
+                measured[preset].append(measure(bin, folder, preset, arguments.steps))
+
+    table = Table(title=f"ms of a step, and its ratio to fsdp1; {arguments.rounds} paired rounds of {arguments.steps} steps")
+    for heading in ("preset", "predicted", "ratio", "measured", "ratio", "range of ratios"):
+        table.add_column(heading, justify="left" if heading == "preset" else "right")
+    for preset in PRESETS:
+        ratios = [mine / first for mine, first in zip(measured[preset], measured["fsdp1"])]
+        table.add_row(preset, f"{1e3 * predicted[preset]:.2f}", f"{predicted[preset] / predicted['fsdp1']:.3f}",
+                      f"{1e3 * statistics.median(measured[preset]):.2f}", f"{statistics.median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}")
+    Console(width=100).print(table)
+    wrong = disagreements(predicted, measured)
+    for fast, slow in wrong:
+        print(f"measured: {fast} is faster than {slow}; predicted: it is not", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The order of the presets by predicted time is the order in which they run."""
+
+import json
+import subprocess
+import sys
+
+from conftest import BUILD, FIXTURES, ROOT, succeed
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import presets
+
+
+# What differs by more than noise is predicted to; the sums of all streams, and the copies of fsdp2, are what counts on two cores.
+def test_presets_run_as_predicted():
+    result = subprocess.run([sys.executable, ROOT / "benchmarks" / "presets.py", "--build", BUILD, "--width", "512", "--rounds", "3", "--steps", "20"],
+                            capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+# The comparison above can fail.
+def test_disagreements_are_found():
+    measured = {"a": [1.0, 1.1], "b": [1.2, 1.3], "c": [1.05, 1.25]}
+    assert presets.disagreements({"a": 1.0, "b": 2.0, "c": 1.0}, measured) == []
+    assert presets.disagreements({"a": 2.0, "b": 1.0, "c": 1.0}, measured) == [("a", "b")]
+    assert presets.disagreements({"a": 1.0, "b": 1.0, "c": 1.0}, measured) == [("a", "b")]
+
+
+# Without any noise: fsdp2 alone copies its units in and out.
+def test_copies_are_predicted(tmp_path):
+    def step(preset):
+        succeed("fsdp-plan", FIXTURES / "llama.pt2", "--ranks", 2, "--schedule", preset, "--trace", tmp_path / "t.json", "-o", tmp_path / "p.plan")
+        return max(e["ts"] + e["dur"] for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X")
+
+    times = {preset: step(preset) for preset in presets.PRESETS}
+    assert times["fsdp2"] > max(time for preset, time in times.items() if preset != "fsdp2")
