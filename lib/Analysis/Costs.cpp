@@ -271,9 +271,9 @@ struct LaunchModel
       return 0;
     Type source = collective->getOperand(0).getType();
     if (collective.getKind() == CollectiveKind::AllGather)
-      return double(getMemoryBytes(source) +
-                    fsdp::getBytes(getLocalNumel(source),
-                                   collective.getWireType()));
+      return double(
+          getMemoryBytes(source) +
+          fsdp::getBytes(getLocalNumel(source), collective.getWireType()));
     return collective.getBucketAttr()
                ? 2 * double(getMemoryBytes(collective->getResult(0).getType()))
                : 0;
