@@ -29,7 +29,7 @@ static const char *const add =
 static std::vector<std::uint8_t> makePlan(unsigned ranks, bool hooked) {
   test::TestPlan plan;
   plan.mesh = {{"shard", ranks}};
-  plan.communicators = {{"shard", {0}}};
+  plan.groups = {{"shard", {0}}};
   plan.programs = {{"step", {}, 0}};
   plan.deviceBytes = 128;
   std::uint32_t x = plan.add({BufferRole::Input, {8}, 0});

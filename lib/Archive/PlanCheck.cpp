@@ -155,10 +155,12 @@ bool PlanChecker::checkConstants() {
 }
 
 bool PlanChecker::checkCommunicators() {
+  std::set<std::pair<std::vector<uint32_t>, Stream>> known;
   for (uint32_t i = 0; i != plan.communicators()->size(); ++i) {
     const Communicator &communicator = *plan.communicators()->Get(i);
     Place place("communicators", i, nameOf(communicator.name()));
-    if (!checkString(place, communicator.name()))
+    if (!checkString(place, communicator.name()) ||
+        !checkEnum(place, "a stream", communicator.stream()))
       return false;
     uint64_t size = 1;
     int64_t last = -1;
@@ -172,6 +174,12 @@ bool PlanChecker::checkCommunicators() {
       size *= plan.mesh()->Get(axis)->size();
     }
     groupSizes.push_back(size);
+    const auto &axes = *communicator.axes();
+    if (!known.insert({{axes.begin(), axes.end()}, communicator.stream()})
+             .second)
+      return reject(place.text(),
+                    "other axes or another stream than earlier ones have",
+                    EnumNameStream(communicator.stream()));
   }
   return true;
 }

@@ -117,6 +117,7 @@ private:
   bool checkEvent(const Place &place, const Command &command);
   /// That a group's collectives stand in a row and are alike; `before` is the
   /// command ahead, or null.
+  bool checkStream(const Place &place, const Command &command);
   bool checkGroup(const Place &place, const Command *before,
                   const Command &command);
   bool checkRead(const Place &place, uint32_t buffer, Role role);

@@ -516,6 +516,21 @@ static uint32_t getCommunicator(const Command &command) {
   return none;
 }
 
+/// So that the collectives of a communicator have one order.
+bool PlanChecker::checkStream(const Place &place, const Command &command) {
+  uint32_t index = getCommunicator(command);
+  if (index == none)
+    return true;
+  const Communicator &communicator = *plan.communicators()->Get(index);
+  if (communicator.stream() == command.stream())
+    return true;
+  return reject(
+      place.text(),
+      Place("communicators", index, nameOf(communicator.name())).text() +
+          "'s stream, " + EnumNameStream(communicator.stream()),
+      EnumNameStream(command.stream()));
+}
+
 bool PlanChecker::checkGroup(const Place &place, const Command *before,
                              const Command &command) {
   uint32_t group = command.group();
@@ -530,12 +545,10 @@ bool PlanChecker::checkGroup(const Place &place, const Command *before,
            reject(place.text(), "the collectives of " + name + " in a row",
                   "another command between them");
   bool isAlike = before->step_type() == command.step_type() &&
-                 before->stream() == command.stream() &&
                  before->role() == command.role() &&
                  getCommunicator(*before) == getCommunicator(command);
-  return isAlike ||
-         reject(place.text(),
-                "one kind, communicator, stream and role in " + name, "two");
+  return isAlike || reject(place.text(),
+                           "one kind, communicator and role in " + name, "two");
 }
 
 bool PlanChecker::checkPrograms() {
@@ -556,7 +569,8 @@ bool PlanChecker::checkPrograms() {
     for (uint32_t j = 0; j != own.commands()->size(); ++j) {
       const Command &command = *own.commands()->Get(j);
       Place inner("commands", j, nameOf(command.node()), &place);
-      if (!checkCommand(inner, command) || !checkGroup(inner, before, command))
+      if (!checkCommand(inner, command) || !checkStream(inner, command) ||
+          !checkGroup(inner, before, command))
         return false;
       before = &command;
       if ((command.role() == Role::Init) != isInit)

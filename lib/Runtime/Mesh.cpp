@@ -20,6 +20,7 @@ Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
 
   // Start with all of the group's coordinates at zero, then count through.
   Group group;
+  group.stream = plan.communicators()->Get(communicator)->stream();
   unsigned origin = rank;
   for (unsigned axis : *plan.communicators()->Get(communicator)->axes())
     origin -= rank / pitch[axis] % mesh.Get(axis)->size() * pitch[axis];

@@ -254,7 +254,6 @@ void Program::prepareCollective(Command &command, Collective collective,
   touch(source, false);
   touch(target, true);
 
-  collective.stream = command.stream;
   collective.sourceType = memory.type(source);
   collective.targetType = memory.type(target);
   collective.source = memory.data(source);
@@ -418,24 +417,10 @@ void Program::makeLanes() {
   lanes.resize(rank.team ? 2 : 1);
   if (rank.team)
     events = std::vector<Counter>(program.events());
-  std::vector<int> laneOf(rank.plan->communicators()->size(), -1);
   for (std::uint32_t i = 0; i != commands.size(); ++i) {
     Command &command = commands[i];
     command.place = i;
     int lane = rank.team && command.stream != Stream::Compute;
-    if (command.kind == Kind::Collective) {
-      int &other = laneOf[command.communicator];
-      if (other != -1 && other != lane)
-        throw Error(
-            "program " + std::string(stringOf(*rank.plan, program.name())) +
-            ": communicator " +
-            std::string(stringOf(*rank.plan, rank.plan->communicators()
-                                                 ->Get(command.communicator)
-                                                 ->name())) +
-            " is used on the compute stream and on others, which "
-            "cannot overlap");
-      other = lane;
-    }
     lanes[static_cast<unsigned>(lane)].commands.push_back(command);
   }
   for (unsigned l = 0; l != lanes.size(); ++l)

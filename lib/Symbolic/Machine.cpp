@@ -578,10 +578,13 @@ std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
                                      const std::vector<size_t> &states,
                                      const std::vector<Range> &ranges) {
   std::vector<Content> results(states.size());
+  std::vector<Slices> slices;
+  for (const Content &operand : operands)
+    slices.emplace_back(values, operand);
   uint64_t at = 0;
   auto keep = [&](uint64_t end) {
     for (size_t k = 0; k != states.size(); ++k)
-      Values::place(results[k], values.slice(operands[states[k]], at, end), at);
+      Values::place(results[k], slices[states[k]](at, end), at);
     at = std::max(at, end);
   };
   auto change = [&](uint64_t end) {
@@ -591,8 +594,8 @@ std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
     bool areZero = true;
     uint64_t same = everywhere;
     Content all; // for words
-    for (const Content &operand : operands) {
-      Content part = values.slice(operand, at, end);
+    for (const Slices &slice : slices) {
+      Content part = slice(at, end);
       areZero &= Values::isZero(part);
       same &= Values::getSame(part);
       key.add(values.getNumber(part));
@@ -641,16 +644,17 @@ void Machine::describe(const Unit &unit, std::string_view what,
   auto name = [&](std::string_view of) {
     return std::string(what).append(" ").append(of);
   };
+  Slices slice(values, flat);
   bool padsAreZero = true;
   uint64_t at = 0;
   for (const Unit::Parameter &parameter : unit.parameters) {
-    padsAreZero &= Values::isZero(values.slice(flat, at, parameter.offset));
+    padsAreZero &= Values::isZero(slice(at, parameter.offset));
     at = parameter.offset + parameter.numel;
-    Content content = values.slice(flat, parameter.offset, at);
+    Content content = slice(parameter.offset, at);
     if (!skipsZeros || !Values::isZero(content))
       meanings[name(parameter.name)] = describe(content);
   }
-  padsAreZero &= Values::isZero(values.slice(flat, at, unit.numel));
+  padsAreZero &= Values::isZero(slice(at, unit.numel));
   if (!padsAreZero)
     meanings[name(unit.name) + " padding"] = describe(flat);
 }

@@ -138,6 +138,42 @@ Content Values::slice(const Content &content, uint64_t begin, uint64_t end) {
   return select(Part::range(end - begin, begin), content);
 }
 
+Slices::Slices(Values &values, const Content &whole)
+    : values(values), whole(whole) {
+  for (size_t i = 0; i != whole.parts.size(); ++i) {
+    const Part &part = whole.parts[i];
+    uint64_t begin = part.position & Ranks::elements, end = begin + 1;
+    for (const Part::Mode &mode : part)
+      if (!(mode.weight & passing))
+        end += (mode.size - 1) * mode.weight;
+    entries.push_back({begin, end, i});
+  }
+  std::stable_sort(
+      entries.begin(), entries.end(),
+      [](const Entry &a, const Entry &b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < entries.size(); ++i)
+    entries[i].furthest =
+        std::max(entries[i].furthest, entries[i - 1].furthest);
+}
+
+Content Slices::operator()(uint64_t begin, uint64_t end) const {
+  if (begin >= end)
+    return {};
+  auto entry =
+      std::partition_point(entries.begin(), entries.end(),
+                           [&](const Entry &e) { return e.begin < end; });
+  std::vector<size_t> near;
+  while (entry != entries.begin() && (--entry)->furthest > begin)
+    near.push_back(entry->part);
+  std::sort(near.begin(), near.end());
+  Part range = Part::range(end - begin, begin);
+  Content result;
+  for (size_t part : near)
+    if (!compose(range, whole.parts[part], passing, result))
+      return values.slice(whole, begin, end); // which says what is not known
+  return result;
+}
+
 void Values::place(Content &target, const Content &content, uint64_t at) {
   for (Part part : content.parts) {
     part.position += at;

@@ -5,7 +5,9 @@
 // CHECK-LABEL: plan.module @plan
 // CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device cpu strategy full_shard
 // CHECK-DAG: plan.unit @u shard [1] replicate [0] storage f32 reduce f32
-// CHECK-DAG: plan.communicator @shard axes [1]
+// CHECK-DAG: plan.communicator @shard_gather axes [1] on gather
+// CHECK-DAG: plan.communicator @shard_reduce axes [1] on reduce
+// CHECK-DAG: plan.communicator @shard_all_reduce axes [1] on all_reduce
 // CHECK-DAG: %[[SHARD:.*]] = plan.buffer shard @u : tensor<12xf32>
 // CHECK-DAG: %[[M:.*]] = plan.buffer optimizer_state @u "exp_avg" : tensor<12xf32>
 // CHECK-DAG: %[[V:.*]] = plan.buffer optimizer_state @u "exp_avg_sq" : tensor<12xf32>
@@ -18,14 +20,14 @@
 // CHECK-NEXT: plan.copy %[[ONES]] to %[[MASK]] <init>
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.copy %[[SHARD]] to %[[CAST:.*]] <forward> on gather
-// CHECK-NEXT: plan.all_gather @shard %[[CAST]] to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard_gather %[[CAST]] to %[[FULL:.*]] of @u <forward> on gather
 // CHECK-NEXT: plan.launch "mm"(%[[X]], %[[W:.*]]) -> %[[Y:.*]] <forward> {scope = "m"}
 // CHECK-NEXT: plan.launch "sum"(%[[Y]]) -> %[[LOCAL:.*]] <forward>
-// CHECK-NEXT: plan.all_reduce @shard divide <pre = 1, post = 2> via f32 %[[LOCAL]] to %[[MEAN:.*]] for loss <forward> on all_reduce
+// CHECK-NEXT: plan.all_reduce @shard_all_reduce divide <pre = 1, post = 2> via f32 %[[LOCAL]] to %[[MEAN:.*]] for loss <forward> on all_reduce
 // CHECK-NEXT: plan.launch "mm"(%[[W]], %[[Y]]) -> %[[GW:.*]] <backward>
 // CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE:.*]] <backward>
 // CHECK-NEXT: plan.zero %[[FROZEN:.*]] <backward>
-// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %[[FLAT:.*]] to %[[GRAD]] of @u <backward> on reduce
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %[[FLAT:.*]] to %[[GRAD]] of @u <backward> on reduce
 // CHECK-NEXT: plan.adamw @u [0, 15] %[[SHARD]], %[[GRAD]], %[[M]], %[[V]] <update>
 // CHECK-NEXT: plan.copy %[[MEAN]] to %[[LOSS]] <forward>
 // CHECK-NEXT: }
@@ -69,13 +71,13 @@ module {
 
 // What is kept of a gathered unit, and the gather of that in a small group.
 // CHECK-LABEL: plan.module @plan
-// CHECK-DAG: plan.communicator @shard_local axes [1, 2]
-// CHECK-DAG: plan.communicator @local axes [2]
+// CHECK-DAG: plan.communicator @shard_local_gather axes [1, 2] on gather
+// CHECK-DAG: plan.communicator @local_gather axes [2] on gather
 // CHECK-DAG: plan.unit @u shard [1, 2] replicate [0] storage f32 reduce f32
 // CHECK: plan.program @step
-// CHECK: plan.all_gather @shard_local %{{.*}} to %[[FULL:.*]] of @u <forward> on gather
-// CHECK-NEXT: plan.piece @local %[[FULL]] to %[[PIECE:.*]] of @u <forward>
-// CHECK-NEXT: plan.all_gather @local %[[PIECE]] to %[[AGAIN:.*]] of @u <backward> on gather
+// CHECK: plan.all_gather @shard_local_gather %{{.*}} to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.piece @local_gather %[[FULL]] to %[[PIECE:.*]] of @u <forward>
+// CHECK-NEXT: plan.all_gather @local_gather %[[PIECE]] to %[[AGAIN:.*]] of @u <backward> on gather
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
@@ -178,8 +180,8 @@ module {
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.copy %{{.*}} to %[[P:.*]] <forward> on gather
 // CHECK-NEXT: plan.copy %{{.*}} to %[[Q:.*]] <forward> on gather
-// CHECK-NEXT: plan.all_gather @shard %[[P]] to %{{.*}} of @u group 5 <forward> on gather
-// CHECK-NEXT: plan.all_gather @shard %[[Q]] to %{{.*}} of @v group 5 <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard_gather %[[P]] to %{{.*}} of @u group 5 <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard_gather %[[Q]] to %{{.*}} of @v group 5 <forward> on gather
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["shard" = 2]
@@ -208,14 +210,14 @@ module {
 // CHECK-DAG: %[[OTHER:.*]] = plan.buffer gradient @v : tensor<8xf32>
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 0) -> %[[PIECES:.*]] <forward> on gather
-// CHECK-NEXT: plan.all_gather @shard %[[PIECES]] to %[[WHOLE]] <forward> on gather
+// CHECK-NEXT: plan.all_gather @shard_gather %[[PIECES]] to %[[WHOLE]] <forward> on gather
 // CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[ROWS]], [4, 8], 1) -> %{{.*}}, %{{.*}} <forward>
 // CHECK: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 1) -> %{{.*}} <backward>
-// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %{{.*}} to %[[SUMS:[^ ]*]] <backward> on reduce
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %{{.*}} to %[[SUMS:[^ ]*]] <backward> on reduce
 // CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[SUMS]], [4, 8], 0) -> %[[GRADIENT]], %[[OTHER]] <backward> on reduce
 // The sum for one unit goes where it belongs.
 // CHECK: plan.launch "cat.out"([%{{.*}}], 1) -> %{{.*}} <backward>
-// CHECK-NEXT: plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %{{.*}} to %[[GRADIENT]] of @u <backward> on reduce
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %{{.*}} to %[[GRADIENT]] of @u <backward> on reduce
 module {
   fsdp.mesh @mesh ["shard" = 2]
   fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
@@ -243,14 +245,14 @@ module {
 
 // -----
 
-// Results are taken at once: buffers that change places, and an output that is what a buffer was. A unit may be called like an axis.
+// Results are taken at once: buffers that change places, and an output that is what a buffer was. A unit may be called like a communicator.
 // CHECK-LABEL: plan.module @plan
-// CHECK: plan.unit @shard
+// CHECK: plan.unit @shard_gather
 // CHECK: %[[A:.*]] = plan.buffer model_buffer "a" : tensor<4xf32>
 // CHECK: %[[B:.*]] = plan.buffer model_buffer "b" : tensor<4xf32>
-// CHECK: plan.communicator @shard_ axes
+// CHECK: plan.communicator @shard_gather_ axes
 // CHECK: plan.program @step
-// CHECK-NEXT: plan.all_gather @shard_
+// CHECK-NEXT: plan.all_gather @shard_gather_
 // CHECK-NEXT: plan.copy %[[B]] to %[[OLDB:.*]] <forward>
 // CHECK-NEXT: plan.copy %[[A]] to %[[OLDA:.*]] <forward>
 // CHECK-NEXT: plan.copy %[[A]] to %[[KEPT:.*]] <forward>
@@ -259,11 +261,11 @@ module {
 // CHECK-NEXT: plan.copy %[[KEPT]] to %{{.*}} <forward>
 module {
   fsdp.mesh @mesh ["shard" = 2]
-  fsdp.unit @shard on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
-  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@shard, parameter>},
+  fsdp.unit @shard_gather on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  func.func @step(%p: !fsdp.shard<8xf32, 2> {fsdp.state = #fsdp.state<@shard_gather, parameter>},
                   %a: tensor<4xf32> {aten.buffer = "a", aten.persistent}, %b: tensor<4xf32> {aten.buffer = "b", aten.persistent})
       -> (tensor<4xf32> {aten.buffer_mutation = "a"}, tensor<4xf32> {aten.buffer_mutation = "b"}, tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
-    %f = fsdp.async.unshard @shard <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+    %f = fsdp.async.unshard @shard_gather <forward> over ["shard"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     fsdp.async.reshard %full : !fsdp.gathered<8xf32>
     return %b, %a, %a : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>

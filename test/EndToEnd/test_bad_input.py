@@ -308,7 +308,7 @@ TEXTS = {
                        "'plan.all_gather' op C2: expected 6 elements, got 3"),
     "unknown attribute": (edit(r"<pre = 2, post = 1\.5>", "<pre = 2, past = 1.5>"),
                           "custom op 'plan.reduce_scatter' expected 'post'"),
-    "unknown value": (edit(r"(plan\.all_gather @shard) %\d+ to", r"\1 %99 to"), "use of undeclared SSA value name"),
+    "unknown value": (edit(r"(plan\.all_gather @shard_gather) %\d+ to", r"\1 %99 to"), "use of undeclared SSA value name"),
     "misaligned": (edit(r"buffer loss @step at \d+", "buffer loss @step at 322"),
                    "plan: buffers[17]: expected an offset that is a multiple of 64, found 322"),
     "unknown operator": (edit(r'"mse_loss"', '"mse_lass"'),

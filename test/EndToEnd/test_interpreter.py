@@ -97,7 +97,7 @@ def test_runtime_leaves_what_the_interpreter_leaves(graph, seed, references, tmp
 # An opinion that never differs is none: gradients that are not divided before the sum are twice as large.
 def test_interpreter_sees_a_wrong_divisor(plans, references, tmp_path):
     plan, (tensors, inputs) = plans("gpt2", 2), read("gpt2", 2, references)
-    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard divide <pre = )2,", r"\g<1>1,", text_of(plan, tmp_path)), tmp_path)
+    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard_reduce divide <pre = )2,", r"\g<1>1,", text_of(plan, tmp_path)), tmp_path)
     right, wrong = (find_gradients(Interpreter(path, tensors), inputs) for path in (plan, mutant))
     damaged = [name for name in right if not torch.equal(right[name], wrong[name])]
     assert damaged and all(torch.equal(2 * right[name], wrong[name]) for name in damaged)

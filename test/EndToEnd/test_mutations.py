@@ -44,7 +44,7 @@ def check_fails(plan, graph, ranks, reference, sentence):
     assert re.search(sentence, result.stderr), result.stderr
 
 
-REDUCE = r"plan\.reduce_scatter @shard divide <pre = 2, post = [0-9.]+> via f32 (%\d+) to (%\d+) of @([\w.]+) <backward> on reduce"
+REDUCE = r"plan\.reduce_scatter @shard_reduce divide <pre = 2, post = [0-9.]+> via f32 (%\d+) to (%\d+) of @([\w.]+) <backward> on reduce"
 
 
 # Otherwise the tests below would measure the way through text, not their mutation.
@@ -75,7 +75,7 @@ def test_reduction_without_sum_is_noticed(ranks, plans, references, tmp_path):
 def test_wrong_divisor_is_noticed(ranks, plans, references, tmp_path):
     text = text_of(plans("gpt2", ranks), tmp_path)
     unit = re.search(REDUCE, text)[3]
-    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard divide <pre = )2,", r"\g<1>1,", text), tmp_path)
+    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard_reduce divide <pre = )2,", r"\g<1>1,", text), tmp_path)
     check_fails(mutant, "gpt2", ranks, references("gpt2", ranks), rf"grad\.{re.escape(unit)}\.\S+: expected values within")
 
 
@@ -159,7 +159,7 @@ def trials(request, once, tmp_path_factory):
 # The oracle of the tests below can tell.
 def test_bits_show_a_wrong_divisor(plans, tmp_path):
     plan = plans("gpt2", 3)
-    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard divide <pre = )[0-9.]+,", r"\g<1>1,", text_of(plan, tmp_path)),
+    mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard_reduce divide <pre = )[0-9.]+,", r"\g<1>1,", text_of(plan, tmp_path)),
                      tmp_path)
     found = bits("gpt2", 0, [plan, mutant])
     assert re.fullmatch("[0-9a-f]{16}", found[str(mutant)]) and found[str(plan)] != found[str(mutant)]
@@ -249,6 +249,6 @@ Which verifier rejected it, the first in the order of a compilation; "same plan"
 
 `MLIR` is the verifier of each operation, which quotes its constraints; `scheduled`, `futures`, `order` and `equivalence`
 are the passes `--fsdp-verify-*`; `plan file` is the check that every plan file goes through when it is written and read;
-`plan-verify` is the proof of what the plan computes; `runtime` is what the runtime does not load (a communicator may not be
-used by both threads of a rank).
+`plan-verify` is the proof of what the plan computes; `runtime` is what the runtime does not load (an operator with
+arguments that it does not take).
 """

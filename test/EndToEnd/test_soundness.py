@@ -145,7 +145,7 @@ pytest -q test/EndToEnd/test_soundness.py --all-mutants
 {graphs}
 
 "Not a plan" is what the file check rejects, "not proved" what the proof rejects, "not loaded" what the runtime rejects
-before the first step (a communicator may not be used by both threads of a rank, and such). What is left changes no
+before the first step (an operator with arguments that it does not take, and such). What is left changes no
 value: the name of a unit, an event that nobody waits for, the order of two independent commands.
 
 By the first field that was damaged:

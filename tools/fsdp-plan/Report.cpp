@@ -200,7 +200,10 @@ private:
   }
 
   void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes) {
-    std::string name = text(plan.communicators()->Get(communicator)->name());
+    std::string name; // of the axes
+    for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
+      if (const pf::MeshAxis &own = *plan.mesh()->Get(axis); own.size() != 1)
+        name += (name.empty() ? "" : "_") + text(own.name());
     auto it =
         llvm::find_if(summary.traffic, [&](const PlanSummary::Traffic &row) {
           return row.kind == kind && row.communicator == name;

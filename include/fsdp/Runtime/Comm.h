@@ -9,6 +9,25 @@
 // elements. A collective waits in vain only until the backend's `abort`, or
 // until the rank's time-out is over; then it throws `fsdp::Error`.
 //
+// A communicator is one of axes and a stream: its collectives run in the order
+// of that stream, which is that of the plan, the same on all ranks. Several
+// communicators of the same ranks, one for each stream, are busy at once, so a
+// backend keeps them from blocking each other: whenever a collective may start
+// (all commands before it on its stream are done, and so are the events that it
+// waits for), it starts, or else those start first that stand before it in the
+// plan. Then no run hangs: of all commands that wait, on all ranks, look at one
+// that stands first in the plan. It waits for events and drains of commands
+// before it, which do not wait, and for peers that have only such commands
+// ahead of the same one.
+//
+// The local backend does the first: a rank's thread for compute and its thread
+// for all else wait for nothing but this, each in the order of the plan. On a
+// GPU, the host calls `run` in the order of the plan, but kernels of several
+// streams start in any order: NCCL needs a communicator of its own for each of
+// ours and room for one collective of each stream at once
+// (`ncclConfig_t.maxCTAs`), or kernels that start in the order of the calls
+// (`NCCL_LAUNCH_ORDER_IMPLICIT`).
+//
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_RUNTIME_COMM_H
 #define FSDP_RUNTIME_COMM_H
@@ -26,7 +45,6 @@ struct Collective {
   enum class Kind : std::uint8_t { AllGather, ReduceScatter, AllReduce };
 
   Kind kind = Kind::AllGather;
-  planfile::Stream stream = planfile::Stream::Gather;
   planfile::DType sourceType = planfile::DType::F32;
   planfile::DType targetType = planfile::DType::F32; ///< Gathers: the source's.
   planfile::DType via = planfile::DType::F32; ///< What the sum is rounded to.
@@ -45,6 +63,7 @@ struct Collective {
 struct Group {
   std::vector<unsigned> members; ///< Ranks, in the order of gathers and sums.
   unsigned index = 0;            ///< Of the rank in `members`.
+  planfile::Stream stream = planfile::Stream::Gather; ///< Of all collectives.
 };
 
 class Comm {
@@ -54,8 +73,8 @@ public:
   /// All collectives of all programs. Once, before the first run.
   virtual void prepare(std::span<const Collective> collectives) = 0;
 
-  /// Enqueues `count` collectives from `first` on, all of one kind and stream,
-  /// as one call: none starts before all may, none is done before all are.
+  /// Enqueues `count` collectives from `first` on, all of one kind, as one
+  /// call: none starts before all may, none is done before all are.
   virtual void run(std::size_t first, std::size_t count) = 0;
 
   /// Lets the stream that is selected go on (on the CPU: returns) when no peer

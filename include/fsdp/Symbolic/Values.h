@@ -170,6 +170,25 @@ private:
 uint64_t getUniformBits(int64_t value, DType dtype);
 uint64_t getUniformBits(double value, DType dtype);
 
+/// Slices of one content, such as a flat parameter of thousands of parts: each
+/// looks at those alone that are near it.
+class Slices {
+public:
+  Slices(Values &values, const Content &whole);
+  /// As `Values::slice`.
+  Content operator()(uint64_t begin, uint64_t end) const;
+
+private:
+  struct Entry {
+    uint64_t begin;    // of the positions of the part
+    uint64_t furthest; // end of the positions of this part and those before
+    size_t part;
+  };
+  Values &values;
+  const Content &whole;
+  std::vector<Entry> entries; // by their first positions
+};
+
 } // namespace fsdp::symbolic
 
 #endif // FSDP_SYMBOLIC_VALUES_H

@@ -57,7 +57,8 @@ plan::BufferOp Tables::getState(Location loc, StateAttr state, ShardType type) {
   return buffer;
 }
 
-FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
+FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes,
+                                          Stream stream) {
   SmallVector<int64_t> indices;
   std::string name;
   for (auto [index, axis] :
@@ -70,14 +71,16 @@ FlatSymbolRefAttr Tables::getCommunicator(ArrayRef<StringRef> axes) {
   }
   if (indices.empty())
     return nullptr;
-  auto key = builder.getDenseI64ArrayAttr(indices);
-  FlatSymbolRefAttr &symbol = communicators[key];
+  auto indexAttr = builder.getDenseI64ArrayAttr(indices);
+  FlatSymbolRefAttr &symbol = communicators[{indexAttr, stream}];
   if (!symbol) {
-    // A unit may be called like an axis.
+    (name += "_") += stringifyStream(stream);
+    // A unit may have that name.
     Operation *plan = builder.getInsertionBlock()->getParentOp();
     while (SymbolTable::lookupSymbolIn(plan, name))
       name += '_';
-    plan::CommunicatorOp::create(builder, mesh.getLoc(), name, key);
+    plan::CommunicatorOp::create(builder, mesh.getLoc(), name, indexAttr,
+                                 stream);
     symbol = FlatSymbolRefAttr::get(builder.getContext(), name);
   }
   return symbol;

@@ -100,7 +100,8 @@ void Lowering::setInsertionPointBefore(IntegerAttr group) {
 
 LogicalResult Lowering::lower(AsyncUnshardOp op) {
   setPhase(op.getPhase());
-  FlatSymbolRefAttr communicator = tables.getCommunicator(op.getGroupAxes());
+  FlatSymbolRefAttr communicator =
+      tables.getCommunicator(op.getGroupAxes(), Stream::Gather);
   if (op.getCopy() && communicator) {
     gatherCopied(op, communicator);
     return success();
@@ -198,7 +199,7 @@ LogicalResult Lowering::lower(PieceOp op) {
   Value full = buffers.lookup(op.getFull());
   Value piece = addTransient(loc, getMemoryType(op.getPiece().getType()));
   if (FlatSymbolRefAttr communicator =
-          tables.getCommunicator(getAxes(op.getAxes())))
+          tables.getCommunicator(getAxes(op.getAxes()), Stream::Gather))
     plan::PieceOp::create(builder, loc, communicator.getValue(), full, piece,
                           op.getUnitAttr(), role, Stream::Compute);
   else
@@ -299,7 +300,7 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   setPhase(aten::Phase::Backward);
   auto type = cast<ShardType>(op.getFuture().getType().getValueType());
   FlatSymbolRefAttr communicator =
-      tables.getCommunicator(getAxes(op.getAxes()));
+      tables.getCommunicator(getAxes(op.getAxes()), Stream::Reduce);
   if (op.getCopy() && communicator) {
     reduceCopied<plan::ReduceScatterOp>(op, communicator, type.getShards(),
                                         Stream::Reduce);
@@ -323,7 +324,7 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
   Type type = op.getFuture().getType().getValueType();
   Value source = buffers.lookup(op.getInput()), target;
   FlatSymbolRefAttr communicator =
-      tables.getCommunicator(getAxes(op.getAxes()));
+      tables.getCommunicator(getAxes(op.getAxes()), Stream::AllReduce);
   if (FlatSymbolRefAttr unit = op.getUnitAttr()) {
     setPhase(aten::Phase::Backward);
     if (op.getCopy() && communicator) {

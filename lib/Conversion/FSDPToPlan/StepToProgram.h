@@ -50,9 +50,10 @@ public:
     return named[{builder.getStringAttr(kind), name}];
   }
 
-  /// The communicator over these axes of the mesh, or null if a group has one
-  /// rank.
-  mlir::FlatSymbolRefAttr getCommunicator(llvm::ArrayRef<llvm::StringRef> axes);
+  /// The communicator over these axes of the mesh on this stream, or null if a
+  /// group has one rank.
+  mlir::FlatSymbolRefAttr getCommunicator(llvm::ArrayRef<llvm::StringRef> axes,
+                                          Stream stream);
 
   /// Results of `@init`, in order.
   llvm::SmallVector<mlir::Value> initResults;
@@ -63,7 +64,8 @@ private:
   mlir::OpBuilder builder;
   llvm::DenseMap<std::pair<mlir::Attribute, mlir::Attribute>, mlir::Value>
       named;
-  llvm::DenseMap<mlir::Attribute, mlir::FlatSymbolRefAttr> communicators;
+  llvm::DenseMap<std::pair<mlir::Attribute, Stream>, mlir::FlatSymbolRefAttr>
+      communicators;
 };
 
 /// Lowers the body of `func` into `program`.

@@ -6,7 +6,6 @@
 #include "LocalPeers.h"
 
 #include <algorithm>
-#include <array>
 
 using namespace fsdp;
 
@@ -40,27 +39,24 @@ public:
   LocalCUDAComm(const Waits &waits, std::chrono::milliseconds timeout,
                 LocalCUDAGroup &shared, const Group &own, CUDADevice &device)
       : peers(waits, timeout, own), group(shared),
-        self(shared.members[own.index]), device(device), sources(peers.size) {}
+        self(shared.members[own.index]), device(device),
+        stream(device.stream(own.stream)), sources(peers.size) {}
 
   void prepare(std::span<const Collective> collectives) override {
     self.collectives.assign(collectives.begin(), collectives.end());
     latest.assign(collectives.size(), 0);
     self.events.clear();
-    std::array<std::size_t, streamCount> largest{};
+    std::size_t largest = 0;
     for (const Collective &c : collectives) {
       bool isReduce = c.kind == Collective::Kind::AllReduce;
       self.events.push_back(
           {event(), isReduce ? event() : CudaEvent{}, event()});
-      if (c.kind != Collective::Kind::AllGather) {
-        std::size_t &most = largest[static_cast<std::size_t>(c.stream)];
-        most = std::max(most, isReduce ? peers.slice(c.count) : c.count);
-      }
+      if (c.kind != Collective::Kind::AllGather)
+        largest = std::max(largest, isReduce ? peers.slice(c.count) : c.count);
     }
-    for (std::size_t s = 0; s != streamCount; ++s) {
-      scratch[s].chunk = std::min(largest[s], chunkElements);
-      scratch[s].place = device.allocate(planfile::Space::Device,
-                                         scratch[s].chunk * Sum::scratchItem);
-    }
+    chunk = std::min(largest, chunkElements);
+    scratch =
+        device.allocate(planfile::Space::Device, chunk * Sum::scratchItem);
   }
 
   void run(std::size_t first, std::size_t count) override {
@@ -84,31 +80,26 @@ public:
   }
 
 private:
-  static constexpr std::size_t streamCount =
-      static_cast<std::size_t>(planfile::Stream::MAX) + 1;
-
   CudaEvent event() const {
     return makeEvent(device.cuda(), peers.rank(peers.index));
   }
 
   void run(std::size_t which) {
     const Collective &mine = self.collectives[which];
-    cudaStream_t stream = device.stream(mine.stream);
     ++sequence;
     if (!mine.sourceStable || mine.kind != Collective::Kind::AllGather)
       device.record(stream, self.events[which].ready.get());
     self.posted.advance(sequence);
     switch (mine.kind) {
     case Collective::Kind::AllGather:
-      allGather(mine, which, stream);
+      allGather(mine, which);
       break;
     case Collective::Kind::ReduceScatter:
-      awaitSources(which, stream);
-      sumSlice(mine, which, peers.index * mine.count, mine.target, mine.count,
-               stream);
+      awaitSources(which);
+      sumSlice(mine, which, peers.index * mine.count, mine.target, mine.count);
       break;
     case Collective::Kind::AllReduce:
-      allReduce(mine, which, stream);
+      allReduce(mine, which);
       break;
     }
     device.record(stream, self.events[which].done.get());
@@ -128,43 +119,40 @@ private:
       }
   }
 
-  void awaitSource(unsigned peer, std::size_t which, cudaStream_t stream) {
+  void awaitSource(unsigned peer, std::size_t which) {
     peers.await(group.members[peer].posted, sequence, peer, "join it");
     device.wait(stream, group.members[peer].events[which].ready.get());
   }
 
-  void awaitSources(std::size_t which, cudaStream_t stream) {
+  void awaitSources(std::size_t which) {
     for (unsigned peer = 0; peer != peers.size; ++peer)
       if (peer != peers.index)
-        awaitSource(peer, which, stream);
+        awaitSource(peer, which);
   }
 
-  void copy(cudaStream_t stream, std::byte *target, const std::byte *source,
-            std::size_t bytes) {
+  void copy(std::byte *target, const std::byte *source, std::size_t bytes) {
     if (source != target && bytes != 0)
       device.check(device.cuda().memcpyAsync(target, source, bytes,
                                              cudaMemcpyDeviceToDevice, stream),
                    "cudaMemcpyAsync");
   }
 
-  void allGather(const Collective &mine, std::size_t which,
-                 cudaStream_t stream) {
+  void allGather(const Collective &mine, std::size_t which) {
     std::size_t bytes = mine.count * itemSize(mine.sourceType);
     // Starting with the own piece: the others may not be ready yet.
     for (unsigned i = 0; i != peers.size; ++i) {
       unsigned peer = (peers.index + i) % peers.size;
       if (!mine.sourceStable && peer != peers.index)
-        awaitSource(peer, which, stream);
-      copy(stream, mine.target + peer * bytes,
+        awaitSource(peer, which);
+      copy(mine.target + peer * bytes,
            group.members[peer].collectives[which].source, bytes);
     }
   }
 
   void sumSlice(const Collective &mine, std::size_t which, std::size_t begin,
-                std::byte *target, std::size_t count, cudaStream_t stream) {
+                std::byte *target, std::size_t count) {
     for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
-    const Scratch &own = scratch[static_cast<std::size_t>(mine.stream)];
     if (count != 0)
       device.cuda().sum(
           {{mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post},
@@ -172,21 +160,20 @@ private:
            begin,
            target,
            count,
-           own.place,
-           own.chunk},
+           scratch,
+           chunk},
           stream);
   }
 
   /// Each rank sums one slice, then fetches the others' sums. In place is
   /// safe: rank r alone reads slice r of all sources, and has done so when its
   /// sum is there.
-  void allReduce(const Collective &mine, std::size_t which,
-                 cudaStream_t stream) {
+  void allReduce(const Collective &mine, std::size_t which) {
     std::size_t item = itemSize(mine.targetType);
     std::size_t own = peers.begin(peers.index, mine.count);
-    awaitSources(which, stream);
+    awaitSources(which);
     sumSlice(mine, which, own, mine.target + own * item,
-             peers.begin(peers.index + 1, mine.count) - own, stream);
+             peers.begin(peers.index + 1, mine.count) - own);
     device.record(stream, self.events[which].summed.get());
     self.posted.advance(++sequence);
     for (unsigned i = 1; i < peers.size; ++i) {
@@ -195,24 +182,21 @@ private:
       std::size_t at = peers.begin(peer, mine.count) * item;
       peers.await(other.posted, sequence, peer, "sum its part");
       device.wait(stream, other.events[which].summed.get());
-      copy(stream, mine.target + at, other.collectives[which].target + at,
+      copy(mine.target + at, other.collectives[which].target + at,
            peers.begin(peer + 1, mine.count) * item - at);
     }
   }
-
-  struct Scratch {
-    std::byte *place = nullptr;
-    std::size_t chunk = 0;
-  };
 
   const LocalPeers peers;
   LocalCUDAGroup &group;
   LocalCUDAGroup::Member &self;
   CUDADevice &device;
+  cudaStream_t stream;
   std::uint64_t sequence = 0;
   std::vector<std::uint64_t> latest; ///< Number of the latest run, by index.
   std::vector<const std::byte *> sources;
-  std::array<Scratch, streamCount> scratch;
+  std::byte *scratch = nullptr;
+  std::size_t chunk = 0; ///< Elements that it has room for.
 };
 
 } // namespace fsdp

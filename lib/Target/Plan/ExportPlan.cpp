@@ -437,8 +437,8 @@ FailureOr<pf::PlanFile> Exporter::run() {
     communicators.try_emplace(op.getSymName(), uint32_t(communicators.size()));
     std::vector<uint32_t> axes(op.getAxes().begin(), op.getAxes().end());
     sequences.emplace_back();
-    communicatorTable.push_back(
-        pf::CreateCommunicatorDirect(fbb, string(op.getSymName()), &axes));
+    communicatorTable.push_back(pf::CreateCommunicatorDirect(
+        fbb, string(op.getSymName()), &axes, pf::Stream(op.getStream())));
   }
   std::vector<Offset<pf::MeshAxis>> mesh;
   for (AxisAttr axis : module.getMesh().getAsRange<AxisAttr>())

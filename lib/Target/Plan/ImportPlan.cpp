@@ -396,8 +396,9 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
   for (const pf::Communicator *entry : *plan.communicators())
     plan::CommunicatorOp::create(
         builder, unknown, string(entry->name()),
-        builder.getDenseI64ArrayAttr(SmallVector<int64_t>(
-            entry->axes()->begin(), entry->axes()->end())));
+        builder.getDenseI64ArrayAttr(
+            SmallVector<int64_t>(entry->axes()->begin(), entry->axes()->end())),
+        Stream(entry->stream()));
   for (const pf::Unit *entry : *plan.units())
     addUnit(*entry);
   addBuffers();

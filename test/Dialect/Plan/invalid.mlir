@@ -17,14 +17,14 @@ plan.module @m mesh ["shard" = 2] device cpu {
 
 plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected ascending axes below 1, got 1}}
-  plan.communicator @c axes [1]
+  plan.communicator @c axes [1] on gather
 }
 
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C1: expected at least one axis, got none}}
-  plan.communicator @c axes []
+  plan.communicator @c axes [] on gather
 }
 
 // -----
@@ -167,35 +167,35 @@ plan.module @m mesh ["shard" = 2] device cpu {
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  plan.communicator @c axes [0]
+  plan.communicator @c_gather axes [0] on gather
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<16xbf16>
   plan.program @p {
     // expected-error@+1 {{C2: expected elements of 'f32', got 'bf16'}}
-    plan.all_gather @c %a to %b <forward> on gather
+    plan.all_gather @c_gather %a to %b <forward> on gather
   }
 }
 
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  plan.communicator @c axes [0]
+  plan.communicator @c_reduce axes [0] on reduce
   %a = plan.buffer transient : tensor<8xf32>
   plan.program @p {
     // expected-error@+1 {{C2: expected 16 elements, got 8}}
-    plan.reduce_scatter @c divide <pre = 1, post = 2> via f32 %a to %a <backward> on reduce
+    plan.reduce_scatter @c_reduce divide <pre = 1, post = 2> via f32 %a to %a <backward> on reduce
   }
 }
 
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  plan.communicator @c axes [0]
+  plan.communicator @c_all_reduce axes [0] on all_reduce
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xf32>
   plan.program @p {
     // expected-error@+1 {{C2: expected 8 elements, got 4}}
-    plan.all_reduce @c divide <pre = 1, post = 2> via f32 %a to %b <backward> on all_reduce
+    plan.all_reduce @c_all_reduce divide <pre = 1, post = 2> via f32 %a to %b <backward> on all_reduce
   }
 }
 
@@ -288,24 +288,24 @@ plan.module @m mesh ["shard" = 2] device cpu {
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  plan.communicator @c axes [0]
+  plan.communicator @c_gather axes [0] on gather
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<2xf32>
   plan.program @p {
     // expected-error@+1 {{C2: expected 4 elements, got 8}}
-    plan.piece @c %a to %b <forward>
+    plan.piece @c_gather %a to %b <forward>
   }
 }
 
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  plan.communicator @c axes [0]
+  plan.communicator @c_gather axes [0] on gather
   %a = plan.buffer transient : tensor<8xf32>
   %b = plan.buffer transient : tensor<4xbf16>
   plan.program @p {
     // expected-error@+1 {{C2: expected elements of 'f32', got 'bf16'}}
-    plan.piece @c %a to %b <forward>
+    plan.piece @c_gather %a to %b <forward>
   }
 }
 
@@ -352,4 +352,26 @@ plan.module @m mesh ["shard" = 2] device cpu {
   %x = plan.buffer transient : tensor<4xf32>
   // expected-error@+1 {{C3: expected a window inside of 16 bytes, got [9223372036854775807, 9223372036854775823)}}
   %v = plan.view %x at 9223372036854775807 : tensor<4xf32>
+}
+
+// -----
+
+// What one communicator runs has one order.
+plan.module @m mesh ["shard" = 2] device cpu {
+  plan.communicator @c axes [0] on gather
+  %a = plan.buffer transient : tensor<4xf32>
+  %b = plan.buffer transient : tensor<8xf32>
+  plan.program @step {
+    // expected-error@+1 {{C1: expected the stream of communicator 'c', gather, found reduce}}
+    plan.reduce_scatter @c divide <pre = 1, post = 2> via f32 %b to %a <backward> on reduce
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
+  plan.communicator @c axes [0] on gather
+  plan.communicator @d axes [0] on reduce
+  // expected-error@+1 {{C3: expected other axes or another stream than those of an earlier communicator}}
+  plan.communicator @e axes [0] on gather
 }

@@ -7,9 +7,11 @@
 // CHECK-SAME: mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard
 plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard
     attributes {notes = ["parameters are in the archive's order"], token_rows = 128 : i64} {
-  // CHECK: plan.communicator @shard axes [1]
-  plan.communicator @shard axes [1]
-  plan.communicator @all axes [0, 1]
+  // CHECK: plan.communicator @shard_gather axes [1] on gather
+  // CHECK: plan.communicator @shard_reduce axes [1] on reduce
+  plan.communicator @shard_gather axes [1] on gather
+  plan.communicator @shard_reduce axes [1] on reduce
+  plan.communicator @all_all_reduce axes [0, 1] on all_reduce
   // CHECK: plan.unit @h.0 shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
   plan.unit @h.0 shard [1] replicate [0] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
@@ -51,12 +53,12 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shar
   plan.program @step {
     // CHECK: plan.copy %[[SHARD]] to %[[CAST]] <forward> on gather
     plan.copy %shard to %cast <forward> on gather
-    // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 <forward> on gather
-    plan.all_gather @shard %cast to %full of @h.0 <forward> on gather
-    // CHECK: plan.all_gather @shard %[[CAST]] to %[[FULL]] of @h.0 group 0 <forward> on gather
-    plan.all_gather @shard %cast to %full of @h.0 group 0 <forward> on gather
-    // CHECK: plan.piece @shard %[[FULL]] to %{{.*}} of @h.0 <forward>
-    plan.piece @shard %full to %cast of @h.0 <forward>
+    // CHECK: plan.all_gather @shard_gather %[[CAST]] to %[[FULL]] of @h.0 <forward> on gather
+    plan.all_gather @shard_gather %cast to %full of @h.0 <forward> on gather
+    // CHECK: plan.all_gather @shard_gather %[[CAST]] to %[[FULL]] of @h.0 group 0 <forward> on gather
+    plan.all_gather @shard_gather %cast to %full of @h.0 group 0 <forward> on gather
+    // CHECK: plan.piece @shard_gather %[[FULL]] to %{{.*}} of @h.0 <forward>
+    plan.piece @shard_gather %full to %cast of @h.0 <forward>
     // CHECK: %[[EVENT:.*]] = plan.record <forward> on gather
     %event = plan.record <forward> on gather
     // CHECK: plan.wait %[[EVENT]] <forward>
@@ -69,12 +71,12 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shar
     plan.launch "index_put.out"(%x, [none, %in], %y, false) <backward>
     // CHECK: plan.zero %{{.*}} <backward>
     plan.zero %b <backward>
-    // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} of @h.0 <backward> on reduce
-    plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g of @h.0 <backward> on reduce
-    // CHECK: plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} group 1 <backward> on reduce
-    plan.reduce_scatter @shard divide <pre = 2, post = 2> via f32 %flat to %g group 1 <backward> on reduce
-    // CHECK: plan.all_reduce @all divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} for loss <forward> on all_reduce
-    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %loss to %loss for loss <forward> on all_reduce
+    // CHECK: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} of @h.0 <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 2, post = 2> via f32 %flat to %g of @h.0 <backward> on reduce
+    // CHECK: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 2> via f32 %{{.*}} to %{{.*}} group 1 <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 2, post = 2> via f32 %flat to %g group 1 <backward> on reduce
+    // CHECK: plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} for loss <forward> on all_reduce
+    plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %loss to %loss for loss <forward> on all_reduce
     // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} <update>
     plan.adamw @h.0 [0, 24] %shard, %g, %m, %v <update>
     // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} momentum %{{.*}} <update>

@@ -7,7 +7,7 @@
 // CHECK-LABEL: plan.module @places
 // REMARK: memory | Category:plan-assign-memory | Function=step | Bound=384, Peak=384
 plan.module @places mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   // CHECK: plan.buffer shard @u at 0 : tensor<10xf32>
@@ -25,7 +25,7 @@ plan.module @places mesh ["shard" = 2] device cpu {
   // CHECK: plan.buffer output @step number 0 at 128 : tensor<0xf32>
   %empty = plan.buffer output @step number 0 : tensor<0xf32>
   plan.program @step {
-    plan.all_gather @shard %shard to %a of @u <forward> on gather
+    plan.all_gather @shard_gather %shard to %a of @u <forward> on gather
     plan.launch "neg.out"(%a) -> %b <forward>
     plan.launch "neg.out"(%b) -> %c <forward>
     plan.launch "neg.out"(%c) -> %d <forward>
@@ -63,15 +63,15 @@ plan.module @cuda mesh ["shard" = 1] device cuda {
 // CHECK: plan.buffer transient at 64 : tensor<8xf32>
 // CHECK: plan.buffer transient at 128 : tensor<8xf32>
 plan.module @group mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   %p = plan.buffer input @step number 0 at 0 : tensor<4xf32>
   %a = plan.buffer transient : tensor<4xf32>
   %full = plan.buffer transient : tensor<8xf32>
   %next = plan.buffer transient : tensor<8xf32>
   plan.program @step {
     plan.copy %p to %a <forward> on gather
-    plan.all_gather @shard %a to %full group 0 <forward> on gather
-    plan.all_gather @shard %p to %next group 0 <forward> on gather
+    plan.all_gather @shard_gather %a to %full group 0 <forward> on gather
+    plan.all_gather @shard_gather %p to %next group 0 <forward> on gather
   }
 }
 
@@ -84,7 +84,8 @@ plan.module @group mesh ["shard" = 2] device cpu {
 // CHECK-NOT: after %{{[013-9]}}
 // CHECK: plan.program
 plan.module @overlap mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_all_reduce axes [0] on all_reduce
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 20 at 0], numel = 20, padded = 20>
   %shard = plan.buffer shard @u : tensor<10xf32>
@@ -99,10 +100,10 @@ plan.module @overlap mesh ["shard" = 2] device cpu {
   plan.program @step {
     plan.zero %big <forward>
     plan.launch "sum.IntList_out"(%x, []) -> %local <forward>
-    plan.all_reduce @shard divide <pre = 1, post = 2> via f32 %local to %mean for loss <forward> on all_reduce
+    plan.all_reduce @shard_all_reduce divide <pre = 1, post = 2> via f32 %local to %mean for loss <forward> on all_reduce
     plan.launch "neg.out"(%x) -> %a <backward>
     plan.launch "neg.out"(%a) -> %b <backward>
-    plan.all_gather @shard %shard to %full of @u <backward> on gather
+    plan.all_gather @shard_gather %shard to %full of @u <backward> on gather
     plan.launch "neg.out"(%b) -> %c <backward>
     plan.launch "neg.out"(%full) -> %c <backward>
   }

@@ -3,7 +3,7 @@
 // The compute stream waits for the gather at its first use, once.
 // CHECK-LABEL: plan.module @gather
 plan.module @gather mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
   %w = plan.view %full at 0 : tensor<4xf32>
@@ -12,7 +12,7 @@ plan.module @gather mesh ["shard" = 2] device cpu {
   // CHECK: plan.program @step
   plan.program @step {
     // CHECK-NEXT: plan.all_gather
-    plan.all_gather @shard %p to %full <forward> on gather
+    plan.all_gather @shard_gather %p to %full <forward> on gather
     // CHECK-NEXT: %[[E:.*]] = plan.record <forward> on gather
     // CHECK-NEXT: plan.launch "a"
     plan.launch "a"() -> %x <forward>
@@ -31,7 +31,7 @@ plan.module @gather mesh ["shard" = 2] device cpu {
 // the second gather waits for the last reader of what was there.
 // CHECK-LABEL: plan.module @reuse
 plan.module @reuse mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
   %next = plan.buffer transient at 64 after %full : tensor<8xf32>
@@ -43,10 +43,10 @@ plan.module @reuse mesh ["shard" = 2] device cpu {
     // CHECK-NEXT: %[[E:.*]] = plan.record <backward>
     // CHECK-NEXT: plan.wait %[[E]] <backward> on gather
     // CHECK-NEXT: plan.all_gather
-    plan.all_gather @shard %p to %full <forward> on gather
+    plan.all_gather @shard_gather %p to %full <forward> on gather
     plan.launch "neg.out"(%full) -> %y <forward>
     plan.launch "neg.out"(%full) -> %y <backward>
-    plan.all_gather @shard %p to %next <backward> on gather
+    plan.all_gather @shard_gather %p to %next <backward> on gather
   }
 }
 
@@ -56,7 +56,7 @@ plan.module @reuse mesh ["shard" = 2] device cpu {
 // done, and does not wait for it as well.
 // CHECK-LABEL: plan.module @chain
 plan.module @chain mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard axes [0] on gather
   %a = plan.buffer transient at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
   %c = plan.buffer transient at 128 : tensor<4xf32>
@@ -104,7 +104,7 @@ plan.module @readers mesh ["shard" = 2] device cpu {
 // Collectives of a group start together, when all may, and are done together.
 // CHECK-LABEL: plan.module @group
 plan.module @group mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_reduce axes [0] on reduce
   %a = plan.buffer transient at 0 : tensor<8xf32>
   %b = plan.buffer transient at 64 : tensor<8xf32>
   %x = plan.buffer transient at 128 : tensor<4xf32>
@@ -124,8 +124,8 @@ plan.module @group mesh ["shard" = 2] device cpu {
     // CHECK-NEXT: }
     plan.launch "a"() -> %a <backward>
     plan.launch "b"() -> %b <backward>
-    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %a to %x group 0 <backward> on reduce
-    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %b to %y group 0 <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %a to %x group 0 <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %b to %y group 0 <backward> on reduce
     plan.launch "c"(%x) <backward>
     plan.launch "c"(%y) <backward>
   }
@@ -137,9 +137,9 @@ plan.module @group mesh ["shard" = 2] device cpu {
 // though they have no memory in common. A sum over the other axis does not.
 // CHECK-LABEL: plan.module @groups
 plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
-  plan.communicator @all axes [1, 2]
-  plan.communicator @local axes [2]
-  plan.communicator @replica axes [0]
+  plan.communicator @all_reduce axes [1, 2] on reduce
+  plan.communicator @local_gather axes [2] on gather
+  plan.communicator @replica_all_reduce axes [0] on all_reduce
   %piece = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
   %flat = plan.buffer transient at 128 : tensor<8xf32>
@@ -147,19 +147,19 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
   %x = plan.buffer transient at 256 : tensor<4xf32>
   // CHECK: plan.program @step
   plan.program @step {
-    // CHECK-NEXT: plan.all_gather @local
-    plan.all_gather @local %piece to %full <backward> on gather
+    // CHECK-NEXT: plan.all_gather @local_gather
+    plan.all_gather @local_gather %piece to %full <backward> on gather
     // CHECK-NEXT: %[[GATHERED:.*]] = plan.record <backward> on gather
     // CHECK-NEXT: plan.wait %[[GATHERED]] <backward> on reduce
-    // CHECK-NEXT: plan.reduce_scatter @all
-    plan.reduce_scatter @all divide <pre = 1, post = 4> via f32 %flat to %g <backward> on reduce
+    // CHECK-NEXT: plan.reduce_scatter @all_reduce
+    plan.reduce_scatter @all_reduce divide <pre = 1, post = 4> via f32 %flat to %g <backward> on reduce
     // CHECK-NEXT: %[[REDUCED:.*]] = plan.record <backward> on reduce
-    // CHECK-NEXT: plan.all_reduce @replica
-    plan.all_reduce @replica divide <pre = 1, post = 2> via f32 %x to %x <backward> on all_reduce
+    // CHECK-NEXT: plan.all_reduce @replica_all_reduce
+    plan.all_reduce @replica_all_reduce divide <pre = 1, post = 2> via f32 %x to %x <backward> on all_reduce
     // CHECK-NEXT: plan.wait %[[REDUCED]] <backward> on gather
-    // CHECK-NEXT: plan.all_gather @local
+    // CHECK-NEXT: plan.all_gather @local_gather
     // CHECK-NEXT: }
-    plan.all_gather @local %piece to %full <backward> on gather
+    plan.all_gather @local_gather %piece to %full <backward> on gather
   }
 }
 
@@ -169,7 +169,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
 // that is the backward's, and not there when the forward runs alone.
 // CHECK-LABEL: plan.module @alone
 plan.module @alone mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   %p = plan.buffer transient at 0 : tensor<4xf32>
   %q = plan.buffer transient at 32 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
@@ -179,10 +179,10 @@ plan.module @alone mesh ["shard" = 2] device cpu {
   plan.program @step {
     // CHECK-NEXT: plan.all_gather
     // CHECK-NEXT: %[[FULL:.*]] = plan.record <forward> on gather
-    plan.all_gather @shard %p to %full <forward> on gather
+    plan.all_gather @shard_gather %p to %full <forward> on gather
     // CHECK-NEXT: plan.all_gather
     // CHECK-NEXT: %[[AGAIN:.*]] = plan.record <backward> on gather
-    plan.all_gather @shard %q to %again <backward> on gather
+    plan.all_gather @shard_gather %q to %again <backward> on gather
     // CHECK-NEXT: plan.wait %[[AGAIN]] <forward>
     // CHECK-NEXT: plan.launch "a"
     plan.launch "a"() -> %q <forward>
@@ -198,7 +198,7 @@ plan.module @alone mesh ["shard" = 2] device cpu {
 // has waited for: a step may run without it.
 // CHECK-LABEL: plan.module @without_update
 plan.module @without_update mesh ["shard" = 2] device cpu {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_reduce axes [0] on reduce
   %x = plan.buffer transient at 0 : tensor<8xf32>
   %flat = plan.buffer transient at 64 : tensor<8xf32>
   %g = plan.buffer transient at 128 : tensor<4xf32>
@@ -208,7 +208,7 @@ plan.module @without_update mesh ["shard" = 2] device cpu {
   plan.program @step {
     plan.launch "neg.out"(%x) -> %flat <backward>
     // CHECK: plan.reduce_scatter
-    plan.reduce_scatter @shard divide <pre = 1, post = 2> via f32 %flat to %g <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 1, post = 2> via f32 %flat to %g <backward> on reduce
     // CHECK-NEXT: %[[REDUCED:.*]] = plan.record <backward> on reduce
     // CHECK-NEXT: plan.wait %[[REDUCED]] <update>
     // CHECK-NEXT: plan.launch "neg.out"

@@ -5,7 +5,7 @@
 // Nothing is wrong with it but that it says nothing about a model.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes, without which nothing can be proved; found none}}
 plan.module @good mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
@@ -14,7 +14,7 @@ plan.module @good mesh ["shard" = 2] device cpu strategy full_shard {
   %z = plan.buffer transient at 256 after %full : tensor<32xf32>
   %loss = plan.buffer loss @step at 192 : tensor<f32>
   plan.program @step {
-    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
     plan.wait %0 <forward>
     plan.launch "mul.out"(%x, %full) -> %y <forward>
@@ -27,14 +27,14 @@ plan.module @good mesh ["shard" = 2] device cpu strategy full_shard {
 // Nothing orders the streams.
 // expected-error @below {{programs[0] (step).commands[1], aten::mul.out on Compute: expected to read buffers[2] after commands[0], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
 plan.module @no_wait mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %y = plan.buffer transient at 384 : tensor<32xf32>
   plan.program @step {
-    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
     plan.launch "mul.out"(%x, %full) -> %y <forward>
   }
 }
@@ -43,7 +43,7 @@ plan.module @no_wait mesh ["shard" = 2] device cpu strategy full_shard {
 // The event is recorded, but before what it should be recorded behind.
 // expected-error @below {{programs[0] (step).commands[3], aten::mul.out on Compute: expected to read buffers[2] after commands[1], AllGather on Gather, which writes bytes [256, 384), found no order between them}}
 plan.module @other_event mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
@@ -51,7 +51,7 @@ plan.module @other_event mesh ["shard" = 2] device cpu strategy full_shard {
   %y = plan.buffer transient at 384 : tensor<32xf32>
   plan.program @step {
     %0 = plan.record <forward> on gather
-    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
     plan.wait %0 <forward>
     plan.launch "mul.out"(%x, %full) -> %y <forward>
   }
@@ -61,7 +61,7 @@ plan.module @other_event mesh ["shard" = 2] device cpu strategy full_shard {
 // The place is used again while somebody on another stream reads it.
 // expected-error @below {{programs[0] (step).commands[2], AllGather on Gather: expected to write buffers[3] after commands[1], aten::sum.IntList_out on Compute, which touches bytes [256, 384), found no order between them}}
 plan.module @reuse mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
@@ -71,7 +71,7 @@ plan.module @reuse mesh ["shard" = 2] device cpu strategy full_shard {
   plan.program @step {
     plan.launch "relu.out"(%x) -> %y <forward>
     plan.launch "sum.IntList_out"(%y, [], false) -> %sum <forward>
-    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
   }
 }
 
@@ -151,14 +151,14 @@ plan.module @views mesh ["shard" = 2] device cpu strategy full_shard {
 // The collectives of a group may run at the same time.
 // expected-error @below {{programs[0] (step).commands[1], AllGather on Gather: expected to write buffers[2] after commands[0], AllGather on Gather, which touches bytes [64, 192), found no order between them}}
 plan.module @group mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   plan.unit @u shard [0] replicate [] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %a = plan.buffer transient at 64 : tensor<32xf32>
   %b = plan.buffer transient at 64 : tensor<32xf32>
   plan.program @step {
-    plan.all_gather @shard %w to %a of @u group 1 <forward> on gather
-    plan.all_gather @shard %w to %b of @u group 1 <forward> on gather
+    plan.all_gather @shard_gather %w to %a of @u group 1 <forward> on gather
+    plan.all_gather @shard_gather %w to %b of @u group 1 <forward> on gather
   }
 }
 
@@ -167,9 +167,9 @@ plan.module @group mesh ["shard" = 2] device cpu strategy full_shard {
 // not do for the sum over replicas, with whom a group of shards shares one rank.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [1]
-  plan.communicator @replica axes [0]
-  plan.communicator @all axes [0, 1]
+  plan.communicator @shard_gather axes [1] on gather
+  plan.communicator @replica_reduce axes [0] on reduce
+  plan.communicator @all_all_reduce axes [0, 1] on all_reduce
   plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
@@ -177,13 +177,13 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_s
   %y = plan.buffer transient at 384 : tensor<32xf32>
   %z = plan.buffer transient at 512 : tensor<32xf32>
   plan.program @step {
-    plan.all_gather @shard %w to %full of @u <forward> on gather
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
-    plan.all_reduce @replica divide <pre = 1, post = 2> via f32 %x to %y for loss <forward> on reduce
+    plan.all_reduce @replica_reduce divide <pre = 1, post = 2> via f32 %x to %y for loss <forward> on reduce
     %1 = plan.record <forward> on reduce
     plan.wait %0 <forward> on all_reduce
     plan.wait %1 <forward> on all_reduce
-    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %x to %z for loss <forward> on all_reduce
+    plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %x to %z for loss <forward> on all_reduce
   }
 }
 
@@ -191,16 +191,16 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_s
 // One rank might start with the gather, another one with the sum: both wait.
 // expected-error @below {{programs[0] (step).commands[1], AllReduce on AllReduce: expected to start after commands[0], AllGather on Gather, whose groups share ranks with its own, found no order between them}}
 plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [1]
-  plan.communicator @all axes [0, 1]
+  plan.communicator @shard_gather axes [1] on gather
+  plan.communicator @all_all_reduce axes [0, 1] on all_reduce
   plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<32xf32>
   %full = plan.buffer transient at 256 : tensor<32xf32>
   %z = plan.buffer transient at 512 : tensor<32xf32>
   plan.program @step {
-    plan.all_gather @shard %w to %full of @u <forward> on gather
-    plan.all_reduce @all divide <pre = 1, post = 4> via f32 %x to %z for loss <forward> on all_reduce
+    plan.all_gather @shard_gather %w to %full of @u <forward> on gather
+    plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %x to %z for loss <forward> on all_reduce
   }
 }
 
@@ -229,9 +229,9 @@ plan.module @shared mesh ["shard" = 2] device cpu strategy full_shard {
 // A piece of a gathered unit makes the same whole again.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @pieces mesh ["shard" = 2, "local" = 2] device cpu strategy full_shard {
-  plan.communicator @all axes [0, 1]
-  plan.communicator @local axes [1]
-  plan.communicator @shard axes [0]
+  plan.communicator @all_gather axes [0, 1] on gather
+  plan.communicator @local_gather axes [1] on gather
+  plan.communicator @shard axes [0] on gather
   plan.unit @u shard [0, 1] replicate [] storage f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
@@ -241,13 +241,13 @@ plan.module @pieces mesh ["shard" = 2, "local" = 2] device cpu strategy full_sha
   %again = plan.buffer transient at 768 : tensor<64xf32>
   %y = plan.buffer transient at 1024 : tensor<64xf32>
   plan.program @step {
-    plan.all_gather @all %w to %full of @u <forward> on gather
+    plan.all_gather @all_gather %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
     plan.wait %0 <forward>
-    plan.piece @local %full to %piece of @u <forward>
+    plan.piece @local_gather %full to %piece of @u <forward>
     %1 = plan.record <forward>
     plan.wait %1 <forward> on gather
-    plan.all_gather @local %piece to %again of @u <forward> on gather
+    plan.all_gather @local_gather %piece to %again of @u <forward> on gather
     %2 = plan.record <forward> on gather
     plan.wait %2 <forward>
     plan.launch "mul.out"(%x, %again) -> %y <forward>
@@ -259,9 +259,9 @@ plan.module @pieces mesh ["shard" = 2, "local" = 2] device cpu strategy full_sha
 // The gather does not wait for the piece.
 // expected-error @below {{programs[0] (step).commands[4], AllGather on Gather: expected to read buffers[4] after commands[3], Piece on Compute, which writes bytes [640, 768), found no order between them}}
 plan.module @piece_race mesh ["shard" = 2, "local" = 2] device cpu strategy full_shard {
-  plan.communicator @all axes [0, 1]
-  plan.communicator @local axes [1]
-  plan.communicator @shard axes [0]
+  plan.communicator @all_gather axes [0, 1] on gather
+  plan.communicator @local_gather axes [1] on gather
+  plan.communicator @shard axes [0] on gather
   plan.unit @u shard [0, 1] replicate [] storage f32 reduce f32 layout <["w" : 64 at 0], numel = 64, padded = 64>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
   %x = plan.buffer input @step number 0 at 64 : tensor<64xf32>
@@ -271,11 +271,11 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device cpu strategy full
   %again = plan.buffer transient at 768 : tensor<64xf32>
   %y = plan.buffer transient at 1024 : tensor<64xf32>
   plan.program @step {
-    plan.all_gather @all %w to %full of @u <forward> on gather
+    plan.all_gather @all_gather %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
     plan.wait %0 <forward>
-    plan.piece @local %full to %piece of @u <forward>
-    plan.all_gather @local %piece to %again of @u <forward> on gather
+    plan.piece @local_gather %full to %piece of @u <forward>
+    plan.all_gather @local_gather %piece to %again of @u <forward> on gather
     %2 = plan.record <forward> on gather
     plan.wait %2 <forward>
     plan.launch "mul.out"(%x, %again) -> %y <forward>
@@ -288,14 +288,14 @@ plan.module @piece_race mesh ["shard" = 2, "local" = 2] device cpu strategy full
 // the gather makes is none that value numbers know.
 // expected-error-re @below {{cannot prove the plan: the end of program step: expected the loss of the model, the sum of x; found {{.*}}; commands[1], AllGather on Gather needs a gather of what all ranks know in the same way}}
 plan.module @own_pieces mesh ["shard" = 2] device cpu strategy full_shard {
-  plan.communicator @shard axes [0]
+  plan.communicator @shard_gather axes [0] on gather
   %x = plan.buffer input @step number 0 at 0 : tensor<64xf32>
   %loss = plan.buffer loss @step at 256 : tensor<f32>
   %piece = plan.buffer transient at 320 : tensor<32xf32>
   %again = plan.buffer transient at 512 : tensor<64xf32>
   plan.program @step {
-    plan.piece @shard %x to %piece <forward> on gather
-    plan.all_gather @shard %piece to %again <forward> on gather
+    plan.piece @shard_gather %x to %piece <forward> on gather
+    plan.all_gather @shard_gather %piece to %again <forward> on gather
     %0 = plan.record <forward> on gather
     plan.wait %0 <forward>
     plan.launch "sum.IntList_out"(%again, [], false) -> %loss <forward>

@@ -323,10 +323,21 @@ private:
               auto plan = op->getParentOfType<plan::ModuleOp>();
               OpBuilder builder =
                   OpBuilder::atBlockBegin(&plan.getBody().front());
-              plan::CommunicatorOp::create(builder, op->getLoc(), "mutant",
-                                           axes);
-              op->setAttr("communicator",
-                          FlatSymbolRefAttr::get(op->getContext(), "mutant"));
+              auto communicators =
+                  plan.getBody().getOps<plan::CommunicatorOp>();
+              auto old = plan.lookupSymbol<plan::CommunicatorOp>(
+                  op->getAttrOfType<FlatSymbolRefAttr>("communicator"));
+              auto found =
+                  llvm::find_if(communicators, [&](plan::CommunicatorOp other) {
+                    return other.getAxes() == ArrayRef(axes) &&
+                           other.getStream() == old.getStream();
+                  });
+              auto mutant = found != communicators.end()
+                                ? *found
+                                : plan::CommunicatorOp::create(
+                                      builder, op->getLoc(), "mutant", axes,
+                                      old.getStream());
+              op->setAttr("communicator", FlatSymbolRefAttr::get(mutant));
             });
       });
     if (auto divide = current->getAttrOfType<DivideAttr>("divide")) {

@@ -32,12 +32,11 @@ TEST(PlanCheck, RejectsBadHeaders) {
       rejectionAfter([](TestPlan &plan) { plan.persistentBytes = 4096; }),
       "small.plan: memory: expected a persistent region inside the device "
       "arena of 768 bytes, found 4096 bytes");
-  EXPECT_EQ(rejectionAfter(
-                [](TestPlan &plan) { plan.communicators[0].second = {0, 0}; }),
-            "small.plan: communicators[0] (shard): expected ascending axes, "
-            "found 0 after 0");
-  EXPECT_EQ(rejectionAfter(
-                [](TestPlan &plan) { plan.communicators[0].second = {1}; }),
+  EXPECT_EQ(
+      rejectionAfter([](TestPlan &plan) { plan.groups[0].second = {0, 0}; }),
+      "small.plan: communicators[0] (shard): expected ascending axes, "
+      "found 0 after 0");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.groups[0].second = {1}; }),
             "small.plan: communicators[0] (shard): expected mesh axis index "
             "below 1, found 1");
 }
@@ -368,7 +367,7 @@ TEST(PlanCheck, RejectsBadGroups) {
             "them");
   EXPECT_EQ(grouped([](auto &commands) { commands[1].role = Role::Backward; }),
             "small.plan: programs[1] (step).commands[1]: expected one kind, "
-            "communicator, stream and role in group 7, found two");
+            "communicator and role in group 7, found two");
 }
 
 // A mean over ranks divides, and by no more than there are; all else turns good
@@ -378,14 +377,9 @@ TEST(PlanCheck, RejectsBadDivisors) {
                    DType via = DType::F32) {
     return rejectionAfter([&](TestPlan &plan) {
       plan.mesh = {{"replica", ranks / 2}, {"shard", 2}};
-      plan.communicators = {{"shard", {1}}};
-      plan.on(Stream::Compute, Role::Backward);
-      plan.command(Step::AllReduce, [=](TestPlan::FBB &fbb) {
-        return CreateAllReduce(fbb, 0, 6, 6, none, pre, post, via);
-      });
-      std::string line =
-          describeCollective(Step::AllReduce, 32, DType::F32, "");
-      plan.programs.back().commands.back().line = {0, line};
+      plan.groups = {{"shard", {1}}};
+      plan.on(Stream::Compute, Role::Backward)
+          .allReduce(6, 6, none, pre, post, 0, via);
     });
   };
   std::string start = "small.plan: programs[1] (step).commands[15]: expected "
@@ -512,9 +506,21 @@ TEST(PlanCheck, RejectsBadCollectives) {
   EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 6, 0); }),
             "small.plan: programs[1] (step).commands[15]: expected 2 x 16 "
             "elements for the whole, found 8");
-  EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 5, 0, 1); }),
+  EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 5, 0, 9); }),
             "small.plan: programs[1] (step).commands[15]: expected "
-            "communicator index below 1, found 1");
+            "communicator index below 3, found 9");
+  EXPECT_EQ(collective([](TestPlan &plan) {
+              plan.on(Stream::Reduce, Role::Backward)
+                  .command(Step::AllGather, [](TestPlan::FBB &fbb) {
+                    return CreateAllGather(fbb, 0, 0, 5, 0);
+                  });
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected "
+            "communicators[0] (shard)'s stream, Gather, found Reduce");
+  EXPECT_EQ(rejectionAfter(
+                [](TestPlan &plan) { plan.groups.push_back({"other", {0}}); }),
+            "small.plan: communicators[1] (other): expected other axes or "
+            "another stream than earlier ones have, found Gather");
   EXPECT_EQ(collective([](TestPlan &plan) { plan.allGather(0, 5, 9); }),
             "small.plan: programs[1] (step).commands[15]: expected unit index "
             "below 1, found 9");
@@ -552,7 +558,7 @@ TEST(PlanCheck, RejectsBadCollectives) {
   auto small = [](auto add) {
     return rejectionAfter([=](TestPlan &plan) {
       plan.mesh = {{"shard", 2}, {"local", 1}};
-      plan.communicators.push_back({"local", {1}});
+      plan.groups.push_back({"local", {1}});
       TestPlan::Buffer part;
       part.sizes = {8};
       part.offset = plan.buffers[8].offset;
@@ -571,13 +577,14 @@ TEST(PlanCheck, RejectsBadCollectives) {
             }),
             "small.plan: programs[1] (step).commands[15]: expected 32 elements "
             "of unit u for the whole, found 8");
-  EXPECT_EQ(rejectionAfter(
-                [](TestPlan &plan) { plan.digest = {"0123456789abcdef"}; }),
-            "small.plan: digest[0]: expected 0798b3a94427075a, found "
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              plan.digest = {"0123456789abcdef", "", ""};
+            }),
+            "small.plan: digest[0]: expected 142ec7ae83e652e6, found "
             "0123456789abcdef");
   EXPECT_EQ(
       rejectionAfter([](TestPlan &plan) { plan.digest.emplace(); }),
-      "small.plan: digest: expected one entry for each of 1 communicators, "
+      "small.plan: digest: expected one entry for each of 3 communicators, "
       "found 0");
 }
 

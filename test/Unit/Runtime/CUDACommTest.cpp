@@ -37,17 +37,21 @@ struct Rank {
 
 class Ranks {
 public:
-  Ranks(FakeCuda &fake, unsigned count)
+  Ranks(FakeCuda &fake, unsigned count, Stream stream = Stream::Gather)
       : fake(fake), world(count), ranks(count) {
-    std::vector<unsigned> members;
     for (unsigned r = 0; r != count; ++r)
       members.push_back(r);
     run([&](Rank &rank) {
       rank.device = std::make_unique<CUDADevice>(fake.api, rank.rank);
       rank.memory = reinterpret_cast<float *>(
           rank.device->allocate(Space::Device, 65536));
-      rank.comm = world.openComm(0, {members, rank.rank}, *rank.device);
+      rank.comm = open(rank, 0, stream);
     });
+  }
+
+  std::unique_ptr<Comm> open(Rank &rank, unsigned communicator, Stream stream) {
+    return world.openComm(communicator, {members, rank.rank, stream},
+                          *rank.device);
   }
 
   /// Runs the body on a thread per rank; the first error wins.
@@ -76,12 +80,12 @@ public:
 
   FakeCuda &fake;
   LocalCUDAWorld world;
+  std::vector<unsigned> members;
   std::vector<Rank> ranks;
 };
 
 Collective gather(const Rank &rank, std::size_t count, bool isStable = false) {
   return {.kind = Collective::Kind::AllGather,
-          .stream = Stream::Gather,
           .source = rank.at(0),
           .target = rank.at(1024),
           .count = count,
@@ -143,10 +147,9 @@ TEST(CUDAComm, GatherLeavesAPieceThatIsInPlace) {
 
 TEST(CUDAComm, ReduceScatterSumsItsSlice) {
   FakeCuda fake;
-  Ranks ranks(fake, 2);
+  Ranks ranks(fake, 2, Stream::Reduce);
   ranks.run([&](Rank &rank) {
     Collective c{.kind = Collective::Kind::ReduceScatter,
-                 .stream = Stream::Reduce,
                  .source = rank.at(0),
                  .target = rank.at(1024),
                  .count = 8};
@@ -163,10 +166,9 @@ TEST(CUDAComm, ReduceScatterSumsItsSlice) {
 
 TEST(CUDAComm, AllReduceSumsASliceAndFetchesTheOthers) {
   FakeCuda fake;
-  Ranks ranks(fake, 2);
+  Ranks ranks(fake, 2, Stream::AllReduce);
   ranks.run([&](Rank &rank) {
     Collective c{.kind = Collective::Kind::AllReduce,
-                 .stream = Stream::AllReduce,
                  .source = rank.at(0),
                  .target = rank.at(0),
                  .count = 100};
@@ -263,22 +265,25 @@ void runSteps(unsigned count, unsigned seed) {
   Ranks ranks(fake, count);
   std::vector<std::vector<float>> seen(count);
   enum { Gather, Scatter, Reduce };
+  const Stream streams[] = {Stream::Gather, Stream::Reduce, Stream::AllReduce};
+  std::vector<std::array<std::unique_ptr<Comm>, 3>> comms(count);
   ranks.run([&](Rank &rank) {
     std::vector<Collective> list(3);
     list[Gather] = gather(rank, n);
     list[Scatter] = {.kind = Collective::Kind::ReduceScatter,
-                     .stream = Stream::Reduce,
                      .source = rank.at(2048),
                      .target = rank.at(3072),
                      .count = n,
                      .pre = 2,
                      .post = 4};
     list[Reduce] = {.kind = Collective::Kind::AllReduce,
-                    .stream = Stream::AllReduce,
                     .source = rank.at(4096),
                     .target = rank.at(rank.rank % 2 ? 4096 : 5120),
                     .count = n};
-    rank.comm->prepare(list);
+    for (unsigned i = 0; i != 3; ++i) {
+      comms[rank.rank][i] = ranks.open(rank, 1 + i, streams[i]);
+      comms[rank.rank][i]->prepare(std::span(&list[i], 1));
+    }
     rank.device->programEvents(0, 6);
   });
   for (unsigned step = 1; step != 4; ++step)
@@ -294,12 +299,10 @@ void runSteps(unsigned count, unsigned seed) {
       write(0, n, value);
       write(2048, n * count, value);
       write(4096, n, value);
-      const Stream streams[] = {Stream::Gather, Stream::Reduce,
-                                Stream::AllReduce};
       for (unsigned i = 0; i != 3; ++i) {
         device.record(Stream::Compute, 0, i);
         device.wait(streams[i], 0, i);
-        rank.comm->run(i, 1);
+        comms[rank.rank][i]->run(0, 1);
         device.record(streams[i], 0, 3 + i);
       }
       for (unsigned i = 0; i != 3; ++i) {
@@ -313,7 +316,7 @@ void runSteps(unsigned count, unsigned seed) {
         });
       }
       for (unsigned i = 0; i != 3; ++i)
-        rank.comm->drain(i, 1);
+        comms[rank.rank][i]->drain(0, 1);
       write(0, n, NAN);
       write(2048, n * count, NAN);
       write(4096, n, NAN);

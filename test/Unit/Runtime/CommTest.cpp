@@ -227,6 +227,35 @@ failToMeet(std::chrono::milliseconds timeout,
   return {said[0], said[2]};
 }
 
+// Rank 0 starts with the one, rank 1 with the other: each waits for its peer,
+// and for nothing else.
+TEST(Local, CommunicatorsOfOneGroupDoNotBlockEachOther) {
+  constexpr unsigned ranks = 2, times = 20;
+  LocalWorld world(2 * ranks);
+  std::vector<float> ones(2 * ranks, 1), sums(2 * ranks);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (unsigned i = 0; i != 2 * ranks; ++i) {
+    comms.push_back(world.openComm(i % 2, everyone(ranks, i / 2)));
+    Collective reduce{.kind = Kind::AllReduce,
+                      .source = bytes(ones) + i * sizeof(float),
+                      .target = bytes(sums) + i * sizeof(float),
+                      .count = 1};
+    comms.back()->prepare(std::span(&reduce, 1));
+  }
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i != 2 * ranks; ++i)
+    threads.emplace_back([&, i] {
+      for (unsigned step = 0; step != times; ++step) {
+        if (i / 2 != (i + step) % 2)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        comms[i]->run(0, 1);
+      }
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  EXPECT_EQ(sums, std::vector<float>(2 * ranks, ranks));
+}
+
 TEST(Local, AbortEndsEveryWait) {
   auto begin = std::chrono::steady_clock::now();
   auto said = failToMeet(defaultTimeout, [](LocalWorld &world) {

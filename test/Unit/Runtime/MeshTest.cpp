@@ -11,7 +11,7 @@ using testing::ElementsAre;
 TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   test::TestPlan plan;
   plan.mesh = {{"replica", 2}, {"shard", 3}};
-  plan.communicators = {{"shard", {1}}, {"replica", {0}}, {"all", {0, 1}}};
+  plan.groups = {{"shard", {1}}, {"replica", {0}}, {"all", {0, 1}}};
   std::vector<std::uint8_t> bytes = plan.flatbuffer();
   const planfile::Plan &p = *planfile::GetPlan(bytes.data());
   EXPECT_EQ(planfile::getRankCount(p), 6u);
@@ -28,7 +28,7 @@ TEST(Mesh, GroupsOfATwoDimensionalMesh) {
 TEST(Mesh, ShardsAreThoseOfAllRanks) {
   test::TestPlan plan = test::makeSmallPlan(4);
   plan.mesh = {{"shard", 2}, {"local", 2}};
-  plan.communicators = {{"all", {0, 1}}, {"local", {1}}};
+  plan.groups = {{"all", {0, 1}}, {"local", {1}}};
   plan.on(planfile::Stream::Gather, planfile::Role::Backward)
       .allGather(0, 5, 0, 1);
   std::vector<std::uint8_t> bytes = plan.flatbuffer();

@@ -128,7 +128,7 @@ class OneLaunch {
 public:
   OneLaunch() {
     plan.mesh = {{"shard", 1}};
-    plan.communicators = {{"shard", {0}}};
+    plan.groups = {{"shard", {0}}};
     plan.programs = {{"step", {}, 0}};
     plan.on(planfile::Stream::Compute, planfile::Role::Forward);
     plan.deviceBytes = page;

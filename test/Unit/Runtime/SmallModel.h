@@ -42,7 +42,7 @@ inline void load(Session &session) {
 inline TestPlan makeHybridPlan() {
   TestPlan plan = makeSmallPlan(2);
   plan.mesh = {{"replica", 2}, {"shard", 2}};
-  plan.communicators = {{"shard", {1}}, {"replica", {0}}};
+  plan.groups = {{"shard", {1}}, {"replica", {0}}};
   std::uint32_t loss = 0;
   while (plan.buffers[loss].role != planfile::BufferRole::Loss)
     ++loss;

@@ -3,6 +3,7 @@
 #include "TestPlan.h"
 
 #include <algorithm>
+#include <optional>
 
 using namespace fsdp;
 using namespace fsdp::planfile;
@@ -100,18 +101,51 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
                       unit.shards, parameters, unit.shard, unit.gradient,
                       fbb.CreateVector(axes[0]), fbb.CreateVector(axes[1]));
   });
+  struct Communicator {
+    uint32_t group;
+    std::optional<Stream> stream;
+  };
+  std::vector<Communicator> communicators;
+  for (uint32_t i = 0; i != groups.size(); ++i)
+    communicators.push_back({i, {}});
+  // Of no group: what nobody has.
+  auto getCommunicator = [&](uint32_t group, Stream stream) {
+    if (group >= groups.size())
+      return group;
+    for (uint32_t i = 0; i != communicators.size(); ++i)
+      if (communicators[i].group == group &&
+          communicators[i].stream.value_or(stream) == stream) {
+        communicators[i].stream = stream;
+        return i;
+      }
+    communicators.push_back({group, stream});
+    return static_cast<uint32_t>(communicators.size() - 1);
+  };
+  for (const Program &program : programs)
+    for (const Command &command : program.commands)
+      if (command.line)
+        getCommunicator(command.line->first, command.stream);
+  uint32_t place = 0;
   auto communicatorsOffset =
-      makeTables(fbb, communicators, [&](const auto &communicator) {
-        return CreateCommunicator(fbb, text(communicator.first),
-                                  fbb.CreateVector(communicator.second));
+      makeTables(fbb, communicators, [&](const Communicator &communicator) {
+        const auto &[name, axes] = groups[communicator.group];
+        Stream stream = communicator.stream.value_or(Stream::Gather);
+        bool isFirst = place++ < groups.size();
+        return CreateCommunicator(
+            fbb, text(isFirst ? name : name + "_" + EnumNameStream(stream)),
+            fbb.CreateVector(axes), stream);
       });
   std::vector<std::vector<std::string>> sequences(communicators.size());
   auto programsOffset = makeTables(fbb, programs, [&](const Program &program) {
     auto commands =
         makeTables(fbb, program.commands, [&](const Command &command) {
-          if (command.line && command.line->first < sequences.size())
-            sequences[command.line->first].push_back(command.line->second);
-          auto step = command.make(fbb);
+          uint32_t communicator = 0;
+          if (command.line) {
+            communicator = getCommunicator(command.line->first, command.stream);
+            if (communicator < sequences.size())
+              sequences[communicator].push_back(command.line->second);
+          }
+          auto step = command.make(fbb, static_cast<uint8_t>(communicator));
           return CreateCommand(fbb, command.stream, command.role, command.type,
                                step, text(command.node), none, command.group);
         });
@@ -179,7 +213,7 @@ static void addForward(TestPlan &plan, Gathered unit, uint32_t x, uint32_t y,
 TestPlan test::makeSmallPlan(uint32_t ranks) {
   TestPlan plan;
   plan.mesh = {{"shard", ranks}};
-  plan.communicators = {{"shard", {0}}};
+  plan.groups = {{"shard", {0}}};
 
   uint64_t used = 0;
   auto place = [&](TestPlan::Buffer buffer) {

@@ -59,9 +59,10 @@ public:
     planfile::Stream stream;
     planfile::Role role;
     planfile::Step type;
-    std::function<flatbuffers::Offset<void>(FBB &)> make;
+    // `communicator`: of collectives.
+    std::function<flatbuffers::Offset<void>(FBB &, uint8_t communicator)> make;
     std::string node;
-    // A collective's place in its communicator's sequence.
+    // Of collectives: an index of `groups`, and a line of the sequence.
     std::optional<std::pair<uint32_t, std::string>> line;
     uint32_t group = planfile::none; // issued together
   };
@@ -84,7 +85,9 @@ public:
   std::vector<Constant> constants;
   std::vector<Buffer> buffers;
   std::vector<Unit> units;
-  std::vector<std::pair<std::string, std::vector<uint32_t>>> communicators;
+  /// Names and axes. Each is a communicator, of the stream that uses it first;
+  /// after these are those of other streams.
+  std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
   std::vector<Program> programs;
   std::vector<planfile::Reuse> reuse;
   std::optional<std::vector<std::string>> digest; // computed if absent
@@ -159,7 +162,7 @@ public:
         {stream,
          role,
          type,
-         [make](FBB &fbb) { return make(fbb).Union(); },
+         [make](FBB &fbb, uint8_t) { return make(fbb).Union(); },
          std::move(node),
          {},
          planfile::none});
@@ -177,25 +180,30 @@ public:
         std::move(node));
   }
   void allGather(uint32_t source, uint32_t target, uint32_t unit,
-                 uint8_t communicator = 0) {
-    command(planfile::Step::AllGather, [=](FBB &fbb) {
-      return planfile::CreateAllGather(fbb, communicator, source, target, unit);
-    }).line = line(planfile::Step::AllGather, communicator, source, unit);
+                 uint8_t group = 0) {
+    collective(planfile::Step::AllGather, source, unit, group,
+               [=](FBB &fbb, uint8_t communicator) {
+                 return planfile::CreateAllGather(fbb, communicator, source,
+                                                  target, unit);
+               });
   }
   void reduceScatter(uint32_t source, uint32_t target, uint32_t unit,
-                     double pre, double post, uint8_t communicator = 0) {
-    command(planfile::Step::ReduceScatter, [=](FBB &fbb) {
-      return planfile::CreateReduceScatter(fbb, communicator, source, target,
-                                           unit, pre, post,
-                                           planfile::DType::F32);
-    }).line = line(planfile::Step::ReduceScatter, communicator, source, unit);
+                     double pre, double post, uint8_t group = 0) {
+    collective(planfile::Step::ReduceScatter, source, unit, group,
+               [=](FBB &fbb, uint8_t communicator) {
+                 return planfile::CreateReduceScatter(fbb, communicator, source,
+                                                      target, unit, pre, post,
+                                                      planfile::DType::F32);
+               });
   }
   void allReduce(uint32_t source, uint32_t target, uint32_t unit, double pre,
-                 double post, uint8_t communicator = 0) {
-    command(planfile::Step::AllReduce, [=](FBB &fbb) {
-      return planfile::CreateAllReduce(fbb, communicator, source, target, unit,
-                                       pre, post, planfile::DType::F32);
-    }).line = line(planfile::Step::AllReduce, communicator, source, unit);
+                 double post, uint8_t group = 0,
+                 planfile::DType via = planfile::DType::F32) {
+    collective(planfile::Step::AllReduce, source, unit, group,
+               [=](FBB &fbb, uint8_t communicator) {
+                 return planfile::CreateAllReduce(fbb, communicator, source,
+                                                  target, unit, pre, post, via);
+               });
   }
   void adamW(uint32_t unit, uint32_t expAvg, uint32_t expAvgSq,
              std::vector<planfile::Interval> intervals) {
@@ -240,14 +248,22 @@ public:
   }
 
 private:
-  std::pair<uint32_t, std::string> line(planfile::Step kind,
-                                        uint32_t communicator, uint32_t source,
-                                        uint32_t unit) const {
+  template <typename Make>
+  void collective(planfile::Step kind, uint32_t source, uint32_t unit,
+                  uint8_t group, Make make) {
     const Buffer &buffer = buffers[source];
-    return {communicator,
-            planfile::describeCollective(kind, buffer.numBytes(), buffer.dtype,
-                                         unit < units.size() ? units[unit].name
-                                                             : std::string())};
+    programs.back().commands.push_back(
+        {stream,
+         role,
+         kind,
+         [make](FBB &fbb, uint8_t communicator) {
+           return make(fbb, communicator).Union();
+         },
+         "",
+         {{group, planfile::describeCollective(
+                      kind, buffer.numBytes(), buffer.dtype,
+                      unit < units.size() ? units[unit].name : std::string())}},
+         planfile::none});
   }
 
   planfile::Stream stream = planfile::Stream::Compute;

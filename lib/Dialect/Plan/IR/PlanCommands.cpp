@@ -121,7 +121,8 @@ LogicalResult LaunchOp::verify() {
 // Collectives and updates
 //===----------------------------------------------------------------------===//
 
-/// The communicator and the unit exist; the size of a group.
+/// The communicator and the unit exist, and a collective is on the
+/// communicator's stream; the size of a group.
 static FailureOr<int64_t> verifyGroup(Operation *op,
                                       SymbolTableCollection &symbols,
                                       FlatSymbolRefAttr communicator,
@@ -131,6 +132,12 @@ static FailureOr<int64_t> verifyGroup(Operation *op,
   if (!group)
     return op->emitOpError("C1: expected a communicator called '")
            << communicator.getValue() << "', found none";
+  Stream stream = cast<CommandOpInterface>(op).getStream();
+  if (!isa<PieceOp>(op) && stream != group.getStream())
+    return op->emitOpError("C1: expected the stream of communicator '")
+           << communicator.getValue() << "', "
+           << stringifyStream(group.getStream()) << ", found "
+           << stringifyStream(stream);
   if (unit && !symbols.lookupNearestSymbolFrom<UnitOp>(op, unit))
     return op->emitOpError("C1: expected a unit called '")
            << unit.getValue() << "', found none";

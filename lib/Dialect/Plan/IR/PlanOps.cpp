@@ -62,6 +62,11 @@ LogicalResult ModuleOp::verify() {
       return emitOpError("C2: expected axes of positive sizes, and less than "
                          "2^31 ranks, got ")
              << axis;
+  DenseSet<std::pair<Attribute, Attribute>> communicators;
+  for (auto op : getBody().front().getOps<CommunicatorOp>())
+    if (!communicators.insert({op.getAxesAttr(), op.getStreamAttr()}).second)
+      return op.emitOpError("C3: expected other axes or another stream than "
+                            "those of an earlier communicator");
   for (Operation &op : getBody().front())
     if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp, MeaningOp>(
             op))

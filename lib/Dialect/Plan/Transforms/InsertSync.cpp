@@ -2,8 +2,9 @@
 //
 // Events for every dependence between streams, by vector clocks: what a stream
 // has waited for, and what that had waited for, need not be waited for again.
-// Collectives of two communicators that share ranks depend on each other as
-// well: one rank might start with the one, another rank with the other.
+// Collectives over different axes that share ranks depend on each other as
+// well: one rank might start with the one, another rank with the other. Those
+// over the same axes on two streams are kept apart by the backend (Comm.h).
 //
 // The forward also runs alone, to evaluate, and forward and backward without
 // the update. They get their events first, as if there were nothing else: a

@@ -356,7 +356,7 @@ def VerifyOrderPass : Pass<"fsdp-verify-order", "::mlir::ModuleOp"> {
     The block is the order of issue. All ranks take the same way to a collective:
     no control around it depends on what may differ from rank to rank. Launches of
     a bucket stand next to each other, and are of one operation, communicator and
-    phase; copied ones, of one element type. Collectives of two communicators whose groups have two ranks or more in
+    phase; copied ones, of one element type. Collectives over different axes whose groups have two ranks or more in
     common start in the order of the block as well: `--plan-insert-sync` has them
     wait for each other.
 

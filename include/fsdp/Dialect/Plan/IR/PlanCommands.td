@@ -66,7 +66,7 @@ class Plan_Move<string mnemonic, list<Trait> traits = []> : Plan_Command<mnemoni
 }
 
 // Collectives with the same `group` are issued together, in one call: they stand
-// next to each other, and are of one operation, communicator, stream and role.
+// next to each other, and are of one operation, communicator and role.
 // None of them starts before all may, and none is done before all are.
 defvar Plan_Group = (ins OptionalAttr<ConfinedAttr<I64Attr, [
     IntNonNegative, IntMaxValue<4294967294>]>>:$group);
@@ -80,13 +80,14 @@ def Plan_AllGatherOp : Plan_Collective<"all_gather"> {
     Example:
 
     ```mlir
-    plan.all_gather @shard %h0 to %full of @h.0 group 0 <forward> on gather
-    plan.all_gather @shard %h1 to %other of @h.1 group 0 <forward> on gather
+    plan.all_gather @shard_gather %h0 to %full of @h.0 group 0 <forward> on gather
+    plan.all_gather @shard_gather %h1 to %other of @h.1 group 0 <forward> on gather
     ```
 
     **Constraints**:
 
-    * C1: the communicator and the unit exist.
+    * C1: the communicator and the unit exist, and the command is on the
+      communicator's stream.
     * C2: the target has the source's element type and as many times its
       elements as there are ranks in a group.
   }];
@@ -107,7 +108,7 @@ def Plan_PieceOp : Plan_Collective<"piece"> {
     Example:
 
     ```mlir
-    plan.piece @local %full to %piece of @h.0 <forward>
+    plan.piece @local_gather %full to %piece of @h.0 <forward>
     ```
 
     **Constraints**:
@@ -142,12 +143,13 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
     Example:
 
     ```mlir
-    plan.reduce_scatter @shard divide <pre = 2, post = 1> via f32 %flat to %g of @h.0 <backward> on reduce
+    plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %flat to %g of @h.0 <backward> on reduce
     ```
 
     **Constraints**:
 
-    * C1: the communicator and the unit exist.
+    * C1: the communicator and the unit exist, and the command is on the
+      communicator's stream.
     * C2: the source has as many times the target's elements as there are ranks
       in a group.
   }];
@@ -162,12 +164,13 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
     Example:
 
     ```mlir
-    plan.all_reduce @all divide <pre = 2, post = 1> via f32 %local to %loss for loss <forward> on all_reduce
+    plan.all_reduce @all_all_reduce divide <pre = 2, post = 1> via f32 %local to %loss for loss <forward> on all_reduce
     ```
 
     **Constraints**:
 
-    * C1: the communicator and the unit exist.
+    * C1: the communicator and the unit exist, and the command is on the
+      communicator's stream.
     * C2: the target has as many elements as the source.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,

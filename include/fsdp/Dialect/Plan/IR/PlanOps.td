@@ -33,7 +33,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
 
     ```mlir
     plan.module @step mesh ["shard" = 2] device cpu strategy full_shard {
-      plan.communicator @shard axes [0]
+      plan.communicator @shard axes [0] on gather
       plan.unit @wte shard [0] replicate [] storage f32 reduce f32
           layout <["wte" : 4x2 at 0], numel = 8, padded = 8>
       %shard = plan.buffer shard @wte at 0 : tensor<4xf32>
@@ -49,6 +49,7 @@ def Plan_ModuleOp : Plan_Op<"module", [
     * C1: the body holds only the tables and programs of this dialect.
     * C2: the axes of the mesh have positive sizes; their product, the number of
       ranks, is less than 2^31.
+    * C3: no two communicators have the same axes and stream.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, ATen_DeviceAttr:$device,
@@ -70,12 +71,15 @@ def Plan_CommunicatorOp : Plan_Op<"communicator", [Symbol, HasParent<"ModuleOp">
   let summary = "groups of ranks with one order of collectives";
   let description = [{
     The ranks of a group agree in all coordinates of the mesh but those of the
-    listed axes.
+    listed axes. All collectives of a communicator are on its stream, so they
+    have one order; an all-gather and a reduce-scatter over the same ranks are
+    of two communicators, and overlap.
 
     Example:
 
     ```mlir
-    plan.communicator @shard axes [1]
+    plan.communicator @shard_gather axes [1] on gather
+    plan.communicator @shard_reduce axes [1] on reduce
     ```
 
     **Constraints**:
@@ -83,8 +87,8 @@ def Plan_CommunicatorOp : Plan_Op<"communicator", [Symbol, HasParent<"ModuleOp">
     * C1: every axis is an index into the mesh, and there is at least one; they
       ascend.
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, DenseI64ArrayAttr:$axes);
-  let assemblyFormat = "$sym_name `axes` $axes attr-dict";
+  let arguments = (ins SymbolNameAttr:$sym_name, DenseI64ArrayAttr:$axes, Plan_StreamAttr:$stream);
+  let assemblyFormat = "$sym_name `axes` $axes `on` `` $stream attr-dict";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// How many ranks are in a group.

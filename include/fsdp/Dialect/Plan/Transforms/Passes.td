@@ -14,8 +14,8 @@ def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
   let description = [{
     A command that reads what another stream writes, writes what another stream
     reads or writes, or writes into a place that another stream has used, waits
-    for an event of that stream; so does a collective for those of communicators
-    that share ranks with its own. Waits that follow from earlier ones are left
+    for an event of that stream; so does a collective for those over other axes
+    whose groups share two ranks or more with its own. Waits that follow from earlier ones are left
     out; those of the forward from its own, since it also runs alone. All streams are joined before and after a program.
 
     Before: every buffer has a place. After: the same, with `plan.record` and
