@@ -20,6 +20,24 @@ bool isLaunch(Operation *op) {
   return streamed && streamed.getStream() != Stream::Compute;
 }
 
+namespace {
+/// The names of decisions, interned: every operation is asked for them.
+struct Names {
+  explicit Names(Block &block)
+      : issue(StringAttr::get(block.getParentOp()->getContext(),
+                              FSDPDialect::getIssueAttrName())),
+        after(StringAttr::get(block.getParentOp()->getContext(),
+                              FSDPDialect::getAfterAttrName())) {}
+
+  static void remove(Operation *op, StringAttr name) {
+    if (op->getDiscardableAttr(name))
+      op->removeDiscardableAttr(name);
+  }
+
+  StringAttr issue, after;
+};
+} // namespace
+
 static bool mayMove(Operation *op) {
   return isLaunch(op) || isa<AsyncWaitOp>(op);
 }
@@ -29,18 +47,19 @@ FailureOr<IssueOrder> IssueOrder::read(Block &block) {
   if (failed(order.readPlaces()))
     return failure();
   order.index();
-  if (failed(order.readAfter()) || failed(order.check()))
+  if (failed(order.readAfter()) || (!order.isOwn() && failed(order.check())))
     return failure();
   return order;
 }
 
 LogicalResult IssueOrder::readPlaces() {
-  StringRef name = FSDPDialect::getIssueAttrName();
+  Names names(*block);
   SmallVector<Operation *, 0> slots(
       llvm::range_size(block->without_terminator()));
   SmallVector<Operation *, 0> others;
   for (Operation &op : block->without_terminator()) {
-    auto place = op.getAttrOfType<IntegerAttr>(name);
+    auto place =
+        dyn_cast_or_null<IntegerAttr>(op.getDiscardableAttr(names.issue));
     if (!place) {
       others.push_back(&op);
       continue;
@@ -69,10 +88,11 @@ LogicalResult IssueOrder::readPlaces() {
 }
 
 LogicalResult IssueOrder::readAfter() {
+  Names names(*block);
   SmallVector<Operation *, 0> byPlace(operations.begin(), operations.end());
   for (Operation *op : byPlace) {
-    auto places =
-        op->getAttrOfType<DenseI64ArrayAttr>(FSDPDialect::getAfterAttrName());
+    auto places = dyn_cast_or_null<DenseI64ArrayAttr>(
+        op->getDiscardableAttr(names.after));
     if (!places)
       continue;
     if (!isa<AsyncUnshardOp>(op))
@@ -127,64 +147,82 @@ ArrayRef<Operation *> IssueOrder::getAfter(Operation *launch) const {
   return found == after.end() ? ArrayRef<Operation *>() : found->second;
 }
 
+bool IssueOrder::isOwn() const {
+  return after.empty() &&
+         llvm::equal(operations, llvm::make_pointer_range(*block));
+}
+
 void IssueOrder::write() const {
   Builder builder(block->getParentOp()->getContext());
-  auto issue = builder.getStringAttr(FSDPDialect::getIssueAttrName());
-  auto starts = builder.getStringAttr(FSDPDialect::getAfterAttrName());
-  bool isOwn = after.empty() &&
-               llvm::equal(operations, llvm::make_pointer_range(*block));
+  Names names(*block);
+  bool isDecided = !isOwn();
   for (auto [place, op] : llvm::enumerate(operations)) {
-    if (isOwn || !mayMove(op))
-      op->removeAttr(issue);
+    if (!isDecided || !mayMove(op))
+      Names::remove(op, names.issue);
     else
-      op->setAttr(issue, builder.getI64IntegerAttr(place));
-    op->removeAttr(starts);
+      op->setDiscardableAttr(names.issue, builder.getI64IntegerAttr(place));
+    Names::remove(op, names.after);
   }
   for (const auto &[launch, reshards] : after)
-    launch->setAttr(starts, builder.getDenseI64ArrayAttr(llvm::map_to_vector(
-                                reshards, [&](Operation *reshard) {
-                                  return int64_t(getNumber(reshard));
-                                })));
+    launch->setDiscardableAttr(
+        names.after, builder.getDenseI64ArrayAttr(
+                         llvm::map_to_vector(reshards, [&](Operation *reshard) {
+                           return int64_t(getNumber(reshard));
+                         })));
 }
 
 LogicalResult IssueOrder::check() const {
+  auto reject = [&](Operation *user, Operation *producer) -> LogicalResult {
+    if (producer->getBlock() != block || user->getBlock() != block ||
+        isBefore(producer, user))
+      return success();
+    InFlightDiagnostic diag =
+        user->emitError("is scheduled before what it needs");
+    diag.attachNote(producer->getLoc()) << "made here";
+    return diag;
+  };
+  // All others have kept their order.
   for (Operation *op : operations) {
+    if (!mayMove(op))
+      continue;
     SmallVector<Operation *> needed = llvm::to_vector(getAfter(op));
     for (Value operand : op->getOperands())
       if (Operation *producer = operand.getDefiningOp())
         needed.push_back(producer);
-    for (Operation *producer : needed) {
-      if (producer->getBlock() != block || isBefore(producer, op))
-        continue;
-      InFlightDiagnostic diag =
-          op->emitError("is scheduled before what it needs");
-      diag.attachNote(producer->getLoc()) << "made here";
-      return diag;
-    }
+    for (Operation *producer : needed)
+      if (failed(reject(op, producer)))
+        return failure();
+    for (Operation *user : op->getUsers())
+      if (failed(reject(user, op)))
+        return failure();
   }
   return success();
 }
 
 LogicalResult checkApplied(Block &block) {
+  Names names(block);
   for (Operation &op : block)
-    for (StringRef name :
-         {FSDPDialect::getIssueAttrName(), FSDPDialect::getAfterAttrName()})
-      if (op.hasAttr(name))
+    for (StringAttr name : {names.issue, names.after})
+      if (op.getDiscardableAttr(name))
         return op.emitError("expected the schedule to be applied with "
                             "--fsdp-apply-schedule, found '")
-               << name << "'";
+               << name.getValue() << "'";
   return success();
 }
 
 void IssueOrder::apply() {
+  Names names(*block);
+  auto next = block->begin();
   for (Operation *op : operations) {
-    if (op != block->getTerminator())
-      op->moveBefore(block->getTerminator());
+    if (op == &*next)
+      ++next;
+    else
+      op->moveBefore(&*next);
     for (Operation *reshard : getAfter(op))
       cast<AsyncUnshardOp>(op).getAfterMutable().append(
           cast<AsyncReshardOp>(reshard).getFreed());
-    op->removeAttr(FSDPDialect::getIssueAttrName());
-    op->removeAttr(FSDPDialect::getAfterAttrName());
+    Names::remove(op, names.issue);
+    Names::remove(op, names.after);
   }
 }
 

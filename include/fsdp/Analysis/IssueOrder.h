@@ -61,6 +61,8 @@ private:
   mlir::LogicalResult readAfter();
   /// That no operation stands before what it needs.
   mlir::LogicalResult check() const;
+  /// True if nothing was decided: the order is the block's.
+  bool isOwn() const;
   void index();
   unsigned getNumber(mlir::Operation *op) const;
 
