@@ -503,6 +503,16 @@ static constexpr std::string_view fuzzed[] = {
     "zeros_like",
 };
 
+template <size_t size>
+static constexpr bool isSorted(const std::string_view (&names)[size]) {
+  for (size_t i = 1; i != size; ++i)
+    if (names[i - 1] >= names[i])
+      return false;
+  return true;
+}
+static_assert(isSorted(guarded) && isSorted(fuzzed),
+              "the names of each list stand in alphabetical order");
+
 template <typename Table>
 static bool contains(const Table &table, std::string_view name) {
   return std::binary_search(std::begin(table), std::end(table), name);

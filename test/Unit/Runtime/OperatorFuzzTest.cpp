@@ -484,7 +484,10 @@ TEST(OperatorFuzz, StaysInItsTensorsMemory) {
     std::erase_if(operators.all, [&](const archive::OpFacts *facts) {
       return facts->name != only;
     });
-  ASSERT_FALSE(operators.all.empty());
+  ASSERT_FALSE(operators.all.empty())
+      << "expected the name of an overload with a call in operator_calls.jsonl "
+         "that a plan may run, found "
+      << only;
   auto *progress = static_cast<Progress *>(
       mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
            MAP_SHARED | MAP_ANONYMOUS, -1, 0));
