@@ -76,9 +76,7 @@ private:
   void forward(Value from, Value to) { numbers[to] = numbers.lookup(from); }
 
   // State.
-  LogicalResult update(Operation *op, FlatSymbolRefAttr unit,
-                       ArrayRef<int64_t> intervals,
-                       ArrayRef<std::pair<StringRef, std::pair<Value, Value>>>);
+  LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
 
   // Comparison.
@@ -258,22 +256,7 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
             .Case<AllReduceOp, AsyncAllReduceOp>([&](auto op) {
               return reduce(op, op.getUnitAttr(), op.getMeshAttr());
             })
-            .Case([&](AdamWOp op) {
-              return update(op, op.getUnitAttr(), op.getIntervals(),
-                            {{StateAttr::getParameterKind(),
-                              {op.getParameter(), op.getNewParameter()}},
-                             {StateAttr::getExpAvgKind(),
-                              {op.getExpAvg(), op.getNewExpAvg()}},
-                             {StateAttr::getExpAvgSqKind(),
-                              {op.getExpAvgSq(), op.getNewExpAvgSq()}}});
-            })
-            .Case([&](SGDOp op) {
-              return update(op, op.getUnitAttr(), op.getIntervals(),
-                            {{StateAttr::getParameterKind(),
-                              {op.getParameter(), op.getNewParameter()}},
-                             {StateAttr::getMomentumKind(),
-                              {op.getMomentum(), op.getNewMomentum()}}});
-            })
+            .Case([&](UpdateOpInterface op) { return numberUpdate(op); })
             .Default([&](Operation *op) {
               numberOther(*op, effects);
               return success();
@@ -429,15 +412,10 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
 // State
 //===----------------------------------------------------------------------===//
 
-/// An update of states of a unit, from old values to new ones.
-LogicalResult Equivalence::update(
-    Operation *op, FlatSymbolRefAttr unit, ArrayRef<int64_t> intervals,
-    ArrayRef<std::pair<StringRef, std::pair<Value, Value>>> changes) {
+LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
   MLIRContext *context = op->getContext();
-  for (auto [kind, values] : changes) {
-    auto [before, after] = values;
-    if (!before)
-      continue;
+  FlatSymbolRefAttr unit = op.getUnitAttr();
+  for (auto [kind, before, after] : op.getStates()) {
     auto state = StateAttr::get(context, unit, StringAttr::get(context, kind));
     Value &current = states[state];
     if (current != before)
@@ -446,9 +424,10 @@ LogicalResult Equivalence::update(
     current = after;
     numbers[after] = internWords(Fresh, after.getAsOpaquePointer());
   }
+  ArrayRef<int64_t> intervals = op.getIntervals();
   for (size_t i = 0; i + 1 < intervals.size(); i += 2)
     updates[unit].push_back(
-        {intervals[i], intervals[i + 1], op, op->getOperand(1)});
+        {intervals[i], intervals[i + 1], op, op.getGradient()});
   return success();
 }
 

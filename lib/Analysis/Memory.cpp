@@ -126,13 +126,7 @@ Value getMemoryOf(OpResult result) {
                    ? Value(op.getShard())
                    : Value();
       })
-      .Case([&](AdamWOp op) {
-        return Value(ArrayRef<Value>{op.getParameter(), op.getExpAvg(),
-                                     op.getExpAvgSq()}[index]);
-      })
-      .Case([&](SGDOp op) {
-        return Value(index ? op.getMomentum() : op.getParameter());
-      })
+      .Case([&](UpdateOpInterface op) { return op.getStates()[index].before; })
       .Default([](Operation *op) { return aten::getViewSource(op); });
 }
 

@@ -32,7 +32,7 @@ bool isOfProgram(BufferRole role) {
 bool isPersistent(BufferRole role) {
   return role == BufferRole::Shard || role == BufferRole::OptimizerState ||
          role == BufferRole::ModelBuffer || role == BufferRole::Constant ||
-         role == BufferRole::Result;
+         role == BufferRole::Result || role == BufferRole::Hyper;
 }
 
 bool PlanChecker::reject(std::string where, std::string_view expected,
@@ -471,6 +471,18 @@ bool PlanChecker::checkRole(uint32_t index) {
       return reject(place.text(), "a loss of one element",
                     std::to_string(window.numel));
     return checkUnique(place, "loss", ofProgram(buffer, ""));
+  case BufferRole::Hyper:
+    // The caller writes it there as so many numbers.
+    if (buffer.space() != Space::Host || buffer.dtype() != DType::F64 ||
+        window.numel != numHypers || !window.isRowMajor)
+      return reject(place.text(),
+                    std::to_string(numHypers) + " dense f64 on the host",
+                    std::to_string(window.numel) + " " +
+                        std::string(spell(buffer.dtype())) + " in " +
+                        EnumNameSpace(buffer.space()) + " memory");
+    return checkIndex(place, "decay group", buffer.index(),
+                      plan.buffers()->size()) &&
+           checkUnique(place, "decay group", std::to_string(buffer.index()));
   case BufferRole::Transient:
   case BufferRole::Constant:
   case BufferRole::Result:

@@ -134,10 +134,15 @@ private:
   template <typename Reduction>
   bool checkReduction(const Place &place, const Reduction &reduction,
                       Role role);
-  template <typename Update>
   bool checkUpdate(const Place &place, const Update &update, Role role);
-  bool checkUpdateState(const Place &place, uint32_t unit, uint32_t buffer,
-                        Role role);
+  bool checkUpdateState(const Place &place, const Update &update,
+                        uint32_t state, Role role);
+  bool checkMeasure(const Place &place, const Measure &measure, Role role);
+  /// What a gradient is scaled by, or what says whether it may be used.
+  bool checkScalar(const Place &place, const char *what, uint32_t buffer,
+                   Role role);
+  bool checkIntervals(const Place &place, const Unit &unit,
+                      const flatbuffers::Vector<const Interval *> &intervals);
 
   std::string_view nameOf(uint32_t index) const;
   std::string describeBuffer(uint32_t index) const;

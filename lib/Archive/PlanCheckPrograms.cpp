@@ -9,6 +9,11 @@
 
 namespace fsdp::planfile {
 
+static bool isFloat(DType dtype) {
+  return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32 ||
+         dtype == DType::F64;
+}
+
 //===----------------------------------------------------------------------===//
 // Operators and their calls
 //===----------------------------------------------------------------------===//
@@ -214,6 +219,7 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
   switch (buffer(buffer(index).root()).role()) {
   case BufferRole::Constant:
   case BufferRole::Input:
+  case BufferRole::Hyper:
     allowed = false;
     break;
   case BufferRole::Result:
@@ -324,11 +330,6 @@ bool PlanChecker::checkCollective(const Place &place,
   return true;
 }
 
-static bool isFloat(DType dtype) {
-  return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32 ||
-         dtype == DType::F64;
-}
-
 /// 1.5, and not 1.500000.
 static std::string spell(double number) {
   char text[32];
@@ -367,28 +368,81 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
 // Optimizers
 //===----------------------------------------------------------------------===//
 
-bool PlanChecker::checkUpdateState(const Place &place, uint32_t unit,
-                                   uint32_t index, Role role) {
+bool PlanChecker::checkUpdateState(const Place &place, const Update &update,
+                                   uint32_t state, Role role) {
+  uint32_t index = update.states()->Get(state);
   if (!checkWrite(place, index, role))
     return false;
-  const Buffer &state = buffer(index);
-  if (state.role() != BufferRole::OptimizerState || state.owner() != unit)
-    return reject(place.text(), "an optimizer state of the unit",
+  const Buffer &found = buffer(index);
+  std::string_view name = getFacts(update.rule()).states[state];
+  if (found.role() != BufferRole::OptimizerState ||
+      found.owner() != update.unit() || nameOf(found.name()) != name)
+    return reject(place.text(),
+                  "the state " + std::string(name) + " of the unit",
                   describeBuffer(index));
-  DType expected = plan.units()->Get(unit)->storage();
-  if (state.dtype() != expected)
+  DType expected = plan.units()->Get(update.unit())->storage();
+  if (found.dtype() != expected)
     return reject(place.text(),
                   "an optimizer state of " + std::string(spell(expected)),
-                  spell(state.dtype()));
+                  spell(found.dtype()));
   return true;
 }
 
-template <typename Update>
+bool PlanChecker::checkScalar(const Place &place, const char *what,
+                              uint32_t index, Role role) {
+  if (!checkRead(place, index, role))
+    return false;
+  return (buffer(index).dtype() == DType::F32 && windows[index].numel == 1 &&
+          buffer(index).space() == Space::Device) ||
+         reject(place.text(), std::string("one f32 as ") + what,
+                describeBuffer(index));
+}
+
+bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
+                               Role role) {
+  if (!checkEnum(place, "a kind of measure", measure.kind()) ||
+      !checkIndex(place, "unit", measure.unit(), plan.units()->size()) ||
+      !checkRead(place, measure.source(), role) ||
+      !checkScalar(place, "target", measure.target(), role) ||
+      !checkWrite(place, measure.target(), role))
+    return false;
+  const Unit &unit = *plan.units()->Get(measure.unit());
+  const Window &source = windows[measure.source()];
+  if (source.numel != unit.numel() / unit.shards() || !source.isRowMajor ||
+      !isFloat(buffer(measure.source()).dtype()) ||
+      buffer(measure.source()).space() != Space::Device)
+    return reject(place.text(),
+                  "a dense piece of unit " + std::string(nameOf(unit.name())),
+                  describeBuffer(measure.source()));
+  return checkApart(place, {measure.source(), measure.target()}) &&
+         checkIntervals(place, unit, *measure.intervals());
+}
+
+bool PlanChecker::checkIntervals(
+    const Place &place, const Unit &unit,
+    const flatbuffers::Vector<const Interval *> &intervals) {
+  if (!checkVector(place, intervals))
+    return false;
+  uint64_t end = 0;
+  for (const Interval *interval : intervals) {
+    if (interval->begin() < end || interval->end() <= interval->begin() ||
+        interval->end() > unit.numel())
+      return reject(place.text(),
+                    "ascending intervals inside [" + std::to_string(end) +
+                        ", " + std::to_string(unit.numel()) + ")",
+                    "[" + std::to_string(interval->begin()) + ", " +
+                        std::to_string(interval->end()) + ")");
+    end = interval->end();
+  }
+  return true;
+}
+
 bool PlanChecker::checkUpdate(const Place &place, const Update &update,
                               Role role) {
   if (role != Role::Update)
     return reject(place.text(), "the role Update", EnumNameRole(role));
-  if (!checkIndex(place, "unit", update.unit(), plan.units()->size()))
+  if (!checkEnum(place, "a rule", update.rule()) ||
+      !checkIndex(place, "unit", update.unit(), plan.units()->size()))
     return false;
   const Unit &unit = *plan.units()->Get(update.unit());
   for (auto [found, expected] : {std::pair(update.parameter(), unit.shard()),
@@ -403,19 +457,42 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
     return reject(place.text(),
                   "a gradient of " + std::string(spell(unit.storage())),
                   spell(dtype));
-
-  if (!checkVector(place, *update.intervals()))
+  if (!checkIntervals(place, unit, *update.intervals()))
     return false;
-  uint64_t end = 0;
-  for (const Interval *interval : *update.intervals()) {
-    if (interval->begin() < end || interval->end() <= interval->begin() ||
-        interval->end() > unit.numel())
-      return reject(place.text(),
-                    "ascending intervals inside [" + std::to_string(end) +
-                        ", " + std::to_string(unit.numel()) + ")",
-                    "[" + std::to_string(interval->begin()) + ", " +
-                        std::to_string(interval->end()) + ")");
-    end = interval->end();
+
+  const UpdateRuleFacts &rule = getFacts(update.rule());
+  size_t count = update.states()->size();
+  if (count < rule.required || count > rule.states.size())
+    return reject(place.text(),
+                  std::to_string(rule.states.size()) + " states of " +
+                      std::string(rule.name),
+                  std::to_string(count));
+  for (uint32_t i = 0; i != count; ++i)
+    if (!checkUpdateState(place, update, i, role))
+      return false;
+
+  if (!checkIndex(place, "buffer", update.hyper(), windows.size()))
+    return false;
+  if (buffer(update.hyper()).role() != BufferRole::Hyper)
+    return reject(place.text(), "the hyper-parameters of a decay group",
+                  describeBuffer(update.hyper()));
+  const std::pair<const char *, uint32_t> scalars[] = {
+      {"clip factor", update.clip_factor()},
+      {"loss scale", update.loss_scale()},
+      {"found_inf", update.found_inf()}};
+  std::vector<uint32_t> changed = {update.parameter(), update.gradient()};
+  changed.insert(changed.end(), update.states()->begin(),
+                 update.states()->end());
+  if (!checkApart(place, changed))
+    return false;
+  for (auto [what, index] : scalars) {
+    if (index == none)
+      continue;
+    if (!checkScalar(place, what, index, role))
+      return false;
+    for (uint32_t other : changed)
+      if (!checkApart(place, {index, other}))
+        return false;
   }
   return true;
 }
@@ -464,18 +541,10 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
     return checkReduction(place, *command.step_as_ReduceScatter(), role);
   case Step::AllReduce:
     return checkReduction(place, *command.step_as_AllReduce(), role);
-  case Step::AdamW: {
-    const AdamW &update = *command.step_as_AdamW();
-    return checkUpdate(place, update, role) &&
-           checkUpdateState(place, update.unit(), update.exp_avg(), role) &&
-           checkUpdateState(place, update.unit(), update.exp_avg_sq(), role);
-  }
-  case Step::SGD: {
-    const SGD &update = *command.step_as_SGD();
-    return checkUpdate(place, update, role) &&
-           (update.momentum() == none ||
-            checkUpdateState(place, update.unit(), update.momentum(), role));
-  }
+  case Step::Update:
+    return checkUpdate(place, *command.step_as_Update(), role);
+  case Step::Measure:
+    return checkMeasure(place, *command.step_as_Measure(), role);
   case Step::Zero: {
     uint32_t target = command.step_as_Zero()->target();
     return checkWrite(place, target, role) &&

@@ -128,6 +128,12 @@ std::string digestCollectives(const std::vector<std::string> &sequence) {
   return digits;
 }
 
+const UpdateRuleFacts &getFacts(UpdateRule rule) {
+  static const UpdateRuleFacts facts[] = {
+      {"adamw", {"exp_avg", "exp_avg_sq"}, 2}, {"sgd", {"momentum"}, 0}};
+  return facts[static_cast<size_t>(rule)];
+}
+
 uint32_t getRankCount(const Plan &plan) {
   uint32_t ranks = 1;
   for (const MeshAxis *axis : *plan.mesh())

@@ -48,23 +48,23 @@ CommandFacts fsdp::getFacts(const planfile::PlanFile &plan,
   case Step::AllReduce:
     collective("all_reduce", *command.step_as_AllReduce());
     break;
-  case Step::AdamW: {
-    const auto &step = *command.step_as_AdamW();
-    facts = {
-        "adamw",
-        step.unit(),
-        planfile::none,
-        {step.parameter(), step.gradient(), step.exp_avg(), step.exp_avg_sq()}};
-    break;
-  }
-  case Step::SGD: {
-    const auto &step = *command.step_as_SGD();
-    facts = {"sgd",
+  case Step::Update: {
+    const auto &step = *command.step_as_Update();
+    facts = {std::string(planfile::getFacts(step.rule()).name),
              step.unit(),
              planfile::none,
              {step.parameter(), step.gradient()}};
-    if (step.momentum() != planfile::none)
-      facts.buffers.push_back(step.momentum());
+    facts.buffers.insert(facts.buffers.end(), step.states()->begin(),
+                         step.states()->end());
+    break;
+  }
+  case Step::Measure: {
+    const auto &step = *command.step_as_Measure();
+    bool isNorm = step.kind() == planfile::MeasureKind::SquaredNorm;
+    facts = {isNorm ? "squared_norm" : "found_inf",
+             step.unit(),
+             planfile::none,
+             {step.source(), step.target()}};
     break;
   }
   case Step::Zero:

@@ -1,11 +1,19 @@
-//===- Optimizer.cpp - The update of one unit -----------------------------===//
+//===- Optimizer.cpp - What is done to a shard ----------------------------===//
 #include "Optimizer.h"
 
 #include "Mesh.h"
 #include "fsdp/Runtime/Error.h"
 
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/dot.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
 
 using namespace fsdp;
 
@@ -32,47 +40,85 @@ cut(const planfile::Plan &plan, std::uint32_t unit, unsigned shard,
   return pieces;
 }
 
-AdamW::AdamW(const planfile::Plan &plan, const planfile::AdamW &command,
-             unsigned shard, Memory &memory, const at::Tensor &step) {
+static std::optional<at::Tensor> getScalar(Memory &memory,
+                                           std::uint32_t buffer) {
+  if (buffer == none)
+    return std::nullopt;
+  return memory.tensor(buffer).view(at::IntArrayRef());
+}
+
+Update::Update(const planfile::Plan &plan, const planfile::Update &command,
+               unsigned shard, Memory &memory)
+    : rule(command.rule()),
+      hyper(reinterpret_cast<const double *>(memory.data(command.hyper()))),
+      clipFactor(getScalar(memory, command.clip_factor())),
+      lossScale(getScalar(memory, command.loss_scale())),
+      foundInf(getScalar(memory, command.found_inf())) {
   auto pieces = [&](std::uint32_t buffer) {
     return cut(plan, command.unit(), shard, *command.intervals(), memory,
                buffer);
   };
   parameters = pieces(command.parameter());
   gradients = pieces(command.gradient());
-  averages = pieces(command.exp_avg());
-  squares = pieces(command.exp_avg_sq());
+  for (std::uint32_t state : *command.states())
+    states.push_back(pieces(state));
+  step = at::empty(
+      {}, memory.tensor(command.parameter()).options().dtype(at::kFloat));
   steps.assign(parameters.size(), step);
 }
 
-void AdamW::run(const HyperParameters &values) {
-  if (parameters.empty())
+void Update::run() {
+  using planfile::Hyper;
+  // The kernels take no other number than 1 for one that is found.
+  skipped = foundInf && foundInf->item<float>() != 0;
+  if (skipped || parameters.empty())
     return;
-  at::_fused_adamw_(parameters, gradients, averages, squares,
-                    /*max_exp_avg_sqs=*/{}, steps, values.lr, values.beta1,
-                    values.beta2, values.weightDecay, values.eps,
-                    /*amsgrad=*/false, /*maximize=*/false);
+  if (clipFactor)
+    at::_foreach_mul_(gradients, *clipFactor);
+  switch (rule) {
+  case planfile::UpdateRule::AdamW:
+    step.fill_(get(Hyper::Update));
+    at::_fused_adamw_(parameters, gradients, states[0], states[1],
+                      /*max_exp_avg_sqs=*/{}, steps, get(Hyper::LearningRate),
+                      get(Hyper::Beta1), get(Hyper::Beta2),
+                      get(Hyper::WeightDecay), get(Hyper::Epsilon),
+                      /*amsgrad=*/false, /*maximize=*/false, lossScale);
+    return;
+  case planfile::UpdateRule::SGD:
+    // The operator takes no buffers where momentum is 0.
+    bool hasMomentum = !states.empty() && get(Hyper::Momentum) != 0;
+    at::_fused_sgd_(parameters, gradients,
+                    hasMomentum ? states[0] : std::vector<at::Tensor>(),
+                    get(Hyper::WeightDecay),
+                    hasMomentum ? get(Hyper::Momentum) : 0,
+                    get(Hyper::LearningRate), /*dampening=*/0,
+                    /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/get(Hyper::Update) == 1, lossScale);
+    return;
+  }
 }
 
-SGD::SGD(const planfile::Plan &plan, const planfile::SGD &command,
-         unsigned shard, Memory &memory) {
-  auto pieces = [&](std::uint32_t buffer) {
-    return cut(plan, command.unit(), shard, *command.intervals(), memory,
-               buffer);
-  };
-  parameters = pieces(command.parameter());
-  gradients = pieces(command.gradient());
-  if (command.momentum() != none)
-    momenta = pieces(command.momentum());
+Measure::Measure(const planfile::Plan &plan, const planfile::Measure &command,
+                 unsigned shard, Memory &memory)
+    : kind(command.kind()),
+      pieces(cut(plan, command.unit(), shard, *command.intervals(), memory,
+                 command.source())),
+      target(memory.tensor(command.target()).view(at::IntArrayRef())) {
+  all = at::zeros({static_cast<std::int64_t>(pieces.size())},
+                  target.options().dtype(at::kFloat));
+  parts = all.unbind();
 }
 
-void SGD::run(const HyperParameters &values, bool isFirst) {
-  if (parameters.empty())
-    return;
-  // The operator takes no buffers where momentum is 0.
-  bool hasMomentum = !momenta.empty() && values.momentum != 0;
-  at::_fused_sgd_(
-      parameters, gradients, hasMomentum ? momenta : std::vector<at::Tensor>(),
-      values.weightDecay, hasMomentum ? values.momentum : 0, values.lr,
-      /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, isFirst);
+/// The norm of a piece has its sum of squares, and is finite only if all of its
+/// elements are; that of infinite order does not overflow.
+void Measure::run() {
+  bool isNorm = kind == planfile::MeasureKind::SquaredNorm;
+  for (std::size_t i = 0; i != pieces.size(); ++i)
+    at::linalg_vector_norm_out(parts[i], pieces[i], isNorm ? 2 : INFINITY,
+                               /*dim=*/at::OptionalIntArrayRef(),
+                               /*keepdim=*/false, at::kFloat);
+  if (isNorm)
+    at::dot_out(target, all, all);
+  else
+    target.fill_(at::isfinite(all).all().item<bool>() ? 0 : 1);
 }

@@ -1,36 +1,54 @@
-//===- Optimizer.h - The update of one unit ---------------------*- C++ -*-===//
+//===- Optimizer.h - What is done to a shard --------------------*- C++ -*-===//
 //
-// One fused call per unit, over the pieces of its intervals that lie in this
-// rank's shard. An interval is in elements of the unsharded flat parameter.
+// The update of one unit, one fused call over the pieces of its intervals that
+// lie in this rank's shard, and what such pieces add up to. An interval is in
+// elements of the unsharded flat parameter.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_OPTIMIZER_H
 #define FSDP_LIB_RUNTIME_OPTIMIZER_H
 
 #include "Memory.h"
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/Archive/PlanFile.h"
 
 namespace fsdp {
 
-class AdamW {
+class Update {
 public:
-  /// `step`: a tensor that holds the number of the update, from 1.
-  AdamW(const planfile::Plan &plan, const planfile::AdamW &command,
-        unsigned shard, Memory &memory, const at::Tensor &step);
-  void run(const HyperParameters &values);
+  Update(const planfile::Plan &plan, const planfile::Update &command,
+         unsigned shard, Memory &memory);
+
+  /// By the hyper-parameters that are in the plan's memory now.
+  void run();
+  /// True if the latest run changed nothing, because of `found_inf`.
+  bool isSkipped() const { return skipped; }
 
 private:
-  std::vector<at::Tensor> parameters, gradients, averages, squares, steps;
+  double get(planfile::Hyper number) const {
+    return hyper[static_cast<std::size_t>(number)];
+  }
+
+  planfile::UpdateRule rule;
+  std::vector<at::Tensor> parameters, gradients;
+  std::vector<std::vector<at::Tensor>> states; ///< By state, then by piece.
+  const double *hyper;
+  std::optional<at::Tensor> clipFactor, lossScale, foundInf;
+  at::Tensor step; ///< The number of the update, as AdamW takes it.
+  std::vector<at::Tensor> steps; ///< That, for each piece.
+  bool skipped = false;
 };
 
-class SGD {
+class Measure {
 public:
-  SGD(const planfile::Plan &plan, const planfile::SGD &command, unsigned shard,
-      Memory &memory);
-  void run(const HyperParameters &values, bool isFirst);
+  Measure(const planfile::Plan &plan, const planfile::Measure &command,
+          unsigned shard, Memory &memory);
+  void run();
 
 private:
-  std::vector<at::Tensor> parameters, gradients, momenta;
+  planfile::MeasureKind kind;
+  std::vector<at::Tensor> pieces, parts; ///< The number of each piece.
+  at::Tensor all;                        ///< These as a vector.
+  at::Tensor target;
 };
 
 } // namespace fsdp

@@ -115,27 +115,30 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
                       step.source(), step.target(), step.unit());
     break;
   }
-  case Step::AdamW: {
-    const auto &step = *command.step_as_AdamW();
-    prepared.kind = Kind::AdamW;
-    prepared.index = static_cast<std::uint32_t>(adamws.size());
-    adamws.emplace_back(plan, step, rank.shards.at(step.unit()), memory,
-                        rank.step);
-    touch(step.gradient(), false);
-    for (std::uint32_t buffer :
-         {step.parameter(), step.exp_avg(), step.exp_avg_sq()})
-      touch(buffer, true);
+  case Step::Update: {
+    const auto &step = *command.step_as_Update();
+    prepared.kind = Kind::Update;
+    prepared.index = static_cast<std::uint32_t>(updates.size());
+    updates.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
+    bool isScaled = step.clip_factor() != none || step.loss_scale() != none;
+    touch(step.gradient(), isScaled);
+    touch(step.hyper(), false);
+    for (std::uint32_t scalar :
+         {step.clip_factor(), step.loss_scale(), step.found_inf()})
+      if (scalar != none)
+        touch(scalar, false);
+    touch(step.parameter(), true);
+    for (std::uint32_t state : *step.states())
+      touch(state, true);
     break;
   }
-  case Step::SGD: {
-    const auto &step = *command.step_as_SGD();
-    prepared.kind = Kind::SGD;
-    prepared.index = static_cast<std::uint32_t>(sgds.size());
-    sgds.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
-    touch(step.gradient(), false);
-    touch(step.parameter(), true);
-    if (step.momentum() != none)
-      touch(step.momentum(), true);
+  case Step::Measure: {
+    const auto &step = *command.step_as_Measure();
+    prepared.kind = Kind::Measure;
+    prepared.index = static_cast<std::uint32_t>(measures.size());
+    measures.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
+    touch(step.source(), false);
+    touch(step.target(), true);
     break;
   }
   case Step::Zero: {
@@ -450,10 +453,10 @@ std::string Program::describe(const Command &command) const {
     unit = scatter->unit();
   else if (const auto *reduce = source.step_as_AllReduce())
     unit = reduce->unit();
-  else if (const auto *adamw = source.step_as_AdamW())
-    unit = adamw->unit();
-  else if (const auto *sgd = source.step_as_SGD())
-    unit = sgd->unit();
+  else if (const auto *update = source.step_as_Update())
+    unit = update->unit();
+  else if (const auto *measure = source.step_as_Measure())
+    unit = measure->unit();
   if (source.node() != none)
     text += ", node " + std::string(stringOf(plan, source.node()));
   if (source.scope() != none)

@@ -18,7 +18,9 @@
 #include "Optimizer.h"
 #include "ThreadTeam.h"
 #include "Waits.h"
+#include "fsdp/Runtime/Session.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,10 +48,7 @@ struct Rank {
   /// Stops all ranks; the first failure is kept.
   std::function<void(const Error &)> fail;
 
-  // Set before each run.
-  HyperParameters hyper;
-  std::uint64_t updates = 0;
-  at::Tensor step; ///< updates + 1, where AdamW reads it.
+  std::uint64_t updates = 0; ///< So far; set before each run.
 
   Statistics statistics;
 };
@@ -70,7 +69,11 @@ public:
   void run(RoleSet roles);
 
   /// Running it counts as an update of the parameters.
-  bool hasUpdate() const { return !adamws.empty() || !sgds.empty(); }
+  bool hasUpdate() const { return !updates.empty(); }
+  /// True if the latest run has changed no parameter, because of what it found.
+  bool hasSkippedUpdate() const {
+    return std::ranges::all_of(updates, &Update::isSkipped);
+  }
 
   /// Of all runs so far, if they are timed.
   void appendSpans(std::vector<Span> &spans) const;
@@ -83,8 +86,8 @@ private:
     HookedLaunch,
     Collective,
     Drain,
-    AdamW,
-    SGD,
+    Update,
+    Measure,
     Zero,
     Poison,
     Copy,
@@ -158,8 +161,8 @@ private:
   std::vector<Counter> events; ///< Overlapped: the latest run that recorded it.
   std::vector<RoleSet> eventRoles;
   std::uint64_t runs = 0;
-  std::vector<AdamW> adamws;
-  std::vector<SGD> sgds;
+  std::vector<Update> updates;
+  std::vector<Measure> measures;
   std::vector<Block> blocks;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies; ///< target, source
   bool isChecked = false;

@@ -138,11 +138,11 @@ inline void Program::execute(Lane &lane, const Command &command,
     lane.statistics.collectives += now() - begin;
     break;
   }
-  case Kind::AdamW:
-    adamws[command.index].run(rank.hyper);
+  case Kind::Update:
+    updates[command.index].run();
     break;
-  case Kind::SGD:
-    sgds[command.index].run(rank.hyper, rank.updates == 0);
+  case Kind::Measure:
+    measures[command.index].run();
     break;
   case Kind::Zero:
   case Kind::Poison: {

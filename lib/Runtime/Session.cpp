@@ -52,6 +52,9 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
                                  isLoss ? none : buffer.index()),
                       i);
     }
+  for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i)
+    if (plan.buffers()->Get(i)->role() == planfile::BufferRole::Hyper)
+      groups[i] = {};
   for (unsigned r = 0; r != here.count; ++r)
     ranks[r].rank.rank = here.first + r;
   rendezvous.watch([this](const Error &error) { fail(error); });
@@ -158,8 +161,6 @@ void Session::Impl::open(RankData &data) {
   rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
-  rank.step =
-      at::empty({}, at::dtype(at::kFloat).device(rank.device->torchDevice()));
   for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
     rank.comms.push_back(backend->openComm(
         context, c, groupOf(plan, c, rank.rank), *rank.device));
@@ -234,13 +235,11 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     if (initFirst)
       runInit(data);
     Rank &rank = data.rank;
-    rank.hyper = hyper;
+    writeHyperParameters(*rank.memory);
     rank.updates = updates;
     rank.statistics = {};
     AllocationCounts before = rank.device->allocationCounts();
     Program &program = *data.programs[p];
-    if (roles.update && program.hasUpdate())
-      rank.step.fill_(static_cast<double>(updates + 1));
     program.run(set);
     AllocationCounts &counts = rank.statistics.allocations;
     counts = rank.device->allocationCounts();
@@ -256,7 +255,8 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     statistics.allocations.heapBytes += other.allocations.heapBytes;
     statistics.hookMisses += other.hookMisses;
   }
-  if (roles.update && ranks[0].programs[p]->hasUpdate())
+  const Program &program = *ranks[0].programs[p];
+  if (roles.update && program.hasUpdate() && !program.hasSkippedUpdate())
     ++updates;
 }
 
@@ -328,7 +328,38 @@ void HyperParameters::check() const {
 
 void Session::setHyperParameters(const HyperParameters &values) {
   values.check();
-  impl->hyper = values;
+  for (auto &[buffer, group] : impl->groups)
+    group = values;
+}
+
+void Session::setHyperParameters(unsigned decayGroup,
+                                 const HyperParameters &values) {
+  values.check();
+  for (auto &[buffer, group] : impl->groups)
+    if (impl->plan.buffers()->Get(buffer)->index() == decayGroup) {
+      group = values;
+      return;
+    }
+  throw Error("expected one of the " + std::to_string(impl->groups.size()) +
+              " decay groups of the plan, found " + std::to_string(decayGroup));
+}
+
+/// What the updates of the next run read.
+void Session::Impl::writeHyperParameters(Memory &memory) const {
+  for (const auto &[buffer, values] : groups) {
+    using planfile::Hyper;
+    auto *numbers = reinterpret_cast<double *>(memory.data(buffer));
+    auto set = [&](Hyper number, double value) {
+      numbers[static_cast<std::size_t>(number)] = value;
+    };
+    set(Hyper::LearningRate, values.lr);
+    set(Hyper::Beta1, values.beta1);
+    set(Hyper::Beta2, values.beta2);
+    set(Hyper::Epsilon, values.eps);
+    set(Hyper::WeightDecay, values.weightDecay);
+    set(Hyper::Momentum, values.momentum);
+    set(Hyper::Update, static_cast<double>(updates + 1));
+  }
 }
 
 void Session::run(std::string_view program, Roles roles) {

@@ -38,6 +38,7 @@ struct Session::Impl {
   bool runInit(RankData &data);
   void initialise(RankData &data);
   void run(std::string_view program, Roles roles);
+  void writeHyperParameters(Memory &memory) const;
 
   // Tensors in and out.
   struct Place {
@@ -91,7 +92,8 @@ struct Session::Impl {
   std::map<std::tuple<std::uint32_t, planfile::BufferRole, std::uint32_t>,
            std::uint32_t>
       named;
-  HyperParameters hyper;
+  /// Of each decay group, by the buffer that holds them.
+  std::map<std::uint32_t, HyperParameters> groups;
   std::uint64_t updates = 0;
   LoadReport report;
   Statistics statistics;

@@ -573,59 +573,146 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
   return flat;
 }
 
-std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
-                                     const std::vector<Content> &operands,
-                                     const std::vector<size_t> &states,
-                                     const std::vector<Range> &ranges) {
-  std::vector<Content> results(states.size());
-  std::vector<Slices> slices;
-  for (const Content &operand : operands)
-    slices.emplace_back(values, operand);
-  uint64_t at = 0;
-  auto keep = [&](uint64_t end) {
-    for (size_t k = 0; k != states.size(); ++k)
-      Values::place(results[k], slices[states[k]](at, end), at);
-    at = std::max(at, end);
-  };
-  auto change = [&](uint64_t end) {
-    if (at >= end)
-      return;
-    Key key("update", hashText(rule));
-    bool areZero = true;
-    uint64_t same = everywhere;
-    Content all; // for words
-    for (const Slices &slice : slices) {
-      Content part = slice(at, end);
-      areZero &= Values::isZero(part);
-      same &= Values::getSame(part);
-      key.add(values.getNumber(part));
-      all.parts.insert(all.parts.end(), part.parts.begin(), part.parts.end());
-    }
-    if (areZero)
-      return keep(end); // zero stays zero
-    for (size_t k = 0; k != states.size(); ++k) {
-      Number base = Key("state", key.number(), k).number();
-      values.note(
-          base, std::string("the update by ").append(rule).append(" of"), all);
-      Values::place(results[k], Content::vector(base, end - at, same), at);
-    }
-    at = end;
-  };
+Content Machine::hyper(uint64_t group) {
+  Number base = Key("hyper", group).number();
+  values.note(base, "hyper-parameters of decay group " + std::to_string(group));
+  return Content::vector(base, planfile::numHypers, everywhere);
+}
+
+/// Calls `visit` with each part of the ranges that lies in one parameter, or in
+/// what is between two.
+template <typename Visit>
+static void forEachPart(const Unit &unit, const std::vector<Range> &ranges,
+                        const Visit &visit) {
   auto parameter = unit.parameters.begin();
   for (auto [begin, end] : ranges) {
-    keep(begin);
+    uint64_t at = begin;
+    auto advance = [&, last = end](uint64_t to) {
+      to = std::min(to, last);
+      if (at < to)
+        visit(at, to);
+      at = std::max(at, to);
+    };
     while (parameter != unit.parameters.end() &&
            parameter->offset + parameter->numel <= begin)
       ++parameter;
     for (auto it = parameter; it != unit.parameters.end() && it->offset < end;
          ++it) {
-      change(std::min(it->offset, end));
-      change(std::min(it->offset + it->numel, end));
+      advance(it->offset);
+      advance(it->offset + it->numel);
     }
-    change(end);
+    advance(end);
   }
+}
+
+std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
+                                     const Content &gradient,
+                                     const std::vector<Content> &states,
+                                     const ScalarContents &scalars,
+                                     const std::vector<Range> &ranges) {
+  std::vector<Content> results(states.size());
+  std::vector<Slices> slices; // of the states, then of the gradient
+  for (const Content &state : states)
+    slices.emplace_back(values, state);
+  slices.emplace_back(values, gradient);
+  uint64_t at = 0;
+  auto keep = [&](uint64_t end) {
+    for (size_t k = 0; k != states.size(); ++k)
+      Values::place(results[k], slices[k](at, end), at);
+    at = std::max(at, end);
+  };
+  forEachPart(unit, ranges, [&](uint64_t begin, uint64_t end) {
+    keep(begin);
+    Key key("update", hashText(rule));
+    bool areZero = true;
+    uint64_t same = everywhere;
+    Content all; // for words
+    auto take = [&](const Content &content) {
+      same &= Values::getSame(content);
+      key.add(values.getNumber(content));
+      all.parts.insert(all.parts.end(), content.parts.begin(),
+                       content.parts.end());
+    };
+    for (const Slices &slice : slices) {
+      Content part = slice(begin, end);
+      areZero &= Values::isZero(part);
+      take(part);
+    }
+    // Zero stays zero: by numbers that are finite, as a scale should be.
+    if (areZero)
+      return keep(end);
+    for (const std::optional<Content> &scalar : scalars) {
+      key.add(scalar.has_value());
+      if (scalar)
+        take(*scalar);
+    }
+    for (size_t k = 0; k != states.size(); ++k) {
+      Number base = Key("state", key.number(), k).number();
+      values.note(
+          base, std::string("the update by ").append(rule).append(" of"), all);
+      Values::place(results[k], Content::vector(base, end - begin, same),
+                    begin);
+    }
+    at = end;
+  });
   keep(unit.numel);
   return results;
+}
+
+void Machine::update(const Unit &unit, std::string_view rule,
+                     const Window &gradient,
+                     const std::vector<const Window *> &states,
+                     const Scalars &scalars, const std::vector<Range> &ranges) {
+  beginCommand();
+  Content flat = readFlat(unit, gradient);
+  std::vector<Content> before;
+  for (const Window *state : states)
+    before.push_back(readFlat(unit, *state));
+  ScalarContents contents;
+  for (size_t i = 0; i != numScalars; ++i)
+    if (scalars[i])
+      contents[i] = read(*scalars[i]);
+  std::vector<Content> after =
+      update(unit, rule, flat, before, contents, ranges);
+  for (size_t k = 0; k != states.size(); ++k) {
+    checkOverlap(*states[k], /*mayBeSame=*/true);
+    writeFlat(unit, *states[k], after[k]);
+  }
+  constexpr size_t clipFactor = 1, lossScale = 2;
+  if (!scalars[clipFactor] && !scalars[lossScale])
+    return;
+  // Nobody needs to know what it is then: it is another value.
+  Key key("scaled", values.getNumber(flat));
+  for (const std::optional<Content> &scalar : contents)
+    key.add(scalar ? values.getNumber(*scalar) : 0);
+  for (auto [begin, end] : ranges)
+    key.add(begin).add(end);
+  values.note(key.number(), "the scaled", flat);
+  checkOverlap(gradient, /*mayBeSame=*/true);
+  memory.write(gradient, Content::vector(key.number(), gradient.layout->numel));
+}
+
+void Machine::measure(const Unit &unit, std::string_view kind,
+                      const Window &source, const Window &target,
+                      const std::vector<Range> &ranges) {
+  beginCommand();
+  Content flat = readFlat(unit, source);
+  Slices slice(values, flat);
+  // Of another piece on each rank, whatever the whole is.
+  Key key("measure", hashText(kind), source.dtype, unit.numel, unit.shards,
+          unit.axes);
+  uint64_t same = everywhere & ~unit.axes;
+  Content all; // for words
+  forEachPart(unit, ranges, [&](uint64_t begin, uint64_t end) {
+    Content part = slice(begin, end);
+    if (Values::isZero(part))
+      return; // adds nothing
+    same &= Values::getSame(part);
+    key.add(begin).add(end).add(values.getNumber(part));
+    all.parts.insert(all.parts.end(), part.parts.begin(), part.parts.end());
+  });
+  values.note(key.number(), std::string(kind).append(" of"), all);
+  write(target, Content::vector(key.number(), 1, same));
 }
 
 Meaning Machine::describe(const Content &content,

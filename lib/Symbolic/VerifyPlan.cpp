@@ -42,9 +42,8 @@ private:
   void checkGroups(const pf::Command &command, const Clock &done);
   void runCommand(const pf::Command &command);
   void runLaunch(const pf::Launch &launch);
-  template <typename Update>
-  void runUpdate(const char *rule, const Update &update,
-                 const std::vector<uint32_t> &states);
+  void runUpdate(const pf::Update &update);
+  void runMeasure(const pf::Measure &measure);
   Proof checkMesh() const;
   Proof checkParameters() const;
   bool means(std::string_view what, uint64_t number) const;
@@ -226,6 +225,9 @@ void PlanVerifier::setInitialContent() {
                 std::string("constant ").append(nameOf(buffer.name())),
                 everywhere);
       break;
+    case BufferRole::Hyper:
+      machine.memory.write(window, machine.hyper(buffer.index()));
+      break;
     case BufferRole::Input: {
       // Data come by name, or by number where there is none.
       std::string name(nameOf(buffer.name()));
@@ -272,24 +274,35 @@ void PlanVerifier::runLaunch(const pf::Launch &launch) {
   machine.launch(*operators[launch.op()], arguments, results);
 }
 
-template <typename Update>
-void PlanVerifier::runUpdate(const char *rule, const Update &update,
-                             const std::vector<uint32_t> &states) {
-  const Unit &unit = units[update.unit()];
-  std::vector<Content> operands = {
-      machine.readFlat(unit, windows[update.gradient()])};
-  std::vector<size_t> changed;
-  for (uint32_t state : states) {
-    changed.push_back(operands.size());
-    operands.push_back(machine.readFlat(unit, windows[state]));
-  }
+static std::vector<Range>
+getRanges(const flatbuffers::Vector<const pf::Interval *> &intervals) {
   std::vector<Range> ranges;
-  for (const pf::Interval *interval : *update.intervals())
+  for (const pf::Interval *interval : intervals)
     ranges.emplace_back(interval->begin(), interval->end());
-  std::vector<Content> results =
-      machine.update(unit, rule, operands, changed, ranges);
-  for (size_t k = 0; k != states.size(); ++k)
-    machine.writeFlat(unit, windows[states[k]], results[k]);
+  return ranges;
+}
+
+void PlanVerifier::runUpdate(const pf::Update &update) {
+  const Unit &unit = units[update.unit()];
+  auto getWindow = [&](uint32_t index) {
+    return index == none ? nullptr : &windows[index];
+  };
+  std::vector<const Window *> states = {&windows[update.parameter()]};
+  for (uint32_t state : *update.states())
+    states.push_back(&windows[state]);
+  machine.update(unit, pf::getFacts(update.rule()).name,
+                 windows[update.gradient()], states,
+                 {getWindow(update.hyper()), getWindow(update.clip_factor()),
+                  getWindow(update.loss_scale()),
+                  getWindow(update.found_inf())},
+                 getRanges(*update.intervals()));
+}
+
+void PlanVerifier::runMeasure(const pf::Measure &measure) {
+  machine.measure(units[measure.unit()],
+                  pf::EnumNameMeasureKind(measure.kind()),
+                  windows[measure.source()], windows[measure.target()],
+                  getRanges(*measure.intervals()));
 }
 
 void PlanVerifier::runCommand(const pf::Command &command) {
@@ -314,19 +327,10 @@ void PlanVerifier::runCommand(const pf::Command &command) {
                              getAxes(reduce.communicator()),
                              {reduce.pre(), reduce.post()}, reduce.via());
   }
-  case pf::Step::AdamW: {
-    const pf::AdamW &update = *command.step_as_AdamW();
-    return runUpdate(
-        "adamw", update,
-        {update.parameter(), update.exp_avg(), update.exp_avg_sq()});
-  }
-  case pf::Step::SGD: {
-    const pf::SGD &update = *command.step_as_SGD();
-    std::vector<uint32_t> states = {update.parameter()};
-    if (update.momentum() != none)
-      states.push_back(update.momentum());
-    return runUpdate("sgd", update, states);
-  }
+  case pf::Step::Update:
+    return runUpdate(*command.step_as_Update());
+  case pf::Step::Measure:
+    return runMeasure(*command.step_as_Measure());
   case pf::Step::Zero:
     return machine.zero(windows[command.step_as_Zero()->target()]);
   case pf::Step::Copy: {

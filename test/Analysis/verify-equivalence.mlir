@@ -65,7 +65,7 @@ func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, paramet
                 %in: tensor<4x4xf32> {aten.input = 0 : i64},
                 %m: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>},
                 %v: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>},
-                %hyper: tensor<6xf64> {fsdp.hyper})
+                %hyper: tensor<7xf64> {fsdp.hyper = 0 : i64})
     -> (tensor<f32> {aten.loss},
         !fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@root, gradient>}, // root gradient
         !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, gradient>},
@@ -96,7 +96,7 @@ func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, paramet
   %ga = aten.call "mm"(%keep, %gx) {phase = #aten<phase backward>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %flatu = fsdp.flatten_grads @u(%ga, %gb) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<32xf32>
   %redu = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flatu : tensor<32xf32> -> !fsdp.shard<32xf32, 2>
-  %u2, %m2, %v2 = fsdp.adamw @u [0 to 32] %u, %redu, %m, %v, %hyper : !fsdp.shard<32xf32, 2>, tensor<6xf64>
+  %u2, %m2, %v2 = fsdp.adamw @u [0 to 32] %u, %redu, %m, %v, %hyper : !fsdp.shard<32xf32, 2>, tensor<7xf64>
   return %loss,
     %redroot, // root gradient
     %redu, %u2, %m2, %v2, %new : tensor<f32>,

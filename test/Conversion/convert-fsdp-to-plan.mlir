@@ -14,6 +14,7 @@
 // CHECK-DAG: %[[X:.*]] = plan.buffer input @step number 0 : tensor<2x3xbf16>
 // CHECK-DAG: %[[MASK:.*]] = plan.buffer result : tensor<4xf32>
 // CHECK-DAG: %[[GRAD:.*]] = plan.buffer gradient @u : tensor<12xf32>
+// CHECK-DAG: %[[HYPER:.*]] = plan.buffer hyper number 0 in host : tensor<7xf64>
 // CHECK-DAG: %[[LOSS:.*]] = plan.buffer loss @step : tensor<bf16>
 // CHECK: plan.program @init
 // CHECK-NEXT: plan.launch "ones"([4]) -> %[[ONES:.*]] <init>
@@ -28,7 +29,7 @@
 // CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE:.*]] <backward>
 // CHECK-NEXT: plan.zero %[[FROZEN:.*]] <backward>
 // CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %[[FLAT:.*]] to %[[GRAD]] of @u <backward> on reduce
-// CHECK-NEXT: plan.adamw @u [0, 15] %[[SHARD]], %[[GRAD]], %[[M]], %[[V]] <update>
+// CHECK-NEXT: plan.adamw @u [0, 15] %[[SHARD]], %[[GRAD]], %[[M]], %[[V]], %[[HYPER]] <update>
 // CHECK-NEXT: plan.copy %[[MEAN]] to %[[LOSS]] <forward>
 // CHECK-NEXT: }
 module {
@@ -44,7 +45,7 @@ module {
                   %v: !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>},
                   %x: tensor<2x3xbf16> {aten.input = 0 : i64},
                   %mask: tensor<4xf32> {fsdp.result = 0 : i64},
-                  %hyper: tensor<6xf64> {fsdp.hyper})
+                  %hyper: tensor<7xf64> {fsdp.hyper = 0 : i64})
       -> (tensor<bf16> {aten.loss},
           !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, gradient>},
           !fsdp.shard<24xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
@@ -61,7 +62,7 @@ module {
     %flat = fsdp.flatten_grads @u(%gw, none) : (tensor<3x5xbf16>) -> tensor<24xbf16>
     %reduced = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xbf16> -> !fsdp.future<!fsdp.shard<24xf32, 2>>
     %g = fsdp.async.wait %reduced : !fsdp.future<!fsdp.shard<24xf32, 2>> -> !fsdp.shard<24xf32, 2>
-    %p1, %m1, %v1 = fsdp.adamw @u [0 to 15] %p, %g, %m, %v, %hyper : !fsdp.shard<24xf32, 2>, tensor<6xf64>
+    %p1, %m1, %v1 = fsdp.adamw @u [0 to 15] %p, %g, %m, %v, %hyper : !fsdp.shard<24xf32, 2>, tensor<7xf64>
     %mean = fsdp.async.wait %sum : !fsdp.future<tensor<bf16>> -> tensor<bf16>
     return %mean, %g, %p1, %m1, %v1 : tensor<bf16>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>, !fsdp.shard<24xf32, 2>
   }

@@ -20,7 +20,9 @@ DTYPES = dict(Bool=torch.bool, U8=torch.uint8, I8=torch.int8, I16=torch.int16, I
               F16=torch.float16, BF16=torch.bfloat16, F32=torch.float32, F64=torch.float64, C64=torch.complex64,
               C128=torch.complex128)
 FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
-PERSISTENT = {"Shard", "OptimizerState", "ModelBuffer", "Constant", "Result"}
+PERSISTENT = {"Shard", "OptimizerState", "ModelBuffer", "Constant", "Result", "Hyper"}
+# The numbers of a decay group, in their order.
+HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "update")
 
 
 def read(path):
@@ -115,7 +117,12 @@ class Interpreter:
         program = next(program for program in self.plan["programs"] if self._name(program) == name)
         commands = [command for command in program["commands"] if command["role"] in roles]
         self.updates += "Update" in roles
-        self.hyper = hyper
+        values = torch.tensor([{"momentum": 0.0, "update": self.updates, **hyper}[key] for key in HYPER] if hyper else [],
+                              dtype=torch.float64)
+        for rank in range(self.ranks):
+            for i, buffer in enumerate(self.buffers):
+                if buffer["role"] == "Hyper" and hyper:
+                    self.view(rank, i).copy_(values)
         last = {}
         for i, command in enumerate(commands):
             for root in self._roots(command):
@@ -242,19 +249,31 @@ class Interpreter:
         ends = [(max(i["begin"] - low, 0), min(i["end"] - low, length)) for i in step["intervals"]]
         return [shard[begin:end] for begin, end in ends if begin < end]
 
-    def _adamw(self, step):
+    def _update(self, step):
         for rank in range(self.ranks):
-            states = [self._cut(rank, step, step[key]) for key in ("parameter", "gradient", "exp_avg", "exp_avg_sq")]
-            if states[0]:
-                torch._fused_adamw_(*states, [], [torch.tensor(float(self.updates))] * len(states[0]), amsgrad=False,
-                                    maximize=False, **self.hyper)
+            hyper = dict(zip(HYPER, self.view(rank, step["hyper"]).tolist()))
+            clip, scale, found = (None if step[key] == NONE else self.view(rank, step[key])
+                                  for key in ("clip_factor", "loss_scale", "found_inf"))
+            if found is not None and found != 0:
+                continue
+            parameters, gradients, *states = [self._cut(rank, step, index)
+                                              for index in (step["parameter"], step["gradient"], *step["states"])]
+            for gradient in gradients:
+                gradient.mul_(1 if clip is None else clip).div_(1 if scale is None else scale)
+            if parameters:
+                getattr(self, "_" + step["rule"].lower())(parameters, gradients, states, **hyper)
 
-    def _sgd(self, step):
+    def _adamw(self, parameters, gradients, states, update, momentum, **hyper):
+        torch._fused_adamw_(parameters, gradients, *states, [], [torch.tensor(update)] * len(parameters), amsgrad=False,
+                            maximize=False, **hyper)
+
+    def _sgd(self, parameters, gradients, states, update, lr, weight_decay, momentum, **_):
+        momenta = states[0] if states and momentum else []
+        torch._fused_sgd_(parameters, gradients, momenta, weight_decay=weight_decay, momentum=momentum if momenta else 0.0,
+                          lr=lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=update == 1)
+
+    def _measure(self, step):
         for rank in range(self.ranks):
-            keys = ["parameter", "gradient"] + (["momentum"] if step["momentum"] != NONE else [])
-            states = [self._cut(rank, step, step[key]) for key in keys]
-            momenta = states[2] if len(states) == 3 else []
-            if states[0]:
-                torch._fused_sgd_(*states[:2], momenta, weight_decay=self.hyper["weight_decay"],
-                                  momentum=0.0, lr=self.hyper["lr"], dampening=0.0, nesterov=False,
-                                  maximize=False, is_first_step=self.updates == 1)
+            elements = torch.cat([torch.zeros(0), *self._cut(rank, step, step["source"])])
+            isnorm = step["kind"] == "SquaredNorm"
+            self.view(rank, step["target"]).fill_(elements.square().sum() if isnorm else not elements.isfinite().all())

@@ -310,7 +310,7 @@ TEXTS = {
                           "custom op 'plan.reduce_scatter' expected 'post'"),
     "unknown value": (edit(r"(plan\.all_gather @shard_gather) %\d+ to", r"\1 %99 to"), "use of undeclared SSA value name"),
     "misaligned": (edit(r"buffer loss @step at \d+", "buffer loss @step at 322"),
-                   "plan: buffers[17]: expected an offset that is a multiple of 64, found 322"),
+                   "plan: buffers[18]: expected an offset that is a multiple of 64, found 322"),
     "unknown operator": (edit(r'"mse_loss"', '"mse_lass"'),
                          "plan: operators[3] (aten::mse_lass): expected an operator that a plan may run, "
                          "found an unknown one"),

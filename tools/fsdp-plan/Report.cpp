@@ -47,6 +47,8 @@ llvm::StringRef roleName(pf::BufferRole role) {
     return "loss";
   case pf::BufferRole::Output:
     return "outputs";
+  case pf::BufferRole::Hyper:
+    return "hyper-parameters";
   }
   return "";
 }
@@ -177,11 +179,18 @@ private:
       visit(command.step_as_AllReduce()->source());
       visit(command.step_as_AllReduce()->target());
       break;
-    case pf::Step::AdamW:
-      visit(command.step_as_AdamW()->gradient());
+    case pf::Step::Update: {
+      const pf::Update &update = *command.step_as_Update();
+      visit(update.gradient());
+      for (uint32_t scalar :
+           {update.clip_factor(), update.loss_scale(), update.found_inf()})
+        if (scalar != none)
+          visit(scalar);
       break;
-    case pf::Step::SGD:
-      visit(command.step_as_SGD()->gradient());
+    }
+    case pf::Step::Measure:
+      visit(command.step_as_Measure()->source());
+      visit(command.step_as_Measure()->target());
       break;
     case pf::Step::Zero:
       visit(command.step_as_Zero()->target());

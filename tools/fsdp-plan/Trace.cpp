@@ -35,8 +35,9 @@ static std::string getName(Operation *op) {
       })
       .Case([](PieceOp op) { return "piece " + op.getUnit().str(); })
       .Case([](FlattenGradsOp op) { return "flatten " + op.getUnit().str(); })
-      .Case([](AdamWOp op) { return "adamw " + op.getUnit().str(); })
-      .Case([](SGDOp op) { return "sgd " + op.getUnit().str(); })
+      .Case([](UpdateOpInterface op) {
+        return (op.getRule() + " " + op.getUnitAttr().getValue()).str();
+      })
       .Default(
           [](Operation *op) { return op->getName().getStringRef().str(); });
 }
@@ -48,7 +49,9 @@ static StringRef getRole(Operation *op) {
     return aten::stringifyPhase(gather.getPhase());
   if (isa<PieceOp>(op))
     return "forward";
-  return isa<AdamWOp, SGDOp>(op) ? "update" : "backward";
+  return isa<UpdateOpInterface, SquaredNormOp, FoundInfOp, ScaleOp>(op)
+             ? "update"
+             : "backward";
 }
 
 namespace {

@@ -91,6 +91,28 @@ bool isPersistent(BufferRole role);
 /// True of what `Buffer.owner` is a program of: inputs, outputs and the loss.
 bool isOfProgram(BufferRole role);
 
+/// The numbers in a buffer of role Hyper, in their order.
+enum class Hyper : uint8_t {
+  LearningRate,
+  Beta1,
+  Beta2,
+  Epsilon,
+  WeightDecay,
+  Momentum,
+  Update ///< The number of the update, from 1.
+};
+constexpr uint32_t numHypers = 7;
+
+/// What a rule is called, and the names of its states, of which an update has
+/// at least `required`.
+struct UpdateRuleFacts {
+  std::string_view name;
+  std::vector<std::string_view> states;
+  size_t required;
+};
+/// The rule must be one.
+const UpdateRuleFacts &getFacts(UpdateRule rule);
+
 /// One collective as a line of its communicator's sequence: what all members
 /// must agree on. `bytes` is the size of the source. `unit` may be empty.
 /// "all_gather 50816 bytes f32 h.0"

@@ -208,8 +208,11 @@ public:
   void setInput(unsigned rank, unsigned index, const TensorView &value,
                 std::string_view program = "step");
 
+  /// Of all decay groups, or of one that the plan has; for all later runs.
   void setHyperParameters(const HyperParameters &values);
-  /// Updates so far: the step of the bias correction.
+  void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
+  /// Updates so far, without those that were skipped: the step of the bias
+  /// correction.
   std::uint64_t updates() const;
   void setUpdates(std::uint64_t count);
 

@@ -14,7 +14,9 @@
 #include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Symbolic/Memory.h"
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace fsdp::symbolic {
@@ -125,12 +127,26 @@ public:
   void writeFlat(const Unit &unit, const Window &window, const Content &flat);
   /// What a flat parameter, or a state of it, is before all commands.
   Content initial(const Unit &unit, std::string_view kind);
-  /// One update of the elements in `ranges`: what the first `states` become,
-  /// by all of `operands`.
+  /// The hyper-parameters of a decay group, which the caller writes.
+  Content hyper(uint64_t group);
+  /// What else an update takes: the hyper-parameters, clip factor, loss scale
+  /// and found_inf; those that are absent are null.
+  static constexpr size_t numScalars = 4;
+  using Scalars = std::array<const Window *, numScalars>;
+  using ScalarContents = std::array<std::optional<Content>, numScalars>;
+  /// One update of the elements in `ranges`: what the states become.
   std::vector<Content> update(const Unit &unit, std::string_view rule,
-                              const std::vector<Content> &operands,
-                              const std::vector<size_t> &states,
+                              const Content &gradient,
+                              const std::vector<Content> &states,
+                              const ScalarContents &scalars,
                               const std::vector<Range> &ranges);
+  /// The same in place. A gradient that is scaled is so in its place.
+  void update(const Unit &unit, std::string_view rule, const Window &gradient,
+              const std::vector<const Window *> &states, const Scalars &scalars,
+              const std::vector<Range> &ranges);
+  /// One number of each rank: of the elements in `ranges` that its piece has.
+  void measure(const Unit &unit, std::string_view kind, const Window &source,
+               const Window &target, const std::vector<Range> &ranges);
   /// Adds "<what> <parameter>" for each parameter, and whether padding is zero.
   void describe(const Unit &unit, std::string_view what, const Content &flat,
                 bool skipsZeros, Meanings &meanings);

@@ -35,8 +35,11 @@ private:
   mlir::LogicalResult lower(FlattenGradsOp op);
   mlir::LogicalResult lower(AsyncReduceScatterOp op);
   mlir::LogicalResult lower(AsyncAllReduceOp op);
-  mlir::LogicalResult lower(AdamWOp op);
-  mlir::LogicalResult lower(SGDOp op);
+  mlir::LogicalResult lower(UpdateOpInterface op);
+  template <typename Op> mlir::LogicalResult lowerMeasure(Op op);
+  mlir::LogicalResult lower(SquaredNormOp op) { return lowerMeasure(op); }
+  mlir::LogicalResult lower(FoundInfOp op) { return lowerMeasure(op); }
+  mlir::LogicalResult lower(ScaleOp op);
   mlir::LogicalResult lower(mlir::func::ReturnOp op);
 
   /// What is gathered as one and copied out at the first wait.

@@ -18,8 +18,20 @@ LogicalResult Lowering::lowerArgument(BlockArgument argument) {
   unsigned index = argument.getArgNumber();
   Location loc = argument.getLoc();
   auto get = [&](StringRef name) { return func.getArgAttr(index, name); };
-  if (get(FSDPDialect::getHyperAttrName()))
-    return success(); // slots of the caller, not memory of the plan
+  if (auto group =
+          dyn_cast_or_null<IntegerAttr>(get(FSDPDialect::getHyperAttrName()))) {
+    Value &value = tables.getNamed(FSDPDialect::getHyperAttrName(), group);
+    if (!value) {
+      plan::BufferOp buffer =
+          tables.addBuffer(loc, plan::BufferRole::Hyper,
+                           cast<RankedTensorType>(argument.getType()));
+      buffer.setIndexAttr(group);
+      buffer.setSpace(plan::Space::Host);
+      value = buffer;
+    }
+    buffers[argument] = value;
+    return success();
+  }
   if (auto state =
           dyn_cast_or_null<StateAttr>(get(FSDPDialect::getStateAttrName()))) {
     buffers[argument] =

@@ -352,32 +352,58 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
 // Updates
 //===----------------------------------------------------------------------===//
 
-LogicalResult Lowering::lower(AdamWOp op) {
+template <typename Op> LogicalResult Lowering::lowerMeasure(Op op) {
   setPhase(aten::Phase::Update);
-  Value parameter = buffers.lookup(op.getParameter());
-  Value expAvg = buffers.lookup(op.getExpAvg());
-  Value expAvgSq = buffers.lookup(op.getExpAvgSq());
-  plan::AdamWOp::create(builder, op.getLoc(), op.getUnit(), op.getIntervals(),
-                        parameter, buffers.lookup(op.getGradient()), expAvg,
-                        expAvgSq, role, Stream::Compute);
-  buffers[op.getNewParameter()] = parameter;
-  buffers[op.getNewExpAvg()] = expAvg;
-  buffers[op.getNewExpAvgSq()] = expAvgSq;
+  Value target =
+      addTransient(op.getLoc(), getMemoryType(op.getMeasure().getType()));
+  plan::MeasureOp::create(builder, op.getLoc(), op.getKind(), op.getUnit(),
+                          op.getIntervals(), buffers.lookup(op.getShard()),
+                          target, role, Stream::Compute);
+  buffers[op.getMeasure()] = target;
   return success();
 }
 
-LogicalResult Lowering::lower(SGDOp op) {
+/// In the place of the operand, which ends here.
+LogicalResult Lowering::lower(ScaleOp op) {
   setPhase(aten::Phase::Update);
-  Value parameter = buffers.lookup(op.getParameter());
-  Value momentum;
-  if (op.getMomentum())
-    momentum = buffers.lookup(op.getMomentum());
-  plan::SGDOp::create(builder, op.getLoc(), op.getUnit(), op.getIntervals(),
-                      parameter, buffers.lookup(op.getGradient()), momentum,
-                      role, Stream::Compute);
-  buffers[op.getNewParameter()] = parameter;
-  if (op.getNewMomentum())
-    buffers[op.getNewMomentum()] = momentum;
+  for (Operation *user : op.getShard().getUsers())
+    if (op->isBeforeInBlock(user) && !isa<func::ReturnOp>(user)) {
+      InFlightDiagnostic diagnostic =
+          op.emitError("expected no use of a gradient after it has been "
+                       "scaled, in its place; found one");
+      diagnostic.attachNote(user->getLoc()) << "used here";
+      return diagnostic;
+    }
+  Value shard = buffers.lookup(op.getShard());
+  MLIRContext *context = op.getContext();
+  SmallVector<Attribute> places(2, aten::OperandAttr::get(context));
+  plan::LaunchOp::create(
+      builder, op.getLoc(), aten::OpNameAttr::get(context, "mul.out"),
+      aten::ArgsAttr::get(context, places, ArrayRef<StringAttr>()),
+      ValueRange{shard, buffers.lookup(op.getFactor())}, ValueRange{shard},
+      DenseBoolArrayAttr(), StringAttr(), role, Stream::Compute);
+  buffers[op.getScaled()] = shard;
+  return success();
+}
+
+/// The command of the same name, with the same operands in the plan's memory.
+LogicalResult Lowering::lower(UpdateOpInterface op) {
+  setPhase(aten::Phase::Update);
+  if (!isa<BlockArgument>(op.getHyper()))
+    return op->emitError("expected hyper-parameters that the caller sets, "
+                         "found values that are computed");
+  MLIRContext *context = op->getContext();
+  OperationState command(op->getLoc(), ("plan." + op.getRule()).str());
+  for (Value operand : op->getOperands())
+    command.addOperands(buffers.lookup(operand));
+  NamedAttrList attributes(
+      cast<DictionaryAttr>(op->getPropertiesAsAttribute()));
+  attributes.set("role", plan::RoleAttr::get(context, role));
+  attributes.set("stream", plan::StreamAttr::get(context, Stream::Compute));
+  command.addAttributes(attributes);
+  builder.create(command);
+  for (const UpdatedState &state : op.getStates())
+    buffers[state.after] = buffers.lookup(state.before);
   return success();
 }
 
@@ -396,7 +422,8 @@ LogicalResult Lowering::run() {
         TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, PieceOp, ViewOp,
                   FlattenGradsOp, AsyncReduceScatterOp, AsyncAllReduceOp,
-                  AdamWOp, SGDOp, AsyncWaitOp, func::ReturnOp>(
+                  SquaredNormOp, FoundInfOp, ScaleOp, UpdateOpInterface,
+                  AsyncWaitOp, func::ReturnOp>(
                 [&](auto op) { return lower(op); })
             .Default([](Operation *op) {
               return op->emitError("expected the scheduled level, found '")

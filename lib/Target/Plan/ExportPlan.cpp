@@ -320,25 +320,34 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
         };
         return reduction(reduce, create, pf::Step::AllReduce);
       })
-      .Case([&](plan::AdamWOp update) {
+      .Case([&](UpdateOpInterface update) {
+        const auto &rules = pf::EnumValuesUpdateRule();
+        auto rule = llvm::find_if(rules, [&](pf::UpdateRule candidate) {
+          return update.getRule() == StringRef(pf::getFacts(candidate).name);
+        });
+        SmallVector<UpdatedState> changed = update.getStates();
+        std::vector<uint32_t> states;
+        for (const UpdatedState &state : ArrayRef(changed).drop_front())
+          states.push_back(buffer(state.before));
         std::vector<pf::Interval> intervals =
             getIntervals(update.getIntervals());
         return step(
-            pf::Step::AdamW,
-            pf::CreateAdamWDirect(
-                fbb, unit(update.getUnit()), buffer(update.getParameter()),
-                buffer(update.getGradient()), buffer(update.getExpAvg()),
-                buffer(update.getExpAvgSq()), &intervals));
+            pf::Step::Update,
+            pf::CreateUpdateDirect(
+                fbb, *rule, unit(update.getUnitAttr().getValue()),
+                buffer(changed.front().before), buffer(update.getGradient()),
+                &states, &intervals, buffer(update.getHyper()),
+                buffer(update.getClipFactor()), buffer(update.getLossScale()),
+                buffer(update.getFoundInf())));
       })
-      .Case([&](plan::SGDOp update) {
+      .Case([&](plan::MeasureOp measure) {
         std::vector<pf::Interval> intervals =
-            getIntervals(update.getIntervals());
-        return step(pf::Step::SGD,
-                    pf::CreateSGDDirect(fbb, unit(update.getUnit()),
-                                        buffer(update.getParameter()),
-                                        buffer(update.getGradient()),
-                                        buffer(update.getMomentum()),
-                                        &intervals));
+            getIntervals(measure.getIntervals());
+        return step(pf::Step::Measure,
+                    pf::CreateMeasureDirect(
+                        fbb, pf::MeasureKind(measure.getKind()),
+                        unit(measure.getUnit()), buffer(measure.getSource()),
+                        buffer(measure.getTarget()), &intervals));
       })
       .Case([&](plan::ZeroOp zero) {
         return step(pf::Step::Zero,

@@ -54,6 +54,8 @@ private:
   LogicalResult addCommand(const pf::Command &command);
   LogicalResult addLaunch(const pf::Launch &launch, Location loc,
                           const pf::Command &command);
+  void addUpdate(const pf::Update &update, Location loc,
+                 const pf::Command &command);
 
   const pf::PlanFile &file;
   const pf::Plan &plan;
@@ -257,6 +259,31 @@ getFlat(const flatbuffers::Vector<const pf::Interval *> &intervals) {
   return flat;
 }
 
+void Importer::addUpdate(const pf::Update &update, Location loc,
+                         const pf::Command &command) {
+  auto add = [&](auto create, auto... states) {
+    create(builder, loc, unit(update.unit()),
+           builder.getDenseI64ArrayAttr(getFlat(*update.intervals())),
+           buffer(update.parameter()), buffer(update.gradient()), states...,
+           buffer(update.hyper()), buffer(update.clip_factor()),
+           buffer(update.loss_scale()), buffer(update.found_inf()),
+           plan::RoleAttr::get(context, plan::Role(command.role())),
+           plan::StreamAttr::get(context, Stream(command.stream())));
+  };
+  auto state = [&](uint32_t index) {
+    return index < update.states()->size() ? buffer(update.states()->Get(index))
+                                           : Value();
+  };
+  switch (update.rule()) {
+  case pf::UpdateRule::AdamW:
+    return add([](auto &&...arguments) { plan::AdamWOp::create(arguments...); },
+               state(0), state(1));
+  case pf::UpdateRule::SGD:
+    return add([](auto &&...arguments) { plan::SGDOp::create(arguments...); },
+               state(0));
+  }
+}
+
 LogicalResult Importer::addCommand(const pf::Command &command) {
   auto role = plan::Role(command.role());
   auto stream = Stream(command.stream());
@@ -303,25 +330,15 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
         purpose);
     return success();
   }
-  case pf::Step::AdamW: {
-    auto *update = command.step_as_AdamW();
-    plan::AdamWOp::create(
-        builder, loc, unit(update->unit()),
-        builder.getDenseI64ArrayAttr(getFlat(*update->intervals())),
-        buffer(update->parameter()), buffer(update->gradient()),
-        buffer(update->exp_avg()), buffer(update->exp_avg_sq()),
-        plan::RoleAttr::get(context, role),
-        plan::StreamAttr::get(context, stream));
+  case pf::Step::Update:
+    addUpdate(*command.step_as_Update(), loc, command);
     return success();
-  }
-  case pf::Step::SGD: {
-    auto *update = command.step_as_SGD();
-    plan::SGDOp::create(
-        builder, loc, unit(update->unit()),
-        builder.getDenseI64ArrayAttr(getFlat(*update->intervals())),
-        buffer(update->parameter()), buffer(update->gradient()),
-        buffer(update->momentum()), plan::RoleAttr::get(context, role),
-        plan::StreamAttr::get(context, stream));
+  case pf::Step::Measure: {
+    auto *measure = command.step_as_Measure();
+    plan::MeasureOp::create(
+        builder, loc, MeasureKind(measure->kind()),
+        unit(measure->unit()).getValue(), getFlat(*measure->intervals()),
+        buffer(measure->source()), buffer(measure->target()), role, stream);
     return success();
   }
   case pf::Step::Zero:

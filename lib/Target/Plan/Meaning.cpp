@@ -51,6 +51,8 @@ private:
   FailureOr<const Call *> getCall(aten::CallOp op);
   LogicalResult addResults();
   void readOptimizer();
+  std::map<uint64_t, std::vector<sy::Range>> getGroups(UnitOp unit,
+                                                       const sy::Unit &own);
   void readStates();
   std::pair<uint64_t, int64_t> getGroup(UnitOp unit);
   void addUnit(UnitOp unit, ArrayRef<Value> gradients);
@@ -72,7 +74,13 @@ private:
   uint64_t axes = 0; // of more than one rank, as bits
   int64_t numRanks = 1;
   StringRef rule;               // of the update; empty if there is none
-  std::vector<StringRef> kinds; // of the state that it changes
+  SmallVector<StringRef> kinds; // of the states that it changes
+  bool isScaled = false;        // by what the source does not have
+  /// The decay groups of elements of a unit.
+  struct DecayGroup {
+    uint64_t begin, end, number;
+  };
+  DenseMap<Attribute, SmallVector<DecayGroup>> groups;
   /// The kinds of state that some program has of each unit.
   DenseMap<Attribute, SmallVector<StringRef>> states;
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
@@ -332,24 +340,54 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
 // Results
 //===----------------------------------------------------------------------===//
 
-/// The gradients of a unit, one for each parameter or null, and its update.
 /// What the optimizer of the step does to whatever has a gradient.
 void SourceRun::readOptimizer() {
   kinds = {StateAttr::getParameterKind()};
-  for (Operation &op : step.getBody().front()) {
-    if (isa<AdamWOp>(op)) {
-      rule = "adamw";
-      kinds.insert(kinds.end(),
-                   {StateAttr::getExpAvgKind(), StateAttr::getExpAvgSqKind()});
-      return;
+  for (auto update : step.getBody().front().getOps<UpdateOpInterface>()) {
+    if (rule.empty()) {
+      rule = update.getRule();
+      kinds = update.getStateKinds();
     }
-    if (auto sgd = dyn_cast<SGDOp>(op)) {
-      rule = "sgd";
-      if (sgd.getMomentum())
-        kinds.push_back(StateAttr::getMomentumKind());
-      return;
-    }
+    auto argument = dyn_cast<BlockArgument>(update.getHyper());
+    auto group =
+        argument ? step.getArgAttrOfType<IntegerAttr>(
+                       argument.getArgNumber(), FSDPDialect::getHyperAttrName())
+                 : IntegerAttr();
+    ArrayRef<int64_t> intervals = update.getIntervals();
+    for (size_t i = 0; i + 1 < intervals.size(); i += 2)
+      groups[update.getUnitAttr()].push_back(
+          {uint64_t(intervals[i]), uint64_t(intervals[i + 1]),
+           group ? uint64_t(group.getInt()) : 0});
+    isScaled |= update.scalesGradient() || update.getFoundInf();
   }
+}
+
+/// The elements of a unit that train, by the decay group that they are in.
+std::map<uint64_t, std::vector<sy::Range>>
+SourceRun::getGroups(UnitOp unit, const sy::Unit &own) {
+  SmallVector<DecayGroup> found = groups.lookup(FlatSymbolRefAttr::get(unit));
+  llvm::sort(found, [](const DecayGroup &left, const DecayGroup &right) {
+    return left.begin < right.begin;
+  });
+  std::map<uint64_t, std::vector<sy::Range>> ranges;
+  for (const sy::Unit::Parameter &parameter : own.parameters) {
+    if (!parameter.isTrainable)
+      continue;
+    uint64_t at = parameter.offset, end = parameter.offset + parameter.numel;
+    auto add = [&](uint64_t to, uint64_t group) {
+      to = std::min(to, end);
+      if (at < to)
+        ranges[group].emplace_back(at, to);
+      at = std::max(at, to);
+    };
+    for (const DecayGroup &group : found) {
+      add(group.begin, 0); // by no update: what trains all the same
+      if (group.end > at)
+        add(group.end, group.number);
+    }
+    add(end, 0);
+  }
+  return ranges;
 }
 
 void SourceRun::readStates() {
@@ -379,6 +417,7 @@ std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
   return {group, size};
 }
 
+/// The gradients of a unit, one for each parameter or null, and its update.
 void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
   sy::Content gradient;
@@ -418,23 +457,23 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
                        /*skipsZeros=*/false, meanings);
     return;
   }
-  std::vector<sy::Content> operands = {gradient,
-                                       machine.initial(own, "parameter")};
-  std::vector<size_t> changed = {1};
-  for (StringRef kind : ArrayRef(kinds).drop_front()) {
-    changed.push_back(operands.size());
-    operands.push_back(machine.initial(own, kind));
+  std::vector<sy::Content> values;
+  for (StringRef kind : kinds)
+    values.push_back(machine.initial(own, kind));
+  for (const auto &[group, ranges] : getGroups(unit, own))
+    values = machine.update(own, rule, gradient, values, {machine.hyper(group)},
+                            ranges);
+  for (auto [kind, value] : llvm::zip_equal(kinds, values)) {
+    sy::Meanings updated;
+    machine.describe(own, kind, value, /*skipsZeros=*/false, updated);
+    if (isScaled)
+      for (auto &[name, meaning] : updated) {
+        meaning.number = sy::Key("scaled", meaning.number).number();
+        meaning.unknown = "the model does not say by what its gradients are "
+                          "scaled, or when they are used";
+      }
+    meanings.merge(updated);
   }
-  std::vector<sy::Range> ranges;
-  for (const sy::Unit::Parameter &parameter : own.parameters)
-    if (parameter.isTrainable)
-      ranges.emplace_back(parameter.offset, parameter.offset + parameter.numel);
-  std::vector<sy::Content> results =
-      machine.update(own, rule, operands, changed, ranges);
-  for (auto [kind, result] : llvm::zip_equal(kinds, results))
-    machine.describe(
-        own, kind == StateAttr::getParameterKind() ? "parameter" : kind, result,
-        /*skipsZeros=*/false, meanings);
 }
 
 LogicalResult SourceRun::addResults() {

@@ -7,7 +7,7 @@
 
 // CHECK-LABEL: func.func @step
 // CHECK-SAME: %[[P:[^ ]*]]: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, parameter>}
-// CHECK-SAME: %[[HYPER:[^ ]*]]: tensor<6xf64> {fsdp.hyper}
+// CHECK-SAME: %[[HYPER:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 0 : i64}
 // CHECK-SAME: %[[M:[^ ]*]]: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, exp_avg>},
 // CHECK-SAME: %[[V:[^ ]*]]: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, exp_avg_sq>}
 // Gradients stay results, and updates come in the order of the reductions.
@@ -20,9 +20,9 @@
 // CHECK-NEXT: fsdp.adamw @b.0 [0 to 16]
 // CHECK-NEXT: return {{.*}} %[[NEW]],
 
-// SGD: fsdp.sgd @b.1 [0 to 16] %{{.*}}, %{{.*}} momentum %{{.*}}, %{{.*}} : !fsdp.shard<20xf32, 4>, tensor<6xf64> -> !fsdp.shard<20xf32, 4>
+// SGD: fsdp.sgd @b.1 [0 to 16] %{{.*}}, %{{.*}} momentum %{{.*}}, %{{.*}} : !fsdp.shard<20xf32, 4>, tensor<7xf64> -> !fsdp.shard<20xf32, 4>
 // PLAIN-NOT: momentum
-// PLAIN: fsdp.sgd @b.1 [0 to 16] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<20xf32, 4>, tensor<6xf64>
+// PLAIN: fsdp.sgd @b.1 [0 to 16] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<20xf32, 4>, tensor<7xf64>
 // NONE-NOT: {{adamw|sgd|fsdp.hyper}}
 
 // Padding between and after what trains are inside; frozen parameters are not.

@@ -98,7 +98,7 @@ func.func private @f1(%a: tensor<4xf32> {fsdp.unknown})
 
 // Role F1: in their places.
 // expected-error@+1 {{attribute "fsdp.hyper" does not stand on a result}}
-func.func private @f1_place() -> (tensor<6xf64> {fsdp.hyper})
+func.func private @f1_place() -> (tensor<7xf64> {fsdp.hyper = 0 : i64})
 
 // -----
 
@@ -517,9 +517,9 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 // Optimizer C2: shards of the unit.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) attributes {aten.program} {
+func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<7xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected a parameter of type '!fsdp.shard<8xf32, 2>'}}
-  %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 4>, tensor<6xf64>
+  %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 4>, tensor<7xf64>
   return
 }
 
@@ -528,9 +528,9 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %h: tensor<6xf64>) attributes {aten.prog
 // Optimizer C3: intervals inside the layout.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<7xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 12}}
-  %0:3 = fsdp.adamw @u [0 to 4, 4 to 12] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
+  %0:3 = fsdp.adamw @u [0 to 4, 4 to 12] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<7xf64>
   return
 }
 
@@ -539,19 +539,57 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.prog
 // Optimizer C4: frozen parameters stay.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 4 at 0 frozen, "b" : 4 at 4], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<6xf64>) attributes {aten.program} {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<7xf64>) attributes {aten.program} {
   // expected-error@+1 {{interval 3 to 8 touches the frozen parameter "a"}}
-  %0:3 = fsdp.adamw @u [3 to 8] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64>
+  %0:3 = fsdp.adamw @u [3 to 8] %p, %p, %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<7xf64>
   return
 }
 
 // -----
 
-// Optimizer C5: six scalars.
+// F2 and F3: a decay group has a number, and numbers of its own.
+// expected-error@+1 {{expected attribute "fsdp.hyper" to be the number of a decay group, got unit}}
+func.func private @group(tensor<7xf64> {fsdp.hyper})
+
+// -----
+
+// expected-error@+1 {{expected attribute "fsdp.hyper" to be the number of a decay group, got -1 : i64}}
+func.func private @group(tensor<7xf64> {fsdp.hyper = -1 : i64})
+
+// -----
+
+// expected-error@+1 {{expected hyper-parameters of type 'tensor<7xf64>', got 'tensor<6xf64>'}}
+func.func private @group(tensor<6xf64> {fsdp.hyper = 0 : i64})
+
+// -----
+
+// Squared norm C3.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
+  // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 9}}
+  %0 = fsdp.squared_norm @u [4 to 9] %p : !fsdp.shard<8xf32, 2>
+  return
+}
+
+// -----
+
+// Scale C2.
+fsdp.mesh @mesh ["shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<4xf32, 2>, %x: tensor<f32>) attributes {aten.program} {
+  // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<4xf32, 2>'}}
+  %0 = fsdp.scale @u %p by %x : !fsdp.shard<4xf32, 2>
+  return
+}
+
+// -----
+
+// Optimizer C5: seven hyper-parameters.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) attributes {aten.program} {
-  // expected-error@+1 {{expected scalars of type 'tensor<6xf64>', got 'tensor<5xf64>'}}
+  // expected-error@+1 {{expected hyper-parameters of type 'tensor<7xf64>', got 'tensor<5xf64>'}}
   %0 = fsdp.sgd @u [0 to 8] %p, %p, %h : !fsdp.shard<8xf32, 2>, tensor<5xf64>
   return
 }
@@ -561,9 +599,9 @@ func.func @f(%p: !fsdp.shard<8xf32, 2>, %h: tensor<5xf64>) attributes {aten.prog
 // Optimizer C6: old and new momentum.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<6xf64>) attributes {aten.program} {
+func.func @f(%p: !fsdp.shard<8xf32, 2>, %m: !fsdp.shard<8xbf16, 2>, %h: tensor<7xf64>) attributes {aten.program} {
   // expected-error@+1 {{expected old and new momentum, both of the parameter's type, or neither}}
-  %0:2 = fsdp.sgd @u [0 to 8] %p, %p momentum %m, %h : !fsdp.shard<8xf32, 2>, tensor<6xf64> -> !fsdp.shard<8xbf16, 2>
+  %0:2 = fsdp.sgd @u [0 to 8] %p, %p momentum %m, %h : !fsdp.shard<8xf32, 2>, tensor<7xf64> -> !fsdp.shard<8xbf16, 2>
   return
 }
 

@@ -31,12 +31,12 @@ func.func private @step.source() -> () attributes {fsdp.source = @step}
 // CHECK-LABEL: func.func @logical
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, parameter>}
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, exp_avg>}
-// CHECK-SAME: {fsdp.hyper}
+// CHECK-SAME: {fsdp.hyper = 0 : i64}
 // CHECK-SAME: {fsdp.result = 0 : i64}
 // CHECK-SAME: {fsdp.unit = "h.0"}
 func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, parameter>},
                    %m: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, exp_avg>},
-                   %hyper: tensor<6xf64> {fsdp.hyper},
+                   %hyper: tensor<7xf64> {fsdp.hyper = 0 : i64},
                    %mask: tensor<4xf32> {fsdp.result = 0 : i64},
                    %gs: tensor<bf16> {fsdp.unit = "h.0"},
                    %gw: tensor<3x5xbf16, #aten.strided<[1, 3]>>,
@@ -65,14 +65,23 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   // CHECK: fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
   %mean = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
       : tensor<f32> -> tensor<f32>
-  // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<6xf64>
+  // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
   %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper
-      : !fsdp.shard<28xf32, 4>, tensor<6xf64>
-  // CHECK: fsdp.sgd @whole [0 to 8] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<6xf64>{{ *$}}
-  %b1 = fsdp.sgd @whole [0 to 8] %b, %gb, %hyper : !fsdp.shard<8xf32, 1>, tensor<6xf64>
-  // CHECK: fsdp.sgd @whole [] %{{.*}}, %{{.*}} momentum %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<6xf64> -> !fsdp.shard<8xf32, 1>
+      : !fsdp.shard<28xf32, 4>, tensor<7xf64>
+  // CHECK: fsdp.squared_norm @h.0 [0 to 15] %{{.*}} : !fsdp.shard<28xf32, 4>
+  %norm = fsdp.squared_norm @h.0 [0 to 15] %g1 : !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.found_inf @h.0 [0 to 15, 24 to 28] %{{.*}} : !fsdp.shard<28xf32, 4>
+  %inf = fsdp.found_inf @h.0 [0 to 15, 24 to 28] %g1 : !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.scale @h.0 %{{.*}} by %{{.*}} : !fsdp.shard<28xf32, 4>
+  %scaled = fsdp.scale @h.0 %g1 by %norm : !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.adamw @h.0 [0 to 15] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} clip %{{.*}} scale %{{.*}} found_inf %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
+  %p2, %m2, %v2 = fsdp.adamw @h.0 [0 to 15] %p1, %scaled, %m1, %v1, %hyper clip %norm scale %norm found_inf %inf
+      : !fsdp.shard<28xf32, 4>, tensor<7xf64>
+  // CHECK: fsdp.sgd @whole [0 to 8] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<7xf64>{{ *$}}
+  %b1 = fsdp.sgd @whole [0 to 8] %b, %gb, %hyper : !fsdp.shard<8xf32, 1>, tensor<7xf64>
+  // CHECK: fsdp.sgd @whole [] %{{.*}}, %{{.*}} momentum %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<7xf64> -> !fsdp.shard<8xf32, 1>
   %b2, %b3 = fsdp.sgd @whole [] %b, %gb momentum %b, %hyper
-      : !fsdp.shard<8xf32, 1>, tensor<6xf64> -> !fsdp.shard<8xf32, 1>
+      : !fsdp.shard<8xf32, 1>, tensor<7xf64> -> !fsdp.shard<8xf32, 1>
   return %p1 : !fsdp.shard<28xf32, 4>
 }
 

@@ -181,14 +181,14 @@ func.func @resharded_in_loop(%p: !p, %lb: index, %ub: index, %s: index) attribut
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<6xf64>, %lb: index, %ub: index, %s: index) attributes {aten.program} {
+func.func @race_in_loop(%p: !p, %grad: !p, %hyper: tensor<7xf64>, %lb: index, %ub: index, %s: index) attributes {aten.program} {
   scf.for %i = %lb to %ub step %s {
     // expected-error@+1 {{shard may already have been updated, in its place}}
     %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
     %full = fsdp.async.wait %f : !f -> !g
     fsdp.async.reshard %full : !g
     // expected-note@+1 {{updated here}}
-    %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+    %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<7xf64>
   }
   return
 }
@@ -277,9 +277,9 @@ func.func @through_branch(%p: !p, %x: tensor<2x4xf32>, %c: i1) -> tensor<2x4xf32
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
+func.func @stale(%p: !p, %grad: !p, %hyper: tensor<7xf64>) attributes {aten.program} {
   // expected-note@+1 {{updated here}}
-  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<7xf64>
   // expected-error@+1 {{shard may already have been updated, in its place}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   return
@@ -292,11 +292,11 @@ func.func @stale(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.prog
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
+func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<7xf64>) attributes {aten.program} {
   // expected-note@+1 {{launched here}}
   %f = fsdp.async.unshard @u <forward> over ["shard"] %p : !p -> !f
   // expected-error@+1 {{shard is updated while it may still be gathered: expected the gather to be waited for before}}
-  %new, %m1, %v1 = fsdp.adamw @u [0 to 8] %p, %grad, %m, %v, %hyper : !p, tensor<6xf64>
+  %new, %m1, %v1 = fsdp.adamw @u [0 to 8] %p, %grad, %m, %v, %hyper : !p, tensor<7xf64>
   %full = fsdp.async.wait %f : !f -> !g
   fsdp.async.reshard %full : !g
   return
@@ -310,8 +310,8 @@ func.func @race(%p: !p, %grad: !p, %m: !p, %v: !p, %hyper: tensor<6xf64>) attrib
 !g = !fsdp.gathered<8xf32>
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 2x4 at 0], numel = 8, padded = 8>
-func.func @next(%p: !p, %grad: !p, %hyper: tensor<6xf64>) attributes {aten.program} {
-  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<6xf64>
+func.func @next(%p: !p, %grad: !p, %hyper: tensor<7xf64>) attributes {aten.program} {
+  %new = fsdp.sgd @u [0 to 8] %p, %grad, %hyper : !p, tensor<7xf64>
   %f = fsdp.async.unshard @u <forward> over ["shard"] %new : !p -> !f
   %full = fsdp.async.wait %f : !f -> !g
   fsdp.async.reshard %full : !g

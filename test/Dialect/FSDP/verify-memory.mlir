@@ -33,7 +33,7 @@ fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["u" : 16 at 0 frozen], numel = 16, padded = 16>
 fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["v" : 16 at 0 frozen], numel = 16, padded = 16>
 func.func @step(%pu: !p {fsdp.state = #fsdp.state<@u, parameter>}, %pv: !p {fsdp.state = #fsdp.state<@v, parameter>},
-                %x: !t {aten.input = 0 : i64}, %hyper: tensor<6xf64> {fsdp.hyper}) -> !t attributes {aten.program} {
+                %x: !t {aten.input = 0 : i64}, %hyper: tensor<7xf64> {fsdp.hyper = 0 : i64}) -> !t attributes {aten.program} {
   %fu = fsdp.async.unshard @u <forward> over ["shard"] %pu : !p -> !f
   %gu = fsdp.async.wait %fu : !f -> !g
   %u = fsdp.view %gu[@u, "u"] : !g -> !t

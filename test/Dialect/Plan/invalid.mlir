@@ -203,9 +203,10 @@ plan.module @m mesh ["shard" = 2] device cpu {
 
 plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<8xf32>
+  %h = plan.buffer hyper number 0 in host : tensor<7xf64>
   plan.program @p {
     // expected-error@+1 {{C1: expected a unit called 'u', found none}}
-    plan.adamw @u [0, 8] %a, %a, %a, %a <update>
+    plan.adamw @u [0, 8] %a, %a, %a, %a, %h <update>
   }
 }
 
@@ -215,9 +216,10 @@ plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
+  %h = plan.buffer hyper number 0 in host : tensor<7xf64>
   plan.program @p {
     // expected-error@+1 {{C1: expected ascending intervals, got 2 after 4}}
-    plan.sgd @u [0, 4, 2, 8] %a, %a <update>
+    plan.sgd @u [0, 4, 2, 8] %a, %a, %h <update>
   }
 }
 
@@ -227,9 +229,64 @@ plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
+  %h = plan.buffer hyper number 0 in host : tensor<7xf64>
   plan.program @p {
     // expected-error@+1 {{C1: expected pairs of bounds up to 8, got 2 bounds up to 9}}
-    plan.sgd @u [0, 9] %a, %a <update>
+    plan.sgd @u [0, 9] %a, %a, %h <update>
+  }
+}
+
+// -----
+
+// What no caller writes is no place for hyper-parameters.
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<4xf32>
+  %h = plan.buffer transient in host : tensor<7xf64>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected the hyper-parameters in a buffer of the role 'hyper'}}
+    plan.sgd @u [0, 8] %a, %a, %h <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<4xf32>
+  %h = plan.buffer hyper number 0 in host : tensor<7xf64>
+  plan.program @p {
+    // expected-error@+1 {{C3: expected a buffer of type 'tensor<f32>', got 'tensor<4xf32>'}}
+    plan.sgd @u [0, 8] %a, %a, %h clip %a <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C6: expected hyper-parameters to be a 'tensor<7xf64>' on the host}}
+  %h = plan.buffer hyper number 0 : tensor<7xf64>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  // expected-error@+1 {{C3: expected number of a buffer of role 'hyper'}}
+  %h = plan.buffer hyper in host : tensor<7xf64>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<8xf32>
+  %n = plan.buffer transient : tensor<f32>
+  plan.program @p {
+    // expected-error@+1 {{C2: expected a source of 4 elements, got 8}}
+    plan.measure squared_norm @u [0, 8] %a to %n <update>
   }
 }
 

@@ -22,6 +22,10 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shar
   %m = plan.buffer optimizer_state @h.0 "exp_avg" : tensor<12xf32>
   %v = plan.buffer optimizer_state @h.0 "exp_avg_sq" : tensor<12xf32>
   %g = plan.buffer gradient @h.0 : tensor<12xf32>
+  // CHECK: %[[HYPER:.*]] = plan.buffer hyper number 0 in host : tensor<7xf64>
+  %hyper = plan.buffer hyper number 0 in host : tensor<7xf64>
+  // CHECK: %[[N:.*]] = plan.buffer transient : tensor<f32>
+  %n = plan.buffer transient : tensor<f32>
   // CHECK: plan.buffer model_buffer "running_mean" : tensor<4xf32>
   %mean = plan.buffer model_buffer "running_mean" : tensor<4xf32>
   // CHECK: plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
@@ -77,11 +81,17 @@ plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shar
     plan.reduce_scatter @shard_reduce divide <pre = 2, post = 2> via f32 %flat to %g group 1 <backward> on reduce
     // CHECK: plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %{{.*}} to %{{.*}} for loss <forward> on all_reduce
     plan.all_reduce @all_all_reduce divide <pre = 1, post = 4> via f32 %loss to %loss for loss <forward> on all_reduce
-    // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} <update>
-    plan.adamw @h.0 [0, 24] %shard, %g, %m, %v <update>
-    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} momentum %{{.*}} <update>
-    plan.sgd @h.0 [0, 15] %shard, %g momentum %m <update>
-    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} <update>
-    plan.sgd @h.0 [0, 15] %shard, %g <update>
+    // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[HYPER]] <update>
+    plan.adamw @h.0 [0, 24] %shard, %g, %m, %v, %hyper <update>
+    // CHECK: plan.adamw @h.0 [0, 24] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[HYPER]] clip %[[N]] scale %[[N]] found_inf %[[N]] <update>
+    plan.adamw @h.0 [0, 24] %shard, %g, %m, %v, %hyper clip %n scale %n found_inf %n <update>
+    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}} momentum %{{.*}}, %[[HYPER]] <update>
+    plan.sgd @h.0 [0, 15] %shard, %g momentum %m, %hyper <update>
+    // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}}, %[[HYPER]] found_inf %[[N]] <update>
+    plan.sgd @h.0 [0, 15] %shard, %g, %hyper found_inf %n <update>
+    // CHECK: plan.measure squared_norm @h.0 [0, 24] %{{.*}} to %[[N]] <update>
+    plan.measure squared_norm @h.0 [0, 24] %g to %n <update>
+    // CHECK: plan.measure found_inf @h.0 [0, 15] %{{.*}} to %[[N]] <update>
+    plan.measure found_inf @h.0 [0, 15] %g to %n <update>
   }
 }

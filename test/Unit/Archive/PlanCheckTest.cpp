@@ -201,7 +201,7 @@ TEST(PlanCheck, RejectsBadOperatorsAndConstants) {
               step(plan).launch(plan.operators[3].second, {0, 4000, 6}, "mm_3");
             }),
             "small.plan: programs[1] (step).commands[15] (mm_3): expected "
-            "buffer index below 15, found 4000");
+            "buffer index below 16, found 4000");
   EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch(plan.operators[3].second, {0, -99, 6}, "mm_3");
             }),
@@ -219,7 +219,7 @@ TEST(PlanCheck, RejectsBadOperatorsAndConstants) {
             "small.plan: programs[0] (init).commands[0] (ones): expected size "
             "of type SymInt[], found Int");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.refs({-2}); }),
-            "small.plan: constants[9]: expected buffer index below 15, found "
+            "small.plan: constants[9]: expected buffer index below 16, found "
             "4294967294");
   EXPECT_EQ(rejectionAfter([&](TestPlan &plan) {
               step(plan).launch("aten::relu(Tensor self) -> Tensor", {6});
@@ -410,11 +410,11 @@ TEST(PlanCheck, RejectsTargetsThatShareBytes) {
       half.sizes = {4};
       half.root = 6;
       half.offset = plan.buffers[6].offset;
-      plan.add(half); // 15
-      half.offset += 8;
       plan.add(half); // 16
       half.offset += 8;
       plan.add(half); // 17
+      half.offset += 8;
+      plan.add(half); // 18
       plan.on(Stream::Compute, Role::Backward)
           .launch(std::string(fsdp::archive::lookupOpFacts(name)->schema),
                   makeArgs(plan), "", results);
@@ -441,15 +441,15 @@ TEST(PlanCheck, RejectsTargetsThatShareBytes) {
   };
   std::string start = "small.plan: programs[1] (step).commands[15]: expected "
                       "targets apart from each other, found ";
-  EXPECT_EQ(out(15, 17), "accepted");
-  EXPECT_EQ(out(17, 15), "accepted");
-  EXPECT_EQ(out(15, 15), start + "buffers[15] across buffers[15]");
-  EXPECT_EQ(out(16, 15), start + "buffers[16] across buffers[15]");
-  EXPECT_EQ(fresh(15, 17), "accepted");
-  EXPECT_EQ(fresh(16, 17), start + "buffers[17] across buffers[16]");
-  EXPECT_EQ(fresh(16, none), "accepted");
-  EXPECT_EQ(list({15, 17}), "accepted");
-  EXPECT_EQ(list({17, 15, 6}), start + "buffers[15] across buffers[6]");
+  EXPECT_EQ(out(16, 18), "accepted");
+  EXPECT_EQ(out(18, 16), "accepted");
+  EXPECT_EQ(out(16, 16), start + "buffers[16] across buffers[16]");
+  EXPECT_EQ(out(17, 16), start + "buffers[17] across buffers[16]");
+  EXPECT_EQ(fresh(16, 18), "accepted");
+  EXPECT_EQ(fresh(17, 18), start + "buffers[18] across buffers[17]");
+  EXPECT_EQ(fresh(17, none), "accepted");
+  EXPECT_EQ(list({16, 18}), "accepted");
+  EXPECT_EQ(list({18, 16, 6}), start + "buffers[16] across buffers[6]");
 }
 
 // Nor may two elements of a target be one.
@@ -466,7 +466,7 @@ TEST(PlanCheck, RejectsTargetsThatOverlapThemselves) {
   };
   std::string rejected =
       "small.plan: programs[1] (step).commands[15]: expected a target whose "
-      "elements have their own bytes, found buffers[15], where some share them";
+      "elements have their own bytes, found buffers[16], where some share them";
   EXPECT_EQ(write({4, 2}, {1, 4}), "accepted");
   EXPECT_EQ(write({8, 1}, {1, 0}), "accepted");
   EXPECT_EQ(write({2, 4}, {0, 1}), rejected);
@@ -495,7 +495,7 @@ TEST(PlanCheck, RejectsStridesThatAKernelIgnores) {
   EXPECT_EQ(softmax({2, 1}), "accepted");
   EXPECT_THAT(softmax({1, 4}),
               HasSubstr("expected a row-major target, for aten::_softmax.out "
-                        "ignores other strides, found buffers[15]"));
+                        "ignores other strides, found buffers[16]"));
 }
 
 TEST(PlanCheck, RejectsBadCollectives) {
@@ -538,7 +538,7 @@ TEST(PlanCheck, RejectsBadCollectives) {
                   .allReduce(first, plan.add(half), none, 1, 2);
             }),
             "small.plan: programs[1] (step).commands[15]: expected a source "
-            "and a target apart, found buffers[15] across buffers[16]");
+            "and a target apart, found buffers[16] across buffers[17]");
   // A piece is like the end of a scatter, but sends nothing.
   EXPECT_EQ(collective([](TestPlan &plan) { plan.piece(5, 9, 0); }),
             "accepted");
@@ -586,27 +586,6 @@ TEST(PlanCheck, RejectsBadCollectives) {
       rejectionAfter([](TestPlan &plan) { plan.digest.emplace(); }),
       "small.plan: digest: expected one entry for each of 3 communicators, "
       "found 0");
-}
-
-TEST(PlanCheck, RejectsBadUpdates) {
-  auto update = [](std::vector<Interval> intervals, Role role = Role::Update,
-                   uint32_t expAvg = 1) {
-    return rejectionAfter([&](TestPlan &plan) {
-      plan.on(Stream::Compute, role).adamW(0, expAvg, 2, intervals);
-    });
-  };
-  EXPECT_EQ(update({{0, 33}}),
-            "small.plan: programs[1] (step).commands[15]: expected ascending "
-            "intervals inside [0, 32), found [0, 33)");
-  EXPECT_EQ(update({{0, 8}, {4, 12}}),
-            "small.plan: programs[1] (step).commands[15]: expected ascending "
-            "intervals inside [8, 32), found [4, 12)");
-  EXPECT_EQ(update({{0, 8}}, Role::Backward),
-            "small.plan: programs[1] (step).commands[15]: expected the role "
-            "Update, found Backward");
-  EXPECT_EQ(update({{0, 8}}, Role::Update, 6),
-            "small.plan: programs[1] (step).commands[15]: expected an "
-            "optimizer state of the unit, found buffers[6]");
 }
 
 } // namespace

@@ -54,7 +54,7 @@ uint64_t readAll(const PlanFile &file) {
                   : uint64_t(
                         file->constants()->Get(uint32_t(~arg))->value_type());
       }
-      if (const AdamW *update = command->step_as_AdamW())
+      if (const Update *update = command->step_as_Update())
         for (const Interval *interval : *update->intervals())
           sum += interval->end() - interval->begin();
     }

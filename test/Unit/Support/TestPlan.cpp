@@ -260,6 +260,7 @@ TestPlan test::makeSmallPlan(uint32_t ranks) {
   uint32_t w = view(full, 0, {4, 4}), b = view(full, 64, {4});
   uint32_t gw = view(flat, 0, {4, 4}), gb = view(flat, 64, {4});
   uint32_t xT = view(x, 0, {4, 2}, TestPlan::Numbers{1, 4});
+  uint32_t hyper = plan.addHyper(0);
 
   TestPlan::Unit unit;
   unit.name = "u";
@@ -291,7 +292,7 @@ TestPlan test::makeSmallPlan(uint32_t ranks) {
   plan.reduceScatter(flat, gradient, 0, 1, ranks);
   plan.record(2);
   plan.on(Stream::Compute, Role::Update).wait(2);
-  plan.adamW(0, expAvg, expAvgSq, {{0, 20}});
+  plan.update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{0, 20}}, {hyper});
   return plan;
 }
 

@@ -205,14 +205,38 @@ public:
                                                   target, unit, pre, post, via);
                });
   }
-  void adamW(uint32_t unit, uint32_t expAvg, uint32_t expAvgSq,
-             std::vector<planfile::Interval> intervals) {
+  /// What an update takes beside states.
+  struct Scalars {
+    uint32_t hyper, clipFactor = planfile::none, lossScale = planfile::none,
+                    foundInf = planfile::none;
+  };
+  void update(planfile::UpdateRule rule, uint32_t unit,
+              std::vector<uint32_t> states,
+              std::vector<planfile::Interval> intervals, Scalars scalars) {
     uint32_t parameter = units[unit].shard, gradient = units[unit].gradient;
-    command(planfile::Step::AdamW, [=](FBB &fbb) {
-      return planfile::CreateAdamW(fbb, unit, parameter, gradient, expAvg,
-                                   expAvgSq,
-                                   fbb.CreateVectorOfStructs(intervals));
+    command(planfile::Step::Update, [=](FBB &fbb) {
+      return planfile::CreateUpdate(
+          fbb, rule, unit, parameter, gradient, fbb.CreateVector(states),
+          fbb.CreateVectorOfStructs(intervals), scalars.hyper,
+          scalars.clipFactor, scalars.lossScale, scalars.foundInf);
     });
+  }
+  void measure(planfile::MeasureKind kind, uint32_t unit, uint32_t source,
+               uint32_t target, std::vector<planfile::Interval> intervals) {
+    command(planfile::Step::Measure, [=](FBB &fbb) {
+      return planfile::CreateMeasure(fbb, kind, unit, source, target,
+                                     fbb.CreateVectorOfStructs(intervals));
+    });
+  }
+  /// The hyper-parameters of a decay group that is new.
+  uint32_t addHyper(uint32_t group) {
+    Buffer buffer{planfile::BufferRole::Hyper, {planfile::numHypers}};
+    buffer.offset = hostBytes;
+    buffer.dtype = planfile::DType::F64;
+    buffer.space = planfile::Space::Host;
+    buffer.index = group;
+    hostBytes += 64;
+    return add(std::move(buffer));
   }
   void zero(uint32_t target) {
     command(planfile::Step::Zero,

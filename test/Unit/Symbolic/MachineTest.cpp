@@ -6,6 +6,7 @@
 #include <rapidcheck.h>
 
 #include <deque>
+#include <set>
 
 using namespace fsdp::symbolic;
 namespace planfile = fsdp::planfile;
@@ -133,8 +134,8 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
     auto begin = *rc::gen::inRange<uint64_t>(0, 20);
     auto end = *rc::gen::inRange<uint64_t>(begin + 1, 21);
     Content before = Content::vector(7, 20), gradient = Content::vector(8, 20);
-    Content after =
-        machine.update(unit, "sgd", {gradient, before}, {1}, {{begin, end}})[0];
+    Content after = machine.update(unit, "sgd", gradient, {before},
+                                   {machine.hyper(0)}, {{begin, end}})[0];
     for (uint64_t i = 0; i != 20; ++i) {
       auto at = [&](const Content &flat) {
         return machine.values.getNumber(machine.values.slice(flat, i, i + 1));
@@ -143,6 +144,82 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
       RC_ASSERT(isKept == (i < begin || i >= end));
     }
   }));
+}
+
+// By other numbers, or from another gradient, it is another update.
+TEST_F(MachineTest, UpdatesByOtherNumbersDiffer) {
+  Unit unit;
+  unit.storage = unit.reduce = DType::F32;
+  unit.numel = 8;
+  unit.parameters = {{"a", 0, 8, true}};
+  Content before = Content::vector(7, 8), one = Content::vector(1, 1),
+          other = Content::vector(2, 1);
+  std::set<Number> numbers;
+  std::optional<Content> hyper = machine.hyper(0), none;
+  const Machine::ScalarContents scalars[] = {
+      {hyper},           {machine.hyper(1)},     {hyper, one},
+      {hyper, other},    {hyper, none, one},     {hyper, none, none, one},
+      {hyper, one, one}, {hyper, one, none, one}};
+  for (Number gradient : {8, 9})
+    for (const Machine::ScalarContents &by : scalars)
+      for (const char *rule : {"sgd", "adamw"})
+        numbers.insert(
+            numberOf(machine.update(unit, rule, Content::vector(gradient, 8),
+                                    {before}, by, {{0, 8}})[0]));
+  EXPECT_EQ(numbers.size(), 2 * 8 * 2u);
+}
+
+// What scales a gradient leaves another one behind; found_inf alone does not.
+TEST_F(MachineTest, AScaledGradientIsAnotherValue) {
+  Unit unit;
+  unit.storage = unit.reduce = DType::F32;
+  unit.numel = 8;
+  unit.parameters = {{"a", 0, 8, true}};
+  const Window &gradient = vector(8), &parameter = vector(8);
+  const Window &scalar = vector(1), &hyper = vector(7);
+  auto scale = [&](const Machine::Scalars &scalars) {
+    write(gradient, 7);
+    write(parameter, 8);
+    write(scalar, 9);
+    machine.memory.write(hyper, machine.hyper(0));
+    machine.update(unit, "sgd", gradient, {&parameter}, scalars, {{0, 8}});
+    EXPECT_FALSE(problem());
+    return numberOf(machine.memory.read(gradient));
+  };
+  Number before = numberOf(Content::vector(7, 8));
+  EXPECT_EQ(scale({&hyper}), before);
+  EXPECT_EQ(scale({&hyper, nullptr, nullptr, &scalar}), before);
+  Number clipped = scale({&hyper, &scalar});
+  EXPECT_NE(clipped, before);
+  EXPECT_NE(scale({&hyper, nullptr, &scalar}), before);
+  EXPECT_NE(scale({&hyper, nullptr, &scalar}), clipped);
+}
+
+// Padding adds nothing; other elements, another unit or kind is another number.
+TEST_F(MachineTest, MeasuresAreOfTheirElements) {
+  auto measure = [&](const char *kind, std::vector<Range> ranges,
+                     uint64_t shards, bool isPadded = false) {
+    Unit unit;
+    unit.storage = unit.reduce = DType::F32;
+    unit.numel = 8 * shards;
+    unit.shards = shards;
+    unit.axes = shards - 1;
+    unit.parameters = {{"a", 0, 4, true}, {"b", 6, 2, true}};
+    const Window &piece = vector(8), &target = vector(1);
+    Content flat = Content::vector(7, unit.numel);
+    if (isPadded)
+      Values::place(flat, Values::zero(DType::F32, 2), 4);
+    machine.writeFlat(unit, piece, flat);
+    machine.measure(unit, kind, piece, target, ranges);
+    EXPECT_FALSE(problem());
+    return numberOf(machine.memory.read(target));
+  };
+  Number all = measure("norm", {{0, 8}}, 1);
+  EXPECT_EQ(measure("norm", {{0, 8}}, 1), all);
+  EXPECT_NE(measure("norm", {{0, 4}, {6, 8}}, 1), all);
+  EXPECT_NE(measure("norm", {{0, 7}}, 1), all);
+  EXPECT_NE(measure("inf", {{0, 8}}, 1), all);
+  EXPECT_NE(measure("norm", {{0, 8}}, 2), all);
 }
 
 // Only what goes element by element may write over what it reads.

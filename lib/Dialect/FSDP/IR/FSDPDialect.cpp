@@ -49,6 +49,16 @@ static LogicalResult verifyState(Operation *op, NamedAttribute attr,
   return success();
 }
 
+static LogicalResult verifyHyper(Operation *op, NamedAttribute attr,
+                                 Type type) {
+  if (cast<IntegerAttr>(attr.getValue()).getInt() < 0)
+    return wrongKind(op, attr, "the number of a decay group");
+  if (type != getHyperType(op->getContext()))
+    return op->emitOpError("expected hyper-parameters of type ")
+           << getHyperType(op->getContext()) << ", got " << type;
+  return success();
+}
+
 LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
   if (attr.getName() == getCostAttrName() ||
@@ -86,9 +96,9 @@ LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
   if (attr.getName() == getStateAttrName())
     return verifyState(op, attr, type);
   if (attr.getName() == getHyperAttrName())
-    return isa<UnitAttr>(attr.getValue())
-               ? success()
-               : wrongKind(op, attr, "without a value");
+    return isa<IntegerAttr>(attr.getValue())
+               ? verifyHyper(op, attr, type)
+               : wrongKind(op, attr, "the number of a decay group");
   if (attr.getName() == getResultAttrName())
     return isa<IntegerAttr>(attr.getValue())
                ? success()

@@ -136,6 +136,10 @@ static void printMomentum(OpAsmPrinter &printer, SGDOp, Type momentum, Type) {
 
 namespace fsdp {
 
+RankedTensorType getHyperType(MLIRContext *context) {
+  return RankedTensorType::get({7}, Float64Type::get(context));
+}
+
 //===----------------------------------------------------------------------===//
 // Symbols
 //===----------------------------------------------------------------------===//
@@ -464,36 +468,55 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
                  succeeded(verifyReduced(check, "a result", output)));
 }
 
-template <typename Op>
-static LogicalResult verifyOptimizer(Op op, SymbolTableCollection &symbols) {
-  UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid ||
-      failed(check.shard("a parameter", op.getParameter().getType())))
-    return failure();
-  ArrayRef<int64_t> intervals = op.getIntervals();
-  LayoutAttr layout = check.unit.getLayout();
+static LogicalResult verifyIntervals(Operation *op, LayoutAttr layout,
+                                     ArrayRef<int64_t> intervals) {
   if (intervals.size() % 2)
-    return op.emitOpError("expected pairs of begin and end as intervals");
+    return op->emitOpError("expected pairs of begin and end as intervals");
   int64_t last = 0;
   for (unsigned i = 0; i < intervals.size(); i += 2) {
     int64_t begin = intervals[i], end = intervals[i + 1];
     if (begin < last || end <= begin || end > layout.getPadded())
-      return op.emitOpError("expected ascending intervals inside the ")
+      return op->emitOpError("expected ascending intervals inside the ")
              << layout.getPadded() << " elements, got " << begin << " to "
              << end;
     last = end;
+  }
+  return success();
+}
+
+static LogicalResult verifyUpdate(UpdateOpInterface op,
+                                  SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid ||
+      failed(check.shard("a parameter", op->getOperand(0).getType())))
+    return failure();
+  ArrayRef<int64_t> intervals = op.getIntervals();
+  LayoutAttr layout = check.unit.getLayout();
+  if (failed(verifyIntervals(op, layout, intervals)))
+    return failure();
+  for (unsigned i = 0; i < intervals.size(); i += 2) {
+    int64_t begin = intervals[i], end = intervals[i + 1];
     for (ParameterAttr parameter : layout.getParameters())
       if (parameter.getFrozen() && parameter.getOffset() < end &&
           parameter.getEnd() > begin)
-        return op.emitOpError("interval ")
+        return op->emitOpError("interval ")
                << begin << " to " << end << " touches the frozen parameter "
                << parameter.getName();
   }
-  auto hyper = RankedTensorType::get({6}, Float64Type::get(op.getContext()));
+  RankedTensorType hyper = getHyperType(op->getContext());
   if (op.getHyper().getType() != hyper)
-    return op.emitOpError("expected scalars of type ")
+    return op->emitOpError("expected hyper-parameters of type ")
            << hyper << ", got " << op.getHyper().getType();
   return success();
+}
+
+template <typename Op>
+static LogicalResult verifyMeasure(Op op, SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  if (!check.valid ||
+      failed(verifyReduced(check, "an operand", op.getShard().getType())))
+    return failure();
+  return verifyIntervals(op, check.unit.getLayout(), op.getIntervals());
 }
 
 //===----------------------------------------------------------------------===//
@@ -579,8 +602,22 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyAllReduce(*this, symbols);
 }
 
+LogicalResult SquaredNormOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyMeasure(*this, symbols);
+}
+
+LogicalResult FoundInfOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyMeasure(*this, symbols);
+}
+
+LogicalResult ScaleOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  return success(check.valid && succeeded(verifyReduced(check, "an operand",
+                                                        getShard().getType())));
+}
+
 LogicalResult AdamWOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyOptimizer(*this, symbols);
+  return verifyUpdate(*this, symbols);
 }
 
 LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
@@ -590,7 +627,7 @@ LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
         getMomentum().getType() != getParameter().getType())))
     return emitOpError("expected old and new momentum, both of the parameter's "
                        "type, or neither");
-  return verifyOptimizer(*this, symbols);
+  return verifyUpdate(*this, symbols);
 }
 
 //===----------------------------------------------------------------------===//

@@ -94,12 +94,13 @@ class InsertOptimizerPass
       returned.push_back(value);
     };
 
-    auto hyperType = RankedTensorType::get({6}, builder.getF64Type());
+    // All that trains is in one decay group.
+    RankedTensorType hyperType = getHyperType(context);
     Value hyper = block.addArgument(
         hyperType, NameLoc::get(builder.getStringAttr("hyper"), step.getLoc()));
-    arguments.add(hyperType,
-                  builder.getDictionaryAttr(builder.getNamedAttr(
-                      FSDPDialect::getHyperAttrName(), builder.getUnitAttr())));
+    arguments.add(hyperType, builder.getDictionaryAttr(builder.getNamedAttr(
+                                 FSDPDialect::getHyperAttrName(),
+                                 builder.getI64IntegerAttr(0))));
     for (auto [unit, gradient] : gradients) {
       auto name = FlatSymbolRefAttr::get(context, unit.getSymName());
       Value shard = shards.lookup(name);
@@ -107,25 +108,24 @@ class InsertOptimizerPass
       auto intervals =
           builder.getDenseI64ArrayAttr(getTrainableIntervals(unit.getLayout()));
       Location loc = getLoc(unit, "new");
+      Value none; // nothing scales the gradient or stops the update
+      UpdateOpInterface update;
       if (optimizer == Optimizer::AdamW) {
         Value first = addState(unit, StateAttr::getExpAvgKind(), type);
         Value second = addState(unit, StateAttr::getExpAvgSqKind(), type);
-        auto update =
-            AdamWOp::create(builder, loc, TypeRange{type, type, type}, name,
-                            intervals, shard, gradient, first, second, hyper);
-        addResult(unit, StateAttr::getParameterKind(),
-                  update.getNewParameter());
-        addResult(unit, StateAttr::getExpAvgKind(), update.getNewExpAvg());
-        addResult(unit, StateAttr::getExpAvgSqKind(), update.getNewExpAvgSq());
-        continue;
+        update = AdamWOp::create(builder, loc, TypeRange{type, type, type},
+                                 name, intervals, shard, gradient, first,
+                                 second, hyper, none, none, none);
+      } else {
+        Value old = momentum
+                        ? addState(unit, StateAttr::getMomentumKind(), type)
+                        : Value();
+        update = SGDOp::create(builder, loc, type, old ? type : Type(), name,
+                               intervals, shard, gradient, old, hyper, none,
+                               none, none);
       }
-      Value old = momentum ? addState(unit, StateAttr::getMomentumKind(), type)
-                           : Value();
-      auto update = SGDOp::create(builder, loc, type, old ? type : Type(), name,
-                                  intervals, shard, gradient, old, hyper);
-      addResult(unit, StateAttr::getParameterKind(), update.getNewParameter());
-      if (old)
-        addResult(unit, StateAttr::getMomentumKind(), update.getNewMomentum());
+      for (const UpdatedState &state : update.getStates())
+        addResult(unit, state.kind, state.after);
     }
     terminator->setOperands(returned);
     setSignature(step, arguments, results);

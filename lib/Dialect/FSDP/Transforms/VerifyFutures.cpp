@@ -47,14 +47,10 @@ bool isTracked(Value value) {
 
 /// What an optimizer writes over; nothing if `op` is none.
 SmallVector<Value> getUpdatedShards(Operation &op) {
-  if (auto adamw = dyn_cast<AdamWOp>(op))
-    return {adamw.getParameter(), adamw.getExpAvg(), adamw.getExpAvgSq()};
-  auto sgd = dyn_cast<SGDOp>(op);
-  if (!sgd)
-    return {};
-  SmallVector<Value> shards{sgd.getParameter()};
-  if (sgd.getMomentum())
-    shards.push_back(sgd.getMomentum());
+  SmallVector<Value> shards;
+  if (auto update = dyn_cast<UpdateOpInterface>(op))
+    for (const UpdatedState &state : update.getStates())
+      shards.push_back(state.before);
   return shards;
 }
 

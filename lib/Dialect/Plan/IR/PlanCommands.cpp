@@ -199,9 +199,11 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyCounts(*this, getSource(), getTarget(), 1);
 }
 
-static LogicalResult verifyUpdate(Operation *op, SymbolTableCollection &symbols,
-                                  FlatSymbolRefAttr name,
-                                  ArrayRef<int64_t> intervals) {
+/// C1 of what looks at elements of a unit.
+static FailureOr<UnitOp> verifyIntervals(Operation *op,
+                                         SymbolTableCollection &symbols,
+                                         FlatSymbolRefAttr name,
+                                         ArrayRef<int64_t> intervals) {
   auto unit = symbols.lookupNearestSymbolFrom<UnitOp>(op, name);
   if (!unit)
     return op->emitOpError("C1: expected a unit called '")
@@ -217,15 +219,50 @@ static LogicalResult verifyUpdate(Operation *op, SymbolTableCollection &symbols,
     return op->emitOpError("C1: expected pairs of bounds up to ")
            << unit.getLayout().getPadded() << ", got " << intervals.size()
            << " bounds up to " << last;
+  return unit;
+}
+
+static LogicalResult verifyScalar(Operation *op, Value value) {
+  auto scalar = RankedTensorType::get({}, Float32Type::get(op->getContext()));
+  if (getTensorType(value) == scalar)
+    return success();
+  return op->emitOpError("C3: expected a buffer of type ")
+         << scalar << ", got " << getTensorType(value);
+}
+
+static LogicalResult verifyUpdate(UpdateOpInterface op,
+                                  SymbolTableCollection &symbols) {
+  if (failed(verifyIntervals(op, symbols, op.getUnitAttr(), op.getIntervals())))
+    return failure();
+  auto hyper = op.getHyper().getDefiningOp<BufferOp>();
+  if (!hyper || hyper.getRole() != BufferRole::Hyper)
+    return op->emitOpError(
+        "C2: expected the hyper-parameters in a buffer of the role 'hyper'");
+  for (Value value : {op.getClipFactor(), op.getLossScale(), op.getFoundInf()})
+    if (value && failed(verifyScalar(op, value)))
+      return failure();
   return success();
 }
 
+LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  FailureOr<UnitOp> unit =
+      verifyIntervals(*this, symbols, getUnitAttr(), getIntervals());
+  if (failed(unit))
+    return failure();
+  int64_t expected = unit->getLayout().getPadded() / unit->getShards();
+  int64_t found = getTensorType(getSource()).getNumElements();
+  if (found != expected)
+    return emitOpError("C2: expected a source of ")
+           << expected << " elements, got " << found;
+  return verifyScalar(*this, getTarget());
+}
+
 LogicalResult AdamWOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyUpdate(*this, symbols, getUnitAttr(), getIntervals());
+  return verifyUpdate(*this, symbols);
 }
 
 LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyUpdate(*this, symbols, getUnitAttr(), getIntervals());
+  return verifyUpdate(*this, symbols);
 }
 
 //===----------------------------------------------------------------------===//

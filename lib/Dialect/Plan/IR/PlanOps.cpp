@@ -162,6 +162,7 @@ bool BufferOp::isPersistent() {
   case BufferRole::Result:
   case BufferRole::Input:
   case BufferRole::Loss:
+  case BufferRole::Hyper:
     return true;
   }
   llvm_unreachable("covered switch");
@@ -208,13 +209,18 @@ LogicalResult BufferOp::verify() {
   bool ofUser =
       getRole() == BufferRole::Input || getRole() == BufferRole::Output;
   bool ofProgram = ofUser || getRole() == BufferRole::Loss;
+  bool isHyper = getRole() == BufferRole::Hyper;
   bool isState = getRole() == BufferRole::OptimizerState;
   bool isModelBuffer = getRole() == BufferRole::ModelBuffer;
   bool isConstant = getRole() == BufferRole::Constant;
   if (failed(check("C2", ofUnit || ofProgram, getOwner().has_value(),
                    ofProgram ? "program" : "unit")) ||
-      failed(check("C3", ofUser, getIndex().has_value(), "number")))
+      failed(check("C3", ofUser || isHyper, getIndex().has_value(), "number")))
     return failure();
+  if (isHyper && (getTensorType() != getHyperType(getContext()) ||
+                  getSpace() != Space::Host))
+    return emitOpError("C6: expected hyper-parameters to be a ")
+           << getHyperType(getContext()) << " on the host";
   if (!isModelBuffer &&
       failed(check("C4", isConstant, getValue().has_value(), "value")))
     return failure();

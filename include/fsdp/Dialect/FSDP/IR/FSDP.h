@@ -19,6 +19,7 @@
 #include "mlir/IR/SymbolTable.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
+#include "llvm/ADT/STLExtras.h"
 
 #include <optional>
 
@@ -79,6 +80,21 @@ struct GatheredMemoryResource
     : mlir::SideEffects::Resource::Base<GatheredMemoryResource> {
   llvm::StringRef getName() final { return "fsdp.gathered_memory"; }
 };
+
+//===----------------------------------------------------------------------===//
+// Updates
+//===----------------------------------------------------------------------===//
+
+/// A state of a unit: its kind, and its values before and after an update; in a
+/// plan, which updates in place, there is no other value after it.
+struct UpdatedState {
+  llvm::StringRef kind;
+  mlir::Value before, after;
+};
+
+/// The hyper-parameters of a decay group: learning rate, beta1, beta2, epsilon,
+/// weight decay, momentum, number of the update from 1.
+mlir::RankedTensorType getHyperType(mlir::MLIRContext *context);
 
 } // namespace fsdp
 

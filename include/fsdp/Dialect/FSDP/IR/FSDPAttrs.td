@@ -154,4 +154,8 @@ def FSDP_StrategyAttr : EnumAttr<FSDP_Dialect, FSDP_Strategy, "strategy"> {
   let summary = "what is sharded, and for how long";
 }
 
+def FSDP_MeasureKindAttr : EnumAttr<FSDP_Dialect, FSDP_MeasureKind, "measure_kind"> {
+  let summary = "what the elements of a shard add up to";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPATTRS_TD

@@ -33,7 +33,7 @@ def FSDP_Dialect : Dialect {
     |---|---|---|
     | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
-    | argument | `fsdp.hyper` | the scalars of the optimizer, set by the caller for each step |
+    | argument | `fsdp.hyper = 0 : i64` | the hyper-parameters of that decay group, set by the caller for each run |
     | argument | `fsdp.result = 0 : i64` | comes from that result of the function with `fsdp.init` |
     | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
     | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
@@ -50,7 +50,8 @@ def FSDP_Dialect : Dialect {
 
     * F1: the name is one of the above, and stands where the table says.
     * F2: the attribute has the kind that the table shows.
-    * F3: a state stands on a value of type `!fsdp.shard`.
+    * F3: a state stands on a value of type `!fsdp.shard`, hyper-parameters on a
+      `tensor<7xf64>`; the number of a decay group is at least 0.
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;

@@ -35,4 +35,11 @@ def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
   let cppNamespace = "::fsdp";
 }
 
+// The values are those of the plan file.
+def FSDP_MeasureKind : I32Enum<"MeasureKind", "what the elements of a shard add up to", [
+    I32EnumCase<"SquaredNorm", 0, "squared_norm">,
+    I32EnumCase<"FoundInf", 1, "found_inf">]> {
+  let cppNamespace = "::fsdp";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

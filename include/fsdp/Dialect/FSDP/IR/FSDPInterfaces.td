@@ -74,4 +74,65 @@ def FSDP_MemoryFootprintOpInterface : OpInterface<"MemoryFootprintOpInterface"> 
   ];
 }
 
+def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
+  let cppNamespace = "::fsdp";
+  let description = [{
+    An update of a unit's shard and of the states beside it. Its first operands
+    are the parameter, the gradient and the other states, its results what the
+    parameter and these states become; in a plan, it changes them in place.
+  }];
+  let methods = [
+    StaticInterfaceMethod<"What it does, as `--optimizer` names it.",
+      "::llvm::StringRef", "getRule">,
+    InterfaceMethod<"The kinds of the states that it changes: first the parameter.",
+      "::llvm::SmallVector<::llvm::StringRef>", "getStateKinds">,
+    InterfaceMethod<"The unit.", "::mlir::FlatSymbolRefAttr", "getUnitAttr">,
+    InterfaceMethod<"The elements that it updates: begins and ends in the whole flat parameter.",
+      "::llvm::ArrayRef<int64_t>", "getIntervals">,
+    InterfaceMethod<"The gradient.", "::mlir::Value", "getGradient">,
+    InterfaceMethod<"The hyper-parameters of the decay group.",
+      "::mlir::Value", "getHyper">,
+    InterfaceMethod<"What the gradient is multiplied by, or null.",
+      "::mlir::Value", "getClipFactor">,
+    InterfaceMethod<"What the gradient is divided by, or null.",
+      "::mlir::Value", "getLossScale">,
+    InterfaceMethod<"Where this is not 0, nothing is updated; or null.",
+      "::mlir::Value", "getFoundInf">,
+  ];
+  let extraSharedClassDeclaration = [{
+    /// The states that it changes, in the order of their kinds.
+    ::llvm::SmallVector<::fsdp::UpdatedState> getStates() {
+      ::llvm::SmallVector<::fsdp::UpdatedState> states;
+      for (auto [i, kind] : ::llvm::enumerate($_op.getStateKinds()))
+        states.push_back({kind, $_op->getOperand(i ? i + 1 : 0),
+                          i < $_op->getNumResults() ? $_op->getResult(i) : ::mlir::Value()});
+      return states;
+    }
+    /// The operands that it may change where it works in place: the states, and
+    /// the gradient, which it may scale.
+    ::mlir::OperandRange getChanged() {
+      return $_op->getOperands().take_front(1 + $_op.getStateKinds().size());
+    }
+    /// True if it takes the gradient times or divided by something.
+    bool scalesGradient() { return $_op.getClipFactor() || $_op.getLossScale(); }
+  }];
+}
+
+// The rules, at every level.
+defvar FSDP_AdamWRule = [{
+    static ::llvm::StringRef getRule() { return "adamw"; }
+    ::llvm::SmallVector<::llvm::StringRef> getStateKinds() {
+      return {::fsdp::StateAttr::getParameterKind(), ::fsdp::StateAttr::getExpAvgKind(),
+              ::fsdp::StateAttr::getExpAvgSqKind()};
+    }
+  }];
+defvar FSDP_SGDRule = [{
+    static ::llvm::StringRef getRule() { return "sgd"; }
+    ::llvm::SmallVector<::llvm::StringRef> getStateKinds() {
+      if (!getMomentum())
+        return {::fsdp::StateAttr::getParameterKind()};
+      return {::fsdp::StateAttr::getParameterKind(), ::fsdp::StateAttr::getMomentumKind()};
+    }
+  }];
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD

@@ -339,10 +339,97 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
 }
 
 //===----------------------------------------------------------------------===//
+// Shards
+//===----------------------------------------------------------------------===//
+
+// What shards add up to, what scales them, or says whether they may be used.
+def FSDP_Scalar : 0DTensorOf<[F32]>, BuildableType<
+  "::mlir::RankedTensorType::get({}, $_builder.getF32Type())">;
+
+// A number of the elements of the intervals that a rank has.
+class FSDP_MeasureOp<string mnemonic, string kind> : FSDP_UserOp<mnemonic, [Pure]> {
+  let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+                       FSDP_ShardType:$shard);
+  let results = (outs FSDP_Scalar:$measure);
+  let assemblyFormat = [{
+    $unit custom<Intervals>($intervals) $shard attr-dict `:` qualified(type($shard))
+  }];
+  let extraClassDeclaration = [{
+    static ::fsdp::MeasureKind getKind() { return ::fsdp::MeasureKind::}] # kind # [{; }
+  }];
+}
+
+def FSDP_SquaredNormOp : FSDP_MeasureOp<"squared_norm", "SquaredNorm"> {
+  let summary = "the sum of the squares of a shard";
+  let description = [{
+    In f32, of the elements of the intervals that this rank has: padding that is
+    in none does not count. Summed over the ranks among which the unit is sharded,
+    it is the square of the norm of the whole.
+
+    Example:
+
+    ```mlir
+    %local = fsdp.squared_norm @h.0 [0 to 24] %g : !fsdp.shard<24xf32, 4>
+    %sum = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 %local
+        : tensor<f32> -> tensor<f32>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is a shard of the unit, in its storage or its reduce type.
+    * C3: intervals are not empty, ascending, disjoint and inside the layout.
+  }];
+}
+
+def FSDP_FoundInfOp : FSDP_MeasureOp<"found_inf", "FoundInf"> {
+  let summary = "whether a shard has an element that is not finite";
+  let description = [{
+    1 if an element of the intervals that this rank has is infinite or no number,
+    else 0. Summed over ranks and units, it is what an update takes as
+    `found_inf`.
+
+    Example:
+
+    ```mlir
+    %inf = fsdp.found_inf @h.0 [0 to 24] %g : !fsdp.shard<24xf32, 4>
+    ```
+
+    **Constraints**: those of `fsdp.squared_norm`.
+  }];
+}
+
+def FSDP_ScaleOp : FSDP_UserOp<"scale", [Pure, AllTypesMatch<["shard", "scaled"]>]> {
+  let summary = "multiply a gradient by a number";
+  let description = [{
+    All elements of the shard, by a number that every rank has. In memory, the
+    result takes the operand's place: nothing but the end of the function uses the
+    operand after it.
+
+    Example:
+
+    ```mlir
+    %clipped = fsdp.scale @h.0 %g by %factor : !fsdp.shard<24xf32, 4>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is a shard of the unit, in its storage or its reduce type.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, FSDP_ShardType:$shard, FSDP_Scalar:$factor);
+  let results = (outs FSDP_ShardType:$scaled);
+  let assemblyFormat = "$unit $shard `by` $factor attr-dict `:` qualified(type($shard))";
+}
+
+//===----------------------------------------------------------------------===//
 // Optimizers
 //===----------------------------------------------------------------------===//
 
-def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure,
+defvar FSDP_UpdateOperands = (ins AnyRankedTensor:$hyper, Optional<FSDP_Scalar>:$clip_factor,
+  Optional<FSDP_Scalar>:$loss_scale, Optional<FSDP_Scalar>:$found_inf);
+
+def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSizedOperandSegments,
     AllTypesMatch<["parameter", "gradient", "exp_avg", "exp_avg_sq",
                    "new_parameter", "new_exp_avg", "new_exp_avg_sq"]>]> {
   let summary = "update a unit's shard with AdamW";
@@ -350,14 +437,21 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure,
     As `torch.optim.AdamW(fused=True)`, on the elements of the intervals alone;
     all others stay as they are. An interval `a to b` counts elements of the whole
     flat parameter, `b` not included; each rank updates what it has of them. The
-    scalars are, in order: learning rate, beta1, beta2, epsilon, weight decay,
-    number of the step.
+    last operand before the optional ones are the hyper-parameters of the decay
+    group, in order: learning rate, beta1, beta2, epsilon, weight decay, momentum,
+    number of the update. A group is an argument of the function, with
+    `fsdp.hyper`: its values are the caller's, for each run.
+
+    The gradient is multiplied by the clip factor and divided by the loss scale,
+    if they are there. Where `found_inf` is not 0, nothing is updated.
 
     Example:
 
     ```mlir
     %p, %m, %v = fsdp.adamw @h.0 [0 to 24] %p0, %g, %m0, %v0, %hyper
-        : !fsdp.shard<24xf32, 4>, tensor<6xf64>
+        : !fsdp.shard<24xf32, 4>, tensor<7xf64>
+    %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 24] %p0, %g, %m0, %v0, %hyper
+        clip %factor scale %scale found_inf %inf : !fsdp.shard<24xf32, 4>, tensor<7xf64>
     ```
 
     **Constraints**:
@@ -366,48 +460,52 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure,
     * C2: parameter, gradient and state are shards of the unit.
     * C3: intervals are not empty, ascending, disjoint and inside the layout.
     * C4: no interval touches a frozen parameter.
-    * C5: the scalars are a `tensor<6xf64>`.
+    * C5: the hyper-parameters are a `tensor<7xf64>`.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
                        FSDP_ShardType:$parameter, FSDP_ShardType:$gradient,
-                       FSDP_ShardType:$exp_avg, FSDP_ShardType:$exp_avg_sq,
-                       AnyRankedTensor:$hyper);
+                       FSDP_ShardType:$exp_avg, FSDP_ShardType:$exp_avg_sq),
+                       FSDP_UpdateOperands);
   let results = (outs FSDP_ShardType:$new_parameter, FSDP_ShardType:$new_exp_avg,
                       FSDP_ShardType:$new_exp_avg_sq);
   let assemblyFormat = [{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
-    `,` $hyper attr-dict `:` qualified(type($parameter)) `,` type($hyper)
+    `,` $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)? attr-dict
+    `:` qualified(type($parameter)) `,` type($hyper)
   }];
+  let extraClassDeclaration = FSDP_AdamWRule;
 }
 
-def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure,
+def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure, FSDP_UpdateOpInterface, AttrSizedOperandSegments,
     AllTypesMatch<["parameter", "gradient", "new_parameter"]>]> {
   let summary = "update a unit's shard with SGD";
   let description = [{
-    As `torch.optim.SGD`, with the intervals and scalars of `fsdp.adamw`; beta1
-    is the momentum, if there is such state.
+    As `torch.optim.SGD`, with the intervals, hyper-parameters and optional
+    operands of `fsdp.adamw`; without a momentum buffer, plain SGD.
 
     Example:
 
     ```mlir
-    %p = fsdp.sgd @h.0 [0 to 24] %p0, %g, %hyper : !fsdp.shard<24xf32, 4>, tensor<6xf64>
+    %p = fsdp.sgd @h.0 [0 to 24] %p0, %g, %hyper : !fsdp.shard<24xf32, 4>, tensor<7xf64>
     %q, %b = fsdp.sgd @h.0 [0 to 24] %p0, %g momentum %b0, %hyper
-        : !fsdp.shard<24xf32, 4>, tensor<6xf64> -> !fsdp.shard<24xf32, 4>
+        : !fsdp.shard<24xf32, 4>, tensor<7xf64> -> !fsdp.shard<24xf32, 4>
     ```
 
     **Constraints**: those of `fsdp.adamw`, and
 
     * C6: there is old momentum if there is new momentum; their types agree.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
                        FSDP_ShardType:$parameter, FSDP_ShardType:$gradient,
-                       Optional<FSDP_ShardType>:$momentum, AnyRankedTensor:$hyper);
+                       Optional<FSDP_ShardType>:$momentum), FSDP_UpdateOperands);
   let results = (outs FSDP_ShardType:$new_parameter, Optional<FSDP_ShardType>:$new_momentum);
   let assemblyFormat = [{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient (`momentum` $momentum^)? `,`
-    $hyper attr-dict `:` qualified(type($parameter)) `,` type($hyper)
+    $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)? attr-dict
+    `:` qualified(type($parameter)) `,` type($hyper)
     custom<Momentum>(type($momentum), type($new_momentum))
   }];
+  let extraClassDeclaration = FSDP_SGDRule;
 }
 
 #endif // FSDP_DIALECT_FSDP_IR_FSDPOPS_TD

@@ -8,6 +8,7 @@
 #define FSDP_DIALECT_PLAN_IR_PLANCOMMANDS_TD
 
 include "fsdp/Dialect/ATen/IR/ATenDialect.td"
+include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.td"
 include "fsdp/Dialect/Plan/IR/PlanOps.td"
 
 // No effects are declared, so nothing merges, moves or drops a command.
@@ -183,37 +184,52 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
   }];
 }
 
-def Plan_AdamWOp : Plan_Command<"adamw", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+// An update changes its states in place, and the gradient if it scales it.
+class Plan_UpdateOp<string mnemonic, string rule, dag operands>
+    : Plan_Command<mnemonic, [FSDP_UpdateOpInterface, AttrSizedOperandSegments,
+                              DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
+    Plan_BufferType:$parameter, Plan_BufferType:$gradient), operands,
+    (ins Plan_BufferType:$hyper, Optional<Plan_BufferType>:$clip_factor,
+     Optional<Plan_BufferType>:$loss_scale, Optional<Plan_BufferType>:$found_inf), Plan_Place);
+  let extraClassDeclaration = rule # [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
+    ::mlir::OperandRange getWrites() { return getChanged(); }
+  }];
+}
+
+def Plan_AdamWOp : Plan_UpdateOp<"adamw", FSDP_AdamWRule,
+    (ins Plan_BufferType:$exp_avg, Plan_BufferType:$exp_avg_sq)> {
   let summary = "update a unit's shard with AdamW";
   let description = [{
     Updates the elements of `intervals` (pairs of begin and end in the unsharded
-    flat parameter) that this rank holds. The hyper-parameters are slots that
-    the caller sets.
+    flat parameter) that this rank holds, by the hyper-parameters of a decay
+    group. Before, the gradient is multiplied by the clip factor and divided by
+    the loss scale, in its place, if they are there. Where `found_inf` is not 0,
+    nothing changes.
 
     Example:
 
     ```mlir
-    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v <update>
+    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v, %hyper <update>
+    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v, %hyper clip %factor scale %scale found_inf %inf <update>
     ```
 
     **Constraints**:
 
     * C1: the unit exists, and intervals ascend inside its layout.
+    * C2: the hyper-parameters are a buffer of the role `hyper`.
+    * C3: clip factor, loss scale and `found_inf` are of type `tensor<f32>`.
   }];
-  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
-    Plan_BufferType:$parameter, Plan_BufferType:$gradient, Plan_BufferType:$exp_avg,
-    Plan_BufferType:$exp_avg_sq), Plan_Place);
   let assemblyFormat = [{
-    $unit $intervals $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
+    $unit $intervals $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq `,` $hyper
+    (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
     custom<Place>($role, $stream) attr-dict
-  }];
-  let extraClassDeclaration = [{
-    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
-    ::mlir::OperandRange getWrites() { return (*this)->getOperands(); }
   }];
 }
 
-def Plan_SGDOp : Plan_Command<"sgd", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def Plan_SGDOp : Plan_UpdateOp<"sgd", FSDP_SGDRule,
+    (ins Optional<Plan_BufferType>:$momentum)> {
   let summary = "update a unit's shard with SGD";
   let description = [{
     As `plan.adamw`; without a momentum buffer, plain SGD.
@@ -221,23 +237,41 @@ def Plan_SGDOp : Plan_Command<"sgd", [DeclareOpInterfaceMethods<SymbolUserOpInte
     Example:
 
     ```mlir
-    plan.sgd @h.0 [0, 12704] %p, %g momentum %b <update>
+    plan.sgd @h.0 [0, 12704] %p, %g momentum %b, %hyper <update>
+    ```
+
+    **Constraints**: those of `plan.adamw`.
+  }];
+  let assemblyFormat = [{
+    $unit $intervals $parameter `,` $gradient (`momentum` $momentum^)? `,` $hyper
+    (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
+    custom<Place>($role, $stream) attr-dict
+  }];
+}
+
+def Plan_MeasureOp : Plan_Move<"measure", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "what the elements of a shard add up to";
+  let description = [{
+    One f32 of the elements of `intervals` that this rank's piece, the source,
+    has: the sum of their squares, or 1 if one of them is not finite, else 0.
+
+    Example:
+
+    ```mlir
+    plan.measure squared_norm @h.0 [0, 12704] %g to %norm <update>
+    plan.measure found_inf @h.0 [0, 12704] %g to %inf <update>
     ```
 
     **Constraints**:
 
     * C1: the unit exists, and intervals ascend inside its layout.
+    * C2: the source has as many elements as a shard of the unit.
+    * C3: the target is of type `tensor<f32>`.
   }];
-  let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
-    Plan_BufferType:$parameter, Plan_BufferType:$gradient,
-    Optional<Plan_BufferType>:$momentum), Plan_Place);
+  let arguments = !con((ins FSDP_MeasureKindAttr:$kind, FlatSymbolRefAttr:$unit,
+    DenseI64ArrayAttr:$intervals, Plan_BufferType:$source, Plan_BufferType:$target), Plan_Place);
   let assemblyFormat = [{
-    $unit $intervals $parameter `,` $gradient (`momentum` $momentum^)?
-    custom<Place>($role, $stream) attr-dict
-  }];
-  let extraClassDeclaration = [{
-    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
-    ::mlir::OperandRange getWrites() { return (*this)->getOperands(); }
+    `` $kind $unit $intervals $source `to` $target custom<Place>($role, $stream) attr-dict
   }];
 }
 

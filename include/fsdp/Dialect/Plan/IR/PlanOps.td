@@ -149,6 +149,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `result` | written by `init`, read by every step |
     | `input`, `output` | of the user, by `index` |
     | `loss` | the scalar loss |
+    | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does |
 
     `at` is the offset in bytes in the arena of its space. `after` names buffers
     that are done with before this one starts: it may be written only when all
@@ -160,6 +161,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     ```mlir
     %h0 = plan.buffer shard @h.0 at 0 : tensor<3176xf32>
     %v = plan.buffer optimizer_state @h.0 "exp_avg" at 12736 : tensor<3176xf32>
+    %hyper = plan.buffer hyper number 0 in<host> at 0 : tensor<7xf64>
     %x = plan.buffer transient at 25472 after %y : tensor<16x2x32xf32, #aten.strided<[32, 512, 1]>>
     %mask = plan.buffer constant value dense<1> : tensor<4xi64> at 64 : tensor<4xi64>
     ```
@@ -171,11 +173,12 @@ def Plan_BufferOp : Plan_Op<"buffer", [
       into a view.
     * C2: `shard`, `optimizer_state` and `gradient` name their unit, `input`,
       `output` and `loss` their program, which exists; others name nothing.
-    * C3: `input` and `output` have an index, others do not.
+    * C3: `input`, `output` and `hyper` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
       `constant`, which must have one, or a `model_buffer`.
     * C5: `optimizer_state` has a name; only it, `model_buffer` and `input` have
       one.
+    * C6: `hyper` is a `tensor<7xf64>` on the host.
   }];
   let arguments = (ins Plan_BufferRoleAttr:$role, TypeAttrOf<AnyRankedTensor>:$type,
     DefaultValuedAttr<Plan_SpaceAttr, "::fsdp::plan::Space::Device">:$space,

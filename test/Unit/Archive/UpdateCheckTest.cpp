@@ -1,0 +1,179 @@
+//===- UpdateCheckTest.cpp - What updates of a plan file must mean --------===//
+
+#include "PlanRejection.h"
+
+#include <gtest/gtest.h>
+
+using namespace fsdp::planfile;
+using fsdp::test::makeSmallPlan;
+using fsdp::test::rejectionAfter;
+using fsdp::test::TestPlan;
+
+namespace {
+
+// Of the small plan: its states, the gradient, the loss, and the first buffer
+// that a test adds.
+constexpr uint32_t expAvg = 1, expAvgSq = 2, loss = 7, gradient = 9, hyper = 15,
+                   added = 16;
+
+/// Why the small plan is rejected with one more update.
+std::string update(std::vector<Interval> intervals,
+                   std::vector<uint32_t> states = {expAvg, expAvgSq},
+                   TestPlan::Scalars scalars = {hyper},
+                   Role role = Role::Update,
+                   UpdateRule rule = UpdateRule::AdamW) {
+  return rejectionAfter([&](TestPlan &plan) {
+    TestPlan::Buffer scalar;
+    scalar.offset = plan.deviceBytes;
+    plan.deviceBytes += 64;
+    EXPECT_EQ(plan.add(scalar), added);
+    plan.on(Stream::Compute, role).update(rule, 0, states, intervals, scalars);
+  });
+}
+
+TEST(UpdateCheck, ElementsAreTheUnits) {
+  EXPECT_EQ(update({{0, 20}}), "accepted");
+  EXPECT_EQ(update({{0, 33}}),
+            "small.plan: programs[1] (step).commands[15]: expected ascending "
+            "intervals inside [0, 32), found [0, 33)");
+  EXPECT_EQ(update({{0, 8}, {4, 12}}),
+            "small.plan: programs[1] (step).commands[15]: expected ascending "
+            "intervals inside [8, 32), found [4, 12)");
+  EXPECT_EQ(update({{0, 8}}, {expAvg, expAvgSq}, {hyper}, Role::Backward),
+            "small.plan: programs[1] (step).commands[15]: expected the role "
+            "Update, found Backward");
+}
+
+TEST(UpdateCheck, StatesAreThoseOfTheRule) {
+  EXPECT_EQ(update({{0, 8}}, {6, expAvgSq}),
+            "small.plan: programs[1] (step).commands[15]: expected the state "
+            "exp_avg of the unit, found buffers[6]");
+  EXPECT_EQ(update({{0, 8}}, {expAvgSq, expAvg}),
+            "small.plan: programs[1] (step).commands[15]: expected the state "
+            "exp_avg of the unit, found buffers[2] (exp_avg_sq)");
+  EXPECT_EQ(update({{0, 8}}, {expAvg}),
+            "small.plan: programs[1] (step).commands[15]: expected 2 states of "
+            "adamw, found 1");
+  EXPECT_EQ(update({{0, 8}}, {}, {hyper}, Role::Update, UpdateRule::SGD),
+            "accepted");
+  EXPECT_EQ(update({{0, 8}}, {expAvg}, {hyper}, Role::Update, UpdateRule::SGD),
+            "small.plan: programs[1] (step).commands[15]: expected the state "
+            "momentum of the unit, found buffers[1] (exp_avg)");
+  EXPECT_EQ(update({{0, 8}}, {}, {hyper}, Role::Update, UpdateRule(2)),
+            "small.plan: programs[1] (step).commands[15]: expected a rule, "
+            "found 2");
+}
+
+TEST(UpdateCheck, HyperParametersAreThoseOfADecayGroup) {
+  EXPECT_EQ(update({{0, 8}}, {expAvg, expAvgSq}, {loss}),
+            "small.plan: programs[1] (step).commands[15]: expected the "
+            "hyper-parameters of a decay group, found buffers[7]");
+  EXPECT_EQ(
+      update({{0, 8}}, {expAvg, expAvgSq}, {none}),
+      "small.plan: programs[1] (step).commands[15]: expected buffer index "
+      "below 17, found none");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.addHyper(1); }),
+            "accepted");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.addHyper(0); }),
+            "small.plan: buffers[16]: expected another decay group, found a "
+            "second decay group 0");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              plan.buffers[plan.addHyper(1)].offset = 0;
+            }),
+            "small.plan: buffers[16]: expected bytes that nothing else uses, "
+            "found bytes of buffers[15]");
+  EXPECT_EQ(
+      rejectionAfter(
+          [](TestPlan &plan) { plan.buffers[hyper].dtype = DType::I64; }),
+      "small.plan: buffers[15]: expected 7 dense f64 on the host, found 7 "
+      "i64 in Host memory");
+  EXPECT_EQ(
+      rejectionAfter([](TestPlan &plan) { plan.buffers[hyper].sizes = {6}; }),
+      "small.plan: buffers[15]: expected 7 dense f64 on the host, found 6 "
+      "f64 in Host memory");
+}
+
+// They are the caller's: what a command writes, no caller has set.
+TEST(UpdateCheck, NothingWritesHyperParameters) {
+  const char *sentence =
+      "small.plan: programs[1] (step).commands[15]: expected a buffer that "
+      "Forward commands may write, found buffers[15] of role Hyper";
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              plan.on(Stream::Compute, Role::Forward).zero(hyper);
+            }),
+            sentence);
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              TestPlan::Buffer other = plan.buffers[hyper];
+              other.role = BufferRole::Transient;
+              other.offset = plan.hostBytes;
+              other.index = none;
+              plan.hostBytes += 64;
+              uint32_t source = plan.add(other);
+              plan.on(Stream::Compute, Role::Forward).copy(source, hyper);
+            }),
+            sentence);
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              TestPlan::Buffer view = plan.buffers[hyper];
+              view.role = BufferRole::Transient;
+              view.root = hyper;
+              view.index = none;
+              view.sizes = {1};
+              plan.on(Stream::Compute, Role::Forward).zero(plan.add(view));
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected a buffer "
+            "that Forward commands may write, found buffers[16] of role Hyper");
+}
+
+TEST(UpdateCheck, GradientsAreScaledByOneNumber) {
+  auto scaled = [](TestPlan::Scalars scalars) {
+    return update({{0, 8}}, {expAvg, expAvgSq}, scalars);
+  };
+  EXPECT_EQ(scaled({hyper, loss, loss, loss}), "accepted");
+  EXPECT_EQ(scaled({hyper, gradient}),
+            "small.plan: programs[1] (step).commands[15]: expected one f32 as "
+            "clip factor, found buffers[9]");
+  EXPECT_EQ(scaled({hyper, none, hyper}),
+            "small.plan: programs[1] (step).commands[15]: expected one f32 as "
+            "loss scale, found buffers[15]");
+  EXPECT_EQ(
+      scaled({hyper, none, none, 99}),
+      "small.plan: programs[1] (step).commands[15]: expected buffer index "
+      "below 17, found 99");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              TestPlan::Buffer element; // of the gradient
+              element.root = gradient;
+              element.offset = plan.buffers[gradient].offset;
+              uint32_t scalar = plan.add(element);
+              plan.on(Stream::Compute, Role::Update)
+                  .update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{0, 8}},
+                          {hyper, scalar});
+            }),
+            "small.plan: programs[1] (step).commands[15]: expected targets "
+            "apart from each other, found buffers[16] across buffers[9]");
+}
+
+TEST(UpdateCheck, MeasuresArePieces) {
+  auto measure = [](uint32_t source, uint32_t target,
+                    std::vector<Interval> intervals = {{0, 20}},
+                    MeasureKind kind = MeasureKind::SquaredNorm) {
+    return rejectionAfter([&](TestPlan &plan) {
+      plan.on(Stream::Compute, Role::Update)
+          .measure(kind, 0, source, target, intervals);
+    });
+  };
+  EXPECT_EQ(measure(gradient, loss), "accepted");
+  EXPECT_EQ(measure(8, loss),
+            "small.plan: programs[1] (step).commands[15]: expected a dense "
+            "piece of unit u, found buffers[8]");
+  EXPECT_EQ(measure(gradient, expAvg),
+            "small.plan: programs[1] (step).commands[15]: expected one f32 as "
+            "target, found buffers[1] (exp_avg)");
+  EXPECT_EQ(measure(gradient, loss, {{0, 99}}),
+            "small.plan: programs[1] (step).commands[15]: expected ascending "
+            "intervals inside [0, 32), found [0, 99)");
+  EXPECT_EQ(measure(gradient, loss, {{0, 20}}, MeasureKind(9)),
+            "small.plan: programs[1] (step).commands[15]: expected a kind of "
+            "measure, found 9");
+}
+
+} // namespace
