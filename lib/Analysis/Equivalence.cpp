@@ -424,10 +424,13 @@ LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
     current = after;
     numbers[after] = internWords(Fresh, after.getAsOpaquePointer());
   }
+  // The source does not say by what gradients are scaled.
+  Value gradient = op.getGradient();
+  while (auto scale = gradient.getDefiningOp<ScaleOp>())
+    gradient = scale.getShard();
   ArrayRef<int64_t> intervals = op.getIntervals();
   for (size_t i = 0; i + 1 < intervals.size(); i += 2)
-    updates[unit].push_back(
-        {intervals[i], intervals[i + 1], op, op.getGradient()});
+    updates[unit].push_back({intervals[i], intervals[i + 1], op, gradient});
   return success();
 }
 

@@ -358,7 +358,8 @@ void SourceRun::readOptimizer() {
       groups[update.getUnitAttr()].push_back(
           {uint64_t(intervals[i]), uint64_t(intervals[i + 1]),
            group ? uint64_t(group.getInt()) : 0});
-    isScaled |= update.scalesGradient() || update.getFoundInf();
+    isScaled |= update.scalesGradient() || update.getFoundInf() ||
+                update.getGradient().getDefiningOp<ScaleOp>();
   }
 }
 

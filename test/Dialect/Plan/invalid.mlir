@@ -239,7 +239,7 @@ plan.module @m mesh ["shard" = 2] device cpu {
 // -----
 
 // What no caller writes is no place for hyper-parameters.
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
@@ -252,7 +252,7 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<4xf32>
@@ -265,21 +265,21 @@ plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C6: expected hyper-parameters to be a 'tensor<7xf64>' on the host}}
   %h = plan.buffer hyper number 0 : tensor<7xf64>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   // expected-error@+1 {{C3: expected number of a buffer of role 'hyper'}}
   %h = plan.buffer hyper in host : tensor<7xf64>
 }
 
 // -----
 
-plan.module @m mesh ["shard" = 2] device "cpu" strategy "" {
+plan.module @m mesh ["shard" = 2] device cpu {
   plan.unit @u shard [0] replicate [] storage f32 reduce f32
       layout <["w" : 8 at 0], numel = 8, padded = 8>
   %a = plan.buffer transient : tensor<8xf32>

@@ -161,7 +161,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     ```mlir
     %h0 = plan.buffer shard @h.0 at 0 : tensor<3176xf32>
     %v = plan.buffer optimizer_state @h.0 "exp_avg" at 12736 : tensor<3176xf32>
-    %hyper = plan.buffer hyper number 0 in<host> at 0 : tensor<7xf64>
+    %hyper = plan.buffer hyper number 0 in host at 0 : tensor<7xf64>
     %x = plan.buffer transient at 25472 after %y : tensor<16x2x32xf32, #aten.strided<[32, 512, 1]>>
     %mask = plan.buffer constant value dense<1> : tensor<4xi64> at 64 : tensor<4xi64>
     ```
