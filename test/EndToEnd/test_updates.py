@@ -58,7 +58,7 @@ def lower(text, folder):
     """The plan file, without the proof."""
     (folder / "logical.mlir").write_text(text)
     succeed("fsdp-opt", folder / "logical.mlir", "--fsdp-verify-logical", "--fsdp-verify-equivalence", "--fsdp-hoist-constants",
-            "--fsdp-async", "--fsdp-prefetch", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order",
+            "--fsdp-async", "--fsdp-prefetch", "--fsdp-apply-schedule", "--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order",
             "--fsdp-verify-equivalence", "--lower-to-plan", "-o", folder / "plan.mlir")
     succeed("fsdp-translate", "--export-plan", folder / "plan.mlir", "-o", folder / "step.plan")
     return folder / "step.plan"
