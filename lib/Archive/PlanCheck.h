@@ -115,9 +115,10 @@ private:
   bool checkPrograms();
   bool checkCommand(const Place &place, const Command &command);
   bool checkEvent(const Place &place, const Command &command);
+  /// That a collective is on the stream of its communicator.
+  bool checkStream(const Place &place, const Command &command);
   /// That a group's collectives stand in a row and are alike; `before` is the
   /// command ahead, or null.
-  bool checkStream(const Place &place, const Command &command);
   bool checkGroup(const Place &place, const Command *before,
                   const Command &command);
   bool checkRead(const Place &place, uint32_t buffer, Role role);

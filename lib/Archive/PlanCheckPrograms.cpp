@@ -585,7 +585,6 @@ static uint32_t getCommunicator(const Command &command) {
   return none;
 }
 
-/// So that the collectives of a communicator have one order.
 bool PlanChecker::checkStream(const Place &place, const Command &command) {
   uint32_t index = getCommunicator(command);
   if (index == none)
