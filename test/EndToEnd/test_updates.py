@@ -10,6 +10,7 @@ import torch
 from conftest import FIXTURES, succeed, tool
 from safetensors import safe_open
 from safetensors.torch import save_file
+from test_mutations import substitute
 
 HYPER = {"lr": 0.5, "weight_decay": 0.0}
 
@@ -101,3 +102,69 @@ def test_an_unclipped_step_is_another(references, tmp_path):
     plan = lower(logical("gpt2", 2, tmp_path), tmp_path)
     result = tool("fsdp-run", plan, "--weights", FIXTURES / "gpt2.pt2", "--reference", tmp_path / "reference.safetensors")
     assert result.returncode == 2, result.stdout + result.stderr
+
+
+def verdict(text, folder):
+    """What the proof says about a plan's text."""
+    (folder / "verified.mlir").write_text(text)
+    result = tool("fsdp-opt", folder / "verified.mlir", "--plan-verify", "-o", folder / "proved.mlir")
+    return "proved" if result.returncode == 0 else result.stderr
+
+
+def grouped(text):
+    """The last unit's update in a decay group of its own."""
+    text = substitute(r"(%\S+: tensor<7xf64> \{fsdp.hyper = 0 : i64\})", r"\1, %other: tensor<7xf64> {fsdp.hyper = 1 : i64}", text)
+    last = list(UPDATE.finditer(text))[-1]
+    return text[:last.start()] + last[0].replace(f", {last[7]} :", ", %other :") + text[last.end():]
+
+
+def test_decay_groups_are_proved(tmp_path):
+    text = logical("gpt2", 2, tmp_path)
+    lower(text, tmp_path)
+    assert verdict((tmp_path / "plan.mlir").read_text(), tmp_path) == "proved"
+    lower(grouped(text), tmp_path)
+    plan = (tmp_path / "plan.mlir").read_text()
+    assert "hyper number 1 in host" in plan and verdict(plan, tmp_path) == "proved"
+
+
+# The numbers of another group: the two buffers are exchanged.
+def test_another_groups_numbers_are_refuted(tmp_path):
+    lower(grouped(logical("gpt2", 2, tmp_path)), tmp_path)
+    plan = (tmp_path / "plan.mlir").read_text()
+    changed = re.sub(r"hyper number ([01])", lambda found: f"hyper number {1 - int(found[1])}", plan)
+    answer = verdict(changed, tmp_path)
+    assert "expected the parameter " in answer and "hyper-parameters of decay group " in answer and "cannot prove" not in answer, answer
+
+
+# No model scales its gradients: what does is another value, in any of the three places.
+@pytest.mark.parametrize("operand", ["clip", "scale", "found_inf"])
+def test_scales_that_the_model_does_not_have_are_refuted(operand, tmp_path):
+    lower(logical("frozen", 2, tmp_path), tmp_path)
+    plan = (tmp_path / "plan.mlir").read_text()
+    loss = re.search(r"(%\S+) = plan\.buffer loss .*tensor<f32>", plan)[1]
+    answer = verdict(substitute(r"(plan\.sgd .*?)( <update>)", rf"\1 {operand} {loss}\2", plan), tmp_path)
+    assert "expected the parameter " in answer and "cannot prove" not in answer, answer
+
+
+# Where the step scales them, what is updated cannot be proved: neither as it is, nor without a part of it.
+@pytest.mark.parametrize("scales", [False, True])
+def test_what_is_clipped_cannot_be_proved(scales, tmp_path):
+    lower(clip(logical("gpt2", 2, tmp_path), 0.125, scales), tmp_path)
+    plan = (tmp_path / "plan.mlir").read_text()
+    part = r'.*plan\.launch "mul\.out"\((%\S+), %\S+\) -> \1 <update>.*\n' if scales else r" clip %\S+"
+    for count in (None, 1, 0): # how many are taken away, 0: all
+        text = plan if count is None else re.sub(part, "", plan, count=count)
+        answer = verdict(text, tmp_path)
+        assert "cannot prove the plan: the end of program step: expected the parameter " in answer, answer
+        # A scaled piece is not followed to the whole.
+        isfollowed = not scales or count == 0
+        reason = "in the model, nothing says by what gradients are scaled" if isfollowed else "needs a gather of what all ranks know"
+        assert reason in answer, answer
+
+
+# The loss and the gradients of such a step are proved like those of any other.
+def test_gradients_of_a_clipped_step_are_proved(tmp_path):
+    lower(clip(logical("gpt2", 2, tmp_path), 0.125, False), tmp_path)
+    changed = substitute(r"(reduce_scatter .*?<pre =) 2", r"\1 1", (tmp_path / "plan.mlir").read_text())
+    answer = verdict(changed, tmp_path)
+    assert "expected the gradient " in answer and "cannot prove" not in answer, answer

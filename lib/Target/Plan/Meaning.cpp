@@ -470,8 +470,8 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
     if (isScaled)
       for (auto &[name, meaning] : updated) {
         meaning.number = sy::Key("scaled", meaning.number).number();
-        meaning.unknown = "the model does not say by what its gradients are "
-                          "scaled, or when they are used";
+        meaning.unknown =
+            "nothing says by what gradients are scaled, or when they are used";
       }
     meanings.merge(updated);
   }

@@ -1,0 +1,68 @@
+// RUN: fsdp-opt %s --convert-fsdp-to-plan --split-input-file --verify-diagnostics | FileCheck %s
+
+// What an update takes has a place: the hyper-parameters one of the caller's for
+// each decay group, a scaled gradient that of the gradient.
+// CHECK-LABEL: plan.module
+// CHECK-DAG: %[[P:.*]] = plan.buffer shard @u : tensor<12xf32>
+// CHECK-DAG: %[[G:.*]] = plan.buffer gradient @u : tensor<12xf32>
+// CHECK-DAG: %[[ONE:.*]] = plan.buffer hyper number 0 in host : tensor<7xf64>
+// CHECK-DAG: %[[OTHER:.*]] = plan.buffer hyper number 3 in host : tensor<7xf64>
+// CHECK: plan.reduce_scatter {{.*}} to %[[G]] of @u <backward> on reduce
+// CHECK-NEXT: plan.measure squared_norm @u [0, 15] %[[G]] to %[[NORM:.*]] <update>
+// CHECK-NEXT: plan.measure found_inf @u [0, 15, 16, 23] %[[G]] to %[[INF:.*]] <update>
+// CHECK-NEXT: plan.launch "mul.out"(%[[G]], %[[NORM]]) -> %[[G]] <update>
+// CHECK-NEXT: plan.sgd @u [0, 15] %[[P]], %[[G]], %[[ONE]] clip %[[NORM]] found_inf %[[INF]] <update>
+// CHECK-NEXT: plan.sgd @u [16, 23] %[[P]], %[[G]], %[[OTHER]] scale %[[NORM]] <update>
+// CHECK-NEXT: }
+!shard = !fsdp.shard<24xf32, 2>
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
+      layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  func.func @step(%p: !shard {fsdp.state = #fsdp.state<@u, parameter>}, %flat: tensor<24xf32> {aten.input = 0 : i64},
+                  %one: tensor<7xf64> {fsdp.hyper = 0 : i64}, %other: tensor<7xf64> {fsdp.hyper = 3 : i64})
+      -> (!shard {fsdp.state = #fsdp.state<@u, gradient>}, !shard {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
+    %future = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xf32> -> !fsdp.future<!shard>
+    %g = fsdp.async.wait %future : !fsdp.future<!shard> -> !shard
+    %norm = fsdp.squared_norm @u [0 to 15] %g : !shard
+    %inf = fsdp.found_inf @u [0 to 15, 16 to 23] %g : !shard
+    %scaled = fsdp.scale @u %g by %norm : !shard
+    %p1 = fsdp.sgd @u [0 to 15] %p, %scaled, %one clip %norm found_inf %inf : !shard, tensor<7xf64>
+    %p2 = fsdp.sgd @u [16 to 23] %p1, %scaled, %other scale %norm : !shard, tensor<7xf64>
+    return %g, %p2 : !shard, !shard
+  }
+}
+
+// -----
+
+// In its place, nobody finds the gradient that it was.
+!shard = !fsdp.shard<24xf32, 2>
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
+      layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  func.func @step(%g: !shard {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
+    %norm = fsdp.squared_norm @u [0 to 15] %g : !shard
+    // expected-error@+1 {{expected no use of a gradient after it has been scaled, in its place; found one}}
+    %scaled = fsdp.scale @u %g by %norm : !shard
+    // expected-note@+1 {{used here}}
+    %again = fsdp.squared_norm @u [0 to 15] %g : !shard
+    return
+  }
+}
+
+// -----
+
+// They are the caller's.
+!shard = !fsdp.shard<24xf32, 2>
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
+      layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  func.func @step(%p: !shard {fsdp.state = #fsdp.state<@u, parameter>}) -> (!shard {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
+    %hyper = aten.call "ones"([7]) : () -> tensor<7xf64>
+    // expected-error@+1 {{expected hyper-parameters that the caller sets, found values that are computed}}
+    %new = fsdp.sgd @u [0 to 15] %p, %p, %hyper : !shard, tensor<7xf64>
+    return %new : !shard
+  }
+}
