@@ -6,6 +6,7 @@ import pytest
 from conftest import FIXTURES, succeed
 
 ALIGNMENT = 64
+HYPER = 64  # bytes on the host: the hyper-parameters of one decay group, aligned
 
 
 @pytest.fixture(scope="module", ids=str, params=[
@@ -26,7 +27,7 @@ def summary(request, plans, references):
 # 64 bytes of the plan: not a byte more is needed, and none is planned in vain.
 def test_highest_byte_is_the_planned_peak(summary):
     ranks, found = summary
-    planned = found["planned_bytes"] // ranks
+    planned = found["planned_bytes"] // ranks - HYPER
     assert planned - ALIGNMENT < found["highest_byte"] <= planned
 
 
