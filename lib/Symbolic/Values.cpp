@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 #include <xxhash.h>
 
 namespace fsdp::symbolic {
@@ -148,9 +149,9 @@ Slices::Slices(Values &values, const Content &whole)
         end += (mode.size - 1) * mode.weight;
     entries.push_back({begin, end, i});
   }
-  std::stable_sort(
-      entries.begin(), entries.end(),
-      [](const Entry &a, const Entry &b) { return a.begin < b.begin; });
+  std::sort(entries.begin(), entries.end(), [](const Entry &a, const Entry &b) {
+    return std::tie(a.begin, a.part) < std::tie(b.begin, b.part);
+  });
   for (size_t i = 1; i < entries.size(); ++i)
     entries[i].furthest =
         std::max(entries[i].furthest, entries[i - 1].furthest);
