@@ -1,7 +1,8 @@
 """Compares what fsdp-plan predicts of the five presets with what fsdp-run takes, in paired rounds on the same cores.
 
-The model is the chain of docs/schedules.md: units of WIDTH x WIDTH, two ranks. Two presets differ by more than noise if the slowest round of the one
-is 5 % faster than the fastest of the other; then the prediction must agree. Exit status 1 if it does not. Example: python benchmarks/presets.py --rounds 5
+The model is the chain of docs/schedules.md: units of WIDTH x WIDTH, two ranks. A preset is faster than another beyond noise if its slowest round is 5 %
+faster than the other's fastest. Then it must not be predicted to be slower, and from 15 % on it must be predicted to be faster: caches, which nothing
+predicts, make less than that. Exit status 1 if it is otherwise. Example: python benchmarks/presets.py --rounds 5
 """
 
 import argparse
@@ -52,9 +53,13 @@ def measure(bin: pathlib.Path, folder: pathlib.Path, preset: str, steps: int) ->
 
 
 def disagreements(predicted: dict[str, float], measured: dict[str, list[float]]) -> list[tuple[str, str]]:
-    """Pairs (faster, slower) as measured, beyond noise, that are not predicted to be so."""
-    return [(fast, slow) for fast, slow in itertools.permutations(predicted, 2)
-            if 1.05 * max(measured[fast]) < min(measured[slow]) and not predicted[fast] < predicted[slow]]
+    """Pairs (faster, slower) as measured, beyond noise, whose prediction says otherwise."""
+    wrong = []
+    for fast, slow in itertools.permutations(predicted, 2):
+        gap = min(measured[slow]) / max(measured[fast])
+        if (gap > 1.05 and predicted[fast] > 1.01 * predicted[slow]) or (gap > 1.15 and predicted[fast] >= predicted[slow]):
+            wrong.append((fast, slow))
+    return wrong
 
 
 def main() -> int:
@@ -87,7 +92,7 @@ def main() -> int:
     Console(width=100).print(table)
     wrong = disagreements(predicted, measured)
     for fast, slow in wrong:
-        print(f"measured: {fast} is faster than {slow}; predicted: it is not", file=sys.stderr)
+        print(f"measured: {fast} is faster than {slow}; predicted: otherwise", file=sys.stderr)
     return 1 if wrong else 0
 
 
