@@ -33,3 +33,12 @@ def test_copies_are_predicted(tmp_path):
 
     times = {preset: step(preset) for preset in presets.PRESETS}
     assert times["fsdp2"] > max(time for preset, time in times.items() if preset != "fsdp2")
+
+
+# A unit is copied out in its own phase, under the name that fsdp-run gives it.
+def test_copies_have_their_phase(tmp_path):
+    succeed("fsdp-plan", FIXTURES / "llama.pt2", "--ranks", 2, "--schedule", "fsdp2", "--trace", tmp_path / "t.json", "-o", tmp_path / "p.plan")
+    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    copies = [e["cat"] for e in events if e["name"] == "aten::split_with_sizes_copy.out"]
+    gathers = [e["cat"] for e in events if e["name"].startswith("all_gather")]
+    assert copies == sorted(gathers, reverse=True) and {"forward", "backward"} == set(copies)

@@ -33,6 +33,10 @@ static std::string getName(Operation *op) {
         return op.getUnit() ? "all_reduce " + op.getUnit()->str()
                             : std::string("all_reduce");
       })
+      // The wait for a copied gather, which takes time, is its copy.
+      .Case([](AsyncWaitOp) {
+        return std::string("aten::split_with_sizes_copy.out");
+      })
       .Case([](PieceOp op) { return "piece " + op.getUnit().str(); })
       .Case([](FlattenGradsOp op) { return "flatten " + op.getUnit().str(); })
       .Case([](UpdateOpInterface op) {
@@ -45,6 +49,9 @@ static std::string getName(Operation *op) {
 static StringRef getRole(Operation *op) {
   if (auto call = dyn_cast<aten::CallOp>(op))
     return aten::stringifyPhase(call.getPhase().value_or(aten::Phase::Forward));
+  if (auto wait = dyn_cast<AsyncWaitOp>(op))
+    if (Operation *launch = wait.getFuture().getDefiningOp())
+      return getRole(launch);
   if (auto gather = dyn_cast<AsyncUnshardOp>(op))
     return aten::stringifyPhase(gather.getPhase());
   if (isa<PieceOp>(op))
