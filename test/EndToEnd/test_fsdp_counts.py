@@ -39,7 +39,7 @@ def count(graph, config):
     for kind, group, via, source, target, phase in re.findall(
             r"plan\.(all_gather|reduce_scatter|all_reduce) @(\w+) (?:divide <.*> via (\w+) )?(%\S+) to (%\S+) of .*<(\w+)>", text):
         dtype, itemsize = DTYPES[via or sizes[source][1]]
-        ranks = config["reshard"] if group == "local" else config["world"]
+        ranks = config["reshard"] if group.startswith("local_") else config["world"]
         row = rows[phase][f"{kind}/{ranks}/{dtype}"]
         for column, change in enumerate((1, sizes[source][0] * itemsize, sizes[target][0] * itemsize)):
             row[column] += change
