@@ -44,6 +44,12 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     throw Error(std::string("rejected: ") + error.what());
   }
   Session &session = *loaded;
+  // What is called otherwise is right, but nobody's step.
+  bool hasStep = false;
+  for (const planfile::Program *program : *(*plan)->programs())
+    hasStep |= plan->string(program->name()) == "step";
+  if (!hasStep)
+    throw Error("rejected: expected a program step, found none");
   weights.load(*plan, session);
   session.setHyperParameters({});
   // A plan may use the memory of inputs that it has read.
