@@ -20,7 +20,8 @@ export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_st
 TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
-failures=0
+touch "$TMPDIR/begun"
+failed=()
 for target in "${targets[@]}"; do
   found=build/fuzz/$target
   mkdir -p "$found"
@@ -31,9 +32,15 @@ for target in "${targets[@]}"; do
     result=ok
   else
     result="FAILED, see $found.log"
-    failures=$((failures + 1))
+    failed+=("$target")
   fi
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found.log")
   printf 'fuzz: %-9s %10s runs in %s s  %s\n' "$target" "${runs:-?}" "$seconds" "$result"
 done
-[ $failures -eq 0 ]
+# What a machine that is gone tomorrow knows of it: where it failed, and on what.
+for target in "${failed[@]}"; do
+  echo "fuzz: $target failed:"
+  grep -m1 -A9 -E 'ERROR:|Assertion|runtime error:' build/fuzz/"$target".log | cut -c1-300
+  find build/fuzz -maxdepth 1 -name "$target-*" -newer "$TMPDIR/begun" -size -8k -exec sh -c 'echo "$1, in base64:"; gzip -c "$1" | base64 -w0; echo' _ {} \;
+done
+[ ${#failed[@]} -eq 0 ]

@@ -103,6 +103,15 @@ MODELS = {
         lambda: Module(lambda m, x: square((x @ m.w)[:, m.order]), w=weight(8, 8), order=nn.Parameter(torch.tensor([5, 1, 3]), requires_grad=False)),
         (),
     ),
+    "empty_parameter": (lambda: Module(lambda m, x: square(torch.cat([x @ m.w, m.b])), w=weight(8, 8), b=weight(0, 8)), ()),
+    "empty_parameter_of_another_dtype": (
+        lambda: Module(lambda m, x: square(torch.cat([x @ m.w, m.b.float()])), w=weight(8, 8), b=nn.Parameter(torch.zeros(0, 8, dtype=HALF))),
+        (),
+    ),
+    "unit_without_elements": (
+        lambda: Module(lambda m, x: square(torch.cat([m.a(x), m.b(x)], 1)), a=nn.Linear(8, 8), b=Module(lambda m, x: x @ m.w, w=weight(8, 0))),
+        ("--wrap", "scope:[ab]"),
+    ),
     "empty_buffer": (lambda: Module(lambda m, x: square(torch.cat([x @ m.w, m.b])), w=weight(8, 8), b=torch.zeros(0, 8)), ()),
     "empty_parameter": (lambda: Module(lambda m, x: square(torch.cat([x @ m.w, m.b])), w=weight(8, 8), b=weight(0, 8)), ()),
     "empty_constant": (lambda: Module(lambda m, x: square(torch.cat([x @ m.w, torch.tensor([]).reshape(0, 8)])), w=weight(8, 8)), ()),

@@ -256,7 +256,7 @@ func.func private @f(tensor<f32> {aten.param = "w", aten.input_name = "x"})
 
 // -----
 
-// expected-error@+1 {{A6: two arguments are input "x"}}
+// expected-error@+1 {{A7: two arguments are input "x"}}
 func.func private @f(tensor<f32> {aten.input = 0 : i64, aten.input_name = "x"}, tensor<f32> {aten.input = 1 : i64, aten.input_name = "x"})
 
 // -----
@@ -266,12 +266,12 @@ func.func private @f(tensor<2xf32> {aten.constant = "c", aten.value = dense<0.0>
 
 // -----
 
-// expected-error@+1 {{A6: two arguments are parameter "w"}}
+// expected-error@+1 {{A7: two arguments are parameter "w"}}
 func.func private @f(tensor<f32> {aten.param = "w"}, tensor<f32> {aten.param = "v", aten.aliases = ["w"]})
 
 // -----
 
-// expected-error@+1 {{A6: two arguments are input 0 : i64}}
+// expected-error@+1 {{A7: two arguments are input 0 : i64}}
 func.func private @f(tensor<f32>, tensor<f32> {aten.input = 0 : i64}, tensor<f32> {aten.input = 0 : i64})
 
 // -----
@@ -290,6 +290,19 @@ func.func @reaches_too_far(%x: tensor<4xf32>) {
   %0 = aten.call "sin"(%x) : (tensor<4xf32>) -> tensor<3x2xf32, #aten.strided<[9223372036854775807, 1]>>
   return
 }
+
+// -----
+
+// expected-error@+1 {{A6: argument 1 has more than 1099511627776 elements}}
+func.func @argument_without_role_too_large(%x: tensor<4xf32>, %y: tensor<4611686018427387904xf32>) attributes {aten.program} {
+  return
+}
+
+// -----
+
+// The smallest integer is how an unknown stride is kept.
+// expected-error@+1 {{expected '?' for an unknown extent, got -9223372036854775808}}
+func.func private @no_stride(tensor<4xf32, #aten.strided<[-9223372036854775808]>>)
 
 // -----
 

@@ -1,9 +1,9 @@
 // One case per labelled constraint of the dialect, and per check of text.
 // RUN: fsdp-opt %s -split-input-file -verify-diagnostics -allow-unregistered-dialect
 
-// Type T1: at least one element.
-// expected-error@+1 {{expected at least one element, got 0}}
-func.func private @t1(!fsdp.gathered<0xf32>)
+// Type T1: at most 2^40 elements.
+// expected-error@+1 {{expected at most 1099511627776 elements, got 1099511627777}}
+func.func private @t1(!fsdp.gathered<1099511627777xf32>)
 
 // -----
 

@@ -60,3 +60,23 @@ func.func @step(%k: tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>> {aten.param
   %loss = aten.call "sum"(%k) {phase = #aten<phase forward>} : (tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>>) -> tensor<f32>
   return %loss : tensor<f32>
 }
+
+// -----
+
+// A unit whose parameters have no elements.
+
+// CHECK: fsdp.unit @root.bf16 {{.*}} layout <["v" : 0 at 0], numel = 0, padded = 0>
+// CHECK: func.func @step(
+// CHECK-SAME: !fsdp.shard<0xbf16, 2>
+// CHECK: fsdp.unshard @root.bf16 {{.*}} -> !fsdp.gathered<0xbf16>
+// CHECK: fsdp.reduce_scatter @root.bf16
+func.func @step(%w: tensor<4xf32> {aten.param = "w", fsdp.unit = "root"},
+                %v: tensor<0xbf16> {aten.param = "v", fsdp.unit = "root.bf16"})
+    -> (tensor<f32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w"}, tensor<0xbf16> {aten.grad_of = "v"}) attributes {aten.program} {
+  %loss = aten.call "sum"(%w) : (tensor<4xf32>) -> tensor<f32>
+  %seed = aten.call "ones_like"(%loss, pin_memory = false) {aten.gradient_seed} : (tensor<f32>) -> tensor<f32>
+  %dw = aten.call "expand"(%seed, [4]) : (tensor<f32>) -> tensor<4xf32, #aten.strided<[0]>>
+  %dense = aten.call "clone"(%dw) : (tensor<4xf32, #aten.strided<[0]>>) -> tensor<4xf32>
+  %dv = aten.call "sin"(%v) : (tensor<0xbf16>) -> tensor<0xbf16>
+  return %loss, %dense, %dv : tensor<f32>, tensor<4xf32>, tensor<0xbf16>
+}

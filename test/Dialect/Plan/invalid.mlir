@@ -54,8 +54,15 @@ plan.module @m mesh ["shard" = 3] device cpu {
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
-  // expected-error@+1 {{C1: expected known sizes, got 'tensor<?xf32>'}}
+  // expected-error@+1 {{C1: expected a known layout, got 'tensor<?xf32>'}}
   %a = plan.buffer transient : tensor<?xf32>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
+  // expected-error@+1 {{C1: expected a known layout, got 'tensor<4xf32, #aten.strided<[1], offset = ?>>'}}
+  %a = plan.buffer transient : tensor<4xf32, #aten.strided<[1], offset = ?>>
 }
 
 // -----

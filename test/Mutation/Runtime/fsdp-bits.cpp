@@ -27,13 +27,22 @@ std::uint64_t hashTensor(std::uint64_t seed, const HostTensor &tensor) {
   return XXH3_64bits_withSeed(tensor.bytes.data(), tensor.bytes.size(), seed);
 }
 
+/// The name of the program that trains, whatever it is.
+std::string getFirstProgram(const planfile::PlanFile &plan) {
+  for (const planfile::Program *program : *plan->programs())
+    if (!program->is_init())
+      return std::string(plan.string(program->name()));
+  throw Error("rejected: expected a program to train with, found none");
+}
+
 std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
                   std::uint64_t seed) {
   auto plan = planfile::PlanFile::open(path);
   if (!plan)
     throw Error(plan.error().message);
   unsigned ranks = planfile::getRankCount(plan->plan());
-  Reference reference = Reference::open(inputs, *plan);
+  std::string program = getFirstProgram(*plan);
+  Reference reference = Reference::open(inputs, *plan, program);
   SessionOptions options;
   options.chaosSeed = seed;
   options.overlap = seed != 0;
@@ -44,23 +53,17 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     throw Error(std::string("rejected: ") + error.what());
   }
   Session &session = *loaded;
-  // What is called otherwise is right, but nobody's step.
-  bool hasStep = false;
-  for (const planfile::Program *program : *(*plan)->programs())
-    hasStep |= plan->string(program->name()) == "step";
-  if (!hasStep)
-    throw Error("rejected: expected a program step, found none");
   weights.load(*plan, session);
   session.setHyperParameters({});
   // A plan may use the memory of inputs that it has read.
   auto setInputs = [&] {
     for (unsigned rank = 0; rank != ranks; ++rank)
-      for (unsigned index = 0; index != session.inputCount(); ++index)
-        session.setInput(rank, index, reference.input(0, rank, index));
+      for (unsigned index = 0; index != session.inputCount(program); ++index)
+        session.setInput(rank, index, reference.input(0, rank, index), program);
   };
   std::uint64_t hash = 0;
   auto addLoss = [&] {
-    double loss = session.loss();
+    double loss = session.loss(program);
     hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
   };
   auto addGradients = [&] {
@@ -70,12 +73,12 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
       throw Error(sentence);
   };
   setInputs();
-  session.run("step", {.update = false});
+  session.run(program, {.update = false});
   addLoss();
   addGradients();
   for (int step = 0; step != numSteps; ++step) {
     setInputs();
-    session.run();
+    session.run(program);
     addLoss();
   }
   for (const std::string &name : session.parameterNames())
@@ -91,7 +94,7 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     hash = hashTensor(hash, session.buffer(name));
   // A forward alone has its loss; what it does to buffers may be done later.
   setInputs();
-  session.run("step", {.backward = false, .update = false});
+  session.run(program, {.backward = false, .update = false});
   addLoss();
   return hash;
 }

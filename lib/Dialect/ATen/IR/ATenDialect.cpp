@@ -136,6 +136,15 @@ static LogicalResult verifyKind(Operation *op, NamedAttribute attr,
   return success();
 }
 
+/// Checks A6 for an argument.
+static LogicalResult verifySize(FunctionOpInterface function, unsigned index) {
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[index]);
+  if (type && isTooLarge(type))
+    return function.emitError() << "A6: argument " << index << " has more than "
+                                << mostElements << " elements";
+  return success();
+}
+
 LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
   auto kind =
@@ -147,7 +156,15 @@ LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
               {getSourceAttrName(), getClassesAttrName(), getSymbolsAttrName()},
               Kind::Dictionary)
           .Default(std::nullopt);
-  return verifyKind(op, attr, kind, "an operation");
+  if (failed(verifyKind(op, attr, kind, "an operation")))
+    return failure();
+  auto function = dyn_cast<FunctionOpInterface>(op);
+  if (!function || attr.getName() != getProgramAttrName())
+    return success();
+  for (unsigned index = 0; index != function.getNumArguments(); ++index)
+    if (failed(verifySize(function, index)))
+      return failure();
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -175,7 +192,7 @@ static bool hasOneRole(DictionaryAttr attrs, ArrayRef<StringRef> roles) {
              roles, [&](StringRef role) { return attrs.contains(role); }) <= 1;
 }
 
-/// Checks A6 for all arguments of a function.
+/// Checks A7 for all arguments of a function.
 static LogicalResult verifyNames(FunctionOpInterface function) {
   static const std::pair<StringRef, StringRef> names[] = {
       {ATenDialect::getParamAttrName(), "parameter"},
@@ -193,7 +210,7 @@ static LogicalResult verifyNames(FunctionOpInterface function) {
       for (Attribute name : aliases ? aliases.getValue() : ArrayRef(value))
         if (name && !seen.insert({role, name}).second)
           return function.emitError()
-                 << "A6: two arguments are " << role << ' ' << name;
+                 << "A7: two arguments are " << role << ' ' << name;
     }
   }
   return success();
@@ -220,10 +237,8 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
   if (!function)
     return success();
 
-  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[argIndex]);
-  if (type && isTooLarge(type))
-    return op->emitError() << "A6: argument " << argIndex << " has more than "
-                           << mostElements << " elements";
+  if (failed(verifySize(function, argIndex)))
+    return failure();
   DictionaryAttr attrs = function.getArgAttrDict(argIndex);
   if (!hasOneRole(attrs, getArgRoles()))
     return op->emitError() << "A3: argument " << argIndex

@@ -163,7 +163,14 @@ static ParseResult parseExtent(AsmParser &parser, int64_t &extent) {
   extent = ShapedType::kDynamic;
   if (succeeded(parser.parseOptionalQuestion()))
     return success();
-  return parser.parseInteger(extent);
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseInteger(extent))
+    return failure();
+  // The smallest integer is how an unknown extent is kept.
+  if (ShapedType::isDynamic(extent))
+    return parser.emitError(loc, "expected '?' for an unknown extent, got ")
+           << extent;
+  return success();
 }
 
 Attribute StridedAttr::parse(AsmParser &parser, Type) {

@@ -38,9 +38,7 @@ static void printFlatShape(AsmPrinter &printer, int64_t numel,
 
 static LogicalResult verifyFlat(function_ref<InFlightDiagnostic()> emitError,
                                 int64_t numel, Type elementType) {
-  if (numel < 1)
-    return emitError() << "expected at least one element, got " << numel;
-  if (numel > aten::mostElements)
+  if (numel < 0 || numel > aten::mostElements)
     return emitError() << "expected at most " << aten::mostElements
                        << " elements, got " << numel;
   if (!isa<FloatType>(elementType))

@@ -176,8 +176,11 @@ bool BufferOp::isReadAfterProgram() {
 static LogicalResult verifyWindow(Operation *op, StringRef label,
                                   RankedTensorType type,
                                   bool mayHaveOffset = false) {
-  if (!type.hasStaticShape())
-    return op->emitOpError() << label << ": expected known sizes, got " << type;
+  if (!type.hasStaticShape() ||
+      llvm::any_of(aten::getStrides(type), ShapedType::isDynamic) ||
+      ShapedType::isDynamic(aten::getOffset(type)))
+    return op->emitOpError()
+           << label << ": expected a known layout, got " << type;
   if (!aten::isElementType(type.getElementType()))
     return op->emitOpError()
            << label << ": expected elements of PyTorch's types, got " << type;

@@ -69,8 +69,9 @@ def ATen_Dialect : Dialect {
       `input`, and `value` with a `constant` or a `buffer` that is not
       `persistent`.
     * A5: `value` has the shape and element type of the argument.
-    * A6: an argument has, or reaches with its strides, at most 2^40 elements.
-    * A6: no two arguments of a function are the same parameter, buffer,
+    * A6: an argument of a program, or one with a role, has, or reaches with its
+      strides, at most 2^40 elements.
+    * A7: no two arguments of a function are the same parameter, buffer,
       constant or input; aliases count as names of parameters.
   }];
   let cppNamespace = "::fsdp::aten";

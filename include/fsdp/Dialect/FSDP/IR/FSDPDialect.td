@@ -105,7 +105,7 @@ def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
 
     **Constraints**:
 
-    * T1: there is at least one element.
+    * T1: there are at most 2^40 elements.
     * T2: elements are floats.
     * T3: the number of shards is positive and divides the number of elements.
   }];

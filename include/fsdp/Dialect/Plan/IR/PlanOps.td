@@ -168,9 +168,9 @@ def Plan_BufferOp : Plan_Op<"buffer", [
 
     **Constraints**:
 
-    * C1: the sizes are known, and at most 2^40 elements. The layout has no offset
-      of its own, except of a `transient` that `plan-fold-views` is going to turn
-      into a view.
+    * C1: sizes, strides and offset are known, and at most 2^40 elements. The
+      layout has no offset of its own, except of a `transient` that
+      `plan-fold-views` is going to turn into a view.
     * C2: `shard`, `optimizer_state` and `gradient` name their unit, `input`,
       `output` and `loss` their program, which exists; others name nothing.
     * C3: `input`, `output` and `hyper` have an index, others do not.
@@ -220,8 +220,8 @@ def Plan_ViewOp : Plan_Op<"view", [
     **Constraints**:
 
     * C1: the operand owns bytes: it is no view.
-    * C2: the sizes are known, at most 2^40 elements, and the layout has no offset
-      of its own.
+    * C2: sizes and strides are known, at most 2^40 elements, and the layout has
+      no offset of its own.
     * C3: the window is inside of the buffer.
   }];
   let arguments = (ins Plan_BufferType:$root, I64Attr:$offset,
