@@ -30,6 +30,7 @@ static constexpr const char *pipelines[] = {
     "fsdp-insert-optimizer",
     "fsdp-insert-optimizer{optimizer=sgd momentum=true}",
     "fsdp-hoist-constants{max-bytes=64}",
+    "fsdp-price-decisions{hardware=h100}",
     "fsdp-remat{remat=scope:.*}",
     "fsdp-remat{remat=budget:64}",
     "fsdp-verify-logical",

@@ -108,12 +108,15 @@ void RetargetDevicePass::retargetDevices(CallOp call) {
 }
 
 LogicalResult RetargetDevicePass::check(CallOp call, OpFoldResult mask) {
+  for (unsigned index = 0; index != 3; ++index) {
+    auto given = dyn_cast<Value>(call.getArg(index));
+    auto type = given ? dyn_cast<RankedTensorType>(given.getType()) : nullptr;
+    if (!type || type.getRank() != 4 || !type.hasStaticShape())
+      return call.emitError("expected attention over tensors of four known "
+                            "sizes, got another argument ")
+             << index;
+  }
   RankedTensorType query = typeOf(call, 0), key = typeOf(call, 1);
-  if (query.getRank() != 4 || !query.hasStaticShape() || key.getRank() != 4 ||
-      !key.hasStaticShape())
-    return call.emitError("expected attention over tensors of four known "
-                          "sizes, got ")
-           << query << " and " << key;
   int64_t perRow = rowBytes / getItemSize(query.getElementType());
   for (RankedTensorType type : {query, typeOf(call, 2)})
     if (type.getDimSize(3) % perRow != 0)
@@ -127,10 +130,14 @@ LogicalResult RetargetDevicePass::check(CallOp call, OpFoldResult mask) {
   auto given = dyn_cast<Value>(mask);
   if (!given)
     return success();
-  if (auto type = cast<RankedTensorType>(given.getType());
-      type.getElementType() != query.getElementType())
+  auto type = cast<RankedTensorType>(given.getType());
+  if (type.getElementType() != query.getElementType())
     return call.emitError("expected a mask of the element type of the queries "
                           "for attention on cuda, got ")
+           << type;
+  if (type.getRank() > 4)
+    return call.emitError("expected a mask of at most four sizes for attention "
+                          "on cuda, got ")
            << type;
   if (key.getDimSize(2) % perRow != 0)
     return call.emitError("expected a mask over a multiple of ")

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Analysis/Costs.h"
-#include "fsdp/Archive/Profile.h"
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -168,6 +168,29 @@ void Costs::emitRemark(func::FuncOp step) {
       << remark::metric("MeasuredNanoseconds", measuredTime);
 }
 
+FailureOr<CostModel> CostModel::load(Operation *op, StringRef hardware,
+                                     StringRef profile) {
+  auto machine =
+      planner::loadHardware(hardware.empty() ? "cpu" : hardware.str());
+  if (!machine)
+    return op->emitError(machine.error().message);
+  if (profile.empty())
+    return CostModel{*machine, std::nullopt};
+  auto measured = archive::Profile::read(profile.str());
+  if (!measured)
+    return op->emitError(measured.error().message);
+  return CostModel{*machine, std::move(*measured)};
+}
+
+void CostModel::annotate(func::FuncOp step, bool emitsRemark) const {
+  Costs costs(step, hardware);
+  if (profile)
+    costs.measure(*profile);
+  costs.annotate(step);
+  if (emitsRemark)
+    costs.emitRemark(step);
+}
+
 namespace {
 class AnnotateCostsPass
     : public ProgramPass<impl::AnnotateCostsPassBase<AnnotateCostsPass>,
@@ -180,19 +203,10 @@ class AnnotateCostsPass
   }
 
   LogicalResult runOnProgram(func::FuncOp program) final {
-    auto machine = planner::loadHardware(
-        hardware.empty() ? std::string("cpu") : hardware.getValue());
-    if (!machine)
-      return getOperation().emitError(machine.error().message);
-    Costs costs(program, *machine);
-    if (!profile.empty()) {
-      auto measured = archive::Profile::read(profile);
-      if (!measured)
-        return getOperation().emitError(measured.error().message);
-      costs.measure(*measured);
-    }
-    costs.annotate(program);
-    costs.emitRemark(program);
+    auto model = CostModel::load(getOperation(), hardware, profile);
+    if (failed(model))
+      return failure();
+    model->annotate(program, /*emitsRemark=*/true);
     return success();
   }
 };

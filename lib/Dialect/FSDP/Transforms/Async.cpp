@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -58,53 +59,57 @@ static void placePiece(PieceOp piece, Operation *&first, Operation *&last) {
     last = piece;
 }
 
+LogicalResult makeAsync(func::FuncOp step) {
+  Block &block = step.getBody().front();
+
+  DenseMap<Value, Operation *> firstUse; // of a collective's result
+  DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
+  for (Operation &op : block) {
+    if (isa<PieceOp>(op))
+      continue;
+    for (Value operand : op.getOperands()) {
+      Operation *producer = operand.getDefiningOp();
+      if (producer && producer->hasTrait<LogicalOp>())
+        firstUse.try_emplace(operand, &op);
+      if (Value root = aten::getViewRoot(operand);
+          isa<GatheredType>(root.getType()))
+        lastUse[root] = &op;
+    }
+  }
+  for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))
+    placePiece(piece, firstUse[piece.getFull()], lastUse[piece.getFull()]);
+
+  OpBuilder builder(step.getContext());
+  for (Operation &op : llvm::make_early_inc_range(block)) {
+    if (!op.hasTrait<LogicalOp>())
+      continue;
+    Value value = op.getResult(0);
+    builder.setInsertionPoint(&op);
+    Value future = launch(builder, op);
+    if (Operation *use = firstUse.lookup(value))
+      builder.setInsertionPoint(use);
+    Value awaited =
+        AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
+    if (isa<GatheredType>(value.getType())) {
+      Operation *last = lastUse.lookup(value);
+      if (last && last->hasTrait<OpTrait::IsTerminator>())
+        return op.emitError("the step returns memory of this gathered unit");
+      builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
+      AsyncReshardOp::create(builder, op.getLoc(), awaited);
+    }
+    value.replaceAllUsesWith(awaited);
+    op.erase();
+  }
+  return success();
+}
+
 namespace {
 class AsyncPass
     : public ProgramPass<impl::AsyncPassBase<AsyncPass>, Level::Logical> {
   using ProgramPass::ProgramPass;
 
   LogicalResult runOnProgram(func::FuncOp program) final {
-    Block &block = program.getBody().front();
-
-    DenseMap<Value, Operation *> firstUse; // of a collective's result
-    DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
-    for (Operation &op : block) {
-      if (isa<PieceOp>(op))
-        continue;
-      for (Value operand : op.getOperands()) {
-        Operation *producer = operand.getDefiningOp();
-        if (producer && producer->hasTrait<LogicalOp>())
-          firstUse.try_emplace(operand, &op);
-        if (Value root = aten::getViewRoot(operand);
-            isa<GatheredType>(root.getType()))
-          lastUse[root] = &op;
-      }
-    }
-    for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))
-      placePiece(piece, firstUse[piece.getFull()], lastUse[piece.getFull()]);
-
-    OpBuilder builder(&getContext());
-    for (Operation &op : llvm::make_early_inc_range(block)) {
-      if (!op.hasTrait<LogicalOp>())
-        continue;
-      Value value = op.getResult(0);
-      builder.setInsertionPoint(&op);
-      Value future = launch(builder, op);
-      if (Operation *use = firstUse.lookup(value))
-        builder.setInsertionPoint(use);
-      Value awaited =
-          AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
-      if (isa<GatheredType>(value.getType())) {
-        Operation *last = lastUse.lookup(value);
-        if (last && last->hasTrait<OpTrait::IsTerminator>())
-          return op.emitError("the step returns memory of this gathered unit");
-        builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
-        AsyncReshardOp::create(builder, op.getLoc(), awaited);
-      }
-      value.replaceAllUsesWith(awaited);
-      op.erase();
-    }
-    return success();
+    return makeAsync(program);
   }
 };
 } // namespace

@@ -7,6 +7,7 @@
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 
@@ -48,6 +49,12 @@ LogicalResult checkLevel(func::FuncOp program, ArrayRef<Level> levels) {
         (expected.empty() ? "the " : " or the ") + getName(candidate).str();
   return program.emitError("expected a program of ")
          << expected << ", found one of the " << getName(*level);
+}
+
+std::string spellTime(int64_t nanoseconds) {
+  if (nanoseconds < 1000000)
+    return llvm::formatv("{0:f1} us", double(nanoseconds) / 1e3);
+  return llvm::formatv("{0:f2} ms", double(nanoseconds) / 1e6);
 }
 
 remark::RemarkOpts getRemark(StringRef pass, StringRef name, Operation *op) {

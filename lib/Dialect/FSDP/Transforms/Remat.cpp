@@ -9,6 +9,7 @@
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Dialect/FSDP/Transforms/BackwardCopies.h"
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
@@ -59,13 +60,17 @@ public:
   /// them as it takes. Returns how many there are to choose from.
   size_t findScopes(llvm::function_ref<bool(StringRef)> isScope);
   LogicalResult run(int64_t budget);
+  /// Repeats all of them, and says nothing.
+  void repeatAll();
+  /// The scopes of which something can be repeated.
+  std::vector<std::string> getRepeatable();
 
   /// The paths of all modules in the forward, in order.
   std::vector<std::string> getPaths();
 
 private:
   Repetition plan(const Scope &scope);
-  void apply(const Scope &scope, const Repetition &repetition);
+  void apply(const Repetition &repetition);
   bool isRepeated(const Repetition &repetition, Operation *op) const {
     return op && (repetition.calls.contains(op) || parameters.contains(op));
   }
@@ -190,7 +195,7 @@ Repetition Rematerializer::plan(const Scope &scope) {
   return repetition;
 }
 
-void Rematerializer::apply(const Scope &scope, const Repetition &repetition) {
+void Rematerializer::apply(const Repetition &repetition) {
   IRMapping repeated;
   for (OpOperand *use : repetition.uses)
     copies.replace(
@@ -199,11 +204,19 @@ void Rematerializer::apply(const Scope &scope, const Repetition &repetition) {
   for (auto [before, after] : repeated.getValueMap())
     for (Value input : after.getDefiningOp()->getOperands())
       kept.insert(aten::getViewRoot(input));
-  remark::passed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
-      << remark::metric("Scope", scope.path)
-      << remark::metric("Operations", repetition.operations)
-      << remark::metric("Flops", repetition.flops)
-      << remark::metric("BytesSaved", repetition.bytes);
+}
+
+void Rematerializer::repeatAll() {
+  for (const Scope &scope : scopes)
+    apply(plan(scope));
+}
+
+std::vector<std::string> Rematerializer::getRepeatable() {
+  std::vector<std::string> paths;
+  for (const Scope &scope : scopes)
+    if (plan(scope).operations)
+      paths.push_back(scope.path);
+  return paths;
 }
 
 LogicalResult Rematerializer::run(int64_t budget) {
@@ -235,7 +248,12 @@ LogicalResult Rematerializer::run(int64_t budget) {
           << remark::reason("the backward reads nothing that may be repeated");
       continue;
     }
-    apply(scopes[index], repetition);
+    apply(repetition);
+    remark::passed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
+        << remark::metric("Scope", scopes[index].path)
+        << remark::metric("Operations", repetition.operations)
+        << remark::metric("Flops", repetition.flops)
+        << remark::metric("BytesSaved", repetition.bytes);
     bound -= std::max<int64_t>(repetition.bytes, 0);
     flops += repetition.flops;
     ++repeated;
@@ -275,6 +293,28 @@ static void addModules(UnitOp unit, llvm::StringSet<> &paths) {
     }
 }
 
+/// The modules of all units.
+static llvm::StringSet<> getUnitModules(ModuleOp module) {
+  llvm::StringSet<> units;
+  for (auto unit : module.getOps<UnitOp>())
+    addModules(unit, units);
+  return units;
+}
+
+std::vector<std::string> findRecomputable(func::FuncOp step) {
+  llvm::StringSet<> units = getUnitModules(step->getParentOfType<ModuleOp>());
+  Rematerializer rematerializer(step);
+  rematerializer.findScopes(
+      [&](StringRef path) { return units.contains(path); });
+  return rematerializer.getRepeatable();
+}
+
+void recompute(func::FuncOp step, StringRef module) {
+  Rematerializer rematerializer(step);
+  rematerializer.findScopes([&](StringRef path) { return path == module; });
+  rematerializer.repeatAll();
+}
+
 namespace {
 class RematPass
     : public ProgramPass<impl::RematPassBase<RematPass>, Level::Logical> {
@@ -290,9 +330,7 @@ class RematPass
       return success();
     Rematerializer rematerializer(step);
     if (remat.scope.empty()) {
-      llvm::StringSet<> units;
-      for (auto unit : getOperation().getOps<UnitOp>())
-        addModules(unit, units);
+      llvm::StringSet<> units = getUnitModules(getOperation());
       if (rematerializer.findScopes(
               [&](StringRef path) { return units.contains(path); }) == 0 &&
           findMemoryPeak(step).getTotal() > remat.budget)

@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Dialect/FSDP/Transforms/ReshardPolicy.h"
 #include "fsdp/Dialect/FSDP/Transforms/BackwardCopies.h"
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
 #include "mlir/IR/Remarks.h"
@@ -41,7 +41,8 @@ static void splitGathers(func::FuncOp step, ArrayAttr kept) {
 }
 
 /// Lets the gather of the forward serve the backward, of each unit that is not.
-static void mergeGathers(func::FuncOp step, const SymbolTable &symbols) {
+static void mergeGathers(func::FuncOp step) {
+  SymbolTable symbols(step->getParentOfType<ModuleOp>());
   DenseMap<Attribute, UnshardOp> first;
   for (auto gather : llvm::make_early_inc_range(step.getOps<UnshardOp>())) {
     if (symbols.lookup<UnitOp>(gather.getUnit()).getReshardAfterForward())
@@ -54,15 +55,17 @@ static void mergeGathers(func::FuncOp step, const SymbolTable &symbols) {
   }
 }
 
+void applyReshard(func::FuncOp step, ArrayAttr kept) {
+  splitGathers(step, kept);
+  mergeGathers(step);
+}
+
 void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
-  auto module = step->getParentOfType<ModuleOp>();
-  SymbolTable symbols(module);
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
-  for (auto unit : module.getOps<UnitOp>())
+  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
     unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()));
-  splitGathers(step, kept);
-  mergeGathers(step, symbols);
+  applyReshard(step, kept);
 }
 
 /// Splits the innermost axis over which units are sharded into groups of so

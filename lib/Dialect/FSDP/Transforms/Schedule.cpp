@@ -12,7 +12,6 @@
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
 #include "mlir/IR/Remarks.h"
-#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 namespace scheduling = fsdp::planner::scheduling;
@@ -20,13 +19,6 @@ namespace scheduling = fsdp::planner::scheduling;
 namespace fsdp {
 #define GEN_PASS_DEF_SCHEDULEPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
-
-/// "1.80 ms"
-static std::string spellTime(int64_t nanoseconds) {
-  if (nanoseconds < 1000000)
-    return llvm::formatv("{0:f1} us", double(nanoseconds) / 1e3);
-  return llvm::formatv("{0:f2} ms", double(nanoseconds) / 1e6);
-}
 
 namespace {
 

@@ -9,9 +9,9 @@
 
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
-#include "fsdp/Dialect/FSDP/Transforms/ReshardPolicy.h"
 #include "fsdp/Dialect/FSDP/Transforms/ShardUnits.h"
 
 #include "mlir/IR/IRMapping.h"

@@ -102,6 +102,33 @@ func.func @unknown_size(%q: tensor<?x3x16x8xf32>) attributes {aten.program} {
 
 // -----
 
+func.func @key_that_is_no_tensor(%q: tensor<2x3x16x8xf32>) attributes {aten.program} {
+  // expected-error @+1 {{expected attention over tensors of four known sizes, got another argument 1}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, 1, %q)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @value_of_another_rank(%q: tensor<2x3x16x8xf32>, %v: tensor<8xf32>) attributes {aten.program} {
+  // expected-error @+1 {{expected attention over tensors of four known sizes, got another argument 2}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %v)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<8xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
+func.func @mask_of_five_sizes(%q: tensor<2x3x16x8xf32>, %m: tensor<1x2x3x16x16xf32>) attributes {aten.program} {
+  // expected-error @+1 {{expected a mask of at most four sizes for attention on cuda, got 'tensor<1x2x3x16x16xf32>'}}
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
+    : (tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<1x2x3x16x16xf32>) -> (tensor<2x3x16x8xf32>, tensor<2x3x16xf32>)
+  return
+}
+
+// -----
+
 func.func @dropout(%q: tensor<2x3x16x8xf32>) attributes {aten.program} {
   // expected-error @+1 {{expected attention without dropout}}
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.1)

@@ -207,6 +207,24 @@ def PrefetchPass : Pass<"fsdp-prefetch", "::mlir::ModuleOp"> {
   let options = [BackwardPrefetchOption, ForwardPrefetch];
 }
 
+def PriceDecisionsPass : Pass<"fsdp-price-decisions", "::mlir::ModuleOp"> {
+  let summary = "say what other decisions would cost";
+  let description = [{
+    Prices the step as it is decided so far, and once more for each decision that
+    could be another: a unit that is resharded after the forward or stays gathered,
+    and the module of a unit whose forward is recomputed. Each price is that of a
+    copy of the step in which this was done, with the durations of
+    `--fsdp-annotate-costs`, and with its collectives launched by
+    `--fsdp-schedule`: the time of the step, and the most memory that a rank holds.
+    The program itself does not change.
+
+    Before and after: the logical level. Remark `step` for the step as it is, and
+    `decision` for each that could be another, with what it changes.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [Hardware, Profile];
+}
+
 def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
   let summary = "recompute activations in the backward";
   let description = [{

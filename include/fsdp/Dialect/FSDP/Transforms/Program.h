@@ -46,6 +46,9 @@ public:
 mlir::remark::RemarkOpts getRemark(llvm::StringRef pass, llvm::StringRef name,
                                    mlir::Operation *op);
 
+/// As people say it: "1.80 ms".
+std::string spellTime(int64_t nanoseconds);
+
 /// The types and attributes of a function's arguments or results.
 struct Ports {
   llvm::SmallVector<mlir::Type> types;
