@@ -72,6 +72,7 @@ static constexpr std::string_view guarded[] = {
     "gelu_backward",
     "grid_sampler_2d_backward",
     "grid_sampler_3d_backward",
+    "lcm",
     "linalg_lu_solve",
     "max_pool2d_with_indices_backward",
     "max_pool3d_with_indices_backward",

@@ -491,6 +491,18 @@ static void division(const Call &call) {
     call.divide(self, other);
 }
 
+/// Divides by the greatest common divisor, which is -1 for some numbers beside
+/// the least one.
+static void leastCommonMultiple(const Call &call) {
+  const at::Tensor &self = call.tensor("self");
+  if (self.scalar_type() == at::kInt)
+    call.limit("self", -std::numeric_limits<std::int32_t>::max(),
+               std::numeric_limits<std::int32_t>::max());
+  if (self.scalar_type() == at::kLong)
+    call.limit("self", -std::numeric_limits<std::int64_t>::max(),
+               std::numeric_limits<std::int64_t>::max());
+}
+
 static void roundedDivision(const Call &call) {
   if (call.has("rounding_mode"))
     division(call);
@@ -558,6 +570,7 @@ static constexpr Row rules[] = {
     {"gelu_backward", gelu},
     {"grid_sampler_2d_backward", gridBackward},
     {"grid_sampler_3d_backward", gridBackward},
+    {"lcm", leastCommonMultiple},
     {"linalg_lu_solve", pivots},
     {"max_pool2d_with_indices_backward", maxPoolBackward<2>},
     {"max_pool3d_with_indices_backward", maxPoolBackward<3>},

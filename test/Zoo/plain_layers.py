@@ -556,6 +556,20 @@ class TextCNN(nn.Module):
         return F.cross_entropy(self.head(torch.cat([F.relu(conv(x)).max(-1).values for conv in self.convs], -1)), labels)
 
 
+@plain(lambda: {"input_ids": tokens(BATCH, 8), "labels": classes()})
+class CommonPeriods(nn.Module):
+    """Integers beside the network: where the cycles of a token and of its position meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(96, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, input_ids, labels):
+        positions = torch.arange(1, 9)
+        period = torch.lcm(input_ids + 1, positions) // torch.gcd(input_ids + 1, positions) % 96
+        return F.cross_entropy(self.head((self.embed(input_ids) * self.embed(period)).mean(1)), labels)
+
+
 @plain(features(2, 6, WIDTH, target=lambda: torch.randn(6, 2, CLASSES)))
 class TransposedActivations(Predictor):
     """Their gradients have other strides than what the kernels return."""

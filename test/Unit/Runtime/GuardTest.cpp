@@ -97,6 +97,21 @@ TEST(Guard, IndicesOfExpandedTensorsAreSeen) {
               HasSubstr("indices: expected elements from 0 to 7, found 8"));
 }
 
+// The least number divided by the divisor -1 that it has in common with others.
+TEST(Guard, LeastCommonMultiples) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t self = one.input({2}, 0, DType::I64);
+  std::uint32_t other = one.input({2}, 1, DType::I64);
+  std::uint32_t out = one.output({2}, 0, DType::I64);
+  plan.launch(schemaOf("lcm.out"), {arg(self), arg(other), arg(out)});
+  Session &session = one.load();
+  session.setInput(0, 1, toHost(at::full({2}, 5, at::kLong)));
+  EXPECT_EQ(failure(session, at::tensor({-INT64_MAX, 0l}, at::kLong)), "");
+  EXPECT_THAT(failure(session, at::tensor({INT64_MIN, 0l}, at::kLong)),
+              HasSubstr("self: expected elements from -9223372036854775807"));
+}
+
 // Integer division traps, which no handler can answer.
 TEST(Guard, QuotientsOfIntegers) {
   for (const char *name : {"floor_divide.out", "remainder.Tensor_out",
@@ -250,10 +265,13 @@ TEST(Guard, OthersRunOnlyByName) {
   TestPlan &plan = one.plan;
   std::uint32_t x = one.input({2}, 0, DType::I64);
   std::uint32_t y = one.output({2}, 0, DType::I64);
-  plan.launch(schemaOf("lcm.out"), {arg(x), arg(x), arg(y)});
-  EXPECT_THAT(rejection(one), HasSubstr("name it with --trust aten::lcm.out"));
+  // One of PyTorch's own tests: it will never be on a list.
+  plan.launch(schemaOf("_test_warn_in_autograd.out"), {arg(x), arg(y)});
+  EXPECT_THAT(
+      rejection(one),
+      HasSubstr("name it with --trust aten::_test_warn_in_autograd.out"));
   SessionOptions options;
-  options.trustedOperators = {"aten::lcm.out"};
+  options.trustedOperators = {"aten::_test_warn_in_autograd.out"};
   Session &session = one.load(std::move(options));
   EXPECT_EQ(failure(session, at::tensor({4, 6}, at::kLong)), "");
   EXPECT_TRUE(
