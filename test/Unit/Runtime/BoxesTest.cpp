@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 using namespace fsdp;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 using namespace fsdp::test;
 using Kind = TensorName::Kind;
 
@@ -144,8 +146,10 @@ TEST(Boxes, ThatDoNotFitAreRejected) {
   EXPECT_EQ(rejection({{0, 0}, {2, 2}}, at::zeros({2, 4})),
             "w: expected values for a box of 2x2, given 2x4");
   EXPECT_EQ(rejection({{1, 1}, {2, 2}}, at::ones({2, 2})), "accepted");
-  EXPECT_THROW(static_cast<void>(loaded.session.boxes({.name = "w"}, 2)),
-               Error);
+  EXPECT_THAT(
+      [&] { static_cast<void>(loaded.session.boxes({.name = "w"}, 2)); },
+      ThrowsMessage<Error>(HasSubstr(
+          "expected one of the ranks of this process, 0 to 1, found 2")));
 }
 
 } // namespace

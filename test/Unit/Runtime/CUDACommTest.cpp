@@ -15,6 +15,8 @@
 #include <thread>
 
 using namespace fsdp;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 using namespace testing;
 using planfile::DType;
 using planfile::Space;
@@ -232,7 +234,9 @@ TEST(CUDAComm, AbortWakesWhoeverWaits) {
     }
   });
   EXPECT_EQ(stopped, 2u);
-  EXPECT_THROW(ranks.ranks[2].comm->run(0, 1), Error); // later ones, too
+  EXPECT_THAT([&] { ranks.ranks[2].comm->run(0, 1); },
+              ThrowsMessage<Error>(HasSubstr(
+                  "stopped because another rank failed"))); // later ones, too
 }
 
 TEST(CUDAComm, ErrorsNameTheRank) {

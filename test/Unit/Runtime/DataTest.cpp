@@ -14,6 +14,8 @@ using namespace fsdp;
 using planfile::DType;
 using test::TestPlan;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 namespace {
 
@@ -212,7 +214,10 @@ TEST_F(DataTest, AFileThatShrinksWhileItIsUsed) {
   // Nor can it bring in tokens that the model does not have.
   tokens[0] = 60000;
   writeTokens(tokens);
-  EXPECT_THROW(data.input(0, 0), Error);
+  EXPECT_THAT(
+      [&] { data.input(0, 0); },
+      ThrowsMessage<Error>(HasSubstr(
+          "expected tokens below 10, found 60000 at place 0 of batch 0")));
 }
 
 } // namespace

@@ -13,6 +13,7 @@
 #include <chrono>
 
 using namespace fsdp;
+using testing::ThrowsMessage;
 using namespace fsdp::test;
 using planfile::Role;
 using planfile::Stream;
@@ -115,9 +116,12 @@ TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
     EXPECT_EQ(loaded.session.sizes({.name = "w"}),
               (std::vector<std::int64_t>{4, 4}));
-    EXPECT_THROW(
-        loaded.session.setInput(3 - ranks.first, 0, toHost(batch(0, 0))),
-        Error);
+    EXPECT_THAT(
+        [&] {
+          loaded.session.setInput(3 - ranks.first, 0, toHost(batch(0, 0)));
+        },
+        ThrowsMessage<Error>(
+            HasSubstr("expected one of the ranks of this process, ")));
     static_cast<void>(loaded.session.parameter("w"));
   });
   for (const std::optional<Error> &error : errors) {

@@ -13,6 +13,8 @@ using namespace fsdp;
 using archive::DType;
 using test::TestPlan;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 namespace {
 
@@ -225,7 +227,8 @@ TEST_F(WeightsTest, ALengthMayLookLikeAnArchive) {
 }
 
 TEST_F(WeightsTest, NoFile) {
-  EXPECT_THROW(Weights::open("/nonexistent.safetensors"), Error);
+  EXPECT_THAT([&] { Weights::open("/nonexistent.safetensors"); },
+              ThrowsMessage<Error>(HasSubstr("/nonexistent.safetensors: ")));
 }
 
 } // namespace
