@@ -109,14 +109,17 @@ LogicalResult IssueOrder::readAfter() {
 }
 
 void IssueOrder::index() {
+  places.reserve(operations.size());
   for (auto it = operations.begin(); it != operations.end(); ++it)
     places[*it] = it;
 }
 
 unsigned IssueOrder::getNumber(Operation *op) const {
-  if (numbers.empty())
+  if (numbers.empty()) {
+    numbers.reserve(operations.size());
     for (auto [number, each] : llvm::enumerate(operations))
       numbers[each] = number;
+  }
   return numbers.lookup(op);
 }
 

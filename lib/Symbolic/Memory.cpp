@@ -282,11 +282,12 @@ Content Memory::keepGaps(const Window &window, const Content &content,
   Segments &part = segments[static_cast<size_t>(window.space)];
   const Layout &layout = *window.layout;
   uint64_t at = window.begin, end = window.end();
-  for (auto it = find(part, at); at < end && !hasGaps; ++it) {
-    hasGaps |= it == part.end() || it->first > at ||
-               it->second.root != window.root ||
-               stores[it->second.store].hasGaps;
-    at = hasGaps ? end : it->second.end;
+  for (auto it = find(part, at); at < end && !hasGaps;) {
+    hasGaps = it == part.end() || it->first > at ||
+              it->second.root != window.root ||
+              stores[it->second.store].hasGaps;
+    if (!hasGaps)
+      at = it++->second.end;
   }
   Content result;
   Layout whole = Layout::vector(layout.extent);

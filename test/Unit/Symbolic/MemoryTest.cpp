@@ -42,6 +42,17 @@ std::optional<Problem::Kind> kindOf(const Memory &memory) {
 
 } // namespace
 
+// The search for what lies in the gaps ends where there is nothing.
+TEST(Memory, WritesBetweenGapsOfNothing) {
+  Values values;
+  Memory memory(values);
+  Place columns(0, 0, Layout({4, 2}, {4, 1}));
+  act(memory, 0);
+  memory.write(columns.window, Content::vector(7, 8));
+  EXPECT_EQ(values.getNumber(memory.read(columns.window)),
+            values.getNumber(Content::vector(7, 8)));
+}
+
 TEST(Memory, ReadsWhatWasWritten) {
   Values values;
   Memory memory(values);
