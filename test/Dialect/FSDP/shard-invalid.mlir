@@ -25,6 +25,20 @@ func.func @step(%w: tensor<f32> {aten.param = "w"}) -> (tensor<f32> {aten.grad_o
 
 // -----
 
+// expected-error@+1 {{expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<?x4xf32>'}}
+func.func @parameter_of_unknown_size(%w: tensor<?x4xf32> {aten.param = "w", fsdp.unit = "root"}) attributes {aten.program} {
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<4xf32, #aten.strided<[?]>>'}}
+func.func @parameter_of_unknown_strides(%w: tensor<4xf32, #aten.strided<[?]>> {aten.param = "w", fsdp.unit = "root"}) attributes {aten.program} {
+  return
+}
+
+// -----
+
 func.func @step(%w: tensor<4xf32> {aten.param = "w"},
     // expected-error@+1 {{expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<?x4xf32>'}}
                 %x: tensor<?x4xf32> {aten.input = 0 : i64}) -> (tensor<4xf32> {aten.loss}) attributes {aten.program} {

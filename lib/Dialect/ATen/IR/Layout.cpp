@@ -100,6 +100,12 @@ int64_t aten::getOffset(RankedTensorType type) {
   return layout ? layout.getOffset() : 0;
 }
 
+bool aten::hasKnownLayout(RankedTensorType type) {
+  return type.hasStaticShape() &&
+         llvm::none_of(getStrides(type), ShapedType::isDynamic) &&
+         !ShapedType::isDynamic(getOffset(type));
+}
+
 bool aten::isTooLarge(RankedTensorType type) {
   int64_t numElements = 1;
   for (int64_t size : type.getShape())

@@ -50,7 +50,6 @@ public:
 
 private:
   // Preparation: nothing is changed.
-  LogicalResult checkSizes();
   LogicalResult collectParameters();
   LogicalResult collectResults();
   LogicalResult checkGradients();
@@ -106,11 +105,12 @@ private:
 // Preparation
 //===----------------------------------------------------------------------===//
 
-LogicalResult Sharder::checkSizes() {
+static LogicalResult checkSizes(func::FuncOp program) {
   auto isBound = [](Type type) {
     auto tensor = dyn_cast<RankedTensorType>(type);
-    return !tensor || tensor.hasStaticShape();
+    return !tensor || aten::hasKnownLayout(tensor);
   };
+  Block &block = program.getBody().front();
   for (BlockArgument argument : block.getArguments())
     if (!isa<RankedTensorType>(argument.getType()) ||
         !isBound(argument.getType()))
@@ -466,8 +466,8 @@ void Sharder::rewriteSignature() {
 }
 
 LogicalResult Sharder::run() {
-  if (failed(checkSizes()) || failed(collectParameters()) ||
-      failed(collectResults()) || failed(checkGradients()))
+  if (failed(collectParameters()) || failed(collectResults()) ||
+      failed(checkGradients()))
     return failure();
 
   func::FuncOp source = step.clone();
@@ -524,7 +524,7 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
     ShardUnits units;
     for (func::FuncOp program : *programs)
       if (failed(checkLevel(program, Level::ATen)) ||
-          failed(units.add(program)))
+          failed(checkSizes(program)) || failed(units.add(program)))
         return failure();
     if (ranks < 1)
       return module.emitError("expected at least one rank, got ") << ranks;

@@ -176,9 +176,7 @@ bool BufferOp::isReadAfterProgram() {
 static LogicalResult verifyWindow(Operation *op, StringRef label,
                                   RankedTensorType type,
                                   bool mayHaveOffset = false) {
-  if (!type.hasStaticShape() ||
-      llvm::any_of(aten::getStrides(type), ShapedType::isDynamic) ||
-      ShapedType::isDynamic(aten::getOffset(type)))
+  if (!aten::hasKnownLayout(type))
     return op->emitOpError()
            << label << ": expected a known layout, got " << type;
   if (!aten::isElementType(type.getElementType()))

@@ -101,6 +101,9 @@ llvm::SmallVector<int64_t> getStrides(mlir::RankedTensorType type);
 /// The offset of the first element in the tensor's own storage, in elements.
 int64_t getOffset(mlir::RankedTensorType type);
 
+/// True if all sizes, strides and the offset are numbers.
+bool hasKnownLayout(mlir::RankedTensorType type);
+
 /// The tensor type with these strides, without a layout if they are dense.
 mlir::RankedTensorType getTensorType(llvm::ArrayRef<int64_t> shape,
                                      mlir::Type elementType,
