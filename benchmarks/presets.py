@@ -15,19 +15,15 @@ import subprocess
 import sys
 import tempfile
 
-import torch
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import save_file
 from tqdm import tqdm
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "python-bindings")]
-import fsdp_mlir  # noqa: E402
-from fixture_models import Chain  # noqa: E402
+sys.path.insert(0, str(ROOT / "scripts"))
+from preset_chain import PRESETS, write_chain  # noqa: E402
 
-PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
-BATCHES, WARMUP = 8, 10
+WARMUP = 10
 
 
 def run(*command: object) -> str:
@@ -37,10 +33,9 @@ def run(*command: object) -> str:
     return result.stdout
 
 
-def predict(bin: pathlib.Path, folder: pathlib.Path, preset: str) -> float:
+def predict(bin: pathlib.Path, folder: pathlib.Path, chain: list[object], preset: str) -> float:
     """Seconds of a step as planned; the plan becomes PRESET.plan."""
-    run(bin / "fsdp-plan", folder / "chain.pt2", "--ranks", 2, "--wrap", r"scope:u\.\d+", "--schedule", preset,
-        "--trace", folder / "t.json", "-o", folder / f"{preset}.plan")
+    run(bin / "fsdp-plan", *chain, "--schedule", preset, "--trace", folder / "t.json", "-o", folder / f"{preset}.plan")
     events = json.loads((folder / "t.json").read_text())["traceEvents"]
     return max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") / 1e6
 
@@ -73,10 +68,8 @@ def main() -> int:
     bin = arguments.build / "bin"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        torch.manual_seed(0)
-        torch.export.save(fsdp_mlir.capture(Chain(4, arguments.width), (torch.randn(arguments.batch, arguments.width),)), folder / "chain.pt2")
-        save_file({"in_0": torch.randn(2 * BATCHES, arguments.batch, arguments.width)}, folder / "data.safetensors")
-        predicted = {preset: predict(bin, folder, preset) for preset in PRESETS}
+        chain = write_chain(folder, arguments.width, arguments.batch)
+        predicted = {preset: predict(bin, folder, chain, preset) for preset in PRESETS}
         measured: dict[str, list[float]] = {preset: [] for preset in PRESETS}
         for round in tqdm(range(arguments.rounds), unit="round"):
             for preset in PRESETS if round % 2 else reversed(PRESETS):

@@ -7,20 +7,13 @@ import argparse
 import json
 import pathlib
 import subprocess
-import sys
 import tempfile
 
-import torch
 from draw_timeline import Trace, draw
-from fixture_models import Chain
-from safetensors.torch import save_file
+from preset_chain import PRESETS, write_chain
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python-bindings"))
-import fsdp_mlir  # noqa: E402
-
-PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
-WIDTH, BATCH, STEPS, BATCHES = 1024, 32, 300, 8
+WIDTH, BATCH, STEPS = 1024, 32, 300
 
 
 def main() -> None:
@@ -31,15 +24,13 @@ def main() -> None:
     bin = arguments.build / "bin"
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        torch.manual_seed(0)
-        torch.export.save(fsdp_mlir.capture(Chain(4, WIDTH), (torch.randn(BATCH, WIDTH),)), folder / "chain.pt2")
-        save_file({"in_0": torch.randn(2 * BATCHES, BATCH, WIDTH)}, folder / "data.safetensors")
+        chain = write_chain(folder, WIDTH, BATCH)
         # A second core for each rank, so that there is something to see.
         hardware = (ROOT / "hardware" / "cpu.toml").read_text().replace("shared_core = true ", "shared_core = false")
         (folder / "cpu.toml").write_text(hardware)
         traces = []
         for preset in PRESETS:
-            subprocess.run([bin / "fsdp-plan", folder / "chain.pt2", "--ranks", "2", "--wrap", r"scope:u\.\d+", "--schedule", preset,
+            subprocess.run([bin / "fsdp-plan", *chain, "--schedule", preset,
                             "--hardware", folder / "cpu.toml", "--trace", folder / "predicted.json", "-o", folder / "step.plan"], check=True, stdout=subprocess.DEVNULL)
             subprocess.run([bin / "fsdp-run", folder / "step.plan", "--weights", folder / "chain.pt2", "--data", folder / "data.safetensors",
                             "--steps", str(STEPS), "--overlap", "--trace", folder / "measured.json"], check=True, stdout=subprocess.DEVNULL)
