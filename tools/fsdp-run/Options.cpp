@@ -2,6 +2,7 @@
 
 #include "Options.h"
 
+#include "LearningRates.h"
 #include "fsdp/Archive/PT2Archive.h"
 
 #include <CLI/CLI.hpp>
@@ -94,6 +95,16 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     app.add_option(number.name, *number.value, number.help)
         ->needs(data)
         ->capture_default_str();
+  CLI::Option *lrSchedule =
+      app.add_option("--lr-schedule", options.lrSchedule,
+                     "constant; linear or cosine from --lr to 0; or a file "
+                     "with the rate of each step on a line")
+          ->needs(data)
+          ->capture_default_str();
+  CLI::Option *warmup =
+      app.add_option("--warmup-steps", options.warmupSteps,
+                     "The rate rises from 0 to --lr in the first steps")
+          ->needs(data);
   app.add_option("--backend", backend, "How ranks talk; local: as threads")
       ->check(CLI::IsMember({"local"}))
       ->capture_default_str();
@@ -153,6 +164,17 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error("--eval-every: expected at least 1, found " +
                 std::to_string(options.evalEvery));
   hyper.check();
+  if (*warmup &&
+      (options.warmupSteps < 0 || options.warmupSteps > options.steps))
+    throw Error("--warmup-steps: expected from 0 to the " +
+                std::to_string(options.steps) + " of --steps, found " +
+                std::to_string(options.warmupSteps));
+  if (*lrSchedule && !LearningRates::isNamed(options.lrSchedule))
+    for (const char *other : {"--lr", "--warmup-steps"})
+      if (*app.get_option(other))
+        throw Error(std::string(other) +
+                    ": the file of --lr-schedule "
+                    "already says the rate of each step; give one of the two");
   constexpr double leastTimeout = 1e-3, mostTimeout = 1e9;
   if (!(options.timeout >= leastTimeout && options.timeout <= mostTimeout))
     throw Error("--timeout: expected from 0.001 to 1e9 seconds, found " +

@@ -21,6 +21,8 @@ struct Options {
   long long steps = 0;
   unsigned tokenBits = 16;
   HyperParameters hyperParameters;
+  std::string lrSchedule = "constant"; ///< Or linear, cosine, a file.
+  long long warmupSteps = 0;
   double tolerance = 1e-5;
   std::string device;
   std::vector<std::string> libraries, trusted;

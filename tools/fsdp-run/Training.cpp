@@ -39,7 +39,7 @@ public:
   }
 
   /// Step number `step`, counted from 1, has ended. Returns its loss.
-  double endStep(long long step) {
+  double endStep(long long step, double lr) {
     Clock::time_point now = Clock::now();
     double seconds = secondsBetween(last, now);
     double loss = session.loss(options.program);
@@ -55,7 +55,7 @@ public:
       firstLoss = loss;
     lastLoss = loss;
     steps = step;
-    options.json ? printObject(step, loss, seconds)
+    options.json ? printObject(step, loss, lr, seconds)
                  : printLine(step, loss, seconds, now);
     flushOutput();
     return loss;
@@ -191,9 +191,11 @@ private:
     return text;
   }
 
-  void printObject(long long step, double loss, double seconds) const {
-    std::printf("{\"step\": %lld, \"loss\": %s, \"seconds\": %.9f", step,
-                spellLoss(loss).c_str(), seconds);
+  void printObject(long long step, double loss, double lr,
+                   double seconds) const {
+    std::printf("{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, "
+                "\"seconds\": %.9f",
+                step, spellLoss(loss).c_str(), lr, seconds);
     if (tokens != 0)
       std::printf(", \"tokens_per_second\": %.1f", tokens / seconds);
     std::printf(", \"peak_bytes\": %llu}\n",
@@ -246,17 +248,20 @@ static double evaluate(Data &data, Session &session) {
 
 /// Returns the loss of the last step: fewer are done than wanted if it is not
 /// finite, since nothing makes the parameters finite again.
-static double runSteps(const Options &options, Data &data,
-                       std::optional<Data> &evalData, Session &session,
-                       Reporter &reporter) {
+static double runSteps(const Options &options, const LearningRates &rates,
+                       Data &data, std::optional<Data> &evalData,
+                       Session &session, Reporter &reporter) {
   std::uint64_t ranks = session.ranks().count;
   unsigned inputs = session.inputCount(options.program);
   double loss = 0;
   for (long long step = 1; step <= options.steps; ++step) {
     setInputs(options.program, inputs, data,
               static_cast<std::uint64_t>(step - 1) * ranks, session);
+    HyperParameters hyper = options.hyperParameters;
+    hyper.lr = rates.at(step);
+    session.setHyperParameters(hyper);
     session.run(options.program);
-    loss = reporter.endStep(step);
+    loss = reporter.endStep(step, hyper.lr);
     if (!std::isfinite(loss))
       break;
     if (evalData && step % options.evalEvery == 0)
@@ -266,12 +271,11 @@ static double runSteps(const Options &options, Data &data,
 }
 
 int fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                const Resident &before, Data &data,
+                const LearningRates &rates, const Resident &before, Data &data,
                 std::optional<Data> &evalData, Session &session) {
-  session.setHyperParameters(options.hyperParameters);
   Reporter reporter(plan, options, before, session);
   try {
-    double loss = runSteps(options, data, evalData, session, reporter);
+    double loss = runSteps(options, rates, data, evalData, session, reporter);
     reporter.summarize();
     if (std::isfinite(loss))
       return 0;

@@ -3,7 +3,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_TRAINING_H
 #define FSDP_TOOLS_FSDP_RUN_TRAINING_H
 
-#include "Options.h"
+#include "LearningRates.h"
 #include "Resident.h"
 #include "fsdp/Runtime/Data.h"
 
@@ -12,13 +12,13 @@ namespace fsdp {
 /// The program that evaluates.
 inline const std::string evalProgram = "eval";
 
-/// Trains for `options.steps` steps, or until a loss is not finite, and reports
-/// on stdout; evaluates `evalData`, if there is any, now and then. `before`:
-/// the memory of the process before anything was loaded. Returns the exit code;
-/// what it throws has stopped a training.
+/// Trains for `options.steps` steps at these rates, or until a loss is not
+/// finite, and reports on stdout; evaluates `evalData`, if there is any, now
+/// and then. `before`: the memory of the process before anything was loaded.
+/// Returns the exit code; what it throws has stopped a training.
 int train(const planfile::PlanFile &plan, const Options &options,
-          const Resident &before, Data &data, std::optional<Data> &evalData,
-          Session &session);
+          const LearningRates &rates, const Resident &before, Data &data,
+          std::optional<Data> &evalData, Session &session);
 
 /// Throws if something that was printed is lost.
 void flushOutput();

@@ -93,6 +93,8 @@ static void checkFiles(const Options &options) {
   add(inputs, "--data", options.data);
   add(inputs, "--reference", options.reference);
   add(inputs, "--eval-data", options.evalData);
+  if (!LearningRates::isNamed(options.lrSchedule))
+    add(inputs, "--lr-schedule", options.lrSchedule);
   add(outputs, "--trace", options.trace);
   add(outputs, "--profile", options.profile);
   if (auto error = archive::checkOutputs(outputs, inputs))
@@ -176,6 +178,7 @@ static int run(const Options &options) {
   // All that can be rejected is looked at before anything is loaded.
   std::optional<Reference> reference;
   std::optional<Data> data, evalData;
+  LearningRates rates(options);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
   else
@@ -194,7 +197,7 @@ static int run(const Options &options) {
   if (reference)
     code = compare(options, *reference, session);
   else
-    code = train(plan, options, before, *data, evalData, session);
+    code = train(plan, options, rates, before, *data, evalData, session);
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {

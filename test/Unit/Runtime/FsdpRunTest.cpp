@@ -267,9 +267,10 @@ TEST_F(FsdpRun, TrainsWithObjects) {
   std::string line;
   int step = 0;
   while (step != 5 && std::getline(lines, line)) {
-    std::regex object(R"(\{"step": )" + std::to_string(++step) +
-                      R"(, "loss": [-0-9.e]+, "seconds": [0-9.]+, )"
-                      R"("peak_bytes": [0-9]+\})");
+    std::regex object(
+        R"(\{"step": )" + std::to_string(++step) +
+        R"(, "loss": [-0-9.e]+, "lr": 0.001, "seconds": [0-9.]+, )"
+        R"("peak_bytes": [0-9]+\})");
     EXPECT_TRUE(std::regex_match(line, object)) << line;
   }
   EXPECT_EQ(step, 5);

@@ -1,0 +1,75 @@
+//===- LearningRates.cpp - The learning rate of each step -----------------===//
+
+#include "LearningRates.h"
+
+#include "fsdp/Archive/InputFile.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
+
+using namespace fsdp;
+
+/// A number on each line.
+static std::vector<double> readRates(const std::string &path, long long steps) {
+  auto fail = [&](const std::string &what) -> Error {
+    return Error("--lr-schedule: " + path + ": " + what);
+  };
+  constexpr std::uint64_t most = std::uint64_t{256} << 20;
+  auto file = archive::InputFile::open(path);
+  if (!file)
+    throw Error("--lr-schedule: expected constant, linear, cosine or a file; " +
+                file.error().message);
+  if (file->size() > most)
+    throw fail("expected at most 256 MiB, found " +
+               std::to_string(file->size()) + " bytes");
+  auto text = file->read();
+  if (!text)
+    throw Error("--lr-schedule: " + text.error().message);
+
+  std::vector<double> rates;
+  const char *place = text->data(), *end = place + text->size();
+  while (place != end && static_cast<long long>(rates.size()) != steps) {
+    const char *line = std::find(place, end, '\n');
+    double rate = 0;
+    auto [stop, error] = std::from_chars(place, line, rate);
+    if (error != std::errc{} ||
+        std::any_of(stop, line, [](char c) { return c != ' ' && c != '\r'; }))
+      throw fail("line " + std::to_string(rates.size() + 1) +
+                 ": expected one number, found '" +
+                 std::string(place, std::min(line, place + 40)) + "'");
+    if (!(rate >= 0) || std::isinf(rate))
+      throw fail("line " + std::to_string(rates.size() + 1) +
+                 ": expected a rate of at least 0, found " +
+                 std::string(place, std::min(line, place + 40)));
+    rates.push_back(rate);
+    place = line == end ? end : line + 1;
+  }
+  if (static_cast<long long>(rates.size()) != steps)
+    throw fail("expected a line for each of " + std::to_string(steps) +
+               " steps, found " + std::to_string(rates.size()));
+  return rates;
+}
+
+LearningRates::LearningRates(const Options &options) : options(options) {
+  if (!isNamed(options.lrSchedule))
+    rates = readRates(options.lrSchedule, options.steps);
+}
+
+double LearningRates::at(long long step) const {
+  if (!rates.empty())
+    return rates[static_cast<std::size_t>(step - 1)];
+  double lr = options.hyperParameters.lr;
+  auto done = static_cast<double>(step - 1);
+  auto warmup = static_cast<double>(options.warmupSteps);
+  if (done < warmup)
+    return lr * (done / warmup);
+  double left = static_cast<double>(options.steps) - warmup;
+  double progress = (done - warmup) / std::max(left, 1.0);
+  if (options.lrSchedule == "linear")
+    return lr * (1 - progress);
+  if (options.lrSchedule == "cosine")
+    return lr * (0.5 * (1 + std::cos(std::numbers::pi * progress)));
+  return lr;
+}
