@@ -1,5 +1,6 @@
 """What cannot be done is rejected by one sentence before anything is written or run: exit status 1, no file, no crash."""
 
+import ctypes
 import re
 import struct
 import subprocess
@@ -279,6 +280,30 @@ def text(plans, tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "p.mlir"
     succeed("fsdp-translate", "--import-plan", plans("role_tiny", 3), "-o", path)
     return path.read_text()
+
+
+class Hash(ctypes.Structure):
+    """XXH128_hash_t."""
+
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def seal(content):
+    """A plan file with this content: what an attacker, or another version, would write."""
+    xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_128bits
+    xxh3.restype, xxh3.argtypes = Hash, [ctypes.c_char_p, ctypes.c_size_t]
+    found = xxh3(content, len(content))
+    return content + found.high.to_bytes(8, "big") + found.low.to_bytes(8, "big")
+
+
+# The runtime does not read the strategy; the compiler has a name for each.
+def test_an_unknown_strategy_is_rejected_at_import(plans, tmp_path):
+    content = plans("role_tiny", 3).read_bytes()[:-16]
+    assert content.count(b"full_shard") == 1
+    (tmp_path / "other.plan").write_bytes(seal(content.replace(b"full_shard", b"full_shark")))
+    result = tool("fsdp-translate", "--import-plan", tmp_path / "other.plan")
+    assert result.returncode == 1, result.stdout
+    assert "error: strategy: expected full_shard, shard_grad_op or no_shard, found 'full_shark'" in result.stderr
 
 
 def edit(pattern, replacement):
