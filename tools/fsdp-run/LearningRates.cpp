@@ -32,17 +32,16 @@ static std::vector<double> readRates(const std::string &path, long long steps) {
   const char *place = text->data(), *end = place + text->size();
   while (place != end && static_cast<long long>(rates.size()) != steps) {
     const char *line = std::find(place, end, '\n');
+    std::string shown(place, std::min<std::ptrdiff_t>(line - place, 40));
     double rate = 0;
     auto [stop, error] = std::from_chars(place, line, rate);
     if (error != std::errc{} ||
         std::any_of(stop, line, [](char c) { return c != ' ' && c != '\r'; }))
       throw fail("line " + std::to_string(rates.size() + 1) +
-                 ": expected one number, found '" +
-                 std::string(place, std::min(line, place + 40)) + "'");
+                 ": expected one number, found '" + shown + "'");
     if (!(rate >= 0) || std::isinf(rate))
       throw fail("line " + std::to_string(rates.size() + 1) +
-                 ": expected a rate of at least 0, found " +
-                 std::string(place, std::min(line, place + 40)));
+                 ": expected a rate of at least 0, found " + shown);
     rates.push_back(rate);
     place = line == end ? end : line + 1;
   }
