@@ -65,8 +65,7 @@ TEST(Race, NoneBetweenSessions) {
 TEST(Race, NoneInACompiledPlan) {
   const char *path = std::getenv("FSDP_RACE_PLAN");
   if (!path)
-    // Skipped where nobody made a plan: the tsan build has no compiler, so
-    // scripts/check.sh makes one with gcc's and always sets the variable.
+    // Skipped by hand only: this build has no compiler, check.sh makes a plan.
     GTEST_SKIP() << "FSDP_RACE_PLAN names no plan for 4 ranks";
   auto file = planfile::PlanFile::open(path);
   ASSERT_TRUE(file) << file.error().message;
