@@ -79,7 +79,7 @@ def test_a_file_has_a_rate_for_each_step(training, tmp_path):
     ("nan\n", "line 1: expected a rate of at least 0, found nan"),
     ("inf\n", "line 1: expected a rate of at least 0, found inf"),
     ("1e999\n", "line 1: expected one number, found '1e999'"),
-    ("\0" * 100, "line 1: expected one number, found '"),
+    ("8\0\x1b", "line 1: expected one number, found '8\\x00\\x1b'"),
 ])
 def test_a_bad_file_is_rejected(text, sentence, training, tmp_path):
     path = tmp_path / "rates.txt"

@@ -2,6 +2,7 @@
 
 #include "LearningRates.h"
 
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/InputFile.h"
 
 #include <algorithm>
@@ -32,7 +33,9 @@ static std::vector<double> readRates(const std::string &path, long long steps) {
   const char *place = text->data(), *end = place + text->size();
   while (place != end && static_cast<long long>(rates.size()) != steps) {
     const char *line = std::find(place, end, '\n');
-    std::string shown(place, std::min<std::ptrdiff_t>(line - place, 40));
+    // Escaped: an exception's text would end at a zero.
+    std::string shown = archive::escape(
+        {place, std::size_t(std::min<std::ptrdiff_t>(line - place, 40))});
     double rate = 0;
     auto [stop, error] = std::from_chars(place, line, rate);
     if (error != std::errc{} ||
