@@ -60,10 +60,7 @@ static std::vector<double> widen(const TensorView &tensor) {
 
 void Comparison::compare(const std::string &name, const TensorView &expected,
                          const TensorView &found) {
-  ++compared;
-  bool isFirst = worst.name.empty();
-  if (isFirst)
-    worst.name = name;
+  Tensor &entry = tensors.emplace_back(Tensor{.name = name});
   std::vector<double> reference = widen(expected), values = widen(found);
   bool areIntegers = isInteger(expected.type) || isInteger(found.type);
   if (!std::ranges::equal(expected.sizes, found.sizes) ||
@@ -75,6 +72,8 @@ void Comparison::compare(const std::string &name, const TensorView &expected,
   if (areIntegers) {
     if (!std::ranges::equal(expected.bytes, found.bytes))
       fail(name + ": expected the integers of the reference, found others");
+    else
+      entry.difference = 0;
     return;
   }
   double largest = 0, difference = 0;
@@ -89,16 +88,21 @@ void Comparison::compare(const std::string &name, const TensorView &expected,
       largest = std::max(largest, std::abs(reference[i]));
   }
   double allowed = tolerance * largest + 1e-7;
-  double relative = isNumber ? difference / allowed : INFINITY;
-  if (isFirst || relative > worst.difference / worst.allowed)
-    worst = {name, isNumber ? difference : INFINITY, allowed};
+  entry.allowed = allowed;
   if (!isNumber)
     return fail(name + ": expected numbers, found NaN");
+  entry.difference = difference;
   if (!(difference <= allowed))
     fail(name + ": expected values within " + spellNumber(allowed) +
              " of the reference, whose largest is " + spellNumber(largest) +
              ", found one off by " + spellNumber(difference),
-         relative);
+         difference / allowed);
+}
+
+const Comparison::Tensor &Comparison::worstTensor() const {
+  return *std::ranges::max_element(tensors, {}, [](const Tensor &tensor) {
+    return tensor.difference / tensor.allowed;
+  });
 }
 
 std::vector<std::string> Comparison::problems() const {
@@ -115,9 +119,10 @@ std::vector<std::string> Comparison::problems() const {
 }
 
 std::string Comparison::summary() const {
-  if (compared == 0)
+  if (tensors.empty())
     return "compared no tensors";
-  return "compared " + std::to_string(compared) + " tensors, worst " +
+  const Tensor &worst = worstTensor();
+  return "compared " + std::to_string(tensors.size()) + " tensors, worst " +
          worst.name + ": off by " + spellNumber(worst.difference) + " where " +
          spellNumber(worst.allowed) + " is allowed";
 }

@@ -148,14 +148,23 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
 static int compare(const Options &options, const Reference &reference,
                    Session &session) {
   Comparison comparison = reference.run(session, options.tolerance);
-  const Comparison::Worst &worst = comparison.worstTensor();
-  if (options.json)
+  if (options.json) {
+    const Comparison::Tensor &worst = comparison.worstTensor();
     std::printf("{\"compared\": %zu, \"worst\": %s, \"difference\": %g, "
-                "\"allowed\": %g, \"passed\": %s}\n",
-                comparison.count(), archive::quoteJSON(worst.name).c_str(),
+                "\"allowed\": %g, \"passed\": %s, \"differences\": {",
+                comparison.compared().size(),
+                archive::quoteJSON(worst.name).c_str(),
                 std::min(worst.difference, 1e300), worst.allowed,
                 comparison.passed() ? "true" : "false");
-  else
+    const char *separator = "";
+    for (const Comparison::Tensor &tensor : comparison.compared()) {
+      std::printf("%s%s: %g", separator,
+                  archive::quoteJSON(tensor.name).c_str(),
+                  std::min(tensor.difference, 1e300));
+      separator = ", ";
+    }
+    std::printf("}}\n");
+  } else
     std::printf("%s\n", archive::escape(comparison.summary()).c_str());
   flushOutput();
   constexpr std::size_t most = 5;

@@ -30,24 +30,26 @@ public:
   /// Notes a name that only one side has.
   void fail(std::string sentence) { fail(std::move(sentence), INFINITY); }
 
-  bool passed() const { return failures.empty() && compared != 0; }
+  bool passed() const { return failures.empty() && !tensors.empty(); }
   /// What is wrong, the worst first: a sentence for each tensor.
   std::vector<std::string> problems() const;
   /// "compared 22 tensors, worst grad.wte: off by 2e-08 where 5e-06 is allowed"
   std::string summary() const;
 
-  /// The tensor that is farthest from the reference, by what it is allowed.
-  struct Worst {
+  /// How far a tensor is from the reference; infinity if it has NaN, another
+  /// shape or other integers.
+  struct Tensor {
     std::string name;
-    double difference = 0, allowed = 1;
+    double difference = INFINITY, allowed = 1;
   };
-  const Worst &worstTensor() const { return worst; }
-  std::size_t count() const { return compared; }
+  /// Those compared, in the order in which they were.
+  std::span<const Tensor> compared() const { return tensors; }
+  /// The tensor that is farthest from the reference, by what it is allowed.
+  const Tensor &worstTensor() const;
 
 private:
   double tolerance;
-  std::size_t compared = 0;
-  Worst worst;
+  std::vector<Tensor> tensors;
   struct Problem {
     double severity; ///< The difference by what is allowed.
     std::string sentence;

@@ -318,7 +318,8 @@ TEST_F(FsdpRun, ComparesWithAReference) {
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(wrong.out,
             "{\"compared\": 3, \"worst\": \"grad.b\", \"difference\": 1, "
-            "\"allowed\": 3.01e-05, \"passed\": false}\n");
+            "\"allowed\": 3.01e-05, \"passed\": false, \"differences\": "
+            "{\"loss\": 0, \"grad.w\": 0, \"grad.b\": 1}}\n");
   EXPECT_EQ(wrong.err,
             "error: r.safetensors: grad.b: expected values within 3.01e-05 of "
             "the reference, whose largest is 3, found one off by 1\n");

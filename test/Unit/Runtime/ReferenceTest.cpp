@@ -151,7 +151,7 @@ TEST_F(ReferenceTest, Agrees) {
   Comparison comparison = run();
   EXPECT_THAT(comparison.problems(), IsEmpty());
   EXPECT_TRUE(comparison.passed());
-  EXPECT_EQ(comparison.count(), 3u);
+  EXPECT_EQ(comparison.compared().size(), 3u);
 }
 
 TEST_F(ReferenceTest, TheSameBatchForAllRanks) {
@@ -223,7 +223,7 @@ TEST_F(ReferenceTest, Training) {
   archive::SafetensorsMetadata hyper = {
       {"lr", "0.5"}, {"weight_decay", "0.0"}, {"eps", "0"}};
   EXPECT_THAT(run(1e-5, hyper).problems(), IsEmpty());
-  EXPECT_EQ(run(1e-5, hyper).count(), 3u);
+  EXPECT_EQ(run(1e-5, hyper).compared().size(), 3u);
   EXPECT_FALSE(run().passed()); // other hyper-parameters
 
   hyper["lr"] = "fast";
