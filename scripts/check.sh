@@ -2,8 +2,8 @@
 # Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
-#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), every model (docs/models.md),
-#                            clang release, debug, clang-tidy
+#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), every pair of features beside
+#                            PyTorch's FSDP, every model (docs/models.md), clang release, debug, clang-tidy
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
 set -uo pipefail
@@ -74,7 +74,7 @@ if stage build-gcc build gcc; then
   stage operators env FSDP_FUZZ_SECONDS=60 build/gcc/bin/OperatorFuzzTest
   stage lit-gcc lit_tests gcc
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
-  stage python python_tests $([ $all = yes ] && echo --all-mutants)
+  stage python python_tests $([ $all = yes ] && echo --all-mutants --all-pairs)
   stage models models $([ $all = yes ] && echo --all-models)
 fi
 # The sanitizers' stages build what they run, and no more.

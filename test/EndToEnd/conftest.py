@@ -29,8 +29,13 @@ def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:
     return result
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "covers(*names): rows of docs/fsdp-coverage.toml that the test shows")
+
+
 def pytest_addoption(parser):
     parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in ten, and write docs/mutation.md")
+    parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not the first twelve")
 
 
 @pytest.fixture(scope="session")

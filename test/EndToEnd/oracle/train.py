@@ -1,0 +1,168 @@
+"""Trains cases with PyTorch's FSDP1 and FSDP2 on gloo: python train.py CASES.json FOLDER [SECONDS].
+
+For each case with key "name", FOLDER/NAME.step.safetensors is a reference of the first step (loss and gradients) and
+FOLDER/NAME.training.safetensors one of the training (losses and final parameters), as `fsdp-run --reference` reads them;
+or FOLDER/NAME.error says why there is none. One process group for each world size trains all of its cases.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import multiprocessing
+import re
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from cases import Case, is_fsdp2
+from models import BLOCKS, PARTS, batches, build
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import BackwardPrefetch, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+STEPS = 20
+HYPER = {"lr": 1e-3, "weight_decay": 0.1}
+BETAS = {"beta1": 0.9, "beta2": 0.999}
+# By dtype of the reduction: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
+EPS = {"f32": 1e-8, "bf16": 1e-3}
+MOMENTUM = {"sgd": 0.0, "momentum": 0.9}
+
+
+def matching(module: nn.Module, pattern: str) -> list[tuple[str, nn.Module]]:
+    return [(path, part) for path, part in module.named_modules() if re.fullmatch(pattern, path)]
+
+
+def checkpoint(module: nn.Module, pattern: str) -> None:
+    """Puts activation checkpointing around modules, which become part of a wrapper."""
+    for path, part in matching(module, pattern):
+        parent, _, attribute = path.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, checkpoint_wrapper(part, CheckpointImpl.NO_REENTRANT))
+
+
+def shard(case: Case, module: nn.Module) -> nn.Module:
+    """The module as FSDP1 or FSDP2 shards it."""
+    blocks = BLOCKS[case["model"]]
+    parts = [part for _, part in matching(module, blocks + (PARTS[case["model"]] if case["wrap"] == "parts" else ""))]
+    if case["remat"] == "blocks":
+        checkpoint(module, blocks)
+    reduce_dtype = torch.bfloat16 if case["reduce_dtype"] == "bf16" else None
+    schedule = case["schedule"]
+    if is_fsdp2(case):
+        value = case["sharding"].split()[1]
+        reshard = {"true": True, "false": False}.get(value) if value in ("true", "false") else int(value)
+        mesh = init_device_mesh("cpu", (case["world"],))
+        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+        for part in parts:
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        if schedule == "forward_prefetch":
+            for part, following in zip(parts, parts[1:]):
+                part.set_modules_to_forward_prefetch([following])
+        return fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    units = set(parts)
+    by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
+    return FSDP(
+        module,
+        sharding_strategy=ShardingStrategy[case["sharding"].upper()],
+        auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(lambda part: part in units),
+        mixed_precision=MixedPrecision(reduce_dtype=reduce_dtype),
+        backward_prefetch={"backward_post": BackwardPrefetch.BACKWARD_POST, "no_prefetch": None}.get(schedule, BackwardPrefetch.BACKWARD_PRE),
+        forward_prefetch=schedule == "forward_prefetch",
+        limit_all_gathers=schedule != "no_limit",
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+    )
+
+
+def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tensor]:
+    """All parameters, or all gradients that there are, unsharded, by the names of the unwrapped module."""
+    def read() -> dict[str, torch.Tensor]:
+        values = {}
+        for name, parameter in module.named_parameters():
+            value = parameter.grad if gradients else parameter
+            if value is not None:
+                name = name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+                values[name] = (value.full_tensor() if is_fsdp2(case) else value).detach().clone()
+        return values
+
+    if is_fsdp2(case):
+        return read()
+    with FSDP.summon_full_params(module, with_grads=gradients):
+        return read()
+
+
+def train(case: Case, folder: Path) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    module = shard(case, build(case))
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if case["optimizer"] == "adamw":
+        hyper = HYPER | BETAS | {"eps": EPS[case["reduce_dtype"]]}
+        optimizer = torch.optim.AdamW(parameters, betas=tuple(BETAS.values()), eps=hyper["eps"], **HYPER)
+    else:
+        hyper = HYPER | {"lr": 0.03, "momentum": MOMENTUM[case["optimizer"]]}
+        optimizer = torch.optim.SGD(parameters, **hyper)
+    rows, losses, first = batches(STEPS * world), [], {}
+    for step in range(STEPS):
+        loss = module(*rows[step * world + rank])
+        loss.backward()
+        if step == 0:
+            first = {f"grad.{name}": value for name, value in full(case, module, gradients=True).items()}
+        optimizer.step()
+        optimizer.zero_grad()
+        mean = loss.detach().double()
+        dist.all_reduce(mean)
+        losses.append((mean / world).float())
+    final = {f"param.{name}": value for name, value in full(case, module, gradients=False).items()}
+    if rank == 0:
+        inputs = {f"in_{i}": torch.stack([row[i] for row in rows]) for i in range(2)}
+        start = {key: value[:world].contiguous() for key, value in inputs.items()}
+        metadata = {key: repr(value) for key, value in hyper.items()}
+        save_file({**start, "loss": losses[0], **first}, folder / f"{case['name']}.step.safetensors")
+        save_file({**inputs, "losses": torch.stack(losses), **final}, folder / f"{case['name']}.training.safetensors", metadata=metadata)
+
+
+def train_all(cases: list[Case], folder: Path, seconds: float) -> None:
+    """One rank: its cases, one after the other, in one process group."""
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+    for case in cases:
+        try:
+            train(case, folder)
+        except Exception:  # the same on all ranks, or the others run into the time-out
+            (folder / f"{case['name']}.error").write_text(traceback.format_exc())
+    dist.destroy_process_group()
+
+
+def launch(world: int, cases: list[Case], folder: Path, seconds: float) -> None:
+    """torchrun, forked: its processes share what is imported here."""
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=world, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+                          run_id=f"world-{world}", max_restarts=0, start_method="fork")
+    elastic_launch(config, train_all)(cases, folder, seconds)
+
+
+def main() -> int:
+    cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 60
+    for case in cases:
+        build(case)  # imports what the ranks need
+    failed = False
+    for world in sorted({case["world"] for case in cases}):
+        process = multiprocessing.get_context("fork").Process(
+            target=launch, args=(world, [case for case in cases if case["world"] == world], folder, seconds))
+        process.start()
+        process.join()
+        failed |= process.exitcode != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

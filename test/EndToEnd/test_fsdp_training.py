@@ -1,0 +1,130 @@
+"""20 steps of PyTorch's own FSDP1 and FSDP2 on gloo, and of a plan: the first gradients, all losses, the final parameters.
+
+`oracle/cases.py` says what is trained: a table in which every two values of two features meet, of which the first rows
+run always and all of them with --all-pairs. `oracle/train.py` trains with PyTorch, all cases of a run at once.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import digest, succeed, tool
+from safetensors import safe_open
+
+ORACLE = Path(__file__).parent / "oracle"
+sys.path.insert(0, str(ORACLE))
+
+import cases  # noqa: E402
+import models  # noqa: E402
+
+import fsdp_mlir  # noqa: E402
+
+ROWS, ALWAYS = 60, 12
+TABLE = {cases.name(index, case): case for index, case in enumerate(cases.table(ROWS))}
+
+
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        names = list(TABLE) if metafunc.config.option.all_pairs else list(TABLE)[:ALWAYS]
+        metafunc.parametrize("case", [{**TABLE[name], "name": name[:2]} for name in names], ids=names)
+
+
+@pytest.fixture(scope="session")
+def pytorch(once, request):
+    """The folder with what PyTorch makes of the cases that were chosen."""
+    chosen = [item.callspec.params["case"] for item in request.session.items if hasattr(item, "callspec") and "case" in item.callspec.params]
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "cases.json").write_text(json.dumps(chosen))
+        command = [sys.executable, ORACLE / "train.py", folder / "cases.json", folder]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120 + 20 * len(chosen))
+        assert result.returncode == 0, result.stderr[-5000:]
+
+    return once(f"pytorch-{digest(chosen)}", make)
+
+
+@pytest.fixture(scope="session")
+def archives(once):
+    """archives(case): the captured model."""
+
+    def find(case: dict) -> Path:
+        def make(path: Path) -> None:
+            module = models.build(case)
+            program = fsdp_mlir.capture(module, models.batches(1)[0])
+            fsdp_mlir.save(program, path, verify=False)  # what follows compares it with PyTorch
+
+        return once(f"oracle-{digest(case['model'], case['tied'], case['frozen'])}.pt2", make)
+
+    return find
+
+
+def plan_options(case: dict) -> list[str]:
+    blocks, parts, schedule = models.BLOCKS[case["model"]], models.PARTS[case["model"]], case["schedule"]
+    options = ["--reshard-after-forward", case["sharding"].split()[1]] if cases.is_fsdp2(case) else ["--strategy", case["sharding"]]
+    options += ["--wrap", {"blocks": "auto", "parts": f"scope:{blocks}{parts}", "size": "size:5000"}[case["wrap"]]]
+    options += {"backward_post": ["--backward-prefetch", "backward_post"], "no_prefetch": ["--backward-prefetch", "none"],
+                "forward_prefetch": ["--forward-prefetch", "1"], "no_limit": ["--limit-all-gathers", "0"], "backward_pre": [],
+                }.get(schedule, ["--schedule", schedule])
+    if schedule not in cases.PRESETS:
+        options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
+    if case["remat"] == "blocks":
+        options += ["--remat", f"scope:{blocks}"]
+    if case["reduce_dtype"] == "bf16":
+        options += ["--reduce-dtype", "bf16"]
+    return options + {"adamw": [], "sgd": ["--optimizer", "sgd"], "momentum": ["--optimizer", "sgd", "--momentum"]}[case["optimizer"]]
+
+
+def differences(plan: Path, weights: Path, reference: Path, case: dict) -> dict[str, float]:
+    """The largest absolute difference of each tensor. What is allowed is decided here, so exit code 2 is welcome."""
+    run = {"plain": [], "overlap": ["--overlap"], "chaos": ["--chaos", "1"]}[case["run"]]
+    result = tool("fsdp-run", plan, "--verify", "--weights", weights, "--reference", reference, "--json", *run)
+    assert result.returncode in (0, 2) and result.stdout, result.stderr
+    return json.loads(result.stdout)["differences"]
+
+
+def largest(reference: Path) -> dict[str, float]:
+    with safe_open(reference, "pt") as file:
+        return {name: file.get_tensor(name).abs().max().item() for name in file.keys()}
+
+
+@pytest.mark.covers(
+    "FullyShardedDataParallel", "fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "DDP", "BackwardPrefetch", "Gradients",
+    "reduce_dtype", "AC", "CustomPolicy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
+    "parameters without gradient", "reshard_after_forward=True", "reshard_after_forward=N", "set_modules_to_forward_prefetch",
+    "torch.distributed")
+@pytest.mark.filterwarnings("ignore::fsdp_mlir.CaptureWarning")  # BERT's bias that only a tie uses
+def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):
+    error = pytorch / f"{case['name']}.error"
+    assert not error.exists(), error.read_text()
+    weights, plan = archives(case), tmp_path / "step.plan"
+    succeed("fsdp-plan", weights, "--ranks", case["world"], *plan_options(case), "-o", plan)
+    low = case["reduce_dtype"] == "bf16"  # then as torch.testing.assert_close
+    found, wrong = {}, {}
+    for kind in "step", "training":
+        reference = pytorch / f"{case['name']}.{kind}.safetensors"
+        found[kind], size = differences(plan, weights, reference, case), largest(reference)
+        for name, difference in found[kind].items():
+            if kind == "training":
+                is_zero = re.search(models.ZERO_GRADIENT[case["model"]], name)
+                allowed = 20 * 2e-3 if is_zero else 1e-5 + (1.6e-2 if low else 0) * size[name]
+            else:
+                allowed = 1e-7 + (1.6e-2 if low else 1e-5) * size[name]
+            if not difference <= allowed:
+                wrong[f"{kind} {name}"] = f"off by {difference:g}, allowed {allowed:g}"
+    parameters = {name for name, _ in models.build(case).named_parameters()}
+    assert {name for name in found["training"]} == {"losses"} | {f"param.{name}" for name in parameters}
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items())
+
+
+# A table that lost a pair would hide what it was to find.
+def test_every_pair_of_values_is_in_the_table():
+    present = {pair for case in TABLE.values() for pair in cases.pairs(case)}
+    features = list(cases.FEATURES.items())
+    missing = [pair for i, (one, left) in enumerate(features) for other, right in features[i + 1:]
+               for pair in (((one, v), (other, w)) for v in left for w in right) if pair not in present and cases.complete(dict(pair))]
+    assert not missing and len(TABLE) >= ROWS
+    assert all(cases.is_possible(case) for case in TABLE.values())
