@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from conftest import FIXTURES, succeed, tool
 
 
@@ -16,6 +17,7 @@ def test_equal_plans_run(plans):
 
 
 # Another strategy gathers less often: both sequences are named where they part.
+@pytest.mark.covers("HOMOGENEOUS_ATTR_NAMES", "Object", "execution order differs among ranks", "DebugLevel")
 def test_other_collectives_are_a_failed_check(plans):
     first, second = plans("gpt2", 2), plans("gpt2", 2, "--strategy", "shard_grad_op")
     result = run("gpt2", first, second)

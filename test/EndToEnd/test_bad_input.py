@@ -80,6 +80,8 @@ USAGE = {
 }
 
 
+@pytest.mark.covers(
+    "_PrefetchMode", "an invalid prefetch mode", "a reshard group that does not divide the world size", "Determine", "Handling")
 @pytest.mark.parametrize("arguments", USAGE)
 def test_plan_rejects_bad_usage(arguments, tmp_path):
     assert rejection("fsdp-plan", TINY, "-o", tmp_path / "p.plan", *arguments.split()) == USAGE[arguments] + "\n"
@@ -98,6 +100,7 @@ def test_plan_rejects_unknown_options(tmp_path):
 
 
 # A step is thousands of operations, and its function has all parameters: neither belongs into an error.
+@pytest.mark.covers("Expects")
 @pytest.mark.parametrize("passes", ["--lower-to-plan", "--fsdp-verify-logical", "--fsdp-pipeline=ranks=2 --fsdp-async"])
 def test_passes_in_the_wrong_order_are_one_sentence(passes, tmp_path):
     succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", tmp_path / "gpt2.mlir")
@@ -177,6 +180,7 @@ def test_plan_rejects_what_is_no_archive(tmp_path):
 
 
 # Weights of another model have none of the names.
+@pytest.mark.covers("a buffer that is not known")
 def test_run_rejects_weights_of_another_model(plans, references):
     other = FIXTURES / "llama.pt2"
     assert rejection("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2)) == (
@@ -225,6 +229,7 @@ LIBRARIES = {
 }
 
 
+@pytest.mark.covers("a backend that is absent")
 @pytest.mark.parametrize("case", LIBRARIES)
 def test_run_rejects_what_is_no_library(case, plans, references, tmp_path):
     content, sentence = LIBRARIES[case]

@@ -45,6 +45,7 @@ def train(plans):
 
 # A schedule orders and groups; the second thread changes when things happen. Neither changes what is computed. Each schedule is run
 # on two numbers of ranks; the less usual ones inline on the other two.
+@pytest.mark.covers("Prefetches")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_schedules_keep_the_bits(ranks, train):
     plain = train("gpt2", ranks)

@@ -34,6 +34,7 @@ def wrap(example, types):
     return "".join(f'{name} = "test.value"() : () -> ({type})\n' for name, type in types.items()) + example
 
 
+@pytest.mark.covers("Example")
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_parses(example):
     example = example.replace("(...)", "(%x)")

@@ -3,10 +3,12 @@
 import re
 import time
 
+import pytest
 from conftest import FIXTURES, tool
 
 
 # An operator that throws in the second step of one rank: the others wait for it in a collective.
+@pytest.mark.covers("Asserting")
 def test_a_failing_rank_stops_all(plans, references, operators):
     command = ["fsdp-run", plans("role_custom_op", 3), "--weights", FIXTURES / "role_custom_op.pt2",
                "--data", references("role_custom_op", 3), "--steps", 5, "--load", operators("failing_square")]

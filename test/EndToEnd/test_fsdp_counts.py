@@ -46,6 +46,9 @@ def count(graph, config):
     return {phase: dict(table) for phase, table in rows.items()}
 
 
+@pytest.mark.covers(
+    "_unshard", "_pre_backward_hook", "_post_backward_reshard_only_hook", "_reduce_grad_no_shard", "FULL_SHARD",
+    "SHARD_GRAD_OP", "reshard_after_forward=False", "reshard_after_forward=N", "Only")
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_collectives_are_those_of_pytorch(case, chains):
     config = case["config"]

@@ -112,6 +112,9 @@ def gpt2(tmp_path_factory):
     return path
 
 
+@pytest.mark.covers(
+    "_pre_forward_unshard", "_post_backward_reshard", "_get_handle_to_prefetch", "BACKWARD_PRE", "BACKWARD_POST",
+    "set_modules_to_backward_prefetch", "_register_post_backward_reshard_only_hook", "BackwardPrefetch")
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_order_is_that_of_pytorch(case, chains, gpt2):
     config = case["config"]

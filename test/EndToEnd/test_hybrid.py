@@ -32,6 +32,7 @@ SCHEDULED = ["--fsdp-async", "--fsdp-prefetch", "--fsdp-apply-schedule", "--fsdp
 
 
 # Proved and run: the loss and the gradients of four ranks with a batch each. No name of an axis means anything.
+@pytest.mark.covers("two-dimensional mesh", "DeviceMesh")
 @pytest.mark.parametrize("names", [("replica", "shard"), ("a", "b"), ("shard", "replica")])
 @pytest.mark.parametrize("model, storage, tolerance", [("gpt2", "", "1e-5"), ("frozen", "", "1e-5"), ("bert", "", "1e-5"),
                                                        ("llama_bf16", "", "2e-2"), ("llama_bf16", "f32", "2e-2")])
@@ -45,6 +46,7 @@ def test_four_ranks_agree_with_pytorch(model, storage, tolerance, names, tmp_pat
 
 
 # What is reduced stays in the reduce type until the last reduction.
+@pytest.mark.covers("_cast_grad_to_param_dtype")
 def test_only_the_last_reduction_is_in_the_storage_type(tmp_path):
     text = hybrid("llama_bf16", tmp_path, 2, 2, storage="f32")
     assert re.search(r"reduce_scatter .* via bf16 .* -> !fsdp\.shard<\d+xbf16, 2>", text)
@@ -52,6 +54,7 @@ def test_only_the_last_reduction_is_in_the_storage_type(tmp_path):
 
 
 # The same on the scheduled level, with one axis wrong.
+@pytest.mark.covers("DeviceMesh", "hybrid without usable groups")
 @pytest.mark.parametrize("pattern, replacement, sentence", [
     (r'(all_reduce @m\.transformer\.h\.1 over) \["replica"\]', r'\1 ["shard"]',
      "expected axes over which unit 'm.transformer.h.1' is replicated, got \"shard\""),

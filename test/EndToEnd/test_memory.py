@@ -25,6 +25,7 @@ def summary(request, plans, references):
 
 # Transient memory and a page after it are filled with a pattern. The last byte that a training changes is in the last
 # 64 bytes of the plan: not a byte more is needed, and none is planned in vain.
+@pytest.mark.covers("lifetime of all-gather buffers", "Performance")
 def test_highest_byte_is_the_planned_peak(summary):
     ranks, found = summary
     planned = found["planned_bytes"] // ranks - HYPER

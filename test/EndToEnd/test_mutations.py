@@ -71,6 +71,7 @@ def test_reduction_without_sum_is_noticed(ranks, plans, references, tmp_path):
 
 
 # A gradient twice as large trains, only worse: nobody would see it without a comparison.
+@pytest.mark.covers("mean over all ranks")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_wrong_divisor_is_noticed(ranks, plans, references, tmp_path):
     text = text_of(plans("gpt2", ranks), tmp_path)
@@ -88,6 +89,7 @@ def test_update_of_frozen_parameters_is_noticed(plans, tmp_path):
 
 
 # Padding goes into norms and checkpoints: it must be 0 although no parameter shows it.
+@pytest.mark.covers("_get_reduce_scatter_tensors", "torch.nn.functional")
 def test_dirty_padding_of_gradients_is_noticed(plans, references, tmp_path):
     text = text_of(plans("gpt2", 3), tmp_path)
     mutant = plan_of(substitute(r"plan\.zero (%\d+)( <backward>.*\n.*\n.*\n.*@m\.transformer\.h\.1 )",

@@ -53,6 +53,7 @@ def test_references_and_data_may_use_names(plan, tmp_path):
                              "found attention_mask, input_ids\n")
 
 
+@pytest.mark.covers("FQNs", "Key")
 def test_names_survive_the_plan_file_and_its_text(plan, tmp_path):
     succeed("fsdp-translate", "--import-plan", plan, "--mlir-print-debuginfo", "-o", tmp_path / "p.mlir")
     text = (tmp_path / "p.mlir").read_text()

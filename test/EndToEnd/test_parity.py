@@ -13,6 +13,7 @@ STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
 
 
 # The line that the product stands or falls with: every strategy, also more ranks than the machine has cores.
+@pytest.mark.covers("_unshard_grads", "summon_full_params: with_grads", "DistributedDataParallel", "_reduce_grad_no_shard", "torch")
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -24,6 +25,7 @@ def test_step_equals_pytorch(graph, strategy, ranks, plans, references):
 
 
 # FSDP2's reshard_after_forward=N: the backward gathers what N neighbours have kept.
+@pytest.mark.covers("reshard_after_forward=N")
 @pytest.mark.parametrize("ranks, group", [(4, 2), (8, 4)])
 @pytest.mark.parametrize("graph", ["gpt2", "llama", "llama_bf16", "frozen"])
 def test_reshard_to_small_groups(graph, ranks, group, plans, references):
@@ -33,6 +35,7 @@ def test_reshard_to_small_groups(graph, ranks, group, plans, references):
 
 
 # One flat parameter for both blocks: gathered together, reduced together.
+@pytest.mark.covers("fully_shard of a list of modules")
 @pytest.mark.parametrize("graph", ["gpt2", "frozen"])
 def test_merged_units(graph, plans, references):
     plan = plans(graph, 2, "--bucket", "merge:units:2")
@@ -40,6 +43,7 @@ def test_merged_units(graph, plans, references):
 
 
 # Several collectives as one over a buffer that is copied into and out of, also where each unit is alone in it.
+@pytest.mark.covers("copies into and out of the all-gather")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("graph", ["gpt2", "frozen", "llama", "llama_bf16"])
 def test_copied_buckets(graph, strategy, plans, references):
@@ -71,6 +75,7 @@ def test_reference_of_another_batch_is_noticed(plans, references, tmp_path):
 
 
 # Five AdamW updates with weight decay on different data per rank: losses and every parameter, frozen ones included.
+@pytest.mark.covers("_root_pre_forward", "summon_full_params")
 @pytest.mark.parametrize("graph", ["gpt2", "frozen", "role_batch_norm"])
 def test_training_equals_pytorch(graph, plans):
     from safetensors import safe_open

@@ -16,6 +16,7 @@ def predict(folder, model, *options):
 
 
 # Every collective has its slice and an arrow to what waited for it; rows do not overlap; at the end only arguments are left.
+@pytest.mark.covers("Performance")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_trace_says_what_is_planned(model, schedule, tmp_path):

@@ -118,6 +118,7 @@ def text_of(graphs, tmp_path):
 
 
 # What programs share has one place; what is a program's own never lies there, nor a loss or an input in another program's way.
+@pytest.mark.covers("share_comm_ctx")
 def test_shared_memory_is_nobodys_transient(graphs, tmp_path):
     text = "\n".join(line for line in text_of(graphs, tmp_path).splitlines() if " in host at " not in line)  # which has an arena of its own
     used, program = {}, None
@@ -201,6 +202,7 @@ def eager(model, train, evaluation, ranks):
 
 
 # Losses of both are PyTorch's; and training does not notice that there was an evaluation.
+@pytest.mark.covers("_post_forward")
 @pytest.mark.parametrize("options", ["--ranks 2", "--ranks 2 --strategy shard_grad_op --schedule fsdp1", "--ranks 1"])
 def test_evaluation_between_steps(graphs, tmp_path, options):
     kind = next(kind for kind in MODELS if kind.__name__ == (graphs / "kind").read_text())
@@ -221,6 +223,7 @@ def test_evaluation_between_steps(graphs, tmp_path, options):
 
 
 # A second shape trains the same shards, with the same states.
+@pytest.mark.covers("register_fsdp_forward_method")
 def test_a_second_shape_trains(graphs, tmp_path):
     kind = next(kind for kind in MODELS if kind.__name__ == (graphs / "kind").read_text())
     model = torch.load(graphs / "model.pt", weights_only=False)
@@ -235,6 +238,7 @@ def test_a_second_shape_trains(graphs, tmp_path):
 
 # The compute dtype belongs to the gather: two programs over the same f32 shards compute in different ones. What a model derives from
 # its dtype and no checkpoint has (positions) is each program's own.
+@pytest.mark.covers("Disjointly", "Force")
 @pytest.mark.parametrize("options", ["", "--reduce-dtype f32", "--strategy shard_grad_op --schedule fsdp2"])
 def test_training_in_bf16_and_evaluation_in_f32(tmp_path, options):
     torch.manual_seed(0)

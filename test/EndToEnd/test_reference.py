@@ -6,6 +6,7 @@ from conftest import ROOT  # puts scripts/ on the path
 import make_reference
 
 
+@pytest.mark.covers("API")
 @pytest.mark.parametrize("page", make_reference.PAGES)
 def test_page_is_current(page):
     assert (ROOT / "docs" / "reference" / page).read_text() == make_reference.make(page), "run scripts/make_reference.py"

@@ -16,6 +16,7 @@ def arena(plans, tmp_path, graph, *options):
     return json.loads(report.read_text())["memory"]["arena_bytes"]
 
 
+@pytest.mark.covers("AC", "_pre_forward")
 @pytest.mark.parametrize("strategy", ["full_shard", "shard_grad_op"])
 @pytest.mark.parametrize("graph", CASES)
 def test_recomputed_step_equals_pytorch(graph, strategy, plans, references):

@@ -10,6 +10,9 @@ PARITY = {
 }
 
 
+@pytest.mark.covers(
+    "_register_pre_backward_hooks", "_register_hook", "_register_post_backward_hook", "_post_backward_hook",
+    "a unit used twice", "tied parameters", "torch.autograd", "post-backward of a first layer without input gradient")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("graph", PARITY)
 def test_role_runs_with_parity(graph, ranks, plans, references):
@@ -18,6 +21,7 @@ def test_role_runs_with_parity(graph, ranks, plans, references):
 
 
 # An output that is kept is what every rank returns for its own batch; one that is not is named by the report.
+@pytest.mark.covers("_register_hook")
 def test_outputs_beside_the_loss_are_kept_or_named(tmp_path, references):
     archive, plan = FIXTURES / "role_user_output.pt2", tmp_path / "step.plan"
     assert "note: output 0 ('detach_3') is not kept; --keep-output keeps it" in succeed("fsdp-plan", archive, "--ranks", 3, "-o", plan).stdout

@@ -34,6 +34,7 @@ def missing(block: str, output: str) -> str | None:
     return None
 
 
+@pytest.mark.covers("Example")
 @pytest.mark.parametrize(("command", "block"), SNIPPETS)
 def test_snippet_is_what_the_command_prints(command, block, tmp_path):
     path = f"{BUILD.resolve() / 'bin'}:{os.environ['PATH']}"

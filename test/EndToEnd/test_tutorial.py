@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 
+import pytest
 from conftest import BUILD, ROOT
 from test_tour import missing
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.covers("Examples")
 def test_every_command_of_the_tutorial_runs(tmp_path):
     environment = {**os.environ, "PATH": f"{BUILD.resolve() / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
                    "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "python-bindings")}

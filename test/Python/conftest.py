@@ -12,6 +12,10 @@ sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 torch.set_num_threads(1)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "covers(*names): rows of docs/fsdp-coverage.toml that the test shows")
+
+
 @pytest.fixture
 def agrees():
     """Captures a module, runs the graph, compares loss, gradients and buffers with eager PyTorch, and returns the graph."""

@@ -34,6 +34,7 @@ class Batch(nn.Module):
         return (y * y if square else y * weight).sum()
 
 
+@pytest.mark.covers("_pytree")
 def test_inputs_have_the_names_of_the_arguments():
     batch = {"x": torch.randn(6, 4), "parts": [3, torch.randn(6, 4)]}
     program = fsdp_mlir.capture(Batch(), (batch, False, torch.randn(6, 4)), {"weight": torch.randn(4), "mask": torch.ones(4)})
@@ -123,6 +124,7 @@ def test_scopes_survive_autocast(agrees):
     assert all(scopes[f"blocks.{i}", phase] > 5 for i in range(2) for phase in ("fw", "bw"))
 
 
+@pytest.mark.covers("scalar parameters")
 def test_scalar_parameters_beside_the_loss(agrees):
     class Shifted(Batch):
         def __init__(self):
@@ -136,6 +138,7 @@ def test_scalar_parameters_beside_the_loss(agrees):
     assert metadata(program)["gradient_seed"] in [n.name for n in program.graph.nodes]
 
 
+@pytest.mark.covers("FSDP_WRAPPED_MODULE", "Cleans")
 @pytest.mark.parametrize("name", ["a b", "a-b", "ä/ö", "1", "a_b", "weight'", "in_0", "full_default", "class", 'q"q', "a\nb", "a\\b"])
 def test_odd_names_of_modules(name, agrees):
     class Odd(nn.Module):
@@ -170,6 +173,7 @@ def test_names_that_torch_fx_has_for_itself(tmp_path):
     )
 
 
+@pytest.mark.covers("meta-device modules")
 def test_models_without_content_become_archives_without_weights(tmp_path):
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -188,6 +192,7 @@ def test_models_without_content_become_archives_without_weights(tmp_path):
     )
 
 
+@pytest.mark.covers("CheckpointWrapper")
 def test_checkpointing_points_to_remat():
     class Model(Blocks):
         def forward(self, x):

@@ -159,6 +159,7 @@ def either(block, y):
     return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
 
 
+@pytest.mark.covers("gradients of gradients")
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -207,6 +208,7 @@ def test_the_patches_are_gone_after_a_rejection():
     assert x.grad == x.cos()
 
 
+@pytest.mark.covers("a policy that meets a wrapped module")
 def test_hooks_on_modules_and_parameters():
     model = Model()
     model.block.register_full_backward_hook(lambda module, grad_in, grad_out: None)
@@ -273,6 +275,7 @@ def test_writes_to_parameters_and_inputs():
     assert rejection(Writes()) == "the model writes to one of its inputs in its forward; clone the input first"
 
 
+@pytest.mark.covers("TypeError", "StopIteration")
 def test_nothing_to_train_and_wrong_arguments():
     assert rejection(Model().requires_grad_(False)) == "no parameter requires grad; there is nothing to train"
     assert rejection(lambda x: x) == "capture takes a torch.nn.Module, not a function"

@@ -61,6 +61,7 @@ def test_role(name, fixtures):
         close(value, reference[key], key, half=name == "bf16")
 
 
+@pytest.mark.covers("torch")
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_graph(name, fixtures):
     from make_rank_reference import run
@@ -73,6 +74,7 @@ def test_plain_graph(name, fixtures):
         close(value, reference[f"grad.{key}"], key)
 
 
+@pytest.mark.covers("Sort")
 @pytest.mark.parametrize("name", ["tiny", "input_grad", "batch_norm"])
 def test_a_new_capture_gives_the_committed_bytes(name, fixtures, tmp_path):
     """The archive's; a reference's last bits are those of the machine that made it."""
@@ -121,6 +123,7 @@ def test_dynamic_graph_at_other_sizes(fixtures):
                 close(value, grads[spec.target], spec.target)
 
 
+@pytest.mark.covers("parameters that are not contiguous")
 def test_channels_last_weights_keep_their_layout(fixtures):
     program = load(fixtures / "role_channels_last.pt2")
     assert program.state_dict["conv_2.weight"].stride() == (72, 1, 24, 8)

@@ -1,4 +1,5 @@
 // Launches go where the attribute says, and nothing else moves; what can not be is rejected.
+// covers: _prefetch_handle
 // RUN: fsdp-opt %s --fsdp-apply-schedule --split-input-file --verify-diagnostics | FileCheck %s
 
 fsdp.mesh @mesh ["shard" = 4]

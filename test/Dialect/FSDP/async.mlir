@@ -1,4 +1,5 @@
 // Launches in place of collectives, waits at first uses, ends after last ones.
+// covers: unshard(async_op)
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer --fsdp-async --fsdp-verify-scheduled --fsdp-verify-futures | FileCheck %s
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer --fsdp-async --cse --canonicalize | FileCheck %s
 // RUN: not fsdp-opt %s --fsdp-async 2>&1 | FileCheck %s --check-prefix=RETURNED

@@ -1,4 +1,6 @@
 // States, updates and the elements that they touch.
+// covers: _post_reduce_grad_callback, _post_backward_use_sharded_grad_views
+// covers: frozen and trainable parameters in one unit
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer | FileCheck %s
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer="optimizer=sgd momentum" | FileCheck %s --check-prefix=SGD
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer=optimizer=sgd | FileCheck %s --check-prefix=PLAIN

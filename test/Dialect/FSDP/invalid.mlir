@@ -1,4 +1,6 @@
 // One case per labelled constraint of the dialect, and per check of text.
+// covers: _check_grad_to_accumulate, BACKWARD
+// covers: a gradient that is absent or of odd length, _get_training_state
 // RUN: fsdp-opt %s -split-input-file -verify-diagnostics -allow-unregistered-dialect
 
 // Type T1: at most 2^40 elements.

@@ -1,4 +1,5 @@
 // Every op of the dialect parses, prints and survives bytecode and generic form.
+// covers: scalar parameters, FlatParamHandle, two-dimensional mesh
 // RUN: fsdp-opt %s | FileCheck %s
 // RUN: fsdp-opt %s --emit-bytecode | fsdp-opt | FileCheck %s
 // RUN: fsdp-opt %s --mlir-print-op-generic | fsdp-opt | FileCheck %s

@@ -1,4 +1,5 @@
 // Where the backward waits for reductions: a real chain of four units and a root.
+// covers: one reduction input at a time, _post_backward_use_sharded_grad_views
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=BACKWARD
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=NEXT

@@ -1,5 +1,6 @@
 // FSDP1's BACKWARD_PRE on a model with three blocks: in PyTorch's trace,
 //   noAG(root) wait AG(u3)* B(head) wait(u3) AG(u2)* B(u3) wait(u2) AG(u1)* B(u2)
+// covers: _PrefetchMode, _prefetch_handle
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=none --fsdp-apply-schedule | FileCheck %s --check-prefix=NONE
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=backward-prefetch=backward_post --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s --check-prefix=POST

@@ -1,4 +1,6 @@
 // What stays gathered after the forward: the strategies are the two policies, whichever comes first.
+// covers: _post_forward_reshard, RESHARD_AFTER_FORWARD_HANDLE_STRATEGIES
+// covers: _should_free_in_backward, reshard_after_forward=None
 // DEFINE: %{shard} = fsdp-opt %S/Inputs/two_blocks.mlir
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=full_shard" -o %t.full.mlir
 // RUN: %{shard} --fsdp-shard="ranks=2 strategy=shard_grad_op" -o %t.grad.mlir

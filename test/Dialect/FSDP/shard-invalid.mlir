@@ -1,4 +1,5 @@
 // What can't be sharded is rejected with a sentence.
+// covers: layouts that cannot be made, StopIteration, dtypes of one group
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 -split-input-file -verify-diagnostics
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-pipeline=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY

@@ -1,4 +1,7 @@
 // Structure says the strategy: which gathers, which reductions, on which mesh.
+// covers: _post_backward_hook, _register_pre_forward_hook
+// covers: register_multi_grad_hook, one-dimensional mesh
+// covers: HandleShardingStrategy
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 | FileCheck %s
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --cse --canonicalize --fsdp-verify-logical | FileCheck %s --check-prefix=CSE
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard="ranks=3 strategy=shard_grad_op storage-dtype=f64" | FileCheck %s --check-prefix=ZERO2

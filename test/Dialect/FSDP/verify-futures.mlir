@@ -1,5 +1,8 @@
 // What is launched is waited for once on every path; gathered memory ends, and is
 // used only before.
+// covers: _reshard, _catch_all_reshard, _post_backward_final_callback
+// covers: TrainingState, HandleTrainingState, Postcondition, reshard()
+// covers: forward in the wrong state, _register_post_backward_final_callback
 // RUN: fsdp-opt %s --fsdp-verify-futures -split-input-file -verify-diagnostics
 
 !p = !fsdp.shard<8xf32, 2>

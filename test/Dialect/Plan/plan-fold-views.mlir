@@ -1,3 +1,4 @@
+// covers: Tensor
 // RUN: fsdp-opt %s --plan-fold-views --split-input-file --verify-diagnostics | FileCheck %s
 
 // Offsets in types count from the start of the storage: that of %w is where the

@@ -16,6 +16,7 @@ using testing::HasSubstr;
 
 namespace {
 
+// covers: _lazy_init
 TEST(PlanCheck, RejectsBadHeaders) {
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) { plan.version = 7; }),
             "small.plan: version: expected 2, found 7");
@@ -115,6 +116,7 @@ TEST(PlanCheck, RejectsBadBuffers) {
       "state, found a second optimizer state 0 exp_avg");
 }
 
+// covers: _share_state_and_init_handle_attrs
 TEST(PlanCheck, RejectsBadUnits) {
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.mesh = {{"shard", 2}, {"replica", 3}};
@@ -273,6 +275,7 @@ TEST(PlanCheck, RejectsBadWrites) {
             "buffer, found buffers[10]");
 }
 
+// covers: _init_streams
 TEST(PlanCheck, RejectsBadEventsAndRoles) {
   auto &&on = [](auto make) {
     return
@@ -372,6 +375,7 @@ TEST(PlanCheck, RejectsBadGroups) {
 
 // A mean over ranks divides, and by no more than there are; all else turns good
 // numbers into zeros and infinities.
+// covers: DefaultState
 TEST(PlanCheck, RejectsBadDivisors) {
   auto divide = [](double pre, double post, uint32_t ranks = 2,
                    DType via = DType::F32) {
@@ -498,6 +502,7 @@ TEST(PlanCheck, RejectsStridesThatAKernelIgnores) {
                         "ignores other strides, found buffers[16]"));
 }
 
+// covers: gradients of another shape or device
 TEST(PlanCheck, RejectsBadCollectives) {
   auto collective = [](auto add) {
     return rejectionAfter(

@@ -137,6 +137,7 @@ bool isAccepted(std::vector<uint8_t> bytes) {
   return static_cast<bool>(file);
 }
 
+// covers: Handling
 TEST(PlanFileDamage, FlippedBits) {
   std::vector<uint8_t> plan = makeSmallPlan().flatbuffer();
   size_t accepted = 0, limit = std::min<size_t>(plan.size(), 4096) * 8;

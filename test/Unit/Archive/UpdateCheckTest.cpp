@@ -31,6 +31,7 @@ std::string update(std::vector<Interval> intervals,
   });
 }
 
+// covers: _post_backward_use_sharded_grad_views
 TEST(UpdateCheck, ElementsAreTheUnits) {
   EXPECT_EQ(update({{0, 20}}), "accepted");
   EXPECT_EQ(update({{0, 33}}),

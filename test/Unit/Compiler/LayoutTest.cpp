@@ -52,6 +52,7 @@ FlatLayout getLayout(const json::Object &unit) {
   return getAlignedLayout(numels, alignment, world);
 }
 
+// covers: FlatParamHandle, Even
 TEST(Layout, PlacesParametersAsPyTorchDoes) {
   const json::Array &units = *getGolden().getArray("units");
   ASSERT_GT(units.size(), 100u);
@@ -78,6 +79,7 @@ TEST(Layout, PlacesParametersAsPyTorchDoes) {
   }
 }
 
+// covers: Even, _get_reduce_scatter_tensors
 TEST(Layout, CutsShardsAsPyTorchDoes) {
   for (const json::Value &value : *getGolden().getArray("units")) {
     const json::Object &unit = *value.getAsObject();
@@ -119,6 +121,8 @@ TEST(Layout, AlignsToSixteenBytes) {
   EXPECT_EQ(getAlignment(32), 1);
 }
 
+// covers: _reduce_grad, _div_if_needed, DefaultState, mean over all ranks
+// covers: divide factors of f16
 TEST(Layout, DividesAsPyTorchDoes) {
   const json::Array &recorded = *getGolden().getArray("divide");
   ASSERT_FALSE(recorded.empty());

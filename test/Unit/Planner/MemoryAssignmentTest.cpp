@@ -108,6 +108,7 @@ TEST(MemoryAssignment, ReuseEdgesCoverPartsOfPlaces) {
   EXPECT_EQ(edges[2].after, 3u);
 }
 
+// covers: buffers that are not free
 TEST(MemoryAssignment, NoTwoLivingBuffersShareAByte) {
   EXPECT_TRUE(rc::check([] {
     std::vector<Lifetime> lives = randomLifetimes();

@@ -42,6 +42,7 @@ at::Tensor valuesOf(const Session &session, const TensorName &name) {
   return at::arange(c10::multiply_integers(sizes), at::kFloat).view(sizes) + 1;
 }
 
+// covers: summon_full_params
 TEST(Boxes, OfAllRanksAreTheWholeTensor) {
   for (unsigned ranks : {1u, 2u, 3u, 4u}) {
     Loaded loaded(makeOddPlan(ranks), ranks);
@@ -75,6 +76,7 @@ TEST(Boxes, OfAllRanksAreTheWholeTensor) {
 }
 
 // Another number of ranks has cut the tensor in other places.
+// covers: summon_full_params: writeback
 TEST(Boxes, OfAnotherSessionCanBeWritten) {
   for (unsigned from : {1u, 2u, 3u, 4u})
     for (unsigned to : {1u, 2u, 3u, 4u}) {

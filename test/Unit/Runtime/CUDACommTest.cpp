@@ -147,6 +147,7 @@ TEST(CUDAComm, GatherLeavesAPieceThatIsInPlace) {
   EXPECT_THAT(fake.takeLog('a'), ElementsAre("eventRecord a.e1 on a.gather"));
 }
 
+// covers: NCCL
 TEST(CUDAComm, ReduceScatterSumsItsSlice) {
   FakeCuda fake;
   Ranks ranks(fake, 2, Stream::Reduce);

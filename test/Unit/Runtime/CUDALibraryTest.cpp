@@ -9,6 +9,7 @@ using namespace testing;
 
 // The library needs no driver to be opened, and says in a sentence that there
 // is none. Where there is one, the device opens.
+// covers: no accelerator, GPU, ImportError, AttributeError
 TEST(CUDALibrary, OpensAndSaysThatThereIsNoDriver) {
   std::unique_ptr<Backend> backend = loadBackend(FSDP_CUDA_LIBRARY, 2);
   ASSERT_NE(backend, nullptr);

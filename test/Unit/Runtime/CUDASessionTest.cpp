@@ -71,6 +71,7 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
   return seen;
 }
 
+// covers: GPU
 TEST(CUDASession, TrainsAsTheCPUDoes) {
   for (unsigned ranks : {1u, 2u, 3u, 4u}) {
     FakeCuda fake(ranks, /*isEager=*/true);

@@ -145,6 +145,7 @@ template <typename Job> void onRanks(unsigned ranks, const Job &job) {
   ThreadTeam(ranks).run([&](unsigned r) { job(r, *comms[r], true); });
 }
 
+// covers: NCCL
 TEST(Local, AllReduceOfEverySize) {
   constexpr unsigned ranks = 3;
   for (bool inPlace : {false, true})
@@ -322,6 +323,7 @@ TEST(Reduce, EveryType) {
   checkReduce<float>(DType::F32, DType::BF16, 1e-2);
 }
 
+// covers: _cast_grad_to_param_dtype
 TEST(Reduce, RoundsOnceToTheTypeInBetween) {
   std::vector<float> a{1.0f}, b{0.001f}, sum(1);
   const std::byte *sources[] = {bytes(a), bytes(b)};

@@ -74,6 +74,7 @@ protected:
   std::string usual = "small.plan --weights w.safetensors ";
 };
 
+// covers: _check_flat_params_on_expected_device, Processes
 TEST_F(FsdpRun, BadUsage) {
   EXPECT_EQ(rejection(""), "error: plan is required\n");
   EXPECT_EQ(rejection("small.plan"), "error: --weights is required\n");
@@ -151,6 +152,7 @@ TEST_F(FsdpRun, TrustsOperatorsByName) {
 
 // The mean over all batches of the file, now and then; the training does not
 // notice.
+// covers: _post_forward
 TEST_F(FsdpRun, Evaluates) {
   TestPlan plan = test::makeSmallPlan(2);
   test::addEvaluation(plan);
@@ -246,6 +248,7 @@ TEST_F(FsdpRun, UnknownOperator) {
               HasSubstr("my::op"));
 }
 
+// covers: Test
 TEST_F(FsdpRun, Trains) {
   Result result = run(usual + "--data d.safetensors --steps 20 --lr 0.1");
   EXPECT_EQ(result.code, 0) << result.err;

@@ -8,6 +8,7 @@
 using namespace fsdp;
 using testing::ElementsAre;
 
+// covers: Intra, DeviceMesh
 TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   test::TestPlan plan;
   plan.mesh = {{"replica", 2}, {"shard", 3}};

@@ -31,6 +31,7 @@ TestPlan with(const std::string &schema, std::vector<std::int32_t> args,
   return plan;
 }
 
+// covers: Processes
 TEST(Rejection, NumberOfRanks) {
   EXPECT_EQ(rejection(makeSmallPlan(2), 3),
             "the plan is for 2 ranks, not for 3");
@@ -104,6 +105,7 @@ TEST(Rejection, ConstantsOfAnotherType) {
               HasSubstr("takes 2 arguments, the plan has 1"));
 }
 
+// covers: gradients of another shape or device
 TEST(Rejection, CollectivesOfAnotherSize) {
   TestPlan plan = makeSmallPlan(2);
   plan.on(planfile::Stream::Gather, planfile::Role::Forward).allGather(0, 1, 0);
@@ -111,6 +113,8 @@ TEST(Rejection, CollectivesOfAnotherSize) {
               HasSubstr("of unit u: 16 elements to 16 over 2"));
 }
 
+// covers: flat parameter on the wrong device
+// covers: _check_flat_params_on_expected_device
 TEST(Rejection, BuffersOutsideTheArena) {
   TestPlan plan = makeSmallPlan(2);
   plan.buffers[0].offset = plan.deviceBytes;

@@ -125,6 +125,7 @@ TEST(Session, AnEvaluationLeavesTheTrainingAlone) {
   EXPECT_EQ(train(true), train(false));
 }
 
+// covers: register_fsdp_forward_method
 TEST(Session, ProgramsAreFoundByName) {
   TestPlan plan = makeSmallPlan(2);
   addEvaluation(plan);
@@ -227,6 +228,7 @@ TEST(Session, ChaosLeavesBytesThatNothingTouches) {
 
 // A run without its update waits for nothing that the update would record, and
 // one of the update alone for nothing of the backward.
+// covers: _init_streams
 TEST(Session, RolesOverlap) {
   SessionOptions options;
   options.overlap = true;

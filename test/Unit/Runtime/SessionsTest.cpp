@@ -78,6 +78,7 @@ void expectEqual(const std::vector<BoxedTensor> &boxes,
   }
 }
 
+// covers: torch.distributed
 TEST(Sessions, TrainAsOneDoes) {
   for (const TestPlan &plan :
        {makeSmallPlan(4), makeHybridPlan(), makeOverlappingPlan(4)}) {
@@ -110,6 +111,7 @@ TEST(Sessions, TrainAsOneDoes) {
 }
 
 // What one session lacks of a tensor, it does not make up.
+// covers: summon_full_params: rank0_only
 TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
   TwoSessions both;
   auto errors = runBoth([&](RankRange ranks) {
@@ -205,6 +207,7 @@ TEST(Sessions, ARankThatFailsToOpenWakesAllOthers) {
   }
 }
 
+// covers: set_custom_all_gather
 TEST(Sessions, BackendsAreToldWhereARankIs) {
   TwoSessions both;
   std::array<RankContext, 4> seen;
@@ -225,6 +228,7 @@ TEST(Sessions, BackendsAreToldWhereARankIs) {
   }
 }
 
+// covers: execution order differs among ranks
 TEST(Sessions, MustHaveTheSameCollectives) {
   TwoSessions both;
   auto errors = runBoth([&](RankRange ranks) {

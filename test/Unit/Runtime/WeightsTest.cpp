@@ -75,6 +75,7 @@ TEST_F(WeightsTest, EqualAliasesAreFine) {
   EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
 }
 
+// covers: ties that change
 TEST_F(WeightsTest, DifferentAliasesAreRejected) {
   files.add("w", {4, 4}, std::vector<float>(16, 3));
   files.add("tied.w", {4, 4}, std::vector<float>(16, 4));
@@ -118,6 +119,7 @@ TEST_F(WeightsTest, MissingOnesAreNamed) {
             "buffers, found none for 4: w, c0, c1 and 1 more");
 }
 
+// covers: a parameter replaced by one of another shape
 TEST_F(WeightsTest, OtherSizesAreRejected) {
   files.add("w", {4, 2}, std::vector<float>(8, 3));
   EXPECT_EQ(rejection(), "w.safetensors: w: expected 4x4xf32, found 4x2xf32");
@@ -149,6 +151,7 @@ TEST_F(WeightsTest, IntegersAreNoWeights) {
   EXPECT_EQ(rejection(), "w.safetensors: w: expected 4x4xf32, found 4x4xi32");
 }
 
+// covers: a buffer that is not known
 TEST_F(WeightsTest, ModelBuffers) {
   plan.buffers[3].role = planfile::BufferRole::ModelBuffer;
   plan.buffers[3].name = "mean";

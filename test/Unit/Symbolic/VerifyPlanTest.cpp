@@ -42,6 +42,8 @@ TEST(VerifyPlan, NeedsAProgram) {
 
 // Every wait of the small plan is needed. (That of the gradient is: the update
 // reads it.)
+// covers: _wait_for_computation_stream, Stream
+// covers: a parameter changed between forward and backward
 TEST(VerifyPlan, MissesEveryWait) {
   TestPlan plan = test::makeSmallPlan();
   int waits = 0;
@@ -60,6 +62,7 @@ TEST(VerifyPlan, MissesEveryWait) {
 
 // Commands on random streams, each waiting for all that it depends on, compute
 // what they compute on one stream; without one of the waits they do not.
+// covers: Event, Delay
 TEST(VerifyPlan, WaitsAreEnoughAndNeeded) {
   int needed = 0;
   EXPECT_TRUE(rc::check([&] {

@@ -1,3 +1,4 @@
+// covers: GPU
 // RUN: fsdp-opt %s -split-input-file -verify-diagnostics --aten-retarget-device=device=cuda | FileCheck %s
 // RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=LLAMA
 // RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=BERT

@@ -1,4 +1,7 @@
 // The policies that name what they want: paths, classes, sizes.
+// covers: size_based_auto_wrap_policy, ModuleWrapPolicy
+// covers: lambda_auto_wrap_policy, Wrap
+// covers: a policy that returns neither bool nor dict
 // RUN: fsdp-opt %s --fsdp-assign-units="wrap=scope:layers\.\d+" | FileCheck %s --check-prefix=LAYERS
 // RUN: fsdp-opt %s --fsdp-assign-units="wrap=class:Layer" | FileCheck %s --check-prefix=LAYERS
 // RUN: fsdp-opt %s --fsdp-assign-units="wrap=class:models.Layer" | FileCheck %s --check-prefix=LAYERS

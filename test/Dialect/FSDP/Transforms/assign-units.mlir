@@ -1,3 +1,5 @@
+// covers: _get_fsdp_root_states, Root, children before parents
+// covers: parameters shared by two units, tied parameters
 // RUN: fsdp-opt %s -split-input-file --fsdp-assign-units | FileCheck %s
 // RUN: fsdp-opt %s -split-input-file --fsdp-assign-units --remarks-filter=fsdp-assign-units -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
