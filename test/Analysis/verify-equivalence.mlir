@@ -24,7 +24,7 @@
 // A wrong divisor, a wrong group, a second reduction, another unit's gradient.
 // RUN: sed 's/post = 1> via f32 %%flatu/post = 2> via f32 %%flatu/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=DIVISOR
 // DIVISOR: error: {{.*}}expected the gradient of unit 'u' to be divided by 2, found a division by 4{{$}}
-// RUN: sed 's/for loss over \["replica", "shard"\]/for loss over ["replica"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
+// RUN: sed 's/for loss over \["replicate", "shard"\]/for loss over ["replicate"]/' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=GROUP
 // GROUP: error: {{.*}}expected the loss to be summed over 2 ranks, found 1
 // RUN: sed '/%%redu = /{p;s/%%redu/%%again/}' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=TWICE
 // TWICE: error: expected each value to be reduced once, found a second reduction
@@ -54,10 +54,10 @@
 // RUN: sed '/fsdp.mesh/,/all_reduce/{/bernoulli/{p;s/%%keep/%%other/}}' %s | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=EFFECT
 // EFFECT: error: expected only effects of the source, found one more
 
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
   layout <["a" : 4x4 at 0, "b" : 4x4 at 16], numel = 32, padded = 32> {reshard_after_forward}
-fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+fsdp.unit @root on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
   layout <["r" : 4 at 0], numel = 4, padded = 4>
 func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
                 %root: !fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@root, parameter>},
@@ -83,7 +83,7 @@ func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, paramet
   %r = fsdp.view %root0[@root, "r"] : !fsdp.gathered<4xf32> -> tensor<4xf32>
   %z = aten.call "add.Tensor"(%y, %r) : (tensor<4x4xf32>, tensor<4xf32>) -> tensor<4x4xf32>
   %local = aten.call "mean"(%z) : (tensor<4x4xf32>) -> tensor<f32>
-  %loss = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %local : tensor<f32> -> tensor<f32>
+  %loss = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 2> via f32 %local : tensor<f32> -> tensor<f32>
   %new = aten.call "add.Tensor"(%run, %run) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   %gz = aten.call "ones_like"(%z) {phase = #aten<phase backward>} : (tensor<4x4xf32>) -> tensor<4x4xf32>
   %gr = aten.call "sum.dim_IntList"(%gz, [0]) {phase = #aten<phase backward>} : (tensor<4x4xf32>) -> tensor<4xf32>

@@ -3,7 +3,7 @@
 // A unit is gathered in its compute type, viewed, its gradient reduced and its
 // shard updated: one command each, in the order of the block.
 // CHECK-LABEL: plan.module @plan
-// CHECK-SAME: mesh ["replica" = 1, "shard" = 2] device cpu strategy full_shard
+// CHECK-SAME: mesh ["replicate" = 1, "shard" = 2] device cpu strategy full_shard
 // CHECK-DAG: plan.unit @u shard [1] replicate [0] storage f32 reduce f32
 // CHECK-DAG: plan.communicator @shard_gather axes [1] on gather
 // CHECK-DAG: plan.communicator @shard_reduce axes [1] on reduce
@@ -33,8 +33,8 @@
 // CHECK-NEXT: plan.copy %[[MEAN]] to %[[LOSS]] <forward>
 // CHECK-NEXT: }
 module {
-  fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-  fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+  fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16 frozen], numel = 23, padded = 24>
   func.func @init() -> tensor<4xf32> attributes {fsdp.init} {
     %ones = aten.call "ones"([4]) : () -> tensor<4xf32>
@@ -56,7 +56,7 @@ module {
     %w = fsdp.view %full[@u, "w"] : !fsdp.gathered<24xbf16> -> tensor<3x5xbf16>
     %y = aten.call "mm"(%x, %w) {phase = #aten<phase forward>, scope = "m"} : (tensor<2x3xbf16>, tensor<3x5xbf16>) -> tensor<2x5xbf16>
     %loss = aten.call "sum"(%y) {phase = #aten<phase forward>} : (tensor<2x5xbf16>) -> tensor<bf16>
-    %sum = fsdp.async.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %loss : tensor<bf16> -> !fsdp.future<tensor<bf16>>
+    %sum = fsdp.async.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 2> via f32 %loss : tensor<bf16> -> !fsdp.future<tensor<bf16>>
     %gw = aten.call "mm"(%w, %y) {phase = #aten<phase backward>} : (tensor<3x5xbf16>, tensor<2x5xbf16>) -> tensor<3x5xbf16>
     fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
     %flat = fsdp.flatten_grads @u(%gw, none) : (tensor<3x5xbf16>) -> tensor<24xbf16>
@@ -81,8 +81,8 @@ module {
 // CHECK-NEXT: plan.all_gather @local_gather %[[PIECE]] to %[[AGAIN:.*]] of @u <backward> on gather
 // CHECK-NEXT: }
 module {
-  fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-  fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32
+  fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+  fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32
       layout <["w" : 24 at 0], numel = 24, padded = 24> {reshard_after_forward}
   func.func @step(%p: !fsdp.shard<24xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %future = fsdp.async.unshard @u <forward> over ["shard", "local"] %p : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>

@@ -308,7 +308,7 @@ def test_an_unknown_strategy_is_rejected_at_import(plans, tmp_path):
     (tmp_path / "other.plan").write_bytes(seal(content.replace(b"full_shard", b"full_shark")))
     result = tool("fsdp-translate", "--import-plan", tmp_path / "other.plan")
     assert result.returncode == 1, result.stdout
-    assert "error: strategy: expected full_shard, shard_grad_op or no_shard, found 'full_shark'" in result.stderr
+    assert "error: strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard and hybrid_shard_zero2, found 'full_shark'" in result.stderr
 
 
 def edit(pattern, replacement):

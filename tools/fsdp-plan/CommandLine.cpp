@@ -98,8 +98,9 @@ static LogicalResult checkRequired(const Parser &parser,
   llvm::SmallVector<StringRef> missing;
   if (parser.input.empty())
     missing.push_back("a model (model.pt2)");
-  if (llvm::none_of(given,
-                    [](const auto &each) { return each.first == "ranks"; }))
+  if (llvm::none_of(given, [](const auto &each) {
+        return each.first == "ranks" || each.first == "mesh";
+      }))
     missing.push_back("--ranks N");
   if (parser.output.empty())
     missing.push_back("-o step.plan");

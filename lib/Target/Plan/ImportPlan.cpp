@@ -391,8 +391,9 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
     StringRef name = plan.strategy()->string_view();
     strategy = symbolizeStrategy(name);
     if (!strategy) {
-      emitError(unknown) << "strategy: expected full_shard, shard_grad_op or "
-                            "no_shard, found '"
+      emitError(unknown) << "strategy: expected one of full_shard, "
+                            "shard_grad_op, no_shard, hybrid_shard and "
+                            "hybrid_shard_zero2, found '"
                          << name << "'";
       return nullptr;
     }

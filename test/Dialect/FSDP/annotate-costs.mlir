@@ -14,8 +14,8 @@
 // PROFILE: error: {{.*}}.json: expected a member 'collectives', found none
 // REMARK: costs | Category:fsdp-annotate-costs | Function=step | Measured=4, MeasuredNanoseconds=1160000, Nanoseconds=9608290, Operations=8
 
-fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
   layout <["w" : 512x512 at 0], numel = 262144, padded = 262144>
 
 func.func @step(%shard: !fsdp.shard<262144xf32, 4> {fsdp.state = #fsdp.state<@u, parameter>}, %x: tensor<64x512xf32>,

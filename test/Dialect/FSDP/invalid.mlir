@@ -137,7 +137,7 @@ fsdp.mesh @mesh ["shard" = 0]
 
 // Unit C1: the mesh exists.
 // expected-error@+1 {{no mesh is called 'mesh'}}
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 
 // -----
 
@@ -176,8 +176,8 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>) attributes {aten.program} {
 // -----
 
 // Unshard C2: over fewer axes, the operand is a piece in compute type.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xf32, 4>'}}
   %0 = fsdp.unshard @u <forward> over ["local"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
@@ -187,8 +187,8 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 // -----
 
 // Unshard C4: axes of the mesh.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{mesh 'mesh' has no axis "rank"}}
   %0 = fsdp.unshard @u <forward> over ["rank"] %p : !fsdp.shard<8xf32, 4> -> !fsdp.gathered<8xbf16>
@@ -198,8 +198,8 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 // -----
 
 // Piece C1: the unit exists.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{no unit is called 'v'}}
   %0 = fsdp.piece @v over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
@@ -209,8 +209,8 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 // -----
 
 // Piece C2: of the gathered unit.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<4xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.gathered<8xf32>', as unit 'u' has it, got '!fsdp.gathered<4xf32>'}}
   %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<4xf32> -> !fsdp.shard<8xf32, 2>
@@ -220,8 +220,8 @@ func.func @f(%full: !fsdp.gathered<4xf32>) attributes {aten.program} {
 // -----
 
 // Piece C3: axes of the mesh.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{axis "local" occurs twice}}
   %0 = fsdp.piece @u over ["local", "local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 2>
@@ -231,8 +231,8 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 // -----
 
 // Piece C4: as many pieces as there are ranks along the axes.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.unit @u on @mesh shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attributes {aten.program} {
   // expected-error@+1 {{expected a result of type '!fsdp.shard<8xbf16, 2>', as unit 'u' has it, got '!fsdp.shard<8xbf16, 4>'}}
   %0 = fsdp.piece @u over ["local"] %full : !fsdp.gathered<8xbf16> -> !fsdp.shard<8xbf16, 4>
@@ -242,22 +242,22 @@ func.func @f(%p: !fsdp.shard<8xf32, 4>, %full: !fsdp.gathered<8xbf16>) attribute
 // -----
 
 // Piece C3: all replicas have the same piece.
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%full: !fsdp.gathered<8xf32>) {
-  // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replica"}}
-  %0 = fsdp.piece @u over ["replica"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
+  // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replicate"}}
+  %0 = fsdp.piece @u over ["replicate"] %full : !fsdp.gathered<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 
 // -----
 
 // Unshard C4: what two replicas hold is one shard, twice.
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>) {
-  // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replica"}}
-  %0 = fsdp.async.unshard @u <forward> over ["replica"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
+  // expected-error@+1 {{expected axes over which unit 'u' is sharded, in its order, got "replicate"}}
+  %0 = fsdp.async.unshard @u <forward> over ["replicate"] %p : !fsdp.shard<8xf32, 2> -> !fsdp.future<!fsdp.gathered<8xf32>>
   return
 }
 
@@ -383,8 +383,8 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
-  // expected-error@+1 {{mesh 'mesh' has no axis "replica"}}
-  %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  // expected-error@+1 {{mesh 'mesh' has no axis "replicate"}}
+  %0 = fsdp.reduce_scatter @u over ["replicate"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 
@@ -402,33 +402,33 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 // -----
 
 // Reduction C2: the axes over which the result is cut, not as many others.
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
-  // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replica"]}}
-  %0 = fsdp.reduce_scatter @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replicate"]}}
+  %0 = fsdp.reduce_scatter @u over ["replicate"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 
 // -----
 
 // Reduction C2: the same of a launch, and of more axes.
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) {
-  // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replica", "shard"]}}
-  %0 = fsdp.async.reduce_scatter @u over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+  // expected-error@+1 {{expected all axes over which unit 'u' is sharded, got ["replicate", "shard"]}}
+  %0 = fsdp.async.reduce_scatter @u over ["replicate", "shard"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
   return
 }
 
 // -----
 
 // Reduction C2: ranks along the axis have different elements.
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: !fsdp.shard<8xf32, 2>) {
   // expected-error@+1 {{expected axes over which unit 'u' is replicated, got "shard"}}
-  %0 = fsdp.all_reduce @u over ["replica", "shard"] divide <pre = 1, post = 2> via f32 %g : !fsdp.shard<8xf32, 2> -> !fsdp.shard<8xf32, 2>
+  %0 = fsdp.all_reduce @u over ["replicate", "shard"] divide <pre = 1, post = 2> via f32 %g : !fsdp.shard<8xf32, 2> -> !fsdp.shard<8xf32, 2>
   return
 }
 
@@ -496,11 +496,11 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 // -----
 
 // All-reduce C4: a flat gradient only if the unit is not sharded.
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
   // expected-error@+1 {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got 'tensor<8xf32>'}}
-  %0 = fsdp.all_reduce @u over ["replica"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  %0 = fsdp.all_reduce @u over ["replicate"] divide <pre = 2, post = 1> via f32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 

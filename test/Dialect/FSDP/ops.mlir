@@ -4,26 +4,26 @@
 // RUN: fsdp-opt %s --emit-bytecode | fsdp-opt | FileCheck %s
 // RUN: fsdp-opt %s --mlir-print-op-generic | fsdp-opt | FileCheck %s
 
-// CHECK: fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-// CHECK: fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
-fsdp.mesh @groups ["replica" = 1, "shard" = 2, "local" = 2]
-// CHECK: fsdp.mesh @copies ["replica" = 2, "shard" = 1]
-fsdp.mesh @copies ["replica" = 2, "shard" = 1]
+// CHECK: fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
+// CHECK: fsdp.mesh @groups ["replicate" = 1, "shard" = 2, "local" = 2]
+fsdp.mesh @groups ["replicate" = 1, "shard" = 2, "local" = 2]
+// CHECK: fsdp.mesh @copies ["replicate" = 2, "shard" = 1]
+fsdp.mesh @copies ["replicate" = 2, "shard" = 1]
 
 // A parameter may be frozen, channels-last, tied, or a scalar.
-// CHECK: fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+// CHECK: fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
 // CHECK-SAME: layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
 // CHECK-SAME: "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
-fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
   layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
            "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
 // CHECK: fsdp.unit @whole on @copies
-fsdp.unit @whole on @copies shard ["shard"] replicate ["replica"] storage f32 reduce f32
+fsdp.unit @whole on @copies shard ["shard"] replicate ["replicate"] storage f32 reduce f32
   layout <["b" : 8 at 0], numel = 8, padded = 8>
 
 // CHECK: fsdp.unit @small on @groups
-fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replica"] storage f32 reduce f32
+fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32
   layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
 // CHECK: func.func private @step.source() attributes {fsdp.source = @step}
@@ -57,14 +57,14 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   // CHECK: fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %[[FLAT]] : tensor<28xbf16> -> !fsdp.shard<28xf32, 4>
   %g = fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
       : tensor<28xbf16> -> !fsdp.shard<28xf32, 4>
-  // CHECK: fsdp.all_reduce @h.0 over ["replica"] divide <pre = 1, post = 1.5> via f32 %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.shard<28xf32, 4>
-  %g1 = fsdp.all_reduce @h.0 over ["replica"] divide <pre = 1, post = 1.5> via f32 %g
+  // CHECK: fsdp.all_reduce @h.0 over ["replicate"] divide <pre = 1, post = 1.5> via f32 %{{.*}} : !fsdp.shard<28xf32, 4> -> !fsdp.shard<28xf32, 4>
+  %g1 = fsdp.all_reduce @h.0 over ["replicate"] divide <pre = 1, post = 1.5> via f32 %g
       : !fsdp.shard<28xf32, 4> -> !fsdp.shard<28xf32, 4>
-  // CHECK: fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %{{.*}} : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
-  %gb = fsdp.all_reduce @whole over ["replica"] divide <pre = 2, post = 1> via f32 %flatb
+  // CHECK: fsdp.all_reduce @whole over ["replicate"] divide <pre = 2, post = 1> via f32 %{{.*}} : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
+  %gb = fsdp.all_reduce @whole over ["replicate"] divide <pre = 2, post = 1> via f32 %flatb
       : tensor<8xf32> -> !fsdp.shard<8xf32, 1>
-  // CHECK: fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
-  %mean = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+  // CHECK: fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
+  %mean = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %loss
       : tensor<f32> -> tensor<f32>
   // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
   %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper

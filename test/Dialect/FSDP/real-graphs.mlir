@@ -23,7 +23,7 @@
 // FIVE: {{^}}5{{$}}
 
 // Masters and reductions in fp32, the rest in bf16.
-// MIXED: fsdp.unit @{{.*}}layers.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32
+// MIXED: fsdp.unit @{{.*}}layers.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
 // MIXED: fsdp.async.unshard @{{.*}} : !fsdp.shard<{{[0-9]+}}xf32, 3> -> !fsdp.future<!fsdp.gathered<{{[0-9]+}}xbf16>>
 // MIXED: fsdp.async.reduce_scatter @{{.*}} via f32 %{{.*}} : tensor<{{[0-9]+}}xbf16> -> !fsdp.future<!fsdp.shard<{{[0-9]+}}xf32, 3>>
 

@@ -25,12 +25,12 @@
 // RUN: %{shard} --fsdp-shard=ranks=4 -o %t.four.mlir
 // RUN: fsdp-opt %t.four.mlir --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-verify-logical --fsdp-verify-equivalence -o %t.two.mlir
 // RUN: FileCheck %s --check-prefix=TWO --input-file=%t.two.mlir
-// TWO: fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+// TWO: fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
 // TWO-LABEL: func.func @step(
 // TWO: fsdp.unshard @b.0 <forward> over ["shard", "local"] %{{.*}} : !fsdp.shard<16xf32, 4> -> !fsdp.gathered<16xf32>
 // TWO: %[[FULL:.*]] = fsdp.unshard @b.1 <forward> over ["shard", "local"]
 // TWO-NEXT: %[[PIECE:.*]] = fsdp.piece @b.1 over ["local"] %[[FULL]] : !fsdp.gathered<[[N:.*]]xf32> -> !fsdp.shard<[[N]]xf32, 2>
-// TWO: fsdp.all_reduce on @mesh for loss over ["replica", "shard", "local"] divide <pre = 1, post = 4>
+// TWO: fsdp.all_reduce on @mesh for loss over ["replicate", "shard", "local"] divide <pre = 1, post = 4>
 // TWO: fsdp.reduce_scatter @root over ["shard", "local"]
 // TWO: fsdp.unshard @b.1 <backward> over ["local"] %[[PIECE]] : !fsdp.shard<[[N]]xf32, 2> -> !fsdp.gathered<[[N]]xf32>
 // TWO-NOT: fsdp.unshard

@@ -3,7 +3,7 @@
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 -split-input-file -verify-diagnostics
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-pipeline=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
-// STRATEGY: strategy{{.*}}: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'{{$}}
+// STRATEGY: strategy{{.*}}: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; found 'zero9'{{$}}
 
 // expected-error@+1 {{expected a program, which is a function with 'aten.program'; found none}}
 module {

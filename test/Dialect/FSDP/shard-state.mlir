@@ -27,7 +27,7 @@ func.func @step(%w: tensor<4xf32> {aten.param = "w", aten.aliases = ["head.w"]},
 // the root's stays gathered.
 // CHECK: fsdp.unit @frozen {{.*}} frozen]
 // CHECK: fsdp.unit @unused
-// CHECK: fsdp.unit @root.bf16 on @mesh shard ["shard"] replicate ["replica"] storage bf16 reduce bf16 {{.*}}padded = 4>{{$}}
+// CHECK: fsdp.unit @root.bf16 on @mesh shard ["shard"] replicate ["replicate"] storage bf16 reduce bf16 {{.*}}padded = 4>{{$}}
 // CHECK-LABEL: func.func @step
 // CHECK: fsdp.unshard @frozen <forward>
 // CHECK-NOT: fsdp.unshard @unused

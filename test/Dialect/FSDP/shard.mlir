@@ -9,8 +9,8 @@
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=1 2>&1 | FileCheck %s --check-prefix=ONE
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --remarks-filter=fsdp-shard --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
-// CHECK: fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-// CHECK: fsdp.unit @root on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4>{{$}}
+// CHECK: fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
+// CHECK: fsdp.unit @root on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4>{{$}}
 // CHECK: fsdp.unit @b.0 on @mesh {{.*}} layout <["b.0.w" : 4x4 at 0], numel = 16, padded = 16> {reshard_after_forward}
 // A frozen parameter has its place, but no gradient.
 // CHECK: fsdp.unit @b.1 on @mesh {{.*}} layout <["b.1.w" : 4x4 at 0, "b.1.bias" : 4 at 16 frozen], numel = 20, padded = 20> {reshard_after_forward}
@@ -31,7 +31,7 @@
 // CHECK: fsdp.view %[[F1]][@b.1, "b.1.bias"]
 // CHECK: %[[FR:.*]] = fsdp.unshard @root <forward> over ["shard"] %[[ROOT]]
 // CHECK: %[[LOSS:.*]] = aten.call "sum"
-// CHECK-NEXT: %[[MEAN:.*]] = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %[[LOSS]]
+// CHECK-NEXT: %[[MEAN:.*]] = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %[[LOSS]]
 
 // A reduction follows its unit's last gradient; the root is not gathered anew.
 // CHECK: %[[GR:.*]] = aten.call "sum.dim_IntList"
@@ -63,22 +63,22 @@
 // CSE-NOT: fsdp.unshard
 
 // One gather for all, and shards of 3 ranks: padded, and wide.
-// ZERO2: fsdp.mesh @mesh ["replica" = 1, "shard" = 3]
-// ZERO2: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replica"] storage f64 reduce f32 layout <["b.0.w" : 4x4 at 0], numel = 18, padded = 18>{{$}}
+// ZERO2: fsdp.mesh @mesh ["replicate" = 1, "shard" = 3]
+// ZERO2: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replicate"] storage f64 reduce f32 layout <["b.0.w" : 4x4 at 0], numel = 18, padded = 18>{{$}}
 // ZERO2-COUNT-3: fsdp.unshard @{{.*}} <forward>
 // ZERO2-NOT: fsdp.unshard
 // ZERO2: fsdp.reduce_scatter @b.0 over ["shard"] divide <pre = 2, post = 1.5> via f32 %{{.*}} : tensor<18xf32> -> !fsdp.shard<18xf64, 3>
 
 // Each rank has everything.
-// NONE: fsdp.mesh @mesh ["replica" = 4, "shard" = 1]
-// NONE: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f64
+// NONE: fsdp.mesh @mesh ["replicate" = 4, "shard" = 1]
+// NONE: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f64
 // NONE-COUNT-3: fsdp.unshard @{{.*}} <forward> over ["shard"] %{{.*}} : !fsdp.shard<{{.*}}, 1>
 // NONE-NOT: {{fsdp.unshard|reduce_scatter}}
-// NONE: fsdp.all_reduce @b.0 over ["replica"] divide <pre = 2, post = 2> via f64 %{{.*}} : tensor<16xf32> -> !fsdp.shard<16xf32, 1>
+// NONE: fsdp.all_reduce @b.0 over ["replicate"] divide <pre = 2, post = 2> via f64 %{{.*}} : tensor<16xf32> -> !fsdp.shard<16xf32, 1>
 
 // ONE: warning: one rank has nothing to shard: using 'no_shard'
-// ONE: fsdp.mesh @mesh ["replica" = 1, "shard" = 1]
-// ONE: fsdp.all_reduce @b.0 over ["replica"] divide <pre = 1, post = 1>
+// ONE: fsdp.mesh @mesh ["replicate" = 1, "shard" = 1]
+// ONE: fsdp.all_reduce @b.0 over ["replicate"] divide <pre = 1, post = 1>
 
 // REMARK-DAG: dropped | Category:fsdp-shard | Function=step | Reason="the step returns its loss, gradients and state", Result=4
 // REMARK-DAG: unit | Category:fsdp-shard | Function=step | Elements=20, ElementsPerRank=5, Parameters=2, Unit=b.1

@@ -4,15 +4,15 @@
 !p = !fsdp.shard<8xf32, 2>
 !f = !fsdp.future<!fsdp.gathered<8xf32>>
 !g = !fsdp.gathered<8xf32>
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
-fsdp.unit @u on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
-fsdp.unit @v on @mesh shard ["shard"] replicate ["replica"] storage f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
+fsdp.unit @v on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["b" : 8 at 0], numel = 8, padded = 8>
 // Axes with one rank make no other communicator.
 func.func @step(%p: !p, %q: !p, %x: tensor<8xf32>, %y: tensor<8xf32>) attributes {aten.program} {
   %f0 = fsdp.async.unshard @u <forward> over ["shard"] %p bucket 0 : !p -> !f
   %f1 = fsdp.async.unshard @v <forward> over ["shard"] %q bucket 0 : !p -> !f
   %r0 = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
-  %r1 = fsdp.async.reduce_scatter @v over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %y bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
+  %r1 = fsdp.async.reduce_scatter @v over ["replicate", "shard"] divide <pre = 2, post = 1> via f32 %y bucket 1 : tensor<8xf32> -> !fsdp.future<!p>
   return
 }
 
@@ -48,12 +48,12 @@ func.func @step(%p: !p) attributes {aten.program} {
 
 // -----
 
-fsdp.mesh @mesh ["replica" = 2, "shard" = 2]
+fsdp.mesh @mesh ["replicate" = 2, "shard" = 2]
 func.func @step(%x: tensor<f32>) attributes {aten.program} {
   // expected-note@+1 {{an earlier launch of it}}
   %r0 = fsdp.async.all_reduce on @mesh for loss over ["shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
   // expected-error@+1 {{bucket 0: B2: expected launches of one operation, communicator and phase}}
-  %r1 = fsdp.async.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
+  %r1 = fsdp.async.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 2, post = 1> via f32 %x bucket 0 : tensor<f32> -> !fsdp.future<tensor<f32>>
   return
 }
 
@@ -110,7 +110,7 @@ func.func @step(%x: tensor<8xf32>) attributes {aten.program} {
 
 // Control that is the same on all ranks: a constant, a sum over all of them.
 !t = tensor<1xf32>
-fsdp.mesh @mesh ["replica" = 1, "shard" = 2]
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
 func.func @step(%x: !t) attributes {aten.program} {
   %zero = arith.constant 0 : index
   %one = arith.constant 1 : index

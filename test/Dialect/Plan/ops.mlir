@@ -4,8 +4,8 @@
 
 // Every operation once, in its own syntax, the generic one and as bytecode.
 // CHECK-LABEL: plan.module @all
-// CHECK-SAME: mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard
-plan.module @all mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard
+// CHECK-SAME: mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_shard
+plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_shard
     attributes {notes = ["parameters are in the archive's order"], token_rows = 128 : i64} {
   // CHECK: plan.communicator @shard_gather axes [1] on gather
   // CHECK: plan.communicator @shard_reduce axes [1] on reduce

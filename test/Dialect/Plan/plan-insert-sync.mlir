@@ -136,10 +136,10 @@ plan.module @group mesh ["shard" = 2] device cpu {
 // Groups of four and of two share ranks: their collectives wait for each other,
 // though they have no memory in common. A sum over the other axis does not.
 // CHECK-LABEL: plan.module @groups
-plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
+plan.module @groups mesh ["replicate" = 2, "shard" = 2, "local" = 2] device cpu {
   plan.communicator @all_reduce axes [1, 2] on reduce
   plan.communicator @local_gather axes [2] on gather
-  plan.communicator @replica_all_reduce axes [0] on all_reduce
+  plan.communicator @replicate_all_reduce axes [0] on all_reduce
   %piece = plan.buffer transient at 0 : tensor<4xf32>
   %full = plan.buffer transient at 64 : tensor<8xf32>
   %flat = plan.buffer transient at 128 : tensor<8xf32>
@@ -154,8 +154,8 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2, "local" = 2] device cpu {
     // CHECK-NEXT: plan.reduce_scatter @all_reduce
     plan.reduce_scatter @all_reduce divide <pre = 1, post = 4> via f32 %flat to %g <backward> on reduce
     // CHECK-NEXT: %[[REDUCED:.*]] = plan.record <backward> on reduce
-    // CHECK-NEXT: plan.all_reduce @replica_all_reduce
-    plan.all_reduce @replica_all_reduce divide <pre = 1, post = 2> via f32 %x to %x <backward> on all_reduce
+    // CHECK-NEXT: plan.all_reduce @replicate_all_reduce
+    plan.all_reduce @replicate_all_reduce divide <pre = 1, post = 2> via f32 %x to %x <backward> on all_reduce
     // CHECK-NEXT: plan.wait %[[REDUCED]] <backward> on gather
     // CHECK-NEXT: plan.all_gather @local_gather
     // CHECK-NEXT: }

@@ -166,9 +166,9 @@ plan.module @group mesh ["shard" = 2] device cpu strategy full_shard {
 // Groups that share ranks: the sum over all waits for the gather, which it need
 // not do for the sum over replicas, with whom a group of shards shares one rank.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
-plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
+plan.module @groups mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard_gather axes [1] on gather
-  plan.communicator @replica_reduce axes [0] on reduce
+  plan.communicator @replicate_reduce axes [0] on reduce
   plan.communicator @all_all_reduce axes [0, 1] on all_reduce
   plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>
   %w = plan.buffer shard @u at 0 : tensor<16xf32>
@@ -179,7 +179,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_s
   plan.program @step {
     plan.all_gather @shard_gather %w to %full of @u <forward> on gather
     %0 = plan.record <forward> on gather
-    plan.all_reduce @replica_reduce divide <pre = 1, post = 2> via f32 %x to %y for loss <forward> on reduce
+    plan.all_reduce @replicate_reduce divide <pre = 1, post = 2> via f32 %x to %y for loss <forward> on reduce
     %1 = plan.record <forward> on reduce
     plan.wait %0 <forward> on all_reduce
     plan.wait %1 <forward> on all_reduce
@@ -190,7 +190,7 @@ plan.module @groups mesh ["replica" = 2, "shard" = 2] device cpu strategy full_s
 // -----
 // One rank might start with the gather, another one with the sum: both wait.
 // expected-error @below {{programs[0] (step).commands[1], AllReduce on AllReduce: expected to start after commands[0], AllGather on Gather, whose groups share ranks with its own, found no order between them}}
-plan.module @deadlock mesh ["replica" = 2, "shard" = 2] device cpu strategy full_shard {
+plan.module @deadlock mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_shard {
   plan.communicator @shard_gather axes [1] on gather
   plan.communicator @all_all_reduce axes [0, 1] on all_reduce
   plan.unit @u shard [1] replicate [0] storage f32 reduce f32 layout <["w" : 32 at 0], numel = 32, padded = 32>

@@ -119,7 +119,7 @@ TEST(PlanCheck, RejectsBadBuffers) {
 // covers: _share_state_and_init_handle_attrs
 TEST(PlanCheck, RejectsBadUnits) {
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
-              plan.mesh = {{"shard", 2}, {"replica", 3}};
+              plan.mesh = {{"shard", 2}, {"replicate", 3}};
             }),
             "small.plan: units[0] (u): expected as many shards as there are "
             "ranks along its axes, 3, found 2");
@@ -380,7 +380,7 @@ TEST(PlanCheck, RejectsBadDivisors) {
   auto divide = [](double pre, double post, uint32_t ranks = 2,
                    DType via = DType::F32) {
     return rejectionAfter([&](TestPlan &plan) {
-      plan.mesh = {{"replica", ranks / 2}, {"shard", 2}};
+      plan.mesh = {{"replicate", ranks / 2}, {"shard", 2}};
       plan.groups = {{"shard", {1}}};
       plan.on(Stream::Compute, Role::Backward)
           .allReduce(6, 6, none, pre, post, 0, via);

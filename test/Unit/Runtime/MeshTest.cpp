@@ -11,8 +11,8 @@ using testing::ElementsAre;
 // covers: Intra, DeviceMesh
 TEST(Mesh, GroupsOfATwoDimensionalMesh) {
   test::TestPlan plan;
-  plan.mesh = {{"replica", 2}, {"shard", 3}};
-  plan.groups = {{"shard", {1}}, {"replica", {0}}, {"all", {0, 1}}};
+  plan.mesh = {{"replicate", 2}, {"shard", 3}};
+  plan.groups = {{"shard", {1}}, {"replicate", {0}}, {"all", {0, 1}}};
   std::vector<std::uint8_t> bytes = plan.flatbuffer();
   const planfile::Plan &p = *planfile::GetPlan(bytes.data());
   EXPECT_EQ(planfile::getRankCount(p), 6u);

@@ -41,8 +41,8 @@ inline void load(Session &session) {
 /// The small plan on a mesh of two replicas of two shards.
 inline TestPlan makeHybridPlan() {
   TestPlan plan = makeSmallPlan(2);
-  plan.mesh = {{"replica", 2}, {"shard", 2}};
-  plan.groups = {{"shard", {1}}, {"replica", {0}}};
+  plan.mesh = {{"replicate", 2}, {"shard", 2}};
+  plan.groups = {{"shard", {1}}, {"replicate", {0}}};
   std::uint32_t loss = 0;
   while (plan.buffers[loss].role != planfile::BufferRole::Loss)
     ++loss;

@@ -21,7 +21,7 @@ namespace fsdp {
 // Text
 //===----------------------------------------------------------------------===//
 
-/// `["replica" = 1, "shard" = 4]`.
+/// `["replicate" = 1, "shard" = 4]`.
 static ParseResult parseAxes(OpAsmParser &parser, ArrayAttr &axes) {
   SmallVector<Attribute> list;
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, [&] {
@@ -358,7 +358,8 @@ static bool isWhole(ArrayAttr axes, UnitOp unit, MeshOp mesh) {
 /// Pieces are those of the ranks along axes over which the unit is sharded, in
 /// the unit's order: along others, all ranks have the same.
 static LogicalResult verifyShardAxes(UnitCheck &check, ArrayAttr axes) {
-  if (failed(verifyGroup(check.op, axes, check.mesh)))
+  bool isSharded = !check.unit.getShardAxes().empty();
+  if (isSharded && failed(verifyGroup(check.op, axes, check.mesh)))
     return failure();
   auto next = check.unit.getShardAxes().begin();
   auto end = check.unit.getShardAxes().end();

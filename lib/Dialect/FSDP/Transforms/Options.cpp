@@ -6,6 +6,9 @@
 
 #include "fsdp/Dialect/FSDP/Transforms/Options.h"
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/InputFile.h"
+
+#include "llvm/ADT/StringExtras.h"
 
 #include "fsdp/Dialect/FSDP/Transforms/OptionEnums.cpp.inc"
 
@@ -51,6 +54,90 @@ std::string readOption(StringRef text, ReshardAfterForward &value) {
     return "true, false or a number of ranks";
   value.group = group;
   return "";
+}
+
+std::string readOption(StringRef text, MeshSizes &value) {
+  static const char *const form =
+      "RxS, such as 2x4, or replicate=R,shard=S, each at least 1";
+  value = {};
+  llvm::SmallVector<StringRef> parts;
+  if (!text.contains('=')) {
+    auto [replicate, shard] = text.split('x');
+    return readOption(replicate, value.replicate, 1).empty() &&
+                   readOption(shard, value.shard, 1).empty()
+               ? ""
+               : form;
+  }
+  text.split(parts, ',');
+  for (StringRef part : parts) {
+    auto [name, size] = part.trim().split('=');
+    int64_t &axis = name == "replicate" ? value.replicate : value.shard;
+    if ((name != "replicate" && name != "shard") || axis != 0 ||
+        !readOption(size, axis, 1).empty())
+      return form;
+  }
+  return "";
+}
+
+/// `REGEX: strategy=NAME reshard=true|false storage=DTYPE reduce=DTYPE`.
+static std::string readRule(StringRef text, UnitRule &rule) {
+  auto [regex, settings] = text.rsplit(':');
+  rule.regex = regex.trim().str();
+  llvm::SmallVector<StringRef> parts;
+  llvm::SplitString(settings, parts, " ,\t");
+  if (rule.regex.empty() || parts.empty())
+    return "REGEX: and what is decided, such as 'h\\.\\d+: reshard=false', in "
+           "'" +
+           text.str() + "'";
+  for (StringRef part : parts) {
+    auto [name, value] = part.split('=');
+    std::string expected;
+    if (name == "strategy")
+      expected = readOption(value, rule.strategy.emplace());
+    else if (name == "reshard")
+      expected = value.empty() ? "true or false"
+                               : readOption(value, rule.reshard.emplace());
+    else if (name == "storage")
+      expected = readOption(value, rule.storage);
+    else if (name == "reduce")
+      expected = readOption(value, rule.reduce);
+    else
+      return "strategy, reshard, storage or reduce in place of '" + name.str() +
+             "'";
+    if (!expected.empty())
+      return name.str() + " to be " + expected + " in '" + text.str() + "'";
+  }
+  return "";
+}
+
+std::string readOption(StringRef text, UnitRules &value) {
+  value = {};
+  std::string content = text.str();
+  if (text.consume_front("file:")) {
+    constexpr uint64_t mostBytes = 1 << 20;
+    auto file = archive::InputFile::open(text.str());
+    if (!file)
+      return "a file of rules: " + file.error().message;
+    if (file->size() > mostBytes)
+      return "a file of rules of at most 1 MiB";
+    auto bytes = file->read();
+    if (!bytes)
+      return "a file of rules: " + bytes.error().message;
+    content = std::move(*bytes);
+  }
+  llvm::SmallVector<StringRef> lines, rules;
+  llvm::SplitString(content, lines, "\n");
+  for (StringRef line : lines)
+    llvm::SplitString(line.split('#').first, rules, ";");
+  for (StringRef rule : rules) {
+    rule = rule.trim();
+    if (rule.empty())
+      continue;
+    if (std::string error = readRule(rule, value.rules.emplace_back());
+        !error.empty())
+      return error;
+  }
+  return value.rules.empty() ? "at least one rule" : "";
 }
 
 std::string readOption(StringRef text, Remat &value) {
@@ -100,6 +187,28 @@ std::string spellOption(const ReshardAfterForward &value) {
   return !value.group        ? "true"
          : *value.group == 1 ? "false"
                              : std::to_string(*value.group);
+}
+std::string spellOption(const MeshSizes &value) {
+  if (value.replicate && value.shard)
+    return std::to_string(value.replicate) + "x" + std::to_string(value.shard);
+  return value.replicate ? "replicate=" + std::to_string(value.replicate)
+         : value.shard   ? "shard=" + std::to_string(value.shard)
+                         : "";
+}
+std::string spellOption(const UnitRules &value) {
+  std::string text;
+  for (const UnitRule &rule : value.rules) {
+    text += (text.empty() ? "" : "; ") + rule.regex + ":";
+    if (rule.strategy)
+      text += " strategy=" + spellOption(*rule.strategy);
+    if (rule.reshard)
+      text += " reshard=" + spellOption(*rule.reshard);
+    if (rule.storage != ElementType::Unchanged)
+      text += " storage=" + spellOption(rule.storage);
+    if (rule.reduce != ElementType::Unchanged)
+      text += " reduce=" + spellOption(rule.reduce);
+  }
+  return text;
 }
 std::string spellOption(const Remat &value) {
   return !value.scope.empty() ? "scope:" + value.scope

@@ -24,6 +24,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
 
   ShardPassOptions shard;
   shard.ranks = options.ranks;
+  shard.mesh = options.mesh;
+  shard.unit = options.unit;
   shard.strategy = options.strategy;
   shard.storageDtype = options.storageDtype;
   shard.reduceDtype = options.reduceDtype;

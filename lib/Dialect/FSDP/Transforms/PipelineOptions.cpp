@@ -68,15 +68,41 @@ static void setSchedule(FSDPPipelineOptions &options) {
   options.limitAllGathers.isDefault = true; // which rises where it must
 }
 
+static int64_t getRanks(const MeshSizes &mesh) {
+  return std::max<int64_t>(mesh.replicate, 1) *
+         std::max<int64_t>(mesh.shard, 1);
+}
+
 /// What contradicts each other.
 static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
   auto group = options.reshardAfterForward.group;
-  if (group && options.ranks % *group != 0)
+  if (names.contains("mesh") && getRanks(options.mesh) != options.ranks)
+    return "--mesh: expected the " + std::to_string(options.ranks) +
+           " of --ranks, found '" + spellOption(options.mesh) + "'";
+  if (options.ranks > INT32_MAX)
+    return "--mesh: expected less than 2^31 ranks, found '" +
+           spellOption(options.mesh) + "'";
+  bool isHybrid = options.strategy == Strategy::HybridShard ||
+                  options.strategy == Strategy::HybridShardZero2;
+  if (isHybrid && !(options.mesh.replicate && options.mesh.shard))
+    return "--strategy: '" + spellOption(options.strategy) +
+           "' shards in groups of ranks; give a mesh of two axes, such as "
+           "--mesh 2x4";
+  int64_t shards = isHybrid ? options.mesh.shard : options.ranks;
+  if (group && shards % *group != 0)
     return "--reshard-after-forward: expected a number of ranks that divides "
            "the " +
-           std::to_string(options.ranks) + " of --ranks; found '" +
+           std::to_string(shards) +
+           (isHybrid ? " of a group of --mesh" : " of --ranks") + "; found '" +
            std::to_string(*group) + "'";
+  for (const UnitRule &rule : options.unit.rules)
+    if (group > 1 && (rule.strategy || rule.reshard))
+      return "--unit: --reshard-after-forward '" +
+             spellOption(options.reshardAfterForward) +
+             "' already says what is freed of all units; leave strategy and "
+             "reshard out of '" +
+             rule.regex + "'";
   if (names.contains("reshard-after-forward") && names.contains("strategy"))
     return "--reshard-after-forward: --strategy '" +
            spellOption(options.strategy) +
@@ -109,14 +135,21 @@ std::string readPipelineOptions(ArrayRef<GivenOption> given,
     if (std::string expected = option->read(text, options); !expected.empty())
       return "--" + name + ": expected " + expected + "; found '" + text + "'";
   }
+  if (names.contains("mesh") && !names.contains("ranks"))
+    options.ranks = getRanks(options.mesh);
+  bool isHybrid = !names.contains("strategy") && options.mesh.replicate > 1;
+  if (isHybrid)
+    options.strategy = Strategy::HybridShard;
   if (std::string conflict = findConflict(names, options); !conflict.empty())
     return conflict;
   // A strategy is a reshard policy.
-  if (names.contains("reshard-after-forward") && options.ranks > 1 &&
+  int64_t shards = isHybrid ? options.mesh.shard : options.ranks;
+  if (names.contains("reshard-after-forward") && shards > 1 &&
       options.reshardAfterForward.group == 1) {
-    options.strategy = Strategy::ShardGradOp;
+    options.strategy =
+        isHybrid ? Strategy::HybridShardZero2 : Strategy::ShardGradOp;
     options.reshardAfterForward = {};
-  } else if (options.reshardAfterForward.group == options.ranks) {
+  } else if (options.reshardAfterForward.group == shards) {
     options.reshardAfterForward = {};
   }
   if (options.schedule != Preset::None)

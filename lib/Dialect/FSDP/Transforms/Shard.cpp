@@ -10,6 +10,7 @@
 #include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/ShardUnits.h"
@@ -39,12 +40,11 @@ struct UnitUse {
 class Sharder {
 public:
   Sharder(func::FuncOp step, const ShardUnits &table, MeshOp mesh,
-          Strategy strategy, bool keepOutput)
-      : step(step), table(table), mesh(mesh), strategy(strategy),
-        keepOutput(keepOutput), block(step.getBody().front()),
-        builder(step.getContext()), units(table.units.size()),
-        arguments(table.parameters.size()), gradients(table.parameters.size()) {
-  }
+          bool keepOutput)
+      : step(step), table(table), mesh(mesh), keepOutput(keepOutput),
+        block(step.getBody().front()), builder(step.getContext()),
+        units(table.units.size()), arguments(table.parameters.size()),
+        gradients(table.parameters.size()) {}
 
   LogicalResult run();
 
@@ -78,7 +78,6 @@ private:
   func::FuncOp step;
   const ShardUnits &table;
   MeshOp mesh;
-  Strategy strategy;
   bool keepOutput;
   Block &block;
   OpBuilder builder;
@@ -325,19 +324,31 @@ void Sharder::reduceGradient(unsigned unit) {
       builder, loc, op.getFlatGradientType(units[unit].compute),
       op.getSymName(), present, places);
   int64_t shards = mesh.getGroupSize(op.getShardAxes());
-  DivideFactors factors =
-      getDivideFactors(shards * mesh.getGroupSize(op.getReplicateAxes()));
-  auto divide = DivideAttr::get(step.getContext(), factors.pre, factors.post);
+  int64_t replicas = mesh.getGroupSize(op.getReplicateAxes());
+  DivideFactors factors = getDivideFactors(shards * replicas);
   ShardType type = op.getShardType(shards);
   auto name = FlatSymbolRefAttr::get(op);
   TypeAttr via = op.getReduceAttr();
-  if (strategy == Strategy::NoShard)
-    units[unit].reduced = AllReduceOp::create(
-        builder, loc, type, name, /*mesh=*/nullptr,
-        /*role=*/nullptr, op.getReplicateAxes(), divide, via, flat);
-  else
-    units[unit].reduced = ReduceScatterOp::create(
-        builder, loc, type, name, op.getShardAxes(), divide, via, flat);
+  auto divide = [&](double pre, double post) {
+    return DivideAttr::get(step.getContext(), pre, post);
+  };
+  // Between two reductions, what is reduced stays in the reduce type.
+  bool isAllReduced = shards == 1 || replicas > 1;
+  Value value = flat;
+  if (shards > 1)
+    value = ReduceScatterOp::create(
+        builder, loc,
+        isAllReduced ? ShardType::get(type.getContext(), type.getNumel(),
+                                      op.getReduce(), type.getShards())
+                     : type,
+        name, op.getShardAxes(),
+        divide(factors.pre, isAllReduced ? 1 : factors.post), via, value);
+  if (isAllReduced)
+    value = AllReduceOp::create(
+        builder, loc, type, name, /*mesh=*/nullptr, /*role=*/nullptr,
+        op.getReplicateAxes(),
+        divide(shards > 1 ? 1 : factors.pre, factors.post), via, value);
+  units[unit].reduced = value;
 }
 
 Value Sharder::reduceLoss(Value value) {
@@ -490,14 +501,23 @@ LogicalResult Sharder::run() {
           getLoc((op.getSymName() + ".shard").str()));
   rewriteBody();
   rewriteSignature();
-  if (strategy == Strategy::FullShard)
-    setReshardAfterForward(step, true);
+  applyReshard(step);
   return success();
 }
 
 //===----------------------------------------------------------------------===//
 // The pass
 //===----------------------------------------------------------------------===//
+
+/// True of a strategy that shards within groups of a mesh of several copies.
+static bool isHybrid(Strategy strategy) {
+  return strategy == Strategy::HybridShard ||
+         strategy == Strategy::HybridShardZero2;
+}
+
+static bool reshards(Strategy strategy) {
+  return strategy == Strategy::FullShard || strategy == Strategy::HybridShard;
+}
 
 namespace {
 class ShardPass : public impl::ShardPassBase<ShardPass> {
@@ -515,44 +535,145 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
       signalPassFailure();
   }
 
-  LogicalResult shard() {
-    ModuleOp module = getOperation();
-    auto programs = getPrograms(module);
-    if (failed(programs))
-      return failure();
-    func::FuncOp first = programs->front();
-    ShardUnits units;
-    for (func::FuncOp program : *programs)
-      if (failed(checkLevel(program, Level::ATen)) ||
-          failed(checkSizes(program)) || failed(units.add(program)))
-        return failure();
-    if (ranks < 1)
-      return module.emitError("expected at least one rank, got ") << ranks;
-    Strategy chosen = strategy;
-    if (ranks == 1 && chosen != Strategy::NoShard) {
-      first->emitWarning("one rank has nothing to shard: using 'no_shard'");
-      chosen = Strategy::NoShard;
-    }
-    int64_t shards = chosen == Strategy::NoShard ? 1 : int64_t(ranks);
-    OpBuilder builder(first);
-    auto axis = [&](StringRef name, int64_t size) {
-      return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
-    };
-    SymbolTable symbols(module);
-    auto mesh =
-        MeshOp::create(builder, first.getLoc(), "mesh",
-                       builder.getArrayAttr({axis("replica", ranks / shards),
-                                             axis("shard", shards)}));
-    symbols.insert(mesh, Block::iterator(first)); // which may rename it
-    if (failed(units.create(first, mesh, {"shard"}, {"replica"},
-                            getType(storageDtype), getType(reduceDtype))))
-      return failure();
-    for (func::FuncOp program : *programs)
-      if (failed(Sharder(program, units, mesh, chosen, keepOutput).run()))
-        return failure();
-    return success();
-  }
+  FailureOr<MeshOp> createMesh(func::FuncOp first);
+  UnitDecision decide(func::FuncOp first, MeshOp mesh, StringRef unit,
+                      ArrayRef<llvm::Regex> regexes,
+                      MutableArrayRef<bool> matched);
+  FailureOr<SmallVector<UnitDecision>> decide(func::FuncOp first, MeshOp mesh,
+                                              const ShardUnits &units);
+  LogicalResult shard();
 };
 } // namespace
+
+FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
+  MeshSizes sizes = mesh;
+  bool isGiven = sizes.replicate || sizes.shard;
+  if (ranks < 1)
+    return first.emitError("expected at least one rank, got ") << ranks;
+  if (!isGiven && isHybrid(strategy))
+    return first.emitError("expected a mesh of two axes for ")
+           << stringifyStrategy(strategy) << ", such as mesh=2x4";
+  if (!isGiven)
+    (strategy == Strategy::NoShard ? sizes.replicate : sizes.shard) = ranks;
+  sizes.replicate = std::max<int64_t>(sizes.replicate, 1);
+  sizes.shard = std::max<int64_t>(sizes.shard, 1);
+  if (isGiven && ranks != 1 && sizes.replicate * sizes.shard != ranks)
+    return first.emitError("expected a mesh of ")
+           << ranks << " ranks, got " << spellOption(mesh);
+  OpBuilder builder(first);
+  auto axis = [&](StringRef name, int64_t size) {
+    return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
+  };
+  auto op =
+      MeshOp::create(builder, first.getLoc(), "mesh",
+                     builder.getArrayAttr({axis("replicate", sizes.replicate),
+                                           axis("shard", sizes.shard)}));
+  SymbolTable(getOperation())
+      .insert(op, Block::iterator(first)); // which may rename it
+  return op;
+}
+
+/// What the rules say of a unit, and the options of whatever they do not.
+UnitDecision ShardPass::decide(func::FuncOp first, MeshOp meshOp,
+                               StringRef unit, ArrayRef<llvm::Regex> regexes,
+                               MutableArrayRef<bool> matched) {
+  Strategy chosen = strategy;
+  std::optional<bool> reshard;
+  ElementType storage = storageDtype, reduce = reduceDtype;
+  StringRef path = unit;
+  path.consume_front("m.");
+  for (auto [index, regex] : llvm::enumerate(regexes)) {
+    if (!regex.match(path))
+      continue;
+    const UnitRule &rule = this->unit.getValue().rules[index];
+    matched[index] = true;
+    chosen = rule.strategy.value_or(chosen);
+    if (rule.reshard)
+      reshard = rule.reshard;
+    if (rule.storage != ElementType::Unchanged)
+      storage = rule.storage;
+    if (rule.reduce != ElementType::Unchanged)
+      reduce = rule.reduce;
+  }
+
+  UnitDecision decision;
+  bool isSharded = false;
+  for (auto axis : meshOp.getAxes().getAsRange<AxisAttr>()) {
+    // Which of the two an axis of one rank is makes no difference.
+    StringRef name = axis.getName().getValue();
+    bool isShard = axis.getSize() == 1 || isHybrid(chosen)
+                       ? name == "shard"
+                       : chosen != Strategy::NoShard;
+    (isShard ? decision.shardAxes : decision.replicateAxes).push_back(name);
+    isSharded |= isShard && axis.getSize() > 1;
+  }
+  // The backward starts where the forward ends, with the root: freeing it in
+  // between would only mean to gather it at once again.
+  decision.reshard =
+      isSharded && reshard.value_or(reshards(chosen) && !isRoot(unit));
+  decision.storage = getType(storage);
+  decision.reduce = getType(reduce);
+  return decision;
+}
+
+FailureOr<SmallVector<UnitDecision>>
+ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
+  ArrayRef<UnitRule> rules = unit.getValue().rules;
+  std::vector<llvm::Regex> regexes;
+  for (const UnitRule &rule : rules) {
+    auto regex = getPathRegex(rule.regex, [&] { return first.emitError(); });
+    if (failed(regex))
+      return failure();
+    regexes.push_back(std::move(*regex));
+  }
+  SmallVector<bool> matched(rules.size());
+  SmallVector<UnitDecision> decisions;
+  for (const ShardUnits::Unit &unit : units.units)
+    decisions.push_back(decide(first, mesh, unit.name, regexes, matched));
+  for (auto [rule, isMatched] : llvm::zip_equal(rules, matched)) {
+    if (isMatched)
+      continue;
+    std::vector<std::string> names;
+    for (const ShardUnits::Unit &unit : units.units)
+      names.push_back(unit.name.str());
+    InFlightDiagnostic diagnostic = first.emitError("expected '")
+                                    << rule.regex
+                                    << "' to match the name of a unit";
+    listFound(diagnostic, std::move(names));
+    return diagnostic;
+  }
+  return decisions;
+}
+
+LogicalResult ShardPass::shard() {
+  ModuleOp module = getOperation();
+  auto programs = getPrograms(module);
+  if (failed(programs))
+    return failure();
+  func::FuncOp first = programs->front();
+  ShardUnits units;
+  for (func::FuncOp program : *programs)
+    if (failed(checkLevel(program, Level::ATen)) ||
+        failed(checkSizes(program)) || failed(units.add(program)))
+      return failure();
+  const MeshSizes &sizes = mesh;
+  int64_t shards = sizes.shard;
+  if (!isHybrid(strategy))
+    shards = std::max({int64_t(ranks), sizes.replicate, sizes.shard});
+  if (strategy != Strategy::NoShard && shards == 1) {
+    first->emitWarning("one rank has nothing to shard: using 'no_shard'");
+    strategy = Strategy::NoShard;
+  }
+  FailureOr<MeshOp> meshOp = createMesh(first);
+  if (failed(meshOp))
+    return failure();
+  auto decisions = decide(first, *meshOp, units);
+  if (failed(decisions) || failed(units.create(first, *meshOp, *decisions)))
+    return failure();
+  for (func::FuncOp program : *programs)
+    if (failed(Sharder(program, units, *meshOp, keepOutput).run()))
+      return failure();
+  return success();
+}
 
 } // namespace fsdp

@@ -112,25 +112,23 @@ FailureOr<LayoutAttr> ShardUnits::getLayout(func::FuncOp first,
 }
 
 LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
-                                 ArrayRef<StringRef> shardAxes,
-                                 ArrayRef<StringRef> replicateAxes,
-                                 Type storage, Type reduce) {
+                                 ArrayRef<UnitDecision> decisions) {
   if (parameters.empty())
     return first.emitError("expected at least one parameter to shard");
   OpBuilder builder(first);
   SymbolTable symbols(first->getParentOfType<ModuleOp>());
-  ArrayAttr shard = builder.getStrArrayAttr(shardAxes),
-            replicate = builder.getStrArrayAttr(replicateAxes);
-  int64_t shards = mesh.getGroupSize(shard);
-  for (Unit &unit : units) {
+  for (auto [unit, decision] : llvm::zip_equal(units, decisions)) {
+    ArrayAttr shard = builder.getStrArrayAttr(decision.shardAxes),
+              replicate = builder.getStrArrayAttr(decision.replicateAxes);
+    int64_t shards = mesh.getGroupSize(shard);
     FailureOr<LayoutAttr> layout = getLayout(first, unit, shards);
     if (failed(layout))
       return failure();
     Type element = parameters[unit.parameters.front()].type.getElementType();
     unit.op = UnitOp::create(
         builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
-        storage ? storage : element, reduce ? reduce : element, *layout,
-        /*reshard_after_forward=*/false);
+        decision.storage ? decision.storage : element,
+        decision.reduce ? decision.reduce : element, *layout, decision.reshard);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())

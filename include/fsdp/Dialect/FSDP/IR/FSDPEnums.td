@@ -31,7 +31,8 @@ def FSDP_ReductionRole : I32Enum<"ReductionRole", "what is summed over a mesh", 
 
 def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
     I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
-    I32EnumCase<"NoShard", 2, "no_shard">]> {
+    I32EnumCase<"NoShard", 2, "no_shard">, I32EnumCase<"HybridShard", 3, "hybrid_shard">,
+    I32EnumCase<"HybridShardZero2", 4, "hybrid_shard_zero2">]> {
   let cppNamespace = "::fsdp";
 }
 

@@ -60,8 +60,8 @@ def FSDP_MeshOp : FSDP_Op<"mesh", [Symbol]> {
     Example:
 
     ```mlir
-    fsdp.mesh @mesh ["replica" = 1, "shard" = 4]
-    fsdp.mesh @mesh ["replica" = 1, "shard" = 2, "local" = 2]
+    fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
+    fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
     ```
 
     **Constraints**:
@@ -95,7 +95,7 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     Example:
 
     ```mlir
-    fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replica"]
+    fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replicate"]
       storage f32 reduce f32
       layout <["h.0.w" : 3x5 at 0, "h.0.b" : 7 at 16], numel = 24, padded = 24>
       {reshard_after_forward}
@@ -162,7 +162,7 @@ def FSDP_UnshardOp : FSDP_PureCollectiveOp<"unshard", "AllGather"> {
       axes than these, of the result's type, split into as many as there are ranks.
     * C3: the result has as many elements, of any float type: the compute type.
     * C4: the axes are distinct axes over which the unit is sharded; there is at
-      least one.
+      least one, unless the unit is sharded over none.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, StrArrayAttr:$axes,
                        FSDP_ShardType:$shard);
@@ -312,9 +312,9 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
     Example:
 
     ```mlir
-    %shard = fsdp.all_reduce @h.0 over ["replica"] divide <pre = 2, post = 1> via f32 %flat
+    %shard = fsdp.all_reduce @h.0 over ["replicate"] divide <pre = 2, post = 1> via f32 %flat
         : tensor<24xbf16> -> !fsdp.shard<24xf32, 1>
-    %mean = fsdp.all_reduce on @mesh for loss over ["replica", "shard"] divide <pre = 1, post = 4> via f32 %loss
+    %mean = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %loss
         : tensor<f32> -> tensor<f32>
     ```
 

@@ -14,6 +14,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fsdp/Dialect/FSDP/Transforms/OptionEnums.h.inc"
 
@@ -33,6 +34,25 @@ struct ByteSize {
 /// keeps all), or the ranks of a group that keeps the unit between them.
 struct ReshardAfterForward {
   std::optional<int64_t> group;
+};
+
+/// Ranks as rows of replicas and columns of shards. 0: it is not said.
+struct MeshSizes {
+  int64_t replicate = 0, shard = 0;
+};
+
+/// What is decided for the units of which `regex` matches the whole name.
+struct UnitRule {
+  std::string regex;
+  std::optional<Strategy> strategy;
+  std::optional<bool> reshard;
+  ElementType storage = ElementType::Unchanged;
+  ElementType reduce = ElementType::Unchanged;
+};
+
+/// A later rule wins over an earlier one.
+struct UnitRules {
+  std::vector<UnitRule> rules;
 };
 
 /// What the backward computes again: nothing, the modules of which `scope`
@@ -66,6 +86,9 @@ std::string readOption(llvm::StringRef text, bool &value);
 std::string readOption(llvm::StringRef text, std::string &value);
 std::string readOption(llvm::StringRef text, ByteSize &value);
 std::string readOption(llvm::StringRef text, ReshardAfterForward &value);
+std::string readOption(llvm::StringRef text, MeshSizes &value);
+/// `file:PATH`: the rules that are in the file, which is read.
+std::string readOption(llvm::StringRef text, UnitRules &value);
 std::string readOption(llvm::StringRef text, Remat &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
 std::string readOption(llvm::StringRef text, GatherLimit &value);
@@ -92,6 +115,8 @@ std::string spellOption(int64_t value);
 std::string spellOption(const std::string &value);
 std::string spellOption(const ByteSize &value);
 std::string spellOption(const ReshardAfterForward &value);
+std::string spellOption(const MeshSizes &value);
+std::string spellOption(const UnitRules &value);
 std::string spellOption(const Remat &value);
 std::string spellOption(const Bucket &value);
 std::string spellOption(const GatherLimit &value);
@@ -131,6 +156,8 @@ FSDP_OPTION_TYPE(fsdp::BackwardPrefetch);
 FSDP_OPTION_TYPE(fsdp::ReduceWait);
 FSDP_OPTION_TYPE(fsdp::ByteSize);
 FSDP_OPTION_TYPE(fsdp::ReshardAfterForward);
+FSDP_OPTION_TYPE(fsdp::MeshSizes);
+FSDP_OPTION_TYPE(fsdp::UnitRules);
 FSDP_OPTION_TYPE(fsdp::Remat);
 FSDP_OPTION_TYPE(fsdp::Bucket);
 FSDP_OPTION_TYPE(fsdp::GatherLimit);

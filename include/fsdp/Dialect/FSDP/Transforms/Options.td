@@ -59,14 +59,22 @@ class PipelineOption<string cppName, string argument, string type, string defaul
 
 def Ranks : PipelineOption<"ranks", "ranks", "int64_t", "1",
     "The world size: how many ranks share the step.", "N", 1>;
+def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::MeshSizes{}",
+    "The ranks as a mesh of two axes: groups of S ranks share a copy of the parameters, R copies "
+    "agree on the gradients. By default one group of all ranks.", "RxS|replicate=R,shard=S">;
 def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
-    "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1.",
-    "full_shard|shard_grad_op|no_shard">;
+    "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1. With a mesh of "
+    "several copies, hybrid_shard is the default.",
+    "full_shard|shard_grad_op|no_shard|hybrid_shard|hybrid_shard_zero2">;
 def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-after-forward",
     "::fsdp::ReshardAfterForward", "::fsdp::ReshardAfterForward{}",
     "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
     "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again. "
     "Instead of strategy.", "true|false|N">;
+def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::UnitRules{}",
+    "What is decided otherwise for the units of which REGEX matches the name; the last rule that "
+    "says something counts. Rules are separated by semicolons, or the lines of a file.",
+    "REGEX: [strategy=NAME] [reshard=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
 def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
     "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
 def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",

@@ -309,16 +309,18 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     What is computed from parameters alone (views, casts) is computed anew in each
     phase, so that nothing of a gathered unit lives from one phase to the next.
 
-    The strategy is a choice of mesh, reduction and reshard policy: `full_shard`
-    is that of `--fsdp-reshard-policy`, `shard_grad_op` that of
-    `false`; with `no_shard`, each rank has the whole unit.
+    The strategy of a unit is a choice of axes and of a reshard policy: `full_shard`
+    shards it over all ranks and gathers it again for the backward, `shard_grad_op`
+    keeps it gathered; `hybrid_shard` and `hybrid_shard_zero2` do the same within
+    the groups of a mesh, and sum over its copies what was reduced in a group, in
+    the reduce type; with `no_shard`, each rank has the whole unit.
 
     Before: the aten level, every size known. After: the logical level; a private
     copy of the step, `@step.source`, is kept for `--fsdp-verify-equivalence`.
     Remark `unit` for each unit, `dropped` for each output that is not kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [Ranks, StrategyOption, StorageDtype, ReduceDtype, KeepOutput];
+  let options = [Ranks, MeshOption, StrategyOption, UnitOption, StorageDtype, ReduceDtype, KeepOutput];
 }
 
 def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {

@@ -18,7 +18,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   }];
   let constructor = "nullptr"; // a pipeline, registered in InitAllPasses.h
   let options = [
-    Ranks, StrategyOption, ReshardAfterForwardOption, Wrap, DeviceOption, StorageDtype, ReduceDtype,
+    Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, DeviceOption, StorageDtype, ReduceDtype,
     KeepOutput, RematOption, OptimizerOption, Momentum, BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];

@@ -16,6 +16,15 @@
 
 namespace fsdp {
 
+/// What is decided about a unit: the axes of the mesh over which it is sharded
+/// and replicated, whether it is freed after the forward, and element types;
+/// null ones are those of the parameters.
+struct UnitDecision {
+  llvm::SmallVector<llvm::StringRef> shardAxes, replicateAxes;
+  bool reshard = false;
+  mlir::Type storage, reduce;
+};
+
 /// The units of the programs of a module of the aten level.
 class ShardUnits {
 public:
@@ -38,12 +47,10 @@ public:
   /// have the same sizes and strides.
   mlir::LogicalResult add(mlir::func::FuncOp program);
 
-  /// Makes the symbols, in front of `first`, sharded and replicated over these
-  /// axes of the mesh. Null types are those of the parameters.
+  /// Makes the symbols, in front of `first`, each as it is decided: one
+  /// decision for each unit.
   mlir::LogicalResult create(mlir::func::FuncOp first, MeshOp mesh,
-                             llvm::ArrayRef<llvm::StringRef> shardAxes,
-                             llvm::ArrayRef<llvm::StringRef> replicateAxes,
-                             mlir::Type storage, mlir::Type reduce);
+                             llvm::ArrayRef<UnitDecision> decisions);
 
   /// The index of the parameter; nothing if there is none of that name.
   std::optional<unsigned> find(llvm::StringRef name) const;
