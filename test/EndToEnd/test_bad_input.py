@@ -35,7 +35,7 @@ USAGE = {
         "fsdp-plan: error: expected repetitions in a regular expression that multiply to at most 1000, "
         "found '(((a{255}){255}){255}){255}'",
     "--ranks 2 --strategy zero9":
-        "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard; found 'zero9'",
+        "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; found 'zero9'",
     "--ranks 2 --backward-prefetch early":
         "fsdp-plan: error: --backward-prefetch: expected one of backward_pre, backward_post, none; found 'early'",
     "--ranks 2 --forward-prefetch -1":

@@ -79,6 +79,7 @@ def test_replicas_must_be_summed(tmp_path):
 
 
 # Whatever the mesh and the strategy, and where units differ: loss and gradients of four ranks with a batch each.
+@pytest.mark.covers("HYBRID_SHARD", "HYBRID_SHARDING_STRATEGIES", "HybridShardProcessGroupType")
 @pytest.mark.parametrize("options", [
     ["--mesh", "2x2"],
     ["--mesh", "2x2", "--strategy", "hybrid_shard_zero2"],
