@@ -5,7 +5,9 @@ run always and all of them with --all-pairs. `oracle/train.py` trains with PyTor
 """
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,9 +42,17 @@ def pytorch(once, request):
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "cases.json").write_text(json.dumps(chosen))
-        command = [sys.executable, ORACLE / "train.py", folder / "cases.json", folder]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120 + 20 * len(chosen))
-        assert result.returncode == 0, result.stderr[-5000:]
+        with open(folder / "log", "w+") as log:
+            command = [sys.executable, ORACLE / "train.py", folder / "cases.json", folder]
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                code = process.wait(120 + 20 * len(chosen))
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # the ranks, too
+                    process.wait()
+            log.seek(0)
+            assert code == 0, log.read()[-5000:]
 
     return once(f"pytorch-{digest(chosen)}", make)
 
