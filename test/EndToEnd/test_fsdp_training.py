@@ -73,16 +73,16 @@ def archives(once):
 
 
 def plan_options(case: dict) -> list[str]:
-    blocks, parts, schedule = models.BLOCKS[case["model"]], models.PARTS[case["model"]], case["schedule"]
+    schedule = case["schedule"]
     options = ["--reshard-after-forward", case["sharding"].split()[1]] if cases.is_fsdp2(case) else ["--strategy", case["sharding"]]
-    options += ["--wrap", {"blocks": "auto", "parts": f"scope:{blocks}{parts}", "size": "size:5000"}[case["wrap"]]]
+    options += ["--wrap", {"blocks": "auto", "parts": f"scope:{models.units(case)}", "size": "size:5000"}[case["wrap"]]]
     options += {"backward_post": ["--backward-prefetch", "backward_post"], "no_prefetch": ["--backward-prefetch", "none"],
                 "forward_prefetch": ["--forward-prefetch", "1"], "no_limit": ["--limit-all-gathers", "0"], "backward_pre": [],
                 }.get(schedule, ["--schedule", schedule])
     if schedule not in cases.PRESETS:
         options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
     if case["remat"] == "blocks":
-        options += ["--remat", f"scope:{blocks}"]
+        options += ["--remat", f"scope:{models.BLOCKS[case['model']]}"]
     if case["reduce_dtype"] == "bf16":
         options += ["--reduce-dtype", "bf16"]
     return options + {"adamw": [], "sgd": ["--optimizer", "sgd"], "momentum": ["--optimizer", "sgd", "--momentum"]}[case["optimizer"]]

@@ -15,9 +15,21 @@ COMMON = {"vocab_size": VOCABULARY, "use_cache": False, "bos_token_id": None, "e
 # Regular expressions on the names of modules: repeated blocks, and what they consist of.
 BLOCKS = {"gpt2": r"m\.transformer\.h\.\d+", "llama": r"m\.model\.layers\.\d+", "bert": r"m\.bert\.encoder\.layer\.\d+"}
 PARTS = {"gpt2": r"\.(attn|mlp)", "llama": r"\.(self_attn|mlp)", "bert": r"\.(attention|output)"}
+FROZEN_PARTS = {"gpt2": r"\.attn", "llama": r"\.self_attn", "bert": r"\.attention"}
 # Parameters whose true gradient is zero: a softmax does not see what is added to all keys. AdamW scales the
 # rounding errors in their stead up to the learning rate, so that they are compared by gradient.
 ZERO_GRADIENT = {"gpt2": r"attn\.c_attn\.bias", "llama": r"(?!)", "bert": r"self\.key\.bias"}
+
+
+class Scale(nn.Module):
+    """One parameter of three elements: with four ranks, one of them has none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight.mean()
 
 
 class Loss(nn.Module):
@@ -25,11 +37,17 @@ class Loss(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.m = model
+        self.m, self.scale = model, Scale()
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        logits = self.m(input_ids=input_ids).logits.float()
+        logits = self.scale(self.m(input_ids=input_ids).logits.float())
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def units(case: Case) -> str:
+    """A regular expression on the names of the modules that are wrapped, beside the root."""
+    blocks = BLOCKS[case["model"]]
+    return f"{blocks}{PARTS[case['model']]}|scale" if case["wrap"] == "parts" else blocks
 
 
 def build(case: Case) -> nn.Module:
@@ -56,7 +74,7 @@ def build(case: Case) -> nn.Module:
     module = Loss(model).train()
     for path, part in module.named_modules():
         is_first = re.fullmatch(BLOCKS[case["model"]].replace(r"\d+", "0"), path)
-        is_part = re.fullmatch(BLOCKS[case["model"]] + PARTS[case["model"]], path) and "mlp" not in path and "output" not in path
+        is_part = re.fullmatch(BLOCKS[case["model"]] + FROZEN_PARTS[case["model"]], path)
         if {"none": False, "unit": is_first, "part": is_part}[case["frozen"]]:
             part.requires_grad_(False)
     return module

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from cases import Case, is_fsdp2
-from models import BLOCKS, PARTS, batches, build
+from models import BLOCKS, batches, build, units
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
@@ -50,10 +50,9 @@ def checkpoint(module: nn.Module, pattern: str) -> None:
 
 def shard(case: Case, module: nn.Module) -> nn.Module:
     """The module as FSDP1 or FSDP2 shards it."""
-    blocks = BLOCKS[case["model"]]
-    parts = [part for _, part in matching(module, blocks + (PARTS[case["model"]] if case["wrap"] == "parts" else ""))]
+    parts = [part for _, part in matching(module, units(case))]
     if case["remat"] == "blocks":
-        checkpoint(module, blocks)
+        checkpoint(module, BLOCKS[case["model"]])
     reduce_dtype = torch.bfloat16 if case["reduce_dtype"] == "bf16" else None
     schedule = case["schedule"]
     if is_fsdp2(case):
@@ -67,12 +66,12 @@ def shard(case: Case, module: nn.Module) -> nn.Module:
             for part, following in zip(parts, parts[1:]):
                 part.set_modules_to_forward_prefetch([following])
         return fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    units = set(parts)
+    chosen = set(parts)
     by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
     return FSDP(
         module,
         sharding_strategy=ShardingStrategy[case["sharding"].upper()],
-        auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(lambda part: part in units),
+        auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(lambda part: part in chosen),
         mixed_precision=MixedPrecision(reduce_dtype=reduce_dtype),
         backward_prefetch={"backward_post": BackwardPrefetch.BACKWARD_POST, "no_prefetch": None}.get(schedule, BackwardPrefetch.BACKWARD_PRE),
         forward_prefetch=schedule == "forward_prefetch",
