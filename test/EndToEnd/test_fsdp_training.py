@@ -74,7 +74,12 @@ def archives(once):
 
 def plan_options(case: dict) -> list[str]:
     schedule = case["schedule"]
-    options = ["--reshard-after-forward", case["sharding"].split()[1]] if cases.is_fsdp2(case) else ["--strategy", case["sharding"]]
+    options = ["--mesh", "2x2"] if cases.has_mesh(case) else ["--ranks", str(case["world"])]
+    options += ["--reshard-after-forward", case["sharding"].split()[1]] if cases.is_fsdp2(case) else ["--strategy", case["sharding"]]
+    keeps = case["sharding"] in ("shard_grad_op", "hybrid_shard_zero2", "reshard false")
+    own = [f"reshard={str(keeps).lower()}"] if case["first_block"] == "reshard" else []
+    own += ["reduce=bf16"] if case["reduce_dtype"].endswith("block") else []
+    options += ["--unit", rf"{models.first_block(case)}(\..*)?: {' '.join(own)}"] if own else []
     options += ["--wrap", {"blocks": "auto", "parts": f"scope:{models.units(case)}", "size": "size:5000"}[case["wrap"]]]
     options += {"backward_post": ["--backward-prefetch", "backward_post"], "no_prefetch": ["--backward-prefetch", "none"],
                 "forward_prefetch": ["--forward-prefetch", "1"], "no_limit": ["--limit-all-gathers", "0"], "backward_pre": [],
@@ -111,8 +116,8 @@ def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):
     error = pytorch / f"{case['name']}.error"
     assert not error.exists(), error.read_text()
     weights, plan = archives(case), tmp_path / "step.plan"
-    succeed("fsdp-plan", weights, "--ranks", case["world"], *plan_options(case), "-o", plan)
-    low = case["reduce_dtype"] == "bf16"  # then as torch.testing.assert_close
+    succeed("fsdp-plan", weights, *plan_options(case), "-o", plan)
+    low = cases.is_low(case)  # then as torch.testing.assert_close
     found, wrong = {}, {}
     for kind in "step", "training":
         reference = pytorch / f"{case['name']}.{kind}.safetensors"

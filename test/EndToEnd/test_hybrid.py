@@ -89,6 +89,7 @@ def test_replicas_must_be_summed(tmp_path):
     ["--mesh", "1x4", "--strategy", "hybrid_shard"],
     ["--mesh", "2x2", "--reshard-after-forward", "false"],
     ["--ranks", "4", "--unit", "root: strategy=no_shard; transformer.h.0: reshard=false"],
+    ["--ranks", "4", "--unit", r"m\.transformer\.h\.0: strategy=no_shard"],
     ["--mesh", "2x2", "--unit", r"transformer\.h\.\d: strategy=full_shard", "--schedule", "fsdp2"],
 ], ids=" ".join)
 def test_options_agree_with_pytorch(options, tmp_path):

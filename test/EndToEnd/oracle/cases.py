@@ -17,13 +17,15 @@ Case = dict[str, Any]
 FEATURES: dict[str, list[Any]] = {
     "model": ["gpt2", "llama", "bert"],
     "world": [2, 4],
-    "sharding": ["full_shard", "shard_grad_op", "no_shard", "reshard true", "reshard false", "reshard 2"],
+    "sharding": ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2",
+                 "reshard true", "reshard false", "reshard 2", "reshard true 2x2"],
+    "first_block": ["as the rest", "reshard"],
     "wrap": ["blocks", "parts", "size"],
     "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list"],
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
     "reduce_wait": ["use", "backward", "next"],
     "remat": ["none", "blocks"],
-    "reduce_dtype": ["f32", "bf16"],
+    "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "optimizer": ["adamw", "sgd", "momentum"],
     "frozen": ["none", "unit", "part"],
     "tied": [True, False],
@@ -36,11 +38,24 @@ def is_fsdp2(case: Case) -> bool:
     return case["sharding"].startswith("reshard")
 
 
+def has_mesh(case: Case) -> bool:
+    """Whether it is sharded in groups of two and replicated in groups of two."""
+    return case["sharding"].startswith("hybrid") or case["sharding"].endswith("2x2")
+
+
+def is_low(case: Case) -> bool:
+    """Whether some reductions are in bf16."""
+    return case["reduce_dtype"] != "f32"
+
+
 def is_possible(case: Case) -> bool:
     """Whether no two of the values exclude each other; a feature may be missing."""
-    sharding, schedule = case.get("sharding", ""), case.get("schedule")
+    sharding, schedule, first_differs = case.get("sharding", ""), case.get("schedule"), case.get("first_block") == "reshard"
     return not (
-        (sharding == "reshard 2" and case.get("world") == 2)
+        (case.get("world") == 2 and sharding and (sharding == "reshard 2" or has_mesh(case)))
+        # By size, it is not known what is a unit. There is nothing to reshard, or the number is of all units.
+        or ((first_differs or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
+        or (first_differs and sharding in ("no_shard", "reshard 2"))
         # A preset decides these itself.
         or (schedule in PRESETS and (case.get("bucket", "none") != "none" or case.get("reduce_wait", "use") != "use"))
         # FSDP2 has one backward prefetch, and no policy by size.
@@ -82,7 +97,8 @@ def table(rows: int) -> list[Case]:
             for name in random_numbers.sample(list(FEATURES), len(FEATURES)):
                 values = [v for v in FEATURES[name] if name not in case and complete(case | {name: v})]
                 if values:
-                    case[name] = max(values, key=lambda v: (sum(p in todo for p in pairs(case | {name: v})), random_numbers.random()))
+                    gains = [sum(pair in todo for pair in pairs(case | {name: value})) for value in values]
+                    case[name] = values[gains.index(max(gains))]  # the usual one, if that is as good
             candidates.append(case)
         best = max(candidates, key=lambda case: sum(pair in todo for pair in pairs(case)))
         result.append({name: best[name] for name in FEATURES})

@@ -50,6 +50,11 @@ def units(case: Case) -> str:
     return f"{blocks}{PARTS[case['model']]}|scale" if case["wrap"] == "parts" else blocks
 
 
+def first_block(case: Case) -> str:
+    """A regular expression that the names of units in the first block begin with."""
+    return BLOCKS[case["model"]].replace(r"\d+", "0")
+
+
 def build(case: Case) -> nn.Module:
     """The module in train mode, the same at every call."""
     tied = {"tie_word_embeddings": case["tied"]}
@@ -73,7 +78,7 @@ def build(case: Case) -> nn.Module:
         model = BertForMaskedLM(config)
     module = Loss(model).train()
     for path, part in module.named_modules():
-        is_first = re.fullmatch(BLOCKS[case["model"]].replace(r"\d+", "0"), path)
+        is_first = re.fullmatch(first_block(case), path)
         is_part = re.fullmatch(BLOCKS[case["model"]] + FROZEN_PARTS[case["model"]], path)
         if {"none": False, "unit": is_first, "part": is_part}[case["frozen"]]:
             part.requires_grad_(False)

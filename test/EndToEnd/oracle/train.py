@@ -15,15 +15,16 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import Case, is_fsdp2
-from models import BLOCKS, batches, build, units
+from cases import Case, has_mesh, is_fsdp2, is_low
+from models import BLOCKS, batches, build, first_block, units
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import BackwardPrefetch, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy
@@ -32,8 +33,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 STEPS = 20
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
-# By dtype of the reduction: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
-EPS = {"f32": 1e-8, "bf16": 1e-3}
+# By whether a reduction is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
+EPS = {False: 1e-8, True: 1e-3}
+STRATEGIES = {name: ("_" if name.endswith("zero2") else "") + name.upper()
+              for name in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")}
+PAIRS = [(ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP), (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)]
+OTHER = dict(PAIRS) | {b: a for a, b in PAIRS}  # the strategy that reshards otherwise
 MOMENTUM = {"sgd": 0.0, "momentum": 0.9}
 
 
@@ -50,35 +55,53 @@ def checkpoint(module: nn.Module, pattern: str) -> None:
 
 def shard(case: Case, module: nn.Module) -> nn.Module:
     """The module as FSDP1 or FSDP2 shards it."""
-    parts = [part for _, part in matching(module, units(case))]
+    parts = dict(matching(module, units(case)))
+    first = {part for path, part in parts.items() if re.match(first_block(case), path)}
     if case["remat"] == "blocks":
         checkpoint(module, BLOCKS[case["model"]])
-    reduce_dtype = torch.bfloat16 if case["reduce_dtype"] == "bf16" else None
-    schedule = case["schedule"]
-    if is_fsdp2(case):
-        value = case["sharding"].split()[1]
-        reshard = {"true": True, "false": False}.get(value) if value in ("true", "false") else int(value)
-        mesh = init_device_mesh("cpu", (case["world"],))
-        policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
-        for part in parts:
-            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-        if schedule == "forward_prefetch":
-            for part, following in zip(parts, parts[1:]):
-                part.set_modules_to_forward_prefetch([following])
-        return fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    mesh = init_device_mesh("cpu", (2, 2) if has_mesh(case) else (case["world"],), mesh_dim_names=("replicate", "shard")[-1 - has_mesh(case):])
+    return (shard_2 if is_fsdp2(case) else shard_1)(case, module, list(parts.values()), first, mesh)
+
+
+def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn.Module], mesh: DeviceMesh) -> nn.Module:
+    schedule, strategy = case["schedule"], ShardingStrategy[STRATEGIES[case["sharding"]]]
     chosen = set(parts)
+
+    def policy(part: nn.Module) -> bool | dict[str, Any]:
+        if part not in first:
+            return part in chosen
+        own: dict[str, Any] = {"sharding_strategy": OTHER[strategy]} if case["first_block"] == "reshard" else {}
+        return own | ({"mixed_precision": MixedPrecision(reduce_dtype=torch.bfloat16)} if case["reduce_dtype"].endswith("block") else {}) or True
+
     by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
     return FSDP(
         module,
-        sharding_strategy=ShardingStrategy[case["sharding"].upper()],
-        auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(lambda part: part in chosen),
-        mixed_precision=MixedPrecision(reduce_dtype=reduce_dtype),
+        device_mesh=mesh,
+        sharding_strategy=strategy,
+        auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(policy),
+        mixed_precision=MixedPrecision(reduce_dtype=torch.bfloat16 if case["reduce_dtype"] == "bf16" else None),
         backward_prefetch={"backward_post": BackwardPrefetch.BACKWARD_POST, "no_prefetch": None}.get(schedule, BackwardPrefetch.BACKWARD_PRE),
         forward_prefetch=schedule == "forward_prefetch",
         limit_all_gathers=schedule != "no_limit",
         use_orig_params=True,
         device_id=torch.device("cpu"),
     )
+
+
+def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn.Module], mesh: DeviceMesh) -> nn.Module:
+    reshard = {"true": True, "false": False, "2": 2}[case["sharding"].split()[1]]
+
+    def arguments(part: nn.Module) -> dict[str, Any]:
+        low = case["reduce_dtype"] == "bf16" or (part in first and is_low(case))
+        return {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if low else None),
+                "reshard_after_forward": not reshard if part in first and case["first_block"] == "reshard" else reshard}
+
+    for part in parts:
+        fully_shard(part, **arguments(part))
+    if case["schedule"] == "forward_prefetch":
+        for part, following in zip(parts, parts[1:]):
+            part.set_modules_to_forward_prefetch([following])
+    return fully_shard(module, **arguments(module))
 
 
 def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tensor]:
@@ -103,7 +126,7 @@ def train(case: Case, folder: Path) -> None:
     module = shard(case, build(case))
     parameters = [p for p in module.parameters() if p.requires_grad]
     if case["optimizer"] == "adamw":
-        hyper = HYPER | BETAS | {"eps": EPS[case["reduce_dtype"]]}
+        hyper = HYPER | BETAS | {"eps": EPS[is_low(case)]}
         optimizer = torch.optim.AdamW(parameters, betas=tuple(BETAS.values()), eps=hyper["eps"], **HYPER)
     else:
         hyper = HYPER | {"lr": 0.03, "momentum": MOMENTUM[case["optimizer"]]}

@@ -580,10 +580,8 @@ UnitDecision ShardPass::decide(func::FuncOp first, MeshOp meshOp,
   Strategy chosen = strategy;
   std::optional<bool> reshard;
   ElementType storage = storageDtype, reduce = reduceDtype;
-  StringRef path = unit;
-  path.consume_front("m.");
   for (auto [index, regex] : llvm::enumerate(regexes)) {
-    if (!regex.match(path))
+    if (!regex.match(unit))
       continue;
     const UnitRule &rule = this->unit.getValue().rules[index];
     matched[index] = true;
