@@ -1,6 +1,7 @@
 """Memory is what was planned, and what else the process takes has a name."""
 
 import json
+import re
 
 import pytest
 from conftest import FIXTURES, succeed
@@ -37,3 +38,20 @@ def test_growth_is_itemised(summary):
     _, found = summary
     named = sum(found[f"{name}_bytes"] for name in ("planned", "scratch", "heap", "file"))
     assert abs(named - found["resident_bytes"]) <= 0.05 * found["resident_bytes"], found
+
+
+# PyTorch holds, in units of a rank's shard of the parameters: 1 at first, 3 when SGD with momentum has made its step, 2 as soon
+# as gradients are None. A plan has the momentum from the first step on, and gradients only within one.
+@pytest.mark.covers("Performance", "_reset_flat_param_grad_info_if_needed")
+@pytest.mark.parametrize("strategy, ranks", [("full_shard", 2), ("shard_grad_op", 2), ("no_shard", 1)])
+def test_state_is_that_of_pytorch(strategy, ranks, tmp_path):
+    plan, report = tmp_path / "p.plan", tmp_path / "r.json"
+    succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--strategy", strategy, "--optimizer", "sgd", "--momentum",
+            "--reduce-wait", "backward", "-o", plan, "--report", report)
+    text = succeed("fsdp-translate", "--import-plan", plan).stdout
+    shard = 4 * sum(int(padded) for padded in re.findall(r"plan\.unit .* padded = (\d+)>", text)) // ranks
+    held = {row["what"]: row["bytes"] for row in json.loads(report.read_text())["memory"]["persistent"]}
+    assert held["parameter shards"] == held["optimizer state"] == shard
+    assert not any("gradient" in what for what in held)
+    sizes = {value: 4 * int(size) for value, size in re.findall(r"(%\d+) = plan\.buffer gradient .*: tensor<(\d+)xf32>", text)}
+    assert sum(sizes[target] for target in re.findall(r"plan\.(?:reduce_scatter|all_reduce) .* to (%\d+) of", text)) == shard
