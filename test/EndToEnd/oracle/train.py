@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import multiprocessing
+import os
 import re
 import sys
 import traceback
@@ -165,8 +166,9 @@ def train_all(cases: list[Case], folder: Path, seconds: float) -> None:
 
 
 def launch(world: int, cases: list[Case], folder: Path, seconds: float) -> None:
-    """torchrun, forked: its processes share what is imported here."""
-    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=world, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+    """torchrun, forked: its processes share what is imported here, and talk over the loopback interface."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=world, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
                           run_id=f"world-{world}", max_restarts=0, start_method="fork")
     elastic_launch(config, train_all)(cases, folder, seconds)
 
