@@ -108,7 +108,7 @@ def largest(reference: Path) -> dict[str, float]:
 
 @pytest.mark.covers(
     "FullyShardedDataParallel", "fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "DDP", "BackwardPrefetch", "Gradients",
-    "reduce_dtype", "AC", "CustomPolicy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
+    "reduce_dtype", "AC", "CustomPolicy", "_or_policy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
     "parameters without gradient", "reshard_after_forward=True", "reshard_after_forward=N", "set_modules_to_forward_prefetch",
     "torch.distributed")
 @pytest.mark.filterwarnings("ignore::fsdp_mlir.CaptureWarning")  # BERT's bias that only a tie uses

@@ -34,6 +34,16 @@ def test_reshard_to_small_groups(graph, ranks, group, plans, references):
             "--tolerance", GRAPHS[graph])
 
 
+# Each module that has parameters of its own is a unit.
+@pytest.mark.covers("always_wrap_policy")
+def test_every_module_is_a_unit(tmp_path, references):
+    report = tmp_path / "r.json"
+    succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 3, "--wrap", "scope:.*", "-o", tmp_path / "p.plan", "--report", report)
+    names = {unit["name"] for unit in json.loads(report.read_text())["units"]}
+    assert {"m.transformer.h.0.attn.c_attn", "m.transformer.h.1.mlp.c_proj", "m.transformer.ln_f"} < names
+    succeed("fsdp-run", tmp_path / "p.plan", "--weights", FIXTURES / "gpt2.pt2", "--reference", references("gpt2", 3))
+
+
 # One flat parameter for both blocks: gathered together, reduced together.
 @pytest.mark.covers("fully_shard of a list of modules")
 @pytest.mark.parametrize("graph", ["gpt2", "frozen"])

@@ -4,7 +4,9 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -208,7 +210,6 @@ def test_the_patches_are_gone_after_a_rejection():
     assert x.grad == x.cos()
 
 
-@pytest.mark.covers("a policy that meets a wrapped module")
 def test_hooks_on_modules_and_parameters():
     model = Model()
     model.block.register_full_backward_hook(lambda module, grad_in, grad_out: None)
@@ -285,6 +286,22 @@ def test_nothing_to_train_and_wrong_arguments():
     wrapped = nn.Module()
     wrapped.net = nn.DataParallel(Model())
     assert rejection(wrapped) == "module `net` is wrapped in DataParallel; capture the plain module: sharding is the plan's"
+
+
+# Of both kinds, as a program for torchrun has them: on one rank here.
+@pytest.mark.covers("a policy that meets a wrapped module", "modules that are wrapped already")
+def test_modules_that_fsdp_has_wrapped(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        first, second = Model(), Model()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one rank has nothing to shard
+            first.block = FullyShardedDataParallel(first.block, device_id=torch.device("cpu"))
+        fully_shard(second.block, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+        for model, kind in (first, "FullyShardedDataParallel"), (second, "FSDPModule"):
+            assert rejection(model) == f"module `block` is wrapped in {kind}; capture the plain module: sharding is the plan's"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_warnings():
