@@ -2,7 +2,7 @@
 
 test/fixtures/fsdp_traces.json is what FSDP1 and FSDP2 did in the last of their recorded steps: AG(u) a gather is
 launched, wait(u) compute waits for it, F(u) and B(u) compute, free(u) its memory ends, part(u) but for a piece, RS(u) a
-reduction is launched.
+reduction over the shard axis is launched, AR(u) one over the replicate axis.
 A plan differs by nature in what `expected` leaves out, line by line.
 """
 
@@ -29,13 +29,15 @@ def short(unit):
 
 def schedule(graph, config):
     """(forward, backward): the events of the schedule that has this configuration's options."""
-    strategy = config.get("strategy", "FULL_SHARD" if config.get("reshard", None) is not False else "SHARD_GRAD_OP").lower()
+    usual = "HYBRID_SHARD" if "mesh" in config else "FULL_SHARD" if config.get("reshard", None) is not False else "SHARD_GRAD_OP"
+    strategy = config.get("strategy", usual).lower()
+    ranks = f"mesh={'x'.join(map(str, config['mesh']))}" if "mesh" in config else f"ranks={config['world']}"
     group = config.get("reshard")
     policy = [f"--fsdp-reshard-policy=reshard-after-forward={group}"] if type(group) is int else []
     backward = {"BACKWARD_PRE": "backward_pre", "BACKWARD_POST": "backward_post", None: "none"}[config.get("bwd", "BACKWARD_PRE")]
     ahead = int(config.get("fwd", config.get("explicit_fwd", False)))
     wrap = r"u\.\d+" if config["model"] == "chain" else r"transformer\.h\.\d+"
-    text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard=ranks={config['world']} strategy={strategy}",
+    text = succeed("fsdp-opt", graph, f"--fsdp-assign-units=wrap=scope:{wrap}", f"--fsdp-shard={ranks} strategy={strategy}",
                    *policy, "--fsdp-async", f"--fsdp-prefetch=backward-prefetch={backward} forward-prefetch={ahead}", "--fsdp-apply-schedule", "--fsdp-verify-scheduled",
                    "--fsdp-verify-futures").stdout
     events, unit = {"forward": [], "backward": []}, {}
@@ -61,9 +63,9 @@ def schedule(graph, config):
             add("part", operands[0])
         elif "async.reshard" in line:
             add("free", operands[0])
-        elif found := re.search(r"async\.(?:reduce_scatter|all_reduce) @\"?([^ \"]+)\"? over", line):
+        elif found := re.search(r"async\.(reduce_scatter|all_reduce) @\"?([^ \"]+)\"? over", line):
             phase = "backward"
-            add("RS", found[1])
+            add({"reduce_scatter": "RS", "all_reduce": "AR"}[found[1]], found[2])
         elif "fsdp.view" in line:  # what the root computes has two names, as in the traces
             unit[result] = "head" if ', "head.' in line else unit[operands[0]]
         elif read:
@@ -81,6 +83,8 @@ def expected(case, read):
     def keep(events, backward):
         gathered = set()
         for event in events.split():
+            if "<-" in event:
+                continue  # what a stream waits for is in the plan
             kind, unit = re.fullmatch(r"(\w+)(?:\((\w+)(?:,\w+)?\))?\*?", event).groups()
             if kind in ("sync", "noAG", "keep", "final"):
                 continue  # the CPU waits for nothing, and what is kept needs no event
@@ -89,7 +93,7 @@ def expected(case, read):
                 continue  # for what is gathered already
             if kind == "F" and unit == "root" and not case["config"]["args"].get("root_params", True):
                 continue  # the root computes nothing
-            if backward and kind != "RS" and unit not in read:
+            if backward and kind not in ("RS", "AR") and unit not in read:
                 continue  # what no gradient needs is not gathered, and the root (reshard = true) not again
             if kind == "free" and not ends_alike(case, unit):
                 continue
