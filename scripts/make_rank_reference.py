@@ -12,17 +12,19 @@ With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW (or 
   losses       [K] f32           the mean over ranks, before each update
   param.NAME                     every parameter after the last update; frozen ones as they were
 The file's metadata holds the hyper-parameters. The update is that of torch.optim.AdamW(fused=True). Buffers that a step
-changes are kept per rank.
+changes are kept per rank, and so is the generator of what draws random numbers: rank r's begins as after
+torch.manual_seed(SEED + r), or all of them as after torch.manual_seed(SEED); the metadata says which.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,7 +46,7 @@ class Rejected(Exception):
 
 
 def load(path: Path) -> ExportedProgram:
-    """A training graph from a .pt2 file. Raises Rejected if the file is none, or if its result is a matter of chance."""
+    """A training graph from a .pt2 file. Raises Rejected if the file is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -56,21 +58,22 @@ def load(path: Path) -> ExportedProgram:
         ) from error
     if not any(s.kind == OutputKind.LOSS_OUTPUT for s in program.graph_signature.output_specs):
         raise Rejected(f"{path}: the graph has no loss output; capture it with fsdp_mlir.capture")
-    for node in program.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags and _draws(node):
-            raise Rejected(f"{path}: `{node.name}` draws random numbers, so there is no one right result for it")
     return program
 
 
-def _draws(node: torch.fx.Node) -> bool:
-    """Attention operations are tagged as random, but draw only if their dropout probability is not 0."""
-    schema = node.target._schema
-    names = [a.name for a in schema.arguments]
-    if "dropout_p" not in names:
-        return True
-    place = names.index("dropout_p")
-    return bool(node.args[place] if len(node.args) > place else node.kwargs.get("dropout_p", 0))
+class Generators:
+    """The state of PyTorch's generator on each rank."""
+
+    def __init__(self, ranks: int, seed: str) -> None:
+        first, _, shared = seed.partition(":")
+        self.states = [torch.Generator().manual_seed(int(first) + (0 if shared else rank)).get_state() for rank in range(ranks)]
+
+    @contextlib.contextmanager
+    def of(self, rank: int) -> Iterator[None]:
+        """What draws random numbers meanwhile does so as on `rank`."""
+        torch.set_rng_state(self.states[rank])
+        yield
+        self.states[rank] = torch.get_rng_state()
 
 
 def examples(program: ExportedProgram) -> list[torch.Tensor]:
@@ -138,10 +141,19 @@ def stacked(rows: list[list[torch.Tensor]]) -> Tensors:
     return {f"in_{i}": torch.stack([row[i] for row in rows]).contiguous() for i in range(len(rows[0]))}
 
 
-def one_step(program: ExportedProgram, ranks: int, seed: int) -> Tensors:
+def run_ranks(program: ExportedProgram, rows: list[list[torch.Tensor]], states: list[Tensors], generators: Generators) -> list[Results]:
+    """The results of each rank on its batch, with its state."""
+    results = []
+    for rank, (row, state) in enumerate(zip(rows, states, strict=True)):
+        with generators.of(rank):
+            results.append(run(program, row, state))
+    return results
+
+
+def one_step(program: ExportedProgram, ranks: int, seed: int, draws: str = "0") -> Tensors:
     """The tensors of a reference for one forward and backward."""
     rows = batches(examples(program), ranks, seed)
-    results = [run(program, row) for row in rows]
+    results = run_ranks(program, rows, [{}] * ranks, Generators(ranks, draws))
     reference = stacked(rows)
     first = results[0]
     reference["loss"] = mean([r.loss for r in results]).to(first.loss.dtype)
@@ -153,7 +165,15 @@ def one_step(program: ExportedProgram, ranks: int, seed: int) -> Tensors:
     return reference
 
 
-def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storage: torch.dtype | None, make: Callable[..., torch.optim.Optimizer]) -> Tensors:
+def training(
+    program: ExportedProgram,
+    ranks: int,
+    steps: int,
+    seed: int,
+    storage: torch.dtype | None,
+    make: Callable[..., torch.optim.Optimizer],
+    draws: str = "0",
+) -> Tensors:
     """The tensors of a reference for `steps` steps of the optimizer that `make` makes of the parameters.
 
     Parameters that train are kept in `storage` where it is given (fp32 masters of a bf16 graph) and cast for each step;
@@ -165,11 +185,13 @@ def training(program: ExportedProgram, ranks: int, steps: int, seed: int, storag
     kept = {n: torch.nn.Parameter(original[n].to(storage or original[n].dtype, copy=True)) for n in names if n in trained}
     optimizer = make(kept.values())
     buffers: list[Tensors] = [{} for _ in range(ranks)]
+    generators = Generators(ranks, draws)
     rows = batches(examples(program), ranks * steps, seed)
     losses = []
     for step in tqdm(range(steps), unit="step", leave=False):
         weights = {n: p.detach().to(original[n].dtype) for n, p in kept.items()}
-        results = [run(program, rows[step * ranks + r], weights | buffers[r]) for r in range(ranks)]
+        here = rows[step * ranks : (step + 1) * ranks]
+        results = run_ranks(program, here, [weights | own for own in buffers], generators)
         for rank, result in enumerate(results):
             buffers[rank] |= result.buffers
         for name, parameter in kept.items():
@@ -188,6 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("ranks", type=int, metavar="RANKS")
     parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH.pt2")
     parser.add_argument("--seed", type=int, default=7, help="of the other batches (default 7)")
+    parser.add_argument("--draws", default="0", metavar="SEED[:shared]", help="seed of what draws random numbers, as fsdp-run --seed (default 0)")
     parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help="import this Python module first")
     parser.add_argument("--output", type=Path, help="the file to write, for a single graph")
     train = parser.add_argument_group("training")
@@ -216,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
         except Rejected as rejection:
             print(f"error: {rejection}", file=sys.stderr)
             return 1
-        name, metadata = f"{path.stem}_ref{options.ranks}.safetensors", {"ranks": str(options.ranks)}
+        name, metadata = f"{path.stem}_ref{options.ranks}.safetensors", {"ranks": str(options.ranks), "seed": options.draws}
         if options.steps:
             name = f"{path.stem}_train{options.ranks}x{options.steps}.safetensors"
             common = {"lr": options.lr, "weight_decay": options.weight_decay}
@@ -227,10 +250,10 @@ def main(arguments: list[str] | None = None) -> int:
                 own = {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
                 make = partial(torch.optim.AdamW, fused=True, betas=(options.beta1, options.beta2), eps=options.eps, **common)
             metadata |= {key: repr(value) for key, value in ({"steps": options.steps} | common | own).items()}
-            reference = training(program, options.ranks, options.steps, options.seed, storage, make)
+            reference = training(program, options.ranks, options.steps, options.seed, storage, make, options.draws)
             said = f"losses {reference['losses'][0]:.6f} to {reference['losses'][-1]:.6f}"
         else:
-            reference = one_step(program, options.ranks, options.seed)
+            reference = one_step(program, options.ranks, options.seed, options.draws)
             said = f"{sum(key.startswith('grad.') for key in reference)} gradients, loss {float(reference['loss']):.6f}"
         target = options.output or path.with_name(name)
         save_file(reference, target, metadata=metadata)

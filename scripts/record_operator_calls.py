@@ -205,6 +205,18 @@ MANUAL = [
     ("linalg_lu_solve", tensor(4, 4), integers(4, r=[1, 4], t="i32"), tensor(4, 2)),
     ("scalar_tensor", 3.5),
     ("grid_sampler_2d", tensor(1, 2, 4, 4), tensor(1, 3, 3, 2), 0, 0, False),
+    ("random_", tensor(4, 5)),
+    ("random_.from", integers(4, 5, r=[0, 9]), -3, 7),
+    ("random_.to", tensor(4, 5, st=[1, 4]), 7),
+    ("bernoulli_.Tensor", tensor(4, 5, t="b"), tensor(5)),
+    ("normal_functional", tensor(4, 5), 0.0, 1.0),
+    ("normal.float_Tensor", 0.5, tensor(4, 5)),
+    ("randperm.generator", 7, None, {"dtype": "i64"}),
+    ("rrelu_with_noise_functional", tensor(4, 5), tensor(4, 5), 0.1, 0.3, True),
+    ("poisson", tensor(4, 5)),
+    ("binomial", tensor(4, 5), tensor(4, 5)),
+    ("_standard_gamma", tensor(4, 5)),
+    ("_sample_dirichlet", tensor(4, 5)),
 ]
 
 

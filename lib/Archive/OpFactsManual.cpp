@@ -345,6 +345,26 @@ static constexpr EquivalentRow equivalents[] = {
     {"pow.Tensor_Scalar", Equivalent::Power},
 };
 
+namespace {
+struct DrawRow {
+  std::string_view name, inPlace;
+};
+} // namespace
+
+static constexpr DrawRow draws[] = {
+    {"bernoulli.Tensor", "bernoulli_.Tensor"},
+    {"bernoulli.p", "bernoulli_.float"},
+    {"cauchy", "cauchy_"},
+    {"exponential", "exponential_"},
+    {"geometric", "geometric_"},
+    {"log_normal", "log_normal_"},
+    {"normal_functional", "normal_"},
+    {"random", "random_"},
+    {"random.from", "random_.from"},
+    {"random.to", "random_.to"},
+    {"uniform", "uniform_"},
+};
+
 // IEEE 754 says what the result is, so neither vectors nor the order of loops
 // change it: aten/src/ATen/native/cpu/BinaryOpsKernel.cpp, UnaryOpsKernel.cpp.
 static constexpr std::string_view exactOut[] = {
@@ -378,7 +398,7 @@ static CostRow getCost(const OpFacts &facts, uint16_t familyTags) {
     if (row.base == base)
       return row;
   if (facts.isRandom)
-    return {base, CostClass::Random};
+    return {base, CostClass::Random, FlopFormula::PerElementMany};
   if (facts.numReturns == 0 && !facts.isMutating())
     return {base, CostClass::Metadata};
   if (facts.hasTag(TagViewCopy))
@@ -426,4 +446,9 @@ void fsdp::archive::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   for (const EquivalentRow &row : equivalents)
     if (row.name == facts.name)
       facts.equivalent = row.equivalent;
+  for (const DrawRow &row : draws)
+    if (row.name == facts.name) {
+      facts.equivalent = Equivalent::Draw;
+      facts.drawOverload = row.inPlace;
+    }
 }

@@ -85,6 +85,7 @@ static constexpr std::string_view guarded[] = {
     "native_layer_norm_backward",
     "nll_loss2d_backward",
     "nll_loss_backward",
+    "random",
     "reflection_pad1d_backward",
     "reflection_pad2d_backward",
     "reflection_pad3d_backward",
@@ -129,7 +130,9 @@ static constexpr std::string_view fuzzed[] = {
     "_prelu_kernel_backward",
     "_reshape_copy",
     "_safe_softmax",
+    "_sample_dirichlet",
     "_softmax",
+    "_standard_gamma",
     "_to_copy",
     "_trilinear",
     "_unsafe_index",
@@ -173,6 +176,7 @@ static constexpr std::string_view fuzzed[] = {
     "avg_pool3d",
     "avg_pool3d_backward",
     "baddbmm",
+    "bernoulli",
     "binary_cross_entropy",
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
@@ -185,6 +189,7 @@ static constexpr std::string_view fuzzed[] = {
     "block_diag",
     "bmm",
     "bucketize",
+    "cauchy",
     "cdist",
     "ceil",
     "celu",
@@ -235,6 +240,7 @@ static constexpr std::string_view fuzzed[] = {
     "expand",
     "expand_copy",
     "expm1",
+    "exponential",
     "eye",
     "fill",
     "flip",
@@ -250,6 +256,7 @@ static constexpr std::string_view fuzzed[] = {
     "gather",
     "gcd",
     "ge",
+    "geometric",
     "glu",
     "glu_backward",
     "grid_sampler_2d",
@@ -310,6 +317,7 @@ static constexpr std::string_view fuzzed[] = {
     "log10",
     "log1p",
     "log2",
+    "log_normal",
     "log_sigmoid_backward",
     "log_sigmoid_forward",
     "logaddexp",
@@ -344,6 +352,7 @@ static constexpr std::string_view fuzzed[] = {
     "mse_loss",
     "mse_loss_backward",
     "mul",
+    "multinomial",
     "mv",
     "mvlgamma",
     "nan_to_num",
@@ -361,17 +370,21 @@ static constexpr std::string_view fuzzed[] = {
     "nll_loss2d_forward",
     "nll_loss_forward",
     "norm",
+    "normal",
+    "normal_functional",
     "ones",
     "ones_like",
     "permute",
     "permute_copy",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "poisson",
     "polar",
     "polygamma",
     "pow",
     "prod",
     "rad2deg",
+    "randperm",
     "reciprocal",
     "reflection_pad1d",
     "reflection_pad2d",
@@ -389,6 +402,7 @@ static constexpr std::string_view fuzzed[] = {
     "rot90",
     "round",
     "rrelu_with_noise_backward",
+    "rrelu_with_noise_functional",
     "rsqrt",
     "rsub",
     "scalar_tensor",
@@ -487,6 +501,7 @@ static constexpr std::string_view fuzzed[] = {
     "unfold",
     "unfold_backward",
     "unfold_copy",
+    "uniform",
     "unsafe_split",
     "unsqueeze",
     "unsqueeze_copy",
@@ -519,13 +534,14 @@ static bool contains(const Table &table, std::string_view name) {
   return std::binary_search(std::begin(table), std::end(table), name);
 }
 
-/// A plan can't say what the operator needs: a generator of the rank's own, the
-/// name of a dimension, a tensor whose sizes change.
+/// A plan can't say what the operator needs: the name of a dimension, a tensor
+/// whose sizes change; or it draws from a generator that all ranks share.
 static bool isNever(const OpFacts &facts) {
   if (facts.hasForeignType || facts.hasTag(TagInplaceView))
     return true;
   // Attention draws only if its dropout probability is not 0.
-  if (facts.isRandom && facts.cost != CostClass::Attention)
+  if (facts.isRandom && !facts.takesGenerator &&
+      facts.cost != CostClass::Attention)
     return true;
   std::string_view overload =
       facts.name.substr(std::min(facts.name.size(), facts.name.find('.')));

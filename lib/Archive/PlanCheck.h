@@ -126,6 +126,7 @@ private:
   /// That no two buffers which one command writes share bytes.
   bool checkApart(const Place &place, std::vector<uint32_t> targets);
   bool checkLaunch(const Place &place, const Launch &launch, Role role);
+  bool checkDraw(const Place &place, const Command &command);
   bool checkArgument(const Place &place,
                      const OperatorSchema::Argument &argument, int32_t value,
                      Role role);
@@ -159,6 +160,7 @@ private:
   std::string message;
   std::vector<OperatorSchema> schemas;
   std::vector<bool> keepStrides;    // of the operators: `out` may have any
+  std::vector<bool> areRandom;      // of the operators
   std::vector<uint64_t> groupSizes; // of the communicators
   std::vector<Window> windows;      // of the buffers
   std::set<std::string> names;

@@ -34,7 +34,7 @@ bool PlanChecker::checkOperators() {
     // Operators of other namespaces are known to the runtime only, and it is
     // there that a user says which others may run.
     constexpr std::string_view aten = "aten::";
-    bool keepsStrides = true;
+    bool keepsStrides = true, isRandom = false;
     if (name.substr(0, aten.size()) == aten) {
       const archive::OpFacts *facts =
           archive::lookupOpFacts(name.substr(aten.size()));
@@ -45,8 +45,10 @@ bool PlanChecker::checkOperators() {
         return reject(place.text(), facts->schema, text);
       std::string_view packet = name.substr(0, name.find('.'));
       keepsStrides = facts->keepsStrides || packet.back() == '_';
+      isRandom = facts->isRandom;
     }
     keepStrides.push_back(keepsStrides);
+    areRandom.push_back(isRandom);
     schemas.push_back(std::move(*schema));
   }
   return true;
@@ -179,6 +181,34 @@ bool PlanChecker::checkLaunch(const Place &place, const Launch &launch,
       targets.push_back(index);
     }
   return checkApart(place, std::move(targets));
+}
+
+/// All draws of a rank have one order, at every run: that of one stream, and of
+/// programs that the user runs. Attention has a generator that is not the
+/// rank's.
+bool PlanChecker::checkDraw(const Place &place, const Command &command) {
+  const Launch &launch = *command.step_as_Launch();
+  if (!areRandom[launch.op()])
+    return true;
+  const OperatorSchema &schema = schemas[launch.op()];
+  for (uint32_t i = 0; i != schema.arguments.size(); ++i) {
+    if (schema.arguments[i].name != "dropout_p")
+      continue;
+    int32_t value = launch.args()->Get(i);
+    const auto *p = value < 0 ? plan.constants()
+                                    ->Get(static_cast<uint32_t>(~value))
+                                    ->value_as_Float()
+                              : nullptr;
+    return (p && p->value() == 0) ||
+           reject(place.text(), "attention without dropout",
+                  "one that would draw from a generator of its own");
+  }
+  if (command.stream() != Stream::Compute)
+    return reject(place.text(), "to draw random numbers on the compute stream",
+                  EnumNameStream(command.stream()));
+  return command.role() != Role::Init ||
+         reject(place.text(), "no random numbers in a program of constants",
+                schema.name);
 }
 
 //===----------------------------------------------------------------------===//
@@ -534,7 +564,8 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
   Role role = command.role();
   switch (command.step_type()) {
   case Step::Launch:
-    return checkLaunch(place, *command.step_as_Launch(), role);
+    return checkLaunch(place, *command.step_as_Launch(), role) &&
+           checkDraw(place, command);
   case Step::AllGather:
     return checkCollective(place, *command.step_as_AllGather(), role);
   case Step::ReduceScatter:

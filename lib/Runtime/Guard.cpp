@@ -471,6 +471,14 @@ static void arange(const Call &call) {
   }
 }
 
+/// The kernel rounds up by shifting until nothing is left, which fails for -1.
+static void randomFrom(const Call &call) {
+  constexpr std::int64_t greatest = std::numeric_limits<std::int64_t>::max();
+  if (call.has("from"))
+    call.expect(call.integer("from") != greatest, "from",
+                "a number below 2^63 - 1", std::to_string(greatest));
+}
+
 /// Quotients of integers trap for 0, and for the least number by -1.
 static void division(const Call &call) {
   auto operand = [&](std::string_view name) -> at::Tensor {
@@ -583,6 +591,7 @@ static constexpr Row rules[] = {
     {"native_layer_norm_backward", normalizedBackward},
     {"nll_loss2d_backward", nllLossBackward},
     {"nll_loss_backward", nllLossBackward},
+    {"random", randomFrom},
     {"reflection_pad1d_backward", padBackward<1>},
     {"reflection_pad2d_backward", padBackward<2>},
     {"reflection_pad3d_backward", padBackward<3>},

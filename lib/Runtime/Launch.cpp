@@ -58,12 +58,12 @@ static Guard guardOf(const c10::OperatorHandle &op,
 
 Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
                std::span<const std::string> trusted, Memory &memory,
-               Device &device)
+               Device &device, const at::Generator &generator)
     : op(resolveOperator(
           nameOf(plan, launch.op()),
           stringOf(plan, plan.operators()->Get(launch.op())->schema()),
           trusted)),
-      arguments(makeArguments(op, plan, launch, memory, device)),
+      arguments(makeArguments(op, plan, launch, memory, device, generator)),
       guard(guardOf(op, arguments)), keys(keysOf(arguments)),
       touched(accessesOf(op.schema(), plan, launch)) {
   findFunction();

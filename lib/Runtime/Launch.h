@@ -24,7 +24,8 @@ public:
   using Stack = std::vector<c10::IValue>;
 
   Launch(const planfile::Plan &plan, const planfile::Launch &launch,
-         std::span<const std::string> trusted, Memory &memory, Device &device);
+         std::span<const std::string> trusted, Memory &memory, Device &device,
+         const at::Generator &generator);
 
   /// Concurrent streams must not share scratch.
   planfile::Stream stream = planfile::Stream::Compute;

@@ -80,8 +80,9 @@ namespace {
 class Converter {
 public:
   Converter(const planfile::Plan &plan, Memory &memory, c10::Device device,
-            bool allF32)
-      : plan(plan), memory(memory), device(device), allF32(allF32) {}
+            const at::Generator &generator, bool allF32)
+      : plan(plan), memory(memory), device(device), generator(generator),
+        allF32(allF32) {}
 
   IValue argument(std::int32_t arg, const c10::Argument &formal) {
     c10::TypePtr type = formal.type();
@@ -96,6 +97,8 @@ public:
     const Constant &constant =
         *plan.constants()->Get(static_cast<std::uint32_t>(~arg));
     if (constant.value_type() == Value::None) {
+      if (type->kind() == TypeKind::GeneratorType)
+        return generator;
       if (optional)
         return {};
       // The mask of attention's backward may be missing; its schema can't say
@@ -226,6 +229,7 @@ private:
   const planfile::Plan &plan;
   Memory &memory;
   c10::Device device;
+  const at::Generator &generator;
   bool allF32;
 };
 
@@ -245,16 +249,17 @@ static void visitBuffers(const planfile::Plan &plan, std::int32_t arg,
         visit(static_cast<std::uint32_t>(ref));
 }
 
-/// Random operators are rejected until every rank has a generator of its own.
-/// Attention is tagged as random for the sake of its dropout.
-static void rejectRandom(const c10::OperatorHandle &op,
-                         const planfile::Plan &plan,
-                         const planfile::Launch &launch) {
-  bool random = op.hasTag(at::Tag::nondeterministic_seeded);
+/// Ranks that are threads would share the generator of an operator that takes
+/// none. Attention is tagged as random for the sake of its dropout.
+static void rejectOtherGenerator(const c10::OperatorHandle &op,
+                                 const planfile::Plan &plan,
+                                 const planfile::Launch &launch) {
+  if (!op.hasTag(at::Tag::nondeterministic_seeded))
+    return;
   const auto &arguments = op.schema().arguments();
   for (unsigned i = 0; i != arguments.size(); ++i) {
     if (arguments[i].type()->str().starts_with("Generator"))
-      random = true;
+      return;
     std::int32_t arg = launch.args()->Get(i);
     if (arguments[i].name() != "dropout_p" || arg >= 0)
       continue;
@@ -264,14 +269,14 @@ static void rejectRandom(const c10::OperatorHandle &op,
     if (p && p->value() == 0)
       return;
   }
-  if (random)
-    throw Error("draws random numbers, which plans cannot do yet");
+  throw Error("draws random numbers, but takes no generator");
 }
 
 std::vector<IValue> fsdp::makeArguments(const c10::OperatorHandle &op,
                                         const planfile::Plan &plan,
                                         const planfile::Launch &launch,
-                                        Memory &memory, Device &device) {
+                                        Memory &memory, Device &device,
+                                        const at::Generator &generator) {
   const auto &arguments = op.schema().arguments();
   std::string prefix = c10::toString(op.operator_name());
   if (launch.args()->size() != arguments.size())
@@ -283,7 +288,7 @@ std::vector<IValue> fsdp::makeArguments(const c10::OperatorHandle &op,
   for (const auto *buffers : {&accesses.reads, &accesses.writes})
     for (std::uint32_t buffer : *buffers)
       allF32 &= memory.type(buffer) == planfile::DType::F32;
-  Converter converter(plan, memory, device.torchDevice(), allF32);
+  Converter converter(plan, memory, device.torchDevice(), generator, allF32);
   std::vector<IValue> values;
   values.reserve(arguments.size());
   for (unsigned i = 0; i != arguments.size(); ++i) {
@@ -295,7 +300,7 @@ std::vector<IValue> fsdp::makeArguments(const c10::OperatorHandle &op,
     }
   }
   try {
-    rejectRandom(op, plan, launch);
+    rejectOtherGenerator(op, plan, launch);
   } catch (const Error &error) {
     throw Error(prefix + ": " + error.what());
   }

@@ -75,7 +75,7 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   switch (command.step_type()) {
   case Step::Launch: {
     launches.emplace_back(plan, *command.step_as_Launch(), rank.trusted, memory,
-                          *rank.device);
+                          *rank.device, rank.generator);
     Launch &launch = launches.back();
     launch.stream = command.stream();
     prepared.kind = launch.isHooked() ? Kind::HookedLaunch : Kind::Launch;

@@ -35,7 +35,8 @@ struct Rank {
   const planfile::Plan *plan = nullptr;
   std::unique_ptr<Device> device;
   std::unique_ptr<Memory> memory;
-  std::vector<unsigned> shards;             ///< Which of each unit.
+  at::Generator generator;      ///< All draws of the rank come from it.
+  std::vector<unsigned> shards; ///< Which of each unit.
   std::vector<std::unique_ptr<Comm>> comms; ///< By communicator.
   /// By communicator; to be announced when all programs are prepared.
   std::vector<std::vector<Collective>> collectives;

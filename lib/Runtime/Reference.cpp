@@ -186,6 +186,7 @@ Reference Reference::open(const std::string &path,
                           std::string_view program) {
   Reference reference(take(archive::Safetensors::open(path)), plan, program);
   reference.checkInputs(plan);
+  (void)reference.seeds();
   for (const planfile::Buffer *buffer : *plan->buffers())
     if (buffer->role() == planfile::BufferRole::Output &&
         buffer->owner() == findProgram(plan, program))
@@ -199,6 +200,15 @@ Reference Reference::open(const std::string &path,
           names.emplace_back(plan.string(alias));
     }
   return reference;
+}
+
+Seeds Reference::seeds() const {
+  auto it = file.metadata().find("seed");
+  try {
+    return it == file.metadata().end() ? Seeds() : Seeds::parse(it->second);
+  } catch (const Error &error) {
+    throw Error(file.path() + ": seed: " + error.what());
+  }
 }
 
 HyperParameters Reference::hyperParameters() const {
@@ -262,6 +272,7 @@ void Reference::compareOutputs(const Session &session,
 Comparison Reference::run(Session &session, double tolerance) const {
   Comparison result(tolerance);
   bool isTraining = steps != 0;
+  session.setSeeds(seeds());
   if (isTraining)
     session.setHyperParameters(hyperParameters());
   std::vector<double> losses;

@@ -8,9 +8,12 @@
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Agreement.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -142,6 +145,14 @@ void Session::Impl::onRank(const RankData &data,
   }
 }
 
+static at::Generator makeGenerator(c10::Device device) {
+  if (device.is_cpu())
+    return at::make_generator<at::CPUGeneratorImpl>();
+  return at::globalContext()
+      .getAcceleratorHooksInterface(device.type())
+      .getNewGenerator(device.index());
+}
+
 void Session::Impl::open(RankData &data) {
   Rank &rank = data.rank;
   RankContext context{rank.rank, rank.rank - here.first, options.device,
@@ -161,6 +172,7 @@ void Session::Impl::open(RankData &data) {
   rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
+  rank.generator = makeGenerator(rank.device->torchDevice());
   for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
     rank.comms.push_back(backend->openComm(
         context, c, groupOf(plan, c, rank.rank), *rank.device));
@@ -183,6 +195,12 @@ bool Session::Impl::runInit(RankData &data) {
       return true;
     }
   return false;
+}
+
+static void setSeed(Rank &rank, Seeds seeds) {
+  std::lock_guard lock(rank.generator.mutex());
+  rank.generator.set_current_seed(seeds.first +
+                                  (seeds.areShared ? 0 : rank.rank));
 }
 
 /// Runs `init`, and probes what hooked operators of the other programs
@@ -214,6 +232,7 @@ void Session::Impl::initialise(RankData &data) {
     rank.device->fill(Stream::Compute, transient, canaryByte,
                       bytes + Memory::guardBytes);
   rank.device->synchronize();
+  setSeed(rank, {}); // probes have drawn, too
   if (&data != &ranks[0])
     return;
   report.arenaBytes = rank.memory->arenaBytes(Space::Device);
@@ -360,6 +379,55 @@ void Session::Impl::writeHyperParameters(Memory &memory) const {
     set(Hyper::Momentum, values.momentum);
     set(Hyper::Update, static_cast<double>(updates + 1));
   }
+}
+
+Seeds Seeds::parse(std::string_view text) {
+  constexpr std::string_view shared = ":shared";
+  Seeds seeds;
+  std::string_view digits = text;
+  seeds.areShared = digits.ends_with(shared);
+  if (seeds.areShared)
+    digits.remove_suffix(shared.size());
+  const char *end = digits.data() + digits.size();
+  auto [last, error] = std::from_chars(digits.data(), end, seeds.first);
+  // A rank's number is added.
+  if (digits.empty() || error != std::errc() || last != end ||
+      seeds.first > INT64_MAX)
+    throw Error("expected a seed from 0 to " + std::to_string(INT64_MAX) +
+                ", or one and :shared, found " + std::string(text));
+  return seeds;
+}
+
+void Session::setSeeds(Seeds seeds) {
+  for (Impl::RankData &data : impl->ranks)
+    impl->onRank(data, [&] { setSeed(data.rank, seeds); });
+}
+
+std::vector<std::byte> Session::generatorState(unsigned rank) const {
+  std::vector<std::byte> bytes;
+  const Impl::RankData &data = impl->local(rank);
+  impl->onRank(data, [&] {
+    at::Generator generator = data.rank.generator;
+    std::lock_guard lock(generator.mutex());
+    at::Tensor state = generator.get_state();
+    std::span found(static_cast<const std::byte *>(state.const_data_ptr()),
+                    state.nbytes());
+    bytes.assign(found.begin(), found.end());
+  });
+  return bytes;
+}
+
+void Session::setGeneratorState(unsigned rank,
+                                std::span<const std::byte> state) {
+  const Impl::RankData &data = impl->local(rank);
+  impl->onRank(data, [&] {
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(state.size())},
+                                 at::TensorOptions(c10::kByte));
+    std::ranges::copy(state, static_cast<std::byte *>(bytes.data_ptr()));
+    at::Generator generator = data.rank.generator;
+    std::lock_guard lock(generator.mutex());
+    generator.set_state(bytes);
+  });
 }
 
 void Session::run(std::string_view program, Roles roles) {

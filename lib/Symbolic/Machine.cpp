@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <utility>
 
 namespace fsdp::symbolic {
 
@@ -117,9 +118,15 @@ Number Machine::call(const Operator &op, const std::vector<Number> &arguments,
   if (!op.isExact)
     for (const Window *target : targets)
       key.add(target ? target->layout->order : 0);
-  if (op.hasEffect)
-    key.add(numEffects++);
-  return key.number();
+  if (!op.hasEffect)
+    return key.number();
+  Number number = key.add(numEffects++).number();
+  taken.push_back(
+      std::exchange(effects, Key("effects", effects, number).number()));
+  if (values.isRecording)
+    values.note(effects, values.maker + " after", taken);
+  taken.pop_back();
+  return number;
 }
 
 Content Machine::result(const Operator &op, Number call, size_t index,
@@ -713,6 +720,12 @@ void Machine::measure(const Unit &unit, std::string_view kind,
   });
   values.note(key.number(), std::string(kind).append(" of"), all);
   write(target, Content::vector(key.number(), 1, same));
+}
+
+void Machine::describeEffects(Meanings &meanings) {
+  if (numEffects)
+    meanings["sequence of effects"] =
+        describe(Content::vector(effects, 1), effects);
 }
 
 Meaning Machine::describe(const Content &content,

@@ -17,13 +17,15 @@ using fsdp::archive::OpFacts;
 
 static constexpr std::string_view prefix = "aten::";
 
-/// The operator of which `out` is the overload that writes its results.
+/// The operator of which `out` is the overload that writes its results, and
+/// reads nothing in their place.
 static const OpFacts *getFunctional(std::string_view out) {
   static const auto table = [] {
     std::unordered_map<std::string_view, const OpFacts *> result;
     for (const OpFacts &facts : fsdp::archive::getAllOpFacts())
-      if (!facts.outOverload.empty())
-        result.try_emplace(facts.outOverload, &facts);
+      for (std::string_view name : {facts.outOverload, facts.drawOverload})
+        if (!name.empty())
+          result.try_emplace(name, &facts);
     return result;
   }();
   auto found = table.find(out);
@@ -89,6 +91,7 @@ static void setKind(Operator &op, const OpFacts &facts) {
   switch (facts.equivalent) {
   case Equivalent::None:
   case Equivalent::TensorScalar:
+  case Equivalent::Draw:
     return;
   case Equivalent::Copy:
     op.kind = Kind::Copy;
@@ -168,7 +171,9 @@ const Operator &Machine::getOperator(std::string_view name,
 
   const OpFacts &canonical = *getCanonical(*functional);
   op.number = hashText(canonical.name);
-  op.hasEffect = !functional->isPure();
+  // Attention draws for its dropout, which the file check rejects.
+  op.hasEffect = !functional->isPure() &&
+                 functional->cost != archive::CostClass::Attention;
   op.isPointwise = functional->hasTag(archive::TagPointwise);
   op.isExact = canonical.isExact;
   setKind(op, *functional);
@@ -176,6 +181,9 @@ const Operator &Machine::getOperator(std::string_view name,
   for (const planfile::OperatorSchema::Argument &argument : arguments) {
     // What is written in place is an operand as well; `out` is none.
     bool isOut = argument.isWritten && getFunctional(facts->name);
+    // Of what is filled with draws, the content plays no part.
+    isOut |=
+        functional->equivalent == Equivalent::Draw && argument.name == "self";
     int place = -1;
     for (size_t i = 0; target && !isOut && i != target->arguments.size(); ++i)
       if (target->arguments[i].name == argument.name &&

@@ -481,6 +481,8 @@ Meanings PlanVerifier::describe(Roles roles) {
       break;
     }
   }
+  if (roles != forward)
+    machine.describeEffects(meanings);
   return meanings;
 }
 
@@ -583,7 +585,8 @@ Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
       bool isGradient = startsWith("gradient ");
       if (roles == forward && !isLoss)
         continue;
-      bool isOfAll = isLoss || startsWith("output ") || startsWith("buffer ");
+      bool isOfAll = isLoss || startsWith("output ") || startsWith("buffer ") ||
+                     name == "sequence of effects";
       if (!isOfAll && isGradient != (roles == gradients))
         continue;
       ++count;

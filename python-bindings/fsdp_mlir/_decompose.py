@@ -171,6 +171,15 @@ def lstm(*args: Any) -> Any:
         return aten.lstm.input(*args)
 
 
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """All dropped needs no mask: PyTorch draws none."""
+    return x * 0 if train and p == 1 else aten.dropout(x, p, train)
+
+
+def dropout_(x: Tensor, p: float, train: bool) -> Tensor:
+    return x.copy_(dropout(x, p, train))
+
+
 def adaptive_avg_pool(x: Tensor, size: list[int]) -> Tensor:
     """To one element a mean, without the strides that PyTorch forces on channels-last results."""
     if all(n == 1 for n in size):
@@ -187,6 +196,8 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.pdist.default: pdist,
     aten.linalg_solve.default: linalg_solve,
     aten.lstm.input: lstm,
+    aten.dropout.default: dropout,
+    aten.dropout_.default: dropout_,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
     aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
 }

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.fx.traceback as fx_traceback
 import torch.utils._pytree as pytree
 from torch._functorch._aot_autograd import descriptors as aot
@@ -85,6 +86,7 @@ def _trace(forward: ExportedProgram, loss_place: int, functions: _decompose.Rule
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(fake_mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(torch._inductor.config.patch(fallback_random=True))  # draws that nobody uses are kept: others come after
         return aot_export_joint_with_descriptors(stack, module, args, kwargs, decompositions=_decompose.JOINT).graph_module
 
 

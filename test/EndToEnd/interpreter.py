@@ -44,6 +44,7 @@ class Interpreter:
         self.coordinates = list(itertools.product(*map(range, self.sizes)))
         self.ranks = len(self.coordinates)
         self.updates = 0
+        self.generators = [torch.Generator().manual_seed(rank) for rank in range(self.ranks)]
         self.memory = [[self._allocate(i, tensors, rank) for i in range(len(self.buffers))]
                        for rank in range(self.ranks)]
         if any(self._name(program) == "init" for program in self.plan["programs"]):
@@ -181,8 +182,9 @@ class Interpreter:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         for rank in range(self.ranks):
-            given = [self._argument(rank, value) for value in step["args"]]
             schema = op._schema.arguments
+            given = [self.generators[rank] if "Generator" in str(argument.type) else self._argument(rank, value)
+                     for argument, value in zip(schema, step["args"])]
             results = op(*[value for argument, value in zip(schema, given) if not argument.kwarg_only],
                          **{argument.name: value for argument, value in zip(schema, given) if argument.kwarg_only})
             results = results if isinstance(results, (list, tuple)) else [results]

@@ -156,16 +156,6 @@ def test_plan_rejects_open_sizes(arguments, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# Ranks would draw from one generator in an order that depends on timing.
-def test_plan_rejects_dropout(tmp_path):
-    errors = rejection("fsdp-plan", FIXTURES / "role_dropout.pt2", "--ranks", 2, "-o", tmp_path / "p.plan")
-    assert errors == (
-        "fsdp-plan: error: operator 'native_dropout' is not one that a plan may run: it draws random numbers; set dropout to 0, "
-        "or make what is drawn an input (at 'native_dropout')\n"
-    )
-    assert not list(tmp_path.iterdir())
-
-
 # An archive of another kind is rejected for what it is, by all paths to it.
 def test_plan_rejects_what_is_no_archive(tmp_path):
     output = tmp_path / "p.plan"

@@ -21,7 +21,7 @@ OPTIONS = {
     "--limit-all-gathers": ["0", "2"], "--storage-dtype": ["unchanged", "unchanged", "f32"],
 }
 GRAPHS = ["gpt2", "bert", "llama", "llama_bf16", "frozen", "role_batch_norm", "role_tied", "role_user_output", "role_chain",
-          "role_channels_last", "role_encoder_decoder", "role_unused", "role_bf16"]
+          "role_channels_last", "role_encoder_decoder", "role_unused", "role_dropout", "role_bf16"]
 
 
 def draw(graph, seed):

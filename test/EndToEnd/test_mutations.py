@@ -118,6 +118,7 @@ TRIALS = {
     "frozen": ("ranks=3 bucket=units:2", 3, 10),
     "role_batch_norm": ("ranks=3 optimizer=sgd", 3, 10),
     "role_tied": ("ranks=3 strategy=no_shard", 3, 10),
+    "role_dropout": ("ranks=3 remat=scope:blocks.[0-9]+", 3, 10),
     "role_user_output": ("ranks=3 keep-output", 3, 10),
     "role_chain": ("ranks=3 schedule=list hardware=h100", 3, 10),
     "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2", 3, 10),
@@ -228,7 +229,7 @@ PAGE = """# Mutation tests of the verifiers
 pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
-A valid schedule and a valid plan of ten graphs are mutated in one place. An operation is deleted, duplicated, swapped with its
+A valid schedule and a valid plan of eleven graphs are mutated in one place. An operation is deleted, duplicated, swapped with its
 neighbour, or moved; it takes another operand, or exchanges one with the next of its kind; its group, divisor, phase, offset,
 event, stream or unit changes; a word of one of its attributes or types changes; or two of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).

@@ -21,6 +21,7 @@ GRAPHS = {
     "frozen": (3, ("--bucket", "units:2")),
     "role_batch_norm": (3, ("--optimizer", "sgd")),
     "role_tied": (3, ("--strategy", "no_shard")),
+    "role_dropout": (3, ("--remat", r"scope:blocks\.\d+")),
     "role_user_output": (3, ("--keep-output",)),
     "role_chain": (3, ("--schedule", "list")),
     "role_encoder_decoder": (3, ("--schedule", "fsdp2")),

@@ -67,7 +67,8 @@ def layerdrop(model, y):
 )
 def test_constants_are_known(body, agrees):
     program = agrees(Model(body), (torch.randn(2, 4),), data=(torch.randn(2, 4),))
-    assert not any("rand" in str(n.target) for n in program.graph.nodes)
+    draws = sum("rand" in str(n.target) for n in program.graph.nodes)
+    assert draws == (body is layerdrop)  # what is compared is known, but the draw moves the generator on
 
 
 def branch_on_data_in_mask(model, y):

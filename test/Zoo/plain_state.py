@@ -627,13 +627,13 @@ class PythonBranches(Net):
 # What a plan cannot be.
 
 
-@plain(regression(*VECTORS), rejected="dropout")
+@plain(regression(*VECTORS))
 class Dropout(Net):
     def predict(self, x):
         return F.dropout(self.net(x), 0.1, self.training)
 
 
-@plain(regression(*VECTORS), rejected="rand")
+@plain(regression(*VECTORS))
 class RandomNoise(Net):
     def predict(self, x):
         return self.net(x) + 0.1 * torch.randn_like(x)

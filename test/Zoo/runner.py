@@ -91,25 +91,37 @@ def mean(values: list[torch.Tensor]) -> torch.Tensor:
     return wide.mean(0).to(values[0].dtype).contiguous()
 
 
+def generators(ranks: int) -> list[torch.Tensor]:
+    """The states of the ranks' generators, as fsdp-run has them at first."""
+    return [torch.Generator().manual_seed(rank).get_state() for rank in range(ranks)]
+
+
+def losses_and_gradients(replicas: list[nn.Module], batches: list[Inputs], states: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The loss of each rank, of which its replica then has the gradients; `states` are left where its draws end."""
+    losses = []
+    for rank, (replica, inputs) in enumerate(zip(replicas, batches, strict=True)):
+        torch.set_rng_state(states[rank])
+        losses.append(loss_of(replica, inputs))
+        losses[-1].backward()
+        states[rank] = torch.get_rng_state()
+    return losses
+
+
 def one_step(case: Case, batches: list[Inputs]) -> dict[str, torch.Tensor]:
     """Eager loss and gradients, the mean over one rank for each batch."""
     replicas = [build(case) for _ in batches]  # not copies: copy.deepcopy unties what shares memory
-    losses = [loss_of(replica, inputs) for replica, inputs in zip(replicas, batches)]
-    for loss in losses:
-        loss.backward()
+    losses = [loss.detach() for loss in losses_and_gradients(replicas, batches, generators(len(batches)))]
     grads = [{name: p.grad for name, p in replica.named_parameters() if p.grad is not None} for replica in replicas]
-    return {"loss": mean([loss.detach() for loss in losses]), **{f"grad.{name}": mean([g[name] for g in grads]) for name in grads[0]}}
+    return {"loss": mean(losses), **{f"grad.{name}": mean([g[name] for g in grads]) for name in grads[0]}}
 
 
 def train(case: Case, batches: list[Inputs], ranks: int) -> list[float]:
     """The mean loss of each step of eager data-parallel AdamW; batch t * ranks + r is rank r's at step t."""
     replicas = [build(case) for _ in range(ranks)]
     optimizers = [torch.optim.AdamW(replica.parameters(), fused=True, **ADAMW) for replica in replicas]
-    losses = []
+    states, losses = generators(ranks), []
     for step in range(len(batches) // ranks):
-        here = [loss_of(replica, batches[step * ranks + r]) for r, replica in enumerate(replicas)]
-        for loss in here:
-            loss.backward()
+        here = losses_and_gradients(replicas, batches[step * ranks : (step + 1) * ranks], states)
         for shared in zip(*(replica.parameters() for replica in replicas)):
             if shared[0].grad is not None:
                 average = mean([p.grad for p in shared])

@@ -17,7 +17,8 @@ static const char *const description =
 static const char *const footer = R"(
 A reference is a safetensors file with the inputs (by their names or as in_0, in_1, ...) and either loss and grad.NAME (one forward and
 backward, no update), or losses and param.NAME: then as many steps as there are losses are trained, with the
-hyper-parameters in the file's metadata, and losses and final parameters are compared. An input with one axis more
+hyper-parameters in the file's metadata, and losses and final parameters are compared. Its metadata also has the
+seed of what draws random numbers, as --seed takes it. An input with one axis more
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
 Exit codes: 0 done; 1 rejected before the first step; 2 the proof or the comparison failed, or a loss is not
@@ -105,6 +106,13 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       app.add_option("--warmup-steps", options.warmupSteps,
                      "The rate rises from 0 to --lr in the first steps")
           ->needs(data);
+  std::string seeds = "0";
+  app.add_option("--seed", seeds,
+                 "Rank r draws random numbers as after torch.manual_seed(SEED "
+                 "+ r); with SEED:shared, all as after torch.manual_seed(SEED)")
+      ->type_name("SEED[:shared]")
+      ->needs(data)
+      ->capture_default_str();
   app.add_option("--backend", backend, "How ranks talk; local: as threads")
       ->check(CLI::IsMember({"local"}))
       ->capture_default_str();
@@ -164,6 +172,11 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error("--eval-every: expected at least 1, found " +
                 std::to_string(options.evalEvery));
   hyper.check();
+  try {
+    options.seeds = Seeds::parse(seeds);
+  } catch (const Error &error) {
+    throw Error(std::string("--seed: ") + error.what());
+  }
   if (*warmup &&
       (options.warmupSteps < 0 || options.warmupSteps > options.steps))
     throw Error("--warmup-steps: expected from 0 to the " +

@@ -23,6 +23,7 @@ struct Options {
   HyperParameters hyperParameters;
   std::string lrSchedule = "constant"; ///< Or linear, cosine, a file.
   long long warmupSteps = 0;
+  Seeds seeds; ///< Of what draws random numbers.
   double tolerance = 1e-5;
   std::string device;
   std::vector<std::string> libraries, trusted;

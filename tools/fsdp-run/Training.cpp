@@ -254,6 +254,7 @@ static double runSteps(const Options &options, const LearningRates &rates,
   std::uint64_t ranks = session.ranks().count;
   unsigned inputs = session.inputCount(options.program);
   double loss = 0;
+  session.setSeeds(options.seeds);
   for (long long step = 1; step <= options.steps; ++step) {
     setInputs(options.program, inputs, data,
               static_cast<std::uint64_t>(step - 1) * ranks, session);

@@ -85,6 +85,7 @@ enum class Equivalent : uint8_t {
   TensorScalar,   // X.out with the scalar as a tensor: mul.Scalar, div.Scalar
   MeanAsSum,      // sum.IntList_out, then div_ by the number of elements
   Power,          // exponent 1: copy_(%out, self); 2, of f32 and f64: mul.out
+  Draw,           // `drawOverload` of %out: uniform, bernoulli.p
 };
 
 /// Whether a plan from a stranger may run an operator: how it is known that a
@@ -139,6 +140,9 @@ struct OpFacts {
   CostClass cost = CostClass::Opaque;
   FlopFormula flops = FlopFormula::None;
   Equivalent equivalent = Equivalent::None;
+  /// Of what fills a tensor like `self` with draws: the overload that fills
+  /// `self` itself, with the same ones. Neither looks at what is in it.
+  std::string_view drawOverload = {};
   /// Recomputing it in the backward costs less than keeping its result.
   bool isCheapToRecompute = false;
   /// Writes each element as one correctly rounded operation on those of its

@@ -69,6 +69,8 @@ public:
   /// 0 for a reference of one forward and backward.
   std::size_t trainingSteps() const { return steps; }
 
+  /// Out of the file's metadata, or the defaults.
+  Seeds seeds() const;
   /// Those of the training, out of the file's metadata.
   HyperParameters hyperParameters() const;
 

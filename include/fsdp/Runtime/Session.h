@@ -78,6 +78,16 @@ struct HyperParameters {
   void check() const;
 };
 
+/// What the generators of the ranks begin with, as after `torch.manual_seed`:
+/// that of rank r with `first` + r, or all with `first`.
+struct Seeds {
+  std::uint64_t first = 0;
+  bool areShared = false;
+
+  /// "7" or "7:shared"; throws for other texts and from 2^63 on.
+  static Seeds parse(std::string_view text);
+};
+
 /// The commands of a run, by role.
 struct Roles {
   bool forward = true, backward = true, update = true;
@@ -195,6 +205,17 @@ public:
   /// The next run starts with `init`, which may read the buffer.
   void setBuffer(std::string_view name, const TensorView &value);
   HostTensor buffer(std::string_view name) const;
+
+  // What draws random numbers does so from the generator of its rank, in the
+  // order of the runs and of their commands; all programs share it.
+
+  /// At first they are those of `Seeds{}`.
+  void setSeeds(Seeds seeds);
+  /// Where the generator of a rank is, as `torch.Generator.get_state` has it:
+  /// a device's own bytes, the same number each time.
+  std::vector<std::byte> generatorState(unsigned rank) const;
+  /// Throws for what is no such state.
+  void setGeneratorState(unsigned rank, std::span<const std::byte> state);
 
   // Inputs, outputs and the loss are a program's own. The bytes of an input may
   // be others' while another program runs: set it before each run.

@@ -156,7 +156,10 @@ public:
   Number getOperand(const Window &window, const Content &content) const;
 
   /// A new program begins.
-  void resetEffects() { numEffects = 0; }
+  void resetEffects() { effects = numEffects = 0; }
+  /// All draws, and what else is not known, in their order, if there are any:
+  /// the next program's draws go on from there.
+  void describeEffects(Meanings &meanings);
 
 private:
   void beginCommand() {
@@ -200,6 +203,7 @@ private:
   uint64_t same = everywhere;           // of what it has taken
   std::vector<Number> taken;            // the vectors of that, for words
   uint64_t numEffects = 0;
+  Number effects = 0; // so far, in order
 };
 
 } // namespace fsdp::symbolic

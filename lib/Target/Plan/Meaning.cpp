@@ -550,6 +550,7 @@ FailureOr<PlanMeaning> SourceRun::run() {
   for (auto call : source.getBody().front().getOps<aten::CallOp>())
     if (failed(addCall(call)))
       return failure();
+  machine.describeEffects(meanings);
   if (failed(addResults()))
     return failure();
   return PlanMeaning{std::move(whole), std::move(meanings)};

@@ -17,8 +17,9 @@
 // CHECK: func.func @step({{.*}}%[[T:[a-z0-9]*]]: tensor<4xf32> {fsdp.result = 0 : i64}, %[[M:[a-z0-9]*]]: tensor<4x4xf32> {fsdp.result = 1 : i64})
 // A view stays where it is read.
 // CHECK-NEXT: %[[WIDE:.*]] = aten.call "expand"(%[[T]], [4, 4])
-// What is random, not known, or depends on the state of the model stays.
-// CHECK-NEXT: aten.call "rand"
+// What is random, not written yet, not known, or depends on the state of the model stays.
+// CHECK-NEXT: aten.call "empty_strided"
+// CHECK-NEXT: aten.call "uniform"
 // CHECK-NEXT: aten.call "my::range"
 // CHECK-NEXT: aten.call "neg"(%{{.*}}) {scope = "running"}
 // CHECK-NEXT: aten.call "add.Tensor"(%{{.*}}, %[[WIDE]])
@@ -52,7 +53,8 @@ func.func @step(%x: tensor<4x4xf32> {aten.input = 0 : i64},
   %row1 = aten.call "unsqueeze"(%again, 0) {scope = "b"} : (tensor<4xf32>) -> tensor<1x4xf32>
   %column1 = aten.call "unsqueeze"(%again, 1) {scope = "b"} : (tensor<4xf32>) -> tensor<4x1xf32>
   %mask1 = aten.call "sub.Tensor"(%row1, %column1) {scope = "b", phase = #aten<phase backward>} : (tensor<1x4xf32>, tensor<4x1xf32>) -> tensor<4x4xf32>
-  %noise = aten.call "rand"([4]) : () -> tensor<4xf32>
+  %empty = aten.call "empty_strided"([4], [1]) : () -> tensor<4xf32>
+  %noise = aten.call "uniform"(%empty) : (tensor<4xf32>) -> tensor<4xf32>
   %own = aten.call "my::range"() : () -> tensor<4xf32>
   %new = aten.call "neg"(%run) {scope = "running"} : (tensor<4xf32>) -> tensor<4xf32>
   %y = aten.call "add.Tensor"(%x, %wide) : (tensor<4x4xf32>, tensor<4x4xf32, #aten.strided<[0, 1]>>) -> tensor<4x4xf32>

@@ -140,8 +140,36 @@ plan.module @cuda mesh ["shard" = 1] device cuda {
 plan.module @unsafe mesh ["shard" = 1] device cpu {
   %x = plan.buffer transient : tensor<4xf32>
   plan.program @step {
-    // expected-error@+1 {{operator 'rand' is not one that a plan may run: it draws random numbers; set dropout to 0, or make what is drawn an input}}
+    // expected-error@+1 {{operator 'rand' is not one that a plan may run: it draws random numbers, but takes no generator; make what is drawn an input}}
     plan.launch "rand"([4]) -> %x <forward>
+  }
+}
+
+// -----
+
+// Draws fill their result in place; what they would fill need not be there, unless somebody reads it.
+// CHECK-LABEL: plan.module @draws
+plan.module @draws mesh ["shard" = 1] device cpu {
+  // CHECK-NEXT: %[[P:.*]] = plan.buffer input
+  %p = plan.buffer input @step number 0 : tensor<4xf32>
+  // CHECK-NEXT: %[[X:.*]] = plan.buffer transient : tensor<4xf32>
+  %e = plan.buffer transient : tensor<4xf32>
+  %f = plan.buffer transient : tensor<4xf32>
+  %x = plan.buffer transient : tensor<4xf32>
+  %y = plan.buffer transient : tensor<4xf32>
+  // CHECK: plan.program
+  plan.program @step {
+    // CHECK-NEXT: plan.launch "normal_"(0.0, 1.0) -> %[[Y:.*]] <forward>
+    plan.launch "empty_strided"([4], [1], dtype = f32) -> %e <forward>
+    plan.launch "normal_functional"(%e, 0.0, 1.0) -> %y <forward>
+    // CHECK-NEXT: plan.launch "neg.out"(%[[P]])
+    // CHECK-NEXT: plan.launch "bernoulli_.Tensor"(%[[P]], generator = none) -> %[[Y]] <forward>
+    // CHECK-NEXT: plan.launch "add.out"
+    plan.launch "neg"(%p) -> %f <forward>
+    plan.launch "bernoulli.Tensor"(%f, %p, generator = none) -> %y <forward>
+    plan.launch "add.Tensor"(%y, %f) -> %x <forward>
+    // CHECK-NEXT: plan.launch "bernoulli.out"(%[[P]]) -> %{{.*}} <forward>
+    plan.launch "bernoulli"(%p) -> %y <forward>
   }
 }
 

@@ -1,10 +1,10 @@
 //===- fsdp-bits.cpp - What plans leave behind, bit for bit ---------------===//
 //
 // Trains a few steps with each of many plans of one model and prints a hash of
-// all that is there then: losses, gradients, parameters, states, buffers. With
-// a seed, in chaos, and with the second thread of each rank. A plan that fails
-// has a sentence instead of a hash; one that is rejected before its first step
-// says so.
+// all that is there then: losses, gradients, parameters, states, buffers,
+// states of generators. With a seed, in chaos, and with the second thread of
+// each rank. A plan that fails has a sentence instead of a hash; one that is
+// rejected before its first step says so.
 //
 //===----------------------------------------------------------------------===//
 
@@ -96,6 +96,10 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   setInputs();
   session.run(program, {.backward = false, .update = false});
   addLoss();
+  for (unsigned rank = 0; rank != ranks; ++rank) {
+    std::vector<std::byte> state = session.generatorState(rank);
+    hash = XXH3_64bits_withSeed(state.data(), state.size(), hash);
+  }
   return hash;
 }
 

@@ -119,6 +119,26 @@ TEST(OpFacts, Random) {
   EXPECT_TRUE(get("rand").hasTag(TagNondeterministicSeeded));
   EXPECT_FALSE(get("rand").isPure());
   EXPECT_FALSE(get("mm").isRandom);
+  // What takes no generator would share one with other ranks.
+  EXPECT_EQ(get("bernoulli_.float").safety, Safety::Fuzzed);
+  EXPECT_EQ(get("native_dropout").safety, Safety::Never);
+  EXPECT_EQ(get("randperm.out").safety, Safety::Never);
+}
+
+// In place is the same but for the name of what is filled.
+TEST(OpFacts, DrawsInPlace) {
+  EXPECT_EQ(get("bernoulli.p").drawOverload, "bernoulli_.float");
+  for (const OpFacts &facts : getAllOpFacts()) {
+    EXPECT_EQ(facts.equivalent == Equivalent::Draw,
+              !facts.drawOverload.empty());
+    if (facts.drawOverload.empty())
+      continue;
+    const OpFacts &inPlace = get(facts.drawOverload);
+    EXPECT_TRUE(facts.takesGenerator && inPlace.takesGenerator) << facts.name;
+    EXPECT_EQ(facts.numArgs, inPlace.numArgs) << facts.name;
+    EXPECT_EQ(inPlace.mutatedArgs, 1u) << facts.name;
+    EXPECT_EQ(inPlace.safety, facts.safety) << facts.name;
+  }
 }
 
 TEST(OpFacts, Costs) {
@@ -188,7 +208,6 @@ TEST(OpFacts, SafeInPlan) {
                            "as_strided_",
                            "_fused_adamw_",
                            "_foreach_mul_.Scalar",
-                           "bernoulli_.float",
                            "t_",
                            "get_gradients",
                            "_cufft_clear_plan_cache",

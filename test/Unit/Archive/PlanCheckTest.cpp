@@ -594,3 +594,47 @@ TEST(PlanCheck, RejectsBadCollectives) {
 }
 
 } // namespace
+
+// All draws of a rank have one order.
+TEST(PlanCheck, RejectsDrawsWithoutAnOrder) {
+  auto draw = [](Stream stream, Role role) {
+    return rejectionAfter([&](TestPlan &plan) {
+      if (role == Role::Init)
+        std::swap(plan.programs[0], plan.programs[1]);
+      plan.on(stream, role)
+          .launch(
+              "aten::uniform_(Tensor(a!) self, float from=0., float to=1., *, "
+              "Generator? generator=None) -> Tensor(a!)",
+              {6, plan.number(0), plan.number(1), plan.nothing()}, "noise");
+      if (role == Role::Init)
+        std::swap(plan.programs[0], plan.programs[1]);
+    });
+  };
+  EXPECT_EQ(draw(Stream::Compute, Role::Forward), "accepted");
+  EXPECT_EQ(
+      draw(Stream::Copy, Role::Forward),
+      "small.plan: programs[1] (step).commands[15] (noise): expected to draw "
+      "random numbers on the compute stream, found Copy");
+  EXPECT_EQ(
+      draw(Stream::Compute, Role::Init),
+      "small.plan: programs[0] (init).commands[1] (noise): expected no random "
+      "numbers in a program of constants, found aten::uniform_");
+}
+
+// Attention would draw from a generator that nobody knows.
+TEST(PlanCheck, RejectsAttentionWithDropout) {
+  auto attend = [](double dropout) {
+    return rejectionAfter([&](TestPlan &plan) {
+      plan.on(Stream::Compute, Role::Forward)
+          .launch("aten::_scaled_dot_product_flash_attention_for_cpu(Tensor "
+                  "query, Tensor key, Tensor value, float dropout_p=0., bool "
+                  "is_causal=False, *, Tensor? attn_mask=None, float? "
+                  "scale=None) -> (Tensor output, Tensor logsumexp)",
+                  {3, 3, 3, plan.number(dropout), plan.boolean(false),
+                   plan.nothing(), plan.nothing()},
+                  "attention", {6, fsdp::planfile::none});
+    });
+  };
+  EXPECT_EQ(attend(0), "accepted");
+  EXPECT_THAT(attend(0.1), HasSubstr("expected attention without dropout"));
+}

@@ -260,6 +260,23 @@ TEST(Guard, ScaleThatDoesNotFit) {
               HasSubstr("scales: expected the scale from 4 to 8"));
 }
 
+// The kernel would look for the next number for ever.
+TEST(Guard, RandomNumbersFromTheLast) {
+  for (std::int64_t below : {0, 1}) {
+    OneRank one;
+    TestPlan &plan = one.plan;
+    std::uint32_t out = one.output({4}, 0);
+    plan.launch(schemaOf("random_.from"),
+                {arg(out), plan.integer(INT64_MAX - below), plan.nothing(),
+                 plan.nothing()});
+    if (below)
+      EXPECT_EQ(rejection(one), "");
+    else
+      EXPECT_THAT(rejection(one),
+                  HasSubstr("from: expected a number below 2^63 - 1"));
+  }
+}
+
 TEST(Guard, OthersRunOnlyByName) {
   OneRank one;
   TestPlan &plan = one.plan;

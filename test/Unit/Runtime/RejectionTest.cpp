@@ -76,15 +76,27 @@ TEST(Rejection, AnotherSchema) {
                               "*, Tensor(a!) out)"));
 }
 
-TEST(Rejection, RandomOperators) {
+// A rank has one generator, which it need not name, and draws from no other.
+TEST(Rejection, OtherGenerators) {
   TestPlan plan = makeSmallPlan(2);
   std::int32_t p = plan.number(0.5), nothing = plan.nothing();
   EXPECT_THAT(
       rejection(with("aten::bernoulli_.float(Tensor(a!) self, float "
                      "p=0.5, *, Generator? generator=None) -> Tensor(a!)",
-                     {0, p, nothing}, plan)),
-      testing::AnyOf(HasSubstr("draws random numbers"),
-                     HasSubstr("may not be run")));
+                     {0, p, p}, plan)),
+      HasSubstr("argument generator: Float where the schema has Generator"));
+  EXPECT_THAT(rejection(with("aten::rand.out(SymInt[] size, *, Tensor(a!) "
+                             "out) -> Tensor(a!)",
+                             {plan.ints({4}), 0}, plan)),
+              HasSubstr("may not be run from a plan"));
+  std::int32_t no = plan.boolean(false);
+  EXPECT_THAT(
+      rejection(with("aten::_scaled_dot_product_flash_attention_for_cpu(Tensor "
+                     "query, Tensor key, Tensor value, float dropout_p=0., "
+                     "bool is_causal=False, *, Tensor? attn_mask=None, float? "
+                     "scale=None) -> (Tensor output, Tensor logsumexp)",
+                     {4, 4, 4, p, no, nothing, nothing}, plan, {4, 4})),
+      HasSubstr("draws random numbers, but takes no generator"));
 }
 
 TEST(Rejection, ConstantsOfAnotherType) {

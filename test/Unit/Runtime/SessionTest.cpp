@@ -1,6 +1,7 @@
 //===- SessionTest.cpp - Whole steps against ATen by hand -----------------===//
 #include "SmallModel.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
@@ -454,6 +455,81 @@ TEST(Session, ExceptionsOfAnyTypeAreFailures) {
   EXPECT_THAT(
       [&] { loaded.session.run(); },
       ThrowsMessage<Error>(HasSubstr("an exception of an unknown type")));
+}
+
+// The draws of two ranks, after each of some runs.
+class Draws : public testing::Test {
+protected:
+  Draws() : loaded(makePlan(), 2), session(loaded.session) { load(session); }
+
+  static TestPlan makePlan() {
+    TestPlan plan = makeSmallPlan(2);
+    TestPlan::Buffer noise{BufferRole::Output, {16}};
+    noise.offset = plan.deviceBytes;
+    noise.index = 0;
+    noise.owner = 1;
+    plan.deviceBytes += 64;
+    auto output = static_cast<std::int32_t>(plan.add(noise));
+    plan.on(Stream::Compute, Role::Forward)
+        .launch("aten::uniform_(Tensor(a!) self, float from=0., float to=1., "
+                "*, Generator? generator=None) -> Tensor(a!)",
+                {output, plan.number(0), plan.number(1), plan.nothing()});
+    return plan;
+  }
+  static at::Tensor expect(std::uint64_t seed, unsigned skipped = 0) {
+    at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    at::Tensor draws = at::empty({16});
+    for (unsigned i = 0; i <= skipped; ++i)
+      draws.uniform_(0, 1, generator);
+    return draws;
+  }
+  at::Tensor draw(unsigned rank) { return toTorch(session.output(rank, 0)); }
+  void run() {
+    feed(session, 0);
+    session.run();
+  }
+
+  Loaded loaded;
+  Session &session;
+};
+
+TEST_F(Draws, AreThoseOfASeedForEachRank) {
+  run();
+  for (unsigned rank : {0, 1})
+    EXPECT_TRUE(at::equal(draw(rank), expect(rank)));
+  run();
+  EXPECT_TRUE(at::equal(draw(1), expect(1, 1)));
+  session.setSeeds(Seeds::parse("7"));
+  run();
+  for (unsigned rank : {0, 1})
+    EXPECT_TRUE(at::equal(draw(rank), expect(7 + rank)));
+  session.setSeeds(Seeds::parse("7:shared"));
+  run();
+  for (unsigned rank : {0, 1})
+    EXPECT_TRUE(at::equal(draw(rank), expect(7)));
+}
+
+TEST_F(Draws, GoOnFromAState) {
+  run();
+  std::vector<std::byte> state = session.generatorState(1);
+  run();
+  run();
+  EXPECT_TRUE(at::equal(draw(1), expect(1, 2)));
+  session.setGeneratorState(1, state);
+  run();
+  EXPECT_TRUE(at::equal(draw(0), expect(0, 3)));
+  EXPECT_TRUE(at::equal(draw(1), expect(1, 1)));
+  // A state that is none changes nothing.
+  state = session.generatorState(1);
+  std::vector<std::byte> zeros(state.size());
+  EXPECT_THROW(session.setGeneratorState(1, zeros), Error);
+  EXPECT_THROW(session.setGeneratorState(1, std::span(state).first(5)), Error);
+  EXPECT_THROW(session.setGeneratorState(1, {}), Error);
+  EXPECT_THROW(session.setGeneratorState(2, state), Error);
+  EXPECT_THROW(session.generatorState(2), Error);
+  EXPECT_EQ(session.generatorState(1), state);
+  run();
+  EXPECT_TRUE(at::equal(draw(1), expect(1, 2)));
 }
 
 // What the thread has entered for a load is left, whatever is thrown: under

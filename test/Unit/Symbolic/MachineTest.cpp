@@ -290,6 +290,53 @@ TEST_F(MachineTest, EqualCallsAreEqual) {
   EXPECT_NE(call("aten::neg.out", neg, y), call("aten::exp.out", exp, z));
 }
 
+// Where a draw stands among all draws is part of its number; what was in the
+// tensor that it fills is not.
+TEST_F(MachineTest, DrawsHaveAnOrder) {
+  const Window &x = vector(4), &y = vector(4), &unwritten = vector(4);
+  Literal zero{planfile::Value::Float, {}, {0}},
+      one{planfile::Value::Float, {}, {1}}, none;
+  auto fill = [&](std::string name, const Window &target) {
+    machine.launch(
+        machine.getOperator("aten::" + name,
+                            "aten::" + name +
+                                "(Tensor(a!) self, float from=0., float "
+                                "to=1., *, Generator? generator=None) -> "
+                                "Tensor(a!)"),
+        {{nullptr, {&target}}, {&zero}, {&one}, {&none}}, {});
+    return numberOf(target);
+  };
+  auto draw = [&](const Window &self, const Window &target) {
+    machine.launch(
+        machine.getOperator(
+            "aten::uniform",
+            "aten::uniform(Tensor self, float from=0., float to=1., *, "
+            "Generator? generator=None) -> Tensor"),
+        {{nullptr, {&self}}, {&zero}, {&one}, {&none}}, {&target});
+    return numberOf(target);
+  };
+  auto restart = [&] {
+    Meanings meanings;
+    machine.describeEffects(meanings);
+    machine.resetEffects();
+    return meanings.empty() ? 0 : meanings["sequence of effects"].number;
+  };
+  EXPECT_EQ(restart(), 0u);
+  Number first = fill("uniform_", x), second = fill("uniform_", y);
+  EXPECT_NE(first, second);
+  Number two = restart();
+  EXPECT_EQ(draw(unwritten, x), first);
+  EXPECT_EQ(draw(x, y), second);
+  EXPECT_EQ(restart(), two);
+  // One more, one less, and others at their place.
+  EXPECT_EQ(draw(x, x), first);
+  EXPECT_NE(restart(), two);
+  fill("cauchy_", x);
+  EXPECT_EQ(fill("uniform_", y), second);
+  EXPECT_NE(restart(), two);
+  EXPECT_FALSE(problem());
+}
+
 // Buckets: units that are copied into one buffer, and out of it. Two units over
 // three ranks, with shards of 4 and of 2 elements.
 class BucketTest : public MachineTest {

@@ -32,6 +32,11 @@ private:
   LogicalResult replaceCall(CallOp call);
   void expandSource(CallOp copy);
   LogicalResult replaceScatter(CallOp scatter);
+  Value makeEmpty(CallOp before, RankedTensorType type);
+  LogicalResult replaceDropout(CallOp dropout);
+  LogicalResult replaceDraw(CallOp draw, StringRef name,
+                            ArrayRef<Attribute> constants);
+  void addGenerator(CallOp draw);
   void makeBuffer(BlockArgument parameter);
   LogicalResult startStorage(Value value);
 
@@ -164,8 +169,113 @@ LogicalResult Legalizer::replaceScatter(CallOp scatter) {
   return startStorage(result);
 }
 
+//===----------------------------------------------------------------------===//
+// Draws
+//===----------------------------------------------------------------------===//
+
+// What takes no generator would draw from one that all ranks share. PyTorch
+// fills a tensor in place for all of these: so does what stands for them, with
+// the same bits.
+
+Value Legalizer::makeEmpty(CallOp before, RankedTensorType type) {
+  return CallOp::create(
+             builder, before.getLoc(), TypeRange(type), "empty_strided",
+             ArgsAttr::get(builder.getContext(),
+                           {builder.getDenseI64ArrayAttr(type.getShape()),
+                            builder.getDenseI64ArrayAttr(getStrides(type)),
+                            TypeAttr::get(type.getElementType())},
+                           builder.getStringAttr("dtype")),
+             ValueRange(), before.getPhaseAttr(), before.getScopeAttr())
+      .getResult(0);
+}
+
+/// A tensor filled with draws.
+LogicalResult Legalizer::replaceDraw(CallOp draw, StringRef name,
+                                     ArrayRef<Attribute> constants) {
+  auto type = dyn_cast<RankedTensorType>(draw.getResult(0).getType());
+  if (!type || !type.hasStaticShape() ||
+      llvm::is_contained(constants, Attribute()))
+    return success();
+  builder.setInsertionPoint(draw);
+  Value value = call(draw, name, makeEmpty(draw, type), constants, type);
+  draw.getResult(0).replaceAllUsesWith(value);
+  draw.erase();
+  return success();
+}
+
+/// The overload that takes a generator, which says so without a default.
+void Legalizer::addGenerator(CallOp draw) {
+  ArgsAttr args = draw.getArgs();
+  SmallVector<Attribute> values(args.getValues());
+  SmallVector<StringAttr> keywords(args.getKeywords());
+  values.push_back(builder.getUnitAttr());
+  keywords.push_back(builder.getStringAttr("generator"));
+  draw.setCalleeAttr(OpNameAttr::get(
+      builder.getContext(), (draw.getCallee().getName() + ".generator").str()));
+  draw.setArgsAttr(ArgsAttr::get(builder.getContext(), values, keywords));
+}
+
+/// `native_dropout(input, p, train)`: a mask, and the input where it is true,
+/// divided by how many are kept.
+LogicalResult Legalizer::replaceDropout(CallOp dropout) {
+  auto type = dyn_cast<RankedTensorType>(dropout.getResult(0).getType());
+  auto maskType = dyn_cast<RankedTensorType>(dropout.getResult(1).getType());
+  if (dropout.getInputs().size() != 1 || dropout.getNumArgs() != 3 || !type ||
+      !type.hasStaticShape() || !isa<FloatType>(type.getElementType()))
+    return success();
+  auto getAttr = [&](unsigned index) {
+    return dyn_cast<Attribute>(dropout.getArg(index));
+  };
+  auto train = dyn_cast_or_null<BoolAttr>(getAttr(2));
+  auto number = dyn_cast_or_null<FloatAttr>(getAttr(1));
+  auto integer = dyn_cast_or_null<IntegerAttr>(getAttr(1));
+  if ((train && !train.getValue()) || (!number && !integer))
+    return success();
+  double keep =
+      1 - (number ? number.getValueAsDouble() : double(integer.getInt()));
+  // The factor is an element as well, rounded like one.
+  FloatAttr factor =
+      builder.getFloatAttr(type.getElementType(), keep == 0 ? 0 : 1 / keep);
+  builder.setInsertionPoint(dropout);
+  if (!maskType)
+    maskType = RankedTensorType::get(type.getShape(), builder.getI1Type());
+  Value input = dropout.getInputs().front();
+  Value mask = call(dropout, "bernoulli.p", makeEmpty(dropout, maskType),
+                    builder.getF64FloatAttr(keep), maskType);
+  Value kept = call(dropout, "mul.Tensor", {input, mask}, {}, type);
+  Value result = call(dropout, "mul.Scalar", kept,
+                      builder.getF64FloatAttr(factor.getValueAsDouble()), type);
+  dropout.getResult(0).replaceAllUsesWith(result);
+  if (!dropout.getResult(1).use_empty())
+    dropout.getResult(1).replaceAllUsesWith(mask);
+  dropout.erase();
+  return success();
+}
+
 LogicalResult Legalizer::replaceCall(CallOp call) {
   StringRef name = call.getCallee().getName();
+  auto [base, overload] = name.split('.');
+  bool isOfTensor = overload.contains("Tensor");
+  auto get = [&](unsigned index) {
+    return index < call.getNumArgs() ? dyn_cast<Attribute>(call.getArg(index))
+                                     : Attribute();
+  };
+  auto number = [&](double value) { return builder.getF64FloatAttr(value); };
+  if (name == "native_dropout")
+    return replaceDropout(call);
+  if (base == "rand" || base == "rand_like")
+    return replaceDraw(call, "uniform", {number(0), number(1)});
+  if (base == "randn" || base == "randn_like")
+    return replaceDraw(call, "normal_functional", {number(0), number(1)});
+  if (name == "normal.float_float")
+    return replaceDraw(call, "normal_functional", {get(0), get(1)});
+  if ((base == "randint" || base == "randint_like") && !isOfTensor) {
+    unsigned first = base == "randint_like"; // after `self`
+    if (overload.starts_with("low"))
+      return replaceDraw(call, "random.from", {get(first), get(first + 1)});
+    return replaceDraw(call, "random.from",
+                       {builder.getI64IntegerAttr(0), get(first)});
+  }
   auto other = llvm::StringSwitch<StringRef>(name)
                    .Cases({"_conj", "_conj_copy"}, "conj_physical")
                    .Cases({"_neg_view", "_neg_view_copy"}, "neg")
@@ -177,6 +287,8 @@ LogicalResult Legalizer::replaceCall(CallOp call) {
     expandSource(call);
   else if (name == "as_strided_scatter")
     return replaceScatter(call);
+  else if (name == "randperm")
+    addGenerator(call);
   return success();
 }
 

@@ -205,6 +205,10 @@ bool ConstantHoister::isMovable(Operation &op) const {
   if (!call || !call.getFacts() || !isMemoryEffectFree(call) ||
       tooLarge.contains(call))
     return false;
+  // Memory that nobody has written is no constant.
+  if (call.getFacts()->cost == archive::CostClass::Metadata &&
+      !call.getFacts()->isView)
+    return false;
   return llvm::all_of(call.getOutputs(),
                       [](Value output) {
                         auto type =

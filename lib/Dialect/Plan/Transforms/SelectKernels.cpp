@@ -46,6 +46,7 @@ private:
   bool selectPower();
   bool selectWindow(Value source, Value base, std::optional<int64_t> select,
                     int64_t dim, int64_t start, int64_t step);
+  bool selectDraw();
   bool selectOutOverload(const OpFacts &facts);
 
   /// An overload that writes its results, and what its arguments are called.
@@ -294,6 +295,30 @@ bool Selector::selectWindow(Value source, Value base,
          copy(source, view(start, windowSizes, windowStrides));
 }
 
+/// What fills `self` with draws, of the output. Then nobody may read `self`,
+/// nor need it be there.
+bool Selector::selectDraw() {
+  std::string_view callee = launch.getCallee().getFacts()->drawOverload;
+  aten::ArgsAttr args = launch.getArgs();
+  Value self = getTensor(0, "self");
+  if (!self || args.getNumPositional() == 0)
+    return false;
+  LaunchOp::create(
+      builder, launch.getLoc(),
+      aten::OpNameAttr::get(builder.getContext(),
+                            StringRef(callee.data(), callee.size())),
+      aten::ArgsAttr::get(builder.getContext(), args.getValues().drop_front(),
+                          args.getKeywords()),
+      launch.getInputs().drop_front(), output(), DenseBoolArrayAttr(),
+      launch.getScopeAttr(), launch.getRole(), launch.getStream());
+  launch.getInputsMutable().erase(0);
+  auto allocation =
+      self.hasOneUse() ? dyn_cast<LaunchOp>(*self.user_begin()) : LaunchOp();
+  if (allocation && allocation.getCallee().getName().starts_with("empty"))
+    allocation.erase();
+  return true;
+}
+
 bool Selector::selectEquivalent(Equivalent equivalent) {
   switch (equivalent) {
   case Equivalent::None:
@@ -335,6 +360,8 @@ bool Selector::selectEquivalent(Equivalent equivalent) {
     return selectMean();
   case Equivalent::Power:
     return selectPower();
+  case Equivalent::Draw:
+    return selectDraw();
   }
   llvm_unreachable("covered switch");
 }
@@ -403,8 +430,8 @@ LogicalResult Selector::run(LaunchOp op) {
   if (facts->safety == archive::Safety::Never)
     return launch.emitError("operator '")
            << name() << "' is not one that a plan may run"
-           << (facts->isRandom ? ": it draws random numbers; set dropout to 0, "
-                                 "or make what is drawn an input"
+           << (facts->isRandom ? ": it draws random numbers, but takes no "
+                                 "generator; make what is drawn an input"
                                : "");
   builder.setInsertionPoint(launch);
   if (launch.getOutputs().size() == 1 && !launch.getPresent() &&

@@ -97,3 +97,45 @@ func.func @outside(%z: tensor<6xf32>, %s: tensor<2x3xf32>) -> tensor<6xf32> attr
   %0 = aten.call "as_strided_scatter"(%z, %s, [2, 3], [6, 2], 0) : (tensor<6xf32>, tensor<2x3xf32>) -> tensor<6xf32>
   return %0 : tensor<6xf32>
 }
+
+// -----
+
+// Dropout is a mask and two products; the factor is an element, rounded as one. Of nothing to drop nothing is drawn.
+// CHECK-LABEL: func.func @dropout(
+// CHECK-SAME: %[[X:.*]]: tensor<2x3xbf16, #aten.strided<[1, 2]>>
+func.func @dropout(%x: tensor<2x3xbf16, #aten.strided<[1, 2]>>, %y: tensor<4xf32>)
+    -> (tensor<2x3xbf16, #aten.strided<[1, 2]>>, tensor<2x3xi1, #aten.strided<[1, 2]>>, tensor<4xf32>, tensor<4xf32>) attributes {aten.program} {
+  // CHECK-NEXT: %[[E:.*]] = aten.call "empty_strided"([2, 3], [1, 2], dtype = i1) {phase = #aten<phase forward>, scope = "a"} : () -> tensor<2x3xi1, #aten.strided<[1, 2]>>
+  // CHECK-NEXT: %[[M:.*]] = aten.call "bernoulli.p"(%[[E]], 0.9) {phase = #aten<phase forward>, scope = "a"}
+  // CHECK-NEXT: %[[K:.*]] = aten.call "mul.Tensor"(%[[X]], %[[M]])
+  // CHECK-NEXT: aten.call "mul.Scalar"(%[[K]], 1.109375)
+  %0:2 = aten.call "native_dropout"(%x, 0.1, true) {phase = #aten<phase forward>, scope = "a"} : (tensor<2x3xbf16, #aten.strided<[1, 2]>>) -> (tensor<2x3xbf16, #aten.strided<[1, 2]>>, tensor<2x3xi1, #aten.strided<[1, 2]>>)
+  // CHECK: aten.call "bernoulli.p"(%{{.*}}, 0.0)
+  // CHECK-NEXT: %[[N:.*]] = aten.call "mul.Tensor"
+  // CHECK-NEXT: aten.call "mul.Scalar"(%[[N]], 0.0)
+  %1:2 = aten.call "native_dropout"(%y, 1, true) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xi1>)
+  // CHECK: aten.call "native_dropout"
+  %2:2 = aten.call "native_dropout"(%y, 0.1, false) : (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xi1>)
+  return %0#0, %0#1, %1#0, %2#0 : tensor<2x3xbf16, #aten.strided<[1, 2]>>, tensor<2x3xi1, #aten.strided<[1, 2]>>, tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// What draws without a generator has an equal that takes one.
+// CHECK-LABEL: func.func @draws(
+func.func @draws(%x: tensor<2x3xf32>) -> (tensor<f32>, tensor<2x3xf64>, tensor<4xf32>, tensor<2x3xi64>, tensor<2x3xf32>, tensor<5xi64>) attributes {aten.program} {
+  // CHECK: %[[E:.*]] = aten.call "empty_strided"([], [], dtype = f32) : () -> tensor<f32>
+  // CHECK-NEXT: aten.call "uniform"(%[[E]], 0.0, 1.0) : (tensor<f32>) -> tensor<f32>
+  %0 = aten.call "rand"([], pin_memory = false) : () -> tensor<f32>
+  // CHECK: aten.call "normal_functional"(%{{.*}}, 0.0, 1.0) : (tensor<2x3xf64>) -> tensor<2x3xf64>
+  %1 = aten.call "randn_like"(%x, dtype = f64) : (tensor<2x3xf32>) -> tensor<2x3xf64>
+  // CHECK: aten.call "normal_functional"(%{{.*}}, 1.0, 2.0)
+  %2 = aten.call "normal.float_float"(1.0, 2.0, [4]) : () -> tensor<4xf32>
+  // CHECK: aten.call "random.from"(%{{.*}}, 0, 7)
+  %3 = aten.call "randint"(7, [2, 3]) : () -> tensor<2x3xi64>
+  // CHECK: aten.call "random.from"(%{{.*}}, -2, 7)
+  %4 = aten.call "randint_like.low_dtype"(%x, -2, 7) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+  // CHECK: aten.call "randperm.generator"(5, pin_memory = false, generator = none)
+  %5 = aten.call "randperm"(5, pin_memory = false) : () -> tensor<5xi64>
+  return %0, %1, %2, %3, %4, %5 : tensor<f32>, tensor<2x3xf64>, tensor<4xf32>, tensor<2x3xi64>, tensor<2x3xf32>, tensor<5xi64>
+}

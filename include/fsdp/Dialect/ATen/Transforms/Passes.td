@@ -23,6 +23,10 @@ def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
     * `copy` of a tensor that broadcasts is one of the tensor expanded.
     * `as_strided_scatter` of all elements is a copy, seen through other sizes;
       of some it is an `index_put` at their numbers.
+    * What draws random numbers without a generator is the same with one:
+      `native_dropout` is a `bernoulli` mask and two products, `rand` fills a
+      tensor by `uniform`, `randn` by `normal_functional`, `randint` by
+      `random`. The draws are the same, bit for bit.
 
     Before and after: the aten level.
   }];
