@@ -17,7 +17,7 @@
 // CHECK: func.func @step({{.*}}%[[T:[a-z0-9]*]]: tensor<4xf32> {fsdp.result = 0 : i64}, %[[M:[a-z0-9]*]]: tensor<4x4xf32> {fsdp.result = 1 : i64})
 // A view stays where it is read.
 // CHECK-NEXT: %[[WIDE:.*]] = aten.call "expand"(%[[T]], [4, 4])
-// What is random, not written yet, not known, or depends on the state of the model stays.
+// What is random, filled by draws, not known, or depends on the state of the model stays.
 // CHECK-NEXT: aten.call "empty_strided"
 // CHECK-NEXT: aten.call "uniform"
 // CHECK-NEXT: aten.call "my::range"

@@ -200,14 +200,19 @@ bool ConstantHoister::isFixed(Value value) const {
   return op ? movable.contains(op) : fixedArguments.contains(value);
 }
 
+/// Draws fill it, and do not look at it.
+static bool isOnlyFilled(Operation &op) {
+  return !op.use_empty() && llvm::all_of(op.getUses(), [](OpOperand &use) {
+    auto draw = dyn_cast<aten::CallOp>(use.getOwner());
+    return draw && draw.getFacts() && use.getOperandNumber() == 0 &&
+           draw.getFacts()->equivalent == archive::Equivalent::Draw;
+  });
+}
+
 bool ConstantHoister::isMovable(Operation &op) const {
   auto call = dyn_cast<aten::CallOp>(op);
   if (!call || !call.getFacts() || !isMemoryEffectFree(call) ||
-      tooLarge.contains(call))
-    return false;
-  // Memory that nobody has written is no constant.
-  if (call.getFacts()->cost == archive::CostClass::Metadata &&
-      !call.getFacts()->isView)
+      tooLarge.contains(call) || isOnlyFilled(op))
     return false;
   return llvm::all_of(call.getOutputs(),
                       [](Value output) {
