@@ -35,7 +35,7 @@ def pytest_configure(config):
 
 def pytest_addoption(parser):
     parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in ten, and write docs/mutation.md")
-    parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not the first twelve")
+    parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not only twelve")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """20 steps of PyTorch's own FSDP1 and FSDP2 on gloo, and of a plan: the first gradients, all losses, the final parameters.
 
-`oracle/cases.py` says what is trained: a table in which every two values of two features meet, of which the first rows
-run always and all of them with --all-pairs. `oracle/train.py` trains with PyTorch, all cases of a run at once.
+`oracle/cases.py` says what is trained: a table in which every two values of two features meet, of which twelve rows run
+always and all of them with --all-pairs. `oracle/train.py` trains with PyTorch, all cases of a run at once.
 """
 
 import json
@@ -24,13 +24,15 @@ import models  # noqa: E402
 
 import fsdp_mlir  # noqa: E402
 
-ROWS, ALWAYS = 60, 12
+ROWS = 60
 TABLE = {cases.name(index, case): case for index, case in enumerate(cases.table(ROWS))}
+# The first cases that are in f32, whose tolerance is small, and the first that are not.
+ALWAYS = [name for name in TABLE if not cases.is_low(TABLE[name])][:8] + [name for name in TABLE if cases.is_low(TABLE[name])][:4]
 
 
 def pytest_generate_tests(metafunc):
     if "case" in metafunc.fixturenames:
-        names = list(TABLE) if metafunc.config.option.all_pairs else list(TABLE)[:ALWAYS]
+        names = list(TABLE) if metafunc.config.option.all_pairs else ALWAYS
         metafunc.parametrize("case", [{**TABLE[name], "name": name[:2]} for name in names], ids=names)
 
 
@@ -63,11 +65,10 @@ def archives(once):
 
     def find(case: dict) -> Path:
         def make(path: Path) -> None:
-            module = models.build(case)
-            program = fsdp_mlir.capture(module, models.batches(1)[0])
+            program = fsdp_mlir.capture(models.build(case), models.batches(1)[0])
             fsdp_mlir.save(program, path, verify=False)  # what follows compares it with PyTorch
 
-        return once(f"oracle-{digest(case['model'], case['tied'], case['frozen'])}.pt2", make)
+        return once(f"oracle-{digest(case['model'], case['tied'], case['frozen'], case['dropout'])}.pt2", make)
 
     return find
 
@@ -137,9 +138,5 @@ def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):
 
 # A table that lost a pair would hide what it was to find.
 def test_every_pair_of_values_is_in_the_table():
-    present = {pair for case in TABLE.values() for pair in cases.pairs(case)}
-    features = list(cases.FEATURES.items())
-    missing = [pair for i, (one, left) in enumerate(features) for other, right in features[i + 1:]
-               for pair in (((one, v), (other, w)) for v in left for w in right) if pair not in present and cases.complete(dict(pair))]
-    assert not missing and len(TABLE) >= ROWS
-    assert all(cases.is_possible(case) for case in TABLE.values())
+    assert len(TABLE) >= ROWS and all(cases.is_possible(case) for case in TABLE.values())
+    assert set(cases.possible_pairs()) <= set().union(*map(cases.pairs, TABLE.values()))

@@ -6,9 +6,10 @@ table of pairs finds what the product of all would find, with 60 rows instead of
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Container
 from typing import Any
 
 Case = dict[str, Any]
@@ -27,6 +28,7 @@ FEATURES: dict[str, list[Any]] = {
     "remat": ["none", "blocks"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "optimizer": ["adamw", "sgd", "momentum"],
+    "dropout": [0.0, 0.1],
     "frozen": ["none", "unit", "part"],
     "tied": [True, False],
     "run": ["plain", "overlap", "chaos"],
@@ -75,8 +77,26 @@ def complete(case: Case) -> Case | None:
     return next(filter(None, (complete(case | {missing: value}) for value in FEATURES[missing])), None)
 
 
-def pairs(case: Case) -> Iterator[tuple]:
-    return itertools.combinations([(name, case[name]) for name in FEATURES if name in case], 2)
+def pairs(case: Case) -> set[frozenset]:
+    """What the case has of each two features."""
+    return set(map(frozenset, itertools.combinations(case.items(), 2)))
+
+
+@functools.cache
+def possible_pairs() -> list[frozenset]:
+    choices = [[(name, value) for value in values] for name, values in FEATURES.items()]
+    every = (pair for two in itertools.combinations(choices, 2) for pair in itertools.product(*two))
+    return [frozenset(pair) for pair in every if complete(dict(pair))]
+
+
+def extend(start: frozenset, todo: Container[frozenset], random_numbers: random.Random) -> Case:
+    """A case with this pair and, feature by feature, the value that brings most of what is to do; the usual one, if that is as good."""
+    case = dict(sorted(start))
+    for name in random_numbers.sample(list(FEATURES), len(FEATURES)):
+        if name not in case:
+            values = [value for value in FEATURES[name] if is_possible(case | {name: value})]
+            case[name] = max(values, key=lambda value: sum(frozenset([(name, value), item]) in todo for item in case.items()))
+    return {name: case[name] for name in FEATURES}
 
 
 def table(rows: int) -> list[Case]:
@@ -85,25 +105,14 @@ def table(rows: int) -> list[Case]:
     Greedy: each row is the best of some that begin with a pair that is not there yet. What comes first covers the most.
     """
     random_numbers, result = random.Random(0), []
-    choices = [[(name, value) for value in values] for name, values in FEATURES.items()]
-    possible = [pair for two in itertools.combinations(choices, 2) for pair in itertools.product(*two) if complete(dict(pair))]
-    todo: set[tuple] = set()
-    covered = False
-    while not covered or len(result) < rows:
-        todo = todo or set(possible)
-        candidates = []
-        for start in random_numbers.sample(sorted(todo, key=repr), min(20, len(todo))):
-            case = dict(start)
-            for name in random_numbers.sample(list(FEATURES), len(FEATURES)):
-                values = [v for v in FEATURES[name] if name not in case and complete(case | {name: v})]
-                if values:
-                    gains = [sum(pair in todo for pair in pairs(case | {name: value})) for value in values]
-                    case[name] = values[gains.index(max(gains))]  # the usual one, if that is as good
-            candidates.append(case)
+    todo: dict[frozenset, None] = dict.fromkeys(possible_pairs())  # a set with an order
+    while todo or len(result) < rows:
+        starts = list(todo) or possible_pairs()
+        candidates = [extend(start, todo, random_numbers) for start in random_numbers.sample(starts, min(20, len(starts)))]
         best = max(candidates, key=lambda case: sum(pair in todo for pair in pairs(case)))
-        result.append({name: best[name] for name in FEATURES})
-        todo -= set(pairs(best))
-        covered = covered or not todo
+        result.append(best)
+        for pair in pairs(best):
+            todo.pop(pair, None)
     return result
 
 

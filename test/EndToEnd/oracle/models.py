@@ -6,8 +6,9 @@ import re
 
 import torch
 import torch.nn.functional as F
-from cases import Case
+from cases import Case, is_fsdp2
 from torch import nn
+from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 
 VOCABULARY, BATCH, LENGTH = 64, 2, 12
 COMMON = {"vocab_size": VOCABULARY, "use_cache": False, "bos_token_id": None, "eos_token_id": None}
@@ -55,26 +56,32 @@ def first_block(case: Case) -> str:
     return BLOCKS[case["model"]].replace(r"\d+", "0")
 
 
+def precision(case: Case, is_first_block: bool = False) -> MixedPrecision | MixedPrecisionPolicy:
+    """The policy of a unit."""
+    low = case["reduce_dtype"] == "bf16" or (is_first_block and case["reduce_dtype"] != "f32")
+    return (MixedPrecisionPolicy if is_fsdp2(case) else MixedPrecision)(reduce_dtype=torch.bfloat16 if low else None)
+
+
 def build(case: Case) -> nn.Module:
     """The module in train mode, the same at every call."""
-    tied = {"tie_word_embeddings": case["tied"]}
+    tied, p = {"tie_word_embeddings": case["tied"]}, case["dropout"]
     torch.manual_seed(1234)
     if case["model"] == "gpt2":
         from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **COMMON, **tied)
+        config = GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=16, resid_pdrop=p, embd_pdrop=p, attn_pdrop=p, **COMMON, **tied)
         model = GPT2LMHeadModel(config)
     elif case["model"] == "llama":
         from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-                             max_position_embeddings=32, **COMMON, **tied)
+                             max_position_embeddings=32, attention_dropout=p, **COMMON, **tied)
         model = LlamaForCausalLM(config)
     else:
         from transformers.models.bert.modeling_bert import BertConfig, BertForMaskedLM
 
         config = BertConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=16,
-                            hidden_dropout_prob=0, attention_probs_dropout_prob=0, **COMMON, **tied)
+                            hidden_dropout_prob=p, attention_probs_dropout_prob=p, **COMMON, **tied)
         model = BertForMaskedLM(config)
     module = Loss(model).train()
     for path, part in module.named_modules():

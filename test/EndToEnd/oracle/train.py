@@ -8,6 +8,7 @@ or FOLDER/NAME.error says why there is none. One process group for each world si
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import multiprocessing
 import os
@@ -21,17 +22,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cases import Case, has_mesh, is_fsdp2, is_low
-from models import BLOCKS, batches, build, first_block, units
+from models import BLOCKS, batches, build, first_block, precision, units
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import BackwardPrefetch, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-STEPS = 20
+STEPS, SEED = 20, 3
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
 # By whether a reduction is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
@@ -54,13 +55,18 @@ def checkpoint(module: nn.Module, pattern: str) -> None:
         setattr(module.get_submodule(parent), attribute, checkpoint_wrapper(part, CheckpointImpl.NO_REENTRANT))
 
 
+@functools.cache  # its process groups serve all cases
+def mesh_of(*sizes: int) -> DeviceMesh:
+    return init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes):])
+
+
 def shard(case: Case, module: nn.Module) -> nn.Module:
     """The module as FSDP1 or FSDP2 shards it."""
     parts = dict(matching(module, units(case)))
     first = {part for path, part in parts.items() if re.match(first_block(case), path)}
     if case["remat"] == "blocks":
         checkpoint(module, BLOCKS[case["model"]])
-    mesh = init_device_mesh("cpu", (2, 2) if has_mesh(case) else (case["world"],), mesh_dim_names=("replicate", "shard")[-1 - has_mesh(case):])
+    mesh = mesh_of(*(2, 2) if has_mesh(case) else (case["world"],))
     return (shard_2 if is_fsdp2(case) else shard_1)(case, module, list(parts.values()), first, mesh)
 
 
@@ -72,7 +78,7 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         if part not in first:
             return part in chosen
         own: dict[str, Any] = {"sharding_strategy": OTHER[strategy]} if case["first_block"] == "reshard" else {}
-        return own | ({"mixed_precision": MixedPrecision(reduce_dtype=torch.bfloat16)} if case["reduce_dtype"].endswith("block") else {}) or True
+        return own | {"mixed_precision": precision(case, is_first_block=True)}
 
     by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
     return FSDP(
@@ -80,7 +86,7 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         device_mesh=mesh,
         sharding_strategy=strategy,
         auto_wrap_policy=by_size if case["wrap"] == "size" else CustomPolicy(policy),
-        mixed_precision=MixedPrecision(reduce_dtype=torch.bfloat16 if case["reduce_dtype"] == "bf16" else None),
+        mixed_precision=precision(case),
         backward_prefetch={"backward_post": BackwardPrefetch.BACKWARD_POST, "no_prefetch": None}.get(schedule, BackwardPrefetch.BACKWARD_PRE),
         forward_prefetch=schedule == "forward_prefetch",
         limit_all_gathers=schedule != "no_limit",
@@ -93,8 +99,7 @@ def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
     reshard = {"true": True, "false": False, "2": 2}[case["sharding"].split()[1]]
 
     def arguments(part: nn.Module) -> dict[str, Any]:
-        low = case["reduce_dtype"] == "bf16" or (part in first and is_low(case))
-        return {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if low else None),
+        return {"mesh": mesh, "mp_policy": precision(case, is_first_block=part in first),
                 "reshard_after_forward": not reshard if part in first and case["first_block"] == "reshard" else reshard}
 
     for part in parts:
@@ -105,6 +110,11 @@ def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
     return fully_shard(module, **arguments(module))
 
 
+def plain(name: str) -> str:
+    """The name of a parameter in the module before wrapping."""
+    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+
+
 def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tensor]:
     """All parameters, or all gradients that there are, unsharded, by the names of the unwrapped module."""
     def read() -> dict[str, torch.Tensor]:
@@ -112,8 +122,7 @@ def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tens
         for name, parameter in module.named_parameters():
             value = parameter.grad if gradients else parameter
             if value is not None:
-                name = name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
-                values[name] = (value.full_tensor() if is_fsdp2(case) else value).detach().clone()
+                values[plain(name)] = (value.full_tensor() if is_fsdp2(case) else value).detach().clone()
         return values
 
     if is_fsdp2(case):
@@ -133,6 +142,7 @@ def train(case: Case, folder: Path) -> None:
         hyper = HYPER | {"lr": 0.03, "momentum": MOMENTUM[case["optimizer"]]}
         optimizer = torch.optim.SGD(parameters, **hyper)
     rows, losses, first = batches(STEPS * world), [], {}
+    torch.manual_seed(SEED + rank)
     for step in range(STEPS):
         loss = module(*rows[step * world + rank])
         loss.backward()
@@ -147,8 +157,8 @@ def train(case: Case, folder: Path) -> None:
     if rank == 0:
         inputs = {f"in_{i}": torch.stack([row[i] for row in rows]) for i in range(2)}
         start = {key: value[:world].contiguous() for key, value in inputs.items()}
-        metadata = {key: repr(value) for key, value in hyper.items()}
-        save_file({**start, "loss": losses[0], **first}, folder / f"{case['name']}.step.safetensors")
+        metadata = {key: repr(value) for key, value in (hyper | {"seed": SEED}).items()}
+        save_file({**start, "loss": losses[0], **first}, folder / f"{case['name']}.step.safetensors", metadata=metadata)
         save_file({**inputs, "losses": torch.stack(losses), **final}, folder / f"{case['name']}.training.safetensors", metadata=metadata)
 
 
