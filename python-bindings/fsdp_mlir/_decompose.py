@@ -180,6 +180,13 @@ def dropout_(x: Tensor, p: float, train: bool) -> Tensor:
     return x.copy_(dropout(x, p, train))
 
 
+def bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
+    """Drawn in the order of memory, as in place; the overload that returns a tensor draws in that of the dimensions."""
+    order = _memory_order(x)
+    back = sorted(range(x.dim()), key=order.__getitem__)
+    return x.copy_(aten.bernoulli.p(x.permute(order), p).permute(back))
+
+
 def adaptive_avg_pool(x: Tensor, size: list[int]) -> Tensor:
     """To one element a mean, without the strides that PyTorch forces on channels-last results."""
     if all(n == 1 for n in size):
@@ -198,6 +205,7 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.lstm.input: lstm,
     aten.dropout.default: dropout,
     aten.dropout_.default: dropout_,
+    aten.bernoulli_.float: bernoulli_,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
     aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
 }

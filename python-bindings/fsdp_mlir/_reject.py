@@ -82,7 +82,7 @@ def check_module(module: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
-    """While the module is traced, rejects the calls whose effect on the gradients torch.export drops silently.
+    """While the module is traced, rejects the calls whose effect torch.export drops silently.
 
     Adds the modules that use activation checkpointing, which has no effect on them, to `checkpointed`.
 
@@ -119,6 +119,7 @@ def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
         "return the loss and leave its gradients to capture",
     )
     hooks = reject("puts a gradient hook on a tensor (register_hook)", "write its effect into the loss")
+    seeds = reject("seeds random numbers in its forward (torch.manual_seed)", "seed before the first step: fsdp-run --seed")
     with patched(
         (torch.autograd.Function, "apply", classmethod(function_apply)),
         (torch.nn.Module, "_apply", module_apply),  # torch.export cannot trace even a conversion that changes nothing
@@ -126,6 +127,8 @@ def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
         (torch.Tensor, "backward", differentiates),
         (torch.autograd, "grad", differentiates),
         (torch.autograd, "backward", differentiates),
+        (torch, "manual_seed", seeds),
+        (torch.random, "manual_seed", seeds),
     ):
         yield
 

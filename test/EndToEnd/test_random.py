@@ -37,6 +37,7 @@ class Draws(nn.Module):
         y = y + torch.bernoulli(p) + torch.normal(p, 0.5) + torch.normal(0.0, p) + torch.normal(p, p) + torch.zeros(8).normal_(1, 2)
         y = y + torch.empty_like(y).exponential_(2) + torch.empty_like(y).geometric_(0.5) + torch.empty(8).log_normal_(0, 0.1)
         y = y * torch.empty_like(y).cauchy_().clamp(-1, 1) + torch.poisson(p) + torch.empty(8).random_(3) + torch.empty(8).bernoulli_(p[0, 0])
+        y = y + torch.empty(4, 8, 6).transpose(1, 2).bernoulli_(0.3) + torch.empty(8, 6).t().uniform_(0, 2).t().sum()
         y = F.alpha_dropout(y, 0.2, True)
         y = F.dropout2d(y[:, None], 0.4)[:, 0]
         y = F.rrelu(y, training=True) * F.gumbel_softmax(y, dim=-1)

@@ -157,6 +157,11 @@ def tensor_hook(block, y):
     return y
 
 
+def seeded(block, y):
+    torch.manual_seed(3)
+    return y + torch.rand_like(y)
+
+
 def either(block, y):
     return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,))
 
@@ -189,6 +194,11 @@ def either(block, y):
             tensor_hook,
             "module `block` puts a gradient hook on a tensor (register_hook), which capture cannot keep; "
             "write its effect into the loss",
+        ),
+        (
+            seeded,
+            "module `block` seeds random numbers in its forward (torch.manual_seed), which capture cannot keep; "
+            "seed before the first step: fsdp-run --seed",
         ),
         (
             either,
