@@ -22,6 +22,7 @@ namespace fsdp {
 inline void buildSchedulePipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
+  pm.addPass(aten::createFoldParameterCastsPass());
   if (options.device == aten::Device::CUDA)
     pm.addPass(aten::createRetargetDevicePass());
   buildFSDPPipeline(pm, options);

@@ -15,7 +15,7 @@ from torch.export.dynamic_shapes import _combine_args
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from fsdp_mlir import _constants, _decompose, _functions
+from fsdp_mlir import _constants, _decompose, _functions, _precision
 from fsdp_mlir.errors import CaptureError
 
 _LABELS = ("label", "target")
@@ -53,7 +53,12 @@ class Step(torch.nn.Module):
     """
 
     def __init__(
-        self, module: torch.nn.Module, loss_index: int | None, outputs: Sequence[str | int], functions: _functions.Functions | None = None
+        self,
+        module: torch.nn.Module,
+        loss_index: int | None,
+        outputs: Sequence[str | int],
+        functions: _functions.Functions | None = None,
+        precision: _precision.Precision | None = None,
     ) -> None:
         super().__init__()
         inside = torch.nn.Module()
@@ -66,7 +71,8 @@ class Step(torch.nn.Module):
         def forward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
             with seen.constants, _decompose.Substitute():
                 seen.constants.start(module, self._leaves(args, kwargs))
-                result = module(*args, **kwargs)
+                with precision.applied() if precision else contextlib.nullcontext():
+                    result = module(*args, **kwargs)
             hint = _forgotten(signature, signature.bind(*args, **kwargs).arguments)
             seen.loss_index, seen.loss_place, kept = _select(result, loss_index, outputs, hint)
             return kept

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from fsdp_mlir import _step
+from fsdp_mlir import _precision, _step
 from fsdp_mlir._state import Attributes
 from fsdp_mlir.errors import CaptureError
 
@@ -28,6 +28,7 @@ class TrainingProgram(ExportedProgram):
     """
 
     source: tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]  # the module, and the arguments of its example call
+    mixed_precision: Any  # as capture takes it
 
     def module(self, check_guards: bool = True) -> torch.nn.Module:
         clash = next(filter(_clashes, [*self.state_dict, *self.constants]), None)
@@ -63,7 +64,15 @@ def verify(module: torch.nn.Module, program: ExportedProgram, inputs: tuple[Any,
         torch.manual_seed(_SEED)  # not where capture has left the generator: a module may have seeded it
         expected = _eager(module, program, inputs, kwargs or {})
         found = _graph(module, program, inputs, kwargs or {})
-    _compare(expected, found)
+    _compare(expected, found, _precision_of(module, program).is_low)
+
+
+def _precision_of(module: torch.nn.Module, program: ExportedProgram) -> _precision.Precision:
+    if isinstance(program, TrainingProgram):
+        return _precision.Precision(module, program.mixed_precision)
+    if "param_dtype" in program.graph_module.meta["custom"]:
+        raise Incomparable("not compared with eager PyTorch: mixed precision is not in the archive; verify what capture returned")
+    return _precision.Precision(module)
 
 
 def _check_content(module: torch.nn.Module) -> None:
@@ -93,7 +102,7 @@ def verify_example(program: TrainingProgram) -> None:
     module, args, kwargs = program.source
     _check_content(module)
     try:
-        with torch.no_grad(), _unchanged(module):
+        with torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
             fits = _loss(module, program, *fresh((args, kwargs))).isfinite()
     except Exception:  # shuffled lengths or offsets may be invalid
         fits = False
@@ -127,10 +136,12 @@ def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     trained = [s.target for s in specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
     written = [s.target for s in specs if s.kind == OutputKind.BUFFER_MUTATION]
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    precision = _precision_of(module, program)
     with torch.enable_grad(), _unchanged(module):
-        loss = _loss(module, program, args, kwargs)
-        inputs = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
-        gradients = _gradients(loss, [parameters[name] for name in trained], inputs)
+        with precision.explained(), precision.applied():  # checkpointing calls the module again in the backward
+            loss = _loss(module, program, args, kwargs)
+            inputs = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+            gradients = _gradients(loss, [parameters[name] for name in trained], inputs)
         found = {"the loss": loss.detach()} | {f"the gradient of `{n}`": g for n, g in zip(trained, gradients)}
         return found | {f"buffer `{name}`": module.get_buffer(name).detach().clone() for name in written}
 
@@ -185,23 +196,23 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
 
 
-def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:
+def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], is_low: bool) -> None:
     gradients = [value.abs().max().item() for key, value in expected.items() if "gradient" in key and value.numel()]
     largest = max((g for g in gradients if g < float("inf")), default=0.0)
-    wrong = [text for key in expected for text in _difference(key, expected[key], found[key], largest)]
+    wrong = [text for key in expected for text in _difference(key, expected[key], found[key], largest, is_low)]
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
 
 
-def _difference(what: str, expected: torch.Tensor, found: torch.Tensor, largest: float) -> Iterator[str]:
+def _difference(what: str, expected: torch.Tensor, found: torch.Tensor, largest: float, is_low: bool) -> Iterator[str]:
     if expected.shape != found.shape or expected.dtype != found.dtype:
         yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in the graph"
         return
     if not expected.numel() or torch.equal(expected, found):
         return
-    half = expected.dtype.itemsize < 4 and expected.dtype.is_floating_point
-    tolerance = 0.05 if half else _TOLERANCE.get(expected.dtype, 1e-3)
+    is_low |= expected.dtype.itemsize < 4 and expected.dtype.is_floating_point
+    tolerance = 0.05 if is_low else _TOLERANCE.get(expected.dtype, 1e-3)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     mine, eager = found.to(wide).reshape(-1), expected.to(wide).reshape(-1)
     error = torch.where(mine.isfinite() | eager.isfinite(), (mine - eager).abs(), 0.0).nan_to_num(torch.inf, torch.inf)

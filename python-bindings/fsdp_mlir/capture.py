@@ -12,6 +12,8 @@ graph_module.metadata["custom"] of the model's JSON (here: ep.graph_module.meta[
     symbols        name of a torch.export.Dim -> the symbol that stands for it in the graph's sizes
     loss_index     the place of the loss among all outputs of the module
     gradient_seed  the name of the node that is d(loss)/d(loss) = 1
+    param_dtype    parameter -> the dtype that the step computes with, where mixed precision makes that another one than its own
+    reduce_dtype   parameter -> the dtype in which ranks sum its gradient, where that is another one than the step computes with
 
 Each node's "custom" metadata holds `phase`, "fw" or "bw", and `seq`, the same number on a forward operation and on its
 backward operations (-1: unknown).
@@ -26,15 +28,16 @@ import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _reject, _state, _step, _verify
+from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -47,6 +50,7 @@ def capture(
     loss_index: int | None = None,
     outputs: Sequence[str | int] = (),
     gradients: bool = True,
+    mixed_precision: MixedPrecision | MixedPrecisionPolicy | Mapping[str, MixedPrecision | MixedPrecisionPolicy] | None = None,
 ) -> _verify.TrainingProgram:
     """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
 
@@ -58,6 +62,12 @@ def capture(
     tuple means all of it) or by number; they get no gradient. Outputs that nobody asks for may be of any kind.
     `dynamic_shapes` is that of torch.export.export; without it every size is the example's. Parameters may be on the meta
     device or fake: the archive then has no weights.
+
+    `mixed_precision` is the policy of FSDP1 or FSDP2 for the whole module, or a dict: the policy of each module whose whole name
+    a regular expression matches ("" is the module itself), and of what that contains; the innermost counts. The step then
+    computes as FSDP does: with parameters in `param_dtype`, buffers in `buffer_dtype`, inputs and outputs of the modules that
+    have a policy of their own cast as it says, and modules of the ignored classes (FSDP1; by default batch norm) in full
+    precision. The program keeps the dtypes of the module: the casts are in the graph.
 
     The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
     positional ones first); its outputs are the buffer mutations, the outputs that are kept, and one gradient of the
@@ -73,7 +83,9 @@ def capture(
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
     _reject.check_module(module)
-    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients)
+    precision = _precision.Precision(module, mixed_precision)
+    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
+    program.mixed_precision = mixed_precision
     for sentence in _warnings(module, program, checkpointed) if gradients else ():
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
     return program
@@ -87,6 +99,7 @@ def _capture(
     loss_index: int | None,
     outputs: Sequence[str | int],
     gradients: bool,
+    precision: _precision.Precision,
 ) -> tuple[_verify.TrainingProgram, set[str]]:
     """The program, and which modules use activation checkpointing."""
     with contextlib.ExitStack() as stack:
@@ -94,7 +107,7 @@ def _capture(
         stack.enter_context(_step.any_names())
         examples, named = stack.enter_context(_meta.on_cpu(module, (args, kwargs)))
         functions = stack.enter_context(_functions.functions())
-        step = _step.Step(module, loss_index, outputs, functions)
+        step = _step.Step(module, loss_index, outputs, functions, precision)
         if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
             dynamic_shapes = dynamic_shapes.dynamic_shapes(step, examples, named)
         step.set_examples(examples, named)
@@ -115,6 +128,7 @@ def _capture(
     metadata = program.graph_module.meta["custom"]
     metadata["symbols"] = _step.symbols(step, dynamic_shapes, forward)
     metadata["loss_index"] = step.seen.loss_index
+    metadata.update(precision.metadata)
     return program, step.seen.checkpointed
 
 

@@ -72,6 +72,8 @@ LogicalResult Importer::readProgram(const Cursor &root) {
       failed(readNames(floats, builder.getF64Type())) ||
       failed(readInputs(graphInputs, inputSpecs)) ||
       failed(evaluateScalars()) || failed(orderParameters(inputSpecs)) ||
+      failed(checkParameters(paramDtypes, inputSpecs)) ||
+      failed(checkParameters(reduceDtypes, inputSpecs)) ||
       failed(addArguments()) ||
       failed(nodes.forEachElement(
           [&](const Cursor &node) { return readNode(node); })) ||
@@ -156,6 +158,9 @@ LogicalResult Importer::readGraphMetadata(const Cursor &metadata) {
           return success();
         })))
       return failure();
+  if (failed(readDtypes(root, "param_dtype", paramDtypes)) ||
+      failed(readDtypes(root, "reduce_dtype", reduceDtypes)))
+    return failure();
   std::optional<Cursor> parameters = root.find("parameters");
   hasParameterOrder = parameters.has_value();
   if (!parameters)
@@ -168,6 +173,28 @@ LogicalResult Importer::readGraphMetadata(const Cursor &metadata) {
       return value.error() << "parameter " << quote(name) << " occurs twice";
     return success();
   });
+}
+
+LogicalResult Importer::readDtypes(const Cursor &metadata, StringRef key,
+                                   llvm::StringMap<Type> &types) {
+  std::optional<Cursor> names = metadata.find(key);
+  if (!names)
+    return success();
+  return names->forEachMember(
+      [&](StringRef name, const Cursor &value) -> LogicalResult {
+        StringRef dtype;
+        if (failed(value.read(dtype)))
+          return failure();
+        Type type = llvm::StringSwitch<Type>(dtype)
+                        .Case("float16", builder.getF16Type())
+                        .Case("bfloat16", builder.getBF16Type())
+                        .Case("float32", builder.getF32Type())
+                        .Case("float64", builder.getF64Type())
+                        .Default(Type());
+        types[name] = type;
+        return type ? success()
+                    : value.expected("float16, bfloat16, float32 or float64");
+      });
 }
 
 LogicalResult Importer::readNames(const Cursor &values, Type scalarType) {
@@ -393,6 +420,16 @@ static Location getNameLoc(Builder &builder, StringRef name) {
   return NameLoc::get(builder.getStringAttr(name));
 }
 
+/// Reports an error unless all names are of parameters.
+LogicalResult Importer::checkParameters(const llvm::StringMap<Type> &types,
+                                        const Cursor &specs) {
+  for (StringRef name : types.keys())
+    if (!findInput(Input::Parameter, name))
+      return specs.error() << "there is no parameter " << quote(name)
+                           << ", for which the metadata has a dtype";
+  return success();
+}
+
 LogicalResult Importer::addArguments() {
   SmallVector<Type> types;
   SmallVector<Attribute> attrs;
@@ -417,6 +454,10 @@ LogicalResult Importer::addArguments() {
       if (found != aliases.end())
         list.set(ATenDialect::getAliasesAttrName(),
                  builder.getStrArrayAttr(found->second));
+      if (Type type = paramDtypes.lookup(input.name))
+        list.set(ATenDialect::getParamDtypeAttrName(), TypeAttr::get(type));
+      if (Type type = reduceDtypes.lookup(input.name))
+        list.set(ATenDialect::getReduceDtypeAttrName(), TypeAttr::get(type));
       break;
     }
     case Input::Buffer:

@@ -67,11 +67,15 @@ private:
   mlir::LogicalResult readProgram(const Cursor &root);
   mlir::LogicalResult readVersion(const Cursor &version);
   mlir::LogicalResult readGraphMetadata(const Cursor &metadata);
+  mlir::LogicalResult readDtypes(const Cursor &metadata, llvm::StringRef key,
+                                 llvm::StringMap<mlir::Type> &types);
   mlir::LogicalResult readNames(const Cursor &values, mlir::Type scalarType);
   mlir::LogicalResult readInputs(const Cursor &inputs, const Cursor &specs);
   mlir::LogicalResult readInputSpec(const Cursor &input, const Cursor &spec);
   mlir::LogicalResult evaluateScalars();
   mlir::LogicalResult orderParameters(const Cursor &specs);
+  mlir::LogicalResult checkParameters(const llvm::StringMap<mlir::Type> &types,
+                                      const Cursor &specs);
   mlir::LogicalResult addArguments();
   mlir::LogicalResult readOutputs(const Cursor &outputs, const Cursor &specs);
   mlir::LogicalResult readOutputSpec(const Cursor &output, const Cursor &spec,
@@ -138,6 +142,10 @@ private:
   bool hasParameterOrder = false;
   llvm::StringMap<size_t> parameterOrder;
   llvm::StringMap<llvm::SmallVector<llvm::StringRef, 1>> aliases;
+
+  /// From the graph's metadata: what parameters are cast to, and the type in
+  /// which their gradients are summed.
+  llvm::StringMap<mlir::Type> paramDtypes, reduceDtypes;
 
   /// From the graph's metadata: the node that is the gradient of the loss by
   /// itself. Empty once that node has been read.

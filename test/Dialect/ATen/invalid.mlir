@@ -251,6 +251,16 @@ func.func private @f(tensor<f32> {aten.buffer = "b", aten.persistent, aten.value
 
 // -----
 
+// expected-error@+1 {{A4: argument 0 has 'aten.reduce_dtype', which belongs to a parameter}}
+func.func private @f(tensor<f32> {aten.buffer = "b", aten.reduce_dtype = f32})
+
+// -----
+
+// expected-error@+1 {{A2: expected "aten.param_dtype" to have a floating-point type, found i8}}
+func.func private @f(tensor<f32> {aten.param = "w", aten.param_dtype = i8})
+
+// -----
+
 // expected-error@+1 {{A4: argument 0 has 'aten.input_name', which belongs to an input}}
 func.func private @f(tensor<f32> {aten.param = "w", aten.input_name = "x"})
 

@@ -78,8 +78,24 @@ func.func @step(%w: tensor<4xf32> {aten.param = "w"}) -> (tensor<4xf32> {aten.lo
 // -----
 
 func.func @step(%w: tensor<4xf32> {aten.param = "w"},
-    // expected-error@+1 {{unit 'root' has parameters of two types: "w" of 'f32', "v" of 'bf16'}}
+    // expected-error@+1 {{unit 'root' has parameters of two types: "w", stored as 'f32' and reduced as 'f32', and "v", stored as 'bf16' and reduced as 'bf16'}}
                 %v: tensor<4xbf16> {aten.param = "v"}) -> (tensor<4xf32> {aten.loss}) attributes {aten.program} {
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+func.func @step(%w: tensor<4xf32> {aten.param = "w"},
+    // expected-error@+1 {{unit 'root' has parameters of two types: "w", stored as 'f32' and reduced as 'f32', and "v", stored as 'f32' and reduced as 'bf16'}}
+                %v: tensor<4xf32> {aten.param = "v", aten.reduce_dtype = bf16}) -> (tensor<4xf32> {aten.loss}) attributes {aten.program} {
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+func.func @step(%w: tensor<4xf32> {aten.param = "w"},
+    // expected-error@+1 {{unit 'root' has parameters of two types: "w" of 'f32', "v" of 'bf16'}}
+                %v: tensor<4xbf16> {aten.param = "v", aten.storage_dtype = f32, aten.reduce_dtype = f32}) -> (tensor<4xf32> {aten.loss}) attributes {aten.program} {
   return %w : tensor<4xf32>
 }
 

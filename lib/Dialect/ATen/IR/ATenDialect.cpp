@@ -71,7 +71,8 @@ enum class Kind {
   Unit,
   Elements,
   Dictionary,
-  Device
+  Device,
+  Float
 };
 } // namespace
 
@@ -93,6 +94,8 @@ static StringRef describe(Kind kind) {
     return "a dictionary";
   case Kind::Device:
     return "a device";
+  case Kind::Float:
+    return "a floating-point type";
   }
   llvm_unreachable("covered switch");
 }
@@ -119,6 +122,10 @@ static bool hasKind(Attribute value, Kind kind) {
     return isa<DictionaryAttr>(value);
   case Kind::Device:
     return isa<DeviceAttr>(value);
+  case Kind::Float: {
+    auto type = dyn_cast<TypeAttr>(value);
+    return type && isa<FloatType>(type.getValue());
+  }
   }
   llvm_unreachable("covered switch");
 }
@@ -230,6 +237,9 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
                   .Case(getValueAttrName(), Kind::Elements)
                   .Case(getInputAttrName(), Kind::Index)
                   .Case(getDimsAttrName(), Kind::Dims)
+                  .Cases({getParamDtypeAttrName(), getStorageDtypeAttrName(),
+                          getReduceDtypeAttrName()},
+                         Kind::Float)
                   .Default(std::nullopt);
   if (failed(verifyKind(op, attr, kind, "an argument")))
     return failure();
@@ -251,9 +261,14 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
                            << "', which belongs to " << what;
   };
   bool isBuffer = attrs.contains(getBufferAttrName());
-  if (failed(needs(getAliasesAttrName(), attrs.contains(getParamAttrName()),
-                   "a parameter")) ||
-      failed(needs(getPersistentAttrName(), isBuffer, "a buffer")) ||
+  for (StringRef modifier :
+       {StringRef(getAliasesAttrName()), StringRef(getParamDtypeAttrName()),
+        StringRef(getStorageDtypeAttrName()),
+        StringRef(getReduceDtypeAttrName())})
+    if (failed(
+            needs(modifier, attrs.contains(getParamAttrName()), "a parameter")))
+      return failure();
+  if (failed(needs(getPersistentAttrName(), isBuffer, "a buffer")) ||
       failed(needs(getDimsAttrName(), attrs.contains(getInputAttrName()),
                    "an input")) ||
       failed(needs(getInputNameAttrName(), attrs.contains(getInputAttrName()),

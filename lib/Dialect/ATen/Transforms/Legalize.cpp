@@ -306,6 +306,8 @@ void Legalizer::makeBuffer(BlockArgument parameter) {
     return;
   step.removeArgAttr(index, attrName);
   step.removeArgAttr(index, ATenDialect::getAliasesAttrName());
+  step.removeArgAttr(index, ATenDialect::getParamDtypeAttrName());
+  step.removeArgAttr(index, ATenDialect::getReduceDtypeAttrName());
   step.setArgAttr(index, ATenDialect::getBufferAttrName(), name);
   step.setArgAttr(index, ATenDialect::getPersistentAttrName(),
                   builder.getUnitAttr());

@@ -54,8 +54,8 @@ public:
   LogicalResult markClass(StringRef name);
   LogicalResult markLarge(int64_t numElements);
 
-  /// Writes the unit of each parameter.
-  void assign();
+  /// Writes the unit of each parameter; those of one unit have equal `types`.
+  void assign(const DenseMap<Attribute, Attribute> &types);
 
 private:
   struct Sizes {
@@ -305,20 +305,21 @@ LogicalResult ModuleTree::markLarge(int64_t numElements) {
 // The answer
 //===----------------------------------------------------------------------===//
 
-void ModuleTree::assign() {
+void ModuleTree::assign(const DenseMap<Attribute, Attribute> &types) {
   struct Unit {
     SmallVector<BlockArgument> arguments;
     int64_t numElements = 0;
   };
-  llvm::MapVector<std::pair<unsigned, Type>, Unit> units;
-  DenseMap<unsigned, Type> firstTypes;
+  llvm::MapVector<std::pair<unsigned, Attribute>, Unit> units;
+  DenseMap<unsigned, Attribute> firstTypes;
   for (auto [argument, index] : parameters) {
     while (index != 0 && !modules[index].isUnit)
       index = modules[index].parent;
     auto type = dyn_cast<RankedTensorType>(argument.getType());
-    Type elementType = type ? type.getElementType() : argument.getType();
-    firstTypes.try_emplace(index, elementType);
-    Unit &unit = units[{index, elementType}];
+    Attribute own = types.lookup(step.getArgAttr(
+        argument.getArgNumber(), aten::ATenDialect::getParamAttrName()));
+    firstTypes.try_emplace(index, own);
+    Unit &unit = units[{index, own}];
     unit.arguments.push_back(argument);
     if (type && type.hasStaticShape())
       unit.numElements += type.getNumElements();
@@ -329,10 +330,11 @@ void ModuleTree::assign() {
   auto attrName = builder.getStringAttr(FSDPDialect::getUnitAttrName());
   llvm::StringSet<> names;
   for (const auto &[key, unit] : units) {
-    auto [index, type] = key;
+    auto [index, own] = key;
     std::string name = index == 0 ? "root" : modules[index].path.str();
-    if (type != firstTypes[index])
-      llvm::raw_string_ostream(name) << '.' << type;
+    if (own != firstTypes[index])
+      llvm::raw_string_ostream(name)
+          << '.' << getElementTypeOrSelf(unit.arguments.front().getType());
     // A module may be called "root", or like the second type of another.
     while (!names.insert(name).second)
       name += '_';
@@ -387,7 +389,7 @@ struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
     ModuleTree tree(first);
     if (failed(mark(tree, first)))
       return failure();
-    tree.assign();
+    tree.assign(getParameterTypes(*programs));
     for (func::FuncOp other : llvm::drop_begin(*programs))
       if (failed(copyUnits(first, other)))
         return failure();

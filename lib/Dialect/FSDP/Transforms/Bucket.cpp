@@ -128,14 +128,15 @@ namespace {
 /// A unit of the aten level: the parameters with its name.
 struct NamedUnit {
   StringAttr name;
-  Type element;
+  Attribute types;
   int64_t bytes = 0;
   SmallVector<unsigned> arguments;
 };
 } // namespace
 
 /// Units as the step first reads them. What is in none is the root's.
-static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
+static SmallVector<NamedUnit>
+getNamedUnits(func::FuncOp step, const DenseMap<Attribute, Attribute> &types) {
   llvm::MapVector<Attribute, NamedUnit> units;
   Block &block = step.getBody().front();
   auto getName = [&](Value value) {
@@ -156,7 +157,8 @@ static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
       continue;
     NamedUnit &unit = units[name];
     unit.name = name;
-    unit.element = type.getElementType();
+    unit.types = types.lookup(step.getArgAttr(
+        argument.getArgNumber(), aten::ATenDialect::getParamAttrName()));
     unit.bytes += getMemoryBytes(type);
     unit.arguments.push_back(argument.getArgNumber());
   }
@@ -165,14 +167,15 @@ static SmallVector<NamedUnit> getNamedUnits(func::FuncOp step) {
 }
 
 /// Gives units that follow each other one name while there is room.
-static void mergeUnits(func::FuncOp step, const Bucket &limit) {
-  SmallVector<NamedUnit> units = getNamedUnits(step);
+static void mergeUnits(func::FuncOp step, const Bucket &limit,
+                       const DenseMap<Attribute, Attribute> &types) {
+  SmallVector<NamedUnit> units = getNamedUnits(step, types);
   Ports arguments = getArguments(step);
   for (size_t begin = 0, end; begin < units.size(); begin = end) {
     int64_t sum = units[begin].bytes;
     for (end = begin + 1; end != units.size(); ++end) {
       const NamedUnit &next = units[end];
-      if (next.element != units[begin].element || isRoot(next.name) ||
+      if (next.types != units[begin].types || isRoot(next.name) ||
           isRoot(units[begin].name) ||
           (limit.units && int64_t(end - begin) >= limit.units) ||
           (limit.bytes && sum + next.bytes > limit.bytes))
@@ -219,7 +222,7 @@ class BucketPass : public impl::BucketPassBase<BucketPass> {
     if (!bucket.units && !bucket.bytes)
       return success();
     if (isMerge)
-      mergeUnits(first, bucket);
+      mergeUnits(first, bucket, getParameterTypes(*programs));
     for (func::FuncOp program : *programs)
       if (isMerge ? program != first && failed(copyUnits(first, program))
                   : failed(join(program)))

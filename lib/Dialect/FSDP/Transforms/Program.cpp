@@ -113,6 +113,38 @@ LogicalResult copyUnits(func::FuncOp from, func::FuncOp to) {
   return success();
 }
 
+DenseMap<Attribute, Attribute>
+getParameterTypes(ArrayRef<func::FuncOp> programs) {
+  using aten::ATenDialect;
+  DenseMap<Attribute, SmallVector<Attribute>> types;
+  for (size_t number = 0; number != programs.size(); ++number) {
+    func::FuncOp program = programs[number];
+    for (BlockArgument argument : program.getArguments()) {
+      auto get = [&](StringRef attribute) {
+        return program.getArgAttr(argument.getArgNumber(), attribute);
+      };
+      Attribute name = get(ATenDialect::getParamAttrName());
+      if (!name)
+        continue;
+      Attribute element =
+          TypeAttr::get(mlir::getElementTypeOrSelf(argument.getType()));
+      SmallVector<Attribute> &own = types[name];
+      if (own.empty()) {
+        Attribute storage = get(ATenDialect::getStorageDtypeAttrName()),
+                  reduce = get(ATenDialect::getReduceDtypeAttrName());
+        own = {storage ? storage : element, reduce ? reduce : element};
+        // In programs without it, nobody asks.
+        own.resize(2 + programs.size(), element);
+      }
+      own[2 + number] = element;
+    }
+  }
+  DenseMap<Attribute, Attribute> result;
+  for (auto &[name, own] : types)
+    result[name] = ArrayAttr::get(name.getContext(), own);
+  return result;
+}
+
 DictionaryAttr getStateDict(UnitOp unit, StringRef kind) {
   Builder builder(unit.getContext());
   auto state = StateAttr::get(unit.getContext(), FlatSymbolRefAttr::get(unit),

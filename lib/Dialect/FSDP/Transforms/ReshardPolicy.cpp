@@ -20,8 +20,11 @@ namespace fsdp {
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
 bool isRoot(StringRef unit) {
-  return unit == "root" || unit == "root.f16" || unit == "root.bf16" ||
-         unit == "root.f32" || unit == "root.f64";
+  if (!unit.consume_front("root"))
+    return false;
+  // Units that differ in their reductions only have names that differ by `_`.
+  unit = unit.empty() ? unit : unit.rtrim('_');
+  return llvm::is_contained({"", ".f16", ".bf16", ".f32", ".f64"}, unit);
 }
 
 /// Gives the backward a gather of its own, of each unit that is resharded.

@@ -45,6 +45,10 @@ LogicalResult ShardUnits::addParameter(func::FuncOp program,
 
   auto unitName =
       dyn_cast_or_null<StringAttr>(get(FSDPDialect::getUnitAttrName()));
+  auto getDtype = [&](StringRef attribute) {
+    auto dtype = dyn_cast_or_null<TypeAttr>(get(attribute));
+    return dtype ? dtype.getValue() : type.getElementType();
+  };
   auto [entry, isNew] = unitByName.try_emplace(
       unitName ? unitName.getValue() : "root", units.size());
   if (isNew)
@@ -53,6 +57,8 @@ LogicalResult ShardUnits::addParameter(func::FuncOp program,
   byName[name] = parameters.size();
   unit.parameters.push_back(parameters.size());
   parameters.push_back({name, type,
+                        getDtype(aten::ATenDialect::getStorageDtypeAttrName()),
+                        getDtype(aten::ATenDialect::getReduceDtypeAttrName()),
                         dyn_cast_or_null<ArrayAttr>(
                             get(aten::ATenDialect::getAliasesAttrName())),
                         argument.getLoc(), entry->second,
@@ -124,11 +130,22 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
     FailureOr<LayoutAttr> layout = getLayout(first, unit, shards);
     if (failed(layout))
       return failure();
-    Type element = parameters[unit.parameters.front()].type.getElementType();
+    const Parameter &front = parameters[unit.parameters.front()];
+    for (unsigned index : unit.parameters)
+      if (const Parameter &own = parameters[index];
+          (!decision.storage && own.storage != front.storage) ||
+          (!decision.reduce && own.reduce != front.reduce))
+        return emitError(own.loc)
+               << "unit '" << unit.name
+               << "' has parameters of two types: " << front.name
+               << ", stored as " << front.storage << " and reduced as "
+               << front.reduce << ", and " << own.name << ", stored as "
+               << own.storage << " and reduced as " << own.reduce;
     unit.op = UnitOp::create(
         builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
-        decision.storage ? decision.storage : element,
-        decision.reduce ? decision.reduce : element, *layout, decision.reshard);
+        decision.storage ? decision.storage : front.storage,
+        decision.reduce ? decision.reduce : front.reduce, *layout,
+        decision.reshard);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())

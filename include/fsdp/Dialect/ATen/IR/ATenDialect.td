@@ -33,6 +33,9 @@ def ATen_Dialect : Dialect {
     |---|---|
     | `aten.param = "h.0.weight"` | a parameter, by its name in the model |
     | `aten.aliases = ["lm_head.weight"]` | further names of a tied parameter |
+    | `aten.param_dtype = bf16` | what the program casts the parameter to before it uses it |
+    | `aten.storage_dtype = f32` | what the parameter is kept as, where the program takes it in another type |
+    | `aten.reduce_dtype = f32` | the type in which the parameter's gradient is summed over ranks |
     | `aten.buffer = "inv_freq"` | a buffer, by its name in the model |
     | `aten.persistent` | the buffer is part of checkpoints |
     | `aten.constant = "c0"` | a tensor constant of the program |
@@ -65,9 +68,9 @@ def ATen_Dialect : Dialect {
     * A2: the attribute has the kind that the table shows.
     * A3: an argument has at most one of `param`, `buffer`, `constant`, `input`;
       a result has at most one role.
-    * A4: `aliases` comes with `param`, `persistent` with `buffer`, `dims` with
-      `input`, and `value` with a `constant` or a `buffer` that is not
-      `persistent`.
+    * A4: `aliases`, `param_dtype`, `storage_dtype` and `reduce_dtype` come with
+      `param`, `persistent` with `buffer`, `dims` with `input`, and `value` with
+      a `constant` or a `buffer` that is not `persistent`.
     * A5: `value` has the shape and element type of the argument.
     * A6: an argument of a program, or one with a role, has, or reaches with its
       strides, at most 2^40 elements.
@@ -83,6 +86,9 @@ def ATen_Dialect : Dialect {
     /// The names of the attributes that the table in the description explains.
     static constexpr ::llvm::StringLiteral getParamAttrName() { return "aten.param"; }
     static constexpr ::llvm::StringLiteral getAliasesAttrName() { return "aten.aliases"; }
+    static constexpr ::llvm::StringLiteral getParamDtypeAttrName() { return "aten.param_dtype"; }
+    static constexpr ::llvm::StringLiteral getStorageDtypeAttrName() { return "aten.storage_dtype"; }
+    static constexpr ::llvm::StringLiteral getReduceDtypeAttrName() { return "aten.reduce_dtype"; }
     static constexpr ::llvm::StringLiteral getBufferAttrName() { return "aten.buffer"; }
     static constexpr ::llvm::StringLiteral getPersistentAttrName() { return "aten.persistent"; }
     static constexpr ::llvm::StringLiteral getConstantAttrName() { return "aten.constant"; }

@@ -9,6 +9,23 @@
 
 include "mlir/Pass/PassBase.td"
 
+def FoldParameterCastsPass : Pass<"aten-fold-parameter-casts", "::mlir::ModuleOp"> {
+  let summary = "take parameters in the type that the program computes with";
+  let description = [{
+    Mixed precision is captured as casts: of each parameter to the type that
+    `aten.param_dtype` says, and of its gradient back. Where a program uses a
+    parameter only through such casts, it takes the parameter in that type and
+    returns the gradient as it was computed; `aten.storage_dtype` says what the
+    parameter is kept as. So the gather has the narrow type, and each program
+    that one of its own.
+
+    Before and after: the aten level; afterwards without `aten.param_dtype`.
+    Remark `kept` for each parameter that is used in another way, and so stays as
+    it is.
+  }];
+  let dependentDialects = ["::fsdp::aten::ATenDialect"];
+}
+
 def LegalizePass : Pass<"fsdp-legalize", "::mlir::ModuleOp"> {
   let summary = "rewrite what a plan cannot express";
   let description = [{

@@ -81,10 +81,10 @@ def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",
     "::fsdp::aten::Device::CPU", "The device that the plan runs on.", "cpu|cuda">;
 def StorageDtype : PipelineOption<"storageDtype", "storage-dtype", "::fsdp::ElementType",
     "::fsdp::ElementType::Unchanged",
-    "The element type of the shards. unchanged: that of the parameters.", "f16|bf16|f32|f64">;
+    "The element type of the shards. unchanged: that of the parameters in the archive.", "f16|bf16|f32|f64">;
 def ReduceDtype : PipelineOption<"reduceDtype", "reduce-dtype", "::fsdp::ElementType",
     "::fsdp::ElementType::Unchanged",
-    "The element type of reductions. unchanged: that of the gradients.", "f16|bf16|f32|f64">;
+    "The element type of reductions. unchanged: the reduce_dtype of the capture, or that of the gradients.", "f16|bf16|f32|f64">;
 def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
     "Keep the outputs of the model, of each rank its own.", "">;
 def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",

@@ -73,6 +73,12 @@ void setSignature(mlir::func::FuncOp func, const Ports &arguments,
 /// the aten level. Reports an error if `from` has not got it.
 mlir::LogicalResult copyUnits(mlir::func::FuncOp from, mlir::func::FuncOp to);
 
+/// By the name of each parameter, what all parameters of a unit have in common:
+/// the element type in which it is stored, that of its reduction, and those of
+/// the programs of the aten level that take it.
+llvm::DenseMap<mlir::Attribute, mlir::Attribute>
+getParameterTypes(llvm::ArrayRef<mlir::func::FuncOp> programs);
+
 /// A dictionary with one `#fsdp.state`.
 mlir::DictionaryAttr getStateDict(UnitOp unit, llvm::StringRef kind);
 

@@ -28,11 +28,12 @@ struct UnitDecision {
 /// The units of the programs of a module of the aten level.
 class ShardUnits {
 public:
-  /// A parameter of the aten level; its type is that of the first program.
+  /// A parameter of the aten level; its types are those of the first program.
   struct Parameter {
     mlir::StringAttr name;
     mlir::RankedTensorType type;
-    mlir::ArrayAttr aliases; // null if there are none
+    mlir::Type storage, reduce; // element types
+    mlir::ArrayAttr aliases;    // null if there are none
     mlir::Location loc;
     unsigned unit, place;     // place: index in the unit's layout
     bool isTrainable = false; // has a gradient in some program
@@ -48,7 +49,8 @@ public:
   mlir::LogicalResult add(mlir::func::FuncOp program);
 
   /// Makes the symbols, in front of `first`, each as it is decided: one
-  /// decision for each unit.
+  /// decision for each unit, whose null types are those that its parameters
+  /// ask for.
   mlir::LogicalResult create(mlir::func::FuncOp first, MeshOp mesh,
                              llvm::ArrayRef<UnitDecision> decisions);
 
