@@ -387,10 +387,14 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
   if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
     return reject(place.text(), "divisors that f16 can hold",
                   spell(pre) + " and " + spell(post));
-  for (DType dtype : {buffer(reduction.source()).dtype(), reduction.via(),
-                      buffer(reduction.target()).dtype()})
-    if (!isFloat(dtype))
-      return reject(place.text(), "a sum of floats", spell(dtype));
+  if (!isFloat(reduction.via()))
+    return reject(place.text(), "a sum of floats", spell(reduction.via()));
+  for (uint32_t index : {reduction.source(), reduction.target()})
+    if (DType dtype = buffer(index).dtype(); dtype != reduction.via())
+      return reject(place.text(),
+                    "a sum of one element type, " +
+                        std::string(spell(reduction.via())),
+                    "a buffer of " + std::string(spell(dtype)));
   return true;
 }
 

@@ -518,8 +518,8 @@ void Machine::reduceScatter(const Window &source, const Window &target,
                             uint64_t axes, Values::Divisors divisors,
                             DType via) {
   communicate(source, target, false, [&](const Content &content) {
-    Content sum = values.sum(content, axes, divisors, via, target.dtype,
-                             source.layout->numel);
+    Content sum =
+        values.sum(content, axes, divisors, via, source.layout->numel);
     return values.scatter(sum, axes, target.layout->numel);
   });
 }
@@ -527,8 +527,7 @@ void Machine::reduceScatter(const Window &source, const Window &target,
 void Machine::allReduce(const Window &source, const Window &target,
                         uint64_t axes, Values::Divisors divisors, DType via) {
   communicate(source, target, /*mayOverlap=*/true, [&](const Content &content) {
-    return values.sum(content, axes, divisors, via, target.dtype,
-                      source.layout->numel);
+    return values.sum(content, axes, divisors, via, source.layout->numel);
   });
 }
 

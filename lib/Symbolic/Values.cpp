@@ -429,7 +429,7 @@ static std::string spell(double number) {
 }
 
 Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
-                    DType via, DType dtype, uint64_t size) {
+                    DType dtype, uint64_t size) {
   auto result = change(content, [&](Part &part) {
     if (part.axes & axes)
       return false;
@@ -438,21 +438,20 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
       part.base = Key("uniform", 0, dtype).number();
       return true;
     }
-    Sum total{part.base, axes, divisors, via, dtype};
-    // A sum of sums along other axes is one sum, if nothing is divided or
-    // rounded between them.
+    Sum total{part.base, axes, divisors, dtype};
+    // A sum of sums along other axes is one sum, if nothing is divided between
+    // them.
     if (auto found = sums.find(part.base); found != sums.end()) {
       const Sum &inner = found->second;
-      if (inner.via == via && inner.dtype == via && (inner.axes & axes) == 0 &&
+      if (inner.dtype == dtype && (inner.axes & axes) == 0 &&
           inner.divisors.post == 1 && divisors.pre == 1) {
         total = inner;
         total.axes |= axes;
         total.divisors.post = divisors.post;
-        total.dtype = dtype;
       }
     }
     part.base = Key("sum", total.of, total.axes, hashDouble(total.divisors.pre),
-                    hashDouble(total.divisors.post), total.via, total.dtype)
+                    hashDouble(total.divisors.post), total.dtype)
                     .number();
     sums.try_emplace(part.base, total);
     if (isRecording) {
@@ -462,7 +461,7 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
           words += (count++ ? " and axis " : "axis ") + std::to_string(axis) +
                    " (" + std::to_string(ranks.getSize(axis)) + " ranks)";
       note(part.base,
-           words + " in " + planfile::EnumNameDType(total.via) +
+           words + " in " + planfile::EnumNameDType(total.dtype) +
                ", divided by " + spell(total.divisors.pre) + " before and " +
                spell(total.divisors.post) + " after, of",
            {total.of});
@@ -475,8 +474,7 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
   if (result)
     return *result;
   return unknown(Key("sum of pieces", getNumber(content), axes,
-                     hashDouble(divisors.pre), hashDouble(divisors.post), via,
-                     dtype)
+                     hashDouble(divisors.pre), hashDouble(divisors.post), dtype)
                      .number(),
                  size, "a sum of what is not cut along its own axes");
 }

@@ -24,7 +24,9 @@
 // CHECK-NEXT: plan.all_gather @shard_gather %[[CAST]] to %[[FULL:.*]] of @u <forward> on gather
 // CHECK-NEXT: plan.launch "mm"(%[[X]], %[[W:.*]]) -> %[[Y:.*]] <forward> {scope = "m"}
 // CHECK-NEXT: plan.launch "sum"(%[[Y]]) -> %[[LOCAL:.*]] <forward>
-// CHECK-NEXT: plan.all_reduce @shard_all_reduce divide <pre = 1, post = 2> via f32 %[[LOCAL]] to %[[MEAN:.*]] for loss <forward> on all_reduce
+// CHECK-NEXT: plan.copy %[[LOCAL]] to %[[WIDE:.*]] <forward>
+// CHECK-NEXT: plan.all_reduce @shard_all_reduce divide <pre = 1, post = 2> via f32 %[[WIDE]] to %[[SUM:.*]] for loss <forward> on all_reduce
+// CHECK-NEXT: plan.copy %[[SUM]] to %[[MEAN:.*]] <forward> on all_reduce
 // CHECK-NEXT: plan.launch "mm"(%[[W]], %[[Y]]) -> %[[GW:.*]] <backward>
 // CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE:.*]] <backward>
 // CHECK-NEXT: plan.zero %[[FROZEN:.*]] <backward>
@@ -59,8 +61,8 @@ module {
     %sum = fsdp.async.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 2> via f32 %loss : tensor<bf16> -> !fsdp.future<tensor<bf16>>
     %gw = aten.call "mm"(%w, %y) {phase = #aten<phase backward>} : (tensor<3x5xbf16>, tensor<2x5xbf16>) -> tensor<3x5xbf16>
     fsdp.async.reshard %full : !fsdp.gathered<24xbf16>
-    %flat = fsdp.flatten_grads @u(%gw, none) : (tensor<3x5xbf16>) -> tensor<24xbf16>
-    %reduced = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xbf16> -> !fsdp.future<!fsdp.shard<24xf32, 2>>
+    %flat = fsdp.flatten_grads @u(%gw, none) : (tensor<3x5xbf16>) -> tensor<24xf32>
+    %reduced = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xf32> -> !fsdp.future<!fsdp.shard<24xf32, 2>>
     %g = fsdp.async.wait %reduced : !fsdp.future<!fsdp.shard<24xf32, 2>> -> !fsdp.shard<24xf32, 2>
     %p1, %m1, %v1 = fsdp.adamw @u [0 to 15] %p, %g, %m, %v, %hyper : !fsdp.shard<24xf32, 2>, tensor<7xf64>
     %mean = fsdp.async.wait %sum : !fsdp.future<tensor<bf16>> -> tensor<bf16>
@@ -270,5 +272,42 @@ module {
     %full = fsdp.async.wait %f : !fsdp.future<!fsdp.gathered<8xf32>> -> !fsdp.gathered<8xf32>
     fsdp.async.reshard %full : !fsdp.gathered<8xf32>
     return %b, %a, %a : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  }
+}
+
+// -----
+
+// Sums are of one type: what is reduced in another than that of the shards is cast once its group is complete.
+// CHECK-LABEL: plan.module @plan
+// CHECK-DAG: %[[GRADIENT:.*]] = plan.buffer gradient @u : tensor<4xf32>
+// CHECK-DAG: %[[OTHER:.*]] = plan.buffer gradient @v : tensor<8xf32>
+// CHECK: plan.program @step
+// CHECK: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via bf16 %{{.*}} to %[[SUM:.*]] of @u group 6 <backward> on reduce
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via bf16 %{{.*}} to %[[MORE:.*]] of @v group 6 <backward> on reduce
+// CHECK-NEXT: plan.copy %[[SUM]] to %[[GRADIENT]] <backward> on reduce
+// CHECK-NEXT: plan.record <backward> on reduce
+// CHECK-NEXT: plan.copy %[[MORE]] to %[[OTHER]] <backward> on reduce
+// CHECK: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 1)
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via bf16 %{{.*}} to %{{.*}} <backward> on reduce
+// CHECK-NEXT: plan.copy %{{.*}} to %[[GRADIENT]] <backward> on reduce
+// CHECK-NEXT: plan.copy %{{.*}} to %[[OTHER]] <backward> on reduce
+// CHECK: plan.launch "cat.out"([%{{.*}}], 1)
+// CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via bf16 %{{.*}} to %{{.*}} of @u <backward> on reduce
+// CHECK-NEXT: plan.copy %{{.*}} to %[[GRADIENT]] <backward> on reduce
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce bf16 layout <["w" : 8 at 0], numel = 8, padded = 8>
+  fsdp.unit @v on @mesh shard ["shard"] replicate [] storage f32 reduce bf16 layout <["x" : 16 at 0], numel = 16, padded = 16>
+  func.func @step(%a: tensor<8xf32> {aten.input = 0 : i64}, %b: tensor<16xf32> {aten.input = 1 : i64}) attributes {aten.program} {
+    %x = fsdp.flatten_grads @u(%a) : (tensor<8xf32>) -> tensor<8xbf16>
+    %y = fsdp.flatten_grads @v(%b) : (tensor<16xf32>) -> tensor<16xbf16>
+    %r = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %x bucket 6 : tensor<8xbf16> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+    %s = fsdp.async.reduce_scatter @v over ["shard"] divide <pre = 2, post = 1> via bf16 %y bucket 6 : tensor<16xbf16> -> !fsdp.future<!fsdp.shard<16xf32, 2>>
+    %g = fsdp.async.wait %r : !fsdp.future<!fsdp.shard<8xf32, 2>> -> !fsdp.shard<8xf32, 2>
+    %z = aten.call "relu"(%a) {phase = #aten<phase backward>} : (tensor<8xf32>) -> tensor<8xf32>
+    %t = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %x bucket 7 copy : tensor<8xbf16> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+    %q = fsdp.async.reduce_scatter @v over ["shard"] divide <pre = 2, post = 1> via bf16 %y bucket 7 copy : tensor<16xbf16> -> !fsdp.future<!fsdp.shard<16xf32, 2>>
+    %o = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %x copy : tensor<8xbf16> -> !fsdp.future<!fsdp.shard<8xf32, 2>>
+    return
   }
 }

@@ -109,6 +109,7 @@ def test_parameters_are_cast(kind, policy):
 
 
 # FSDP casts buffers where it first meets them; here they stay in the module's dtype, and the step reads and writes rounded values.
+@pytest.mark.covers("Buffer", "_get_buffers_and_dtypes_for_computation", "_get_orig_buffer_dtypes", "_cast_buffers_to_dtype_and_device")
 def test_buffers_hold_what_fits_their_computation():
     program = captured(Counting(), torch.randn(4, 8), LOW)
     assert set(program.graph_signature.buffers_to_mutate.values()) == {"assigned", "changed", "count"}
@@ -126,6 +127,7 @@ def test_checkpointed_modules():
 
 
 # By default FSDP1 leaves batch norm alone, with what it contains, and casts in front of it and after it.
+@pytest.mark.covers("ignored classes of mixed precision")
 def test_ignored_classes():
     module = Loss(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)))
     found = dtypes(captured(module, torch.randn(4, 8), LOW))
@@ -147,6 +149,7 @@ def test_policies_of_modules():
 
 
 # What is not a floating-point tensor, and what the policy leaves alone, is not cast.
+@pytest.mark.covers("_root_cast_forward_input")
 @pytest.mark.parametrize("policy, casts", [(LOW, True), (MixedPrecision(param_dtype=BF16, cast_root_forward_inputs=False), False),
                                            (MixedPrecision(reduce_dtype=BF16), False)])
 def test_inputs(policy, casts):

@@ -102,9 +102,9 @@ public:
   struct Divisors {
     double pre = 1, post = 1;
   };
-  /// The sum over the ranks along `axes`, divided, summed in `via`.
+  /// The sum over the ranks along `axes`, divided, of elements of `dtype`.
   Content sum(const Content &content, uint64_t axes, Divisors divisors,
-              DType via, DType dtype, uint64_t size);
+              DType dtype, uint64_t size);
 
   /// A vector that nothing is known of, for want of `reason`, for example:
   static constexpr std::string_view fewPieces =
@@ -135,7 +135,7 @@ private:
     Number of;
     uint64_t axes;
     Divisors divisors;
-    DType via, dtype;
+    DType dtype;
   };
   struct Origin {
     std::string words, maker;

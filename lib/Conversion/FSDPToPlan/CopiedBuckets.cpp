@@ -69,6 +69,23 @@ plan::LaunchOp Lowering::split(Location loc, Value source, int64_t rows,
       role, stream);
 }
 
+/// The same to vectors of another type, which that operator does not take.
+plan::CommandOpInterface Lowering::castOut(Location loc, Value source,
+                                           ArrayRef<Value> targets,
+                                           Stream stream) {
+  Type element = plan::getTensorType(source).getElementType();
+  plan::CommandOpInterface last;
+  int64_t offset = 0;
+  for (Value target : targets) {
+    auto type =
+        cast<RankedTensorType>(plan::getTensorType(target).clone(element));
+    Value part = tables.addView(loc, source, offset, type);
+    last = plan::CopyOp::create(builder, loc, part, target, role, stream);
+    offset += type.getNumElements() * aten::getItemSize(element);
+  }
+  return last;
+}
+
 void Lowering::gatherCopied(AsyncUnshardOp first,
                             FlatSymbolRefAttr communicator) {
   if (copiedGathers.contains(first.getFuture()))
@@ -128,15 +145,13 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
     buffers[op.getFuture()] = targets.back();
     count += plan::getTensorType(sources.back()).getNumElements();
   }
-  auto getVector = [&](int64_t size, Value like) {
-    return RankedTensorType::get({size},
-                                 plan::getTensorType(like).getElementType());
+  auto addVector = [&](int64_t size) {
+    return addTransient(loc, RankedTensorType::get({size}, first.getVia()));
   };
   bool isAlone = bucket.size() == 1;
-  Value whole = addTransient(loc, getVector(count, sources.front()));
-  Value sums =
-      isAlone ? targets.front()
-              : addTransient(loc, getVector(count / rows, targets.front()));
+  Value whole = addVector(count);
+  Value sums = isAlone ? getSum(targets.front(), first.getVia())
+                       : addVector(count / rows);
   concatenate(loc, sources, rows, whole, Stream::Compute);
   FlatSymbolRefAttr unit = isAlone ? first.getUnitAttr() : FlatSymbolRefAttr();
   plan::CommandOpInterface last;
@@ -148,7 +163,9 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
     last = Plan::create(builder, loc, communicator.getValue(),
                         first.getDivide(), first.getVia(), whole, sums, unit,
                         IntegerAttr(), role, stream);
-  if (!isAlone)
+  if (plan::getTensorType(targets.front()).getElementType() != first.getVia())
+    last = castOut(loc, sums, targets, stream);
+  else if (!isAlone)
     last = split(loc, sums, 1, targets, stream);
   for (Op op : bucket)
     reductions[op.getFuture()] = last;

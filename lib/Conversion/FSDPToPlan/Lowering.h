@@ -61,13 +61,30 @@ private:
                    int64_t rows, mlir::Value target, Stream stream);
   plan::LaunchOp split(mlir::Location loc, mlir::Value source, int64_t rows,
                        llvm::ArrayRef<mlir::Value> targets, Stream stream);
+  plan::CommandOpInterface castOut(mlir::Location loc, mlir::Value source,
+                                   llvm::ArrayRef<mlir::Value> targets,
+                                   Stream stream);
   mlir::Value asRows(mlir::Value vector, int64_t rows);
+  mlir::Value getSource(mlir::Operation *op, mlir::Value value, mlir::Type via);
+  template <typename Op>
+  void addReduction(Op op, plan::CommandOpInterface reduction, mlir::Value sum,
+                    mlir::Value target);
   mlir::Value getReduced(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
                          ShardType type);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
   mlir::FailureOr<mlir::Value> getDestination(unsigned index,
                                               mlir::Value value);
 
+  /// Memory for what is reduced in `via` and belongs into `target`: that, if it
+  /// is of that type.
+  mlir::Value getSum(mlir::Value target, mlir::Type via) {
+    mlir::RankedTensorType type = plan::getTensorType(target);
+    return type.getElementType() == via
+               ? target
+               : addTransient(
+                     target.getLoc(),
+                     mlir::cast<mlir::RankedTensorType>(type.clone(via)));
+  }
   void copy(mlir::Location loc, mlir::Value source, mlir::Value target,
             Stream stream) {
     if (source != target)
@@ -101,6 +118,12 @@ private:
   llvm::DenseMap<mlir::Value, plan::CommandOpInterface> reductions;
   /// By the futures.
   llvm::DenseMap<mlir::Value, CopiedGather> copiedGathers;
+  /// Sums that are cast once all collectives of their group are there.
+  struct Sum {
+    mlir::Value future, sum, target;
+    Stream stream;
+  };
+  llvm::SmallVector<Sum> sums;
 };
 
 } // namespace fsdp::detail

@@ -90,8 +90,8 @@ void Lowering::setInsertionPointBefore(IntegerAttr group) {
   Block *block = builder.getInsertionBlock();
   Block::iterator begin = block->end();
   while (begin != block->begin()) {
-    auto gather = dyn_cast<plan::AllGatherOp>(*std::prev(begin));
-    if (!gather || gather.getGroupAttr() != group)
+    auto command = dyn_cast<plan::CommandOpInterface>(*std::prev(begin));
+    if (!command || command.getGroup() != uint64_t(group.getInt()))
       break;
     --begin;
   }
@@ -296,6 +296,37 @@ Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
   return getState(op, unit, StateAttr::getGradientKind(), type);
 }
 
+/// What is reduced: of the type of the sums.
+Value Lowering::getSource(Operation *op, Value value, Type via) {
+  RankedTensorType type = plan::getTensorType(value);
+  if (type.getElementType() == via)
+    return value;
+  Value source =
+      addTransient(op->getLoc(), cast<RankedTensorType>(type.clone(via)));
+  OpBuilder::InsertionGuard guard(builder);
+  if (auto group = op->getAttrOfType<IntegerAttr>("bucket"))
+    setInsertionPointBefore(group);
+  copy(op->getLoc(), value, source, Stream::Compute);
+  return source;
+}
+
+/// Casts sums to the type of where they belong, after the last collective of a
+/// group: nothing stands between them.
+template <typename Op>
+void Lowering::addReduction(Op op, plan::CommandOpInterface reduction,
+                            Value sum, Value target) {
+  reductions[op.getFuture()] = reduction;
+  if (sum != target)
+    sums.push_back({op.getFuture(), sum, target, reduction.getStream()});
+  auto next = dyn_cast_or_null<Op>(op->getNextNode());
+  if (op.getBucketAttr() && next && next.getBucketAttr() == op.getBucketAttr())
+    return;
+  for (const Sum &own : sums)
+    reductions[own.future] = plan::CopyOp::create(
+        builder, own.future.getLoc(), own.sum, own.target, role, own.stream);
+  sums.clear();
+}
+
 LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   setPhase(aten::Phase::Backward);
   auto type = cast<ShardType>(op.getFuture().getType().getValueType());
@@ -308,13 +339,17 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   }
   Value source = buffers.lookup(op.getFlat());
   Value target = getReduced(op, op.getUnitAttr(), type);
-  if (communicator)
-    reductions[op.getFuture()] = plan::ReduceScatterOp::create(
+  if (communicator) {
+    source = getSource(op, source, op.getVia());
+    Value sum = getSum(target, op.getVia());
+    auto reduction = plan::ReduceScatterOp::create(
         builder, op.getLoc(), communicator.getValue(), op.getDivide(),
-        op.getVia(), source, target, op.getUnitAttr(), op.getBucketAttr(), role,
+        op.getVia(), source, sum, op.getUnitAttr(), op.getBucketAttr(), role,
         Stream::Reduce);
-  else
+    addReduction(op, reduction, sum, target);
+  } else {
     copy(op.getLoc(), source, target, Stream::Compute);
+  }
   buffers[op.getFuture()] = target;
   return success();
 }
@@ -337,13 +372,17 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
       setPhase(aten::Phase::Forward);
     target = addTransient(loc, getMemoryType(type));
   }
-  if (communicator)
-    reductions[op.getFuture()] = plan::AllReduceOp::create(
+  if (communicator) {
+    source = getSource(op, source, op.getVia());
+    Value sum = getSum(target, op.getVia());
+    auto reduction = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
-        source, target, op.getUnitAttr(), op.getRoleAttr(), op.getBucketAttr(),
+        source, sum, op.getUnitAttr(), op.getRoleAttr(), op.getBucketAttr(),
         role, Stream::AllReduce);
-  else
+    addReduction(op, reduction, sum, target);
+  } else {
     copy(loc, source, target, Stream::Compute);
+  }
   buffers[op.getFuture()] = target;
   return success();
 }

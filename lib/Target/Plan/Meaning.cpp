@@ -425,10 +425,9 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
   bool hasGradient = first != gradients.end();
   if (hasGradient) {
-    pf::DType compute = places[*first].window.dtype;
     const sy::Layout &whole =
         layouts.emplace_back(sy::Layout::vector(own.numel));
-    sy::Window flat = place(whole, compute);
+    sy::Window flat = place(whole, own.reduce);
     machine.zero(flat);
     for (auto [parameter, value] :
          llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
@@ -443,8 +442,8 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
     DivideFactors divide = getDivideFactors(size);
     if (group)
       gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
-                                    own.reduce, own.storage, own.numel);
-    else if (compute != own.storage)
+                                    own.reduce, own.numel);
+    if (own.reduce != own.storage)
       gradient = machine.values.cast(gradient, own.storage);
     machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
     // What follows follows from this.
@@ -510,9 +509,16 @@ LogicalResult SourceRun::addResults() {
     } else if (get(ATenDialect::getLossAttrName())) {
       pf::DType via =
           pf::getItemSize(window.dtype) < 4 ? pf::DType::F32 : window.dtype;
-      if (axes)
+      auto cast = [&](pf::DType from, pf::DType to) {
+        if (from != to)
+          content = machine.values.cast(content, to);
+      };
+      if (axes) {
+        cast(window.dtype, via);
         content = machine.values.sum(content, axes, {1, double(numRanks)}, via,
-                                     window.dtype, window.layout->numel);
+                                     window.layout->numel);
+        cast(via, window.dtype);
+      }
       meanings["loss"] =
           machine.describe(content, machine.getOperand(window, content));
     } else if (auto name = dyn_cast_or_null<StringAttr>(

@@ -352,7 +352,7 @@ func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<4xf32>) attributes {aten.program} {
-  // expected-error@+1 {{expected a gradient of parameter "a" of type 'tensor<8xf32>' or with other strides, got 'tensor<4xf32>'}}
+  // expected-error@+1 {{expected a gradient of parameter "a" with the sizes of 'tensor<8xf32>', of floats, got 'tensor<4xf32>'}}
   %0 = fsdp.flatten_grads @u(%g) : (tensor<4xf32>) -> tensor<8xf32>
   return
 }

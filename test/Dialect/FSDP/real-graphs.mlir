@@ -25,6 +25,6 @@
 // Masters and reductions in fp32, the rest in bf16.
 // MIXED: fsdp.unit @{{.*}}layers.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32
 // MIXED: fsdp.async.unshard @{{.*}} : !fsdp.shard<{{[0-9]+}}xf32, 3> -> !fsdp.future<!fsdp.gathered<{{[0-9]+}}xbf16>>
-// MIXED: fsdp.async.reduce_scatter @{{.*}} via f32 %{{.*}} : tensor<{{[0-9]+}}xbf16> -> !fsdp.future<!fsdp.shard<{{[0-9]+}}xf32, 3>>
+// MIXED: fsdp.async.reduce_scatter @{{.*}} via f32 %{{.*}} : tensor<{{[0-9]+}}xf32> -> !fsdp.future<!fsdp.shard<{{[0-9]+}}xf32, 3>>
 
 // FROZEN: fsdp.unit @{{.*}}h.0 {{.*}}h.0.attn.c_attn.weight" : 32x96 at {{[0-9]+}} frozen

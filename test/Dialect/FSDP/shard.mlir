@@ -74,7 +74,7 @@
 // NONE: fsdp.unit @b.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f64
 // NONE-COUNT-3: fsdp.unshard @{{.*}} <forward> over ["shard"] %{{.*}} : !fsdp.shard<{{.*}}, 1>
 // NONE-NOT: {{fsdp.unshard|reduce_scatter}}
-// NONE: fsdp.all_reduce @b.0 over ["replicate"] divide <pre = 2, post = 2> via f64 %{{.*}} : tensor<16xf32> -> !fsdp.shard<16xf32, 1>
+// NONE: fsdp.all_reduce @b.0 over ["replicate"] divide <pre = 2, post = 2> via f64 %{{.*}} : tensor<16xf64> -> !fsdp.shard<16xf32, 1>
 
 // ONE: warning: one rank has nothing to shard: using 'no_shard'
 // ONE: fsdp.mesh @mesh ["replicate" = 1, "shard" = 1]

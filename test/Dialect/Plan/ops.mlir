@@ -46,7 +46,7 @@ plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_sh
   %b = plan.view %full at 32 : tensor<7xbf16>
   %x = plan.buffer transient : tensor<4x5xbf16>
   %y = plan.buffer transient : tensor<4x3xbf16>
-  %flat = plan.buffer transient : tensor<24xbf16>
+  %flat = plan.buffer transient : tensor<24xf32>
 
   // CHECK: plan.program @init
   plan.program @init init {

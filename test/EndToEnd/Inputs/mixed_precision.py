@@ -141,6 +141,7 @@ PER_MODULE = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=F32)
 CASES = {
     "gpt2": Case(gpt2, tokens, FULL_SUMS, r"m\.transformer\.h\.\d+"),
     "gpt2-bf16-sums": Case(gpt2, tokens, MixedPrecision(param_dtype=BF16), r"m\.transformer\.h\.\d+", tolerance=1.6e-2),
+    "gpt2-only-sums": Case(gpt2, tokens, MixedPrecision(reduce_dtype=BF16), r"m\.transformer\.h\.\d+", tolerance=1.6e-2),
     "llama": Case(llama, tokens, {"": PER_MODULE, r"m\.model\.layers\.\d+": PER_MODULE}),
     "llama-f16": Case(llama, tokens, MixedPrecision(param_dtype=F16, reduce_dtype=F32, buffer_dtype=F16), r"m\.model\.layers\.\d+", tolerance=1e-4),
     "bert": Case(bert, tokens, FULL_SUMS, r"m\.bert\.encoder\.layer\.\d+"),

@@ -84,8 +84,8 @@ TEST(Values, SumsAlongTwoAxesAreOneSum) {
   Values values = makeValues();
   Content x = Content::vector(7, 8), zero = Values::zero(DType::F32, 8);
   auto sum = [&](const Content &of, uint64_t axes, double pre, double post,
-                 DType via = DType::F32, DType dtype = DType::F32) {
-    return values.sum(of, axes, {pre, post}, via, dtype, 8);
+                 DType dtype = DType::F32) {
+    return values.sum(of, axes, {pre, post}, dtype, 8);
   };
   auto number = [&](const Content &of) { return values.getNumber(of); };
   EXPECT_EQ(number(sum(sum(x, 1, 2, 1), 2, 1, 3)), number(sum(x, 3, 2, 3)));
@@ -97,7 +97,7 @@ TEST(Values, SumsAlongTwoAxesAreOneSum) {
   EXPECT_NE(number(sum(x, 1, 2, 1)), number(sum(x, 1, 1, 2)));
   EXPECT_NE(number(sum(sum(x, 1, 1, 2), 2, 1, 3)), number(sum(x, 3, 1, 6)));
   EXPECT_NE(number(sum(x, 1, 1, 2, DType::BF16)), number(sum(x, 1, 1, 2)));
-  EXPECT_NE(number(sum(sum(x, 1, 1, 1, DType::F32, DType::BF16), 2, 1, 6)),
+  EXPECT_NE(number(sum(sum(x, 1, 1, 1, DType::BF16), 2, 1, 6)),
             number(sum(x, 3, 1, 6)));
   EXPECT_EQ(number(sum(zero, 1, 1, 2)), number(zero));
 }
@@ -134,11 +134,11 @@ TEST(Values, PiecesOfDifferentWholesAreUnknown) {
   Content gathered = values.gather(piece, 2, 2);
   EXPECT_NE(values.getNumber(gathered), values.getNumber(own));
   EXPECT_FALSE(values.findUnknown(gathered).empty());
-  Content sum = values.sum(piece, 2, {1, 3}, DType::F32, DType::F32, 2);
+  Content sum = values.sum(piece, 2, {1, 3}, DType::F32, 2);
   EXPECT_FALSE(values.findUnknown(sum).empty());
   // The piece of the sum is what a reduce-scatter leaves.
-  Content reduced = values.scatter(
-      values.sum(own, 2, {1, 3}, DType::F32, DType::F32, 6), 2, 2);
+  Content reduced =
+      values.scatter(values.sum(own, 2, {1, 3}, DType::F32, 6), 2, 2);
   EXPECT_NE(values.getNumber(sum), values.getNumber(reduced));
 }
 

@@ -573,7 +573,6 @@ LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
     return emitOpError("expected ")
            << parameters.size() << " places, one per parameter, got "
            << getPresent().size();
-  Type compute = getCompute(getFlat().getType());
   auto gradient = getGradients().getTypes().begin();
   for (auto [parameter, present] : llvm::zip_equal(parameters, getPresent())) {
     if (parameter.getFrozen() == present)
@@ -585,11 +584,11 @@ LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
       continue;
     auto type = cast<RankedTensorType>(*gradient++);
     if (type.getShape() != parameter.getSizes() ||
-        type.getElementType() != compute)
+        !isa<FloatType>(type.getElementType()))
       return emitOpError("expected a gradient of parameter ")
-             << parameter.getName() << " of type "
-             << check.unit.getViewType(parameter, compute)
-             << " or with other strides, got " << type;
+             << parameter.getName() << " with the sizes of "
+             << check.unit.getViewType(parameter, check.unit.getReduce())
+             << ", of floats, got " << type;
   }
   return check.flat("a result", getFlat().getType());
 }

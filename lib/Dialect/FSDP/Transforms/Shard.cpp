@@ -320,9 +320,9 @@ void Sharder::reduceGradient(unsigned unit) {
     if (gradient)
       places.push_back(gradient);
   }
-  Value flat = FlattenGradsOp::create(
-      builder, loc, op.getFlatGradientType(units[unit].compute),
-      op.getSymName(), present, places);
+  Value flat = FlattenGradsOp::create(builder, loc,
+                                      op.getFlatGradientType(op.getReduce()),
+                                      op.getSymName(), present, places);
   int64_t shards = mesh.getGroupSize(op.getShardAxes());
   int64_t replicas = mesh.getGroupSize(op.getReplicateAxes());
   DivideFactors factors = getDivideFactors(shards * replicas);

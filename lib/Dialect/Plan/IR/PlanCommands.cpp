@@ -184,19 +184,32 @@ LogicalResult PieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyElements(*this, getSource(), getTarget());
 }
 
+/// C3 of a reduction.
+template <typename Op> static LogicalResult verifyTypes(Op op) {
+  for (Value buffer : {op.getSource(), op.getTarget()})
+    if (Type found = getTensorType(buffer).getElementType();
+        found != op.getVia())
+      return op.emitOpError("C3: expected elements of ")
+             << op.getVia() << ", got " << found;
+  return success();
+}
+
 LogicalResult
 ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
   FailureOr<int64_t> size =
       verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr());
-  if (failed(size))
+  if (failed(size) ||
+      failed(verifyCounts(*this, getTarget(), getSource(), *size)))
     return failure();
-  return verifyCounts(*this, getTarget(), getSource(), *size);
+  return verifyTypes(*this);
 }
 
 LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  if (failed(verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())))
+  if (failed(
+          verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())) ||
+      failed(verifyCounts(*this, getSource(), getTarget(), 1)))
     return failure();
-  return verifyCounts(*this, getSource(), getTarget(), 1);
+  return verifyTypes(*this);
 }
 
 /// C1 of what looks at elements of a unit.

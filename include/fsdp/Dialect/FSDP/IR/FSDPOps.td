@@ -246,7 +246,7 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
 
     ```mlir
     %flat = fsdp.flatten_grads @h.0(%gw, none)
-        : (tensor<3x5xbf16>) -> tensor<24xbf16>
+        : (tensor<3x5xbf16>) -> tensor<24xf32>
     ```
 
     **Constraints**:
@@ -254,9 +254,9 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
     * C1: the unit exists.
     * C2: there is one place per parameter of the layout.
     * C3: exactly the frozen parameters have `none`.
-    * C4: each gradient has the sizes of its parameter and the result's type.
+    * C4: each gradient has the sizes of its parameter, and any float type.
     * C5: the result is dense, with as many elements as the layout's `padded`, of
-      any float type.
+      any float type: gradients are cast.
     * C6: there are as many gradients as places that are not `none`.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, DenseBoolArrayAttr:$present,
@@ -281,7 +281,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
 
     ```mlir
     %shard = fsdp.reduce_scatter @h.0 over ["shard"] divide <pre = 2, post = 2> via f32 %flat
-        : tensor<24xbf16> -> !fsdp.shard<24xf32, 4>
+        : tensor<24xf32> -> !fsdp.shard<24xf32, 4>
     ```
 
     **Constraints**:

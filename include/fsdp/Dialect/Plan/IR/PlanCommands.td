@@ -139,7 +139,8 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
   let summary = "reduce-scatter: sum the sources of a group, keep this rank's shard";
   let description = [{
     The target becomes this rank's piece of the sum of the sources, each divided
-    by `pre`; summed in `via`, divided by `post`, cast to the target's type.
+    by `pre`, and the sum by `post`. All are of one type, as collectives of NCCL
+    are: what is of another is cast by copies ahead of it and after it.
 
     Example:
 
@@ -153,6 +154,7 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
       communicator's stream.
     * C2: the source has as many times the target's elements as there are ranks
       in a group.
+    * C3: source and target are of the type `via`.
   }];
 }
 
@@ -173,6 +175,7 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
     * C1: the communicator and the unit exist, and the command is on the
       communicator's stream.
     * C2: the target has as many elements as the source.
+    * C3: source and target are of the type `via`.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
     TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
