@@ -11,6 +11,7 @@ import re
 
 import pytest
 import torch
+from torch.distributed.fsdp import MixedPrecision
 from conftest import FIXTURES, digest, succeed
 
 import fsdp_mlir
@@ -34,11 +35,9 @@ def options(config):
     if config.get("reshard") is True:  # FSDP2 then frees the root, too
         policy += ["--unit", "root: reshard=true"]
     mesh = ["--mesh", "x".join(map(str, config["mesh"]))] if "mesh" in config else ["--ranks", config["world"]]
-    compute, reduce = config.get("mixed", [None, None])
     bucket = ["--bucket", "copy:units:1"] if config["api"] == "fsdp2" else []  # copies into and out of a buffer for each unit
     return [*mesh, *policy, "--wrap", r"scope:u\.\d+", "--backward-prefetch", backward,
-            "--forward-prefetch", int(config.get("fwd", False)), *bucket, *(["--storage-dtype", "f32"] if compute else []),
-            *(["--reduce-dtype", "f32"] if reduce else [])]
+            "--forward-prefetch", int(config.get("fwd", False)), *bucket]
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +46,17 @@ def archives(once):
     from fixture_models import Chain
 
     def find(config):
-        args, dtype = config["args"], getattr(torch, (config.get("mixed") or ["float32"])[0])
+        args, mixed = config["args"], config.get("mixed")
+        precision = MixedPrecision(*(dtype and getattr(torch, dtype) for dtype in mixed)) if mixed else None
 
         def make(training):
             def write(path):
-                chain = Chain(args["n"], args["d"], frozen=args.get("frozen", ())).to(dtype).train(training)
-                program = fsdp_mlir.capture(chain, (torch.ones(2, args["d"], dtype=dtype),), gradients=training)
+                chain = Chain(args["n"], args["d"], frozen=args.get("frozen", ())).train(training)
+                program = fsdp_mlir.capture(chain, (torch.ones(2, args["d"]),), gradients=training, mixed_precision=precision)
                 fsdp_mlir.save(program, path, verify=False)
             return write
 
-        return [once(f"chain-{digest(args, str(dtype), training)}.pt2", make(training)) for training in (True, False)]
+        return [once(f"chain-{digest(args, mixed, training)}.pt2", make(training)) for training in (True, False)]
 
     return find
 

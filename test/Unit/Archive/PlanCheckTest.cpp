@@ -382,8 +382,12 @@ TEST(PlanCheck, RejectsBadDivisors) {
     return rejectionAfter([&](TestPlan &plan) {
       plan.mesh = {{"replicate", ranks / 2}, {"shard", 2}};
       plan.groups = {{"shard", {1}}};
+      TestPlan::Buffer sum = plan.buffers[6];
+      sum.root = 6;
+      sum.dtype = via;
+      plan.add(sum); // 16
       plan.on(Stream::Compute, Role::Backward)
-          .allReduce(6, 6, none, pre, post, 0, via);
+          .allReduce(16, 16, none, pre, post, 0, via);
     });
   };
   std::string start = "small.plan: programs[1] (step).commands[15]: expected "
@@ -402,6 +406,28 @@ TEST(PlanCheck, RejectsBadDivisors) {
   EXPECT_EQ(divide(1, 1 << 17, 1 << 17, DType::F16),
             "small.plan: programs[1] (step).commands[15]: expected divisors "
             "that f16 can hold, found 1 and 131072");
+}
+
+// NCCL sums in one type: what is of another is cast by a command of its own.
+TEST(PlanCheck, RejectsSumsOfTwoTypes) {
+  auto sum = [](DType dtype, DType via) {
+    return rejectionAfter([&](TestPlan &plan) {
+      TestPlan::Buffer buffer = plan.buffers[6];
+      buffer.root = 6;
+      buffer.dtype = dtype;
+      plan.add(buffer); // 16
+      plan.on(Stream::Compute, Role::Backward)
+          .allReduce(16, 16, none, 1, 2, 0, via);
+    });
+  };
+  std::string start = "small.plan: programs[1] (step).commands[15]: expected a "
+                      "sum of ";
+  EXPECT_EQ(sum(DType::BF16, DType::BF16), "accepted");
+  EXPECT_EQ(sum(DType::BF16, DType::F32),
+            start + "one element type, f32, found a buffer of bf16");
+  EXPECT_EQ(sum(DType::F32, DType::BF16),
+            start + "one element type, bf16, found a buffer of f32");
+  EXPECT_EQ(sum(DType::I16, DType::I16), start + "floats, found i16");
 }
 
 // The order in which a kernel writes is its own business: no byte may be
