@@ -561,6 +561,7 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
     return first.emitError("expected a mesh of ")
            << ranks << " ranks, got " << spellOption(mesh);
   OpBuilder builder(first);
+  SymbolTable symbols(getOperation());
   auto axis = [&](StringRef name, int64_t size) {
     return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
   };
@@ -568,8 +569,7 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
       MeshOp::create(builder, first.getLoc(), "mesh",
                      builder.getArrayAttr({axis("replicate", sizes.replicate),
                                            axis("shard", sizes.shard)}));
-  SymbolTable(getOperation())
-      .insert(op, Block::iterator(first)); // which may rename it
+  symbols.insert(op, Block::iterator(first)); // which may rename it
   return op;
 }
 
