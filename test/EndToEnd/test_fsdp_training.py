@@ -65,10 +65,13 @@ def archives(once):
 
     def find(case: dict) -> Path:
         def make(path: Path) -> None:
-            program = fsdp_mlir.capture(models.build(case), models.batches(1)[0])
+            policy = models.precision(case)
+            options = {"mixed_precision": {"": policy, models.units(case): policy}} if case["param_dtype"] != "f32" else {}
+            program = fsdp_mlir.capture(models.build(case), models.batches(1)[0], **options)
             fsdp_mlir.save(program, path, verify=False)  # what follows compares it with PyTorch
 
-        return once(f"oracle-{digest(case['model'], case['tied'], case['frozen'], case['dropout'])}.pt2", make)
+        names = ["model", "tied", "frozen", "dropout"] + (["param_dtype", "reduce_dtype", "sharding", "wrap"] if case["param_dtype"] != "f32" else [])
+        return once(f"oracle-{digest(*(case[name] for name in names))}.pt2", make)
 
     return find
 
@@ -89,7 +92,7 @@ def plan_options(case: dict) -> list[str]:
         options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
     if case["remat"] == "blocks":
         options += ["--remat", f"scope:{models.BLOCKS[case['model']]}"]
-    if case["reduce_dtype"] == "bf16":
+    if case["reduce_dtype"] == "bf16" and case["param_dtype"] == "f32":  # else the archive says so
         options += ["--reduce-dtype", "bf16"]
     return options + {"adamw": [], "sgd": ["--optimizer", "sgd"], "momentum": ["--optimizer", "sgd", "--momentum"]}[case["optimizer"]]
 
@@ -109,7 +112,7 @@ def largest(reference: Path) -> dict[str, float]:
 
 @pytest.mark.covers(
     "FullyShardedDataParallel", "fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "DDP", "BackwardPrefetch", "Gradients",
-    "reduce_dtype", "AC", "CustomPolicy", "_or_policy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
+    "reduce_dtype", "param_dtype", "MixedPrecision", "AC", "CustomPolicy", "_or_policy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
     "parameters without gradient", "reshard_after_forward=True", "reshard_after_forward=N", "set_modules_to_forward_prefetch",
     "torch.distributed")
 @pytest.mark.filterwarnings("ignore::fsdp_mlir.CaptureWarning")  # BERT's bias that only a tie uses

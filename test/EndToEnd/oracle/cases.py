@@ -26,6 +26,7 @@ FEATURES: dict[str, list[Any]] = {
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
     "reduce_wait": ["use", "backward", "next"],
     "remat": ["none", "blocks"],
+    "param_dtype": ["f32", "bf16"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "optimizer": ["adamw", "sgd", "momentum"],
     "dropout": [0.0, 0.1],
@@ -46,8 +47,8 @@ def has_mesh(case: Case) -> bool:
 
 
 def is_low(case: Case) -> bool:
-    """Whether some reductions are in bf16."""
-    return case["reduce_dtype"] != "f32"
+    """Whether some computations or reductions are in bf16."""
+    return case["reduce_dtype"] != "f32" or case["param_dtype"] != "f32"
 
 
 def is_possible(case: Case) -> bool:

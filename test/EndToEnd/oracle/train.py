@@ -35,7 +35,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 STEPS, SEED = 20, 3
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
-# By whether a reduction is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
+# By whether something is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
 EPS = {False: 1e-8, True: 1e-3}
 STRATEGIES = {name: ("_" if name.endswith("zero2") else "") + name.upper()
               for name in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")}
