@@ -112,6 +112,8 @@ private:
     Value gradient;
   };
   DenseMap<Attribute, SmallVector<Interval>> updates;
+
+  LogicalResult checkDecay(UnitOp unit, ArrayRef<Interval> intervals);
 };
 
 /// How a role is called in a diagnostic.
@@ -434,6 +436,31 @@ LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
   return success();
 }
 
+/// A parameter is in a group without weight decay if the program says so.
+LogicalResult Equivalence::checkDecay(UnitOp unit,
+                                      ArrayRef<Interval> intervals) {
+  auto names =
+      step->getAttrOfType<ArrayAttr>(FSDPDialect::getNoDecayAttrName());
+  DenseSet<Attribute> withoutDecay;
+  if (names)
+    withoutDecay.insert(names.begin(), names.end());
+  for (const Interval &interval : intervals) {
+    Value hyper = cast<UpdateOpInterface>(interval.op).getHyper();
+    auto argument = dyn_cast<BlockArgument>(hyper);
+    bool decays =
+        !argument || !step.getArgAttr(argument.getArgNumber(),
+                                      FSDPDialect::getNoDecayAttrName());
+    for (ParameterAttr parameter : unit.getLayout().getParameters())
+      if (parameter.getOffset() < interval.end &&
+          parameter.getEnd() > interval.begin &&
+          withoutDecay.contains(parameter.getName()) == decays)
+        return interval.op->emitError("expected parameter ")
+               << parameter.getName() << " to be updated with"
+               << (decays ? "out" : "") << " weight decay, as the program says";
+  }
+  return success();
+}
+
 /// Each trainable element of a unit that is updated is updated once.
 LogicalResult Equivalence::checkUpdates() {
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
@@ -449,6 +476,8 @@ LogicalResult Equivalence::checkUpdates() {
         return intervals[i].op->emitError("expected each element of unit '")
                << unit.getSymName() << "' to be updated once, found element "
                << intervals[i].begin << " a second time";
+    if (failed(checkDecay(unit, intervals)))
+      return failure();
     // Intervals are disjoint and ascend, and so do parameters.
     const Interval *interval = intervals.begin();
     for (ParameterAttr parameter : unit.getLayout().getParameters()) {

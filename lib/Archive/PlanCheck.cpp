@@ -480,6 +480,11 @@ bool PlanChecker::checkRole(uint32_t index) {
                     std::to_string(window.numel) + " " +
                         std::string(spell(buffer.dtype())) + " in " +
                         EnumNameSpace(buffer.space()) + " memory");
+    if (std::string_view name = nameOf(buffer.name());
+        !name.empty() && name != noDecay)
+      return reject(
+          place.text(),
+          "a decay group without name or called " + std::string(noDecay), name);
     return checkIndex(place, "decay group", buffer.index(),
                       plan.buffers()->size()) &&
            checkUnique(place, "decay group", std::to_string(buffer.index()));

@@ -1,6 +1,7 @@
 //===- Session.cpp - A loaded plan, ready to step -------------------------===//
 #include "Caught.h"
 #include "FreeMemory.h"
+#include "Mesh.h"
 #include "RankScope.h"
 #include "SessionImpl.h"
 #include "Text.h"
@@ -375,7 +376,9 @@ void Session::Impl::writeHyperParameters(Memory &memory) const {
     set(Hyper::Beta1, values.beta1);
     set(Hyper::Beta2, values.beta2);
     set(Hyper::Epsilon, values.eps);
-    set(Hyper::WeightDecay, values.weightDecay);
+    bool decays = stringOf(plan, plan.buffers()->Get(buffer)->name()) !=
+                  planfile::noDecay;
+    set(Hyper::WeightDecay, decays ? values.weightDecay : 0);
     set(Hyper::Momentum, values.momentum);
     set(Hyper::Update, static_cast<double>(updates + 1));
   }

@@ -579,9 +579,13 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
   return flat;
 }
 
-Content Machine::hyper(uint64_t group) {
-  Number base = Key("hyper", group).number();
-  values.note(base, "hyper-parameters of decay group " + std::to_string(group));
+Content Machine::hyper(uint64_t group, std::string_view name) {
+  Number base = Key("hyper", group, hashText(name)).number();
+  std::string words =
+      "hyper-parameters of decay group " + std::to_string(group);
+  if (!name.empty())
+    words.append(" (").append(name).append(")");
+  values.note(base, words);
   return Content::vector(base, planfile::numHypers, everywhere);
 }
 

@@ -226,7 +226,7 @@ void PlanVerifier::setInitialContent() {
                 everywhere);
       break;
     case BufferRole::Hyper:
-      machine.memory.write(window, machine.hyper(buffer.index()));
+      machine.memory.write(window, machine.hyper(buffer.index(), nameOf(buffer.name())));
       break;
     case BufferRole::Input: {
       // Data come by name, or by number where there is none.

@@ -78,6 +78,29 @@ def references(once):
 
 
 @pytest.fixture(scope="session")
+def trainings(once):
+    """trainings(graph, ranks, steps, make): path of a reference for the steps of the optimizer that `make` makes of a dictionary
+    of the parameters that train, of a fixture with a different batch on every rank and step.
+
+    `make` names the file; it has an attribute `hyper`, what the options of `fsdp-run` would say.
+    """
+    import make_rank_reference as maker
+    from safetensors.torch import save_file
+
+    def find(graph: str, ranks: int, steps: int, make) -> pathlib.Path:
+        def write(path):
+            program = maker.load(FIXTURES / f"{graph}.pt2")
+            trained = {spec.target for spec in program.graph_signature.output_specs if "GRADIENT" in spec.kind.name}
+            names = [name for name in program.graph_signature.parameters if name in trained]
+            made = maker.training(program, ranks, steps, seed=7, storage=None, make=lambda kept: make(dict(zip(names, kept, strict=True))))
+            save_file(made, path, {key: str(value) for key, value in make.hyper.items()})
+
+        return once(f"training-{digest(graph, ranks, steps, repr(make))}.safetensors", write)
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def plans(once):
     """plans(graph, ranks, *options): path of the plan that fsdp-plan makes of a fixture."""
 

@@ -21,6 +21,8 @@ def rejection(name, *arguments):
 
 SIZE = "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB"
 
+NO_DECAY = "a regular expression of names of parameters, dims<N with N of at least 1, or both as dims<N|REGEX"
+
 USAGE = {
     "--ranks 0": "fsdp-plan: error: --ranks: expected a number of at least 1; found '0'",
     "--ranks -1": "fsdp-plan: error: --ranks: expected a number of at least 1; found '-1'",
@@ -68,6 +70,18 @@ USAGE = {
         "fsdp-plan: error: --storage-dtype: expected one of unchanged, f16, bf16, f32, f64; found 'i64'",
     "--ranks 2 --momentum":
         "fsdp-plan: error: --momentum: expected --optimizer sgd, which has a momentum; found 'adamw'",
+    "--ranks 2 --no-decay nosuch":
+        "fsdp-plan: error: no-decay: expected 'nosuch' to match a parameter that trains, found none; there are 'weight'",
+    "--ranks 2 --no-decay (":
+        "fsdp-plan: error: no-decay: expected a regular expression, found '(': parentheses not balanced",
+    "--ranks 2 --no-decay=":
+        f"fsdp-plan: error: --no-decay: expected {NO_DECAY}; found ''",
+    "--ranks 2 --no-decay dims<0":
+        f"fsdp-plan: error: --no-decay: expected {NO_DECAY}; found 'dims<0'",
+    "--ranks 2 --no-decay dims<2|":
+        f"fsdp-plan: error: --no-decay: expected {NO_DECAY}; found 'dims<2|'",
+    "--ranks 2 --no-decay bias --optimizer none":
+        "fsdp-plan: error: --no-decay: expected --optimizer adamw or sgd, which decay weights; found 'none'",
     "--ranks 2 --hardware cpu":
         "fsdp-plan: error: --hardware: expected --trace or --schedule list, which use it; found neither",
     "--ranks 2 --schedule fsdp3":

@@ -115,7 +115,7 @@ TRIALS = {
     "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1", 4, 1),
     "bert": ("ranks=3 strategy=shard_grad_op", 3, 10),
     "llama_bf16": ("ranks=3 storage-dtype=f32 remat=scope:m.model.layers.[0-9]+", 3, 10),
-    "frozen": ("ranks=3 bucket=units:2", 3, 10),
+    "frozen": ("ranks=3 bucket=units:2 no-decay=dims<2", 3, 10),
     "role_batch_norm": ("ranks=3 optimizer=sgd", 3, 10),
     "role_tied": ("ranks=3 strategy=no_shard", 3, 10),
     "role_dropout": ("ranks=3 remat=scope:blocks.[0-9]+", 3, 10),

@@ -102,6 +102,8 @@ enum class Hyper : uint8_t {
   Update ///< The number of the update, from 1.
 };
 constexpr uint32_t numHypers = 7;
+/// The name of a decay group whose weight decay is 0.
+constexpr std::string_view noDecay = "no_decay";
 
 /// What a rule is called, and the names of its states, of which an update has
 /// at least `required`.

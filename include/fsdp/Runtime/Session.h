@@ -229,7 +229,8 @@ public:
   void setInput(unsigned rank, unsigned index, const TensorView &value,
                 std::string_view program = "step");
 
-  /// Of all decay groups, or of one that the plan has; for all later runs.
+  /// Of all decay groups, or of one that the plan has; for all later runs. The
+  /// weight decay of a group that the plan calls no_decay stays 0.
   void setHyperParameters(const HyperParameters &values);
   void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
   /// Updates so far, without those that were skipped: the step of the bias

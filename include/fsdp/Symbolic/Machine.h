@@ -128,7 +128,7 @@ public:
   /// What a flat parameter, or a state of it, is before all commands.
   Content initial(const Unit &unit, std::string_view kind);
   /// The hyper-parameters of a decay group, which the caller writes.
-  Content hyper(uint64_t group);
+  Content hyper(uint64_t group, std::string_view name = {});
   /// What else an update takes: the hyper-parameters, clip factor, loss scale
   /// and found_inf; those that are absent are null.
   static constexpr size_t numScalars = 4;

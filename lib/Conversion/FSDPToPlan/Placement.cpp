@@ -6,6 +6,8 @@
 
 #include "Lowering.h"
 
+#include "fsdp/Archive/PlanFile.h"
+
 using namespace mlir;
 using namespace fsdp;
 using namespace fsdp::detail;
@@ -21,14 +23,22 @@ LogicalResult Lowering::lowerArgument(BlockArgument argument) {
   if (auto group =
           dyn_cast_or_null<IntegerAttr>(get(FSDPDialect::getHyperAttrName()))) {
     Value &value = tables.getNamed(FSDPDialect::getHyperAttrName(), group);
+    bool isWithoutDecay = bool(get(FSDPDialect::getNoDecayAttrName()));
     if (!value) {
       plan::BufferOp buffer =
           tables.addBuffer(loc, plan::BufferRole::Hyper,
                            cast<RankedTensorType>(argument.getType()));
       buffer.setIndexAttr(group);
       buffer.setSpace(plan::Space::Host);
+      if (isWithoutDecay)
+        buffer.setName(StringRef(planfile::noDecay));
       value = buffer;
     }
+    if (value.getDefiningOp<plan::BufferOp>().getName().has_value() !=
+        isWithoutDecay)
+      return func.emitError("argument ")
+             << index << ": expected decay group " << group.getInt()
+             << " to be with or without weight decay everywhere, found both";
     buffers[argument] = value;
     return success();
   }

@@ -80,6 +80,7 @@ private:
   struct DecayGroup {
     uint64_t begin, end, number;
   };
+  llvm::SmallDenseSet<uint64_t> withoutDecay; // groups
   DenseMap<Attribute, SmallVector<DecayGroup>> groups;
   /// The kinds of state that some program has of each unit.
   DenseMap<Attribute, SmallVector<StringRef>> states;
@@ -353,6 +354,9 @@ void SourceRun::readOptimizer() {
         argument ? step.getArgAttrOfType<IntegerAttr>(
                        argument.getArgNumber(), FSDPDialect::getHyperAttrName())
                  : IntegerAttr();
+    if (group && step.getArgAttr(argument.getArgNumber(),
+                                 FSDPDialect::getNoDecayAttrName()))
+      withoutDecay.insert(uint64_t(group.getInt()));
     ArrayRef<int64_t> intervals = update.getIntervals();
     for (size_t i = 0; i + 1 < intervals.size(); i += 2)
       groups[update.getUnitAttr()].push_back(
@@ -460,9 +464,11 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   std::vector<sy::Content> values;
   for (StringRef kind : kinds)
     values.push_back(machine.initial(own, kind));
-  for (const auto &[group, ranges] : getGroups(unit, own))
-    values = machine.update(own, rule, gradient, values, {machine.hyper(group)},
-                            ranges);
+  for (const auto &[group, ranges] : getGroups(unit, own)) {
+    std::string_view name = withoutDecay.contains(group) ? pf::noDecay : "";
+    values = machine.update(own, rule, gradient, values,
+                            {machine.hyper(group, name)}, ranges);
+  }
   for (auto [kind, value] : llvm::zip_equal(kinds, values)) {
     sy::Meanings updated;
     machine.describe(own, kind, value, /*skipsZeros=*/false, updated);

@@ -6,6 +6,10 @@
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer=optimizer=sgd | FileCheck %s --check-prefix=PLAIN
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer=optimizer=none | FileCheck %s --check-prefix=NONE
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer | FileCheck %s --check-prefix=GAPS
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^[bf]$" | FileCheck %s --check-prefix=GROUPS
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^[bf]$" --remarks-filter=fsdp-insert-optimizer --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=dims<2" | FileCheck %s --check-prefix=ALL
+// RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^f$" 2>&1 | FileCheck %s --check-prefix=FROZEN
 
 // CHECK-LABEL: func.func @step
 // CHECK-SAME: %[[P:[^ ]*]]: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, parameter>}
@@ -30,6 +34,18 @@
 // Padding between and after what trains are inside; frozen parameters are not.
 // GAPS: layout <["a" : 3 at 0, "b" : 3 at 4, "f" : 3 at 8 frozen, "c" : 5 at 12], numel = 18, padded = 18>
 // GAPS: fsdp.adamw @root [0 to 8, 12 to 18]
+
+// Padding goes to the group before it, and the second update continues the first.
+// GROUPS: %[[HYPER:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 0 : i64}, %[[OTHER:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 1 : i64, fsdp.no_decay}
+// GROUPS: %[[P:[a-z_0-9]*]], %[[M:[a-z_0-9]*]], %[[V:[a-z_0-9]*]] = fsdp.adamw @root [0 to 4, 12 to 18] %{{.*}}, %[[G:.*]], %{{.*}}, %{{.*}}, %[[HYPER]] :
+// GROUPS-NEXT: %[[NEW:[a-z_0-9]*]], %{{.*}}, %{{.*}} = fsdp.adamw @root [4 to 8] %[[P]], %[[G]], %[[M]], %[[V]], %[[OTHER]] :
+// GROUPS-NEXT: return {{.*}} %[[NEW]],
+// REMARK: no-decay | Category:fsdp-insert-optimizer | {{.*}} Elements=3, Parameters=1
+// ALL-NOT: fsdp.hyper = 0
+// ALL: fsdp.adamw @root [0 to 8, 12 to 18]
+// ALL-NOT: fsdp.adamw
+// FROZEN: error: no-decay: expected '^f$' to match a parameter that trains, found none; there are 'a', 'b', 'c'
+
 func.func @step(%a: tensor<3xf32> {aten.param = "a"}, %b: tensor<3xf32> {aten.param = "b"},
                 %f: tensor<3xf32> {aten.param = "f"}, %c: tensor<5xf32> {aten.param = "c"})
     -> (tensor<f32> {aten.loss}, tensor<3xf32> {aten.grad_of = "a"}, tensor<3xf32> {aten.grad_of = "b"},

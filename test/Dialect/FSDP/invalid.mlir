@@ -560,6 +560,12 @@ func.func private @group(tensor<7xf64> {fsdp.hyper = -1 : i64})
 
 // -----
 
+// Role F4: only hyper-parameters.
+// expected-error@+1 {{attribute "fsdp.no_decay" does not stand on anything but hyper-parameters}}
+func.func private @group(tensor<7xf64> {fsdp.no_decay})
+
+// -----
+
 // expected-error@+1 {{expected hyper-parameters of type 'tensor<7xf64>', got 'tensor<6xf64>'}}
 func.func private @group(tensor<6xf64> {fsdp.hyper = 0 : i64})
 

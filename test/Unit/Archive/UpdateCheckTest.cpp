@@ -79,6 +79,15 @@ TEST(UpdateCheck, HyperParametersAreThoseOfADecayGroup) {
             "small.plan: buffers[16]: expected another decay group, found a "
             "second decay group 0");
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              plan.buffers[plan.addHyper(1)].name = "no_decay";
+            }),
+            "accepted");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
+              plan.buffers[plan.addHyper(1)].name = "decay";
+            }),
+            "small.plan: buffers[16] (decay): expected a decay group without "
+            "name or called no_decay, found decay");
+  EXPECT_EQ(rejectionAfter([](TestPlan &plan) {
               plan.buffers[plan.addHyper(1)].offset = 0;
             }),
             "small.plan: buffers[16]: expected bytes that nothing else uses, "

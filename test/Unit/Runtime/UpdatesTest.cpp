@@ -152,13 +152,14 @@ TEST(Updates, DecayGroupsHaveNumbersOfTheirOwn) {
   plan.programs.back().commands.pop_back();
   plan.on(Stream::Compute, Role::Update);
   plan.update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{0, 16}}, {hyper});
-  plan.update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{16, 20}},
-              {plan.addHyper(3)});
+  std::uint32_t other = plan.addHyper(3);
+  plan.buffers[other].name = "no_decay"; // whatever the caller sets
+  plan.update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{16, 20}}, {other});
   Loaded loaded(std::move(plan), 2);
   Session &session = loaded.session;
   load(session);
   session.setHyperParameters({.lr = 0.1});
-  session.setHyperParameters(3, {.lr = 0.25, .weightDecay = 0});
+  session.setHyperParameters(3, {.lr = 0.25, .weightDecay = 0.5});
   feed(session, 0);
   session.run();
   Model model;

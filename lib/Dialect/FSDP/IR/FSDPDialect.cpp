@@ -72,6 +72,12 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
     return isa<DenseI64ArrayAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "an array of i64");
+  if (attr.getName() == getNoDecayAttrName() && isa<FunctionOpInterface>(op)) {
+    auto names = dyn_cast<ArrayAttr>(attr.getValue());
+    return names && llvm::all_of(names, llvm::IsaPred<StringAttr>)
+               ? success()
+               : wrongKind(op, attr, "the names of parameters");
+  }
   bool isMark = attr.getName() == getInitAttrName() ||
                 attr.getName() == getSharedCoreAttrName();
   if (!isMark && attr.getName() != getSourceAttrName())
@@ -99,6 +105,13 @@ LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
     return isa<IntegerAttr>(attr.getValue())
                ? verifyHyper(op, attr, type)
                : wrongKind(op, attr, "the number of a decay group");
+  if (attr.getName() == getNoDecayAttrName()) {
+    if (!isa<UnitAttr>(attr.getValue()))
+      return wrongKind(op, attr, "without a value");
+    return func.getArgAttr(index, getHyperAttrName())
+               ? success()
+               : misplaced(op, attr, "anything but hyper-parameters");
+  }
   if (attr.getName() == getResultAttrName())
     return isa<IntegerAttr>(attr.getValue())
                ? success()

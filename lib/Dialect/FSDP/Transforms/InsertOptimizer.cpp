@@ -1,9 +1,11 @@
 //===- InsertOptimizer.cpp - Update the shards at the end of the step -----===//
 //
-// States and updates, one per unit with a reduced gradient.
+// States and updates: of each unit with a reduced gradient, one per decay
+// group.
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -13,14 +15,15 @@ namespace fsdp {
 #define GEN_PASS_DEF_INSERTOPTIMIZERPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
-/// The elements that train: from the first parameter of each run without frozen
-/// ones to where the next frozen one, or the layout, begins or ends. What lies
+/// The elements of the parameters that `isIn`: from the first one of each run
+/// of them to where the next other one begins, or the layout ends. What lies
 /// between is padding, which is 0 and has no gradient, so it stays 0.
-static SmallVector<int64_t> getTrainableIntervals(LayoutAttr layout) {
+static SmallVector<int64_t>
+getIntervals(LayoutAttr layout, function_ref<bool(ParameterAttr)> isIn) {
   SmallVector<int64_t> intervals;
   bool inside = false;
   for (ParameterAttr parameter : layout.getParameters()) {
-    if (parameter.getNumel() != 0 && inside == parameter.getFrozen()) {
+    if (parameter.getNumel() != 0 && inside != isIn(parameter)) {
       intervals.push_back(parameter.getOffset());
       inside = !inside;
     }
@@ -31,6 +34,33 @@ static SmallVector<int64_t> getTrainableIntervals(LayoutAttr layout) {
 }
 
 namespace {
+/// One update of a unit.
+struct Group {
+  bool decays;
+  SmallVector<int64_t> intervals;
+};
+} // namespace
+
+/// The decay groups in which a unit has elements; without any elements, it is
+/// updated all the same.
+static SmallVector<Group>
+getGroups(LayoutAttr layout, const DenseSet<ParameterAttr> &withoutDecay) {
+  SmallVector<Group> groups;
+  for (bool decays : {true, false}) {
+    auto isIn = [&](ParameterAttr parameter) {
+      return !parameter.getFrozen() &&
+             withoutDecay.contains(parameter) != decays;
+    };
+    if (SmallVector<int64_t> intervals = getIntervals(layout, isIn);
+        !intervals.empty())
+      groups.push_back({decays, std::move(intervals)});
+  }
+  if (groups.empty())
+    groups.push_back({/*decays=*/true, {}});
+  return groups;
+}
+
+namespace {
 class InsertOptimizerPass
     : public ProgramPass<impl::InsertOptimizerPassBase<InsertOptimizerPass>,
                          Level::Logical> {
@@ -38,6 +68,56 @@ class InsertOptimizerPass
 
   LogicalResult runOnProgram(func::FuncOp program) final {
     return optimizer == Optimizer::None ? success() : insert(program);
+  }
+
+  /// The parameters that `no-decay` means; there must be some.
+  LogicalResult findWithoutDecay(func::FuncOp step,
+                                 ArrayRef<std::pair<UnitOp, Value>> gradients,
+                                 DenseSet<ParameterAttr> &found) {
+    if (!noDecay)
+      return success();
+    std::optional<llvm::Regex> regex;
+    if (!noDecay.regex.empty()) {
+      auto parsed = getNameRegex(noDecay.regex, [&] {
+        return emitError(step.getLoc()) << "no-decay: ";
+      });
+      if (failed(parsed))
+        return failure();
+      regex = std::move(*parsed);
+    }
+    auto matches = [&](ParameterAttr parameter) {
+      auto hasName = [&](StringAttr name) { return regex->match(name); };
+      return int64_t(parameter.getSizes().size()) < noDecay.dims ||
+             (regex && (hasName(parameter.getName()) ||
+                        llvm::any_of(parameter.getAliases(), hasName)));
+    };
+    int64_t numel = 0;
+    SmallVector<StringRef> matching;
+    std::vector<std::string> names;
+    for (auto [unit, gradient] : gradients)
+      for (ParameterAttr parameter : unit.getLayout().getParameters()) {
+        if (parameter.getFrozen())
+          continue;
+        names.push_back(parameter.getName().str());
+        if (matches(parameter) && found.insert(parameter).second) {
+          matching.push_back(parameter.getName());
+          numel += parameter.getNumel();
+        }
+      }
+    if (found.empty()) {
+      InFlightDiagnostic diagnostic = emitError(step.getLoc());
+      diagnostic << "no-decay: expected '" << spellOption(noDecay)
+                 << "' to match a parameter that trains, found none";
+      listFound(diagnostic, std::move(names));
+      return diagnostic;
+    }
+    llvm::sort(matching);
+    step->setAttr(FSDPDialect::getNoDecayAttrName(),
+                  Builder(&getContext()).getStrArrayAttr(matching));
+    remark::passed(step.getLoc(), getRemark(getArgument(), "no-decay", step))
+        << remark::metric("Parameters", int64_t(found.size()))
+        << remark::metric("Elements", numel);
+    return success();
   }
 
   LogicalResult insert(func::FuncOp step) {
@@ -94,35 +174,60 @@ class InsertOptimizerPass
       returned.push_back(value);
     };
 
-    // All that trains is in one decay group.
-    RankedTensorType hyperType = getHyperType(context);
-    Value hyper = block.addArgument(
-        hyperType, NameLoc::get(builder.getStringAttr("hyper"), step.getLoc()));
-    arguments.add(hyperType, builder.getDictionaryAttr(builder.getNamedAttr(
-                                 FSDPDialect::getHyperAttrName(),
-                                 builder.getI64IntegerAttr(0))));
+    DenseSet<ParameterAttr> withoutDecay;
+    if (failed(findWithoutDecay(step, gradients, withoutDecay)))
+      return failure();
+    // The hyper-parameters of each decay group that has an update.
+    std::array<Value, 2> hypers;
+    auto getHyper = [&](bool decays) {
+      Value &hyper = hypers[decays ? 0 : 1];
+      if (hyper)
+        return hyper;
+      RankedTensorType type = getHyperType(context);
+      NamedAttrList roles;
+      roles.set(FSDPDialect::getHyperAttrName(),
+                builder.getI64IntegerAttr(decays ? 0 : 1));
+      if (!decays)
+        roles.set(FSDPDialect::getNoDecayAttrName(), builder.getUnitAttr());
+      arguments.add(type, roles.getDictionary(context));
+      StringRef name = decays ? "hyper" : "hyper_no_decay";
+      hyper = block.addArgument(
+          type, NameLoc::get(builder.getStringAttr(name), step.getLoc()));
+      return hyper;
+    };
     for (auto [unit, gradient] : gradients) {
       auto name = FlatSymbolRefAttr::get(context, unit.getSymName());
-      Value shard = shards.lookup(name);
-      Type type = shard.getType();
-      auto intervals =
-          builder.getDenseI64ArrayAttr(getTrainableIntervals(unit.getLayout()));
-      Location loc = getLoc(unit, "new");
-      Value none; // nothing scales the gradient or stops the update
-      UpdateOpInterface update;
+      SmallVector<Group> groups = getGroups(unit.getLayout(), withoutDecay);
+      // Hyper-parameters stand ahead of the states.
+      for (const Group &group : groups)
+        getHyper(group.decays);
+      SmallVector<Value> states = {shards.lookup(name)};
+      Type type = states.front().getType();
       if (optimizer == Optimizer::AdamW) {
-        Value first = addState(unit, StateAttr::getExpAvgKind(), type);
-        Value second = addState(unit, StateAttr::getExpAvgSqKind(), type);
-        update = AdamWOp::create(builder, loc, TypeRange{type, type, type},
-                                 name, intervals, shard, gradient, first,
-                                 second, hyper, none, none, none);
+        states.push_back(addState(unit, StateAttr::getExpAvgKind(), type));
+        states.push_back(addState(unit, StateAttr::getExpAvgSqKind(), type));
       } else {
-        Value old = momentum
-                        ? addState(unit, StateAttr::getMomentumKind(), type)
-                        : Value();
-        update = SGDOp::create(builder, loc, type, old ? type : Type(), name,
-                               intervals, shard, gradient, old, hyper, none,
-                               none, none);
+        states.push_back(
+            momentum ? addState(unit, StateAttr::getMomentumKind(), type)
+                     : Value());
+      }
+      UpdateOpInterface update;
+      for (const Group &group : groups) {
+        auto intervals = builder.getDenseI64ArrayAttr(group.intervals);
+        Value hyper = getHyper(group.decays);
+        Location loc = getLoc(unit, "new");
+        Value none; // nothing scales the gradient or stops the update
+        if (optimizer == Optimizer::AdamW)
+          update =
+              AdamWOp::create(builder, loc, TypeRange{type, type, type}, name,
+                              intervals, states[0], gradient, states[1],
+                              states[2], hyper, none, none, none);
+        else
+          update = SGDOp::create(builder, loc, type, momentum ? type : Type(),
+                                 name, intervals, states[0], gradient,
+                                 states[1], hyper, none, none, none);
+        for (auto [state, updated] : llvm::zip(states, update.getStates()))
+          state = updated.after;
       }
       for (const UpdatedState &state : update.getStates())
         addResult(unit, state.kind, state.after);

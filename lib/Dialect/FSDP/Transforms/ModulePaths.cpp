@@ -50,10 +50,9 @@ std::string findRegexError(StringRef text) {
       .str();
 }
 
-FailureOr<llvm::Regex>
-getPathRegex(StringRef text,
-             llvm::function_ref<InFlightDiagnostic()> emitError) {
-  // Extended regular expressions lack two classes that people expect.
+/// Extended regular expressions lack two classes that people expect.
+static FailureOr<std::string>
+getPattern(StringRef text, llvm::function_ref<InFlightDiagnostic()> emitError) {
   std::string pattern;
   for (size_t i = 0; i < text.size(); ++i) {
     StringRef token = text.substr(i, text[i] == '\\' ? 2 : 1);
@@ -64,8 +63,24 @@ getPathRegex(StringRef text,
   }
   if (std::string error = findRegexError(pattern); !error.empty())
     return emitError() << error;
+  return pattern;
+}
+
+FailureOr<llvm::Regex>
+getPathRegex(StringRef text,
+             llvm::function_ref<InFlightDiagnostic()> emitError) {
+  FailureOr<std::string> pattern = getPattern(text, emitError);
+  if (failed(pattern))
+    return failure();
   // A wrapper around the model is called 'm'; what users know lies inside.
-  return llvm::Regex("^(m\\.)?(" + pattern + ")$");
+  return llvm::Regex("^(m\\.)?(" + *pattern + ")$");
+}
+
+FailureOr<llvm::Regex>
+getNameRegex(StringRef text,
+             llvm::function_ref<InFlightDiagnostic()> emitError) {
+  FailureOr<std::string> pattern = getPattern(text, emitError);
+  return failed(pattern) ? FailureOr<llvm::Regex>() : llvm::Regex(*pattern);
 }
 
 std::string generalizePath(StringRef path) {

@@ -154,6 +154,22 @@ std::string readOption(StringRef text, Remat &value) {
   return "none, scope:REGEX or budget:SIZE, which is " + std::string(sizeForm);
 }
 
+std::string readOption(StringRef text, NoDecay &value) {
+  value = {};
+  StringRef regex = text;
+  bool isKnown = true;
+  if (regex.consume_front("dims<")) {
+    isKnown = !regex.consumeInteger(10, value.dims) && value.dims > 0 &&
+              (regex.empty() || regex.consume_front("|"));
+    isKnown &= text.back() != '|';
+  }
+  value.regex = regex.str();
+  return isKnown && value ? ""
+                          : "a regular expression of names of parameters, "
+                            "dims<N with N of at least 1, or both as "
+                            "dims<N|REGEX";
+}
+
 std::string readOption(StringRef text, Bucket &value) {
   value = {};
   if (text == "none")
@@ -214,6 +230,10 @@ std::string spellOption(const Remat &value) {
   return !value.scope.empty() ? "scope:" + value.scope
          : value.budget       ? "budget:" + spellOption(value.budget)
                               : "none";
+}
+std::string spellOption(const NoDecay &value) {
+  std::string dims = value.dims ? "dims<" + std::to_string(value.dims) : "";
+  return dims + (value.dims && !value.regex.empty() ? "|" : "") + value.regex;
 }
 std::string spellOption(const Bucket &value) {
   std::string mode = value.mode == BucketMode::Group

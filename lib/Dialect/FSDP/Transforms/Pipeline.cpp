@@ -34,7 +34,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   if (options.reshardAfterForward.group)
     pm.addPass(createReshardPolicyPass({options.reshardAfterForward}));
 
-  pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum}));
+  pm.addPass(createInsertOptimizerPass(
+      {options.optimizer, options.momentum, options.noDecay}));
   pm.addPass(createHoistConstantsPass());
   pm.addPass(createRematPass({options.remat}));
   pm.addPass(createVerifyLogicalPass());

@@ -116,6 +116,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--momentum: expected --optimizer sgd, which has a momentum; found "
            "'" +
            spellOption(options.optimizer) + "'";
+  if (options.noDecay && options.optimizer == Optimizer::None)
+    return "--no-decay: expected --optimizer adamw or sgd, which decay "
+           "weights; found 'none'";
   return "";
 }
 

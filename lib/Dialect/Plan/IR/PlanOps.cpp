@@ -6,6 +6,7 @@
 
 #include "CommandSyntax.h"
 
+#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/ATen/IR/Limits.h"
 
 #include "mlir/IR/Builders.h"
@@ -225,7 +226,10 @@ LogicalResult BufferOp::verify() {
   if (!isModelBuffer &&
       failed(check("C4", isConstant, getValue().has_value(), "value")))
     return failure();
-  if (!isModelBuffer && getRole() != BufferRole::Input &&
+  if (isHyper && getName() && *getName() != StringRef(planfile::noDecay))
+    return emitOpError("C5: expected no name of a decay group but '")
+           << StringRef(planfile::noDecay) << "', got '" << *getName() << "'";
+  if (!isModelBuffer && !isHyper && getRole() != BufferRole::Input &&
       failed(check("C5", isState, getName().has_value(), "name")))
     return failure();
 

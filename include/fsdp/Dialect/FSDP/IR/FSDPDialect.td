@@ -34,11 +34,13 @@ def FSDP_Dialect : Dialect {
     | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper = 0 : i64` | the hyper-parameters of that decay group, set by the caller for each run |
+    | argument | `fsdp.no_decay` | beside `fsdp.hyper`: the weight decay of the group is 0, whatever the caller sets |
     | argument | `fsdp.result = 0 : i64` | comes from that result of the function with `fsdp.init` |
     | operation | `fsdp.cost = 1200 : i64` | how long it is predicted to take, in nanoseconds |
     | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
     | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
+    | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
 
@@ -52,6 +54,7 @@ def FSDP_Dialect : Dialect {
     * F2: the attribute has the kind that the table shows.
     * F3: a state stands on a value of type `!fsdp.shard`, hyper-parameters on a
       `tensor<7xf64>`; the number of a decay group is at least 0.
+    * F4: `fsdp.no_decay` stands on hyper-parameters.
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;
@@ -64,6 +67,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getUnitAttrName() { return "fsdp.unit"; }
     static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
     static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }
+    static llvm::StringRef getNoDecayAttrName() { return "fsdp.no_decay"; }
     static llvm::StringRef getResultAttrName() { return "fsdp.result"; }
     static llvm::StringRef getCostAttrName() { return "fsdp.cost"; }
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }

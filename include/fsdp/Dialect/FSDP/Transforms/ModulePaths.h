@@ -27,6 +27,11 @@ mlir::FailureOr<llvm::Regex>
 getPathRegex(llvm::StringRef text,
              llvm::function_ref<mlir::InFlightDiagnostic()> emitError);
 
+/// The same of parts of names.
+mlir::FailureOr<llvm::Regex>
+getNameRegex(llvm::StringRef text,
+             llvm::function_ref<mlir::InFlightDiagnostic()> emitError);
+
 /// The path with a pattern in place of each number: what layers have in common.
 std::string generalizePath(llvm::StringRef path);
 

@@ -62,6 +62,14 @@ struct Remat {
   ByteSize budget;
 };
 
+/// Which parameters have no weight decay: those of fewer than `dims` dimensions,
+/// and those of which `regex`, if there is one, matches a part of the name.
+struct NoDecay {
+  int64_t dims = 0;
+  std::string regex;
+  explicit operator bool() const { return dims || !regex.empty(); }
+};
+
 /// Which collectives go in one call: at most so many units, or bytes; both 0 is
 /// no bucket.
 struct Bucket {
@@ -90,6 +98,7 @@ std::string readOption(llvm::StringRef text, MeshSizes &value);
 /// `file:PATH`: the rules that are in the file, which is read.
 std::string readOption(llvm::StringRef text, UnitRules &value);
 std::string readOption(llvm::StringRef text, Remat &value);
+std::string readOption(llvm::StringRef text, NoDecay &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
 std::string readOption(llvm::StringRef text, GatherLimit &value);
 /// A number of at least `least`.
@@ -118,6 +127,7 @@ std::string spellOption(const ReshardAfterForward &value);
 std::string spellOption(const MeshSizes &value);
 std::string spellOption(const UnitRules &value);
 std::string spellOption(const Remat &value);
+std::string spellOption(const NoDecay &value);
 std::string spellOption(const Bucket &value);
 std::string spellOption(const GatherLimit &value);
 template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
@@ -159,6 +169,7 @@ FSDP_OPTION_TYPE(fsdp::ReshardAfterForward);
 FSDP_OPTION_TYPE(fsdp::MeshSizes);
 FSDP_OPTION_TYPE(fsdp::UnitRules);
 FSDP_OPTION_TYPE(fsdp::Remat);
+FSDP_OPTION_TYPE(fsdp::NoDecay);
 FSDP_OPTION_TYPE(fsdp::Bucket);
 FSDP_OPTION_TYPE(fsdp::GatherLimit);
 #undef FSDP_OPTION_TYPE

@@ -94,6 +94,9 @@ def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimize
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
     "Give sgd a momentum buffer.", "">;
+def NoDecayOption : PipelineOption<"noDecay", "no-decay", "::fsdp::NoDecay", "::fsdp::NoDecay{}",
+    "Parameters without weight decay: those of which the regular expression matches a part of the "
+    "name, those of fewer than N dimensions, or both.", "REGEX|dims<N|'dims<N|REGEX'">;
 def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
     "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
     "When the backward launches the all-gather of the next unit: before or after the backward "

@@ -130,14 +130,17 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
   let summary = "update the shards at the end of the step";
   let description = [{
     Each unit with a reduced gradient gets its state as arguments and results of
-    the step, and one update over the elements that train: pads between them
-    included, frozen parameters never.
+    the step, and one update over the elements that train: padding between them
+    included, frozen parameters never. With `no-decay`, parameters of which it matches the
+    name or the number of dimensions are in decay group 1, whose weight decay is 0:
+    a unit with parameters of both groups has two updates.
 
     Before: the logical level, with gradients among the results. After: the same,
-    with parameters and states among the results; gradients stay.
+    with parameters and states among the results; gradients stay. Remark `no-decay` for
+    what is in the group without.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [OptimizerOption, Momentum];
+  let options = [OptimizerOption, Momentum, NoDecayOption];
 }
 
 def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {

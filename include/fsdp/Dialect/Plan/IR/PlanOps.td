@@ -149,7 +149,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `result` | written by `init`, read by every step |
     | `input`, `output` | of the user, by `index` |
     | `loss` | the scalar loss |
-    | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does |
+    | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does; with the `name` "no_decay", the weight decay is 0 |
 
     `at` is the offset in bytes in the arena of its space. `after` names buffers
     that are done with before this one starts: it may be written only when all
@@ -176,8 +176,8 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     * C3: `input`, `output` and `hyper` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
       `constant`, which must have one, or a `model_buffer`.
-    * C5: `optimizer_state` has a name; only it, `model_buffer` and `input` have
-      one.
+    * C5: `optimizer_state` has a name; only it, `model_buffer`, `input` and `hyper`
+      have one. That of `hyper` is "no_decay".
     * C6: `hyper` is a `tensor<7xf64>` on the host.
   }];
   let arguments = (ins Plan_BufferRoleAttr:$role, TypeAttrOf<AnyRankedTensor>:$type,
