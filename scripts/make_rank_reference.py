@@ -11,6 +11,9 @@ With --steps K it gets GRAPH_trainRANKSxK.safetensors, for K steps of AdamW (or 
   in_k         [K * RANKS, ...]  batch t * RANKS + r is rank r's at step t, counted from 0
   losses       [K] f32           the mean over ranks, before each update
   param.NAME                     every parameter after the last update; frozen ones as they were
+With --micro-batches M, each step sums the gradients of M micro-batches, and the loss is their mean: in_k is
+[M, RANKS, ...], or [K * M * RANKS, ...] with --steps, where batch (t * M + m) * RANKS + r is that of step t. With --mean,
+the gradients are divided by M.
 The file's metadata holds the hyper-parameters. The update is that of torch.optim.AdamW(fused=True). Buffers that a step
 changes are kept per rank, and so is the generator of what draws random numbers: rank r's begins as after
 torch.manual_seed(SEED + r), or all of them as after torch.manual_seed(SEED); the metadata says which.
@@ -150,18 +153,46 @@ def run_ranks(program: ExportedProgram, rows: list[list[torch.Tensor]], states: 
     return results
 
 
-def one_step(program: ExportedProgram, ranks: int, seed: int, draws: str = "0") -> Tensors:
+@dataclass(frozen=True)
+class MicroBatches:
+    """How many micro-batches a step has, and whether their gradients are divided by that."""
+
+    count: int = 1
+    is_mean: bool = False
+
+    def run(self, program: ExportedProgram, rows: list[list[torch.Tensor]], weights: Tensors, buffers: list[Tensors], generators: Generators) -> list[list[Results]]:
+        """The results of each micro-batch of one step, by rank. `buffers` of the ranks become what the step leaves in them."""
+        ranks, found = len(buffers), []
+        for first in range(0, len(rows), ranks):
+            found.append(run_ranks(program, rows[first : first + ranks], [weights | own for own in buffers], generators))
+            for own, result in zip(buffers, found[-1]):
+                own |= result.buffers
+        return found
+
+    def gradient(self, results: list[list[Results]], name: str) -> torch.Tensor:
+        """The sum over micro-batches of the means over ranks, in fp32."""
+        total = sum(mean([r.grads[name] for r in row]) for row in results)
+        return total / self.count if self.is_mean else total
+
+
+def mean_loss(results: list[list[Results]]) -> torch.Tensor:
+    return mean([result.loss for row in results for result in row])
+
+
+def one_step(program: ExportedProgram, ranks: int, seed: int, draws: str = "0", micro: MicroBatches = MicroBatches()) -> Tensors:
     """The tensors of a reference for one forward and backward."""
-    rows = batches(examples(program), ranks, seed)
-    results = run_ranks(program, rows, [{}] * ranks, Generators(ranks, draws))
+    rows = batches(examples(program), ranks * micro.count, seed)
+    results = micro.run(program, rows, {}, [{} for _ in range(ranks)], Generators(ranks, draws))
     reference = stacked(rows)
-    first = results[0]
-    reference["loss"] = mean([r.loss for r in results]).to(first.loss.dtype)
-    for name, grad in first.grads.items():
-        reference[f"grad.{name}"] = mean([r.grads[name] for r in results]).to(grad.dtype).contiguous()
-    for i, output in enumerate(first.outputs):
+    if micro.count > 1:
+        reference = {key: value.unflatten(0, (micro.count, ranks)) for key, value in reference.items()}
+    last = results[-1]
+    reference["loss"] = mean_loss(results).to(last[0].loss.dtype)
+    for name, grad in last[0].grads.items():
+        reference[f"grad.{name}"] = micro.gradient(results, name).to(grad.dtype).contiguous()
+    for i, output in enumerate(last[0].outputs):
         if isinstance(output, torch.Tensor):
-            reference[f"output.{i}"] = torch.stack([r.outputs[i] for r in results])
+            reference[f"output.{i}"] = torch.stack([r.outputs[i] for r in last])
     return reference
 
 
@@ -173,6 +204,7 @@ def training(
     storage: torch.dtype | None,
     make: Callable[..., torch.optim.Optimizer],
     draws: str = "0",
+    micro: MicroBatches = MicroBatches(),
 ) -> Tensors:
     """The tensors of a reference for `steps` steps of the optimizer that `make` makes of the parameters.
 
@@ -186,18 +218,15 @@ def training(
     optimizer = make(kept.values())
     buffers: list[Tensors] = [{} for _ in range(ranks)]
     generators = Generators(ranks, draws)
-    rows = batches(examples(program), ranks * steps, seed)
+    size = ranks * micro.count # of a step
+    rows = batches(examples(program), size * steps, seed)
     losses = []
     for step in tqdm(range(steps), unit="step", leave=False):
         weights = {n: p.detach().to(original[n].dtype) for n, p in kept.items()}
-        here = rows[step * ranks : (step + 1) * ranks]
-        results = run_ranks(program, here, [weights | own for own in buffers], generators)
-        for rank, result in enumerate(results):
-            buffers[rank] |= result.buffers
+        results = micro.run(program, rows[step * size : (step + 1) * size], weights, buffers, generators)
         for name, parameter in kept.items():
-            average = mean([r.grads[name] for r in results]).to(parameter.dtype)
-            parameter.grad = torch.empty_like(parameter).copy_(average)
-        losses.append(mean([r.loss for r in results]))
+            parameter.grad = torch.empty_like(parameter).copy_(micro.gradient(results, name).to(parameter.dtype))
+        losses.append(mean_loss(results))
         optimizer.step()
     reference = stacked(rows) | {"losses": torch.stack(losses)}
     for name in names:
@@ -213,6 +242,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--draws", default="0", metavar="SEED[:shared]", help="seed of what draws random numbers, as fsdp-run --seed (default 0)")
     parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help="import this Python module first")
     parser.add_argument("--output", type=Path, help="the file to write, for a single graph")
+    parser.add_argument("--micro-batches", type=int, default=1, metavar="M", help="sum the gradients of M micro-batches")
+    parser.add_argument("--mean", action="store_true", help="divide these gradients by M")
     train = parser.add_argument_group("training")
     train.add_argument("--steps", type=int, metavar="K", help="train for K steps")
     train.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw")
@@ -224,14 +255,15 @@ def main(arguments: list[str] | None = None) -> int:
     train.add_argument("--weight-decay", type=float, default=1e-2)
     train.add_argument("--storage-dtype", choices=["f32"], help="keep trained parameters and their gradients in fp32")
     options = parser.parse_args(arguments)
-    if options.ranks < 1 or (options.steps is not None and options.steps < 1):
-        parser.error("RANKS and --steps must be at least 1")
+    if options.ranks < 1 or options.micro_batches < 1 or (options.steps is not None and options.steps < 1):
+        parser.error("RANKS, --steps and --micro-batches must be at least 1")
     if options.output and len(options.graphs) > 1:
         parser.error("--output goes with a single graph")
     logging.disable(logging.WARNING)
     for module in options.modules:
         importlib.import_module(module)
     torch.set_num_threads(1)
+    micro = MicroBatches(options.micro_batches, options.mean)
     storage = torch.float32 if options.storage_dtype else None
     for path in options.graphs:
         try:
@@ -250,10 +282,10 @@ def main(arguments: list[str] | None = None) -> int:
                 own = {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
                 make = partial(torch.optim.AdamW, fused=True, betas=(options.beta1, options.beta2), eps=options.eps, **common)
             metadata |= {key: repr(value) for key, value in ({"steps": options.steps} | common | own).items()}
-            reference = training(program, options.ranks, options.steps, options.seed, storage, make, options.draws)
+            reference = training(program, options.ranks, options.steps, options.seed, storage, make, options.draws, micro)
             said = f"losses {reference['losses'][0]:.6f} to {reference['losses'][-1]:.6f}"
         else:
-            reference = one_step(program, options.ranks, options.seed, options.draws)
+            reference = one_step(program, options.ranks, options.seed, options.draws, micro)
             said = f"{sum(key.startswith('grad.') for key in reference)} gradients, loss {float(reference['loss']):.6f}"
         target = options.output or path.with_name(name)
         save_file(reference, target, metadata=metadata)

@@ -53,6 +53,7 @@ private:
     Kept,
     Flat,
     Reduced,
+    Accumulated,
     Fresh
   };
 
@@ -72,14 +73,17 @@ private:
   LogicalResult numberView(ViewOp view);
   LogicalResult numberFlat(FlattenGradsOp flatten);
   LogicalResult numberReduction(Reduction reduction);
+  LogicalResult numberAccumulation(AccumulateOp op);
   void numberOther(Operation &op, Effects &effects);
   void forward(Value from, Value to) { numbers[to] = numbers.lookup(from); }
 
   // State.
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
+  LogicalResult checkUnsynchronised();
 
   // Comparison.
+  Value getAccumulated(Value value, unsigned &count);
   FailureOr<Value> getReduced(Value value, MeshOp mesh, int64_t ranks,
                               const Twine &what);
   LogicalResult compareEffects();
@@ -104,6 +108,8 @@ private:
   DenseMap<unsigned, PieceOp> pieces;
   DenseMap<unsigned, FlattenGradsOp> flats;
   DenseMap<unsigned, Reduction> reductions;
+  DenseMap<unsigned, AccumulateOp> accumulations;
+  DenseMap<Attribute, AccumulateOp> accumulated; // by the state that it adds to
   /// The last value of each state, and which elements are updated by whom.
   DenseMap<Attribute, Value> states;
   struct Interval {
@@ -258,6 +264,7 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
             .Case<AllReduceOp, AsyncAllReduceOp>([&](auto op) {
               return reduce(op, op.getUnitAttr(), op.getMeshAttr());
             })
+            .Case([&](AccumulateOp op) { return numberAccumulation(op); })
             .Case([&](UpdateOpInterface op) { return numberUpdate(op); })
             .Default([&](Operation *op) {
               numberOther(*op, effects);
@@ -370,6 +377,36 @@ LogicalResult Equivalence::numberReduction(Reduction reduction) {
            << reduction.unit << ", found that of unit " << flat.getUnitAttr();
   numbers[reduction.op->getResult(0)] = number;
   return success();
+}
+
+/// One of the two is the argument of the step that has what was summed before,
+/// which is taken once; the other one is this micro-batch's gradient.
+LogicalResult Equivalence::numberAccumulation(AccumulateOp op) {
+  for (auto [before, gradient] : {std::pair(op.getSum(), op.getGradient()),
+                                  std::pair(op.getGradient(), op.getSum())}) {
+    auto argument = dyn_cast<BlockArgument>(before);
+    auto state =
+        argument ? step.getArgAttrOfType<StateAttr>(
+                       argument.getArgNumber(), FSDPDialect::getStateAttrName())
+                 : StateAttr();
+    if (!state || !state.isAccumulated() || state.getUnit() != op.getUnitAttr())
+      continue;
+    if (auto [entry, isNew] = accumulated.try_emplace(state, op); !isNew) {
+      InFlightDiagnostic diagnostic = op.emitError("expected to add to ")
+                                      << state << " once, found twice";
+      diagnostic.attachNote(entry->second.getLoc()) << "the first is here";
+      return diagnostic;
+    }
+    unsigned inner = numbers.lookup(gradient);
+    unsigned number = internWords(Accumulated, uintptr_t(inner));
+    numbers[op.getTotal()] = number;
+    accumulations.try_emplace(number, op);
+    if (states.lookup(state) == op.getSum())
+      states[state] = op.getTotal();
+    return success();
+  }
+  return op.emitError("expected an argument with what unit ")
+         << op.getUnitAttr() << " has accumulated";
 }
 
 MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
@@ -520,6 +557,8 @@ Value Equivalence::resolve(Value value) {
         return value;
       value =
           init.getBody().front().getTerminator()->getOperand(result.getInt());
+    } else if (auto op = value.getDefiningOp<AccumulateOp>()) {
+      value = isa<BlockArgument>(op.getSum()) ? op.getGradient() : op.getSum();
     } else if (isa<AsyncWaitOp, UnshardOp, AsyncUnshardOp, PieceOp,
                    ReduceScatterOp, AsyncReduceScatterOp, AllReduceOp,
                    AsyncAllReduceOp>(value.getDefiningOp())) {
@@ -603,17 +642,45 @@ LogicalResult Equivalence::compareEffects() {
   return success();
 }
 
-/// Adds the gradients of which `value` is the mean over ranks.
+/// The gradient of this micro-batch that is in `value`, with those before it if
+/// the step is a part that has them.
+Value Equivalence::getAccumulated(Value value, unsigned &count) {
+  auto found = accumulations.find(numbers.lookup(value));
+  if (found == accumulations.end())
+    return value;
+  ++count;
+  AccumulateOp op = found->second;
+  return isa<BlockArgument>(op.getSum()) ? op.getGradient() : op.getSum();
+}
+
+/// Adds the gradients of which `value` is the mean over ranks, or, where it is
+/// summed before it is reduced, those of this rank.
 LogicalResult Equivalence::addGradients(Value value, StateAttr state,
                                         llvm::MapVector<Role, Value> &found) {
   UnitOp unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
   MeshOp mesh = getMesh(state.getUnit());
   int64_t ranks = mesh.getGroupSize(unit.getShardAxes()) *
                   mesh.getGroupSize(unit.getReplicateAxes());
-  FailureOr<Value> flat = getReduced(
-      value, mesh, ranks, "the gradient of unit '" + unit.getSymName() + "'");
+  auto part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  unsigned count = 0;
+  bool isUnsharded = state.getKind() == StateAttr::getUnshardedGradientKind();
+  Value inner = getAccumulated(value, count);
+  FailureOr<Value> flat =
+      isUnsharded
+          ? inner
+          : getReduced(inner, mesh, ranks,
+                       "the gradient of unit '" + unit.getSymName() + "'");
   if (failed(flat))
     return failure();
+  flat = getAccumulated(*flat, count);
+  bool hasBefore = part && part.getValue() != Part::First;
+  if (count != unsigned(hasBefore))
+    return emitError(value.getLoc())
+           << "expected the gradient of unit " << state.getUnit()
+           << (hasBefore ? " to be added once to those of the micro-batches "
+                           "before, found "
+                         : " of one micro-batch, found sums of ")
+           << count;
   auto flatten = flats.lookup(numbers.lookup(*flat));
   if (!flatten || flatten.getUnitAttr() != state.getUnit())
     return emitError(flat->getLoc())
@@ -646,7 +713,8 @@ LogicalResult Equivalence::compareResults() {
   for (auto [index, value] : llvm::enumerate(stepEnd->getOperands())) {
     auto state = step.getResultAttrOfType<StateAttr>(
         index, FSDPDialect::getStateAttrName());
-    if (state && state.getKind() == StateAttr::getGradientKind()) {
+    if (state && (state.getKind() == StateAttr::getGradientKind() ||
+                  state.isAccumulated())) {
       if (failed(addGradients(value, state, found)))
         return failure();
       continue;
@@ -691,6 +759,24 @@ LogicalResult Equivalence::compareResults() {
   return success();
 }
 
+/// What is summed before it is reduced is reduced in the last part alone.
+LogicalResult Equivalence::checkUnsynchronised() {
+  auto part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  bool isUnsharded = false;
+  for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
+    if (auto state = step.getResultAttrOfType<StateAttr>(
+            i, FSDPDialect::getStateAttrName()))
+      isUnsharded |= state.getKind() == StateAttr::getUnshardedGradientKind();
+  if (!part || !isUnsharded)
+    return success();
+  for (auto &[number, reduction] : reductions)
+    if (reduction.unit)
+      return reduction.op->emitError("expected a micro-batch whose gradients "
+                                     "stay unsharded to reduce none, found ")
+             << reduction.unit;
+  return success();
+}
+
 LogicalResult Equivalence::verify() {
   Effects initEffects;
   if (failed(checkLayouts()) ||
@@ -702,7 +788,7 @@ LogicalResult Equivalence::verify() {
     return initEffects.front().second->emitError(
         "expected '@init' to have no effects, found one");
   return success(succeeded(compareEffects()) && succeeded(compareResults()) &&
-                 succeeded(checkUpdates()));
+                 succeeded(checkUnsynchronised()) && succeeded(checkUpdates()));
 }
 
 LogicalResult fsdp::verifyEquivalence(func::FuncOp step, func::FuncOp source,

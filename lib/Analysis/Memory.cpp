@@ -126,6 +126,7 @@ Value getMemoryOf(OpResult result) {
                    ? Value(op.getShard())
                    : Value();
       })
+      .Case([](AccumulateOp op) { return op.getSum(); })
       .Case([&](UpdateOpInterface op) { return op.getStates()[index].before; })
       .Default([](Operation *op) { return aten::getViewSource(op); });
 }

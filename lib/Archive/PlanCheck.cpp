@@ -32,7 +32,8 @@ bool isOfProgram(BufferRole role) {
 bool isPersistent(BufferRole role) {
   return role == BufferRole::Shard || role == BufferRole::OptimizerState ||
          role == BufferRole::ModelBuffer || role == BufferRole::Constant ||
-         role == BufferRole::Result || role == BufferRole::Hyper;
+         role == BufferRole::Result || role == BufferRole::Hyper ||
+         role == BufferRole::Accumulator;
 }
 
 bool PlanChecker::reject(std::string where, std::string_view expected,
@@ -453,6 +454,29 @@ bool PlanChecker::checkRole(uint32_t index) {
            checkUnique(place, "optimizer state",
                        std::to_string(buffer.owner()) + " " +
                            std::string(nameOf(buffer.name())));
+  }
+  case BufferRole::Accumulator: {
+    if (!checkIndex(place, "unit", buffer.owner(), plan.units()->size()) ||
+        !checkString(place, buffer.name()))
+      return false;
+    const Unit &unit = *plan.units()->Get(buffer.owner());
+    bool isWhole = nameOf(buffer.name()) == unshardedGradient;
+    if (!isWhole && nameOf(buffer.name()) != shardedGradient)
+      return reject(place.text(), "unsharded_gradient or sharded_gradient",
+                    nameOf(buffer.name()));
+    DType dtype = isWhole ? unit.reduce() : unit.storage();
+    if (buffer.dtype() != dtype || buffer.space() != Space::Device)
+      return reject(place.text(),
+                    std::string(spell(dtype)) + " in Device memory",
+                    std::string(spell(buffer.dtype())) + " in " +
+                        EnumNameSpace(buffer.space()) + " memory");
+    if (isWhole && (window.numel != unit.numel() || !window.isRowMajor))
+      return reject(place.text(),
+                    "a dense buffer of " + std::to_string(unit.numel()) +
+                        " elements",
+                    std::to_string(window.numel));
+    return (isWhole || checkPiece(place, buffer.owner(), index)) &&
+           checkUnique(place, "accumulator", std::to_string(buffer.owner()));
   }
   case BufferRole::ModelBuffer:
     return nameOf(buffer.name()).empty() ||

@@ -113,6 +113,7 @@ private:
                      const flatbuffers::Vector<const Meaning *> *meanings);
 
   bool checkPrograms();
+  bool checkParts();
   bool checkCommand(const Place &place, const Command &command);
   bool checkEvent(const Place &place, const Command &command);
   /// That a collective is on the stream of its communicator.
@@ -140,6 +141,7 @@ private:
   bool checkUpdateState(const Place &place, const Update &update,
                         uint32_t state, Role role);
   bool checkMeasure(const Place &place, const Measure &measure, Role role);
+  bool checkAccumulate(const Place &place, const Accumulate &add, Role role);
   /// What a gradient is scaled by, or what says whether it may be used.
   bool checkScalar(const Place &place, const char *what, uint32_t buffer,
                    Role role);

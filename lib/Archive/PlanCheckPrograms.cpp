@@ -4,6 +4,7 @@
 #include "fsdp/Archive/OpFacts.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <tuple>
 
@@ -452,6 +453,33 @@ bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
          checkIntervals(place, unit, *measure.intervals());
 }
 
+/// Of one kind and length, so that one kernel adds them without a copy.
+bool PlanChecker::checkAccumulate(const Place &place, const Accumulate &add,
+                                  Role role) {
+  if (!checkIndex(place, "unit", add.unit(), plan.units()->size()) ||
+      !checkRead(place, add.source(), role) ||
+      !checkWrite(place, add.target(), role) ||
+      !checkApart(place, {add.source(), add.target()}))
+    return false;
+  const Unit &unit = *plan.units()->Get(add.unit());
+  DType dtype = buffer(add.target()).dtype();
+  for (uint32_t index : {add.source(), add.target()}) {
+    const Window &window = windows[index];
+    bool isKnown = window.numel == unit.numel() ||
+                   window.numel == unit.numel() / unit.shards();
+    if (!isKnown || window.numel != windows[add.target()].numel ||
+        !window.isRowMajor || !isFloat(dtype) ||
+        buffer(index).dtype() != dtype ||
+        buffer(index).space() != Space::Device)
+      return reject(place.text(),
+                    "dense gradients of unit " +
+                        std::string(nameOf(unit.name())) +
+                        ", of one type and length",
+                    describeBuffer(index));
+  }
+  return true;
+}
+
 bool PlanChecker::checkIntervals(
     const Place &place, const Unit &unit,
     const flatbuffers::Vector<const Interval *> &intervals) {
@@ -580,6 +608,8 @@ bool PlanChecker::checkCommand(const Place &place, const Command &command) {
     return checkUpdate(place, *command.step_as_Update(), role);
   case Step::Measure:
     return checkMeasure(place, *command.step_as_Measure(), role);
+  case Step::Accumulate:
+    return checkAccumulate(place, *command.step_as_Accumulate(), role);
   case Step::Zero: {
     uint32_t target = command.step_as_Zero()->target();
     return checkWrite(place, target, role) &&
@@ -654,6 +684,36 @@ bool PlanChecker::checkGroup(const Place &place, const Command *before,
                            "one kind, communicator and role in " + name, "two");
 }
 
+/// A step has a first and a last micro-batch, and one program for all between.
+bool PlanChecker::checkParts() {
+  std::array<uint32_t, 4> counts{};
+  for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
+    const Program &own = *plan.programs()->Get(i);
+    Place place("programs", i, nameOf(own.name()));
+    if (!checkEnum(place, "a part of a step", own.part()))
+      return false;
+    if (own.is_init() && own.part() != Part::Whole)
+      return reject(place.text(), "an init program that is no part of a step",
+                    EnumNamePart(own.part()));
+    ++counts[static_cast<size_t>(own.part())];
+  }
+  constexpr uint32_t mostMicroBatches = 1 << 20;
+  uint32_t number = plan.micro_batches();
+  if (number < 1 || number > mostMicroBatches)
+    return reject("micro_batches", "1 to " + std::to_string(mostMicroBatches),
+                  std::to_string(number));
+  for (Part part : {Part::First, Part::Middle, Part::Last}) {
+    uint32_t expected = number > 2 || (number == 2 && part != Part::Middle);
+    if (uint32_t found = counts[static_cast<size_t>(part)]; found != expected)
+      return reject("programs",
+                    std::to_string(expected) + " for the part " +
+                        EnumNamePart(part) + " of a step of " +
+                        std::to_string(number) + " micro-batches",
+                    std::to_string(found));
+  }
+  return true;
+}
+
 bool PlanChecker::checkPrograms() {
   for (program = 0; program != plan.programs()->size(); ++program) {
     const Program &own = *plan.programs()->Get(program);
@@ -682,6 +742,8 @@ bool PlanChecker::checkPrograms() {
                       EnumNameRole(command.role()));
     }
   }
+  if (!checkParts())
+    return false;
   for (auto [root, writer] : writers)
     if (readOnce.count(root))
       return reject(

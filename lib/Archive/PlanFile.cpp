@@ -7,6 +7,7 @@
 #include "fsdp/Archive/InputFile.h"
 #include "fsdp/Archive/WriteFile.h"
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <xxhash.h>
@@ -103,6 +104,26 @@ std::string_view PlanFile::string(uint32_t index) const {
 
 size_t getItemSize(DType dtype) {
   return archive::getItemSize(static_cast<archive::DType>(dtype));
+}
+
+std::vector<uint32_t> getStepPrograms(const Plan &plan,
+                                      std::string_view program) {
+  std::array<uint32_t, 4> parts; // by their numbers
+  parts.fill(none);
+  for (uint32_t i = 0; i != plan.programs()->size(); ++i) {
+    const Program &own = *plan.programs()->Get(i);
+    if (!own.is_init() &&
+        plan.strings()->Get(own.name())->string_view() == program)
+      return {i};
+    parts[static_cast<size_t>(own.part())] = i;
+  }
+  if (plan.micro_batches() == 1 || program != defaultProgram)
+    return {};
+  std::vector<uint32_t> programs(plan.micro_batches(),
+                                 parts[static_cast<size_t>(Part::Middle)]);
+  programs.front() = parts[static_cast<size_t>(Part::First)];
+  programs.back() = parts[static_cast<size_t>(Part::Last)];
+  return programs;
 }
 
 std::string describeCollective(Step kind, uint64_t bytes, DType dtype,

@@ -41,9 +41,20 @@ std::uint32_t fsdp::findProgram(const planfile::PlanFile &plan,
               ", found " + listSome(names));
 }
 
+std::vector<std::string> fsdp::getStepPrograms(const planfile::PlanFile &plan,
+                                               std::string_view program) {
+  std::vector<std::string> names;
+  for (std::uint32_t p : planfile::getStepPrograms(plan.plan(), program))
+    names.emplace_back(plan.string(plan->programs()->Get(p)->name()));
+  if (names.empty())
+    findProgram(plan, program); // throws
+  return names;
+}
+
 std::vector<InputSpec> fsdp::getInputs(const planfile::PlanFile &plan,
                                        std::string_view program) {
-  std::uint32_t owner = findProgram(plan, program);
+  std::uint32_t owner =
+      findProgram(plan, getStepPrograms(plan, program).front());
   std::vector<InputSpec> inputs;
   for (const planfile::Buffer *buffer : *plan->buffers()) {
     if (buffer->role() != planfile::BufferRole::Input ||

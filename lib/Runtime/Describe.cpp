@@ -67,6 +67,12 @@ CommandFacts fsdp::getFacts(const planfile::PlanFile &plan,
              {step.source(), step.target()}};
     break;
   }
+  case Step::Accumulate: {
+    const auto &add = *command.step_as_Accumulate();
+    facts = {
+        "accumulate", add.unit(), planfile::none, {add.source(), add.target()}};
+    break;
+  }
   case Step::Zero:
     facts.name = "zero";
     facts.buffers = {command.step_as_Zero()->target()};

@@ -141,6 +141,16 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     touch(step.target(), true);
     break;
   }
+  case Step::Accumulate: {
+    const auto &step = *command.step_as_Accumulate();
+    prepared.kind = Kind::Accumulate;
+    prepared.index = static_cast<std::uint32_t>(copies.size());
+    copies.emplace_back(memory.tensor(step.target()),
+                        memory.tensor(step.source()));
+    touch(step.source(), false);
+    touch(step.target(), true);
+    break;
+  }
   case Step::Zero: {
     std::uint32_t target = command.step_as_Zero()->target();
     if (!memory.tensor(target).is_non_overlapping_and_dense())
@@ -457,6 +467,8 @@ std::string Program::describe(const Command &command) const {
     unit = update->unit();
   else if (const auto *measure = source.step_as_Measure())
     unit = measure->unit();
+  else if (const auto *add = source.step_as_Accumulate())
+    unit = add->unit();
   if (source.node() != none)
     text += ", node " + std::string(stringOf(plan, source.node()));
   if (source.scope() != none)

@@ -89,6 +89,7 @@ private:
     Drain,
     Update,
     Measure,
+    Accumulate,
     Zero,
     Poison,
     Copy,
@@ -165,7 +166,8 @@ private:
   std::vector<Update> updates;
   std::vector<Measure> measures;
   std::vector<Block> blocks;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies; ///< target, source
+  /// Of copies and sums: target, source.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   bool isChecked = false;
 };
 

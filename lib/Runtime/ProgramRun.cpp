@@ -144,6 +144,9 @@ inline void Program::execute(Lane &lane, const Command &command,
   case Kind::Measure:
     measures[command.index].run();
     break;
+  case Kind::Accumulate:
+    copies[command.index].first.add_(copies[command.index].second);
+    break;
   case Kind::Zero:
   case Kind::Poison: {
     const Block &block = blocks[command.index];

@@ -158,8 +158,9 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
     get("loss");
   }
 
-  std::int64_t batches =
-      static_cast<std::int64_t>(std::max<std::size_t>(steps, 1) * ranks);
+  std::size_t microBatches = programs.size();
+  std::int64_t batches = static_cast<std::int64_t>(
+      std::max<std::size_t>(steps, 1) * microBatches * ranks);
   inputTensors = findInputs(file, inputs, [](std::string_view name) {
     return name == "loss" || name == "losses" || name.starts_with("grad.") ||
            name.starts_with("param.") || name.starts_with("output.");
@@ -167,7 +168,9 @@ void Reference::checkInputs(const planfile::PlanFile &plan) {
   for (std::size_t i = 0; i != inputs.size(); ++i) {
     const archive::TensorInfo &tensor = *inputTensors[i];
     std::vector<std::int64_t> perRank = inputs[i].sizes;
-    perRank.insert(perRank.begin(), batches);
+    perRank.insert(perRank.begin(), isTraining ? batches : ranks);
+    if (!isTraining && microBatches > 1)
+      perRank.insert(perRank.begin(), static_cast<std::int64_t>(microBatches));
     archive::DType dtype = toArchive(inputs[i].type);
     if (tensor.dtype == dtype &&
         (tensor.shape == perRank ||
@@ -189,7 +192,7 @@ Reference Reference::open(const std::string &path,
   (void)reference.seeds();
   for (const planfile::Buffer *buffer : *plan->buffers())
     if (buffer->role() == planfile::BufferRole::Output &&
-        buffer->owner() == findProgram(plan, program))
+        buffer->owner() == findProgram(plan, reference.programs.back()))
       reference.outputs.push_back(buffer->index());
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
@@ -231,13 +234,14 @@ HyperParameters Reference::hyperParameters() const {
   return values;
 }
 
-HostTensor Reference::input(std::size_t step, unsigned rank,
+HostTensor Reference::input(std::size_t microBatch, unsigned rank,
                             std::size_t index) const {
   const InputSpec &spec = inputs[index];
   const archive::TensorInfo &tensor = *inputTensors[index];
   bool isBatched = tensor.shape.size() > spec.sizes.size();
   HostTensor value{spec.type, spec.sizes, std::vector<std::byte>(spec.bytes())};
-  readBytes(file, tensor, isBatched ? (step * ranks + rank) * spec.bytes() : 0,
+  readBytes(file, tensor,
+            isBatched ? (microBatch * ranks + rank) * spec.bytes() : 0,
             value.bytes);
   return value;
 }
@@ -257,7 +261,7 @@ void Reference::compareOutputs(const Session &session,
     }
     HostTensor expected = read(*tensor);
     for (unsigned rank = 0; rank != ranks; ++rank) {
-      HostTensor found = session.output(rank, index, program);
+      HostTensor found = session.output(rank, index, programs.back());
       TensorView all = expected, own = all;
       std::size_t size = all.bytes.size() / ranks;
       if (all.sizes.size() > found.sizes.size() &&
@@ -276,12 +280,17 @@ Comparison Reference::run(Session &session, double tolerance) const {
   if (isTraining)
     session.setHyperParameters(hyperParameters());
   std::vector<double> losses;
+  std::size_t microBatch = 0;
   for (std::size_t step = 0; step != std::max<std::size_t>(steps, 1); ++step) {
-    for (unsigned rank = 0; rank != ranks; ++rank)
-      for (std::size_t i = 0; i != inputs.size(); ++i)
-        session.setInput(rank, i, input(step, rank, i), program);
-    session.run(program, {true, true, isTraining});
-    losses.push_back(session.loss(program));
+    double &loss = losses.emplace_back(0);
+    for (const std::string &program : programs) {
+      for (unsigned rank = 0; rank != ranks; ++rank)
+        for (std::size_t i = 0; i != inputs.size(); ++i)
+          session.setInput(rank, i, input(microBatch, rank, i), program);
+      ++microBatch;
+      session.run(program, {true, true, isTraining});
+      loss += session.loss(program) / static_cast<double>(programs.size());
+    }
   }
   std::vector<std::int64_t> count;
   if (isTraining)

@@ -216,6 +216,15 @@ void PlanVerifier::setInitialContent() {
       machine.writeFlat(unit, window, machine.initial(unit, kind));
       break;
     }
+    case BufferRole::Accumulator: {
+      const Unit &unit = units[buffer.owner()];
+      Content content = machine.accumulated(unit, nameOf(buffer.name()));
+      if (nameOf(buffer.name()) == pf::unshardedGradient)
+        machine.memory.write(window, content);
+      else
+        machine.writeFlat(unit, window, content);
+      break;
+    }
     case BufferRole::ModelBuffer:
       setVector(getModelBuffer(buffer),
                 std::string("buffer ").append(nameOf(buffer.name())), 0);
@@ -331,6 +340,11 @@ void PlanVerifier::runCommand(const pf::Command &command) {
     return runUpdate(*command.step_as_Update());
   case pf::Step::Measure:
     return runMeasure(*command.step_as_Measure());
+  case pf::Step::Accumulate: {
+    const pf::Accumulate &add = *command.step_as_Accumulate();
+    return machine.accumulate(units[add.unit()], windows[add.source()],
+                              windows[add.target()]);
+  }
   case pf::Step::Zero:
     return machine.zero(windows[command.step_as_Zero()->target()]);
   case pf::Step::Copy: {
@@ -433,6 +447,8 @@ void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
 /// What the buffers hold that outlive the commands of `roles`.
 Meanings PlanVerifier::describe(Roles roles) {
   Meanings meanings;
+  pf::Part part = plan.programs()->Get(program)->part();
+  bool isWhole = part == pf::Part::Whole || part == pf::Part::Last;
   auto add = [&](std::string name, const Window &window) {
     Content content = machine.memory.read(window);
     meanings[std::move(name)] =
@@ -461,8 +477,20 @@ Meanings PlanVerifier::describe(Roles roles) {
         add("buffer " + std::string(nameOf(buffer.name())), window);
       break;
     }
+    case BufferRole::Accumulator:
+      // After the last micro-batch, nobody reads it.
+      if (roles == all && part != pf::Part::Last) {
+        const Unit &unit = units[buffer.owner()];
+        bool isWhole = nameOf(buffer.name()) == pf::unshardedGradient;
+        machine.describe(unit, nameOf(buffer.name()),
+                         isWhole ? machine.memory.read(window)
+                                 : machine.readFlat(unit, window),
+                         /*skipsZeros=*/true, meanings);
+      }
+      break;
     case BufferRole::Gradient:
-      if (roles == gradients)
+      // Of another micro-batch than the last, it is not what the step means.
+      if (roles == gradients && isWhole)
         machine.describe(units[buffer.owner()], "gradient",
                          machine.readFlat(units[buffer.owner()], window),
                          /*skipsZeros=*/true, meanings);
@@ -739,32 +767,6 @@ Proof PlanVerifier::run() {
                       "nothing can be proved; found none"};
   Proof proof = checkMesh();
   return proof ? checkParameters() : proof;
-}
-
-uint64_t
-getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes) {
-  Key key("mesh");
-  for (const auto &[name, size] : axes)
-    key.add(hashText(name)).add(size);
-  return key.number();
-}
-
-uint64_t getParametersNumber(std::vector<ParameterFacts> parameters) {
-  std::sort(parameters.begin(), parameters.end(),
-            [](const ParameterFacts &left, const ParameterFacts &right) {
-              return left.name < right.name;
-            });
-  Key key("parameters");
-  for (const ParameterFacts &parameter : parameters) {
-    key.add(hashText(parameter.name)).add(parameter.isTrainable);
-    key.add(parameter.aliases.size()).add(parameter.sizes.size());
-    for (const std::string &alias : parameter.aliases)
-      key.add(hashText(alias));
-    for (size_t i = 0; i != parameter.sizes.size(); ++i)
-      key.add(static_cast<uint64_t>(parameter.sizes[i]))
-          .add(static_cast<uint64_t>(parameter.strides[i]));
-  }
-  return key.number();
 }
 
 Proof verifyPlan(const pf::Plan &plan) {

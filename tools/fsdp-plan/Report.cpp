@@ -49,6 +49,8 @@ llvm::StringRef roleName(pf::BufferRole role) {
     return "outputs";
   case pf::BufferRole::Hyper:
     return "hyper-parameters";
+  case pf::BufferRole::Accumulator:
+    return "accumulated gradients";
   }
   return "";
 }

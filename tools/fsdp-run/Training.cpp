@@ -33,24 +33,27 @@ public:
     if (plan->token_rows() != 0)
       tokens =
           static_cast<double>(getInputs(plan, options.program)[0].numel()) *
-          session.ranks().count;
+          session.ranks().count * plan->micro_batches();
     const LoadReport &load = session.report();
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
   }
 
-  /// Step number `step`, counted from 1, has ended. Returns its loss.
-  double endStep(long long step, double lr) {
-    Clock::time_point now = Clock::now();
-    double seconds = secondsBetween(last, now);
-    double loss = session.loss(options.program);
-    last = now;
-    total += seconds;
+  /// A program of a step has ended.
+  void endProgram() {
     const Statistics &statistics = session.statistics();
     forward += statistics.forward;
     backward += statistics.backward;
     update += statistics.update;
     collectives += statistics.collectives;
     misses += statistics.hookMisses;
+  }
+
+  /// Step number `step`, counted from 1, has ended, with that loss.
+  void endStep(long long step, double loss, double lr) {
+    Clock::time_point now = Clock::now();
+    double seconds = secondsBetween(last, now);
+    last = now;
+    total += seconds;
     if (step == 1)
       firstLoss = loss;
     lastLoss = loss;
@@ -58,7 +61,6 @@ public:
     options.json ? printObject(step, loss, lr, seconds)
                  : printLine(step, loss, seconds, now);
     flushOutput();
-    return loss;
   }
 
   /// The evaluation after that step has ended; its time is not the next step's.
@@ -248,21 +250,27 @@ static double evaluate(Data &data, Session &session) {
 
 /// Returns the loss of the last step: fewer are done than wanted if it is not
 /// finite, since nothing makes the parameters finite again.
-static double runSteps(const Options &options, const LearningRates &rates,
+static double runSteps(const std::vector<std::string> &programs,
+                       const Options &options, const LearningRates &rates,
                        Data &data, std::optional<Data> &evalData,
                        Session &session, Reporter &reporter) {
-  std::uint64_t ranks = session.ranks().count;
-  unsigned inputs = session.inputCount(options.program);
+  unsigned inputs = session.inputCount(programs.front());
+  std::uint64_t batch = 0; // of rank 0
   double loss = 0;
   session.setSeeds(options.seeds);
   for (long long step = 1; step <= options.steps; ++step) {
-    setInputs(options.program, inputs, data,
-              static_cast<std::uint64_t>(step - 1) * ranks, session);
     HyperParameters hyper = options.hyperParameters;
     hyper.lr = rates.at(step);
     session.setHyperParameters(hyper);
-    session.run(options.program);
-    loss = reporter.endStep(step, hyper.lr);
+    loss = 0;
+    for (const std::string &program : programs) {
+      setInputs(program, inputs, data, batch, session);
+      batch += session.ranks().count;
+      session.run(program);
+      loss += session.loss(program) / static_cast<double>(programs.size());
+      reporter.endProgram();
+    }
+    reporter.endStep(step, loss, hyper.lr);
     if (!std::isfinite(loss))
       break;
     if (evalData && step % options.evalEvery == 0)
@@ -276,7 +284,8 @@ int fsdp::train(const planfile::PlanFile &plan, const Options &options,
                 std::optional<Data> &evalData, Session &session) {
   Reporter reporter(plan, options, before, session);
   try {
-    double loss = runSteps(options, rates, data, evalData, session, reporter);
+    double loss = runSteps(getStepPrograms(plan, options.program), options,
+                           rates, data, evalData, session, reporter);
     reporter.summarize();
     if (std::isfinite(loss))
       return 0;

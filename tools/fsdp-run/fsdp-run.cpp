@@ -60,7 +60,8 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
     if (isGiven && device != "cpu")
       throw Error(plan.name() + ": expected a plan for cpu with " +
                   std::string(name) + ", found one for " + device);
-  checkLoss(plan, options.program);
+  for (const std::string &program : getStepPrograms(plan, options.program))
+    checkLoss(plan, program);
   if (!options.evalData.empty())
     checkLoss(plan, evalProgram);
   if (plan->unproved())
@@ -218,7 +219,7 @@ static int run(const Options &options) {
   };
   write(options.trace, writeTrace);
   write(options.profile, [&](const auto &...arguments) {
-    writeProfile(arguments..., options.program);
+    writeProfile(arguments..., getStepPrograms(plan, options.program).back());
   });
   return code;
 }

@@ -91,6 +91,20 @@ bool isPersistent(BufferRole role);
 /// True of what `Buffer.owner` is a program of: inputs, outputs and the loss.
 bool isOfProgram(BufferRole role);
 
+/// What buffers of role Accumulator are called.
+constexpr std::string_view unshardedGradient = "unsharded_gradient",
+                           shardedGradient = "sharded_gradient";
+
+/// What the program of a step is called that is made of one graph.
+constexpr std::string_view defaultProgram = "step";
+
+/// The programs that one step of `program` runs, by their numbers: one for each
+/// of its micro-batches if the plan has such parts and no program of that name,
+/// else the program of that name; none if there is none. The plan must be
+/// checked.
+std::vector<uint32_t> getStepPrograms(const Plan &plan,
+                                      std::string_view program);
+
 /// The numbers in a buffer of role Hyper, in their order.
 enum class Hyper : uint8_t {
   LearningRate,

@@ -34,7 +34,13 @@ struct InputSpec {
 std::uint32_t findProgram(const planfile::PlanFile &plan,
                           std::string_view name);
 
-/// The inputs of a program by their numbers.
+/// The names of the programs that one step of `program` runs, one for each of
+/// its micro-batches; throws if there is none.
+std::vector<std::string> getStepPrograms(const planfile::PlanFile &plan,
+                                         std::string_view program);
+
+/// The inputs of a program, or of each micro-batch of its step, by their
+/// numbers.
 std::vector<InputSpec> getInputs(const planfile::PlanFile &plan,
                                  std::string_view program = "step");
 

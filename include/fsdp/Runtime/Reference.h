@@ -74,7 +74,8 @@ public:
   /// Those of the training, out of the file's metadata.
   HyperParameters hyperParameters() const;
 
-  HostTensor input(std::size_t step, unsigned rank, std::size_t index) const;
+  HostTensor input(std::size_t microBatch, unsigned rank,
+                   std::size_t index) const;
 
   /// Runs the session (with its weights set) on the inputs and compares.
   Comparison run(Session &session, double tolerance) const;
@@ -82,7 +83,7 @@ public:
 private:
   Reference(archive::Safetensors file, const planfile::PlanFile &plan,
             std::string_view program)
-      : file(std::move(file)), program(program),
+      : file(std::move(file)), programs(getStepPrograms(plan, program)),
         inputs(getInputs(plan, program)) {}
   void checkInputs(const planfile::PlanFile &plan);
   void compareOutputs(const Session &session, Comparison &result) const;
@@ -90,7 +91,7 @@ private:
   HostTensor read(const archive::TensorInfo &tensor) const;
 
   archive::Safetensors file;
-  std::string program;
+  std::vector<std::string> programs; ///< Of a step.
   std::vector<InputSpec> inputs;
   std::vector<const archive::TensorInfo *> inputTensors;
   unsigned ranks = 1;

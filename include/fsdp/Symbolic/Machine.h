@@ -129,6 +129,14 @@ public:
   Content initial(const Unit &unit, std::string_view kind);
   /// The hyper-parameters of a decay group, which the caller writes.
   Content hyper(uint64_t group, std::string_view name = {});
+  /// The sums of gradients of two micro-batches, of a whole flat parameter; and
+  /// the same in place, of two windows that are whole or a rank's pieces.
+  Content accumulate(const Unit &unit, const Content &left,
+                     const Content &right, DType dtype);
+  void accumulate(const Unit &unit, const Window &source, const Window &target);
+  /// What the micro-batches before have summed, by its name in the plan file.
+  Content accumulated(const Unit &unit, std::string_view kind);
+
   /// What else an update takes: the hyper-parameters, clip factor, loss scale
   /// and found_inf; those that are absent are null.
   static constexpr size_t numScalars = 4;

@@ -38,7 +38,7 @@ Value Tables::addView(Location loc, Value base, int64_t offset,
                               plan::getRootOffset(base) + offset, type);
 }
 
-plan::BufferOp Tables::getState(Location loc, StateAttr state, ShardType type) {
+plan::BufferOp Tables::getState(Location loc, StateAttr state, Type type) {
   Value &value = named[{state, Attribute()}];
   if (value)
     return value.getDefiningOp<plan::BufferOp>();
@@ -48,10 +48,12 @@ plan::BufferOp Tables::getState(Location loc, StateAttr state, ShardType type) {
     role = plan::BufferRole::Shard;
   else if (kind == StateAttr::getGradientKind())
     role = plan::BufferRole::Gradient;
+  else if (state.isAccumulated())
+    role = plan::BufferRole::Accumulator;
   plan::BufferOp buffer =
       addBuffer(loc, role, fsdp::detail::getMemoryType(type));
   buffer.setOwnerAttr(state.getUnit());
-  if (role == plan::BufferRole::OptimizerState)
+  if (role == plan::BufferRole::OptimizerState || state.isAccumulated())
     buffer.setNameAttr(state.getKind());
   value = buffer;
   return buffer;
@@ -191,7 +193,9 @@ struct ConvertFSDPToPlan
         aten::DeviceAttr::get(&getContext(), device),
         StrategyAttr::get(&getContext(), strategy),
         tokenRows ? builder.getI64IntegerAttr(tokenRows) : IntegerAttr(),
-        getNotes(module, *functions), /*unproved=*/StringAttr());
+        getNotes(module, *functions), /*unproved=*/StringAttr(),
+        module->getAttrOfType<IntegerAttr>(
+            FSDPDialect::getMicroBatchesAttrName()));
     builder.createBlock(&plan.getBody());
 
     auto getAxes = [&](ArrayAttr names) {
@@ -211,8 +215,9 @@ struct ConvertFSDPToPlan
 
     SmallVector<std::pair<func::FuncOp, plan::ProgramOp>> programs;
     auto addProgram = [&](func::FuncOp func, bool isInit) {
-      auto program = plan::ProgramOp::create(builder, func.getLoc(),
-                                             func.getSymName(), isInit);
+      auto program = plan::ProgramOp::create(
+          builder, func.getLoc(), func.getSymName(), isInit,
+          func->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName()));
       program.getBody().emplaceBlock();
       programs.emplace_back(func, program);
     };

@@ -33,6 +33,7 @@ private:
   mlir::LogicalResult lower(PieceOp op);
   mlir::LogicalResult lower(ViewOp op);
   mlir::LogicalResult lower(FlattenGradsOp op);
+  mlir::LogicalResult lower(AccumulateOp op);
   mlir::LogicalResult lower(AsyncReduceScatterOp op);
   mlir::LogicalResult lower(AsyncAllReduceOp op);
   mlir::LogicalResult lower(UpdateOpInterface op);
@@ -69,6 +70,7 @@ private:
   template <typename Op>
   void addReduction(Op op, plan::CommandOpInterface reduction, mlir::Value sum,
                     mlir::Value target);
+  mlir::Value getFlatPlace(FlattenGradsOp op);
   mlir::Value getReduced(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
                          ShardType type);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);

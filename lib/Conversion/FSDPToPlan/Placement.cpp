@@ -44,8 +44,7 @@ LogicalResult Lowering::lowerArgument(BlockArgument argument) {
   }
   if (auto state =
           dyn_cast_or_null<StateAttr>(get(FSDPDialect::getStateAttrName()))) {
-    buffers[argument] =
-        tables.getState(loc, state, cast<ShardType>(argument.getType()));
+    buffers[argument] = tables.getState(loc, state, argument.getType());
     return success();
   }
   if (auto result = dyn_cast_or_null<IntegerAttr>(
@@ -120,7 +119,7 @@ FailureOr<Value> Lowering::getDestination(unsigned index, Value value) {
   Location loc = func.getLoc();
   if (auto state =
           dyn_cast_or_null<StateAttr>(get(FSDPDialect::getStateAttrName())))
-    return Value(tables.getState(loc, state, cast<ShardType>(value.getType())));
+    return Value(tables.getState(loc, state, value.getType()));
   auto type = dyn_cast<RankedTensorType>(value.getType());
   if (!type)
     return func.emitError("result ")

@@ -245,25 +245,32 @@ void Lowering::zeroGaps(FlattenGradsOp op, Value flat, LayoutAttr layout) {
   zero(end, layout.getPadded());
 }
 
+/// Where a flat gradient is laid out at once: where it is reduced in place, or
+/// where it waits for the next micro-batch; or in memory of its own.
+Value Lowering::getFlatPlace(FlattenGradsOp op) {
+  auto flatType = cast<RankedTensorType>(op.getFlat().getType());
+  if (!op.getFlat().hasOneUse())
+    return addTransient(op.getLoc(), flatType);
+  OpOperand &use = *op.getFlat().use_begin();
+  // Where the whole is reduced into a whole of the same type.
+  if (auto reduce = dyn_cast<AsyncAllReduceOp>(use.getOwner());
+      reduce && !reduce.getCopy()) {
+    auto type = cast<ShardType>(reduce.getFuture().getType().getValueType());
+    if (getMemoryType(type) == flatType)
+      return getReduced(reduce, op.getUnitAttr(), type);
+  }
+  if (isa<func::ReturnOp>(use.getOwner()))
+    if (auto state = func.getResultAttrOfType<StateAttr>(
+            use.getOperandNumber(), FSDPDialect::getStateAttrName()))
+      return tables.getState(op.getLoc(), state, flatType);
+  return addTransient(op.getLoc(), flatType);
+}
+
 LogicalResult Lowering::lower(FlattenGradsOp op) {
   setPhase(aten::Phase::Backward);
   auto flatType = cast<RankedTensorType>(op.getFlat().getType());
   Type elementType = flatType.getElementType();
-
-  // Where the whole is reduced into a whole of the same type, it is laid out
-  // at once where the reduced gradient lies, and reduced in place.
-  Value flat;
-  if (op.getFlat().hasOneUse())
-    if (auto reduce =
-            dyn_cast<AsyncAllReduceOp>(*op.getFlat().getUsers().begin());
-        reduce && !reduce.getCopy()) {
-      auto type = cast<ShardType>(reduce.getFuture().getType().getValueType());
-      if (getMemoryType(type) == flatType)
-        flat = getReduced(reduce, op.getUnitAttr(), type);
-    }
-  if (!flat)
-    flat = addTransient(op.getLoc(), flatType);
-
+  Value flat = getFlatPlace(op);
   LayoutAttr layout = tables.getLayout(op.getUnitAttr());
   auto gradients = op.getGradients();
   auto next = gradients.begin();
@@ -283,6 +290,17 @@ LogicalResult Lowering::lower(FlattenGradsOp op) {
   }
   zeroGaps(op, flat, layout);
   buffers[op.getFlat()] = flat;
+  return success();
+}
+
+/// In the place of the first operand.
+LogicalResult Lowering::lower(AccumulateOp op) {
+  setPhase(aten::Phase::Backward);
+  Value sum = buffers.lookup(op.getSum());
+  plan::AccumulateOp::create(builder, op.getLoc(), op.getUnit(),
+                             buffers.lookup(op.getGradient()), sum, role,
+                             Stream::Compute);
+  buffers[op.getTotal()] = sum;
   return success();
 }
 
@@ -460,9 +478,9 @@ LogicalResult Lowering::run() {
     LogicalResult result =
         TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, PieceOp, ViewOp,
-                  FlattenGradsOp, AsyncReduceScatterOp, AsyncAllReduceOp,
-                  SquaredNormOp, FoundInfOp, ScaleOp, UpdateOpInterface,
-                  AsyncWaitOp, func::ReturnOp>(
+                  FlattenGradsOp, AccumulateOp, AsyncReduceScatterOp,
+                  AsyncAllReduceOp, SquaredNormOp, FoundInfOp, ScaleOp,
+                  UpdateOpInterface, AsyncWaitOp, func::ReturnOp>(
                 [&](auto op) { return lower(op); })
             .Default([](Operation *op) {
               return op->emitError("expected the scheduled level, found '")

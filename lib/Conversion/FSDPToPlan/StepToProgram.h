@@ -40,9 +40,8 @@ public:
     return getUnit(unit).getLayout();
   }
 
-  /// The shard, gradient or optimizer state of a unit, made at its first
-  /// mention.
-  plan::BufferOp getState(mlir::Location loc, StateAttr state, ShardType type);
+  /// The shard, gradient or other state of a unit, made at its first mention.
+  plan::BufferOp getState(mlir::Location loc, StateAttr state, mlir::Type type);
 
   /// The buffer that is called `name` among those of the kind `kind`: null
   /// until somebody sets it.

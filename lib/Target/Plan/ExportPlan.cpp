@@ -349,6 +349,12 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
                         unit(measure.getUnit()), buffer(measure.getSource()),
                         buffer(measure.getTarget()), &intervals));
       })
+      .Case([&](plan::AccumulateOp add) {
+        return step(pf::Step::Accumulate,
+                    pf::CreateAccumulate(fbb, unit(add.getUnit()),
+                                         buffer(add.getSource()),
+                                         buffer(add.getTarget())));
+      })
       .Case([&](plan::ZeroOp zero) {
         return step(pf::Step::Zero,
                     pf::CreateZero(fbb, buffer(zero.getTarget())));
@@ -411,7 +417,8 @@ LogicalResult Exporter::addPrograms() {
     programTable.push_back(pf::CreateProgramDirect(
         fbb, string(program.getSymName()), &commands, uint32_t(events.size()),
         program.getInit(), meanings.empty() ? nullptr : &meanings,
-        texts.empty() ? nullptr : &texts));
+        texts.empty() ? nullptr : &texts,
+        program.getPart() ? pf::Part(*program.getPart()) : pf::Part::Whole));
   }
   return success();
 }
@@ -489,7 +496,8 @@ FailureOr<pf::PlanFile> Exporter::run() {
                  &bufferTable, &unitTable, &communicatorTable, &programTable,
                  &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),
                  &notes, meanings.empty() ? nullptr : &meanings,
-                 unproved ? unproved->c_str() : nullptr),
+                 unproved ? unproved->c_str() : nullptr,
+                 uint32_t(module.getMicroBatches().value_or(1))),
              pf::PlanIdentifier());
   pf::Expected<pf::PlanFile> file =
       pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());

@@ -341,6 +341,13 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
         buffer(measure->source()), buffer(measure->target()), role, stream);
     return success();
   }
+  case pf::Step::Accumulate: {
+    auto *add = command.step_as_Accumulate();
+    plan::AccumulateOp::create(builder, loc, unit(add->unit()).getValue(),
+                               buffer(add->source()), buffer(add->target()),
+                               role, stream);
+    return success();
+  }
   case pf::Step::Zero:
     plan::ZeroOp::create(builder, loc, buffer(command.step_as_Zero()->target()),
                          role, stream);
@@ -407,7 +414,10 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
       plan.token_rows() ? builder.getI64IntegerAttr(int64_t(plan.token_rows()))
                         : IntegerAttr(),
       notes.empty() ? ArrayAttr() : builder.getArrayAttr(notes),
-      getText(plan.unproved()));
+      getText(plan.unproved()),
+      plan.micro_batches() == 1
+          ? IntegerAttr()
+          : builder.getI64IntegerAttr(plan.micro_batches()));
   Block &body =
       op.getBody().empty() ? op.getBody().emplaceBlock() : op.getBody().front();
   builder.setInsertionPointToEnd(&body);
@@ -422,7 +432,10 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
   addBuffers();
   for (const pf::Program *entry : *plan.programs()) {
     auto program = plan::ProgramOp::create(
-        builder, unknown, string(entry->name()), entry->is_init());
+        builder, unknown, string(entry->name()), entry->is_init(),
+        entry->part() == pf::Part::Whole
+            ? PartAttr()
+            : PartAttr::get(context, Part(entry->part())));
     Block &commands = program.getBody().empty()
                           ? program.getBody().emplaceBlock()
                           : program.getBody().front();

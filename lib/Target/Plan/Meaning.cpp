@@ -76,6 +76,8 @@ private:
   StringRef rule;               // of the update; empty if there is none
   SmallVector<StringRef> kinds; // of the states that it changes
   bool isScaled = false;        // by what the source does not have
+  PartAttr part;                // of a step of several micro-batches
+  StringRef accumulated;        // what it sums; empty if nothing
   /// The decay groups of elements of a unit.
   struct DecayGroup {
     uint64_t begin, end, number;
@@ -396,10 +398,18 @@ SourceRun::getGroups(UnitOp unit, const sy::Unit &own) {
 }
 
 void SourceRun::readStates() {
+  part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    for (unsigned i = 0; i != func.getNumResults(); ++i)
+      if (auto state = func.getResultAttrOfType<StateAttr>(
+              i, FSDPDialect::getStateAttrName());
+          state && state.isAccumulated())
+        accumulated = state.getKind();
   for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
     for (unsigned i = 0; i != func.getNumArguments(); ++i)
       if (auto state = func.getArgAttrOfType<StateAttr>(
-              i, FSDPDialect::getStateAttrName()))
+              i, FSDPDialect::getStateAttrName());
+          state && !state.isAccumulated())
         if (SmallVector<StringRef> &list = states[state.getUnit()];
             !llvm::is_contained(list, state.getKind().getValue()))
           list.push_back(state.getKind());
@@ -429,6 +439,8 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
   const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
   bool hasGradient = first != gradients.end();
   if (hasGradient) {
+    bool isUnsharded =
+        part && accumulated == StateAttr::getUnshardedGradientKind();
     const sy::Layout &whole =
         layouts.emplace_back(sy::Layout::vector(own.numel));
     sy::Window flat = place(whole, own.reduce);
@@ -442,6 +454,16 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
                    flat.at(parameter.getOffset(), layout));
     }
     gradient = machine.memory.read(flat);
+    auto accumulate = [&](pf::DType dtype) {
+      if (part.getValue() != Part::First)
+        gradient = machine.accumulate(
+            own, machine.accumulated(own, accumulated), gradient, dtype);
+      if (part.getValue() != Part::Last)
+        machine.describe(own, accumulated, gradient, /*skipsZeros=*/true,
+                         meanings);
+    };
+    if (isUnsharded)
+      accumulate(own.reduce);
     auto [group, size] = getGroup(unit);
     DivideFactors divide = getDivideFactors(size);
     if (group)
@@ -449,11 +471,19 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
                                     own.reduce, own.numel);
     if (own.reduce != own.storage)
       gradient = machine.values.cast(gradient, own.storage);
-    machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
+    if (part && !isUnsharded)
+      accumulate(own.storage);
+    if (!part || part.getValue() == Part::Last)
+      machine.describe(own, "gradient", gradient, /*skipsZeros=*/true,
+                       meanings);
     // What follows follows from this.
     machine.values.isRecording = false;
   }
 
+  // What other programs sum stays as it is.
+  if (!part && !accumulated.empty())
+    machine.describe(own, accumulated, machine.accumulated(own, accumulated),
+                     /*skipsZeros=*/true, meanings);
   if (!hasGradient || rule.empty()) {
     // What others train stays as it is.
     for (StringRef kind : states.lookup(FlatSymbolRefAttr::get(unit)))

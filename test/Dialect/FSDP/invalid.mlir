@@ -688,3 +688,52 @@ func.func @f(%g: tensor<f32>) {
   %0 = "fsdp.all_reduce"(%g) <{mesh = @mesh, axes = ["shard"], divide = #fsdp.divide<pre = 1, post = 2>, via = f32}> : (tensor<f32>) -> tensor<f32>
   return
 }
+
+// -----
+
+// Accumulate C1: the unit exists.
+func.func @f(%p: !fsdp.shard<4xf32, 2>) {
+  // expected-error @below {{no unit is called 'u'}}
+  %0 = fsdp.accumulate @u %p, %p : !fsdp.shard<4xf32, 2>
+  return
+}
+
+// -----
+
+// Accumulate C2: shards of the unit.
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce bf16 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: !fsdp.shard<4xf32, 2>) {
+  // expected-error @below {{expected an operand of type '!fsdp.shard<8xf32, 2>', as unit 'u' has it, got '!fsdp.shard<4xf32, 2>'}}
+  %0 = fsdp.accumulate @u %p, %p : !fsdp.shard<4xf32, 2>
+  return
+}
+
+// -----
+
+// Accumulate C2: flat gradients in the reduce type.
+fsdp.mesh @mesh ["replicate" = 1, "shard" = 2]
+fsdp.unit @u on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce bf16 layout <["a" : 8 at 0], numel = 8, padded = 8>
+func.func @f(%p: tensor<8xf32>) {
+  // expected-error @below {{expected an operand of type 'tensor<8xbf16>', as unit 'u' has it, got 'tensor<8xf32>'}}
+  %0 = fsdp.accumulate @u %p, %p : tensor<8xf32>
+  return
+}
+
+// -----
+
+// F2: a step has a number of micro-batches.
+// expected-error @below {{expected attribute "fsdp.micro_batches" to be an i64 of at least 1, got 0 : i64}}
+module attributes {fsdp.micro_batches = 0 : i64} {}
+
+// -----
+
+// F2: a part of a step is one of three.
+// expected-error @below {{expected attribute "fsdp.part" to be a part of a step, got "first"}}
+func.func private @f() attributes {fsdp.part = "first"}
+
+// -----
+
+// F3: an unsharded gradient is a tensor.
+// expected-error @below {{expected a tensor as #fsdp.state<@u, unsharded_gradient>, got '!fsdp.shard<4xf32, 2>'}}
+func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@u, unsharded_gradient>})

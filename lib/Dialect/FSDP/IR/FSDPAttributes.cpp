@@ -282,7 +282,8 @@ LogicalResult StateAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                                 FlatSymbolRefAttr, StringAttr kind) {
   if (!llvm::is_contained({getParameterKind(), getGradientKind(),
                            getExpAvgKind(), getExpAvgSqKind(),
-                           getMomentumKind()},
+                           getMomentumKind(), getShardedGradientKind(),
+                           getUnshardedGradientKind()},
                           kind.getValue()))
     return emitError() << "unknown kind of state " << kind;
   return success();

@@ -41,11 +41,14 @@ static LogicalResult wrongKind(Operation *op, NamedAttribute attr,
 /// The check that arguments and results share.
 static LogicalResult verifyState(Operation *op, NamedAttribute attr,
                                  Type type) {
-  if (!isa<StateAttr>(attr.getValue()))
+  auto state = dyn_cast<StateAttr>(attr.getValue());
+  if (!state)
     return wrongKind(op, attr, "a state of a unit");
-  if (!isa<ShardType>(type))
-    return op->emitOpError("expected a shard as ")
-           << attr.getValue() << ", got " << type;
+  bool isTensor = state.getKind() == StateAttr::getUnshardedGradientKind();
+  if (isTensor ? !isa<RankedTensorType>(type) : !isa<ShardType>(type))
+    return op->emitOpError("expected a ")
+           << (isTensor ? "tensor" : "shard") << " as " << state << ", got "
+           << type;
   return success();
 }
 
@@ -78,6 +81,18 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "the names of parameters");
   }
+  if (attr.getName() == getMicroBatchesAttrName()) {
+    auto number = dyn_cast<IntegerAttr>(attr.getValue());
+    if (!isa<ModuleOp>(op))
+      return misplaced(op, attr, "an operation other than a module");
+    return number && number.getType().isInteger(64) && number.getInt() >= 1
+               ? success()
+               : wrongKind(op, attr, "an i64 of at least 1");
+  }
+  if (attr.getName() == getPartAttrName() && isa<FunctionOpInterface>(op))
+    return isa<PartAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "a part of a step");
   bool isMark = attr.getName() == getInitAttrName() ||
                 attr.getName() == getSharedCoreAttrName();
   if (!isMark && attr.getName() != getSourceAttrName())

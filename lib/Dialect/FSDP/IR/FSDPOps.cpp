@@ -593,6 +593,18 @@ LogicalResult FlattenGradsOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return check.flat("a result", getFlat().getType());
 }
 
+LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  Type type = getSum().getType();
+  if (!check.valid)
+    return failure();
+  return isa<RankedTensorType>(type)
+             ? check.type(
+                   "an operand", type,
+                   check.unit.getFlatGradientType(check.unit.getReduce()))
+             : check.shard("an operand", type);
+}
+
 LogicalResult
 ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyReduceScatter(*this, symbols);

@@ -140,6 +140,15 @@ std::string readOption(StringRef text, UnitRules &value) {
   return value.rules.empty() ? "at least one rule" : "";
 }
 
+std::string readOption(StringRef text, Accumulation &value) {
+  auto [number, rest] = text.split(':');
+  value.isMean = rest == "mean";
+  bool isKnown = value.isMean || number.size() == text.size();
+  return isKnown && readOption(number, value.microBatches, 1).empty()
+             ? ""
+             : "a number of micro-batches of at least 1, alone or with :mean";
+}
+
 std::string readOption(StringRef text, Remat &value) {
   value = {};
   auto [policy, rest] = text.split(':');
@@ -225,6 +234,9 @@ std::string spellOption(const UnitRules &value) {
       text += " reduce=" + spellOption(rule.reduce);
   }
   return text;
+}
+std::string spellOption(const Accumulation &value) {
+  return std::to_string(value.microBatches) + (value.isMean ? ":mean" : "");
 }
 std::string spellOption(const Remat &value) {
   return !value.scope.empty() ? "scope:" + value.scope

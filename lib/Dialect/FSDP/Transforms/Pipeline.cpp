@@ -34,6 +34,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   if (options.reshardAfterForward.group)
     pm.addPass(createReshardPolicyPass({options.reshardAfterForward}));
 
+  if (options.accumulate.microBatches > 1)
+    pm.addPass(createAccumulatePass({options.accumulate, options.noSync}));
   pm.addPass(createInsertOptimizerPass(
       {options.optimizer, options.momentum, options.noDecay}));
   pm.addPass(createHoistConstantsPass());

@@ -112,6 +112,10 @@ static std::string findConflict(const llvm::StringSet<> &names,
     if (options.schedule != Preset::None && names.contains(part))
       return "--schedule: '" + spellOption(options.schedule) +
              "' already says what --" + part.str() + " is; give one of the two";
+  if (options.noSync && options.accumulate.microBatches == 1)
+    return "--no-sync: expected --accumulate K of several micro-batches, "
+           "between which nothing is reduced; found '" +
+           spellOption(options.accumulate) + "'";
   if (options.momentum && options.optimizer != Optimizer::SGD)
     return "--momentum: expected --optimizer sgd, which has a momentum; found "
            "'" +

@@ -45,9 +45,11 @@ bool isTracked(Value value) {
   return isa<FutureType, GatheredType>(value.getType());
 }
 
-/// What an optimizer writes over; nothing if `op` is none.
+/// What `op` writes over: an optimizer its states, a sum its first summand.
 SmallVector<Value> getUpdatedShards(Operation &op) {
   SmallVector<Value> shards;
+  if (auto accumulate = dyn_cast<AccumulateOp>(op))
+    shards.push_back(accumulate.getSum());
   if (auto update = dyn_cast<UpdateOpInterface>(op))
     for (const UpdatedState &state : update.getStates())
       shards.push_back(state.before);
@@ -106,7 +108,7 @@ private:
     if (end == state.closed.end())
       return success();
     bool isFuture = isa<FutureType>(value.getType());
-    bool isShard = isa<ShardType>(value.getType());
+    bool isShard = isa<ShardType, RankedTensorType>(value.getType());
     InFlightDiagnostic diag = op.emitError(
         isFuture  ? "collective may already have been waited for"
         : isShard ? "shard may already have been updated, in its place"
@@ -138,7 +140,8 @@ private:
 
   LogicalResult checkOperands(Operation &op, const Outstanding &state) {
     for (Value operand : op.getOperands()) {
-      if ((isTracked(operand) || isa<ShardType>(operand.getType())) &&
+      if ((isTracked(operand) ||
+           isa<ShardType, RankedTensorType>(operand.getType())) &&
           failed(checkAlive(op, operand, state)))
         return failure();
       for (Value owner : getOwners(operand))

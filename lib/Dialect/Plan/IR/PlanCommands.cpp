@@ -270,6 +270,23 @@ LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyScalar(*this, getTarget());
 }
 
+LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto unit = symbols.lookupNearestSymbolFrom<UnitOp>(*this, getUnitAttr());
+  if (!unit)
+    return emitOpError("C1: expected a unit called '")
+           << getUnit() << "', found none";
+  RankedTensorType source = getTensorType(getSource()),
+                   target = getTensorType(getTarget());
+  int64_t whole = unit.getLayout().getPadded();
+  int64_t numel = target.getNumElements();
+  if (source != target || !aten::isDense(target) ||
+      (numel != whole && numel != whole / unit.getShards()))
+    return emitOpError("C2: expected dense vectors of one type, with the ")
+           << whole << " elements of the unit or those of a shard, got "
+           << source << " and " << target;
+  return success();
+}
+
 LogicalResult AdamWOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyUpdate(*this, symbols);
 }

@@ -164,6 +164,7 @@ bool BufferOp::isPersistent() {
   case BufferRole::Input:
   case BufferRole::Loss:
   case BufferRole::Hyper:
+  case BufferRole::Accumulator:
     return true;
   }
   llvm_unreachable("covered switch");
@@ -205,14 +206,14 @@ LogicalResult BufferOp::verify() {
     return emitOpError() << label << ": expected " << (expected ? "" : "no ")
                          << what << " of a buffer of role '" << role << "'";
   };
-  bool ofUnit = getRole() == BufferRole::Shard ||
-                getRole() == BufferRole::OptimizerState ||
+  bool isState = getRole() == BufferRole::OptimizerState ||
+                 getRole() == BufferRole::Accumulator;
+  bool ofUnit = isState || getRole() == BufferRole::Shard ||
                 getRole() == BufferRole::Gradient;
   bool ofUser =
       getRole() == BufferRole::Input || getRole() == BufferRole::Output;
   bool ofProgram = ofUser || getRole() == BufferRole::Loss;
   bool isHyper = getRole() == BufferRole::Hyper;
-  bool isState = getRole() == BufferRole::OptimizerState;
   bool isModelBuffer = getRole() == BufferRole::ModelBuffer;
   bool isConstant = getRole() == BufferRole::Constant;
   if (failed(check("C2", ofUnit || ofProgram, getOwner().has_value(),
@@ -249,6 +250,7 @@ LogicalResult BufferOp::verifySymbolUses(SymbolTableCollection &symbols) {
     return success();
   bool isOfUnit = getRole() == BufferRole::Shard ||
                   getRole() == BufferRole::OptimizerState ||
+                  getRole() == BufferRole::Accumulator ||
                   getRole() == BufferRole::Gradient;
   Operation *found = symbols.lookupNearestSymbolFrom(*this, owner);
   if (isOfUnit ? isa_and_nonnull<UnitOp>(found)

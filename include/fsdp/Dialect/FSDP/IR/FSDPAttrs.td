@@ -115,7 +115,9 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
   let description = [{
     Stands as `fsdp.state` on function arguments and results of type
     `!fsdp.shard`. The same state on an argument and a result makes the two one
-    place in memory. A `gradient` is a result only.
+    place in memory. A `gradient` is a result only. What is summed over
+    micro-batches is a `sharded_gradient`, or an `unsharded_gradient`, which is a
+    tensor: the flat gradient of a rank, before it is reduced.
 
     Example:
 
@@ -125,8 +127,8 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
 
     **Constraints**:
 
-    * S1: the kind is `parameter`, `gradient`, `exp_avg`, `exp_avg_sq` or
-      `momentum`.
+    * S1: the kind is `parameter`, `gradient`, `exp_avg`, `exp_avg_sq`,
+      `momentum`, `sharded_gradient` or `unsharded_gradient`.
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$unit, "::mlir::StringAttr":$kind);
   let hasCustomAssemblyFormat = 1;
@@ -137,6 +139,12 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     static llvm::StringRef getExpAvgKind() { return "exp_avg"; }
     static llvm::StringRef getExpAvgSqKind() { return "exp_avg_sq"; }
     static llvm::StringRef getMomentumKind() { return "momentum"; }
+    static llvm::StringRef getShardedGradientKind() { return "sharded_gradient"; }
+    static llvm::StringRef getUnshardedGradientKind() { return "unsharded_gradient"; }
+    /// Whether it is summed over micro-batches.
+    bool isAccumulated() const {
+      return getKind() == getShardedGradientKind() || getKind() == getUnshardedGradientKind();
+    }
   }];
 }
 
@@ -148,6 +156,11 @@ def FSDP_AxisAttr : FSDP_Attr<"Axis", "axis"> {
 
 def FSDP_ReductionRoleAttr : EnumAttr<FSDP_Dialect, FSDP_ReductionRole, "reduction_role"> {
   let summary = "what is summed over a mesh";
+}
+
+def FSDP_PartAttr : EnumAttr<FSDP_Dialect, FSDP_Part, "part"> {
+  let summary = "which micro-batch of a step a program is for";
+  let assemblyFormat = "`<` $value `>`";
 }
 
 def FSDP_StrategyAttr : EnumAttr<FSDP_Dialect, FSDP_Strategy, "strategy"> {

@@ -43,6 +43,8 @@ def FSDP_Dialect : Dialect {
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
+    | function | `fsdp.part = #fsdp.part<first>` | a program for one micro-batch of a step: the first one, one between, or the last one |
+    | module | `fsdp.micro_batches = 4 : i64` | how many micro-batches a step has |
 
     Buffers keep their role from the aten level. A buffer that the step changes
     is state as well: `aten.buffer` on the argument and `aten.buffer_mutation` on
@@ -52,8 +54,9 @@ def FSDP_Dialect : Dialect {
 
     * F1: the name is one of the above, and stands where the table says.
     * F2: the attribute has the kind that the table shows.
-    * F3: a state stands on a value of type `!fsdp.shard`, hyper-parameters on a
-      `tensor<7xf64>`; the number of a decay group is at least 0.
+    * F3: a state stands on a value of type `!fsdp.shard`, an
+      `unsharded_gradient` on a tensor, hyper-parameters on a `tensor<7xf64>`; the
+      number of a decay group is at least 0.
     * F4: `fsdp.no_decay` stands on hyper-parameters.
   }];
   let useDefaultTypePrinterParser = 1;
@@ -75,6 +78,8 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
+    static llvm::StringRef getPartAttrName() { return "fsdp.part"; }
+    static llvm::StringRef getMicroBatchesAttrName() { return "fsdp.micro_batches"; }
 
   private:
     void registerAttributes();

@@ -37,6 +37,13 @@ def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
 }
 
 // The values are those of the plan file.
+def FSDP_Part : I32Enum<"Part", "which micro-batch of a step a program is for", [
+    I32EnumCase<"First", 1, "first">, I32EnumCase<"Middle", 2, "middle">,
+    I32EnumCase<"Last", 3, "last">]> {
+  let cppNamespace = "::fsdp";
+}
+
+// The values are those of the plan file.
 def FSDP_MeasureKind : I32Enum<"MeasureKind", "what the elements of a shard add up to", [
     I32EnumCase<"SquaredNorm", 0, "squared_norm">,
     I32EnumCase<"FoundInf", 1, "found_inf">]> {

@@ -269,6 +269,31 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
   let hasVerifier = 1;
 }
 
+def FSDP_AccumulateOp : FSDP_UserOp<"accumulate", [Pure, AllTypesMatch<["sum", "gradient", "total"]>]> {
+  let summary = "add gradients of a micro-batch to those before it";
+  let description = [{
+    Of two flat gradients, before they are reduced, or of two shards, after that.
+    In memory, the result takes the place of the first operand: nothing uses that
+    one after it. One of the two is what the programs before have summed.
+
+    Example:
+
+    ```mlir
+    %sum = fsdp.accumulate @h.0 %before, %flat : tensor<24xf32>
+    %total = fsdp.accumulate @h.0 %shard, %before : !fsdp.shard<24xf32, 4>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: operands and result are flat gradients of the unit in its reduce type,
+      or shards of it.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, AnyType:$sum, AnyType:$gradient);
+  let results = (outs AnyType:$total);
+  let assemblyFormat = "$unit $sum `,` $gradient attr-dict `:` qualified(type($sum))";
+}
+
 def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatter"> {
   let summary = "reduce-scatter a flat gradient";
   let description = [{

@@ -70,6 +70,12 @@ struct NoDecay {
   explicit operator bool() const { return dims || !regex.empty(); }
 };
 
+/// Of how many micro-batches a step is, and whether the loss is their mean.
+struct Accumulation {
+  int64_t microBatches = 1;
+  bool isMean = false;
+};
+
 /// Which collectives go in one call: at most so many units, or bytes; both 0 is
 /// no bucket.
 struct Bucket {
@@ -97,6 +103,7 @@ std::string readOption(llvm::StringRef text, ReshardAfterForward &value);
 std::string readOption(llvm::StringRef text, MeshSizes &value);
 /// `file:PATH`: the rules that are in the file, which is read.
 std::string readOption(llvm::StringRef text, UnitRules &value);
+std::string readOption(llvm::StringRef text, Accumulation &value);
 std::string readOption(llvm::StringRef text, Remat &value);
 std::string readOption(llvm::StringRef text, NoDecay &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
@@ -126,6 +133,7 @@ std::string spellOption(const ByteSize &value);
 std::string spellOption(const ReshardAfterForward &value);
 std::string spellOption(const MeshSizes &value);
 std::string spellOption(const UnitRules &value);
+std::string spellOption(const Accumulation &value);
 std::string spellOption(const Remat &value);
 std::string spellOption(const NoDecay &value);
 std::string spellOption(const Bucket &value);
@@ -168,6 +176,7 @@ FSDP_OPTION_TYPE(fsdp::ByteSize);
 FSDP_OPTION_TYPE(fsdp::ReshardAfterForward);
 FSDP_OPTION_TYPE(fsdp::MeshSizes);
 FSDP_OPTION_TYPE(fsdp::UnitRules);
+FSDP_OPTION_TYPE(fsdp::Accumulation);
 FSDP_OPTION_TYPE(fsdp::Remat);
 FSDP_OPTION_TYPE(fsdp::NoDecay);
 FSDP_OPTION_TYPE(fsdp::Bucket);

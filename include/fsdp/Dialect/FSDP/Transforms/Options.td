@@ -90,6 +90,12 @@ def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
 def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
     "Activation checkpointing: what the backward computes again. With a budget, as many units "
     "as it takes for the step to hold no more bytes.", "none|scope:REGEX|budget:SIZE">;
+def AccumulateOption : PipelineOption<"accumulate", "accumulate", "::fsdp::Accumulation", "::fsdp::Accumulation{}",
+    "Gradient accumulation: a step is K micro-batches, whose gradients are summed; with mean, "
+    "the loss of each is divided by K.", "K|K:mean">;
+def NoSync : PipelineOption<"noSync", "no-sync", "bool", "false",
+    "Reduce the gradients once for all micro-batches of a step, as in no_sync() of FSDP1: each rank "
+    "sums its own unsharded ones. Otherwise each micro-batch reduces, and shards are summed.", "">;
 def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",

@@ -9,6 +9,26 @@
 
 include "fsdp/Dialect/FSDP/Transforms/Options.td"
 
+def AccumulatePass : Pass<"fsdp-accumulate", "::mlir::ModuleOp"> {
+  let summary = "make a step one of several micro-batches";
+  let description = [{
+    The first program, which trains, becomes three: `@first`, `@middle` and
+    `@last`, for one micro-batch each. Without `no-sync`, each of them reduces its
+    gradients, and the reduced shards are summed. With it, only `@last` reduces:
+    each rank sums its own flat gradients, in the reduce type. The sums are states
+    of their units, `sharded_gradient` or `unsharded_gradient`: results of
+    `@first`, arguments and results of `@middle`, arguments of `@last`. A step of
+    two micro-batches has no `@middle`.
+
+    With `:mean`, the backward of each micro-batch starts with 1 / K, as that of
+    a loss that is divided by K does.
+
+    Before and after: the logical level, without updates.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [AccumulateOption, NoSync];
+}
+
 def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
   let summary = "annotate each operation with its duration";
   let description = [{

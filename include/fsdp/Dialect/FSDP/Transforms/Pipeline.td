@@ -19,7 +19,8 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let constructor = "nullptr"; // a pipeline, registered in InitAllPasses.h
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, DeviceOption,
-    StorageDtype, ReduceDtype, KeepOutput, RematOption, OptimizerOption, Momentum, NoDecayOption,
+    StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
+    Momentum, NoDecayOption,
     BackwardPrefetchOption, ForwardPrefetch, LimitAllGathers, BucketOption, ReduceWaitOption,
     PresetOption, Hardware, Profile, Budget,
   ];

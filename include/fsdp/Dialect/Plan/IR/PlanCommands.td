@@ -319,6 +319,33 @@ def Plan_CopyOp : Plan_Move<"copy"> {
   let hasVerifier = 1;
 }
 
+def Plan_AccumulateOp : Plan_Move<"accumulate", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "add gradients to gradients";
+  let description = [{
+    The target becomes the sum of both: gradients of the unit before they are
+    reduced, or the pieces of reduced ones.
+
+    Example:
+
+    ```mlir
+    plan.accumulate @h.0 %flat to %sum <backward>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: both are dense vectors of one type, with as many elements as the flat
+      parameter or a shard of it.
+  }];
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, Plan_BufferType:$source,
+    Plan_BufferType:$target), Plan_Place);
+  let assemblyFormat = "$unit $source `to` $target custom<Place>($role, $stream) attr-dict";
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands().drop_front(1); }
+  }];
+}
+
 def Plan_RecordOp : Plan_Command<"record"> {
   let summary = "record an event on a stream";
   let description = [{

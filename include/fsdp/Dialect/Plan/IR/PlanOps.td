@@ -27,7 +27,8 @@ def Plan_ModuleOp : Plan_Op<"module", [
     All that one rank does, the same for every rank. The mesh is listed from the
     outermost axis in. `token_rows` is the number of rows of the embedding that
     reads input 0, if one does; `notes` is what people should know; `unproved`
-    is why the plan was not proved to do what its model means.
+    is why the plan was not proved to do what its model means; `micro_batches` is
+    how many a step has, if programs are parts of one.
 
     Example:
 
@@ -54,7 +55,8 @@ def Plan_ModuleOp : Plan_Op<"module", [
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypedArrayAttrBase<FSDP_AxisAttr, "mesh axes">:$mesh, ATen_DeviceAttr:$device,
     OptionalAttr<FSDP_StrategyAttr>:$strategy, OptionalAttr<I64Attr>:$token_rows,
-    OptionalAttr<StrArrayAttr>:$notes, OptionalAttr<StrAttr>:$unproved);
+    OptionalAttr<StrArrayAttr>:$notes, OptionalAttr<StrAttr>:$unproved,
+    OptionalAttr<I64Attr>:$micro_batches);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = [{
     $sym_name `mesh` custom<Axes>($mesh) `device` `` $device (`strategy` `` $strategy^)?
@@ -150,6 +152,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `input`, `output` | of the user, by `index` |
     | `loss` | the scalar loss |
     | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does; with the `name` "no_decay", the weight decay is 0 |
+    | `accumulator` | gradients of the unit, summed over micro-batches: `unsharded_gradient` or `sharded_gradient` |
 
     `at` is the offset in bytes in the arena of its space. `after` names buffers
     that are done with before this one starts: it may be written only when all
@@ -171,13 +174,13 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     * C1: sizes, strides and offset are known, and at most 2^40 elements. The
       layout has no offset of its own, except of a `transient` that
       `plan-fold-views` is going to turn into a view.
-    * C2: `shard`, `optimizer_state` and `gradient` name their unit, `input`,
+    * C2: `shard`, `optimizer_state`, `gradient` and `accumulator` name their unit, `input`,
       `output` and `loss` their program, which exists; others name nothing.
     * C3: `input`, `output` and `hyper` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
       `constant`, which must have one, or a `model_buffer`.
-    * C5: `optimizer_state` has a name; only it, `model_buffer`, `input` and `hyper`
-      have one. That of `hyper` is "no_decay".
+    * C5: `optimizer_state` and `accumulator` have a name; only they, `model_buffer`,
+      `input` and `hyper` have one. That of `hyper` is "no_decay".
     * C6: `hyper` is a `tensor<7xf64>` on the host.
   }];
   let arguments = (ins Plan_BufferRoleAttr:$role, TypeAttrOf<AnyRankedTensor>:$type,
@@ -245,7 +248,8 @@ def Plan_ProgramOp : Plan_Op<"program", [
   let summary = "a list of commands";
   let description = [{
     A program with `init` runs once, ahead of all others; of those, the caller
-    says which runs when.
+    says which runs when. Programs that are a `part` are for one micro-batch each
+    of a step.
 
     Example:
 
@@ -259,9 +263,9 @@ def Plan_ProgramOp : Plan_Op<"program", [
 
     * C1: the body holds only commands.
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, UnitAttr:$init);
+  let arguments = (ins SymbolNameAttr:$sym_name, UnitAttr:$init, OptionalAttr<FSDP_PartAttr>:$part);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "$sym_name (`init` $init^)? attr-dict-with-keyword $body";
+  let assemblyFormat = "$sym_name (`init` $init^)? (`part` `` $part^)? attr-dict-with-keyword $body";
   let hasVerifier = 1;
 }
 

@@ -1,0 +1,240 @@
+//===- Accumulate.cpp - A step of several micro-batches -------------------===//
+//
+// The program that trains becomes three: one for the first micro-batch of a
+// step, which sums nothing, one for those between, and one for the last, after
+// which there are gradients to update with.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_ACCUMULATEPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// Divides the gradient of the loss by the loss, with which the backward
+/// starts.
+static LogicalResult divideSeed(func::FuncOp func, int64_t divisor) {
+  for (auto call : func.getBody().front().getOps<aten::CallOp>()) {
+    if (!call->hasAttr(aten::ATenDialect::getGradientSeedAttrName()))
+      continue;
+    SmallVector<Attribute> values(call.getArgs().getValues());
+    bool isFill = call.getCallee().getName() == "full" ||
+                  call.getCallee().getName() == "full_like";
+    auto one = isFill && values.size() > 1 ? dyn_cast<FloatAttr>(values[1])
+                                           : FloatAttr();
+    if (!one)
+      return call.emitError("expected the backward to start with full(1.0), "
+                            "found another operator");
+    values[1] =
+        FloatAttr::get(one.getType(), one.getValueAsDouble() / double(divisor));
+    call.setArgsAttr(aten::ArgsAttr::get(func.getContext(), values,
+                                         call.getArgs().getKeywords()));
+    return success();
+  }
+  return func.emitError(
+      "expected an archive that says where the backward starts, to divide the "
+      "loss by the micro-batches: capture it with fsdp_mlir.capture, or leave "
+      "':mean' out");
+}
+
+namespace {
+/// Makes a program one for a part of the micro-batches.
+class Accumulator {
+public:
+  Accumulator(func::FuncOp program, Part part, bool isUnsharded)
+      : program(program), part(part), isUnsharded(isUnsharded),
+        block(program.getBody().front()), builder(block.getTerminator()),
+        symbols(program->getParentOfType<ModuleOp>()),
+        arguments(getArguments(program)), results(getResults(program)) {}
+
+  LogicalResult run();
+
+private:
+  LogicalResult accumulate(unsigned index);
+  Value addArgument(UnitOp unit, Type type);
+  FlattenGradsOp castToReduce(FlattenGradsOp flatten, UnitOp unit);
+  Value add(UnitOp unit, Value sum, Value gradient) {
+    return AccumulateOp::create(builder, gradient.getLoc(), sum.getType(),
+                                FlatSymbolRefAttr::get(unit), sum, gradient);
+  }
+  StringRef getKind() const {
+    return isUnsharded ? StateAttr::getUnshardedGradientKind()
+                       : StateAttr::getShardedGradientKind();
+  }
+
+  func::FuncOp program;
+  Part part;
+  bool isUnsharded;
+  Block &block;
+  OpBuilder builder;
+  SymbolTable symbols;
+  Ports arguments, results;
+};
+} // namespace
+
+/// What the programs before have summed.
+Value Accumulator::addArgument(UnitOp unit, Type type) {
+  arguments.add(type, getStateDict(unit, getKind()));
+  auto name = builder.getStringAttr(unit.getSymName() + "." + Twine(getKind()));
+  return block.addArgument(type, NameLoc::get(name, program.getLoc()));
+}
+
+/// A long sum of narrow numbers loses its small summands.
+FlattenGradsOp Accumulator::castToReduce(FlattenGradsOp flatten, UnitOp unit) {
+  RankedTensorType type = unit.getFlatGradientType(unit.getReduce());
+  flatten.getFlat().setType(type);
+  return flatten;
+}
+
+LogicalResult Accumulator::accumulate(unsigned index) {
+  Operation *end = block.getTerminator();
+  Value value = end->getOperand(index);
+  auto state =
+      results.attrs[index].getAs<StateAttr>(FSDPDialect::getStateAttrName());
+  auto unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
+  SmallVector<Operation *> reductions; // the last one first
+  Value flat = value;
+  while (isa_and_nonnull<ReduceScatterOp, AllReduceOp>(flat.getDefiningOp())) {
+    reductions.push_back(flat.getDefiningOp());
+    flat = reductions.back()->getOperand(0);
+  }
+  auto flatten = flat.getDefiningOp<FlattenGradsOp>();
+  if (!unit || reductions.empty() || !flatten)
+    return program.emitError("expected a reduced gradient as ") << state;
+
+  Value sum; // what there is now
+  if (isUnsharded) {
+    flatten = castToReduce(flatten, unit);
+    sum = flatten.getFlat();
+    builder.setInsertionPointAfter(flatten);
+  } else {
+    sum = value;
+    builder.setInsertionPoint(end); // the reduction has time until then
+  }
+  if (part != Part::First) {
+    Value before = addArgument(unit, sum.getType());
+    // The update takes the gradient from its own place.
+    bool isInPlace = isUnsharded || part == Part::Middle;
+    Value total = isInPlace ? add(unit, before, sum) : add(unit, sum, before);
+    if (isUnsharded && part == Part::Last)
+      reductions.back()->setOperand(0, total);
+    sum = total;
+  }
+  if (part == Part::Last) {
+    if (!isUnsharded)
+      end->setOperand(index, sum);
+    return success();
+  }
+  end->setOperand(index, sum);
+  results.types[index] = sum.getType();
+  results.attrs[index] = getStateDict(unit, getKind());
+  if (isUnsharded)
+    for (Operation *reduction : reductions)
+      reduction->erase();
+  return success();
+}
+
+LogicalResult Accumulator::run() {
+  // In the order in which gradients are there.
+  DenseMap<Value, unsigned> returned;
+  for (auto [index, value] :
+       llvm::enumerate(block.getTerminator()->getOperands())) {
+    auto state = results.attrs[index] ? results.attrs[index].getAs<StateAttr>(
+                                            FSDPDialect::getStateAttrName())
+                                      : StateAttr();
+    if (state && state.getKind() == StateAttr::getGradientKind())
+      returned[value] = index;
+  }
+  SmallVector<unsigned> ordered;
+  for (Operation &op : block)
+    for (Value result : op.getResults())
+      if (auto found = returned.find(result); found != returned.end())
+        ordered.push_back(found->second);
+  for (unsigned index : ordered)
+    if (failed(accumulate(index)))
+      return failure();
+  setSignature(program, arguments, results);
+  program->setAttr(FSDPDialect::getPartAttrName(),
+                   PartAttr::get(program.getContext(), part));
+  return success();
+}
+
+namespace {
+class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
+  using AccumulatePassBase::AccumulatePassBase;
+
+  void runOnOperation() final {
+    if (failed(apply()))
+      signalPassFailure();
+  }
+
+  LogicalResult apply() {
+    ModuleOp module = getOperation();
+    auto programs = getPrograms(module);
+    if (failed(programs))
+      return failure();
+    const Accumulation &steps = accumulate;
+    func::FuncOp program = programs->front(), source = getSource(program);
+    if (failed(checkLevel(program, {Level::Logical})))
+      return failure();
+    if (program->hasAttr(FSDPDialect::getPartAttrName()))
+      return program.emitError("expected a whole step, found a part of one");
+    if (steps.microBatches == 1)
+      return success();
+    if (llvm::none_of(getResults(program).attrs, isGradient))
+      return program.emitError("expected a program that trains, to accumulate "
+                               "its gradients; found one without gradients");
+    if (steps.isMean)
+      for (func::FuncOp func : {program, source})
+        if (func && failed(divideSeed(func, steps.microBatches)))
+          return failure();
+
+    SmallVector<Part> parts = {Part::First, Part::Middle, Part::Last};
+    if (steps.microBatches == 2)
+      parts = {Part::First, Part::Last};
+    for (Part part : parts)
+      if (failed(createPart(program, source, part)))
+        return failure();
+    program.erase();
+    if (source)
+      source.erase();
+    module->setAttr(
+        FSDPDialect::getMicroBatchesAttrName(),
+        Builder(&getContext()).getI64IntegerAttr(steps.microBatches));
+    return success();
+  }
+
+  static bool isGradient(DictionaryAttr dict) {
+    auto state = dict ? dict.getAs<StateAttr>(FSDPDialect::getStateAttrName())
+                      : StateAttr();
+    return state && state.getKind() == StateAttr::getGradientKind();
+  }
+
+  /// A copy of the program and of its source, which are called as the part is.
+  LogicalResult createPart(func::FuncOp program, func::FuncOp source,
+                           Part part) {
+    SymbolTable symbols(getOperation());
+    StringRef name = stringifyPart(part);
+    if (symbols.lookup(name))
+      return program.emitError("expected no other program that is called '")
+             << name << "', as a part of a step is";
+    func::FuncOp copy = program.clone();
+    copy.setName(name);
+    symbols.insert(copy, Block::iterator(program));
+    if (source) {
+      func::FuncOp model = source.clone();
+      model.setName((name + ".source").str());
+      model->setAttr(FSDPDialect::getSourceAttrName(),
+                     FlatSymbolRefAttr::get(copy));
+      symbols.insert(model, Block::iterator(program));
+    }
+    return Accumulator(copy, part, noSync).run();
+  }
+};
+} // namespace
+
+} // namespace fsdp

@@ -1,0 +1,57 @@
+// A step of several micro-batches becomes a program for each kind of them.
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3' --fsdp-verify-equivalence | FileCheck %s
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-sync=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=NOSYNC
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=2:mean' | FileCheck %s --check-prefix=TWO
+
+// Synchronised: every micro-batch reduces, and shards are summed.
+// CHECK: module attributes {{.*}}fsdp.micro_batches = 3
+// CHECK: func.func @first(
+// CHECK-SAME: fsdp.part = #fsdp.part<first>
+// CHECK-NOT: fsdp.accumulate
+// CHECK: %[[S:.*]] = fsdp.reduce_scatter @root
+// CHECK: return %{{.*}}, %[[S]]
+// CHECK: func.func private @first.source
+// CHECK: func.func @middle(
+// CHECK-SAME: %[[BEFORE:[a-z0-9]+]]: !fsdp.shard<12xf32, 4> {fsdp.state = #fsdp.state<@root, sharded_gradient>}
+// CHECK: %[[S:.*]] = fsdp.reduce_scatter @root
+// CHECK: %[[SUM:.*]] = fsdp.accumulate @root %[[BEFORE]], %[[S]] : !fsdp.shard<12xf32, 4>
+// CHECK: return %{{.*}}, %[[SUM]]
+// The last one has the gradient in its own place.
+// CHECK: func.func @last(
+// CHECK: %[[S:.*]] = fsdp.reduce_scatter @root
+// CHECK: %[[SUM:.*]] = fsdp.accumulate @root %[[S]], %{{.*}} : !fsdp.shard<12xf32, 4>
+// CHECK: return %{{.*}}, %[[SUM]]
+
+// Unsharded: the last one reduces the sum.
+// NOSYNC: func.func @first(
+// NOSYNC-NOT: fsdp.reduce_scatter
+// NOSYNC: %[[FLAT:.*]] = fsdp.flatten_grads @root
+// NOSYNC-NOT: fsdp.reduce_scatter
+// NOSYNC: return %{{.*}}, %[[FLAT]]
+// NOSYNC: func.func @middle(
+// NOSYNC-SAME: %[[BEFORE:[a-z0-9]+]]: tensor<12xf32> {fsdp.state = #fsdp.state<@root, unsharded_gradient>}
+// NOSYNC: %[[SUM:.*]] = fsdp.accumulate @root %[[BEFORE]], %{{.*}} : tensor<12xf32>
+// NOSYNC-NOT: fsdp.reduce_scatter
+// NOSYNC: return %{{.*}}, %[[SUM]]
+// NOSYNC: func.func @last(
+// NOSYNC: %[[SUM:.*]] = fsdp.accumulate @root
+// NOSYNC: fsdp.reduce_scatter @root over ["shard"] divide <pre = 2, post = 2> via f32 %[[SUM]]
+
+// Of two micro-batches, none is between; the backward starts with one half.
+// TWO: func.func @first(
+// TWO: "full"([], {{0\.5|5\.0*e-01}}
+// TWO: func.func private @first.source
+// TWO: "full"([], {{0\.5|5\.0*e-01}}
+// TWO-NOT: @middle
+// TWO: func.func @last(
+func.func @step(%w: tensor<3x4xf32> {aten.param = "w"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})
+    -> (tensor<f32> {aten.loss}, tensor<3x4xf32> {aten.grad_of = "w"}) attributes {aten.program} {
+  %one = aten.call "full"([], 1.0, dtype = f32, device = cpu, pin_memory = false) {aten.gradient_seed, phase = #aten<phase backward>} : () -> tensor<f32>
+  %t = aten.call "t"(%w) {phase = #aten<phase forward>} : (tensor<3x4xf32>) -> tensor<4x3xf32, #aten.strided<[1, 4]>>
+  %y = aten.call "mm"(%x, %t) {phase = #aten<phase forward>} : (tensor<2x4xf32>, tensor<4x3xf32, #aten.strided<[1, 4]>>) -> tensor<2x3xf32>
+  %loss = aten.call "sum"(%y) {phase = #aten<phase forward>} : (tensor<2x3xf32>) -> tensor<f32>
+  %gy = aten.call "expand"(%one, [2, 3]) {phase = #aten<phase backward>} : (tensor<f32>) -> tensor<2x3xf32, #aten.strided<[0, 0]>>
+  %gt = aten.call "t"(%gy) {phase = #aten<phase backward>} : (tensor<2x3xf32, #aten.strided<[0, 0]>>) -> tensor<3x2xf32, #aten.strided<[0, 0]>>
+  %gw = aten.call "mm"(%gt, %x) {phase = #aten<phase backward>} : (tensor<3x2xf32, #aten.strided<[0, 0]>>, tensor<2x4xf32>) -> tensor<3x4xf32>
+  return %loss, %gw : tensor<f32>, tensor<3x4xf32>
+}

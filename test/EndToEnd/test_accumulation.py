@@ -1,0 +1,204 @@
+"""Steps of several micro-batches: the gradients, trainings and collectives are those of PyTorch, whatever is summed when."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import FIXTURES, ROOT, digest, succeed, tool
+
+MODELS = ["gpt2", "frozen", "llama", "role_tied", "role_batch_norm", "role_channels_last", "role_unused"]
+
+
+@pytest.fixture(scope="session")
+def accumulated(once):
+    """accumulated(graph, ranks, micro, *options): a reference in which a step has `micro` micro-batches."""
+    script = ROOT / "scripts" / "make_rank_reference.py"
+
+    def find(graph, ranks, micro, *options):
+        command = [sys.executable, script, str(ranks), FIXTURES / f"{graph}.pt2", "--micro-batches", str(micro), *options, "--output"]
+        return once(f"{digest(graph, ranks, micro, *options)}.safetensors", lambda path: subprocess.run([*command, path], check=True, capture_output=True))
+
+    return find
+
+
+def plan(graph, tmp_path, *options):
+    succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *options, "-o", tmp_path / "p.plan")
+    return tmp_path / "p.plan"
+
+
+def compare(graph, plan, reference, tolerance, *options):
+    return succeed("fsdp-run", plan, "--weights", FIXTURES / f"{graph}.pt2", "--verify", "--reference", reference, "--tolerance", tolerance, *options)
+
+
+# Each rank and micro-batch has a batch of its own; the proof is run again at load.
+@pytest.mark.covers("Accumulates", "_accumulate_sharded_grad", "_finalize_params")
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("graph, micro", [("gpt2", 2), *((graph, 3) for graph in MODELS)])
+def test_gradients_are_the_sum(graph, micro, sync, accumulated, tmp_path):
+    made = plan(graph, tmp_path, "--ranks", "2", "--accumulate", micro, *sync)
+    compare(graph, made, accumulated(graph, 2, micro), "1e-5", "--overlap", "--chaos", "3")
+
+
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("options", [
+    ["--ranks", "1"], ["--ranks", "3"], ["--mesh", "2x2"], ["--mesh", "2x2", "--strategy", "hybrid_shard_zero2"],
+    ["--ranks", "3", "--strategy", "no_shard"], ["--ranks", "3", "--strategy", "shard_grad_op", "--schedule", "fsdp1"],
+    ["--ranks", "3", "--schedule", "fsdp2"], ["--ranks", "3", "--schedule", "inductor"], ["--ranks", "3", "--schedule", "list"],
+    ["--ranks", "4", "--reshard-after-forward", "2", "--remat", "scope:transformer.h.0"], ["--ranks", "3", "--bucket", "merge:units:2"],
+    ["--ranks", "4", "--unit", "root: strategy=no_shard"],
+], ids=" ".join)
+def test_options_agree_with_pytorch(options, sync, accumulated, tmp_path):
+    ranks = 4 if "2x2" in options else int(options[1])
+    compare("gpt2", plan("gpt2", tmp_path, *options, "--accumulate", 3, *sync), accumulated("gpt2", ranks, 3), "1e-5")
+
+
+# In the reduce type, as FSDP2's sums; what is stored in bf16 is rounded after each sum of shards.
+@pytest.mark.parametrize("types, tolerance", [([], "4e-2"), (["--reduce-dtype", "f32"], "2e-2"), (["--storage-dtype", "f32", "--reduce-dtype", "f32"], "1e-2")])
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+def test_low_precision(types, tolerance, sync, accumulated, tmp_path):
+    compare("llama_bf16", plan("llama_bf16", tmp_path, "--ranks", "2", "--accumulate", 3, *types, *sync), accumulated("llama_bf16", 2, 3), tolerance)
+
+
+@pytest.mark.covers("gradients accumulate in the reduce dtype")
+def test_unsharded_sums_are_in_the_reduce_type(tmp_path):
+    made = plan("llama_bf16", tmp_path, "--ranks", "2", "--accumulate", 2, "--no-sync", "--reduce-dtype", "f32")
+    sums = re.findall(r"plan\.buffer accumulator @\S+ (\S+) .*: tensor<\d+x(\w+)>", succeed("fsdp-translate", "--import-plan", made).stdout)
+    assert sums and set(sums) == {('"unsharded_gradient"', "f32")}
+
+
+# The loss of each micro-batch is divided, as people do by hand.
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_mean(ranks, sync, accumulated, tmp_path):
+    made = plan("role_tied", tmp_path, "--ranks", ranks, "--accumulate", "4:mean", *sync)
+    compare("role_tied", made, accumulated("role_tied", ranks, 4, "--mean"), "1e-5")
+
+
+# Five updates, with buffers that every micro-batch changes. Of SGD: AdamW enlarges the rounding of gradients that are nearly 0.
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("graph", ["gpt2", "role_batch_norm"])
+def test_training(graph, sync, accumulated, tmp_path):
+    made = plan(graph, tmp_path, "--ranks", "2", "--accumulate", 3, "--optimizer", "sgd", "--momentum", *sync)
+    compare(graph, made, accumulated(graph, 2, 3, "--steps", "5", "--optimizer", "sgd", "--lr", "0.05", "--momentum", "0.9"), "1e-4")
+
+
+# Batch (t * K + k) * R + r is that of rank r in micro-batch k of step t; bits do not depend on schedules.
+def test_data_and_bits(accumulated, tmp_path):
+    file = accumulated("gpt2", 2, 3, "--steps", "5")
+    command = ["--weights", FIXTURES / "gpt2.pt2", "--data", file, "--steps", "5", "--json"]
+    found = {}
+    for name, options in {"sync": [], "no_sync": ["--no-sync"], "fsdp1": ["--no-sync", "--schedule", "fsdp1"], "list": ["--no-sync", "--schedule", "list"]}.items():
+        made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, *options)
+        for extra in ([], ["--overlap", "--chaos", "7"]):
+            rows = list(map(json.loads, succeed("fsdp-run", made, *command, *extra).stdout.splitlines()))
+            found.setdefault(name, []).append(([row["loss"] for row in rows[:5]], rows[-1]["summary"]["parameters"]))
+    assert all(row == rows[0] for rows in found.values() for row in rows)
+    assert found["no_sync"][0] == found["fsdp1"][0] == found["list"][0]
+    assert found["sync"][0][0] == pytest.approx(found["no_sync"][0][0], rel=1e-5)
+
+
+def collectives(made):
+    """[all-gathers, reduce-scatters] of each program."""
+    text = succeed("fsdp-translate", "--import-plan", made).stdout
+    parts = re.split(r"plan\.program @(\w+)", text)[1:]
+    return {name: [body.count("plan.all_gather"), body.count("plan.reduce_scatter")] for name, body in zip(parts[::2], parts[1::2])}
+
+
+# Steps without synchronisation reduce nothing; the one that synchronises reduces the sum once.
+@pytest.mark.covers("set_requires_gradient_sync, set_is_last_backward")
+def test_collectives(tmp_path):
+    synchronised = collectives(plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3))
+    assert synchronised == {name: [5, 3] for name in ("first", "middle", "last")} | {key: [0, 0] for key in synchronised if key == "init"}
+    unsharded = collectives(plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, "--no-sync"))
+    assert [unsharded[name] for name in ("first", "middle", "last")] == [[5, 0], [5, 0], [5, 3]]
+
+
+# A step of one micro-batch is what it was.
+def test_one_micro_batch_is_a_step(tmp_path):
+    assert plan("gpt2", tmp_path, "--ranks", "2").read_bytes() == plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", "1").read_bytes()
+
+
+@pytest.mark.parametrize("options, sentence", [
+    (["--accumulate", "0"], "--accumulate: expected a number of micro-batches of at least 1, alone or with :mean; found '0'"),
+    (["--accumulate", "2:sum"], "--accumulate: expected a number of micro-batches"),
+    (["--no-sync"], "--no-sync: expected --accumulate K of several micro-batches, between which nothing is reduced; found '1'"),
+    (["--accumulate", "2:mean"], "expected an archive that says where the backward starts"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_bad_usage(options, sentence, tmp_path):
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", "2", *options, "-o", tmp_path / "p.plan")
+    assert result.returncode == 1 and sentence in result.stderr and result.stderr.count("\n") == 1, result.stderr
+
+
+# A reference of another number of micro-batches is rejected before the first step.
+def test_another_reference_is_rejected(accumulated, tmp_path):
+    made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3)
+    result = tool("fsdp-run", made, "--weights", FIXTURES / "gpt2.pt2", "--reference", accumulated("gpt2", 2, 2))
+    assert result.returncode == 1 and "in_0: expected 3x2x2x16xi64 or 2x16xi64, found 2x2x2x16xi64" in result.stderr, result.stderr
+
+
+SCHEDULED = ["--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]
+
+
+def scheduled(tmp_path, *options):
+    succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", tmp_path / "aten.mlir")
+    return succeed("fsdp-opt", tmp_path / "aten.mlir", "--fsdp-assign-units", "--fsdp-shard=ranks=2", f"--fsdp-accumulate={' '.join(options)}",
+                   "--fsdp-insert-optimizer", "--fsdp-async", "--fsdp-prefetch", "--fsdp-apply-schedule", *SCHEDULED).stdout
+
+
+def part(text, name):
+    """Where the program of that part begins and ends in the text."""
+    begin = text.index(f"func.func @{name}(")
+    return begin, text.index("\n  }\n", begin)
+
+
+def change(text, name, pattern, replacement):
+    begin, end = part(text, name)
+    changed, count = re.subn(pattern, replacement, text[begin:end], count=1)
+    assert count == 1, pattern
+    return text[:begin] + changed + text[end:]
+
+
+UNIT = r"@m\.transformer\.h\.1"
+
+
+# A part that forgets what was before it, adds it twice, or reduces what is to stay unsharded.
+@pytest.mark.parametrize("options, name, pattern, replacement, sentence", [
+    (["accumulate=3"], "middle", rf"(%\S+) = fsdp\.accumulate {UNIT} (%\S+), (%\S+) : (.*)", r"\1 = fsdp.accumulate @m.transformer.h.1 \3, \3 : \4",
+     "expected an argument with what unit @m.transformer.h.1 has accumulated"),
+    (["accumulate=3"], "middle", rf"(%\S+) = fsdp\.accumulate {UNIT} (%\S+), (%\S+) : (.*)",
+     r"%twice = fsdp.accumulate @m.transformer.h.1 \3, \2 : \4\n    \1 = fsdp.accumulate @m.transformer.h.1 \2, %twice : \4",
+     "expected to add to #fsdp.state<@m.transformer.h.1, sharded_gradient> once, found twice"),
+    (["accumulate=3", "no-sync"], "last", rf"(fsdp\.async\.reduce_scatter {UNIT} .*post =) 1", r"\1 2",
+     "expected the gradient of unit 'm.transformer.h.1' to be divided by 2, found a division by 4"),
+    (["accumulate=3", "no-sync"], "middle", rf"(%\S+) = (fsdp\.accumulate {UNIT} %\S+, )(%\S+) : (tensor<(\d+)xf32>)",
+     r"%f = fsdp.async.reduce_scatter @m.transformer.h.1 over ["
+     r'"shard"] divide <pre = 2, post = 1> via f32 \3 : \4 -> !fsdp.future<!fsdp.shard<\5xf32, 2>>\n'
+     r"    %r = fsdp.async.wait %f : !fsdp.future<!fsdp.shard<\5xf32, 2>> -> !fsdp.shard<\5xf32, 2>\n    \1 = \2\3 : \4",
+     "expected a micro-batch whose gradients stay unsharded to reduce none, found @m.transformer.h.1"),
+])
+def test_wrong_parts_are_rejected(options, name, pattern, replacement, sentence, tmp_path):
+    (tmp_path / "scheduled.mlir").write_text(change(scheduled(tmp_path, *options), name, pattern, replacement))
+    result = tool("fsdp-opt", tmp_path / "scheduled.mlir", *SCHEDULED)
+    assert result.returncode != 0 and sentence in result.stderr, result.stderr
+
+
+# The plan file stands for itself: each of these is another sum.
+@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("name", ["middle", "last"])
+def test_other_sums_are_refuted(name, sync, tmp_path):
+    made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, *sync)
+    text = succeed("fsdp-translate", "--import-plan", made).stdout
+    begin = text.index(f"plan.program @{name} ")
+    adds = list(re.finditer(r"\n *plan\.accumulate (@\S+) (%\S+) to (%\S+) .*", text[begin:]))[:3]
+    first = adds[0][0]
+    mutants = {
+        "dropped": (first, ""),
+        "twice": (first, first + first),
+        "exchanged": (f" {adds[0][2]} to {adds[0][3]}", f" {adds[0][3]} to {adds[0][2]}"),
+    }
+    for what, (old, new) in mutants.items():
+        (tmp_path / "p.mlir").write_text(text[:begin] + text[begin:].replace(old, new, 1))
+        result = tool("fsdp-opt", tmp_path / "p.mlir", "--plan-verify")
+        assert result.returncode != 0 and "expected" in result.stderr and "cannot prove" not in result.stderr, (what, result.stderr)
