@@ -107,7 +107,7 @@ def collectives(made):
 
 
 # Steps without synchronisation reduce nothing; the one that synchronises reduces the sum once.
-@pytest.mark.covers("set_requires_gradient_sync, set_is_last_backward")
+@pytest.mark.covers("set_requires_gradient_sync", "set_is_last_backward")
 def test_collectives(tmp_path):
     synchronised = collectives(plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3))
     assert synchronised == {name: [5, 3] for name in ("first", "middle", "last")} | {key: [0, 0] for key in synchronised if key == "init"}

@@ -56,7 +56,6 @@ public:
 private:
   LogicalResult accumulate(unsigned index);
   Value addArgument(UnitOp unit, Type type);
-  FlattenGradsOp castToReduce(FlattenGradsOp flatten, UnitOp unit);
   Value add(UnitOp unit, Value sum, Value gradient) {
     return AccumulateOp::create(builder, gradient.getLoc(), sum.getType(),
                                 FlatSymbolRefAttr::get(unit), sum, gradient);
@@ -83,13 +82,6 @@ Value Accumulator::addArgument(UnitOp unit, Type type) {
   return block.addArgument(type, NameLoc::get(name, program.getLoc()));
 }
 
-/// A long sum of narrow numbers loses its small summands.
-FlattenGradsOp Accumulator::castToReduce(FlattenGradsOp flatten, UnitOp unit) {
-  RankedTensorType type = unit.getFlatGradientType(unit.getReduce());
-  flatten.getFlat().setType(type);
-  return flatten;
-}
-
 LogicalResult Accumulator::accumulate(unsigned index) {
   Operation *end = block.getTerminator();
   Value value = end->getOperand(index);
@@ -108,7 +100,6 @@ LogicalResult Accumulator::accumulate(unsigned index) {
 
   Value sum; // what there is now
   if (isUnsharded) {
-    flatten = castToReduce(flatten, unit);
     sum = flatten.getFlat();
     builder.setInsertionPointAfter(flatten);
   } else {

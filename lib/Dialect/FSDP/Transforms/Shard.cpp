@@ -560,6 +560,7 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
   if (isGiven && ranks != 1 && sizes.replicate * sizes.shard != ranks)
     return first.emitError("expected a mesh of ")
            << ranks << " ranks, got " << spellOption(mesh);
+  SymbolTable symbols(getOperation());
   OpBuilder builder(first);
   SymbolTable symbols(getOperation());
   auto axis = [&](StringRef name, int64_t size) {
