@@ -109,6 +109,7 @@ def communication(options, tmp_path, folder="plan.mlir"):
 
 
 # Each unit communicates as its own rule says; the last one that says something wins.
+@pytest.mark.covers("CustomPolicy: arguments for each module", "set_reshard_after_forward")
 def test_rules_decide_for_units(tmp_path):
     (tmp_path / "rules").write_text("# all, then one\n.*: strategy=shard_grad_op\n\ntransformer.h.1: reshard=true ; root: strategy=no_shard\n")
     table = communication(["--mesh", "2x2", "--unit", f"file:{tmp_path / 'rules'}"], tmp_path)

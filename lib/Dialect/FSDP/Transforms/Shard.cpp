@@ -562,7 +562,6 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
            << ranks << " ranks, got " << spellOption(mesh);
   SymbolTable symbols(getOperation());
   OpBuilder builder(first);
-  SymbolTable symbols(getOperation());
   auto axis = [&](StringRef name, int64_t size) {
     return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
   };
