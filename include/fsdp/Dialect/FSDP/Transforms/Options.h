@@ -62,8 +62,9 @@ struct Remat {
   ByteSize budget;
 };
 
-/// Which parameters have no weight decay: those of fewer than `dims` dimensions,
-/// and those of which `regex`, if there is one, matches a part of the name.
+/// Which parameters have no weight decay: those of fewer than `dims`
+/// dimensions, and those of which `regex`, if there is one, matches a part of
+/// the name.
 struct NoDecay {
   int64_t dims = 0;
   std::string regex;
