@@ -235,7 +235,8 @@ void PlanVerifier::setInitialContent() {
                 everywhere);
       break;
     case BufferRole::Hyper:
-      machine.memory.write(window, machine.hyper(buffer.index(), nameOf(buffer.name())));
+      machine.memory.write(
+          window, machine.hyper(buffer.index(), nameOf(buffer.name())));
       break;
     case BufferRole::Input: {
       // Data come by name, or by number where there is none.
