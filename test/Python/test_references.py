@@ -102,4 +102,4 @@ def test_what_the_script_rejects(fixtures, tmp_path, script):
     broken = tmp_path / "broken.pt2"
     broken.write_bytes(b"PK")
     assert script(2, broken, code=1).startswith(f"error: {broken}: not a torch.export archive that this torch can load; ")
-    assert "RANKS and --steps must be at least 1" in script(0, broken, code=2)
+    assert "RANKS, --steps and --micro-batches must be at least 1" in script(0, broken, code=2)

@@ -280,7 +280,7 @@ def FSDP_AccumulateOp : FSDP_UserOp<"accumulate", [Pure, AllTypesMatch<["sum", "
 
     ```mlir
     %sum = fsdp.accumulate @h.0 %before, %flat : tensor<24xf32>
-    %total = fsdp.accumulate @h.0 %shard, %before : !fsdp.shard<24xf32, 4>
+    %total = fsdp.accumulate @h.0 %shard, %others : !fsdp.shard<24xf32, 4>
     ```
 
     **Constraints**:
