@@ -8,6 +8,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Analysis/Equivalence.h"
+
+#include "Clipping.h"
+
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -81,6 +84,7 @@ private:
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
   LogicalResult checkUnsynchronised();
+  LogicalResult checkDecay(UnitOp unit, ArrayRef<UnitInterval> intervals);
 
   // Comparison.
   Value getAccumulated(Value value, unsigned &count);
@@ -112,14 +116,7 @@ private:
   DenseMap<Attribute, AccumulateOp> accumulated; // by the state that it adds to
   /// The last value of each state, and which elements are updated by whom.
   DenseMap<Attribute, Value> states;
-  struct Interval {
-    int64_t begin, end;
-    Operation *op;
-    Value gradient;
-  };
-  DenseMap<Attribute, SmallVector<Interval>> updates;
-
-  LogicalResult checkDecay(UnitOp unit, ArrayRef<Interval> intervals);
+  DenseMap<Attribute, SmallVector<UnitInterval>> updates;
 };
 
 /// How a role is called in a diagnostic.
@@ -475,13 +472,13 @@ LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
 
 /// A parameter is in a group without weight decay if the program says so.
 LogicalResult Equivalence::checkDecay(UnitOp unit,
-                                      ArrayRef<Interval> intervals) {
+                                      ArrayRef<UnitInterval> intervals) {
   auto names =
       step->getAttrOfType<ArrayAttr>(FSDPDialect::getNoDecayAttrName());
   DenseSet<Attribute> withoutDecay;
   if (names)
     withoutDecay.insert(names.begin(), names.end());
-  for (const Interval &interval : intervals) {
+  for (const UnitInterval &interval : intervals) {
     Value hyper = cast<UpdateOpInterface>(interval.op).getHyper();
     auto argument = dyn_cast<BlockArgument>(hyper);
     bool decays =
@@ -500,37 +497,12 @@ LogicalResult Equivalence::checkDecay(UnitOp unit,
 
 /// Each trainable element of a unit that is updated is updated once.
 LogicalResult Equivalence::checkUpdates() {
-  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
-    auto found = updates.find(FlatSymbolRefAttr::get(unit));
-    if (found == updates.end())
-      continue;
-    SmallVector<Interval> &intervals = found->second;
-    llvm::sort(intervals, [](const Interval &left, const Interval &right) {
-      return left.begin < right.begin;
-    });
-    for (size_t i = 1; i < intervals.size(); ++i)
-      if (intervals[i].begin < intervals[i - 1].end)
-        return intervals[i].op->emitError("expected each element of unit '")
-               << unit.getSymName() << "' to be updated once, found element "
-               << intervals[i].begin << " a second time";
-    if (failed(checkDecay(unit, intervals)))
+  for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
+    if (auto own = updates.find(FlatSymbolRefAttr::get(unit));
+        own != updates.end() &&
+        (failed(verifyCovered(unit, own->second, "updated")) ||
+         failed(checkDecay(unit, own->second))))
       return failure();
-    // Intervals are disjoint and ascend, and so do parameters.
-    const Interval *interval = intervals.begin();
-    for (ParameterAttr parameter : unit.getLayout().getParameters()) {
-      if (parameter.getFrozen())
-        continue;
-      for (int64_t at = parameter.getOffset(); at < parameter.getEnd();) {
-        while (interval != intervals.end() && interval->end <= at)
-          ++interval;
-        if (interval == intervals.end() || interval->begin > at)
-          return intervals.front().op->emitError("expected parameter ")
-                 << parameter.getName() << " to be updated, found element "
-                 << at << " in no interval";
-        at = interval->end;
-      }
-    }
-  }
   return success();
 }
 
@@ -694,7 +666,7 @@ LogicalResult Equivalence::addGradients(Value value, StateAttr state,
     if (present)
       found[{name, parameter.getName()}] = *next++;
 
-  for (const Interval &interval : updates.lookup(state.getUnit()))
+  for (const UnitInterval &interval : updates.lookup(state.getUnit()))
     if (numbers.lookup(interval.gradient) != numbers.lookup(value))
       return interval.op->emitError("expected the gradient of unit ")
              << state.getUnit() << " that the step returns, found another";
@@ -788,7 +760,11 @@ LogicalResult Equivalence::verify() {
     return initEffects.front().second->emitError(
         "expected '@init' to have no effects, found one");
   return success(succeeded(compareEffects()) && succeeded(compareResults()) &&
-                 succeeded(checkUnsynchronised()) && succeeded(checkUpdates()));
+                 succeeded(checkUnsynchronised()) &&
+                 succeeded(checkUpdates()) &&
+                 succeeded(verifyClipping(step, [&](Value left, Value right) {
+                   return numbers.lookup(left) == numbers.lookup(right);
+                 })));
 }
 
 LogicalResult fsdp::verifyEquivalence(func::FuncOp step, func::FuncOp source,

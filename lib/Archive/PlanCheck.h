@@ -144,7 +144,7 @@ private:
   bool checkAccumulate(const Place &place, const Accumulate &add, Role role);
   /// What a gradient is scaled by, or what says whether it may be used.
   bool checkScalar(const Place &place, const char *what, uint32_t buffer,
-                   Role role);
+                   DType dtype, Role role);
   bool checkIntervals(const Place &place, const Unit &unit,
                       const flatbuffers::Vector<const Interval *> &intervals);
 

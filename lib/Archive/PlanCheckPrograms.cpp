@@ -388,6 +388,10 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
   if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
     return reject(place.text(), "divisors that f16 can hold",
                   spell(pre) + " and " + spell(post));
+  if constexpr (std::is_same_v<Reduction, AllReduce>)
+    if (reduction.max() && (pre != 1 || post != 1))
+      return reject(place.text(), "a maximum that is not divided",
+                    "divisors " + spell(pre) + " and " + spell(post));
   if (!isFloat(reduction.via()))
     return reject(place.text(), "a sum of floats", spell(reduction.via()));
   for (uint32_t index : {reduction.source(), reduction.target()})
@@ -424,12 +428,13 @@ bool PlanChecker::checkUpdateState(const Place &place, const Update &update,
 }
 
 bool PlanChecker::checkScalar(const Place &place, const char *what,
-                              uint32_t index, Role role) {
+                              uint32_t index, DType dtype, Role role) {
   if (!checkRead(place, index, role))
     return false;
-  return (buffer(index).dtype() == DType::F32 && windows[index].numel == 1 &&
+  return (buffer(index).dtype() == dtype && windows[index].numel == 1 &&
           buffer(index).space() == Space::Device) ||
-         reject(place.text(), std::string("one f32 as ") + what,
+         reject(place.text(),
+                "one " + std::string(spell(dtype)) + " as " + what,
                 describeBuffer(index));
 }
 
@@ -438,8 +443,13 @@ bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
   if (!checkEnum(place, "a kind of measure", measure.kind()) ||
       !checkIndex(place, "unit", measure.unit(), plan.units()->size()) ||
       !checkRead(place, measure.source(), role) ||
-      !checkScalar(place, "target", measure.target(), role) ||
+      !checkScalar(place, "target", measure.target(), DType::F64, role) ||
       !checkWrite(place, measure.target(), role))
+    return false;
+  if (measure.initial() != none &&
+      (!checkScalar(place, "what is measured so far", measure.initial(),
+                    DType::F64, role) ||
+       !checkApart(place, {measure.initial(), measure.target()})))
     return false;
   const Unit &unit = *plan.units()->Get(measure.unit());
   const Window &source = windows[measure.source()];
@@ -550,7 +560,7 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
   for (auto [what, index] : scalars) {
     if (index == none)
       continue;
-    if (!checkScalar(place, what, index, role))
+    if (!checkScalar(place, what, index, DType::F32, role))
       return false;
     for (uint32_t other : changed)
       if (!checkApart(place, {index, other}))

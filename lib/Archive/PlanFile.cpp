@@ -127,11 +127,12 @@ std::vector<uint32_t> getStepPrograms(const Plan &plan,
 }
 
 std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
-                               std::string_view unit) {
+                               std::string_view unit, bool isMax) {
   std::string line = kind == Step::AllGather       ? "all_gather"
                      : kind == Step::ReduceScatter ? "reduce_scatter"
                                                    : "all_reduce";
-  line += " " + std::to_string(bytes) + " bytes ";
+  line += isMax ? " max " : " ";
+  line += std::to_string(bytes) + " bytes ";
   line += archive::getMLIRName(static_cast<archive::DType>(dtype));
   if (!unit.empty())
     line.append(" ").append(unit);
@@ -171,7 +172,7 @@ uint32_t getGroupSize(const Plan &plan, uint32_t communicator) {
 
 std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
   std::vector<std::vector<std::string>> lines(plan.communicators()->size());
-  auto add = [&](Step kind, const auto &collective) {
+  auto add = [&](Step kind, const auto &collective, bool isMax = false) {
     const Buffer &source = *plan.buffers()->Get(collective.source());
     uint64_t bytes = getItemSize(source.dtype());
     for (int64_t size : *plan.shapes()->Get(source.sizes())->values())
@@ -182,7 +183,7 @@ std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
       unit = plan.strings()->Get(owner.name())->string_view();
     }
     lines[collective.communicator()].push_back(
-        describeCollective(kind, bytes, source.dtype(), unit));
+        describeCollective(kind, bytes, source.dtype(), unit, isMax));
   };
   for (const Program *program : *plan.programs()) {
     for (const Command *command : *program->commands()) {
@@ -191,7 +192,7 @@ std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
       else if (const ReduceScatter *reduce = command->step_as_ReduceScatter())
         add(Step::ReduceScatter, *reduce);
       else if (const AllReduce *reduce = command->step_as_AllReduce())
-        add(Step::AllReduce, *reduce);
+        add(Step::AllReduce, *reduce, reduce->max());
     }
   }
   return lines;

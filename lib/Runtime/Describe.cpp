@@ -60,11 +60,14 @@ CommandFacts fsdp::getFacts(const planfile::PlanFile &plan,
   }
   case Step::Measure: {
     const auto &step = *command.step_as_Measure();
-    bool isNorm = step.kind() == planfile::MeasureKind::SquaredNorm;
-    facts = {isNorm ? "squared_norm" : "found_inf",
+    static const char *const names[] = {"squared_norm", "found_inf", "abs_sum",
+                                        "abs_max"};
+    facts = {names[static_cast<unsigned>(step.kind())],
              step.unit(),
              planfile::none,
              {step.source(), step.target()}};
+    if (step.initial() != planfile::none)
+      facts.buffers.push_back(step.initial());
     break;
   }
   case Step::Accumulate: {

@@ -4,16 +4,20 @@
 #include "Mesh.h"
 #include "fsdp/Runtime/Error.h"
 
-#include <ATen/ops/_foreach_mul.h>
+#include <ATen/Dispatch.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/dot.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/reciprocal.h>
 
+#include <bit>
 #include <cmath>
+#include <numeric>
 
 using namespace fsdp;
 
@@ -65,6 +69,7 @@ Update::Update(const planfile::Plan &plan, const planfile::Update &command,
   step = at::empty(
       {}, memory.tensor(command.parameter()).options().dtype(at::kFloat));
   steps.assign(parameters.size(), step);
+  divisor = at::empty_like(step);
 }
 
 void Update::run() {
@@ -73,8 +78,15 @@ void Update::run() {
   skipped = foundInf && foundInf->item<float>() != 0;
   if (skipped || parameters.empty())
     return;
-  if (clipFactor)
-    at::_foreach_mul_(gradients, *clipFactor);
+  // One pass over the gradients: they are divided by the one number.
+  std::optional<at::Tensor> scale = lossScale;
+  if (clipFactor) {
+    if (lossScale)
+      at::div_out(divisor, *lossScale, *clipFactor);
+    else
+      at::reciprocal_out(divisor, *clipFactor);
+    scale = divisor;
+  }
   switch (rule) {
   case planfile::UpdateRule::AdamW:
     step.fill_(get(Hyper::Update));
@@ -82,7 +94,7 @@ void Update::run() {
                       /*max_exp_avg_sqs=*/{}, steps, get(Hyper::LearningRate),
                       get(Hyper::Beta1), get(Hyper::Beta2),
                       get(Hyper::WeightDecay), get(Hyper::Epsilon),
-                      /*amsgrad=*/false, /*maximize=*/false, lossScale);
+                      /*amsgrad=*/false, /*maximize=*/false, scale);
     return;
   case planfile::UpdateRule::SGD:
     // The operator takes no buffers where momentum is 0.
@@ -93,32 +105,113 @@ void Update::run() {
                     hasMomentum ? get(Hyper::Momentum) : 0,
                     get(Hyper::LearningRate), /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false,
-                    /*is_first_step=*/get(Hyper::Update) == 1, lossScale);
+                    /*is_first_step=*/get(Hyper::Update) == 1, scale);
     return;
   }
 }
+
+//===----------------------------------------------------------------------===//
+// Measures
+//===----------------------------------------------------------------------===//
 
 Measure::Measure(const planfile::Plan &plan, const planfile::Measure &command,
                  unsigned shard, Memory &memory)
     : kind(command.kind()),
       pieces(cut(plan, command.unit(), shard, *command.intervals(), memory,
                  command.source())),
-      target(memory.tensor(command.target()).view(at::IntArrayRef())) {
-  all = at::zeros({static_cast<std::int64_t>(pieces.size())},
-                  target.options().dtype(at::kFloat));
-  parts = all.unbind();
+      initial(getScalar(memory, command.initial())),
+      target(memory.tensor(command.target()).view(at::IntArrayRef())) {}
+
+/// In f64, as many sums as a vector unit has room for, then these in order: the
+/// bits depend on the elements alone.
+template <typename T, typename Map>
+static double sum(const T *data, std::int64_t count, Map map) {
+  constexpr std::int64_t numLanes = 16;
+  double lanes[numLanes] = {};
+  std::int64_t i = 0;
+  for (; i + numLanes <= count; i += numLanes)
+    for (std::int64_t lane = 0; lane != numLanes; ++lane)
+      lanes[lane] += map(static_cast<double>(data[i + lane]));
+  for (std::int64_t lane = 0; i + lane < count; ++lane)
+    lanes[lane] += map(static_cast<double>(data[i + lane]));
+  return std::accumulate(std::begin(lanes), std::end(lanes), 0.0);
 }
 
-/// The norm of a piece has its sum of squares, and is finite only if all of its
-/// elements are; that of infinite order does not overflow.
-void Measure::run() {
-  bool isNorm = kind == planfile::MeasureKind::SquaredNorm;
-  for (std::size_t i = 0; i != pieces.size(); ++i)
-    at::linalg_vector_norm_out(parts[i], pieces[i], isNorm ? 2 : INFINITY,
-                               /*dim=*/at::OptionalIntArrayRef(),
-                               /*keepdim=*/false, at::kFloat);
-  if (isNorm)
-    at::dot_out(target, all, all);
-  else
-    target.fill_(at::isfinite(all).all().item<bool>() ? 0 : 1);
+/// The largest absolute value. Its bits are those of the largest integer: those
+/// of NaN are above those of infinity.
+template <typename T> static double largest(const T *data, std::int64_t count) {
+  using Bits = std::conditional_t<
+      sizeof(T) == 8, std::uint64_t,
+      std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+  Bits most = 0;
+  for (std::int64_t i = 0; i != count; ++i)
+    most = std::max<Bits>(most, std::bit_cast<Bits>(data[i]) &
+                                    std::numeric_limits<Bits>::max() >> 1);
+  return static_cast<double>(std::bit_cast<T>(most));
 }
+
+/// The number of a piece that the host can read.
+static double measureHost(planfile::MeasureKind kind, const at::Tensor &piece) {
+  using planfile::MeasureKind;
+  double result = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, piece.scalar_type(), "measure", [&] {
+        const auto *data = piece.const_data_ptr<scalar_t>();
+        std::int64_t count = piece.numel();
+        switch (kind) {
+        case MeasureKind::SquaredNorm:
+          result = sum(data, count, [](double x) { return x * x; });
+          return;
+        case MeasureKind::AbsSum:
+          result = sum(data, count, [](double x) { return std::abs(x); });
+          return;
+        case MeasureKind::FoundInf:
+        case MeasureKind::AbsMax:
+          result = largest(data, count);
+          return;
+        }
+      });
+  return result;
+}
+
+static double largerOf(double left, double right) {
+  return left > right || std::isnan(left) ? left : right;
+}
+
+void Measure::runOnHost() {
+  double own = 0;
+  for (const at::Tensor &piece : pieces) {
+    double next = measureHost(kind, piece);
+    own = isMaximum() ? largerOf(own, next) : own + next;
+  }
+  if (kind == planfile::MeasureKind::FoundInf)
+    own = std::isfinite(own) ? 0 : 1;
+  if (initial) {
+    double before = *initial->const_data_ptr<double>();
+    own = kind == planfile::MeasureKind::AbsMax ? largerOf(before, own)
+                                                : before + own;
+  }
+  *target.mutable_data_ptr<double>() = own;
+}
+
+void Measure::runOnDevice() {
+  using planfile::MeasureKind;
+  target.zero_();
+  for (const at::Tensor &piece : pieces) {
+    double order = isMaximum() ? INFINITY : kind == MeasureKind::AbsSum ? 1 : 2;
+    at::Tensor next =
+        at::linalg_vector_norm(piece, order, /*dim=*/at::OptionalIntArrayRef(),
+                               /*keepdim=*/false, at::kDouble);
+    if (kind == MeasureKind::SquaredNorm)
+      next.square_();
+    isMaximum() ? at::maximum_out(target, target, next) : target.add_(next);
+  }
+  if (kind == MeasureKind::FoundInf)
+    target.copy_(at::isfinite(target).logical_not());
+  if (initial && kind == MeasureKind::AbsMax)
+    at::maximum_out(target, target, *initial);
+  else if (initial)
+    target.add_(*initial);
+}
+
+void Measure::run() { target.is_cpu() ? runOnHost() : runOnDevice(); }

@@ -33,6 +33,8 @@ private:
   std::vector<std::vector<at::Tensor>> states; ///< By state, then by piece.
   const double *hyper;
   std::optional<at::Tensor> clipFactor, lossScale, foundInf;
+  /// What the kernels divide gradients by, where there is a clip factor.
+  at::Tensor divisor;
   at::Tensor step; ///< The number of the update, as AdamW takes it.
   std::vector<at::Tensor> steps; ///< That, for each piece.
   bool skipped = false;
@@ -45,9 +47,16 @@ public:
   void run();
 
 private:
+  void runOnHost();
+  void runOnDevice();
+  bool isMaximum() const {
+    return kind == planfile::MeasureKind::AbsMax ||
+           kind == planfile::MeasureKind::FoundInf;
+  }
+
   planfile::MeasureKind kind;
-  std::vector<at::Tensor> pieces, parts; ///< The number of each piece.
-  at::Tensor all;                        ///< These as a vector.
+  std::vector<at::Tensor> pieces;
+  std::optional<at::Tensor> initial;
   at::Tensor target;
 };
 

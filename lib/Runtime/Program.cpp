@@ -111,7 +111,8 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
                       {.kind = Collective::Kind::AllReduce,
                        .via = step.via(),
                        .pre = step.pre(),
-                       .post = step.post()},
+                       .post = step.post(),
+                       .isMax = step.max()},
                       step.source(), step.target(), step.unit());
     break;
   }
@@ -138,6 +139,8 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     prepared.index = static_cast<std::uint32_t>(measures.size());
     measures.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
     touch(step.source(), false);
+    if (step.initial() != none)
+      touch(step.initial(), false);
     touch(step.target(), true);
     break;
   }

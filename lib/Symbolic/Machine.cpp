@@ -525,9 +525,11 @@ void Machine::reduceScatter(const Window &source, const Window &target,
 }
 
 void Machine::allReduce(const Window &source, const Window &target,
-                        uint64_t axes, Values::Divisors divisors, DType via) {
+                        uint64_t axes, Values::Divisors divisors, DType via,
+                        bool isMax) {
   communicate(source, target, /*mayOverlap=*/true, [&](const Content &content) {
-    return values.sum(content, axes, divisors, via, source.layout->numel);
+    return values.sum(content, axes, divisors, via, source.layout->numel,
+                      isMax);
   });
 }
 

@@ -429,7 +429,7 @@ static std::string spell(double number) {
 }
 
 Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
-                    DType dtype, uint64_t size) {
+                    DType dtype, uint64_t size, bool isMax) {
   auto result = change(content, [&](Part &part) {
     if (part.axes & axes)
       return false;
@@ -438,24 +438,26 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
       part.base = Key("uniform", 0, dtype).number();
       return true;
     }
-    Sum total{part.base, axes, divisors, dtype};
+    Sum total{part.base, axes, divisors, dtype, isMax};
     // A sum of sums along other axes is one sum, if nothing is divided between
     // them.
     if (auto found = sums.find(part.base); found != sums.end()) {
       const Sum &inner = found->second;
-      if (inner.dtype == dtype && (inner.axes & axes) == 0 &&
-          inner.divisors.post == 1 && divisors.pre == 1) {
+      if (inner.isMax == isMax && inner.dtype == dtype &&
+          (inner.axes & axes) == 0 && inner.divisors.post == 1 &&
+          divisors.pre == 1) {
         total = inner;
         total.axes |= axes;
         total.divisors.post = divisors.post;
       }
     }
-    part.base = Key("sum", total.of, total.axes, hashDouble(total.divisors.pre),
+    part.base = Key(isMax ? "max" : "sum", total.of, total.axes,
+                    hashDouble(total.divisors.pre),
                     hashDouble(total.divisors.post), total.dtype)
                     .number();
     sums.try_emplace(part.base, total);
     if (isRecording) {
-      std::string words = "the sum along ";
+      std::string words = isMax ? "the largest along " : "the sum along ";
       for (unsigned axis = 0, count = 0; axis != ranks.getNumAxes(); ++axis)
         if (total.axes >> axis & 1)
           words += (count++ ? " and axis " : "axis ") + std::to_string(axis) +
@@ -473,8 +475,9 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
       result.reset();
   if (result)
     return *result;
-  return unknown(Key("sum of pieces", getNumber(content), axes,
-                     hashDouble(divisors.pre), hashDouble(divisors.post), dtype)
+  return unknown(Key(isMax ? "max of pieces" : "sum of pieces",
+                     getNumber(content), axes, hashDouble(divisors.pre),
+                     hashDouble(divisors.post), dtype)
                      .number(),
                  size, "a sum of what is not cut along its own axes");
 }

@@ -309,10 +309,11 @@ void PlanVerifier::runUpdate(const pf::Update &update) {
 }
 
 void PlanVerifier::runMeasure(const pf::Measure &measure) {
-  machine.measure(units[measure.unit()],
-                  pf::EnumNameMeasureKind(measure.kind()),
-                  windows[measure.source()], windows[measure.target()],
-                  getRanges(*measure.intervals()));
+  machine.measure(
+      units[measure.unit()], pf::EnumNameMeasureKind(measure.kind()),
+      windows[measure.source()],
+      measure.initial() == none ? nullptr : &windows[measure.initial()],
+      windows[measure.target()], getRanges(*measure.intervals()));
 }
 
 void PlanVerifier::runCommand(const pf::Command &command) {
@@ -335,7 +336,8 @@ void PlanVerifier::runCommand(const pf::Command &command) {
     const pf::AllReduce &reduce = *command.step_as_AllReduce();
     return machine.allReduce(windows[reduce.source()], windows[reduce.target()],
                              getAxes(reduce.communicator()),
-                             {reduce.pre(), reduce.post()}, reduce.via());
+                             {reduce.pre(), reduce.post()}, reduce.via(),
+                             reduce.max());
   }
   case pf::Step::Update:
     return runUpdate(*command.step_as_Update());

@@ -9,10 +9,18 @@
 // CHECK-DAG: %[[OTHER:.*]] = plan.buffer hyper number 3 in host : tensor<7xf64>
 // CHECK: plan.reduce_scatter {{.*}} to %[[G]] of @u <backward> on reduce
 // CHECK-NEXT: plan.measure squared_norm @u [0, 15] %[[G]] to %[[NORM:.*]] <update>
-// CHECK-NEXT: plan.measure found_inf @u [0, 15, 16, 23] %[[G]] to %[[INF:.*]] <update>
-// CHECK-NEXT: plan.launch "mul.out"(%[[G]], %[[NORM]]) -> %[[G]] <update>
-// CHECK-NEXT: plan.sgd @u [0, 15] %[[P]], %[[G]], %[[ONE]] clip %[[NORM]] found_inf %[[INF]] <update>
-// CHECK-NEXT: plan.sgd @u [16, 23] %[[P]], %[[G]], %[[OTHER]] scale %[[NORM]] <update>
+// CHECK-NEXT: plan.measure squared_norm @u [16, 23] %[[G]] initial %[[NORM]] to %[[BOTH:.*]] <update>
+// CHECK-NEXT: plan.launch "add.Tensor"(%[[NORM]], %[[BOTH]]) -> %[[SUM:.*]] <update>
+// CHECK-NEXT: plan.launch "sqrt"(%[[SUM]]) -> %[[ROOT:.*]] <update>
+// CHECK-NEXT: plan.launch "div.Tensor"(%[[ROOT]], %[[SCALE:.*]]) -> %[[OWN:.*]] <update>
+// CHECK-NEXT: plan.launch "add.Scalar"(%[[OWN]], 1.0e-06) -> %[[MORE:.*]] <update>
+// CHECK-NEXT: plan.launch "reciprocal"(%[[MORE]]) -> %[[INVERSE:.*]] <update>
+// CHECK-NEXT: plan.launch "mul.Scalar"(%[[INVERSE]], 0.5) -> %[[RATIO:.*]] <update>
+// CHECK-NEXT: plan.launch "clamp_max"(%[[RATIO]], 1) -> %[[WIDE:.*]] <update>
+// CHECK-NEXT: plan.copy %[[WIDE]] to %[[FACTOR:.*]] <update>
+// CHECK-NEXT: plan.launch "mul.out"(%[[G]], %[[FACTOR]]) -> %[[G]] <update>
+// CHECK-NEXT: plan.sgd @u [0, 15] %[[P]], %[[G]], %[[ONE]] clip %[[FACTOR]] found_inf %[[SCALE]] <update>
+// CHECK-NEXT: plan.sgd @u [16, 23] %[[P]], %[[G]], %[[OTHER]] scale %[[SCALE]] <update>
 // CHECK-NEXT: }
 !shard = !fsdp.shard<24xf32, 2>
 module {
@@ -20,15 +28,16 @@ module {
   fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
   func.func @step(%p: !shard {fsdp.state = #fsdp.state<@u, parameter>}, %flat: tensor<24xf32> {aten.input = 0 : i64},
-                  %one: tensor<7xf64> {fsdp.hyper = 0 : i64}, %other: tensor<7xf64> {fsdp.hyper = 3 : i64})
+                  %scale: tensor<f32> {aten.input = 1 : i64}, %one: tensor<7xf64> {fsdp.hyper = 0 : i64}, %other: tensor<7xf64> {fsdp.hyper = 3 : i64})
       -> (!shard {fsdp.state = #fsdp.state<@u, gradient>}, !shard {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
     %future = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xf32> -> !fsdp.future<!shard>
     %g = fsdp.async.wait %future : !fsdp.future<!shard> -> !shard
-    %norm = fsdp.squared_norm @u [0 to 15] %g : !shard
-    %inf = fsdp.found_inf @u [0 to 15, 16 to 23] %g : !shard
-    %scaled = fsdp.scale @u %g by %norm : !shard
-    %p1 = fsdp.sgd @u [0 to 15] %p, %scaled, %one clip %norm found_inf %inf : !shard, tensor<7xf64>
-    %p2 = fsdp.sgd @u [16 to 23] %p1, %scaled, %other scale %norm : !shard, tensor<7xf64>
+    %norm = fsdp.measure squared_norm @u [0 to 15] %g : !shard
+    %both = fsdp.measure squared_norm @u [16 to 23] %g initial %norm : !shard
+    %factor = fsdp.clip_factor squared_norm max_norm 0.5 (%norm, %both) scale %scale
+    %scaled = fsdp.scale @u %g by %factor : !shard
+    %p1 = fsdp.sgd @u [0 to 15] %p, %scaled, %one clip %factor found_inf %scale : !shard, tensor<7xf64>
+    %p2 = fsdp.sgd @u [16 to 23] %p1, %scaled, %other scale %scale : !shard, tensor<7xf64>
     return %g, %p2 : !shard, !shard
   }
 }
@@ -41,12 +50,11 @@ module {
   fsdp.mesh @mesh ["shard" = 2]
   fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
       layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
-  func.func @step(%g: !shard {fsdp.state = #fsdp.state<@u, parameter>}) attributes {aten.program} {
-    %norm = fsdp.squared_norm @u [0 to 15] %g : !shard
+  func.func @step(%g: !shard {fsdp.state = #fsdp.state<@u, parameter>}, %x: tensor<f32> {aten.input = 0 : i64}) attributes {aten.program} {
     // expected-error@+1 {{expected no use of a gradient after it has been scaled, in its place; found one}}
-    %scaled = fsdp.scale @u %g by %norm : !shard
+    %scaled = fsdp.scale @u %g by %x : !shard
     // expected-note@+1 {{used here}}
-    %again = fsdp.squared_norm @u [0 to 15] %g : !shard
+    %again = fsdp.measure squared_norm @u [0 to 15] %g : !shard
     return
   }
 }

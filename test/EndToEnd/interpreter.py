@@ -124,6 +124,8 @@ class Interpreter:
             for i, buffer in enumerate(self.buffers):
                 if buffer["role"] == "Hyper" and hyper:
                     self.view(rank, i).copy_(values)
+                    if self._name(buffer) == "no_decay":
+                        self.view(rank, i)[HYPER.index("weight_decay")] = 0
         last = {}
         for i, command in enumerate(commands):
             for root in self._roots(command):
@@ -151,7 +153,7 @@ class Interpreter:
                     indices += constant["value"]["values"]
             indices += step.get("results", [])
         else:
-            indices = [step[key] for key in ("source", "target") if key in step]
+            indices = [step[key] for key in ("source", "target", "initial", "clip_factor", "loss_scale", "found_inf") if key in step]
         return {self.buffers[i]["root"] for i in indices if i not in (-1, NONE)}
 
     # ---- commands
@@ -220,7 +222,8 @@ class Interpreter:
         """In the wider of f32 and `via`, rank after rank; rounded to `via` at the end."""
         via = DTYPES[step["via"]]
         wide = torch.float64 if via == torch.float64 else torch.float32
-        total = sum(self._dense(rank, step["source"]).to(wide) / step["pre"] for rank in group)
+        parts = [self._dense(rank, step["source"]).to(wide) / step["pre"] for rank in group]
+        total = torch.stack(parts).amax(0) if step.get("max") else sum(parts)
         return (total / step["post"]).to(via)
 
     def _allreduce(self, step):
@@ -260,22 +263,25 @@ class Interpreter:
                 continue
             parameters, gradients, *states = [self._cut(rank, step, index)
                                               for index in (step["parameter"], step["gradient"], *step["states"])]
-            for gradient in gradients:
-                gradient.mul_(1 if clip is None else clip).div_(1 if scale is None else scale)
+            # The kernels divide by one number, and do not round to the gradient's type before they use it.
+            divisor = scale if clip is None else (1.0 if scale is None else scale) / clip
             if parameters:
-                getattr(self, "_" + step["rule"].lower())(parameters, gradients, states, **hyper)
+                getattr(self, "_" + step["rule"].lower())(parameters, gradients, states, divisor, **hyper)
 
-    def _adamw(self, parameters, gradients, states, update, momentum, **hyper):
+    def _adamw(self, parameters, gradients, states, divisor, update, momentum, **hyper):
         torch._fused_adamw_(parameters, gradients, *states, [], [torch.tensor(update)] * len(parameters), amsgrad=False,
-                            maximize=False, **hyper)
+                            maximize=False, grad_scale=divisor, **hyper)
 
-    def _sgd(self, parameters, gradients, states, update, lr, weight_decay, momentum, **_):
+    def _sgd(self, parameters, gradients, states, divisor, update, lr, weight_decay, momentum, **_):
         momenta = states[0] if states and momentum else []
         torch._fused_sgd_(parameters, gradients, momenta, weight_decay=weight_decay, momentum=momentum if momenta else 0.0,
-                          lr=lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=update == 1)
+                          lr=lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=update == 1, grad_scale=divisor)
 
     def _measure(self, step):
         for rank in range(self.ranks):
-            elements = torch.cat([torch.zeros(0), *self._cut(rank, step, step["source"])])
-            isnorm = step["kind"] == "SquaredNorm"
-            self.view(rank, step["target"]).fill_(elements.square().sum() if isnorm else not elements.isfinite().all())
+            elements = torch.cat([torch.zeros(0), *self._cut(rank, step, step["source"])]).double()
+            before = torch.zeros((), dtype=torch.float64) if step["initial"] == NONE else self.view(rank, step["initial"])
+            self.view(rank, step["target"]).copy_({
+                "SquaredNorm": lambda: before + elements.square().sum(), "AbsSum": lambda: before + elements.abs().sum(),
+                "AbsMax": lambda: torch.cat([elements.abs(), before.reshape(1)]).max(),
+                "FoundInf": lambda: before + (not elements.isfinite().all())}[step["kind"]]())

@@ -23,6 +23,8 @@ SIZE = "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB"
 
 NO_DECAY = "a regular expression of names of parameters, dims<N with N of at least 1, or both as dims<N|REGEX"
 
+CLIP = "a largest norm that is finite and above 0, and after a colon its order"
+
 USAGE = {
     "--ranks 0": "fsdp-plan: error: --ranks: expected a number of at least 1; found '0'",
     "--ranks -1": "fsdp-plan: error: --ranks: expected a number of at least 1; found '-1'",
@@ -70,6 +72,14 @@ USAGE = {
         "fsdp-plan: error: --storage-dtype: expected one of unchanged, f16, bf16, f32, f64; found 'i64'",
     "--ranks 2 --momentum":
         "fsdp-plan: error: --momentum: expected --optimizer sgd, which has a momentum; found 'adamw'",
+    "--ranks 2 --clip-grad-norm 1:0.5": "fsdp-plan: error: --clip-grad-norm: expected 1, 2 or inf as the order of the norm; found '1:0.5'",
+    "--ranks 2 --clip-grad-norm 1:": "fsdp-plan: error: --clip-grad-norm: expected 1, 2 or inf as the order of the norm; found '1:'",
+    "--ranks 2 --clip-grad-norm 0": f"fsdp-plan: error: --clip-grad-norm: expected {CLIP}; found '0'",
+    "--ranks 2 --clip-grad-norm inf": f"fsdp-plan: error: --clip-grad-norm: expected {CLIP}; found 'inf'",
+    "--ranks 2 --clip-grad-norm nan:2": f"fsdp-plan: error: --clip-grad-norm: expected {CLIP}; found 'nan:2'",
+    "--ranks 2 --clip-grad-norm=": f"fsdp-plan: error: --clip-grad-norm: expected {CLIP}; found ''",
+    "--ranks 2 --clip-grad-norm 1 --optimizer none":
+        "fsdp-plan: error: --clip-grad-norm: expected --optimizer adamw or sgd, whose updates take gradients that are clipped; found 'none'",
     "--ranks 2 --no-decay nosuch":
         "fsdp-plan: error: no-decay: expected 'nosuch' to match a parameter that trains, found none; there are 'weight'",
     "--ranks 2 --no-decay (":

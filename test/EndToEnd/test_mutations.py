@@ -111,8 +111,8 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
 # A graph, the options of its pipeline, its ranks (a reference has a batch for each), and how many mutants there are to
 # one that is tried with --all-mutants.
 TRIALS = {
-    "gpt2": ("ranks=3", 3, 1),
-    "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1", 4, 1),
+    "gpt2": ("ranks=3 clip-grad-norm=0.5", 3, 1),
+    "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1 clip-grad-norm=0.01:inf no-decay=norm", 4, 1),
     "bert": ("ranks=3 strategy=shard_grad_op", 3, 10),
     "llama_bf16": ("ranks=3 storage-dtype=f32 remat=scope:m.model.layers.[0-9]+", 3, 10),
     "frozen": ("ranks=3 bucket=units:2 no-decay=dims<2", 3, 10),

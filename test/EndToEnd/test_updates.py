@@ -1,6 +1,7 @@
 """What updates take besides states: hyper-parameters, and gradients that are scaled by what the step finds.
 
-No pass scales gradients: a step that clips their norm is made from one that does not, by hand.
+A step that scales gradients is made from one that does not, by hand. It does not say that it clips their norm, as the step of
+`--clip-grad-norm` does (test_clipping.py).
 """
 
 import re
@@ -28,20 +29,14 @@ UPDATE = re.compile(r"( *)(%\S+) = fsdp\.sgd @(\S+) (\[.*?\]) (%\S+), (%\S+), (%
 def clip(text, max_norm, scales):
     """Clips the norm of all gradients ahead of the first update, which take the factor; or `scales` each gradient by it."""
     updates = list(UPDATE.finditer(text))
-    lines, total = [], None
+    lines, total = [], ""
     for i, update in enumerate(updates):
         _, _, unit, intervals, _, gradient, _, shard, _ = update.groups()
-        lines.append(f"%sq{i} = fsdp.squared_norm @{unit} {intervals} {gradient} : {shard}")
-        if total is not None:
-            lines.append(f'%sum{i} = aten.call "add.Tensor"({total}, %sq{i}) : (tensor<f32>, tensor<f32>) -> tensor<f32>')
-        total = f"%sum{i}" if i else "%sq0"
+        lines.append(f"%norm{i} = fsdp.measure squared_norm @{unit} {intervals} {gradient}{total} : {shard}")
+        total = f" initial %norm{i}"
     lines += [
-        f'%sums = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 {total} : tensor<f32> -> tensor<f32>',
-        '%norm = aten.call "sqrt"(%sums) : (tensor<f32>) -> tensor<f32>',
-        '%more = aten.call "add.Scalar"(%norm, 1.0e-06) : (tensor<f32>) -> tensor<f32>',
-        '%inverse = aten.call "reciprocal"(%more) : (tensor<f32>) -> tensor<f32>',
-        f'%ratio = aten.call "mul.Scalar"(%inverse, {max_norm:e}) : (tensor<f32>) -> tensor<f32>',
-        '%factor = aten.call "clamp_max"(%ratio, 1) : (tensor<f32>) -> tensor<f32>',
+        f'%norm = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f64 %norm{len(updates) - 1} : tensor<f64> -> tensor<f64>',
+        f"%factor = fsdp.clip_factor squared_norm max_norm {max_norm:e} (%norm)",
     ]
     if scales:
         lines += [f"%clipped{i} = fsdp.scale @{update[3]} {update[6]} by %factor : {update[8]}" for i, update in enumerate(updates)]

@@ -56,7 +56,7 @@ static StringRef getRole(Operation *op) {
     return aten::stringifyPhase(gather.getPhase());
   if (isa<PieceOp>(op))
     return "forward";
-  return isa<UpdateOpInterface, SquaredNormOp, FoundInfOp, ScaleOp>(op)
+  return isa<UpdateOpInterface, MeasureOp, ClipFactorOp, ScaleOp>(op)
              ? "update"
              : "backward";
 }

@@ -120,7 +120,7 @@ public:
   void reduceScatter(const Window &source, const Window &target, uint64_t axes,
                      Values::Divisors divisors, DType via);
   void allReduce(const Window &source, const Window &target, uint64_t axes,
-                 Values::Divisors divisors, DType via);
+                 Values::Divisors divisors, DType via, bool isMax = false);
 
   // Flat parameters. A window is that of a rank's piece.
   Content readFlat(const Unit &unit, const Window &window);
@@ -152,9 +152,15 @@ public:
   void update(const Unit &unit, std::string_view rule, const Window &gradient,
               const std::vector<const Window *> &states, const Scalars &scalars,
               const std::vector<Range> &ranges);
-  /// One number of each rank: of the elements in `ranges` that its piece has.
+  /// One number of each rank: of the elements in `ranges` that its piece of the
+  /// flat parameter has, which is of type `dtype`; and of what is measured so
+  /// far.
+  Content measure(const Unit &unit, std::string_view kind, const Content &flat,
+                  DType dtype, const std::optional<Content> &initial,
+                  const std::vector<Range> &ranges);
   void measure(const Unit &unit, std::string_view kind, const Window &source,
-               const Window &target, const std::vector<Range> &ranges);
+               const Window *initial, const Window &target,
+               const std::vector<Range> &ranges);
   /// Adds "<what> <parameter>" for each parameter, and whether padding is zero.
   void describe(const Unit &unit, std::string_view what, const Content &flat,
                 bool skipsZeros, Meanings &meanings);

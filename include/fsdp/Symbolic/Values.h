@@ -102,9 +102,10 @@ public:
   struct Divisors {
     double pre = 1, post = 1;
   };
-  /// The sum over the ranks along `axes`, divided, of elements of `dtype`.
+  /// The sum over the ranks along `axes`, divided, of elements of `dtype`; or
+  /// the largest of them.
   Content sum(const Content &content, uint64_t axes, Divisors divisors,
-              DType dtype, uint64_t size);
+              DType dtype, uint64_t size, bool isMax = false);
 
   /// A vector that nothing is known of, for want of `reason`, for example:
   static constexpr std::string_view fewPieces =
@@ -136,6 +137,7 @@ private:
     uint64_t axes;
     Divisors divisors;
     DType dtype;
+    bool isMax;
   };
   struct Origin {
     std::string words, maker;

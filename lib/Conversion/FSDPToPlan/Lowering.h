@@ -37,9 +37,8 @@ private:
   mlir::LogicalResult lower(AsyncReduceScatterOp op);
   mlir::LogicalResult lower(AsyncAllReduceOp op);
   mlir::LogicalResult lower(UpdateOpInterface op);
-  template <typename Op> mlir::LogicalResult lowerMeasure(Op op);
-  mlir::LogicalResult lower(SquaredNormOp op) { return lowerMeasure(op); }
-  mlir::LogicalResult lower(FoundInfOp op) { return lowerMeasure(op); }
+  mlir::LogicalResult lower(MeasureOp op);
+  mlir::LogicalResult lower(ClipFactorOp op);
   mlir::LogicalResult lower(ScaleOp op);
   mlir::LogicalResult lower(mlir::func::ReturnOp op);
 

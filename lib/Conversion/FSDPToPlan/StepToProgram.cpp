@@ -6,6 +6,8 @@
 
 #include "Lowering.h"
 
+#include "fsdp/Target/Plan/ClipFactor.h"
+
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -395,8 +397,8 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
     Value sum = getSum(target, op.getVia());
     auto reduction = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
-        source, sum, op.getUnitAttr(), op.getRoleAttr(), op.getBucketAttr(),
-        role, Stream::AllReduce);
+        source, sum, op.getUnitAttr(), op.getRoleAttr(), op.getMax(),
+        op.getBucketAttr(), role, Stream::AllReduce);
     addReduction(op, reduction, sum, target);
   } else {
     copy(loc, source, target, Stream::Compute);
@@ -409,14 +411,48 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
 // Updates
 //===----------------------------------------------------------------------===//
 
-template <typename Op> LogicalResult Lowering::lowerMeasure(Op op) {
+LogicalResult Lowering::lower(MeasureOp op) {
   setPhase(aten::Phase::Update);
   Value target =
       addTransient(op.getLoc(), getMemoryType(op.getMeasure().getType()));
   plan::MeasureOp::create(builder, op.getLoc(), op.getKind(), op.getUnit(),
                           op.getIntervals(), buffers.lookup(op.getShard()),
-                          target, role, Stream::Compute);
+                          buffers.lookup(op.getInitial()), target, role,
+                          Stream::Compute);
   buffers[op.getMeasure()] = target;
+  return success();
+}
+
+/// In few launches, each of one number.
+LogicalResult Lowering::lower(ClipFactorOp op) {
+  setPhase(aten::Phase::Update);
+  MLIRContext *context = op.getContext();
+  auto launch = [&](StringRef name, ArrayRef<Value> inputs,
+                    Attribute constant) -> Value {
+    SmallVector<Attribute> places(inputs.size(),
+                                  aten::OperandAttr::get(context));
+    if (constant)
+      places.push_back(constant);
+    Value result = addTransient(
+        op.getLoc(), RankedTensorType::get({}, builder.getF64Type()));
+    plan::LaunchOp::create(
+        builder, op.getLoc(), aten::OpNameAttr::get(context, name),
+        aten::ArgsAttr::get(context, places, ArrayRef<StringAttr>()), inputs,
+        result, DenseBoolArrayAttr(), StringAttr(), role, Stream::Compute);
+    return result;
+  };
+  auto measures = llvm::map_to_vector(
+      op.getMeasures(), [&](Value value) { return buffers.lookup(value); });
+  std::optional<Value> scale;
+  if (op.getLossScale())
+    scale = buffers.lookup(op.getLossScale());
+  Value factor =
+      makeClipFactor<Value>({op.getMaxNorm().convertToDouble(), op.getKind()},
+                            measures, scale, context, launch);
+  Value target =
+      addTransient(op.getLoc(), getMemoryType(op.getFactor().getType()));
+  copy(op.getLoc(), factor, target, Stream::Compute);
+  buffers[op.getFactor()] = target;
   return success();
 }
 
@@ -479,7 +515,7 @@ LogicalResult Lowering::run() {
         TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, PieceOp, ViewOp,
                   FlattenGradsOp, AccumulateOp, AsyncReduceScatterOp,
-                  AsyncAllReduceOp, SquaredNormOp, FoundInfOp, ScaleOp,
+                  AsyncAllReduceOp, MeasureOp, ClipFactorOp, ScaleOp,
                   UpdateOpInterface, AsyncWaitOp, func::ReturnOp>(
                 [&](auto op) { return lower(op); })
             .Default([](Operation *op) {

@@ -114,7 +114,8 @@ private:
                    std::byte *target, std::size_t count) {
     for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
-    reduce({mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post},
+    reduce({mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post,
+            mine.isMax},
            sources, begin, target, count);
   }
 

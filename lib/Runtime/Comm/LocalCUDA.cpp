@@ -154,15 +154,15 @@ private:
     for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
     if (count != 0)
-      device.cuda().sum(
-          {{mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post},
-           sources,
-           begin,
-           target,
-           count,
-           scratch,
-           chunk},
-          stream);
+      device.cuda().sum({{mine.sourceType, mine.targetType, mine.via, mine.pre,
+                          mine.post, mine.isMax},
+                         sources,
+                         begin,
+                         target,
+                         count,
+                         scratch,
+                         chunk},
+                        stream);
   }
 
   /// Each rank sums one slice, then fetches the others' sums. In place is

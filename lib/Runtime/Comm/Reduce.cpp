@@ -7,6 +7,7 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
+#include <cmath>
 
 using namespace fsdp;
 using planfile::DType;
@@ -31,6 +32,17 @@ void load(const Source *__restrict source, Sum *__restrict sum, std::size_t n,
   else
     for (std::size_t i = 0; i != n; ++i)
       sum[i] += static_cast<Sum>(source[i]) / pre;
+}
+
+/// The larger of both, NaN if one is.
+template <typename Source, typename Sum>
+void takeLarger(const Source *__restrict source, Sum *__restrict sum,
+                std::size_t n, bool first) {
+  for (std::size_t i = 0; i != n; ++i) {
+    Sum value = static_cast<Sum>(source[i]);
+    if (first || value > sum[i] || std::isnan(value))
+      sum[i] = value;
+  }
 }
 
 template <typename Target, typename Sum>
@@ -65,9 +77,14 @@ void reduceChunks(const Reduction &reduction,
   for (std::size_t done = 0; done < count; done += chunkElements) {
     std::size_t n = std::min(chunkElements, count - done);
     withType(reduction.sourceType, [&]<typename Source>(Source *) {
-      for (std::size_t r = 0; r != sources.size(); ++r)
-        load(reinterpret_cast<const Source *>(sources[r]) + begin + done, sum,
-             n, static_cast<Sum>(reduction.pre), r == 0);
+      for (std::size_t r = 0; r != sources.size(); ++r) {
+        const auto *source =
+            reinterpret_cast<const Source *>(sources[r]) + begin + done;
+        if (reduction.isMax)
+          takeLarger(source, sum, n, r == 0);
+        else
+          load(source, sum, n, static_cast<Sum>(reduction.pre), r == 0);
+      }
     });
     if (reduction.post != 1)
       for (std::size_t i = 0; i != n; ++i)

@@ -271,9 +271,12 @@ template <typename Op> uint8_t Exporter::addCollective(Op op, pf::Step kind) {
   uint32_t communicator = communicators.lookup(op.getCommunicator());
   RankedTensorType type = plan::getTensorType(op.getSource());
   pf::DType dtype = toPlanDType(type.getElementType()).value_or(pf::DType::F32);
+  bool isMax = false;
+  if constexpr (std::is_same_v<Op, plan::AllReduceOp>)
+    isMax = op.getMax();
   sequences[communicator].push_back(pf::describeCollective(
       kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype,
-      op.getUnit().value_or("").str()));
+      op.getUnit().value_or("").str(), isMax));
   return uint8_t(communicator);
 }
 
@@ -316,7 +319,7 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
         if (std::optional<ReductionRole> role = reduce.getPurpose())
           purpose = pf::Purpose(1 + unsigned(*role));
         auto create = [&](auto &&...arguments) {
-          return pf::CreateAllReduce(arguments..., purpose);
+          return pf::CreateAllReduce(arguments..., purpose, reduce.getMax());
         };
         return reduction(reduce, create, pf::Step::AllReduce);
       })
@@ -347,7 +350,8 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
                     pf::CreateMeasureDirect(
                         fbb, pf::MeasureKind(measure.getKind()),
                         unit(measure.getUnit()), buffer(measure.getSource()),
-                        buffer(measure.getTarget()), &intervals));
+                        buffer(measure.getTarget()), &intervals,
+                        buffer(measure.getInitial())));
       })
       .Case([&](plan::AccumulateOp add) {
         return step(pf::Step::Accumulate,

@@ -293,11 +293,11 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
   IntegerAttr group = command.group() == pf::none
                           ? IntegerAttr()
                           : builder.getI64IntegerAttr(command.group());
-  auto reduce = [&](auto *op, auto create, auto... purpose) {
+  auto reduce = [&](auto *op, auto create, auto... more) {
     create(builder, loc, communicator(op->communicator()),
            DivideAttr::get(context, op->pre(), op->post()),
            TypeAttr::get(type(op->via())), buffer(op->source()),
-           buffer(op->target()), unit(op->unit()), purpose..., group,
+           buffer(op->target()), unit(op->unit()), more..., group,
            plan::RoleAttr::get(context, role),
            plan::StreamAttr::get(context, stream));
   };
@@ -327,7 +327,7 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
     reduce(
         all,
         [](auto &&...arguments) { plan::AllReduceOp::create(arguments...); },
-        purpose);
+        purpose, all->max() ? builder.getUnitAttr() : UnitAttr());
     return success();
   }
   case pf::Step::Update:
@@ -338,7 +338,8 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
     plan::MeasureOp::create(
         builder, loc, MeasureKind(measure->kind()),
         unit(measure->unit()).getValue(), getFlat(*measure->intervals()),
-        buffer(measure->source()), buffer(measure->target()), role, stream);
+        buffer(measure->source()), buffer(measure->initial()),
+        buffer(measure->target()), role, stream);
     return success();
   }
   case pf::Step::Accumulate: {

@@ -8,6 +8,7 @@
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
+#include "fsdp/Target/Plan/ClipFactor.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -43,19 +44,26 @@ private:
     const sy::Operator *op = nullptr;
     std::vector<MatchedArgument> arguments;
     std::vector<sy::Literal> literals;
+
+    std::vector<sy::Argument>
+    getArguments(ArrayRef<const sy::Window *> operands) const;
   };
 
   LogicalResult readUnits();
   LogicalResult addArgument(BlockArgument argument);
   LogicalResult addCall(aten::CallOp op);
-  FailureOr<const Call *> getCall(aten::CallOp op);
+  FailureOr<const Call *> getCall(Operation *op, aten::OpNameAttr callee,
+                                  aten::ArgsAttr args, size_t numResults);
   LogicalResult addResults();
   void readOptimizer();
   std::map<uint64_t, std::vector<sy::Range>> getGroups(UnitOp unit,
                                                        const sy::Unit &own);
   void readStates();
   std::pair<uint64_t, int64_t> getGroup(UnitOp unit);
-  void addUnit(UnitOp unit, ArrayRef<Value> gradients);
+  std::optional<sy::Content> addGradient(UnitOp unit,
+                                         ArrayRef<Value> gradients);
+  LogicalResult addClipFactor();
+  void addStates(UnitOp unit);
 
   const sy::Layout *getLayout(RankedTensorType type);
   FailureOr<Place> place(Location loc, Type type);
@@ -75,7 +83,7 @@ private:
   int64_t numRanks = 1;
   StringRef rule;               // of the update; empty if there is none
   SmallVector<StringRef> kinds; // of the states that it changes
-  bool isScaled = false;        // by what the source does not have
+  bool isScaled = false;        // by what nothing says
   PartAttr part;                // of a step of several micro-batches
   StringRef accumulated;        // what it sums; empty if nothing
   /// The decay groups of elements of a unit.
@@ -88,6 +96,8 @@ private:
   DenseMap<Attribute, SmallVector<StringRef>> states;
   DenseMap<StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<Operation *, sy::Unit> units;
+  DenseMap<Operation *, sy::Content> reduced; // gradients, of units
+  std::optional<sy::Content> clipFactor;
   sy::Meanings meanings, whole; // of the program, and of the plan
 };
 
@@ -173,6 +183,16 @@ LogicalResult SourceRun::readUnits() {
     own.storage = *storage;
     own.reduce = *reduce;
     own.numel = unit.getLayout().getPadded();
+    own.shards = 1;
+    for (auto [index, axis] :
+         llvm::enumerate(symbols.lookup<MeshOp>(unit.getMesh())
+                             .getAxes()
+                             .getAsRange<AxisAttr>()))
+      if (axis.getSize() != 1 &&
+          llvm::is_contained(unit.getShardAxes(), axis.getName())) {
+        own.axes |= uint64_t(1) << index;
+        own.shards *= uint64_t(axis.getSize());
+      }
     for (ParameterAttr parameter : unit.getLayout().getParameters()) {
       own.parameters.push_back(
           {parameter.getName().getValue(), uint64_t(parameter.getOffset()),
@@ -252,28 +272,46 @@ LogicalResult SourceRun::addArgument(BlockArgument argument) {
 // Calls
 //===----------------------------------------------------------------------===//
 
-/// Operator and constants, found once for all calls that share them.
-FailureOr<const SourceRun::Call *> SourceRun::getCall(aten::CallOp op) {
-  auto [entry, isNew] =
-      calls.try_emplace({op.getCalleeAttr(), op.getArgsAttr()});
+/// Operator and constants, found once for all calls that share them. `op` is
+/// what a diagnostic is about.
+FailureOr<const SourceRun::Call *> SourceRun::getCall(Operation *op,
+                                                      aten::OpNameAttr callee,
+                                                      aten::ArgsAttr args,
+                                                      size_t numResults) {
+  auto [entry, isNew] = calls.try_emplace({callee, args});
   Call &call = entry->second;
   if (!isNew)
     return &call;
-  std::string text =
-      getSchemaText(op.getCalleeAttr(), op.getArgs(), op.getNumResults());
+  std::string text = getSchemaText(callee, args, numResults);
   std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
   if (!schema)
-    return op.emitOpError()
+    return op->emitOpError()
            << "expected an operator with a schema, found '" << text << "'";
-  auto arguments = matchArguments(op, *schema, op.getArgs());
+  auto arguments = matchArguments(op, *schema, args);
   if (failed(arguments))
     return failure();
-  call.op = &machine.getOperator(op.getCalleeAttr().getQualifiedName(), text);
+  call.op = &machine.getOperator(callee.getQualifiedName(), text);
   call.arguments = std::move(*arguments);
   for (const MatchedArgument &argument : call.arguments)
     call.literals.push_back({argument.constant.kind, argument.constant.integers,
                              argument.constant.floats, argument.constant.text});
   return &call;
+}
+
+std::vector<sy::Argument>
+SourceRun::Call::getArguments(ArrayRef<const sy::Window *> operands) const {
+  std::vector<sy::Argument> result;
+  result.reserve(arguments.size());
+  for (auto [match, literal] : llvm::zip_equal(arguments, literals)) {
+    sy::Argument &argument = result.emplace_back();
+    if (match.kind == MatchedArgument::Constant &&
+        match.constant.kind != pf::Value::Refs)
+      argument.literal = &literal;
+    const auto *operand = operands.begin() + match.firstOperand;
+    for (bool isPresent : match.present)
+      argument.tensors.push_back(isPresent ? *operand++ : nullptr);
+  }
+  return result;
 }
 
 LogicalResult SourceRun::addCall(aten::CallOp op) {
@@ -294,22 +332,13 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
     }
     return success();
   }
-  auto call = getCall(op);
+  auto call =
+      getCall(op, op.getCalleeAttr(), op.getArgsAttr(), op.getNumResults());
   if (failed(call))
     return failure();
-  std::vector<sy::Argument> arguments;
-  arguments.reserve((*call)->arguments.size());
-  for (auto [match, literal] :
-       llvm::zip_equal((*call)->arguments, (*call)->literals)) {
-    sy::Argument &argument = arguments.emplace_back();
-    if (match.kind == MatchedArgument::Constant &&
-        match.constant.kind != pf::Value::Refs)
-      argument.literal = &literal;
-    auto operand = op.getInputs().begin() + match.firstOperand;
-    for (bool isPresent : match.present)
-      argument.tensors.push_back(
-          isPresent ? &places.find(*operand++)->second.window : nullptr);
-  }
+  SmallVector<const sy::Window *> operands;
+  for (Value input : op.getInputs())
+    operands.push_back(&places.find(input)->second.window);
   std::vector<sy::Window> windows(op.getNumResults());
   std::vector<const sy::Window *> results;
   for (auto [result, window] : llvm::zip_equal(op.getResults(), windows)) {
@@ -328,7 +357,7 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
     maker = (name.getName().getValue() + " (" + op.getCallee().getName() + ")")
                 .str();
   machine.values.maker = std::move(maker);
-  machine.launch(*(*call)->op, arguments, results);
+  machine.launch(*(*call)->op, (*call)->getArguments(operands), results);
   for (auto [result, window] : llvm::zip_equal(op.getResults(), windows))
     if (auto type = dyn_cast<RankedTensorType>(result.getType()))
       places[result] = {window,
@@ -364,7 +393,8 @@ void SourceRun::readOptimizer() {
       groups[update.getUnitAttr()].push_back(
           {uint64_t(intervals[i]), uint64_t(intervals[i + 1]),
            group ? uint64_t(group.getInt()) : 0});
-    isScaled |= update.scalesGradient() || update.getFoundInf() ||
+    isScaled |= (update.getClipFactor() && !getClipGradNorm(step)) ||
+                update.getLossScale() || update.getFoundInf() ||
                 update.getGradient().getDefiningOp<ScaleOp>();
   }
 }
@@ -432,59 +462,122 @@ std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
   return {group, size};
 }
 
-/// The gradients of a unit, one for each parameter or null, and its update.
-void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
+/// The reduced gradient of a unit, from one for each parameter or null.
+std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
+                                                  ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
-  sy::Content gradient;
   const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
-  bool hasGradient = first != gradients.end();
-  if (hasGradient) {
-    bool isUnsharded =
-        part && accumulated == StateAttr::getUnshardedGradientKind();
-    const sy::Layout &whole =
-        layouts.emplace_back(sy::Layout::vector(own.numel));
-    sy::Window flat = place(whole, own.reduce);
-    machine.zero(flat);
-    for (auto [parameter, value] :
-         llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
-      if (!value)
-        continue;
-      sy::Layout layout(parameter.getSizes().vec(), getStrides(parameter));
-      machine.copy(places[value].window,
-                   flat.at(parameter.getOffset(), layout));
-    }
-    gradient = machine.memory.read(flat);
-    auto accumulate = [&](pf::DType dtype) {
-      if (part.getValue() != Part::First)
-        gradient = machine.accumulate(
-            own, machine.accumulated(own, accumulated), gradient, dtype);
-      if (part.getValue() != Part::Last)
-        machine.describe(own, accumulated, gradient, /*skipsZeros=*/true,
-                         meanings);
-    };
-    if (isUnsharded)
-      accumulate(own.reduce);
-    auto [group, size] = getGroup(unit);
-    DivideFactors divide = getDivideFactors(size);
-    if (group)
-      gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
-                                    own.reduce, own.numel);
-    if (own.reduce != own.storage)
-      gradient = machine.values.cast(gradient, own.storage);
-    if (part && !isUnsharded)
-      accumulate(own.storage);
-    if (!part || part.getValue() == Part::Last)
-      machine.describe(own, "gradient", gradient, /*skipsZeros=*/true,
-                       meanings);
-    // What follows follows from this.
-    machine.values.isRecording = false;
+  if (first == gradients.end())
+    return std::nullopt;
+  const sy::Layout &whole = layouts.emplace_back(sy::Layout::vector(own.numel));
+  sy::Window flat = place(whole, own.reduce);
+  machine.zero(flat);
+  for (auto [parameter, value] :
+       llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
+    if (!value)
+      continue;
+    sy::Layout layout(parameter.getSizes().vec(), getStrides(parameter));
+    machine.copy(places[value].window, flat.at(parameter.getOffset(), layout));
   }
+  sy::Content gradient = machine.memory.read(flat);
+  bool isUnsharded =
+      part && accumulated == StateAttr::getUnshardedGradientKind();
+  auto accumulate = [&](pf::DType dtype) {
+    if (part.getValue() != Part::First)
+      gradient = machine.accumulate(own, machine.accumulated(own, accumulated),
+                                    gradient, dtype);
+    if (part.getValue() != Part::Last)
+      machine.describe(own, accumulated, gradient, /*skipsZeros=*/true,
+                       meanings);
+  };
+  if (isUnsharded)
+    accumulate(own.reduce);
+  auto [group, size] = getGroup(unit);
+  DivideFactors divide = getDivideFactors(size);
+  if (group)
+    gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
+                                  own.reduce, own.numel);
+  if (own.reduce != own.storage)
+    gradient = machine.values.cast(gradient, own.storage);
+  if (part && !isUnsharded)
+    accumulate(own.storage);
+  if (!part || part.getValue() == Part::Last)
+    machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
+  return gradient;
+}
 
+/// What clips the norm of all gradients, if the program says that it is
+/// clipped: measured in the order of units, those together that are sharded
+/// along the same axes.
+LogicalResult SourceRun::addClipFactor() {
+  ClipGradNorm clip = getClipGradNorm(step);
+  if (!clip)
+    return success();
+  llvm::MapVector<uint64_t, std::optional<sy::Content>> sums; // by axes
+  for (auto &[unit, own] : units) {
+    auto gradient = reduced.find(unit);
+    if (gradient == reduced.end())
+      continue;
+    std::vector<sy::Range> ranges;
+    for (const sy::Unit::Parameter &parameter : own.parameters)
+      if (parameter.isTrainable)
+        ranges.emplace_back(parameter.offset,
+                            parameter.offset + parameter.numel);
+    std::optional<sy::Content> &sum = sums[own.axes];
+    sum = machine.measure(own,
+                          pf::EnumNameMeasureKind(pf::MeasureKind(clip.kind)),
+                          gradient->second, own.storage, sum, ranges);
+  }
+  if (sums.empty())
+    return success();
+  MLIRContext *context = step.getContext();
+  auto number = RankedTensorType::get({}, Float64Type::get(context));
+  auto add = [&] { return place(*getLayout(number), pf::DType::F64); };
+  std::vector<sy::Window> measures;
+  for (auto &[group, sum] : sums) {
+    if (group)
+      sum = machine.values.sum(*sum, group, {}, pf::DType::F64, 1,
+                               clip.kind == MeasureKind::AbsMax);
+    measures.push_back(add());
+    machine.memory.write(measures.back(), *sum);
+  }
+  bool isKnown = true;
+  auto call = [&](StringRef name, ArrayRef<sy::Window> operands,
+                  Attribute constant) {
+    SmallVector<Attribute> values(operands.size(),
+                                  aten::OperandAttr::get(context));
+    if (constant)
+      values.push_back(constant);
+    auto known = getCall(
+        step, aten::OpNameAttr::get(context, name),
+        aten::ArgsAttr::get(context, values, ArrayRef<StringAttr>()), 1);
+    sy::Window result = add();
+    if (failed(known)) {
+      isKnown = false;
+      return result;
+    }
+    auto windows = llvm::map_to_vector(
+        operands, [](const sy::Window &window) { return &window; });
+    machine.launch(*(*known)->op, (*known)->getArguments(windows), {&result});
+    return result;
+  };
+  sy::Window factor =
+      makeClipFactor<sy::Window>(clip, measures, std::nullopt, context, call);
+  sy::Window target = place(*getLayout(number), pf::DType::F32);
+  machine.copy(factor, target);
+  clipFactor = machine.memory.read(target);
+  return success(isKnown);
+}
+
+/// What the update makes of a unit's parameters and states.
+void SourceRun::addStates(UnitOp unit) {
+  const sy::Unit &own = units[unit];
+  auto gradient = reduced.find(unit);
   // What other programs sum stays as it is.
   if (!part && !accumulated.empty())
     machine.describe(own, accumulated, machine.accumulated(own, accumulated),
                      /*skipsZeros=*/true, meanings);
-  if (!hasGradient || rule.empty()) {
+  if (gradient == reduced.end() || rule.empty()) {
     // What others train stays as it is.
     for (StringRef kind : states.lookup(FlatSymbolRefAttr::get(unit)))
       machine.describe(own, kind, machine.initial(own, kind),
@@ -496,8 +589,8 @@ void SourceRun::addUnit(UnitOp unit, ArrayRef<Value> gradients) {
     values.push_back(machine.initial(own, kind));
   for (const auto &[group, ranges] : getGroups(unit, own)) {
     std::string_view name = withoutDecay.contains(group) ? pf::noDecay : "";
-    values = machine.update(own, rule, gradient, values,
-                            {machine.hyper(group, name)}, ranges);
+    values = machine.update(own, rule, gradient->second, values,
+                            {machine.hyper(group, name), clipFactor}, ranges);
   }
   for (auto [kind, value] : llvm::zip_equal(kinds, values)) {
     sy::Meanings updated;
@@ -574,9 +667,15 @@ LogicalResult SourceRun::addResults() {
   }
   readOptimizer();
   readStates();
+  for (auto &[unit, own] : units)
+    if (auto gradient = addGradient(cast<UnitOp>(unit), gradients[unit]))
+      reduced[unit] = std::move(*gradient);
+  machine.values.isRecording = false; // what follows follows from these
+  if (failed(addClipFactor()))
+    return failure();
   for (auto &[unit, own] : units) {
-    machine.values.isRecording = true;
-    addUnit(cast<UnitOp>(unit), gradients[unit]);
+    machine.values.isRecording = !reduced.contains(unit);
+    addStates(cast<UnitOp>(unit));
   }
   if (machine.memory.getProblem())
     return source.emitError("expected results that have been computed");

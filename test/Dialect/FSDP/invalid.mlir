@@ -571,14 +571,66 @@ func.func private @group(tensor<6xf64> {fsdp.hyper = 0 : i64})
 
 // -----
 
-// Squared norm C3.
+// Measure C3.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%p: !fsdp.shard<8xf32, 2>) attributes {aten.program} {
   // expected-error@+1 {{expected ascending intervals inside the 8 elements, got 4 to 9}}
-  %0 = fsdp.squared_norm @u [4 to 9] %p : !fsdp.shard<8xf32, 2>
+  %0 = fsdp.measure squared_norm @u [4 to 9] %p : !fsdp.shard<8xf32, 2>
   return
 }
+
+// -----
+
+// Clip factor C1.
+func.func @f(%x: tensor<f64>) {
+  // expected-error@+1 {{expected measures of a norm, got 'found_inf'}}
+  %0 = fsdp.clip_factor found_inf max_norm 1.0 (%x)
+  return
+}
+
+// -----
+
+// Clip factor C2.
+func.func @f(%x: tensor<f64>) {
+  // expected-error@+1 {{expected a largest norm that is finite and above 0, got -1.000000e+00 : f64}}
+  %0 = fsdp.clip_factor abs_max max_norm -1.0 (%x)
+  return
+}
+
+// -----
+
+// Clip factor C3.
+func.func @f() {
+  // expected-error@+1 {{expected at least one measure}}
+  %0 = fsdp.clip_factor abs_max max_norm 1.0 ()
+  return
+}
+
+// -----
+
+// All-reduce C6: only of a norm.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%x: tensor<f64>) attributes {aten.program} {
+  // expected-error@+1 {{expected 'max' of a norm that is not divided}}
+  %0 = fsdp.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 1> via f64 max %x : tensor<f64> -> tensor<f64>
+  return
+}
+
+// -----
+
+// All-reduce C6: not divided.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%x: tensor<f64>) attributes {aten.program} {
+  // expected-error@+1 {{expected 'max' of a norm that is not divided}}
+  %0 = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 2> via f64 max %x : tensor<f64> -> tensor<f64>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected attribute "fsdp.clip_grad_norm" to be a finite norm above 0 and an order of 1, 2 or infinity, got array<f64: 1.000000e+00, 3.000000e+00>}}
+func.func private @order() attributes {fsdp.clip_grad_norm = array<f64: 1.0, 3.0>}
 
 // -----
 

@@ -66,17 +66,28 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   // CHECK: fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %{{.*}} : tensor<f32> -> tensor<f32>
   %mean = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %loss
       : tensor<f32> -> tensor<f32>
+  // CHECK: fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 max %{{.*}} : tensor<f32> -> tensor<f32>
+  %largest = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 max %loss
+      : tensor<f32> -> tensor<f32>
   // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
   %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper
       : !fsdp.shard<28xf32, 4>, tensor<7xf64>
-  // CHECK: fsdp.squared_norm @h.0 [0 to 15] %{{.*}} : !fsdp.shard<28xf32, 4>
-  %norm = fsdp.squared_norm @h.0 [0 to 15] %g1 : !fsdp.shard<28xf32, 4>
-  // CHECK: fsdp.found_inf @h.0 [0 to 15, 24 to 28] %{{.*}} : !fsdp.shard<28xf32, 4>
-  %inf = fsdp.found_inf @h.0 [0 to 15, 24 to 28] %g1 : !fsdp.shard<28xf32, 4>
+  // CHECK: %[[NORM:.*]] = fsdp.measure squared_norm @h.0 [0 to 15] %{{.*}} : !fsdp.shard<28xf32, 4>
+  %norm = fsdp.measure squared_norm @h.0 [0 to 15] %g1 : !fsdp.shard<28xf32, 4>
+  // CHECK: fsdp.measure found_inf @h.0 [0 to 15, 24 to 28] %{{.*}} : !fsdp.shard<28xf32, 4>
+  %inf = fsdp.measure found_inf @h.0 [0 to 15, 24 to 28] %g1 : !fsdp.shard<28xf32, 4>
+  // CHECK: %[[BOTH:.*]] = fsdp.measure squared_norm @whole [0 to 8] %{{.*}} initial %[[NORM]] : !fsdp.shard<8xf32, 1>
+  %both = fsdp.measure squared_norm @whole [0 to 8] %gb initial %norm : !fsdp.shard<8xf32, 1>
+  // CHECK: fsdp.measure abs_sum @whole [] %{{.*}} : !fsdp.shard<8xf32, 1>
+  %sum = fsdp.measure abs_sum @whole [] %gb : !fsdp.shard<8xf32, 1>
+  // CHECK: %[[FACTOR:.*]] = fsdp.clip_factor squared_norm max_norm 5.000000e-01(%[[NORM]], %[[BOTH]]){{ *$}}
+  %factor = fsdp.clip_factor squared_norm max_norm 0.5 (%norm, %both)
+  // CHECK: fsdp.clip_factor abs_max max_norm 1.000000e+00(%[[NORM]]) scale %[[FACTOR]]
+  %other = fsdp.clip_factor abs_max max_norm 1.0 (%norm) scale %factor
   // CHECK: fsdp.scale @h.0 %{{.*}} by %{{.*}} : !fsdp.shard<28xf32, 4>
-  %scaled = fsdp.scale @h.0 %g1 by %norm : !fsdp.shard<28xf32, 4>
+  %scaled = fsdp.scale @h.0 %g1 by %factor : !fsdp.shard<28xf32, 4>
   // CHECK: fsdp.adamw @h.0 [0 to 15] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} clip %{{.*}} scale %{{.*}} found_inf %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
-  %p2, %m2, %v2 = fsdp.adamw @h.0 [0 to 15] %p1, %scaled, %m1, %v1, %hyper clip %norm scale %norm found_inf %inf
+  %p2, %m2, %v2 = fsdp.adamw @h.0 [0 to 15] %p1, %scaled, %m1, %v1, %hyper clip %factor scale %factor found_inf %other
       : !fsdp.shard<28xf32, 4>, tensor<7xf64>
   // CHECK: fsdp.sgd @whole [0 to 8] %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<8xf32, 1>, tensor<7xf64>{{ *$}}
   %b1 = fsdp.sgd @whole [0 to 8] %b, %gb, %hyper : !fsdp.shard<8xf32, 1>, tensor<7xf64>

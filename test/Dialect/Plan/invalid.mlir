@@ -300,6 +300,38 @@ plan.module @m mesh ["shard" = 2] device cpu {
 // -----
 
 plan.module @m mesh ["shard" = 2] device cpu {
+  plan.unit @u shard [0] replicate [] storage f32 reduce f32
+      layout <["w" : 8 at 0], numel = 8, padded = 8>
+  %a = plan.buffer transient : tensor<4xf32>
+  %n = plan.buffer transient : tensor<f32>
+  %wide = plan.buffer transient : tensor<f64>
+  plan.program @p {
+    // expected-error@+1 {{C3: expected a buffer of type 'tensor<f64>', got 'tensor<f32>'}}
+    plan.measure squared_norm @u [0, 8] %a initial %n to %wide <update>
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
+  plan.communicator @c axes [0] on all_reduce
+  %n = plan.buffer transient : tensor<f64>
+  plan.program @p {
+    // expected-error@+1 {{C4: expected a maximum that is not divided}}
+    plan.all_reduce @c divide <pre = 1, post = 2> via f64 max %n to %n for norm <update> on all_reduce
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
+  // expected-error@+1 {{C5: expected no name of a decay group but 'no_decay', got 'decay'}}
+  %h = plan.buffer hyper "decay" number 0 in host : tensor<7xf64>
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
   %a = plan.buffer transient : tensor<4x4xf32, #aten.strided<[8, 1]>>
   plan.program @p {
     // expected-error@+1 {{C1: expected a dense buffer, got 'tensor<4x4xf32, #aten.strided<[8, 1]>>'}}

@@ -26,6 +26,8 @@ plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_sh
   %hyper = plan.buffer hyper number 0 in host : tensor<7xf64>
   // CHECK: %[[N:.*]] = plan.buffer transient : tensor<f32>
   %n = plan.buffer transient : tensor<f32>
+  %wide = plan.buffer transient : tensor<f64>
+  %more = plan.buffer transient : tensor<f64>
   // CHECK: plan.buffer model_buffer "running_mean" : tensor<4xf32>
   %mean = plan.buffer model_buffer "running_mean" : tensor<4xf32>
   // CHECK: plan.buffer constant value dense<1> : tensor<4xi64> : tensor<4xi64>
@@ -89,9 +91,11 @@ plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_sh
     plan.sgd @h.0 [0, 15] %shard, %g momentum %m, %hyper <update>
     // CHECK: plan.sgd @h.0 [0, 15] %{{.*}}, %{{.*}}, %[[HYPER]] found_inf %[[N]] <update>
     plan.sgd @h.0 [0, 15] %shard, %g, %hyper found_inf %n <update>
-    // CHECK: plan.measure squared_norm @h.0 [0, 24] %{{.*}} to %[[N]] <update>
-    plan.measure squared_norm @h.0 [0, 24] %g to %n <update>
-    // CHECK: plan.measure found_inf @h.0 [0, 15] %{{.*}} to %[[N]] <update>
-    plan.measure found_inf @h.0 [0, 15] %g to %n <update>
+    // CHECK: plan.measure squared_norm @h.0 [0, 24] %{{.*}} to %[[WIDE:.*]] <update>
+    plan.measure squared_norm @h.0 [0, 24] %g to %wide <update>
+    // CHECK: plan.measure abs_max @h.0 [0, 15] %{{.*}} initial %[[WIDE]] to %[[MORE:.*]] <update>
+    plan.measure abs_max @h.0 [0, 15] %g initial %wide to %more <update>
+    // CHECK: plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 max %[[MORE]] to %[[MORE]] for norm <update> on all_reduce
+    plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 max %more to %more for norm <update> on all_reduce
   }
 }

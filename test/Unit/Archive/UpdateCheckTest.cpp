@@ -163,27 +163,53 @@ TEST(UpdateCheck, GradientsAreScaledByOneNumber) {
 }
 
 TEST(UpdateCheck, MeasuresArePieces) {
-  auto measure = [](uint32_t source, uint32_t target,
+  auto measure = [](uint32_t source, bool isWide = true,
                     std::vector<Interval> intervals = {{0, 20}},
-                    MeasureKind kind = MeasureKind::SquaredNorm) {
+                    MeasureKind kind = MeasureKind::SquaredNorm,
+                    uint32_t initial = none) {
     return rejectionAfter([&](TestPlan &plan) {
+      uint32_t target = plan.addSum();
       plan.on(Stream::Compute, Role::Update)
-          .measure(kind, 0, source, target, intervals);
+          .measure(kind, 0, source, isWide ? target : loss, intervals, initial);
     });
   };
-  EXPECT_EQ(measure(gradient, loss), "accepted");
-  EXPECT_EQ(measure(8, loss),
+  for (MeasureKind kind : EnumValuesMeasureKind())
+    EXPECT_EQ(measure(gradient, true, {{0, 20}}, kind), "accepted");
+  EXPECT_EQ(measure(8),
             "small.plan: programs[1] (step).commands[15]: expected a dense "
             "piece of unit u, found buffers[8]");
-  EXPECT_EQ(measure(gradient, expAvg),
-            "small.plan: programs[1] (step).commands[15]: expected one f32 as "
-            "target, found buffers[1] (exp_avg)");
-  EXPECT_EQ(measure(gradient, loss, {{0, 99}}),
+  EXPECT_EQ(measure(gradient, false),
+            "small.plan: programs[1] (step).commands[15]: expected one f64 as "
+            "target, found buffers[7]");
+  EXPECT_EQ(measure(gradient, true, {{0, 99}}),
             "small.plan: programs[1] (step).commands[15]: expected ascending "
             "intervals inside [0, 32), found [0, 99)");
-  EXPECT_EQ(measure(gradient, loss, {{0, 20}}, MeasureKind(9)),
+  EXPECT_EQ(measure(gradient, true, {{0, 20}}, MeasureKind(9)),
             "small.plan: programs[1] (step).commands[15]: expected a kind of "
             "measure, found 9");
+  EXPECT_EQ(measure(gradient, true, {{0, 20}}, MeasureKind::AbsMax, loss),
+            "small.plan: programs[1] (step).commands[15]: expected one f64 as "
+            "what is measured so far, found buffers[7]");
+  EXPECT_EQ(measure(gradient, true, {{0, 20}}, MeasureKind::AbsMax, 17),
+            "small.plan: programs[1] (step).commands[15]: expected buffer "
+            "index below 17, found 17");
+  EXPECT_EQ(measure(gradient, true, {{0, 20}}, MeasureKind::AbsMax, 16),
+            "small.plan: programs[1] (step).commands[15]: expected targets "
+            "apart from each other, found buffers[16] across buffers[16]");
+}
+
+// Nothing divides a maximum.
+TEST(UpdateCheck, AMaximumIsNotDivided) {
+  auto reduce = [](double post) {
+    return rejectionAfter([&](TestPlan &plan) {
+      uint32_t sum = plan.addSum();
+      plan.on(Stream::Reduce, Role::Update)
+          .allReduce(sum, sum, none, 1, post, 0, DType::F64, /*isMax=*/true);
+    });
+  };
+  EXPECT_EQ(reduce(2),
+            "small.plan: programs[1] (step).commands[15]: expected a maximum "
+            "that is not divided, found divisors 1 and 2");
 }
 
 } // namespace

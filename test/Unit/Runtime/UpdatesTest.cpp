@@ -188,15 +188,19 @@ TEST(Updates, MeasuresAreOfThePiece) {
   for (unsigned ranks : {1u, 2u, 3u, 4u})
     for (bool isFinite : {true, false}) {
       TestPlan plan = makeSmallPlan(ranks);
-      std::uint32_t all = addScalar(plan, BufferRole::Output, 0),
-                    ofB = addScalar(plan, BufferRole::Output, 1),
-                    found = addScalar(plan, BufferRole::Output, 2),
-                    foundInB = addScalar(plan, BufferRole::Output, 3);
+      constexpr unsigned count = 7;
+      std::uint32_t out[count];
+      for (unsigned i = 0; i != count; ++i)
+        out[i] = plan.addSum(BufferRole::Output, i);
+      using enum MeasureKind;
       plan.on(Stream::Compute, Role::Update);
-      plan.measure(MeasureKind::SquaredNorm, 0, gradient, all, {{0, 20}});
-      plan.measure(MeasureKind::SquaredNorm, 0, gradient, ofB, {{16, 20}});
-      plan.measure(MeasureKind::FoundInf, 0, gradient, found, {{0, 20}});
-      plan.measure(MeasureKind::FoundInf, 0, gradient, foundInB, {{16, 20}});
+      plan.measure(SquaredNorm, 0, gradient, out[0], {{0, 20}});
+      plan.measure(SquaredNorm, 0, gradient, out[1], {{16, 20}});
+      plan.measure(FoundInf, 0, gradient, out[2], {{0, 20}});
+      plan.measure(FoundInf, 0, gradient, out[3], {{16, 20}});
+      plan.measure(AbsSum, 0, gradient, out[4], {{0, 16}});
+      plan.measure(AbsSum, 0, gradient, out[5], {{16, 20}}, out[4]);
+      plan.measure(AbsMax, 0, gradient, out[6], {{0, 20}});
       Loaded loaded(std::move(plan), ranks);
       Session &session = loaded.session;
       load(session);
@@ -207,10 +211,13 @@ TEST(Updates, MeasuresAreOfThePiece) {
         session.setInput(0, 0, toHost(x));
       }
       session.run();
-      double sums[4] = {};
-      for (unsigned rank = 0; rank != ranks; ++rank)
-        for (unsigned i = 0; i != 4; ++i)
-          sums[i] += toTorch(session.output(rank, i)).item<float>();
+      double sums[count] = {}, largest = 0;
+      for (unsigned rank = 0; rank != ranks; ++rank) {
+        for (unsigned i = 0; i != count; ++i)
+          sums[i] += toTorch(session.output(rank, i)).item<double>();
+        double own = toTorch(session.output(rank, 6)).item<double>();
+        largest = own > largest || std::isnan(own) ? own : largest;
+      }
       auto [gw, gb] = getGradients(0, ranks);
       double b = gb.square().sum().item<double>();
       EXPECT_NEAR(sums[1], b, 1e-4 * b);
@@ -219,6 +226,12 @@ TEST(Updates, MeasuresAreOfThePiece) {
       if (isFinite) {
         double whole = gw.square().sum().item<double>() + b;
         EXPECT_NEAR(sums[0], whole, 1e-4 * whole);
+        at::Tensor all = at::cat({gw.flatten(), gb.flatten()}).abs();
+        double sum = all.sum().item<double>();
+        EXPECT_NEAR(sums[5], sum, 1e-4 * sum);
+        EXPECT_NEAR(largest, all.max().item<double>(), 1e-4 * largest);
+      } else {
+        EXPECT_FALSE(std::isfinite(largest));
       }
     }
 }

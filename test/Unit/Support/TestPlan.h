@@ -198,11 +198,13 @@ public:
   }
   void allReduce(uint32_t source, uint32_t target, uint32_t unit, double pre,
                  double post, uint8_t group = 0,
-                 planfile::DType via = planfile::DType::F32) {
+                 planfile::DType via = planfile::DType::F32,
+                 bool isMax = false) {
     collective(planfile::Step::AllReduce, source, unit, group,
                [=](FBB &fbb, uint8_t communicator) {
-                 return planfile::CreateAllReduce(fbb, communicator, source,
-                                                  target, unit, pre, post, via);
+                 return planfile::CreateAllReduce(
+                     fbb, communicator, source, target, unit, pre, post, via,
+                     planfile::Purpose::Gradient, isMax);
                });
   }
   /// What an update takes beside states.
@@ -222,11 +224,24 @@ public:
     });
   }
   void measure(planfile::MeasureKind kind, uint32_t unit, uint32_t source,
-               uint32_t target, std::vector<planfile::Interval> intervals) {
+               uint32_t target, std::vector<planfile::Interval> intervals,
+               uint32_t initial = planfile::none) {
     command(planfile::Step::Measure, [=](FBB &fbb) {
       return planfile::CreateMeasure(fbb, kind, unit, source, target,
-                                     fbb.CreateVectorOfStructs(intervals));
+                                     fbb.CreateVectorOfStructs(intervals),
+                                     initial);
     });
+  }
+  /// One f64 of the device.
+  uint32_t
+  addSum(planfile::BufferRole bufferRole = planfile::BufferRole::Output,
+         uint32_t index = 0) {
+    Buffer buffer{bufferRole, {}};
+    buffer.offset = deviceBytes;
+    buffer.dtype = planfile::DType::F64;
+    buffer.index = index;
+    deviceBytes += 64;
+    return add(std::move(buffer));
   }
   /// The hyper-parameters of a decay group that is new.
   uint32_t addHyper(uint32_t group) {

@@ -198,7 +198,8 @@ TEST_F(MachineTest, AScaledGradientIsAnotherValue) {
 // Padding adds nothing; other elements, another unit or kind is another number.
 TEST_F(MachineTest, MeasuresAreOfTheirElements) {
   auto measure = [&](const char *kind, std::vector<Range> ranges,
-                     uint64_t shards, bool isPadded = false) {
+                     uint64_t shards, bool isPadded = false,
+                     bool hasInitial = false) {
     Unit unit;
     unit.storage = unit.reduce = DType::F32;
     unit.numel = 8 * shards;
@@ -210,7 +211,10 @@ TEST_F(MachineTest, MeasuresAreOfTheirElements) {
     if (isPadded)
       Values::place(flat, Values::zero(DType::F32, 2), 4);
     machine.writeFlat(unit, piece, flat);
-    machine.measure(unit, kind, piece, target, ranges);
+    const Window &before = vector(1);
+    write(before, 9);
+    machine.measure(unit, kind, piece, hasInitial ? &before : nullptr, target,
+                    ranges);
     EXPECT_FALSE(problem());
     return numberOf(machine.memory.read(target));
   };
@@ -220,6 +224,30 @@ TEST_F(MachineTest, MeasuresAreOfTheirElements) {
   EXPECT_NE(measure("norm", {{0, 7}}, 1), all);
   EXPECT_NE(measure("inf", {{0, 8}}, 1), all);
   EXPECT_NE(measure("norm", {{0, 8}}, 2), all);
+  EXPECT_NE(measure("norm", {{0, 8}}, 1, false, true), all);
+}
+
+// What is scaled is so where the update is: another one may follow beside it.
+TEST_F(MachineTest, TwoUpdatesOfAScaledGradient) {
+  Unit unit;
+  unit.storage = unit.reduce = DType::F32;
+  unit.numel = 8;
+  unit.parameters = {{"a", 0, 4, true}, {"b", 4, 4, true}};
+  const Window &gradient = vector(8), &parameter = vector(8);
+  const Window &scalar = vector(1), &hyper = vector(7);
+  auto update = [&](std::vector<std::vector<Range>> steps) {
+    write(gradient, 7);
+    write(parameter, 8);
+    write(scalar, 9);
+    machine.memory.write(hyper, machine.hyper(0));
+    for (const std::vector<Range> &ranges : steps)
+      machine.update(unit, "sgd", gradient, {&parameter}, {&hyper, &scalar},
+                     ranges);
+    EXPECT_FALSE(problem());
+    return numberOf(machine.memory.read(parameter));
+  };
+  EXPECT_EQ(update({{{0, 4}}, {{4, 8}}}), update({{{0, 8}}}));
+  EXPECT_NE(update({{{0, 8}}, {{4, 8}}}), update({{{0, 8}}}));
 }
 
 // Only what goes element by element may write over what it reads.

@@ -8,6 +8,8 @@
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
+#include <cmath>
+
 using namespace mlir;
 
 #include "fsdp/Dialect/FSDP/IR/FSDPDialect.cpp.inc"
@@ -23,6 +25,30 @@ void FSDPDialect::initialize() {
 #define GET_OP_LIST
 #include "fsdp/Dialect/FSDP/IR/FSDPOps.cpp.inc"
       >();
+}
+
+static constexpr std::pair<MeasureKind, double> normOrders[] = {
+    {MeasureKind::SquaredNorm, 2},
+    {MeasureKind::AbsSum, 1},
+    {MeasureKind::AbsMax, std::numeric_limits<double>::infinity()}};
+
+ClipGradNorm getClipGradNorm(Operation *program) {
+  auto numbers = program->getAttrOfType<DenseF64ArrayAttr>(
+      FSDPDialect::getClipGradNormAttrName());
+  if (!numbers || numbers.size() != 2 || !std::isfinite(numbers[0]) ||
+      numbers[0] <= 0)
+    return {};
+  for (auto [kind, order] : normOrders)
+    if (numbers[1] == order)
+      return {numbers[0], kind};
+  return {};
+}
+
+Attribute getAttribute(const ClipGradNorm &clip, MLIRContext *context) {
+  for (auto [kind, order] : normOrders)
+    if (clip.kind == kind)
+      return DenseF64ArrayAttr::get(context, {clip.maxNorm, order});
+  llvm_unreachable("not a norm");
 }
 
 static LogicalResult misplaced(Operation *op, NamedAttribute attr,
@@ -95,10 +121,17 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                : wrongKind(op, attr, "a part of a step");
   bool isMark = attr.getName() == getInitAttrName() ||
                 attr.getName() == getSharedCoreAttrName();
-  if (!isMark && attr.getName() != getSourceAttrName())
+  bool isClip = attr.getName() == getClipGradNormAttrName();
+  if (!isMark && !isClip && attr.getName() != getSourceAttrName())
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
+  if (isClip)
+    return getClipGradNorm(op)
+               ? success()
+               : wrongKind(op, attr,
+                           "a finite norm above 0 and an order of 1, 2 or "
+                           "infinity");
   if (isMark && !isa<UnitAttr>(attr.getValue()))
     return wrongKind(op, attr, "without a value");
   if (!isMark && !isa<FlatSymbolRefAttr>(attr.getValue()))

@@ -446,12 +446,18 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
     auto mesh = symbols.lookupNearestSymbolFrom<MeshOp>(op, op.getMeshAttr());
     if (!mesh)
       return op.emitOpError("no mesh is called '") << *op.getMesh() << "'";
+    bool isDivided =
+        op.getDivide().getPre() != 1 || op.getDivide().getPost() != 1;
+    if (op.getMax() && (*op.getRole() != ReductionRole::Norm || isDivided))
+      return op.emitOpError("expected 'max' of a norm that is not divided");
     if (!isa<RankedTensorType>(input) || input != output)
       return op.emitOpError("expected operand and result to be tensors of the "
                             "same type, got ")
              << input << " and " << output;
     return verifyGroup(op, op.getAxes(), mesh);
   }
+  if (op.getMax())
+    return op.emitOpError("expected 'max' of a norm that is not divided");
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid || failed(verifyGroup(op, op.getAxes(), check.mesh)) ||
       failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
@@ -509,15 +515,6 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
     return op->emitOpError("expected hyper-parameters of type ")
            << hyper << ", got " << op.getHyper().getType();
   return success();
-}
-
-template <typename Op>
-static LogicalResult verifyMeasure(Op op, SymbolTableCollection &symbols) {
-  UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid ||
-      failed(verifyReduced(check, "an operand", op.getShard().getType())))
-    return failure();
-  return verifyIntervals(op, check.unit.getLayout(), op.getIntervals());
 }
 
 //===----------------------------------------------------------------------===//
@@ -614,12 +611,25 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyAllReduce(*this, symbols);
 }
 
-LogicalResult SquaredNormOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyMeasure(*this, symbols);
+LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  UnitCheck check(*this, getUnitAttr(), symbols);
+  if (!check.valid ||
+      failed(verifyReduced(check, "an operand", getShard().getType())))
+    return failure();
+  return verifyIntervals(*this, check.unit.getLayout(), getIntervals());
 }
 
-LogicalResult FoundInfOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyMeasure(*this, symbols);
+LogicalResult ClipFactorOp::verify() {
+  if (getKind() == MeasureKind::FoundInf)
+    return emitOpError("expected measures of a norm, got '")
+           << stringifyMeasureKind(getKind()) << "'";
+  if (!getMaxNorm().isFinite() || !(getMaxNorm().convertToDouble() > 0))
+    return emitOpError("expected a largest norm that is finite and above 0, "
+                       "got ")
+           << getMaxNormAttr();
+  if (getMeasures().empty())
+    return emitOpError("expected at least one measure");
+  return success();
 }
 
 LogicalResult ScaleOp::verifySymbolUses(SymbolTableCollection &symbols) {

@@ -39,7 +39,8 @@ static Value launch(OpBuilder &builder, Operation &op) {
             return AsyncAllReduceOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
                 op.getRoleAttr(), op.getAxesAttr(), op.getDivideAttr(),
-                op.getViaAttr(), op.getInput(), /*bucket=*/IntegerAttr(),
+                op.getViaAttr(), op.getInput(), op.getMaxAttr(),
+                /*bucket=*/IntegerAttr(),
                 /*copy=*/UnitAttr());
           });
   return launch->getResult(0);

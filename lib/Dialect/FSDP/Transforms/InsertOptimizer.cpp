@@ -15,24 +15,6 @@ namespace fsdp {
 #define GEN_PASS_DEF_INSERTOPTIMIZERPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
-/// The elements of the parameters that `isIn`: from the first one of each run
-/// of them to where the next other one begins, or the layout ends. What lies
-/// between is padding, which is 0 and has no gradient, so it stays 0.
-static SmallVector<int64_t>
-getIntervals(LayoutAttr layout, function_ref<bool(ParameterAttr)> isIn) {
-  SmallVector<int64_t> intervals;
-  bool inside = false;
-  for (ParameterAttr parameter : layout.getParameters()) {
-    if (parameter.getNumel() != 0 && inside != isIn(parameter)) {
-      intervals.push_back(parameter.getOffset());
-      inside = !inside;
-    }
-  }
-  if (inside)
-    intervals.push_back(layout.getPadded());
-  return intervals;
-}
-
 namespace {
 /// One update of a unit.
 struct Group {

@@ -10,6 +10,10 @@
 
 #include "llvm/ADT/StringExtras.h"
 
+#include "llvm/Support/Format.h"
+
+#include <cmath>
+
 #include "fsdp/Dialect/FSDP/Transforms/OptionEnums.cpp.inc"
 
 using llvm::StringRef;
@@ -179,6 +183,29 @@ std::string readOption(StringRef text, NoDecay &value) {
                             "dims<N|REGEX";
 }
 
+/// The orders of norms that are measured, as they are written.
+static constexpr std::pair<const char *, MeasureKind> normOrders[] = {
+    {"2", MeasureKind::SquaredNorm},
+    {"1", MeasureKind::AbsSum},
+    {"inf", MeasureKind::AbsMax}};
+
+std::string readOption(StringRef text, ClipGradNorm &value) {
+  value = {};
+  auto [norm, order] = text.split(':');
+  if (norm.getAsDouble(value.maxNorm) || !std::isfinite(value.maxNorm) ||
+      value.maxNorm <= 0)
+    return "a largest norm that is finite and above 0, and after a colon its "
+           "order";
+  if (norm.size() == text.size())
+    return "";
+  for (auto [name, kind] : normOrders)
+    if (order == name) {
+      value.kind = kind;
+      return "";
+    }
+  return "1, 2 or inf as the order of the norm";
+}
+
 std::string readOption(StringRef text, Bucket &value) {
   value = {};
   if (text == "none")
@@ -246,6 +273,16 @@ std::string spellOption(const Remat &value) {
 std::string spellOption(const NoDecay &value) {
   std::string dims = value.dims ? "dims<" + std::to_string(value.dims) : "";
   return dims + (value.dims && !value.regex.empty() ? "|" : "") + value.regex;
+}
+std::string spellOption(const ClipGradNorm &value) {
+  if (!value)
+    return "";
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.17g", value.maxNorm);
+  for (auto [name, kind] : normOrders)
+    if (value.kind == kind)
+      text.append(":").append(name);
+  return text;
 }
 std::string spellOption(const Bucket &value) {
   std::string mode = value.mode == BucketMode::Group

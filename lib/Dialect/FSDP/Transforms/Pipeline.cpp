@@ -38,6 +38,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     pm.addPass(createAccumulatePass({options.accumulate, options.noSync}));
   pm.addPass(createInsertOptimizerPass(
       {options.optimizer, options.momentum, options.noDecay}));
+  if (options.clipGradNorm)
+    pm.addPass(createClipGradientsPass({options.clipGradNorm}));
   pm.addPass(createHoistConstantsPass());
   pm.addPass(createRematPass({options.remat}));
   pm.addPass(createVerifyLogicalPass());

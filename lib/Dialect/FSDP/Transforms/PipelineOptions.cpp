@@ -120,6 +120,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--momentum: expected --optimizer sgd, which has a momentum; found "
            "'" +
            spellOption(options.optimizer) + "'";
+  if (options.clipGradNorm && options.optimizer == Optimizer::None)
+    return "--clip-grad-norm: expected --optimizer adamw or sgd, whose updates "
+           "take gradients that are clipped; found 'none'";
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";

@@ -145,6 +145,21 @@ getParameterTypes(ArrayRef<func::FuncOp> programs) {
   return result;
 }
 
+SmallVector<int64_t>
+getIntervals(LayoutAttr layout, llvm::function_ref<bool(ParameterAttr)> isIn) {
+  SmallVector<int64_t> intervals;
+  bool inside = false;
+  for (ParameterAttr parameter : layout.getParameters()) {
+    if (parameter.getNumel() != 0 && inside != isIn(parameter)) {
+      intervals.push_back(parameter.getOffset());
+      inside = !inside;
+    }
+  }
+  if (inside)
+    intervals.push_back(layout.getPadded());
+  return intervals;
+}
+
 DictionaryAttr getStateDict(UnitOp unit, StringRef kind) {
   Builder builder(unit.getContext());
   auto state = StateAttr::get(unit.getContext(), FlatSymbolRefAttr::get(unit),

@@ -347,7 +347,8 @@ void Sharder::reduceGradient(unsigned unit) {
     value = AllReduceOp::create(
         builder, loc, type, name, /*mesh=*/nullptr, /*role=*/nullptr,
         op.getReplicateAxes(),
-        divide(shards > 1 ? 1 : factors.pre, factors.post), via, value);
+        divide(shards > 1 ? 1 : factors.pre, factors.post), via, value,
+        /*max=*/UnitAttr());
   units[unit].reduced = value;
 }
 
@@ -366,7 +367,7 @@ Value Sharder::reduceLoss(Value value) {
       builder.getArrayAttr(axes),
       DivideAttr::get(step.getContext(), 1.0,
                       static_cast<double>(mesh.getNumRanks())),
-      TypeAttr::get(via), value);
+      TypeAttr::get(via), value, /*max=*/UnitAttr());
 }
 
 void Sharder::addGradient(unsigned parameter, Value value) {

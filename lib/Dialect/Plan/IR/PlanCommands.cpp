@@ -209,6 +209,8 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
           verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())) ||
       failed(verifyCounts(*this, getSource(), getTarget(), 1)))
     return failure();
+  if (getMax() && (getDivide().getPre() != 1 || getDivide().getPost() != 1))
+    return emitOpError("C4: expected a maximum that is not divided");
   return verifyTypes(*this);
 }
 
@@ -235,8 +237,8 @@ static FailureOr<UnitOp> verifyIntervals(Operation *op,
   return unit;
 }
 
-static LogicalResult verifyScalar(Operation *op, Value value) {
-  auto scalar = RankedTensorType::get({}, Float32Type::get(op->getContext()));
+static LogicalResult verifyScalar(Operation *op, Value value, Type element) {
+  auto scalar = RankedTensorType::get({}, element);
   if (getTensorType(value) == scalar)
     return success();
   return op->emitOpError("C3: expected a buffer of type ")
@@ -252,7 +254,8 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
     return op->emitOpError(
         "C2: expected the hyper-parameters in a buffer of the role 'hyper'");
   for (Value value : {op.getClipFactor(), op.getLossScale(), op.getFoundInf()})
-    if (value && failed(verifyScalar(op, value)))
+    if (value &&
+        failed(verifyScalar(op, value, Float32Type::get(op->getContext()))))
       return failure();
   return success();
 }
@@ -267,7 +270,10 @@ LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (found != expected)
     return emitOpError("C2: expected a source of ")
            << expected << " elements, got " << found;
-  return verifyScalar(*this, getTarget());
+  Type element = Float64Type::get(getContext());
+  if (getInitial() && failed(verifyScalar(*this, getInitial(), element)))
+    return failure();
+  return verifyScalar(*this, getTarget(), element);
 }
 
 LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/maximum.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -55,6 +56,8 @@ void fsdp::addInOrder(const Sum &sum, c10::Device device) {
         total.copy_(source);
         if (how.pre != 1)
           total.div_(how.pre);
+      } else if (how.isMax) {
+        at::maximum_out(total, total, source);
       } else {
         // Exact: FSDP's divisors before the sum are powers of two.
         total.add_(source, 1 / how.pre);

@@ -96,6 +96,20 @@ struct UpdatedState {
 /// weight decay, momentum, number of the update from 1.
 mlir::RankedTensorType getHyperType(mlir::MLIRContext *context);
 
+/// To what the norm of all gradients is clipped, and how it is measured; 0: it
+/// is not.
+struct ClipGradNorm {
+  double maxNorm = 0;
+  MeasureKind kind = MeasureKind::SquaredNorm;
+  explicit operator bool() const { return maxNorm != 0; }
+};
+
+/// What `fsdp.clip_grad_norm` says; 0 if it is not there, or malformed.
+ClipGradNorm getClipGradNorm(mlir::Operation *program);
+/// The attribute that says it.
+mlir::Attribute getAttribute(const ClipGradNorm &clip,
+                             mlir::MLIRContext *context);
+
 } // namespace fsdp
 
 #include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.h.inc"

@@ -40,6 +40,7 @@ def FSDP_Dialect : Dialect {
     | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
     | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
+    | function | `fsdp.clip_grad_norm = array<f64: 1.0, 2.0>` | the norm of all gradients is clipped: the largest one, and its order |
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
@@ -76,6 +77,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getAfterAttrName() { return "fsdp.after"; }
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
+    static llvm::StringRef getClipGradNormAttrName() { return "fsdp.clip_grad_norm"; }
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
     static llvm::StringRef getPartAttrName() { return "fsdp.part"; }

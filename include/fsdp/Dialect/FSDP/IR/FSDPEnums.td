@@ -46,7 +46,8 @@ def FSDP_Part : I32Enum<"Part", "which micro-batch of a step a program is for", 
 // The values are those of the plan file.
 def FSDP_MeasureKind : I32Enum<"MeasureKind", "what the elements of a shard add up to", [
     I32EnumCase<"SquaredNorm", 0, "squared_norm">,
-    I32EnumCase<"FoundInf", 1, "found_inf">]> {
+    I32EnumCase<"FoundInf", 1, "found_inf">,
+    I32EnumCase<"AbsSum", 2, "abs_sum">, I32EnumCase<"AbsMax", 3, "abs_max">]> {
   let cppNamespace = "::fsdp";
 }
 

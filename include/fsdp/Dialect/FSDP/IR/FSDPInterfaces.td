@@ -94,6 +94,10 @@ def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
       "::mlir::Value", "getHyper">,
     InterfaceMethod<"What the gradient is multiplied by, or null.",
       "::mlir::Value", "getClipFactor">,
+    InterfaceMethod<"Has it multiply the gradient by this.",
+      "void", "setClipFactor", (ins "::mlir::Value":$factor), [{}], [{
+        $_op.getClipFactorMutable().assign(factor);
+      }]>,
     InterfaceMethod<"What the gradient is divided by, or null.",
       "::mlir::Value", "getLossScale">,
     InterfaceMethod<"Where this is not 0, nothing is updated; or null.",

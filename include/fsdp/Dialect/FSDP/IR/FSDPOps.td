@@ -330,7 +330,8 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
   let summary = "all-reduce a value";
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by
-    the second divisor and casts to the result's type. Of a unit, it reduces a
+    the second divisor and casts to the result's type; with `max`, the largest value
+    takes the place of the sum, or no number if one is none. Of a unit, it reduces a
     flat gradient that is not sharded, or a shard over the axes over which it is
     replicated; on a mesh, a value whose role it says: the loss, a norm, a buffer.
 
@@ -341,6 +342,8 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
         : tensor<24xbf16> -> !fsdp.shard<24xf32, 1>
     %mean = fsdp.all_reduce on @mesh for loss over ["replicate", "shard"] divide <pre = 1, post = 4> via f32 %loss
         : tensor<f32> -> tensor<f32>
+    %all = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f64 max %local
+        : tensor<f64> -> tensor<f64>
     ```
 
     **Constraints**:
@@ -353,12 +356,14 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
       mesh has one shard; the result is a shard of it.
     * C5: on a mesh, there is a role, and operand and result are tensors of the
       same type.
+    * C6: `max` stands on a norm, which is not divided.
   }];
   let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh, OptionalAttr<FSDP_ReductionRoleAttr>:$role,
-                       StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input);
+                       StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input,
+                       UnitAttr:$max);
   let results = (outs AnyType:$output);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via $input attr-dict `:`
+    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? $input attr-dict `:`
     type($input) `->` type($output)
   }];
 }
@@ -367,36 +372,38 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
 // Shards
 //===----------------------------------------------------------------------===//
 
-// What shards add up to, what scales them, or says whether they may be used.
+// What scales shards, or says whether they may be used.
 def FSDP_Scalar : 0DTensorOf<[F32]>, BuildableType<
   "::mlir::RankedTensorType::get({}, $_builder.getF32Type())">;
 
-// A number of the elements of the intervals that a rank has.
-class FSDP_MeasureOp<string mnemonic, string kind> : FSDP_UserOp<mnemonic, [Pure]> {
-  let arguments = (ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
-                       FSDP_ShardType:$shard);
-  let results = (outs FSDP_Scalar:$measure);
-  let assemblyFormat = [{
-    $unit custom<Intervals>($intervals) $shard attr-dict `:` qualified(type($shard))
-  }];
-  let extraClassDeclaration = [{
-    static ::fsdp::MeasureKind getKind() { return ::fsdp::MeasureKind::}] # kind # [{; }
-  }];
-}
+// What shards add up to.
+def FSDP_Sum : 0DTensorOf<[F64]>, BuildableType<
+  "::mlir::RankedTensorType::get({}, $_builder.getF64Type())">;
 
-def FSDP_SquaredNormOp : FSDP_MeasureOp<"squared_norm", "SquaredNorm"> {
-  let summary = "the sum of the squares of a shard";
+def FSDP_MeasureOp : FSDP_UserOp<"measure", [Pure]> {
+  let summary = "what the elements of a shard add up to";
   let description = [{
-    In f32, of the elements of the intervals that this rank has: padding that is
-    in none does not count. Summed over the ranks among which the unit is sharded,
-    it is the square of the norm of the whole.
+    One number of the elements of the intervals that this rank has: padding that is
+    in none does not count. With `initial`, they join what is measured so far, of
+    other units.
+
+    | kind | |
+    |---|---|
+    | `squared_norm` | the sum of the squares |
+    | `abs_sum` | the sum of the absolute values |
+    | `abs_max` | the largest absolute value; no number if one is none |
+    | `found_inf` | 1 if an element is infinite or no number, else 0; of several units, their number |
+
+    Sums are computed in f64, in the order of elements and operations. Reduced over
+    the ranks among which the unit is sharded, it is that of the whole.
 
     Example:
 
     ```mlir
-    %local = fsdp.squared_norm @h.0 [0 to 24] %g : !fsdp.shard<24xf32, 4>
-    %sum = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 %local
-        : tensor<f32> -> tensor<f32>
+    %a = fsdp.measure squared_norm @h.0 [0 to 24] %g : !fsdp.shard<24xf32, 4>
+    %b = fsdp.measure squared_norm @h.1 [0 to 24] %h initial %a : !fsdp.shard<24xf32, 4>
+    %sum = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f64 %b
+        : tensor<f64> -> tensor<f64>
     ```
 
     **Constraints**:
@@ -405,23 +412,45 @@ def FSDP_SquaredNormOp : FSDP_MeasureOp<"squared_norm", "SquaredNorm"> {
     * C2: the operand is a shard of the unit, in its storage or its reduce type.
     * C3: intervals are not empty, ascending, disjoint and inside the layout.
   }];
+  let arguments = (ins FSDP_MeasureKindAttr:$kind, FlatSymbolRefAttr:$unit,
+                       DenseI64ArrayAttr:$intervals, FSDP_ShardType:$shard,
+                       Optional<FSDP_Sum>:$initial);
+  let results = (outs FSDP_Sum:$measure);
+  let assemblyFormat = [{
+    `` $kind $unit custom<Intervals>($intervals) $shard (`initial` $initial^)? attr-dict
+    `:` qualified(type($shard))
+  }];
 }
 
-def FSDP_FoundInfOp : FSDP_MeasureOp<"found_inf", "FoundInf"> {
-  let summary = "whether a shard has an element that is not finite";
+def FSDP_ClipFactorOp : FSDP_Op<"clip_factor", [Pure, AttrSizedOperandSegments]> {
+  let summary = "by what gradients are multiplied so that their norm is bounded";
   let description = [{
-    1 if an element of the intervals that this rank has is infinite or no number,
-    else 0. Summed over ranks and units, it is what an update takes as
-    `found_inf`.
+    As `torch.nn.utils.clip_grad_norm_`: with the norm n of all gradients, the
+    smaller of 1 and max_norm / (n + 1e-6). The operands are measures of all
+    gradients, reduced over ranks: the squared norm is the sum of `squared_norm`,
+    the norm of order 1 that of `abs_sum`, and that of infinite order the largest
+    `abs_max`. If gradients are multiples of what they stand for, by a loss scale,
+    n is divided by it. Computed in f64.
 
     Example:
 
     ```mlir
-    %inf = fsdp.found_inf @h.0 [0 to 24] %g : !fsdp.shard<24xf32, 4>
+    %factor = fsdp.clip_factor squared_norm max_norm 1.0 (%sharded, %replicated) scale %scale
     ```
 
-    **Constraints**: those of `fsdp.squared_norm`.
+    **Constraints**:
+
+    * C1: the kind is that of a norm, not `found_inf`.
+    * C2: the largest norm is finite and above 0.
+    * C3: there is at least one measure.
   }];
+  let arguments = (ins FSDP_MeasureKindAttr:$kind, F64Attr:$max_norm,
+                       Variadic<FSDP_Sum>:$measures, Optional<FSDP_Scalar>:$loss_scale);
+  let results = (outs FSDP_Scalar:$factor);
+  let assemblyFormat = [{
+    `` $kind `max_norm` $max_norm `(` $measures `)` (`scale` $loss_scale^)? attr-dict
+  }];
+  let hasVerifier = 1;
 }
 
 def FSDP_ScaleOp : FSDP_UserOp<"scale", [Pure, AllTypesMatch<["shard", "scaled"]>]> {

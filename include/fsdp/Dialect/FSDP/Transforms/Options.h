@@ -107,6 +107,7 @@ std::string readOption(llvm::StringRef text, UnitRules &value);
 std::string readOption(llvm::StringRef text, Accumulation &value);
 std::string readOption(llvm::StringRef text, Remat &value);
 std::string readOption(llvm::StringRef text, NoDecay &value);
+std::string readOption(llvm::StringRef text, ClipGradNorm &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
 std::string readOption(llvm::StringRef text, GatherLimit &value);
 /// A number of at least `least`.
@@ -137,6 +138,7 @@ std::string spellOption(const UnitRules &value);
 std::string spellOption(const Accumulation &value);
 std::string spellOption(const Remat &value);
 std::string spellOption(const NoDecay &value);
+std::string spellOption(const ClipGradNorm &value);
 std::string spellOption(const Bucket &value);
 std::string spellOption(const GatherLimit &value);
 template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
@@ -180,6 +182,7 @@ FSDP_OPTION_TYPE(fsdp::UnitRules);
 FSDP_OPTION_TYPE(fsdp::Accumulation);
 FSDP_OPTION_TYPE(fsdp::Remat);
 FSDP_OPTION_TYPE(fsdp::NoDecay);
+FSDP_OPTION_TYPE(fsdp::ClipGradNorm);
 FSDP_OPTION_TYPE(fsdp::Bucket);
 FSDP_OPTION_TYPE(fsdp::GatherLimit);
 #undef FSDP_OPTION_TYPE

@@ -103,6 +103,10 @@ def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
 def NoDecayOption : PipelineOption<"noDecay", "no-decay", "::fsdp::NoDecay", "::fsdp::NoDecay{}",
     "Parameters without weight decay: those of which the regular expression matches a part of the "
     "name, those of fewer than N dimensions, or both.", "REGEX|dims<N|'dims<N|REGEX'">;
+def ClipGradNormOption : PipelineOption<"clipGradNorm", "clip-grad-norm", "::fsdp::ClipGradNorm",
+    "::fsdp::ClipGradNorm{}",
+    "Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order.",
+    "M[:1|:2|:inf]">;
 def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
     "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
     "When the backward launches the all-gather of the next unit: before or after the backward "

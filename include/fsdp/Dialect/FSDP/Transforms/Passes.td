@@ -124,6 +124,23 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
   let options = [BucketOption];
 }
 
+def ClipGradientsPass : Pass<"fsdp-clip-gradients", "::mlir::ModuleOp"> {
+  let summary = "clip the norm of all gradients";
+  let description = [{
+    Measures the reduced gradient of each unit, on the elements that train, in the order
+    of units: units that are sharded over the same axes are measured together, and
+    their measures reduced over these axes by one all-reduce. Ranks along axes over
+    which a unit is replicated have the same gradient, which counts once. Every update
+    takes the factor that `fsdp.clip_factor` makes of the measures.
+
+    Before and after: the logical level. The program says what was asked for, as
+    `fsdp.clip_grad_norm`, which `--fsdp-verify-equivalence` and the meaning of the plan go
+    by. Remark `clip`.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [ClipGradNormOption];
+}
+
 def HoistConstantsPass : Pass<"fsdp-hoist-constants", "::mlir::ModuleOp"> {
   let summary = "compute once what depends on constants alone";
   let description = [{

@@ -20,9 +20,8 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, DeviceOption,
     StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
-    Momentum, NoDecayOption,
-    BackwardPrefetchOption, ForwardPrefetch, LimitAllGathers, BucketOption, ReduceWaitOption,
-    PresetOption, Hardware, Profile, Budget,
+    Momentum, NoDecayOption, ClipGradNormOption, BackwardPrefetchOption, ForwardPrefetch,
+    LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];
 }
 

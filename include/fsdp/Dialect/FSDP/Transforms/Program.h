@@ -82,6 +82,12 @@ getParameterTypes(llvm::ArrayRef<mlir::func::FuncOp> programs);
 /// A dictionary with one `#fsdp.state`.
 mlir::DictionaryAttr getStateDict(UnitOp unit, llvm::StringRef kind);
 
+/// The elements of the parameters that `isIn`: from the first one of each run
+/// of them to where the next other one begins, or the layout ends. What lies
+/// between is padding, which is 0 and has no gradient, so it stays 0.
+llvm::SmallVector<int64_t>
+getIntervals(LayoutAttr layout, llvm::function_ref<bool(ParameterAttr)> isIn);
+
 /// The phase of the gather that an operation of `phase` reads: recomputation is
 /// part of the backward.
 aten::Phase getGatherPhase(aten::Phase phase);

@@ -161,8 +161,9 @@ def Plan_ReduceScatterOp : Plan_Reduction<"reduce_scatter"> {
 def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
   let summary = "all-reduce: sum the sources of a group";
   let description = [{
-    As `plan.reduce_scatter`, but every rank gets the whole sum. Source and
-    target may be the same buffer. `for` says what is summed that is of no unit.
+    As `plan.reduce_scatter`, but every rank gets the whole sum; or with `max`, the
+    largest of the sources, no number if one is none. Source and target may be the
+    same buffer. `for` says what is reduced that is of no unit.
 
     Example:
 
@@ -176,13 +177,14 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
       communicator's stream.
     * C2: the target has as many elements as the source.
     * C3: source and target are of the type `via`.
+    * C4: `max` divides nothing.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
     TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
-    OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FSDP_ReductionRoleAttr>:$purpose),
-    Plan_Group, Plan_Place);
+    OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FSDP_ReductionRoleAttr>:$purpose,
+    UnitAttr:$max), Plan_Group, Plan_Place);
   let assemblyFormat = [{
-    $communicator `divide` $divide `via` $via $source `to` $target (`of` $unit^)?
+    $communicator `divide` $divide `via` $via (`max` $max^)? $source `to` $target (`of` $unit^)?
     (`for` `` $purpose^)? (`group` $group^)? custom<Place>($role, $stream) attr-dict
   }];
 }
@@ -252,16 +254,20 @@ def Plan_SGDOp : Plan_UpdateOp<"sgd", FSDP_SGDRule,
   }];
 }
 
-def Plan_MeasureOp : Plan_Move<"measure", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+def Plan_MeasureOp : Plan_Command<"measure", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "what the elements of a shard add up to";
   let description = [{
-    One f32 of the elements of `intervals` that this rank's piece, the source,
-    has: the sum of their squares, or 1 if one of them is not finite, else 0.
+    One f64 of the elements of `intervals` that this rank's piece, the source,
+    has: the sum of their squares (`squared_norm`) or absolute values (`abs_sum`), the
+    largest absolute value (`abs_max`), or 1 if one of them is not finite, else 0
+    (`found_inf`). It joins `initial`, what is measured so far, if that is there: the
+    target is the sum, or the larger one, of the two.
 
     Example:
 
     ```mlir
     plan.measure squared_norm @h.0 [0, 12704] %g to %norm <update>
+    plan.measure squared_norm @h.1 [0, 12704] %h initial %norm to %both <update>
     plan.measure found_inf @h.0 [0, 12704] %g to %inf <update>
     ```
 
@@ -269,12 +275,18 @@ def Plan_MeasureOp : Plan_Move<"measure", [DeclareOpInterfaceMethods<SymbolUserO
 
     * C1: the unit exists, and intervals ascend inside its layout.
     * C2: the source has as many elements as a shard of the unit.
-    * C3: the target is of type `tensor<f32>`.
+    * C3: the target, and what is measured so far, are of type `tensor<f64>`.
   }];
   let arguments = !con((ins FSDP_MeasureKindAttr:$kind, FlatSymbolRefAttr:$unit,
-    DenseI64ArrayAttr:$intervals, Plan_BufferType:$source, Plan_BufferType:$target), Plan_Place);
+    DenseI64ArrayAttr:$intervals, Plan_BufferType:$source, Optional<Plan_BufferType>:$initial,
+    Plan_BufferType:$target), Plan_Place);
   let assemblyFormat = [{
-    `` $kind $unit $intervals $source `to` $target custom<Place>($role, $stream) attr-dict
+    `` $kind $unit $intervals $source (`initial` $initial^)? `to` $target
+    custom<Place>($role, $stream) attr-dict
+  }];
+  let extraClassDeclaration = [{
+    ::mlir::OperandRange getReads() { return (*this)->getOperands().drop_back(1); }
+    ::mlir::OperandRange getWrites() { return (*this)->getOperands().take_back(1); }
   }];
 }
 
