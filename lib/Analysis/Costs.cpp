@@ -223,6 +223,26 @@ struct PieceModel : CostOpInterface::ExternalModel<PieceModel, PieceOp> {
   }
 };
 
+/// A sum reads both terms and writes one.
+struct AccumulateModel
+    : CostOpInterface::ExternalModel<AccumulateModel, AccumulateOp> {
+  Work getWork(Operation *op, SymbolTableCollection &) const {
+    Computation work;
+    work.bytes = 3 * double(getMemoryBytes(op->getResult(0).getType()));
+    return work;
+  }
+};
+
+/// A measure reads the shard.
+struct MeasureModel : CostOpInterface::ExternalModel<MeasureModel, MeasureOp> {
+  Work getWork(Operation *op, SymbolTableCollection &) const {
+    Computation work;
+    work.bytes =
+        double(getMemoryBytes(cast<MeasureOp>(op).getShard().getType()));
+    return work;
+  }
+};
+
 /// An update reads and writes the shard and each state, and reads the gradient.
 template <typename UpdateOp>
 struct UpdateModel
@@ -289,6 +309,8 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, FSDPDialect *) {
     FlattenGradsOp::attachInterface<FlattenModel>(*context);
     PieceOp::attachInterface<PieceModel>(*context);
+    AccumulateOp::attachInterface<AccumulateModel>(*context);
+    MeasureOp::attachInterface<MeasureModel>(*context);
     AsyncWaitOp::attachInterface<WaitModel>(*context);
     AdamWOp::attachInterface<UpdateModel<AdamWOp>>(*context);
     SGDOp::attachInterface<UpdateModel<SGDOp>>(*context);

@@ -13,29 +13,46 @@
 
 namespace fsdp::symbolic {
 
+/// One of several pieces; what is not sharded yet, or any more, is whole.
+static bool isPiece(const Unit &unit, const Window &window) {
+  return unit.shards != 1 && window.layout->numel != unit.numel;
+}
+
 Content Machine::readFlat(const Unit &unit, const Window &window) {
   Content content = read(window);
-  return unit.shards == 1
-             ? content
-             : values.gather(content, unit.axes, window.layout->numel);
+  return isPiece(unit, window)
+             ? values.gather(content, unit.axes, window.layout->numel)
+             : content;
 }
 
 void Machine::writeFlat(const Unit &unit, const Window &window,
                         const Content &flat) {
-  memory.write(window, unit.shards == 1 ? flat
-                                        : values.scatter(flat, unit.axes,
-                                                         window.layout->numel));
+  memory.write(window,
+               isPiece(unit, window)
+                   ? values.scatter(flat, unit.axes, window.layout->numel)
+                   : flat);
 }
 
-Content Machine::initial(const Unit &unit, std::string_view kind) {
+/// A flat parameter of what `get` says of each parameter, and of zero padding.
+template <typename Get>
+static Content layOut(const Unit &unit, DType dtype, const Get &get) {
   Content flat;
   uint64_t at = 0;
   auto pad = [&](uint64_t end) {
     if (at < end)
-      Values::place(flat, Values::zero(unit.storage, end - at), at);
+      Values::place(flat, Values::zero(dtype, end - at), at);
   };
   for (const Unit::Parameter &parameter : unit.parameters) {
     pad(parameter.offset);
+    Values::place(flat, get(parameter), parameter.offset);
+    at = parameter.offset + parameter.numel;
+  }
+  pad(unit.numel);
+  return flat;
+}
+
+Content Machine::initial(const Unit &unit, std::string_view kind) {
+  return layOut(unit, unit.storage, [&](const Unit::Parameter &parameter) {
     auto number = [&](DType dtype) {
       Number base =
           Key("initial", hashText(kind), hashText(parameter.name), dtype)
@@ -49,12 +66,23 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
       for (DType compute : {DType::F16, DType::BF16, DType::F32, DType::F64})
         if (compute != unit.storage)
           values.defineCast(stored, compute, number(compute));
-    Values::place(flat, Content::vector(stored, parameter.numel, everywhere),
-                  parameter.offset);
-    at = parameter.offset + parameter.numel;
-  }
-  pad(unit.numel);
-  return flat;
+    return Content::vector(stored, parameter.numel, everywhere);
+  });
+}
+
+Content Machine::accumulated(const Unit &unit, std::string_view kind) {
+  bool isUnsharded = kind == planfile::unshardedGradient;
+  DType dtype = isUnsharded ? unit.reduce : unit.storage;
+  return layOut(unit, dtype, [&](const Unit::Parameter &parameter) {
+    if (!parameter.isTrainable)
+      return Values::zero(dtype, parameter.numel);
+    Number base =
+        Key("accumulated", hashText(kind), hashText(parameter.name), dtype)
+            .number();
+    values.note(base, std::string(kind).append(" ").append(parameter.name));
+    // Before they are reduced, each rank has its own.
+    return Content::vector(base, parameter.numel, isUnsharded ? 0 : everywhere);
+  });
 }
 
 Meaning Machine::describe(const Content &content,

@@ -48,36 +48,6 @@ static void forEachPart(const Unit &unit, const std::vector<Range> &ranges,
   }
 }
 
-Content Machine::accumulated(const Unit &unit, std::string_view kind) {
-  bool isUnsharded = kind == planfile::unshardedGradient;
-  Content flat;
-  uint64_t at = 0;
-  DType dtype = isUnsharded ? unit.reduce : unit.storage;
-  auto pad = [&](uint64_t end) {
-    if (at < end)
-      Values::place(flat, Values::zero(dtype, end - at), at);
-  };
-  for (const Unit::Parameter &parameter : unit.parameters) {
-    pad(parameter.offset);
-    Number base =
-        Key("accumulated", hashText(kind), hashText(parameter.name), dtype)
-            .number();
-    values.note(base, std::string(kind).append(" ").append(parameter.name));
-    // Before they are reduced, each rank has its own.
-    if (parameter.isTrainable)
-      Values::place(
-          flat,
-          Content::vector(base, parameter.numel, isUnsharded ? 0 : everywhere),
-          parameter.offset);
-    else
-      Values::place(flat, Values::zero(dtype, parameter.numel),
-                    parameter.offset);
-    at = parameter.offset + parameter.numel;
-  }
-  pad(unit.numel);
-  return flat;
-}
-
 Content Machine::accumulate(const Unit &unit, const Content &left,
                             const Content &right, DType dtype) {
   Content sum;
@@ -105,15 +75,10 @@ Content Machine::accumulate(const Unit &unit, const Content &left,
 void Machine::accumulate(const Unit &unit, const Window &source,
                          const Window &target) {
   beginCommand();
-  bool isWhole = target.layout->numel == unit.numel;
-  Content left = isWhole ? read(target) : readFlat(unit, target);
-  Content right = isWhole ? read(source) : readFlat(unit, source);
+  Content left = readFlat(unit, target), right = readFlat(unit, source);
   Content sum = accumulate(unit, left, right, target.dtype);
   checkOverlap(target, /*mayBeSame=*/true);
-  if (isWhole)
-    memory.write(target, sum);
-  else
-    writeFlat(unit, target, sum);
+  writeFlat(unit, target, sum);
 }
 
 std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,

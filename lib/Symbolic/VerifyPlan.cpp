@@ -218,11 +218,8 @@ void PlanVerifier::setInitialContent() {
     }
     case BufferRole::Accumulator: {
       const Unit &unit = units[buffer.owner()];
-      Content content = machine.accumulated(unit, nameOf(buffer.name()));
-      if (nameOf(buffer.name()) == pf::unshardedGradient)
-        machine.memory.write(window, content);
-      else
-        machine.writeFlat(unit, window, content);
+      machine.writeFlat(unit, window,
+                        machine.accumulated(unit, nameOf(buffer.name())));
       break;
     }
     case BufferRole::ModelBuffer:
@@ -484,11 +481,9 @@ Meanings PlanVerifier::describe(Roles roles) {
       // After the last micro-batch, nobody reads it.
       if (roles == all && part != pf::Part::Last) {
         const Unit &unit = units[buffer.owner()];
-        bool isWhole = nameOf(buffer.name()) == pf::unshardedGradient;
         machine.describe(unit, nameOf(buffer.name()),
-                         isWhole ? machine.memory.read(window)
-                                 : machine.readFlat(unit, window),
-                         /*skipsZeros=*/true, meanings);
+                         machine.readFlat(unit, window), /*skipsZeros=*/true,
+                         meanings);
       }
       break;
     case BufferRole::Gradient:

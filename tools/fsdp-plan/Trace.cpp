@@ -38,6 +38,10 @@ static std::string getName(Operation *op) {
         return std::string("aten::split_with_sizes_copy.out");
       })
       .Case([](PieceOp op) { return "piece " + op.getUnit().str(); })
+      .Case([](AccumulateOp op) { return "accumulate " + op.getUnit().str(); })
+      .Case([](MeasureOp op) {
+        return (stringifyMeasureKind(op.getKind()) + " " + op.getUnit()).str();
+      })
       .Case([](FlattenGradsOp op) { return "flatten " + op.getUnit().str(); })
       .Case([](UpdateOpInterface op) {
         return (op.getRule() + " " + op.getUnitAttr().getValue()).str();

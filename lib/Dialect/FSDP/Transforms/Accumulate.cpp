@@ -85,8 +85,7 @@ Value Accumulator::addArgument(UnitOp unit, Type type) {
 LogicalResult Accumulator::accumulate(unsigned index) {
   Operation *end = block.getTerminator();
   Value value = end->getOperand(index);
-  auto state =
-      results.attrs[index].getAs<StateAttr>(FSDPDialect::getStateAttrName());
+  StateAttr state = getState(results.attrs[index]);
   auto unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
   SmallVector<Operation *> reductions; // the last one first
   Value flat = value;
@@ -130,22 +129,7 @@ LogicalResult Accumulator::accumulate(unsigned index) {
 }
 
 LogicalResult Accumulator::run() {
-  // In the order in which gradients are there.
-  DenseMap<Value, unsigned> returned;
-  for (auto [index, value] :
-       llvm::enumerate(block.getTerminator()->getOperands())) {
-    auto state = results.attrs[index] ? results.attrs[index].getAs<StateAttr>(
-                                            FSDPDialect::getStateAttrName())
-                                      : StateAttr();
-    if (state && state.getKind() == StateAttr::getGradientKind())
-      returned[value] = index;
-  }
-  SmallVector<unsigned> ordered;
-  for (Operation &op : block)
-    for (Value result : op.getResults())
-      if (auto found = returned.find(result); found != returned.end())
-        ordered.push_back(found->second);
-  for (unsigned index : ordered)
+  for (unsigned index : getGradients(program))
     if (failed(accumulate(index)))
       return failure();
   setSignature(program, arguments, results);
@@ -176,7 +160,7 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
       return program.emitError("expected a whole step, found a part of one");
     if (steps.microBatches == 1)
       return success();
-    if (llvm::none_of(getResults(program).attrs, isGradient))
+    if (getGradients(program).empty())
       return program.emitError("expected a program that trains, to accumulate "
                                "its gradients; found one without gradients");
     if (steps.isMean)
@@ -197,12 +181,6 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
         FSDPDialect::getMicroBatchesAttrName(),
         Builder(&getContext()).getI64IntegerAttr(steps.microBatches));
     return success();
-  }
-
-  static bool isGradient(DictionaryAttr dict) {
-    auto state = dict ? dict.getAs<StateAttr>(FSDPDialect::getStateAttrName())
-                      : StateAttr();
-    return state && state.getKind() == StateAttr::getGradientKind();
   }
 
   /// A copy of the program and of its source, which are called as the part is.

@@ -114,30 +114,20 @@ class InsertOptimizerPass
     DenseMap<Attribute, Value> shards;
     for (auto [argument, dict] :
          llvm::zip_equal(block.getArguments(), arguments.attrs)) {
-      auto state = dict ? dict.getAs<StateAttr>(FSDPDialect::getStateAttrName())
-                        : StateAttr();
+      StateAttr state = getState(dict);
       if (state && state.getKind() == StateAttr::getParameterKind())
         shards[state.getUnit()] = argument;
     }
-    // The gradients, in the order in which their reductions are launched: the
-    // first one to be there is the first to be used.
+    // The first one to be there is the first to be used.
     SmallVector<std::pair<UnitOp, Value>> gradients;
-    DenseMap<Value, UnitOp> unitOf;
-    for (auto [value, dict] : llvm::zip_equal(returned, results.attrs)) {
-      auto state = dict ? dict.getAs<StateAttr>(FSDPDialect::getStateAttrName())
-                        : StateAttr();
-      if (!state || state.getKind() != StateAttr::getGradientKind())
-        continue;
+    for (unsigned index : getGradients(step)) {
+      StateAttr state = getState(results.attrs[index]);
       auto unit = symbols.lookup<UnitOp>(state.getUnit().getValue());
       if (!unit || !shards.contains(state.getUnit()))
         return step.emitError("expected a parameter argument for the gradient ")
                << state;
-      unitOf[value] = unit;
+      gradients.emplace_back(unit, returned[index]);
     }
-    for (Operation &op : block)
-      for (Value result : op.getResults())
-        if (UnitOp unit = unitOf.lookup(result))
-          gradients.emplace_back(unit, result);
     if (gradients.empty())
       return success();
 

@@ -168,6 +168,27 @@ DictionaryAttr getStateDict(UnitOp unit, StringRef kind) {
       builder.getNamedAttr(FSDPDialect::getStateAttrName(), state));
 }
 
+StateAttr getState(DictionaryAttr port) {
+  return port ? port.getAs<StateAttr>(FSDPDialect::getStateAttrName())
+              : StateAttr();
+}
+
+SmallVector<unsigned> getGradients(func::FuncOp program) {
+  Block &block = program.getBody().front();
+  DenseMap<Value, unsigned> returned;
+  for (auto [index, value] :
+       llvm::enumerate(block.getTerminator()->getOperands()))
+    if (StateAttr state = getState(program.getResultAttrDict(index));
+        state && state.getKind() == StateAttr::getGradientKind())
+      returned[value] = index;
+  SmallVector<unsigned> gradients;
+  for (Operation &op : block)
+    for (Value result : op.getResults())
+      if (auto found = returned.find(result); found != returned.end())
+        gradients.push_back(found->second);
+  return gradients;
+}
+
 aten::Phase getGatherPhase(aten::Phase phase) {
   return phase == aten::Phase::Forward ? phase : aten::Phase::Backward;
 }

@@ -537,7 +537,7 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
   }
 
   FailureOr<MeshOp> createMesh(func::FuncOp first);
-  UnitDecision decide(func::FuncOp first, MeshOp mesh, StringRef unit,
+  UnitDecision decide(MeshOp mesh, StringRef unit,
                       ArrayRef<llvm::Regex> regexes,
                       MutableArrayRef<bool> matched);
   FailureOr<SmallVector<UnitDecision>> decide(func::FuncOp first, MeshOp mesh,
@@ -575,8 +575,8 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
 }
 
 /// What the rules say of a unit, and the options of whatever they do not.
-UnitDecision ShardPass::decide(func::FuncOp first, MeshOp meshOp,
-                               StringRef unit, ArrayRef<llvm::Regex> regexes,
+UnitDecision ShardPass::decide(MeshOp meshOp, StringRef unit,
+                               ArrayRef<llvm::Regex> regexes,
                                MutableArrayRef<bool> matched) {
   Strategy chosen = strategy;
   std::optional<bool> reshard;
@@ -628,7 +628,7 @@ ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
   SmallVector<bool> matched(rules.size());
   SmallVector<UnitDecision> decisions;
   for (const ShardUnits::Unit &unit : units.units)
-    decisions.push_back(decide(first, mesh, unit.name, regexes, matched));
+    decisions.push_back(decide(mesh, unit.name, regexes, matched));
   for (auto [rule, isMatched] : llvm::zip_equal(rules, matched)) {
     if (isMatched)
       continue;

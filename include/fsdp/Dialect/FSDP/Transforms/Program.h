@@ -82,6 +82,13 @@ getParameterTypes(llvm::ArrayRef<mlir::func::FuncOp> programs);
 /// A dictionary with one `#fsdp.state`.
 mlir::DictionaryAttr getStateDict(UnitOp unit, llvm::StringRef kind);
 
+/// The `#fsdp.state` of a port; null if it has none.
+StateAttr getState(mlir::DictionaryAttr port);
+
+/// The results that are reduced gradients, in the order in which they are
+/// computed.
+llvm::SmallVector<unsigned> getGradients(mlir::func::FuncOp program);
+
 /// The elements of the parameters that `isIn`: from the first one of each run
 /// of them to where the next other one begins, or the layout ends. What lies
 /// between is padding, which is 0 and has no gradient, so it stays 0.
