@@ -204,8 +204,18 @@ void Weights::check(std::string_view name, const Value &value,
                 spellTensor(value.sizes, found));
 }
 
+bool Weights::isFromModule() const {
+  const auto *safetensors = std::get_if<archive::Safetensors>(&file);
+  if (!safetensors)
+    return false;
+  auto found = safetensors->metadata().find("init");
+  return found != safetensors->metadata().end() &&
+         found->second == "from-module";
+}
+
 std::vector<Weights::Match>
-Weights::match(const planfile::PlanFile &plan) const {
+Weights::match(const planfile::PlanFile &plan,
+               std::vector<std::string> *missingParameters) const {
   std::vector<std::string> allNames;
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
@@ -230,7 +240,7 @@ Weights::match(const planfile::PlanFile &plan) const {
       if (value)
         matches.push_back({names[0], false, value, unit->storage()});
       else
-        missing.push_back(names[0]);
+        (missingParameters ? *missingParameters : missing).push_back(names[0]);
     }
   for (const planfile::Buffer *buffer : *plan->buffers()) {
     std::string name(plan.string(buffer->name()));
@@ -252,8 +262,8 @@ Weights::match(const planfile::PlanFile &plan) const {
   return matches;
 }
 
-void Weights::load(const planfile::PlanFile &plan, Session &session) const {
-  for (const Match &match : this->match(plan))
+void Weights::load(const std::vector<Match> &matches, Session &session) const {
+  for (const Match &match : matches)
     if (match.isBuffer)
       session.setBuffer(match.name, read(*match.value));
     else

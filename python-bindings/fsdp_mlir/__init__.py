@@ -2,6 +2,7 @@
 
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import CaptureError, CaptureWarning
+from fsdp_mlir._initialize import initialize
 from fsdp_mlir._verify import verify
 
-__all__ = ["CaptureError", "CaptureWarning", "capture", "save", "verify"]
+__all__ = ["CaptureError", "CaptureWarning", "capture", "initialize", "save", "verify"]

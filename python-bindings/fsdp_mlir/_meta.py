@@ -13,6 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from fsdp_mlir.errors import CaptureError
 
 
+def is_empty(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
 @contextlib.contextmanager
 def on_cpu(module: torch.nn.Module, args: Any) -> Iterator[Any]:
     """Gives `args`, and for a while the module, fake tensors of the CPU for those of the meta device.
@@ -21,8 +25,7 @@ def on_cpu(module: torch.nn.Module, args: Any) -> Iterator[Any]:
     """
     for path, part in module.named_modules():
         for name, buffer in part._buffers.items():
-            empty = buffer is not None and (buffer.is_meta or isinstance(buffer, FakeTensor))
-            if empty and name in part._non_persistent_buffers_set:
+            if buffer is not None and is_empty(buffer) and name in part._non_persistent_buffers_set:
                 raise CaptureError(
                     f"buffer `{f'{path}.{name}' if path else name}` has no content, and no checkpoint has it (persistent=False); "
                     "make it on the CPU before capture"

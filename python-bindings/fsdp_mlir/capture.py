@@ -22,11 +22,7 @@ backward operations (-1: unknown).
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
-import signal
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +33,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify
+from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -164,35 +160,11 @@ def save(program: ExportedProgram, path: str | os.PathLike[str], *, verify: bool
         raise CaptureError("the program has no loss output: save takes what fsdp_mlir.capture returned")
     if path.suffix != ".pt2":
         raise CaptureError(f"`{path.name}` should end in .pt2, the archive format of torch.export")
-    target = path.resolve()
-    is_special = target.exists() and not target.is_file()
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    _write.check(path)
     if verify and isinstance(program, _verify.TrainingProgram):
         try:
             _verify.verify_example(program)
         except _verify.Incomparable as reason:
             warnings.warn(str(reason), CaptureWarning, stacklevel=2)
-    place = None if is_special else target.parent
-    with _held(signal.SIGTERM, signal.SIGHUP), tempfile.TemporaryDirectory(prefix=".save-", dir=place) as folder:
-        part = Path(folder) / path.name  # the archive's inner folder is called like the file
+    with _write.replacing(path) as part:  # the archive's inner folder is called like the file
         torch.export.save(program, part)
-        if is_special:
-            with open(part, "rb") as source, open(target, "wb") as sink:
-                shutil.copyfileobj(source, sink)
-        else:
-            if target.exists():
-                shutil.copymode(target, part)
-            os.replace(part, target)
-
-
-@contextlib.contextmanager
-def _held(*signals: int) -> Iterator[None]:
-    """These signals wait for this thread, so that they leave no temporary folder. (KeyboardInterrupt is an exception: it cleans up.)"""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

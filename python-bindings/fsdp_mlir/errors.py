@@ -2,7 +2,7 @@
 
 
 class CaptureError(ValueError):
-    """The module cannot be captured without changing what it computes; the message says why and what to do."""
+    """The module cannot be initialised, or captured without changing what it computes; the message says why and what to do."""
 
 
 class CaptureWarning(UserWarning):

@@ -50,8 +50,14 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->required();
   app.add_option("--ranks", options.ranks, "Must be the plan's, if given");
   app.add_option("--weights", options.weights,
-                 "Parameters: a .pt2 archive or a .safetensors file")
-      ->required();
+                 "Parameters: a .pt2 archive or a .safetensors file; required "
+                 "without --init");
+  app.add_option(
+         "--init", options.init,
+         "Parameters that --weights lacks: zeros, or normal:STD, drawn "
+         "by name and --seed alike on any number of ranks. from-module: "
+         "--weights must be a file of Python's fsdp_mlir.initialize")
+      ->type_name("zeros|normal:STD|from-module");
   CLI::Option *data =
       app.add_option("--data", options.data,
                      "Batches: .safetensors with the inputs by their names or "
@@ -137,6 +143,20 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "Write what was run when, as JSON for Perfetto");
   app.add_option("--profile", options.profile,
                  "Write how long operators and collectives took, as JSON");
+  CLI::Option *summon = app.add_option(
+      "--summon", options.summon,
+      "After the last step, write the whole parameters and model buffers to "
+      "this .safetensors file, which --weights reads");
+  summon->needs(data);
+  app.add_option("--summon-only", options.summonOnly,
+                 "Only those of which this regular expression matches a part "
+                 "of the name")
+      ->type_name("REGEX")
+      ->needs(summon);
+  app.add_flag("--with-grads", options.withGrads,
+               "And the gradients of the last step, before they are clipped, "
+               "as grad.NAME")
+      ->needs(summon);
   app.add_option("--timeout", options.timeout,
                  "Seconds that a rank waits for another one before it fails")
       ->capture_default_str();
@@ -154,6 +174,13 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error(error.what());
   }
   rejectArchive(options.plans);
+  if (options.weights.empty() &&
+      (options.init.empty() || options.init == fromModule))
+    throw Error(options.init.empty()
+                    ? "expected --weights FILE, or --init to make parameters "
+                      "without a file; found neither"
+                    : "--init from-module: expected --weights FILE, which "
+                      "Python's fsdp_mlir.initialize writes; found none");
   if (options.ranks && *options.ranks < 1)
     throw Error("--ranks: expected at least 1, found " +
                 std::to_string(*options.ranks));

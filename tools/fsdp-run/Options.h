@@ -11,9 +11,14 @@
 
 namespace fsdp {
 
+/// Of `Options::init`: the values are in the file of `weights`.
+inline constexpr const char *fromModule = "from-module";
+
 struct Options {
   std::vector<std::string> plans; ///< One, or one for each rank.
-  std::string weights, data, reference, trace, profile;
+  std::string weights, init, data, reference, trace, profile;
+  std::string summon, summonOnly; ///< A file, and a regular expression.
+  bool withGrads = false;
   std::string program = "step"; ///< The one that trains.
   std::string evalData;
   long long evalEvery = 0; ///< Steps between two evaluations; 0: none.

@@ -253,7 +253,7 @@ static double evaluate(Data &data, Session &session) {
 static double runSteps(const std::vector<std::string> &programs,
                        const Options &options, const LearningRates &rates,
                        Data &data, std::optional<Data> &evalData,
-                       Session &session, Reporter &reporter) {
+                       Summon &summon, Session &session, Reporter &reporter) {
   unsigned inputs = session.inputCount(programs.front());
   std::uint64_t batch = 0; // of rank 0
   double loss = 0;
@@ -266,8 +266,15 @@ static double runSteps(const std::vector<std::string> &programs,
     for (const std::string &program : programs) {
       setInputs(program, inputs, data, batch, session);
       batch += session.ranks().count;
-      session.run(program);
+      bool summons = summon.wantsGradients() && step == options.steps &&
+                     program == programs.back();
+      session.run(program, {.update = !summons});
       loss += session.loss(program) / static_cast<double>(programs.size());
+      reporter.endProgram();
+      if (!summons)
+        continue;
+      summon.readGradients(session);
+      session.run(program, {.forward = false, .backward = false});
       reporter.endProgram();
     }
     reporter.endStep(step, loss, hyper.lr);
@@ -281,14 +288,17 @@ static double runSteps(const std::vector<std::string> &programs,
 
 int fsdp::train(const planfile::PlanFile &plan, const Options &options,
                 const LearningRates &rates, const Resident &before, Data &data,
-                std::optional<Data> &evalData, Session &session) {
+                std::optional<Data> &evalData, Summon &summon,
+                Session &session) {
   Reporter reporter(plan, options, before, session);
   try {
     double loss = runSteps(getStepPrograms(plan, options.program), options,
-                           rates, data, evalData, session, reporter);
+                           rates, data, evalData, summon, session, reporter);
     reporter.summarize();
-    if (std::isfinite(loss))
+    if (std::isfinite(loss)) {
+      summon.write(session);
       return 0;
+    }
     std::fprintf(stderr,
                  "error: step %lld: expected a loss that is finite, found %g; "
                  "training has stopped\n",

@@ -5,6 +5,7 @@
 
 #include "LearningRates.h"
 #include "Resident.h"
+#include "Summon.h"
 #include "fsdp/Runtime/Data.h"
 
 namespace fsdp {
@@ -15,10 +16,11 @@ inline const std::string evalProgram = "eval";
 /// Trains for `options.steps` steps at these rates, or until a loss is not
 /// finite, and reports on stdout; evaluates `evalData`, if there is any, now
 /// and then. `before`: the memory of the process before anything was loaded.
+/// `summon` reads what is asked for and writes it after the last step.
 /// Returns the exit code; what it throws has stopped a training.
 int train(const planfile::PlanFile &plan, const Options &options,
           const LearningRates &rates, const Resident &before, Data &data,
-          std::optional<Data> &evalData, Session &session);
+          std::optional<Data> &evalData, Summon &summon, Session &session);
 
 /// Throws if something that was printed is lost.
 void flushOutput();

@@ -5,6 +5,7 @@
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Agreement.h"
+#include "fsdp/Runtime/InitialValues.h"
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Trace.h"
 #include "fsdp/Runtime/Weights.h"
@@ -98,6 +99,7 @@ static void checkFiles(const Options &options) {
     add(inputs, "--lr-schedule", options.lrSchedule);
   add(outputs, "--trace", options.trace);
   add(outputs, "--profile", options.profile);
+  add(outputs, "--summon", options.summon);
   if (auto error = archive::checkOutputs(outputs, inputs))
     throw Error(error->message);
 }
@@ -179,6 +181,64 @@ static int compare(const Options &options, const Reference &reference,
   return comparison.passed() ? 0 : static_cast<int>(Failure::CheckFailed);
 }
 
+namespace {
+
+/// Where the parameters and the model buffers of a plan begin.
+class Start {
+public:
+  /// All that can be rejected is, before anything is loaded.
+  Start(const planfile::PlanFile &plan, const Options &options,
+        std::uint64_t seed);
+
+  void load(Session &session) const;
+
+private:
+  Weights weights;
+  std::optional<InitialValues> init;
+  std::vector<Weights::Match> matches;
+  std::vector<std::string> made; ///< By `init`.
+  std::uint64_t seed;
+};
+
+Start::Start(const planfile::PlanFile &plan, const Options &options,
+             std::uint64_t seed)
+    : weights(options.weights.empty() ? Weights::none("--init " + options.init)
+                                      : Weights::open(options.weights)),
+      seed(seed) {
+  if (options.init == fromModule && !weights.isFromModule())
+    throw Error(options.weights +
+                ": expected initial values, which Python's "
+                "fsdp_mlir.initialize writes, found a file of others; leave "
+                "out --init from-module");
+  try {
+    if (!options.init.empty() && options.init != fromModule)
+      init = InitialValues::parse(options.init);
+  } catch (const Error &error) {
+    throw Error(std::string("--init: ") + error.what());
+  }
+  matches = weights.match(plan, init ? &made : nullptr);
+  if (init && made.empty())
+    throw Error("--init " + options.init + ": expected a parameter that " +
+                options.weights +
+                " lacks, found none; leave out one of the two");
+  auto note = [](const std::string &text) {
+    if (!text.empty())
+      std::fprintf(stderr, "note: %s\n", archive::escape(text).c_str());
+  };
+  note(weights.describeRounding(matches));
+  if (init && !options.weights.empty())
+    note(options.weights + ": " + std::to_string(made.size()) +
+         " parameters are not in it and begin as --init " + options.init);
+}
+
+void Start::load(Session &session) const {
+  weights.load(matches, session);
+  for (const std::string &parameter : made)
+    init->set(session, parameter, seed);
+}
+
+} // namespace
+
 static int run(const Options &options) {
   Resident before = measureResident();
   checkFiles(options);
@@ -195,19 +255,19 @@ static int run(const Options &options) {
     data = Data::open(options.data, plan, options.tokenBits, options.program);
   if (!options.evalData.empty())
     evalData = openEvalData(plan, options, ranks);
-  std::optional<Weights> weights = Weights::open(options.weights);
-  std::string note = weights->describeRounding(weights->match(plan));
-  if (!note.empty())
-    std::fprintf(stderr, "note: %s\n", archive::escape(note).c_str());
+  Summon summon(plan, options);
+  Seeds seeds = reference ? reference->seeds() : options.seeds;
+  std::optional<Start> start(std::in_place, plan, options, seeds.first);
 
   Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
-  weights->load(plan, session);
-  weights.reset();
+  start->load(session);
+  start.reset();
   int code = 0;
   if (reference)
     code = compare(options, *reference, session);
   else
-    code = train(plan, options, rates, before, *data, evalData, session);
+    code =
+        train(plan, options, rates, before, *data, evalData, summon, session);
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {

@@ -25,6 +25,11 @@ class Weights {
 public:
   /// Opens a file of either kind, told apart by its first bytes.
   static Weights open(const std::string &path);
+  /// No file, and no values; `path` is what errors name.
+  static Weights none(std::string path) { return {std::move(path), {}}; }
+
+  /// The file holds initial values, of Python's `fsdp_mlir.initialize`.
+  bool isFromModule() const;
 
   /// A tensor of the file.
   struct Value {
@@ -47,17 +52,20 @@ public:
 
   /// What the file has for each parameter of the plan, and for each model
   /// buffer with a name (those that the plan embeds may be missing). Valid as
-  /// long as this object.
-  std::vector<Match> match(const planfile::PlanFile &plan) const;
+  /// long as this object. With `missing`, parameters that the file lacks go
+  /// there, by their primary names.
+  std::vector<Match> match(const planfile::PlanFile &plan,
+                           std::vector<std::string> *missing = nullptr) const;
 
   /// A sentence if some of the matches are rounded; else empty.
   std::string describeRounding(const std::vector<Match> &matches) const;
 
-  /// Puts all that `match` finds into the session, one after the other.
-  void load(const planfile::PlanFile &plan, Session &session) const;
+  /// Puts what was matched into the session, one after the other.
+  void load(const std::vector<Match> &matches, Session &session) const;
 
 private:
-  using File = std::variant<archive::PT2Archive, archive::Safetensors>;
+  using File =
+      std::variant<std::monostate, archive::PT2Archive, archive::Safetensors>;
 
   Weights(std::string path, File file)
       : path(std::move(path)), file(std::move(file)) {}

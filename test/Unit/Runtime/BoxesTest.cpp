@@ -94,6 +94,7 @@ TEST(Boxes, OfAnotherSessionCanBeWritten) {
     }
 }
 
+// covers: Synchronize
 TEST(Boxes, OfReplicasAreEqual) {
   Loaded loaded(makeHybridPlan(), 4);
   load(loaded.session);
@@ -106,6 +107,7 @@ TEST(Boxes, OfReplicasAreEqual) {
   }
 }
 
+// covers: Synchronize
 TEST(Boxes, OfAModelBufferAreAllOfIt) {
   TestPlan plan = makeSmallPlan(2);
   TestPlan::Buffer buffer{planfile::BufferRole::ModelBuffer, {2, 2}};

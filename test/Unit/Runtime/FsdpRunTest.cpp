@@ -77,7 +77,10 @@ protected:
 // covers: _check_flat_params_on_expected_device, Processes
 TEST_F(FsdpRun, BadUsage) {
   EXPECT_EQ(rejection(""), "error: plan is required\n");
-  EXPECT_EQ(rejection("small.plan"), "error: --weights is required\n");
+  EXPECT_EQ(
+      rejection("small.plan"),
+      "error: expected --weights FILE, or --init to make parameters without "
+      "a file; found neither\n");
   for (const char *rest : {"", " --weights w.safetensors", " --fast"})
     EXPECT_EQ(rejection(FSDP_FIXTURES "/gpt2.pt2" + std::string(rest)),
               "error: " FSDP_FIXTURES "/gpt2.pt2: expected a plan, found an "

@@ -1,0 +1,125 @@
+"""What PyTorch's FSDP1 does on two ranks over gloo: python ranks.py WHAT FOLDER.
+
+Each function trains `Model` on `rows()` by SGD and writes safetensors files to the folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+WORLD, STEPS, BATCH, WIDTH = 2, 4, 6, 5
+LR = 0.05
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outer(self.inner(x).relu())
+
+
+class Model(nn.Module):
+    """(x, target: f32 [batch, width]) -> a loss; parameters of odd sizes, and a running mean and variance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.blocks, self.head = nn.ModuleList([Block(), Block()]), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        return F.mse_loss(self.head(x), target)
+
+
+def build() -> Model:
+    torch.manual_seed(11)
+    return Model().train()
+
+
+def rows() -> list[list[torch.Tensor]]:
+    """No two batches alike; batch t * WORLD + r is rank r's at step t."""
+    generator = torch.Generator().manual_seed(6)
+    return [list(torch.randn(2, BATCH, WIDTH, generator=generator) * (row % 3 + 1)) for row in range(STEPS * WORLD)]
+
+
+def wrap(module: nn.Module, **options) -> FSDP:
+    return FSDP(module, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True, device_id=torch.device("cpu"), **options)
+
+
+def steps(module: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        module(*rows()[step * WORLD + dist.get_rank()]).backward()
+        optimizer.step()
+
+
+def copy(values) -> dict[str, torch.Tensor]:
+    return {name.replace("_fsdp_wrapped_module.", ""): value.detach().clone() for name, value in values}
+
+
+def summon(folder: Path) -> None:
+    """half.safetensors: parameters and gradients after half of the steps; final.safetensors: parameters at the end, after
+    `head.weight` has been doubled in between."""
+    module = wrap(build())
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+    steps(module, optimizer, 0, STEPS // 2)
+    rank = dist.get_rank()
+    with FSDP.summon_full_params(module, with_grads=True, writeback=False):
+        half = copy(module.named_parameters()) | {f"grad.{name}": value for name, value in copy(
+            (name, parameter.grad) for name, parameter in module.named_parameters()).items()}
+    with FSDP.summon_full_params(module, rank0_only=True, writeback=False):  # offload_to_cpu frees what is on the CPU already
+        on_rank_0 = copy(module.named_parameters())
+    if rank == 0:
+        assert all(torch.equal(half[name], value) for name, value in on_rank_0.items())
+        save_file(half | copy(module.named_buffers()), folder / "half.safetensors")
+    with FSDP.summon_full_params(module, writeback=True), torch.no_grad():
+        module.head.weight.mul_(2)
+    steps(module, optimizer, STEPS // 2, STEPS)
+    with FSDP.summon_full_params(module, writeback=False):
+        final = copy(module.named_parameters())
+    if rank == 0:
+        save_file(final, folder / "final.safetensors")
+
+
+def on_rank(rank: int, what: str, folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=60))
+    globals()[what](folder)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    what, folder = sys.argv[1], Path(sys.argv[2])
+    inputs = {f"in_{i}": torch.stack([row[i] for row in rows()]) for i in range(2)}
+    half = len(rows()) // 2
+    save_file({name: value[:half].contiguous() for name, value in inputs.items()}, folder / "first.safetensors")
+    save_file({name: value[half:].contiguous() for name, value in inputs.items()}, folder / "second.safetensors")
+    save_file(inputs, folder / "all.safetensors")
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=on_rank, args=(rank, what, folder)) for rank in range(WORLD)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return max(abs(process.exitcode) for process in processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+//===- Summon.cpp - Whole parameters and gradients, as a file -------------===//
+
+#include "Summon.h"
+
+#include "fsdp/Archive/Safetensors.h"
+
+#include <memory>
+#include <regex.h>
+
+using namespace fsdp;
+
+namespace {
+
+/// As the compiler's options have it: POSIX extended, and it may match a part.
+class NameRegex {
+public:
+  NameRegex(const std::string &option, const std::string &text) {
+    if (int code = ::regcomp(&regex, text.c_str(), REG_EXTENDED | REG_NOSUB)) {
+      char reason[128];
+      ::regerror(code, &regex, reason, sizeof reason);
+      throw Error(option + ": expected a regular expression, found '" + text +
+                  "': " + reason);
+    }
+  }
+  ~NameRegex() { ::regfree(&regex); }
+  NameRegex(const NameRegex &) = delete;
+  NameRegex &operator=(const NameRegex &) = delete;
+
+  bool matches(const std::string &name) const {
+    return ::regexec(&regex, name.c_str(), 0, nullptr, 0) == 0;
+  }
+
+private:
+  regex_t regex;
+};
+
+} // namespace
+
+Summon::Summon(const planfile::PlanFile &plan, const Options &options)
+    : path(options.summon) {
+  if (path.empty())
+    return;
+  NameRegex regex("--summon-only", options.summonOnly);
+  using Kind = TensorName::Kind;
+  auto add = [&](Kind kind, std::string_view name) {
+    if (std::string own(name); regex.matches(own))
+      (kind == Kind::Gradient ? gradients : tensors)
+          .emplace(kind == Kind::Gradient ? "grad." + own : own,
+                   TensorName{kind, name});
+  };
+  for (const planfile::Unit *unit : *plan->units())
+    for (const planfile::Parameter *parameter : *unit->parameters()) {
+      std::string_view name = plan.string(parameter->name());
+      add(Kind::Parameter, name);
+      if (options.withGrads && parameter->trainable() &&
+          unit->gradient() != planfile::none)
+        add(Kind::Gradient, name);
+    }
+  for (std::uint32_t i = 0; i != plan->buffers()->size(); ++i) {
+    const planfile::Buffer &buffer = *plan->buffers()->Get(i);
+    if (buffer.role() == planfile::BufferRole::ModelBuffer &&
+        buffer.root() == i && buffer.name() != planfile::none &&
+        !buffer.bytes())
+      add(Kind::Buffer, plan.string(buffer.name()));
+  }
+  if (tensors.empty())
+    throw Error("--summon-only: expected '" + options.summonOnly +
+                "' to match the name of a parameter or model buffer of " +
+                plan.name() + ", found none");
+  if (options.withGrads && gradients.empty())
+    throw Error("--with-grads: expected a parameter of " + plan.name() +
+                " that trains" +
+                (options.summonOnly.empty()
+                     ? ""
+                     : " and that '" + options.summonOnly + "' matches") +
+                ", found none");
+}
+
+void Summon::read(const Session &session,
+                  const std::map<std::string, TensorName> &wanted) {
+  for (const auto &[name, tensor] : wanted)
+    values[name] = tensor.kind == TensorName::Kind::Parameter
+                       ? session.parameter(tensor.name)
+                   : tensor.kind == TensorName::Kind::Gradient
+                       ? session.gradient(tensor.name)
+                       : session.buffer(tensor.name);
+}
+
+void Summon::readGradients(const Session &session) { read(session, gradients); }
+
+void Summon::write(const Session &session) {
+  if (path.empty())
+    return;
+  read(session, tensors);
+  std::vector<archive::TensorRef> refs;
+  for (const auto &[name, value] : values)
+    refs.push_back({name,
+                    archive::DType(value.type),
+                    value.sizes,
+                    {reinterpret_cast<const char *>(value.bytes.data()),
+                     value.bytes.size()}});
+  auto written = archive::writeSafetensors(path, refs, {{"format", "pt"}});
+  if (!written)
+    throw Error(written.error().message, Failure::RankFailed);
+}

@@ -1,0 +1,41 @@
+//===- Summon.h - Whole parameters and gradients, as a file -----*- C++ -*-===//
+//
+// As `summon_full_params` of FSDP1: what the ranks hold in parts is put
+// together, once for this process and in host memory.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_SUMMON_H
+#define FSDP_TOOLS_FSDP_RUN_SUMMON_H
+
+#include "Options.h"
+#include "fsdp/Archive/PlanFile.h"
+
+#include <map>
+
+namespace fsdp {
+
+class Summon {
+public:
+  /// What `options` ask for. Throws if nothing in the plan has such a name.
+  Summon(const planfile::PlanFile &plan, const Options &options);
+
+  /// The last program of a training has reduced its gradients.
+  bool wantsGradients() const { return !gradients.empty(); }
+  void readGradients(const Session &session);
+
+  /// After the training. Does nothing if nothing is asked for.
+  void write(const Session &session);
+
+private:
+  std::string path;
+  /// By the tensor's name in the file.
+  std::map<std::string, TensorName> tensors, gradients;
+  std::map<std::string, HostTensor> values;
+  void read(const Session &session,
+            const std::map<std::string, TensorName> &wanted);
+};
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_SUMMON_H
