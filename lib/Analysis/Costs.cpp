@@ -229,6 +229,7 @@ struct AccumulateModel
   Work getWork(Operation *op, SymbolTableCollection &) const {
     Computation work;
     work.bytes = 3 * double(getMemoryBytes(op->getResult(0).getType()));
+    work.isOnHost = isOnHost(op->getResult(0).getType());
     return work;
   }
 };
@@ -237,9 +238,18 @@ struct AccumulateModel
 struct MeasureModel : CostOpInterface::ExternalModel<MeasureModel, MeasureOp> {
   Work getWork(Operation *op, SymbolTableCollection &) const {
     Computation work;
-    work.bytes =
-        double(getMemoryBytes(cast<MeasureOp>(op).getShard().getType()));
+    Type shard = cast<MeasureOp>(op).getShard().getType();
+    work.bytes = double(getMemoryBytes(shard));
+    work.isOnHost = isOnHost(shard);
     return work;
+  }
+};
+
+/// A shard on its way between host and device.
+struct CopyModel : CostOpInterface::ExternalModel<CopyModel, AsyncCopyOp> {
+  Work getWork(Operation *op, SymbolTableCollection &) const {
+    return planner::Transfer{
+        double(getMemoryBytes(op->getResult(0).getType()))};
   }
 };
 
@@ -257,6 +267,7 @@ struct UpdateModel
                         double(aten::getItemSize(shard.getElementType()));
     auto shard = cast<ShardType>(op->getResult(0).getType());
     work.flops = 12 * double(shard.getLocalNumel());
+    work.isOnHost = shard.isOnHost();
     return work;
   }
 };
@@ -312,6 +323,7 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
     AccumulateOp::attachInterface<AccumulateModel>(*context);
     MeasureOp::attachInterface<MeasureModel>(*context);
     AsyncWaitOp::attachInterface<WaitModel>(*context);
+    AsyncCopyOp::attachInterface<CopyModel>(*context);
     AdamWOp::attachInterface<UpdateModel<AdamWOp>>(*context);
     SGDOp::attachInterface<UpdateModel<SGDOp>>(*context);
     AsyncUnshardOp::attachInterface<LaunchModel<AsyncUnshardOp>>(*context);

@@ -245,8 +245,8 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
         TypeSwitch<Operation *, LogicalResult>(&op)
             .Case<UnshardOp, AsyncUnshardOp>(
                 [&](auto op) { return numberGather(op); })
-            .Case([&](AsyncWaitOp op) {
-              forward(op.getFuture(), op.getValue());
+            .Case<AsyncWaitOp, CopyOp, AsyncCopyOp>([&](auto op) {
+              forward(op->getOperand(0), op->getResult(0));
               return success();
             })
             .Case([&](AsyncReshardOp) { return success(); })
@@ -454,7 +454,7 @@ LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
   for (auto [kind, before, after] : op.getStates()) {
     auto state = StateAttr::get(context, unit, StringAttr::get(context, kind));
     Value &current = states[state];
-    if (current != before)
+    if (current != skipCopies(before))
       return op->emitError("expected to update the current value of ")
              << state << ", found " << describe(before);
     current = after;
@@ -531,8 +531,8 @@ Value Equivalence::resolve(Value value) {
           init.getBody().front().getTerminator()->getOperand(result.getInt());
     } else if (auto op = value.getDefiningOp<AccumulateOp>()) {
       value = isa<BlockArgument>(op.getSum()) ? op.getGradient() : op.getSum();
-    } else if (isa<AsyncWaitOp, UnshardOp, AsyncUnshardOp, PieceOp,
-                   ReduceScatterOp, AsyncReduceScatterOp, AllReduceOp,
+    } else if (isa<AsyncWaitOp, CopyOp, AsyncCopyOp, UnshardOp, AsyncUnshardOp,
+                   PieceOp, ReduceScatterOp, AsyncReduceScatterOp, AllReduceOp,
                    AsyncAllReduceOp>(value.getDefiningOp())) {
       value = value.getDefiningOp()->getOperand(0);
     } else {
@@ -691,7 +691,7 @@ LogicalResult Equivalence::compareResults() {
         return failure();
       continue;
     }
-    if (state && states.lookup(state) != value)
+    if (state && states.lookup(state) != skipCopies(value))
       return emitError(value.getLoc())
              << "expected the last value of " << state
              << " as a result of the step, found another";

@@ -28,6 +28,12 @@ std::string describe(const MemoryLife &life) {
       .Case([](AsyncUnshardOp op) {
         return ("gathered unit '" + op.getUnit() + "'").str();
       })
+      .Case([](AsyncCopyOp op) {
+        return ("shards copied to the " +
+                StringRef(isOnHost(op.getFuture().getType()) ? "host"
+                                                             : "device"))
+            .str();
+      })
       .Case([](PieceOp op) {
         return ("piece of unit '" + op.getUnit() + "'").str();
       })
@@ -61,7 +67,12 @@ static int64_t getCommunicationBytes(CollectiveOpInterface launch) {
          (launch.getBucketAttr() ? bytes : 0);
 }
 
-SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order) {
+static MemorySpace getSpace(Type type) {
+  return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
+}
+
+SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order,
+                                           MemorySpace space) {
   SmallVector<MemoryLife, 0> lives;
   DenseMap<Value, unsigned> owners; // to an index of lives
   // Units that are gathered in one buffer, until they are copied out: the lives
@@ -83,7 +94,9 @@ SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order) {
           unsigned life = owner->second;
           owners[result] = life;
         }
-      } else if (int64_t bytes = getMemoryBytes(result.getType())) {
+      } else if (int64_t bytes = getSpace(result.getType()) == space
+                                     ? getMemoryBytes(result.getType())
+                                     : 0) {
         unsigned unit = owners[result] = lives.size();
         lives.push_back({result, bytes, position, position});
         auto launch = dyn_cast<CollectiveOpInterface>(op);
@@ -119,7 +132,7 @@ Value getMemoryOf(OpResult result) {
       .Case([](AsyncWaitOp op) { return op.getFuture(); })
       .Case([](AsyncUnshardOp op) {
         // A group of one rank: the shard is the whole.
-        ShardType shard = op.getShard().getType();
+        ShardType shard = op.getShardType();
         auto full = cast<GatheredType>(op.getFuture().getType().getValueType());
         return shard.getShards() == 1 &&
                        shard.getElementType() == full.getElementType()
@@ -131,10 +144,11 @@ Value getMemoryOf(OpResult result) {
       .Default([](Operation *op) { return aten::getViewSource(op); });
 }
 
-int64_t getPersistentBytes(func::FuncOp step) {
+int64_t getPersistentBytes(func::FuncOp step, MemorySpace space) {
   int64_t bytes = 0;
   for (BlockArgument argument : step.getArguments())
-    if (!step.getArgAttr(argument.getArgNumber(),
+    if (getSpace(argument.getType()) == space &&
+        !step.getArgAttr(argument.getArgNumber(),
                          FSDPDialect::getHyperAttrName()))
       bytes += getMemoryBytes(argument.getType());
   return bytes;
@@ -161,13 +175,13 @@ SmallVector<MemoryPeak::Alive> summarizeMemory(ArrayRef<MemoryLife> lives) {
   return alive;
 }
 
-MemoryPeak findMemoryPeak(func::FuncOp step) {
+MemoryPeak findMemoryPeak(func::FuncOp step, MemorySpace space) {
   MemoryPeak peak;
-  peak.persistent = getPersistentBytes(step);
+  peak.persistent = getPersistentBytes(step, space);
 
   auto block = llvm::make_pointer_range(step.getBody().front());
   SmallVector<Operation *, 0> order(block.begin(), block.end());
-  SmallVector<MemoryLife, 0> lives = findMemoryLives(order);
+  SmallVector<MemoryLife, 0> lives = findMemoryLives(order, space);
   SmallVector<int64_t, 0> changes(order.size() + 1);
   for (const MemoryLife &life : lives) {
     changes[life.begin] += life.bytes;

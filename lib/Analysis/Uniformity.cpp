@@ -24,12 +24,19 @@ static bool isUniform(func::FuncOp func, unsigned argument) {
          func.getArgAttr(argument, aten::ATenDialect::getConstantAttrName());
 }
 
+/// True of a parameter's shard, or a piece, or a copy of one.
+static bool isCopyOfShard(Value value) {
+  if (auto copy = value.getDefiningOp<AsyncCopyOp>())
+    value = copy.getSource(); // in flight
+  value = skipCopies(value);
+  return isa<BlockArgument>(value) || value.getDefiningOp<PieceOp>();
+}
+
 /// True if the collective leaves the same on all ranks.
 static bool makesUniform(CollectiveOpInterface op) {
   // Replicas have the same shards of parameters, and groups the same pieces.
   if (op.getKind() == CollectiveKind::AllGather)
-    return isa<BlockArgument>(op->getOperand(0)) ||
-           op->getOperand(0).getDefiningOp<PieceOp>();
+    return isCopyOfShard(op->getOperand(0));
   if (op.getKind() == CollectiveKind::ReduceScatter)
     return false;
   SymbolTableCollection symbols;

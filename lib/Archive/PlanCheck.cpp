@@ -97,7 +97,8 @@ bool PlanChecker::checkHeader() {
   }
 
   constexpr uint64_t largest = std::numeric_limits<int64_t>::max();
-  if (plan.device_bytes() > largest || plan.host_bytes() > largest)
+  if (plan.device_bytes() > largest || plan.host_bytes() > largest ||
+      plan.pinned_bytes() > largest)
     return reject("memory", "arenas of less than 2^63 bytes", "more");
   if (plan.persistent_bytes() > plan.device_bytes())
     return reject("memory",
@@ -344,7 +345,7 @@ bool PlanChecker::checkWindow(uint32_t index) {
 
   uint64_t capacity = buffer.space() == Space::Device ? plan.device_bytes()
                       : buffer.space() == Space::Host ? plan.host_bytes()
-                                                      : 0;
+                                                      : plan.pinned_bytes();
   if (overflow || end > capacity)
     return reject(place.text(),
                   "bytes inside the arena of " + std::to_string(capacity),
@@ -465,9 +466,10 @@ bool PlanChecker::checkRole(uint32_t index) {
       return reject(place.text(), "unsharded_gradient or sharded_gradient",
                     nameOf(buffer.name()));
     DType dtype = isWhole ? unit.reduce() : unit.storage();
-    if (buffer.dtype() != dtype || buffer.space() != Space::Device)
+    if (buffer.dtype() != dtype || (isWhole && buffer.space() != Space::Device))
       return reject(place.text(),
-                    std::string(spell(dtype)) + " in Device memory",
+                    std::string(spell(dtype)) +
+                        (isWhole ? " in Device memory" : ""),
                     std::string(spell(buffer.dtype())) + " in " +
                         EnumNameSpace(buffer.space()) + " memory");
     if (isWhole && (window.numel != unit.numel() || !window.isRowMajor))

@@ -115,6 +115,10 @@ private:
   bool checkPrograms();
   bool checkParts();
   bool checkCommand(const Place &place, const Command &command);
+  bool checkStep(const Place &place, const Command &command);
+  bool checkSpaces(const Place &place, const Command &command);
+  /// That a buffer, unless it is absent, is on the host or the device.
+  bool checkSpace(const Place &place, uint32_t buffer, bool isOnHost);
   bool checkEvent(const Place &place, const Command &command);
   /// That a collective is on the stream of its communicator.
   bool checkStream(const Place &place, const Command &command);
@@ -138,6 +142,8 @@ private:
   bool checkReduction(const Place &place, const Reduction &reduction,
                       Role role);
   bool checkUpdate(const Place &place, const Update &update, Role role);
+  bool checkUpdated(const Place &place, const Unit &unit, uint32_t buffer,
+                    Role role);
   bool checkUpdateState(const Place &place, const Update &update,
                         uint32_t state, Role role);
   bool checkMeasure(const Place &place, const Measure &measure, Role role);

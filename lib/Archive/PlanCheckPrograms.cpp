@@ -213,86 +213,6 @@ bool PlanChecker::checkDraw(const Place &place, const Command &command) {
 }
 
 //===----------------------------------------------------------------------===//
-// Memory
-//===----------------------------------------------------------------------===//
-
-bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
-  if (!checkIndex(place, "buffer", index, windows.size()))
-    return false;
-  if (role != Role::Init)
-    return true;
-  uint32_t root = buffer(index).root();
-  switch (buffer(root).role()) {
-  case BufferRole::ModelBuffer:
-    readOnce.insert(root);
-    break;
-  case BufferRole::Constant:
-  case BufferRole::Result:
-  case BufferRole::Transient:
-    break;
-  default:
-    return reject(place.text(), "Init commands to read what no step changes",
-                  describeBuffer(index) + " of role " +
-                      EnumNameBufferRole(buffer(root).role()));
-  }
-  return true;
-}
-
-bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
-  if (!checkIndex(place, "buffer", index, windows.size()))
-    return false;
-  if (role != Role::Init)
-    writers.try_emplace(buffer(index).root(), program);
-  if (!windows[index].isInjective)
-    return reject(place.text(), "a target whose elements have their own bytes",
-                  describeBuffer(index) + ", where some share them");
-  bool allowed = true;
-  switch (buffer(buffer(index).root()).role()) {
-  case BufferRole::Constant:
-  case BufferRole::Input:
-  case BufferRole::Hyper:
-    allowed = false;
-    break;
-  case BufferRole::Result:
-    allowed = role == Role::Init;
-    break;
-  case BufferRole::Shard:
-  case BufferRole::OptimizerState:
-    allowed = role == Role::Init || role == Role::Update;
-    break;
-  default:
-    break;
-  }
-  return allowed ||
-         reject(place.text(),
-                std::string("a buffer that ") + EnumNameRole(role) +
-                    " commands may write",
-                describeBuffer(index) + " of role " +
-                    EnumNameBufferRole(buffer(buffer(index).root()).role()));
-}
-
-bool PlanChecker::checkApart(const Place &place,
-                             std::vector<uint32_t> targets) {
-  auto key = [&](uint32_t index) {
-    return std::tuple(buffer(index).space(), windows[index].begin, index);
-  };
-  auto isEmpty = [&](uint32_t index) { return windows[index].numel == 0; };
-  targets.erase(std::remove_if(targets.begin(), targets.end(), isEmpty),
-                targets.end());
-  std::sort(targets.begin(), targets.end(),
-            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
-  for (size_t i = 1; i < targets.size(); ++i) {
-    uint32_t before = targets[i - 1], index = targets[i];
-    if (buffer(before).space() == buffer(index).space() &&
-        windows[before].end > windows[index].begin)
-      return reject(place.text(), "targets apart from each other",
-                    describeBuffer(index) + " across " +
-                        describeBuffer(before));
-  }
-  return true;
-}
-
-//===----------------------------------------------------------------------===//
 // Collectives
 //===----------------------------------------------------------------------===//
 
@@ -431,8 +351,7 @@ bool PlanChecker::checkScalar(const Place &place, const char *what,
                               uint32_t index, DType dtype, Role role) {
   if (!checkRead(place, index, role))
     return false;
-  return (buffer(index).dtype() == dtype && windows[index].numel == 1 &&
-          buffer(index).space() == Space::Device) ||
+  return (buffer(index).dtype() == dtype && windows[index].numel == 1) ||
          reject(place.text(),
                 "one " + std::string(spell(dtype)) + " as " + what,
                 describeBuffer(index));
@@ -454,8 +373,7 @@ bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
   const Unit &unit = *plan.units()->Get(measure.unit());
   const Window &source = windows[measure.source()];
   if (source.numel != unit.numel() / unit.shards() || !source.isRowMajor ||
-      !isFloat(buffer(measure.source()).dtype()) ||
-      buffer(measure.source()).space() != Space::Device)
+      !isFloat(buffer(measure.source()).dtype()))
     return reject(place.text(),
                   "a dense piece of unit " + std::string(nameOf(unit.name())),
                   describeBuffer(measure.source()));
@@ -478,9 +396,7 @@ bool PlanChecker::checkAccumulate(const Place &place, const Accumulate &add,
     bool isKnown = window.numel == unit.numel() ||
                    window.numel == unit.numel() / unit.shards();
     if (!isKnown || window.numel != windows[add.target()].numel ||
-        !window.isRowMajor || !isFloat(dtype) ||
-        buffer(index).dtype() != dtype ||
-        buffer(index).space() != Space::Device)
+        !window.isRowMajor || !isFloat(dtype) || buffer(index).dtype() != dtype)
       return reject(place.text(),
                     "dense gradients of unit " +
                         std::string(nameOf(unit.name())) +
@@ -509,6 +425,22 @@ bool PlanChecker::checkIntervals(
   return true;
 }
 
+/// The shard, or a copy of it in the memory of the states.
+bool PlanChecker::checkUpdated(const Place &place, const Unit &unit,
+                               uint32_t index, Role role) {
+  if (!checkWrite(place, index, role))
+    return false;
+  const Window &window = windows[index];
+  bool isCopy = buffer(buffer(index).root()).role() == BufferRole::Transient &&
+                buffer(index).dtype() == unit.storage() && window.isRowMajor &&
+                window.numel == unit.numel() / unit.shards();
+  return index == unit.shard() || isCopy ||
+         reject(place.text(),
+                "the shard of unit " + std::string(nameOf(unit.name())) +
+                    ", or a copy of it",
+                describeBuffer(index));
+}
+
 bool PlanChecker::checkUpdate(const Place &place, const Update &update,
                               Role role) {
   if (role != Role::Update)
@@ -517,14 +449,14 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
       !checkIndex(place, "unit", update.unit(), plan.units()->size()))
     return false;
   const Unit &unit = *plan.units()->Get(update.unit());
-  for (auto [found, expected] : {std::pair(update.parameter(), unit.shard()),
-                                 std::pair(update.gradient(), unit.gradient())})
-    if (found != expected || found == none)
-      return reject(place.text(),
-                    "the shard and the gradient of unit " +
-                        std::string(nameOf(unit.name())),
-                    found < windows.size() ? describeBuffer(found)
-                                           : std::to_string(found));
+  if (update.gradient() != unit.gradient() || update.gradient() == none)
+    return reject(place.text(),
+                  "the gradient of unit " + std::string(nameOf(unit.name())),
+                  update.gradient() < windows.size()
+                      ? describeBuffer(update.gradient())
+                      : std::to_string(update.gradient()));
+  if (!checkUpdated(place, unit, update.parameter(), role))
+    return false;
   if (DType dtype = buffer(unit.gradient()).dtype(); dtype != unit.storage())
     return reject(place.text(),
                   "a gradient of " + std::string(spell(unit.storage())),
@@ -597,6 +529,10 @@ bool PlanChecker::checkEvent(const Place &place, const Command &command) {
 }
 
 bool PlanChecker::checkCommand(const Place &place, const Command &command) {
+  return checkStep(place, command) && checkSpaces(place, command);
+}
+
+bool PlanChecker::checkStep(const Place &place, const Command &command) {
   if (!checkEnum(place, "a stream", command.stream()) ||
       !checkEnum(place, "a role", command.role()))
     return false;

@@ -47,7 +47,9 @@ int64_t Hardware::getDuration(const Computation &work) const {
     rate = matrix[size_t(work.type)];
   else if (work.kind == Computation::Kind::Attention)
     rate = attention[size_t(work.type)];
-  double bandwidth = work.bytes <= cacheBytes ? cache : memory;
+  double bandwidth = work.isOnHost && host.memory ? host.memory
+                     : work.bytes <= cacheBytes   ? cache
+                                                  : memory;
   return toNanoseconds(launch +
                        std::max(work.flops / rate, work.bytes / bandwidth));
 }
@@ -64,6 +66,10 @@ int64_t Hardware::getDuration(const Communication &work) const {
     sent *= 2;
   return toNanoseconds(line.latency + line.perRank * others +
                        sent / line.bandwidth + copy);
+}
+
+int64_t Hardware::getDuration(const Transfer &work) const {
+  return toNanoseconds(host.latency + work.bytes / host.bandwidth);
 }
 
 //===----------------------------------------------------------------------===//
@@ -182,7 +188,8 @@ void Reader::readLink(const toml::table &table, const std::string &where,
 Expected<Hardware> Reader::read(const toml::table &root) {
   Hardware hardware;
   expectKeys(root, "",
-             {"name", "launch_us", "shared_core", "compute", "memory", "link"});
+             {"name", "launch_us", "shared_core", "compute", "memory", "host",
+              "link"});
   if (auto name = root["name"].value<std::string>())
     hardware.name = *name;
   else
@@ -210,6 +217,13 @@ Expected<Hardware> Reader::read(const toml::table &root) {
           1e6 * getNumber(*memory, "memory", "cache_mbytes", 0);
     }
   }
+  if (root.contains("host"))
+    if (const toml::table *host = getTable(root, "", "host")) {
+      expectKeys(*host, "host", {"latency_us", "link_gbytes", "gbytes"});
+      hardware.host = {1e3 * getNumber(*host, "host", "latency_us", 0),
+                       getNumber(*host, "host", "link_gbytes", leastRate),
+                       getNumber(*host, "host", "gbytes", leastRate)};
+    }
   if (const toml::table *link = getTable(root, "", "link")) {
     expectKeys(*link, "link", {"node", "network"});
     if (const toml::table *node = getTable(*link, "link", "node")) {

@@ -27,9 +27,7 @@ Memory::Memory(const planfile::Plan &plan, Device &device)
       tensors(plan.buffers()->size()) {
   arenas[0].bytes = plan.device_bytes();
   arenas[1].bytes = plan.host_bytes();
-  for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i)
-    if (Range r = range(i); r.space == Space::Pinned)
-      arenas[2].bytes = std::max(arenas[2].bytes, r.end);
+  arenas[2].bytes = plan.pinned_bytes();
   for (std::size_t space = 0; space != arenas.size(); ++space)
     if (arenas[space].bytes)
       arenas[space].data =

@@ -183,6 +183,14 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   default:
     throw Error("a command of an unknown kind");
   }
+  bool isComputed = prepared.kind == Kind::Update ||
+                    prepared.kind == Kind::Measure ||
+                    prepared.kind == Kind::Accumulate;
+  prepared.isOnHost =
+      isComputed &&
+      std::ranges::any_of(accesses.back(), [](const Access &access) {
+        return access.isWrite && access.range.space != planfile::Space::Device;
+      });
   commands.push_back(prepared);
 }
 

@@ -106,6 +106,7 @@ private:
     std::uint32_t source;       ///< Command of the plan.
     std::uint32_t count = 1; ///< Of collectives in one call, from `index` on.
     std::uint32_t place = 0; ///< In `accesses`.
+    bool isOnHost = false;   ///< Computes there, when all before it is done.
   };
   struct Block {
     std::byte *target;

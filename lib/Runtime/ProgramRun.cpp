@@ -118,6 +118,8 @@ inline void Program::execute(Lane &lane, const Command &command,
     lane.selected = command.stream;
     device.select(command.stream);
   }
+  if (command.isOnHost)
+    device.synchronize();
   switch (command.kind) {
   case Kind::Launch:
     launches[command.index].call(lane.stack);

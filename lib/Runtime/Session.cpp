@@ -287,13 +287,16 @@ static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
     throw Error("expected at most " + std::to_string(mostRanks) +
                 " ranks in one process, found a plan for " +
                 std::to_string(ranks));
-  std::uint64_t bytes = 0, memory = freeMemory();
-  if (__builtin_add_overflow(plan.device_bytes(), plan.host_bytes(), &bytes) ||
+  std::uint64_t host = 0, bytes = 0, memory = freeMemory();
+  if (__builtin_add_overflow(plan.host_bytes(), plan.pinned_bytes(), &host) ||
+      __builtin_add_overflow(plan.device_bytes(), host, &bytes) ||
       bytes > memory / ranks)
-    throw Error("expected a plan that fits into the " + spellBytes(memory) +
-                " that are free here, found one that needs " +
-                spellBytes(bytes) + " for each of " + std::to_string(ranks) +
-                " ranks");
+    throw Error(
+        "expected a plan that fits into the " + spellBytes(memory) +
+        " that are free here, found one that needs " + spellBytes(bytes) +
+        (plan.pinned_bytes() ? ", " + spellBytes(host) + " of it on the host,"
+                             : "") +
+        " for each of " + std::to_string(ranks) + " ranks");
 }
 
 Session::Session(const planfile::Plan &plan, RankRange ranks,

@@ -23,6 +23,8 @@ SIZE = "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB"
 
 NO_DECAY = "a regular expression of names of parameters, dims<N with N of at least 1, or both as dims<N|REGEX"
 
+OFFLOAD = f"none, params, optimizer, all or bytes=SIZE, which is {SIZE}"
+
 CLIP = "a largest norm that is finite and above 0, and after a colon its order"
 
 USAGE = {
@@ -54,6 +56,10 @@ USAGE = {
     "--ranks 2 --bucket copy:2":
         "fsdp-plan: error: --bucket: expected none, units:N or bytes:SIZE, with merge: in front to join units, or copy: "
         f"to copy them into one buffer; SIZE is {SIZE}; found 'copy:2'",
+    "--ranks 2 --offload gradients": f"fsdp-plan: error: --offload: expected {OFFLOAD}; found 'gradients'",
+    "--ranks 2 --offload bytes=0": f"fsdp-plan: error: --offload: expected {OFFLOAD}; found 'bytes=0'",
+    "--ranks 2 --offload optimizer --optimizer none":
+        "fsdp-plan: error: --offload: expected --optimizer adamw or sgd, whose states are offloaded; found 'none'",
     "--ranks 2 --reshard-after-forward maybe": "fsdp-plan: error: --reshard-after-forward: expected true, false or a number of ranks; found 'maybe'",
     "--ranks 4 --reshard-after-forward 3":
         "fsdp-plan: error: --reshard-after-forward: expected a number of ranks that divides the 4 of --ranks; found '3'",

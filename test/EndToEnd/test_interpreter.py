@@ -19,7 +19,7 @@ OPTIONS = {
     "--strategy": ["full_shard", "shard_grad_op", "no_shard"], "--bucket": ["none", "units:2", "copy:units:2", "merge:units:2"],
     "--optimizer": ["adamw", "sgd"], "--backward-prefetch": ["backward_pre", "backward_post", "none"], "--forward-prefetch": ["0", "1"],
     "--limit-all-gathers": ["0", "2"], "--storage-dtype": ["unchanged", "unchanged", "f32"],
-    "--no-decay": ["", "dims<3"], "--clip-grad-norm": ["", "0.5", "0.5:1", "0.01:inf"],
+    "--no-decay": ["", "dims<3"], "--offload": ["none", "params", "optimizer", "all"], "--clip-grad-norm": ["", "0.5", "0.5:1", "0.01:inf"],
 }
 GRAPHS = ["gpt2", "bert", "llama", "llama_bf16", "frozen", "role_batch_norm", "role_tied", "role_user_output", "role_chain",
           "role_channels_last", "role_encoder_decoder", "role_unused", "role_dropout", "role_bf16"]

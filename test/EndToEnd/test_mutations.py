@@ -113,15 +113,15 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
 TRIALS = {
     "gpt2": ("ranks=3 clip-grad-norm=0.5", 3, 1),
     "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1 clip-grad-norm=0.01:inf no-decay=norm", 4, 1),
-    "bert": ("ranks=3 strategy=shard_grad_op", 3, 10),
+    "bert": ("ranks=3 strategy=shard_grad_op offload=all", 3, 10),
     "llama_bf16": ("ranks=3 storage-dtype=f32 remat=scope:m.model.layers.[0-9]+", 3, 10),
-    "frozen": ("ranks=3 bucket=units:2 no-decay=dims<2", 3, 10),
+    "frozen": ("ranks=3 bucket=units:2 no-decay=dims<2 offload=optimizer", 3, 10),
     "role_batch_norm": ("ranks=3 optimizer=sgd", 3, 10),
     "role_tied": ("ranks=3 strategy=no_shard", 3, 10),
     "role_dropout": ("ranks=3 remat=scope:blocks.[0-9]+", 3, 10),
     "role_user_output": ("ranks=3 keep-output", 3, 10),
     "role_chain": ("ranks=3 schedule=list hardware=h100", 3, 10),
-    "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2", 3, 10),
+    "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2 offload=params clip-grad-norm=0.5", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")

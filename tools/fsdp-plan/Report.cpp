@@ -68,7 +68,8 @@ public:
     summary.ranks = pf::getRankCount(plan);
     summary.persistentBytes = plan.persistent_bytes();
     summary.arenaBytes = plan.device_bytes();
-    summary.hostBytes = plan.host_bytes();
+    summary.pinnedBytes = plan.pinned_bytes();
+    summary.hostBytes = plan.host_bytes() + plan.pinned_bytes();
     addUnits();
     addPersistent();
     bool isFirst = true;
@@ -128,18 +129,21 @@ private:
   }
 
   void addPersistent() {
-    std::map<pf::BufferRole, PlanSummary::Alive> byRole;
+    // What is offloaded, and all else that persists.
+    std::map<std::pair<bool, pf::BufferRole>, PlanSummary::Alive> byRole;
     for (uint32_t i = 0, e = plan.buffers()->size(); i != e; ++i) {
       pf::BufferRole role = buffer(i).role();
       if (rootOf(i) != i || isTransient(i))
         continue;
-      PlanSummary::Alive &row = byRole[role];
+      bool isOffloaded = buffer(i).space() != pf::Space::Device &&
+                         role != pf::BufferRole::Hyper;
+      PlanSummary::Alive &row = byRole[{isOffloaded, role}];
       row.what = roleName(role).str();
       row.bytes += bytesOf(i);
       ++row.buffers;
     }
-    for (auto &[role, row] : byRole)
-      summary.persistent.push_back(row);
+    for (auto &[key, row] : byRole)
+      (key.first ? summary.offloaded : summary.persistent).push_back(row);
   }
 
   bool isTransient(uint32_t root) const {
@@ -183,6 +187,7 @@ private:
       break;
     case pf::Step::Update: {
       const pf::Update &update = *command.step_as_Update();
+      visit(update.parameter());
       visit(update.gradient());
       for (uint32_t scalar :
            {update.clip_factor(), update.loss_scale(), update.found_inf()})
@@ -504,6 +509,15 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                           spellBytes(rest));
     }
   }
+  if (!summary.offloaded.empty()) {
+    os << "\nhost memory per rank\n";
+    for (const PlanSummary::Alive &row : summary.offloaded)
+      os << llvm::formatv("  {0,-40} {1,12}\n", row.what,
+                          spellBytes(row.bytes));
+    os << llvm::formatv("  {0,-40} {1,12}   {2} of it pinned\n", "host arena",
+                        spellBytes(summary.hostBytes),
+                        spellBytes(summary.pinnedBytes));
+  }
   os << "\n";
   printCalls("through the allocator hook: ", summary.hooked, os);
   printCalls("custom operators (fsdp-run needs --load): ", summary.foreign, os);
@@ -527,7 +541,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     foreign[name] = calls;
   for (const auto &[name, calls] : summary.untrusted)
     untrusted[name] = calls;
-  Array units, traffic, persistent, alive, notes, others;
+  Array units, traffic, persistent, offloaded, alive, notes, others;
   for (const PlanSummary::Unit &unit : summary.units)
     units.push_back(Object{{"name", unit.name},
                            {"parameters", int64_t(unit.parameters)},
@@ -548,6 +562,8 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
   };
   for (const PlanSummary::Alive &row : summary.persistent)
     persistent.push_back(aliveRow(row));
+  for (const PlanSummary::Alive &row : summary.offloaded)
+    offloaded.push_back(aliveRow(row));
   for (const PlanSummary::Alive &row : summary.alive)
     alive.push_back(aliveRow(row));
   for (const std::string &note : summary.notes)
@@ -572,9 +588,11 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},
+                        {"pinned_bytes", int64_t(summary.pinnedBytes)},
                         {"lower_bound_bytes", int64_t(summary.lowerBound)},
                         {"scheduled_bytes", int64_t(summary.scheduledBytes)},
                         {"persistent", std::move(persistent)},
+                        {"offloaded", std::move(offloaded)},
                         {"peak_at", summary.peakAt},
                         {"alive_at_peak", std::move(alive)}}},
       {"hooked", std::move(hooked)},

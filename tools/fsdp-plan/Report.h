@@ -50,7 +50,9 @@ struct PlanSummary {
   std::vector<Unit> units;
   std::vector<Traffic> traffic;
   std::vector<Alive> persistent; ///< By role.
-  uint64_t persistentBytes = 0, arenaBytes = 0, hostBytes = 0;
+  std::vector<Alive> offloaded;  ///< In host memory, by role.
+  uint64_t persistentBytes = 0, arenaBytes = 0;
+  uint64_t hostBytes = 0, pinnedBytes = 0; ///< All, and those that are pinned.
   uint64_t lowerBound =
       0; ///< Persistent region plus most transient bytes alive at once.
   /// What is alive at the peak of the scheduled level: values alone. Not from

@@ -26,6 +26,7 @@ static std::string getName(Operation *op) {
       })
       .Case(
           [](AsyncUnshardOp op) { return "all_gather " + op.getUnit().str(); })
+      .Case([](AsyncCopyOp op) { return "copy " + op.getUnit().str(); })
       .Case([](AsyncReduceScatterOp op) {
         return "reduce_scatter " + op.getUnit().str();
       })
@@ -58,6 +59,8 @@ static StringRef getRole(Operation *op) {
       return getRole(launch);
   if (auto gather = dyn_cast<AsyncUnshardOp>(op))
     return aten::stringifyPhase(gather.getPhase());
+  if (auto copy = dyn_cast<AsyncCopyOp>(op))
+    return aten::stringifyPhase(copy.getPhase());
   if (isa<PieceOp>(op))
     return "forward";
   return isa<UpdateOpInterface, MeasureOp, ClipFactorOp, ScaleOp>(op)

@@ -18,9 +18,10 @@
 
 namespace fsdp {
 
-/// Nothing, or what takes time on the compute stream, or on the network.
-using Work =
-    std::variant<std::monostate, planner::Computation, planner::Communication>;
+/// Nothing, or what takes time on the compute stream, on the network, or on the
+/// way between host and device.
+using Work = std::variant<std::monostate, planner::Computation,
+                          planner::Communication, planner::Transfer>;
 
 } // namespace fsdp
 

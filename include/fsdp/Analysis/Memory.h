@@ -8,6 +8,8 @@
 #ifndef FSDP_ANALYSIS_MEMORY_H
 #define FSDP_ANALYSIS_MEMORY_H
 
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include <string>
@@ -54,14 +56,18 @@ struct MemoryLife {
 /// else from where it is made; each to the last use of itself or a view. An
 /// update is in place. Where a bucket is copied, its buffers count until the
 /// first wait, and the units from there on. Takes linear time.
+/// Of the values in one memory.
 llvm::SmallVector<MemoryLife, 0>
-findMemoryLives(llvm::ArrayRef<mlir::Operation *> order);
+findMemoryLives(llvm::ArrayRef<mlir::Operation *> order,
+                MemorySpace space = MemorySpace::Device);
 
-/// Finds the peak of such a step.
-MemoryPeak findMemoryPeak(mlir::func::FuncOp step);
+/// Finds the peak of such a step in one memory.
+MemoryPeak findMemoryPeak(mlir::func::FuncOp step,
+                          MemorySpace space = MemorySpace::Device);
 
 /// The bytes of the arguments of a step: `MemoryPeak::persistent`.
-int64_t getPersistentBytes(mlir::func::FuncOp step);
+int64_t getPersistentBytes(mlir::func::FuncOp step,
+                           MemorySpace space = MemorySpace::Device);
 
 /// The value in whose memory a result lies; null if it has its own.
 mlir::Value getMemoryOf(mlir::OpResult result);

@@ -31,7 +31,13 @@ struct Computation {
   Kind kind = Kind::Vector;
   FloatType type = FloatType::F32; ///< For matrix and attention.
   double flops = 0;
-  double bytes = 0; ///< Read and written.
+  double bytes = 0;      ///< Read and written.
+  bool isOnHost = false; ///< In the memory of the host, by its cores.
+};
+
+/// A copy between host and device.
+struct Transfer {
+  double bytes = 0;
 };
 
 /// A collective over `ranks` ranks; `bytes` are those of the whole tensor, not
@@ -63,9 +69,16 @@ struct Hardware {
   /// Groups of at most `nodeRanks` use the first link, larger ones the other.
   Link node = {}, network = {};
   int64_t nodeRanks = 1;
+  /// Each rank's way to the memory of the host and back; and what the host
+  /// reads and writes there for it, in bytes per nanosecond. No bandwidth: the
+  /// machine has no such memory.
+  struct Host {
+    double latency = 0, bandwidth = 0, memory = 0;
+  } host = {};
 
   int64_t getDuration(const Computation &work) const;
   int64_t getDuration(const Communication &work) const;
+  int64_t getDuration(const Transfer &work) const;
 };
 
 /// Reads the text of a hardware file; errors name `path`.

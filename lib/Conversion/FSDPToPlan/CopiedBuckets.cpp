@@ -98,7 +98,7 @@ void Lowering::gatherCopied(AsyncUnshardOp first,
     pieces.push_back(buffers.lookup(op.getShard()));
     length += plan::getTensorType(pieces.back()).getNumElements();
   }
-  ShardType shard = first.getShard().getType();
+  ShardType shard = first.getShardType();
   Type type = getMemoryType(first.getFuture().getType()).getElementType();
   Value source = addTransient(loc, RankedTensorType::get({length}, type));
   gather.whole = addTransient(
@@ -122,8 +122,8 @@ void Lowering::copyOut(const CopiedGather &gather) {
                         op.getLoc(), getMemoryType(op.getFuture().getType())));
   AsyncUnshardOp first = gather.launches.front();
   plan::Role current = std::exchange(role, gather.role);
-  split(first.getLoc(), gather.whole, first.getShard().getType().getShards(),
-        units, Stream::Compute);
+  split(first.getLoc(), gather.whole, first.getShardType().getShards(), units,
+        Stream::Compute);
   role = current;
 }
 

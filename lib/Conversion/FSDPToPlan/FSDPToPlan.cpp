@@ -52,6 +52,11 @@ plan::BufferOp Tables::getState(Location loc, StateAttr state, Type type) {
     role = plan::BufferRole::Accumulator;
   plan::BufferOp buffer =
       addBuffer(loc, role, fsdp::detail::getMemoryType(type));
+  // What is copied has to be pinned; no copy touches the states of updates.
+  if (isOnHost(type))
+    buffer.setSpace(role == plan::BufferRole::OptimizerState
+                        ? plan::Space::Host
+                        : plan::Space::Pinned);
   buffer.setOwnerAttr(state.getUnit());
   if (role == plan::BufferRole::OptimizerState || state.isAccumulated())
     buffer.setNameAttr(state.getKind());

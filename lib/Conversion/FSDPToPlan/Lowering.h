@@ -28,6 +28,7 @@ private:
   mlir::LogicalResult lowerArgument(mlir::BlockArgument argument);
   mlir::LogicalResult lower(aten::CallOp op);
   mlir::LogicalResult lower(AsyncUnshardOp op);
+  mlir::LogicalResult lower(AsyncCopyOp op);
   mlir::LogicalResult lower(AsyncWaitOp op);
   mlir::LogicalResult lower(AsyncReshardOp op);
   mlir::LogicalResult lower(PieceOp op);
@@ -73,6 +74,8 @@ private:
   mlir::Value getReduced(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
                          ShardType type);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
+  mlir::Value getCopyTarget(AsyncCopyOp op);
+  mlir::Value getScalar(mlir::Value scalar, plan::Space space);
   mlir::FailureOr<mlir::Value> getDestination(unsigned index,
                                               mlir::Value value);
 
@@ -119,6 +122,10 @@ private:
   llvm::DenseMap<mlir::Value, plan::CommandOpInterface> reductions;
   /// By the futures.
   llvm::DenseMap<mlir::Value, CopiedGather> copiedGathers;
+  /// Where gradients are reduced that are copied to the host, by unit.
+  llvm::DenseMap<mlir::Attribute, mlir::Value> reduced;
+  /// Copies of scalars in the other memory.
+  llvm::DenseMap<mlir::Value, mlir::Value> scalars;
   /// Sums that are cast once all collectives of their group are there.
   struct Sum {
     mlir::Value future, sum, target;

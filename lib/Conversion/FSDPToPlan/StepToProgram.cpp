@@ -133,6 +133,62 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
   return success();
 }
 
+/// Where a copy belongs: a gradient into that of the unit; what the function
+/// returns into its state, if nothing reads that any more; else into memory of
+/// its own.
+Value Lowering::getCopyTarget(AsyncCopyOp op) {
+  Type type = getArrived(op.getFuture().getType());
+  Location loc = op.getLoc();
+  auto wait = dyn_cast<AsyncWaitOp>(*op.getFuture().user_begin());
+  if (wait && wait.getValue().hasOneUse() &&
+      isa<func::ReturnOp>(*wait.getValue().user_begin())) {
+    auto state = func.getResultAttrOfType<StateAttr>(
+        wait.getValue().use_begin()->getOperandNumber(),
+        FSDPDialect::getStateAttrName());
+    bool isRead = llvm::any_of(func.getArguments(), [&](BlockArgument old) {
+      return func.getArgAttr(old.getArgNumber(),
+                             FSDPDialect::getStateAttrName()) == state &&
+             llvm::any_of(old.getUsers(), [&](Operation *user) {
+               return op->isBeforeInBlock(user);
+             });
+    });
+    if (state && !isRead)
+      return tables.getState(loc, state, type);
+  }
+  bool isGradient =
+      buffers.lookup(op.getSource()) == reduced.lookup(op.getUnitAttr());
+  if (isOnHost(type) && isGradient)
+    return getState(op, op.getUnitAttr(), StateAttr::getGradientKind(),
+                    cast<ShardType>(type));
+  Value target = addTransient(loc, getMemoryType(type));
+  if (isOnHost(type))
+    plan::getRoot(target).setSpace(plan::Space::Pinned);
+  return target;
+}
+
+LogicalResult Lowering::lower(AsyncCopyOp op) {
+  setPhase(op.getPhase());
+  Value target = getCopyTarget(op);
+  copy(op.getLoc(), buffers.lookup(op.getSource()), target, Stream::Copy);
+  buffers[op.getFuture()] = target;
+  return success();
+}
+
+/// A scalar in the memory of who reads it.
+Value Lowering::getScalar(Value scalar, plan::Space space) {
+  bool isOnHost = plan::getRoot(scalar).getSpace() != plan::Space::Device;
+  if (isOnHost == (space != plan::Space::Device))
+    return scalar;
+  Value &other = scalars[scalar];
+  if (!other) {
+    other = addTransient(scalar.getLoc(), plan::getTensorType(scalar));
+    plan::getRoot(other).setSpace(isOnHost ? plan::Space::Device
+                                           : plan::Space::Pinned);
+    copy(scalar.getLoc(), scalar, other, Stream::Copy);
+  }
+  return other;
+}
+
 /// The gather starts when what it is to come after has ended.
 void Lowering::addAfter(AsyncUnshardOp op, Value full) {
   // Of a group of one rank, there may be no memory of its own to wait with.
@@ -306,13 +362,28 @@ LogicalResult Lowering::lower(AccumulateOp op) {
   return success();
 }
 
+/// True if what is reduced is copied to the host, where the gradient is.
+static bool goesToHost(Value value) {
+  return llvm::any_of(value.getUsers(), [](Operation *user) {
+    return isa<AsyncCopyOp>(user) ||
+           (isa<AsyncWaitOp, AsyncAllReduceOp>(user) &&
+            goesToHost(user->getResult(0)));
+  });
+}
+
 /// Where a reduction leaves its result: the last one in the gradient of the
-/// unit, others in memory of their own. Only the last one is in the storage
-/// type, unless the two are the same; then the next reduces in place.
+/// unit, if that is on the device, others in memory of their own. Only the last
+/// one is in the storage type, unless the two are the same; then the next
+/// reduces in place.
 Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
                            ShardType type) {
   if (type.getElementType() != tables.getUnit(unit).getStorage())
     return addTransient(op->getLoc(), getMemoryType(type));
+  if (goesToHost(op->getResult(0))) {
+    Value &place = reduced[unit];
+    return place =
+               place ? place : addTransient(op->getLoc(), getMemoryType(type));
+  }
   return getState(op, unit, StateAttr::getGradientKind(), type);
 }
 
@@ -390,6 +461,7 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
   } else {
     if (op.getRole() != ReductionRole::Norm)
       setPhase(aten::Phase::Forward);
+    source = getScalar(source, plan::Space::Device);
     target = addTransient(loc, getMemoryType(type));
   }
   if (communicator) {
@@ -413,12 +485,16 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
 
 LogicalResult Lowering::lower(MeasureOp op) {
   setPhase(aten::Phase::Update);
+  Value shard = buffers.lookup(op.getShard());
+  plan::Space space = plan::getRoot(shard).getSpace();
   Value target =
       addTransient(op.getLoc(), getMemoryType(op.getMeasure().getType()));
+  plan::getRoot(target).setSpace(space);
+  Value initial = buffers.lookup(op.getInitial());
   plan::MeasureOp::create(builder, op.getLoc(), op.getKind(), op.getUnit(),
-                          op.getIntervals(), buffers.lookup(op.getShard()),
-                          buffers.lookup(op.getInitial()), target, role,
-                          Stream::Compute);
+                          op.getIntervals(), shard,
+                          initial ? getScalar(initial, space) : initial, target,
+                          role, Stream::Compute);
   buffers[op.getMeasure()] = target;
   return success();
 }
@@ -441,8 +517,9 @@ LogicalResult Lowering::lower(ClipFactorOp op) {
         result, DenseBoolArrayAttr(), StringAttr(), role, Stream::Compute);
     return result;
   };
-  auto measures = llvm::map_to_vector(
-      op.getMeasures(), [&](Value value) { return buffers.lookup(value); });
+  auto measures = llvm::map_to_vector(op.getMeasures(), [&](Value value) {
+    return getScalar(buffers.lookup(value), plan::Space::Device);
+  });
   std::optional<Value> scale;
   if (op.getLossScale())
     scale = buffers.lookup(op.getLossScale());
@@ -487,8 +564,14 @@ LogicalResult Lowering::lower(UpdateOpInterface op) {
                          "found values that are computed");
   MLIRContext *context = op->getContext();
   OperationState command(op->getLoc(), ("plan." + op.getRule()).str());
-  for (Value operand : op->getOperands())
-    command.addOperands(buffers.lookup(operand));
+  plan::Space space =
+      plan::getRoot(buffers.lookup(op.getGradient())).getSpace();
+  for (Value operand : op->getOperands()) {
+    Value buffer = buffers.lookup(operand);
+    bool isScalar = operand == op.getClipFactor() ||
+                    operand == op.getLossScale() || operand == op.getFoundInf();
+    command.addOperands(isScalar ? getScalar(buffer, space) : buffer);
+  }
   NamedAttrList attributes(
       cast<DictionaryAttr>(op->getPropertiesAsAttribute()));
   attributes.set("role", plan::RoleAttr::get(context, role));
@@ -513,11 +596,11 @@ LogicalResult Lowering::run() {
   for (Operation &op : func.getBody().front()) {
     LogicalResult result =
         TypeSwitch<Operation *, LogicalResult>(&op)
-            .Case<aten::CallOp, AsyncUnshardOp, AsyncReshardOp, PieceOp, ViewOp,
-                  FlattenGradsOp, AccumulateOp, AsyncReduceScatterOp,
-                  AsyncAllReduceOp, MeasureOp, ClipFactorOp, ScaleOp,
-                  UpdateOpInterface, AsyncWaitOp, func::ReturnOp>(
-                [&](auto op) { return lower(op); })
+            .Case<aten::CallOp, AsyncUnshardOp, AsyncCopyOp, AsyncReshardOp,
+                  PieceOp, ViewOp, FlattenGradsOp, AccumulateOp,
+                  AsyncReduceScatterOp, AsyncAllReduceOp, MeasureOp,
+                  ClipFactorOp, ScaleOp, UpdateOpInterface, AsyncWaitOp,
+                  func::ReturnOp>([&](auto op) { return lower(op); })
             .Default([](Operation *op) {
               return op->emitError("expected the scheduled level, found '")
                      << op->getName() << "'";

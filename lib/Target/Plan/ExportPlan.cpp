@@ -169,9 +169,6 @@ LogicalResult Exporter::addArenas() {
     if (op.isPersistent() && op.getSpace() == plan::Space::Device)
       persistentBytes = std::max(persistentBytes, end);
   }
-  if (arena[unsigned(plan::Space::Pinned)])
-    return module.emitOpError() << "expected no pinned memory: the plan file "
-                                   "has no arena for it yet";
   return success();
 }
 
@@ -501,7 +498,7 @@ FailureOr<pf::PlanFile> Exporter::run() {
                  &reuse, &digests, uint64_t(module.getTokenRows().value_or(0)),
                  &notes, meanings.empty() ? nullptr : &meanings,
                  unproved ? unproved->c_str() : nullptr,
-                 uint32_t(module.getMicroBatches().value_or(1))),
+                 uint32_t(module.getMicroBatches().value_or(1)), arena[2]),
              pf::PlanIdentifier());
   pf::Expected<pf::PlanFile> file =
       pf::PlanFile::seal(name.str(), fbb.GetBufferPointer(), fbb.GetSize());

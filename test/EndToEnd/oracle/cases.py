@@ -32,6 +32,7 @@ FEATURES: dict[str, list[Any]] = {
     "dropout": [0.0, 0.1],
     "frozen": ["none", "unit", "part"],
     "tied": [True, False],
+    "offload": ["none", "all", "optimizer", "params"],
     "run": ["plain", "overlap", "chaos"],
 }
 PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]

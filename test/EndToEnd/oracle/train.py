@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import BackwardPrefetch, CPUOffloadPolicy, OffloadPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -99,7 +99,9 @@ def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
     reshard = {"true": True, "false": False, "2": 2}[case["sharding"].split()[1]]
 
     def arguments(part: nn.Module) -> dict[str, Any]:
-        return {"mesh": mesh, "mp_policy": precision(case, is_first_block=part in first),
+        # All of it, or nothing. What is not pinned needs no accelerator; FSDP1 cannot offload without one, and trains the same.
+        offload = CPUOffloadPolicy(pin_memory=False) if case["offload"] == "all" else OffloadPolicy()
+        return {"mesh": mesh, "offload_policy": offload, "mp_policy": precision(case, is_first_block=part in first),
                 "reshard_after_forward": not reshard if part in first and case["first_block"] == "reshard" else reshard}
 
     for part in parts:

@@ -53,7 +53,7 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     throw Error(std::string("rejected: ") + error.what());
   }
   Session &session = *loaded;
-  weights.load(*plan, session);
+  weights.load(weights.match(*plan), session);
   session.setHyperParameters({});
   // A plan may use the memory of inputs that it has read.
   auto setInputs = [&] {

@@ -190,6 +190,17 @@ RankGroup getRankGroup(CollectiveOpInterface collective,
   return group;
 }
 
+Value skipCopies(Value value) {
+  while (Operation *op = value.getDefiningOp()) {
+    auto wait = dyn_cast<AsyncWaitOp>(op);
+    Operation *copy = wait ? wait.getFuture().getDefiningOp() : op;
+    if (!isa_and_nonnull<CopyOp, AsyncCopyOp>(copy))
+      break;
+    value = copy->getOperand(0);
+  }
+  return value;
+}
+
 int64_t MeshOp::getNumRanks() {
   int64_t ranks = 1;
   for (auto axis : getAxes().getAsRange<AxisAttr>())
@@ -311,6 +322,13 @@ struct UnitCheck {
     return type(what, found, unit.getShardType(getShards()));
   }
 
+  /// A shard of the unit in any memory.
+  LogicalResult shardAnywhere(StringRef what, Type found) {
+    ShardType expected = unit.getShardType(getShards());
+    return type(what, found,
+                isOnHost(found) ? expected.in(MemorySpace::Host) : expected);
+  }
+
   /// A flat gradient, of whatever type was computed in.
   LogicalResult flat(StringRef what, Type found) {
     auto tensor = dyn_cast<RankedTensorType>(found);
@@ -331,11 +349,7 @@ struct UnitCheck {
 } // namespace
 
 /// The type of a result, or what a future promises.
-static Type getValueType(Value result) {
-  if (auto future = dyn_cast<FutureType>(result.getType()))
-    return future.getValueType();
-  return result.getType();
-}
+static Type getValueType(Value result) { return getArrived(result.getType()); }
 
 /// The same, of a collective: there is at least one.
 static LogicalResult verifyGroup(Operation *op, ArrayAttr axes, MeshOp mesh) {
@@ -390,8 +404,10 @@ static LogicalResult verifyPiece(UnitCheck &check, StringRef what, Type found,
 
 /// A shard of what is reduced: of the storage type, or of the reduce type where
 /// another reduction follows.
-static LogicalResult verifyReduced(UnitCheck &check, StringRef what,
-                                   Type found) {
+static LogicalResult verifyReduced(UnitCheck &check, StringRef what, Type found,
+                                   bool mayBeOnHost = false) {
+  if (mayBeOnHost && isOnHost(found))
+    return check.shardAnywhere(what, found);
   auto shard = dyn_cast<ShardType>(found);
   Type expected = check.unit.getShardType(check.getShards());
   if (shard && shard.getElementType() == check.unit.getReduce())
@@ -406,7 +422,8 @@ static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid || failed(verifyShardAxes(check, op.getAxes())))
     return failure();
-  Type shard = op.getShard().getType(), full = getValueType(op->getResult(0));
+  Type shard = getValueType(op.getShard()),
+       full = getValueType(op->getResult(0));
   LogicalResult operand =
       op.getAxes().size() == check.unit.getShardAxes().size()
           ? check.shard("an operand", shard)
@@ -416,6 +433,18 @@ static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
       succeeded(operand) &&
       succeeded(check.type("a result", full,
                            check.unit.getGatheredType(getCompute(full)))));
+}
+
+template <typename Op>
+static LogicalResult verifyCopy(Op op, SymbolTableCollection &symbols) {
+  UnitCheck check(op, op.getUnitAttr(), symbols);
+  Type source = getValueType(op.getSource());
+  if (!check.valid || failed(check.shardAnywhere("an operand", source)))
+    return failure();
+  MemorySpace other =
+      isOnHost(source) ? MemorySpace::Device : MemorySpace::Host;
+  return check.type("a result", getValueType(op->getResult(0)),
+                    cast<ShardType>(source).in(other));
 }
 
 template <typename Op>
@@ -495,7 +524,7 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
                                   SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid ||
-      failed(check.shard("a parameter", op->getOperand(0).getType())))
+      failed(check.shardAnywhere("a parameter", op->getOperand(0).getType())))
     return failure();
   ArrayRef<int64_t> intervals = op.getIntervals();
   LayoutAttr layout = check.unit.getLayout();
@@ -523,6 +552,10 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
 
 LogicalResult UnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyUnshard(*this, symbols);
+}
+
+LogicalResult CopyOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyCopy(*this, symbols);
 }
 
 LogicalResult ViewOp::verifySymbolUses(SymbolTableCollection &symbols) {
@@ -599,7 +632,7 @@ LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
              ? check.type(
                    "an operand", type,
                    check.unit.getFlatGradientType(check.unit.getReduce()))
-             : check.shard("an operand", type);
+             : check.shardAnywhere("an operand", type);
 }
 
 LogicalResult
@@ -614,7 +647,8 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
 LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
   UnitCheck check(*this, getUnitAttr(), symbols);
   if (!check.valid ||
-      failed(verifyReduced(check, "an operand", getShard().getType())))
+      failed(verifyReduced(check, "an operand", getShard().getType(),
+                           /*mayBeOnHost=*/true)))
     return failure();
   return verifyIntervals(*this, check.unit.getLayout(), getIntervals());
 }
@@ -658,6 +692,10 @@ LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
 
 LogicalResult AsyncUnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyUnshard(*this, symbols);
+}
+
+LogicalResult AsyncCopyOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  return verifyCopy(*this, symbols);
 }
 
 LogicalResult

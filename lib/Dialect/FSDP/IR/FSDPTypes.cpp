@@ -48,8 +48,8 @@ static LogicalResult verifyFlat(function_ref<InFlightDiagnostic()> emitError,
 }
 
 LogicalResult ShardType::verify(function_ref<InFlightDiagnostic()> emitError,
-                                int64_t numel, Type elementType,
-                                int64_t shards) {
+                                int64_t numel, Type elementType, int64_t shards,
+                                MemorySpace /*space*/) {
   if (failed(verifyFlat(emitError, numel, elementType)))
     return failure();
   if (shards < 1 || numel % shards != 0)
@@ -70,6 +70,16 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
                           "flight, got "
                        << valueType;
   return success();
+}
+
+Type getArrived(Type type) {
+  auto future = dyn_cast<FutureType>(type);
+  return future ? future.getValueType() : type;
+}
+
+bool isOnHost(Type type) {
+  auto shard = dyn_cast<ShardType>(getArrived(type));
+  return shard && shard.isOnHost();
 }
 
 int64_t getLocalNumel(Type type) {

@@ -69,6 +69,8 @@ Costs::Costs(func::FuncOp step, const planner::Hardware &hardware)
     else if (auto *sent = std::get_if<planner::Communication>(&work))
       costs[&op] = {getDuration(cast<CollectiveOpInterface>(op), *sent), false,
                     *sent};
+    else if (auto *copied = std::get_if<planner::Transfer>(&work))
+      costs[&op] = {hardware.getDuration(*copied), false, std::nullopt};
   }
 }
 
@@ -206,6 +208,13 @@ class AnnotateCostsPass
     auto model = CostModel::load(getOperation(), hardware, profile);
     if (failed(model))
       return failure();
+    auto copies = program.getOps<AsyncCopyOp>();
+    if (!copies.empty() && !model->hardware.host.bandwidth)
+      return (*copies.begin())
+                 ->emitError("offload: expected hardware with host memory, "
+                             "found none in '")
+             << model->hardware.name
+             << "'; give it a [host] table, or leave --offload out";
     model->annotate(program, /*emitsRemark=*/true);
     return success();
   }

@@ -26,8 +26,12 @@ static Value launch(OpBuilder &builder, Operation &op) {
           .Case([&](UnshardOp op) {
             return AsyncUnshardOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
-                op.getAxesAttr(), op.getShard(), /*after=*/ValueRange(),
+                op.getAxesAttr(), op->getOperand(0), /*after=*/ValueRange(),
                 /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
+          })
+          .Case([&](CopyOp op) {
+            return AsyncCopyOp::create(builder, loc, future, op.getUnitAttr(),
+                                       op.getPhaseAttr(), op->getOperand(0));
           })
           .Case([&](ReduceScatterOp op) {
             return AsyncReduceScatterOp::create(
@@ -44,6 +48,16 @@ static Value launch(OpBuilder &builder, Operation &op) {
                 /*copy=*/UnitAttr());
           });
   return launch->getResult(0);
+}
+
+/// True if another launch alone takes the result, which may be in flight then:
+/// a copy to the host that of a reduction, a gather that of a copy.
+static bool isTakenInFlight(Value value) {
+  if (!value.hasOneUse())
+    return false;
+  Operation *user = *value.user_begin();
+  return isa<CopyOp>(user) ||
+         (isa<UnshardOp>(user) && value.getDefiningOp<CopyOp>());
 }
 
 /// A piece is kept from where its unit is read for the last time, unless it is
@@ -87,6 +101,11 @@ LogicalResult makeAsync(func::FuncOp step) {
     Value value = op.getResult(0);
     builder.setInsertionPoint(&op);
     Value future = launch(builder, op);
+    if (isTakenInFlight(value)) {
+      value.replaceAllUsesWith(future);
+      op.erase();
+      continue;
+    }
     if (Operation *use = firstUse.lookup(value))
       builder.setInsertionPoint(use);
     Value awaited =

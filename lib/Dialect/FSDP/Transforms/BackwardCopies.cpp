@@ -99,8 +99,14 @@ BackwardCopies::getNeeded(Value value,
 std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
   auto unit = symbols.lookup<UnitOp>(gather.getUnit());
   auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  if (!keptAxes)
-    return {gather.getAxes(), gather.getShard()};
+  if (!keptAxes) {
+    Value shard = gather.getShard();
+    if (auto copy = shard.getDefiningOp<CopyOp>())
+      shard =
+          CopyOp::create(builder, copy.getLoc(), copy.getType(), copy.getUnit(),
+                         aten::Phase::Backward, copy.getSource());
+    return {gather.getAxes(), shard};
+  }
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(gather);
   Type piece = unit.getPieceType(mesh.getGroupSize(keptAxes),
@@ -116,9 +122,11 @@ Value BackwardCopies::getFull(ViewOp view, Operation *user) {
   UnshardOp &gather = gathers[view.getUnitAttr()];
   if (gather && positions.lookup(gather) <= positions.lookup(user))
     return gather.getFull();
-  if (gather)
+  if (gather) {
     gather->moveBefore(user);
-  else {
+    if (auto copy = gather.getShard().getDefiningOp<CopyOp>())
+      copy->moveBefore(gather);
+  } else {
     auto [axes, shard] = getKept(before);
     gather =
         UnshardOp::create(builder, before.getLoc(), before.getType(),

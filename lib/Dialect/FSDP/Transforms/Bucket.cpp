@@ -61,12 +61,13 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
   return isa<AsyncUnshardOp>(next.getOperation()) ||
          llvm::none_of(bucket, [&](CollectiveOpInterface launch) {
            return llvm::any_of(launch->getUsers(), [&](Operation *user) {
-             return order.isBefore(user, next);
+             return !isa<AsyncCopyOp>(user) && order.isBefore(user, next);
            });
          });
 }
 
-/// A gather may be launched earlier than it was, a reduction only later.
+/// A gather may be launched earlier than it was, a reduction only later. What
+/// is copied for the one or of the other goes with it.
 void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
   if (copies)
     for (CollectiveOpInterface launch : bucket)
@@ -82,12 +83,20 @@ void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
     sum += launch.getBytes();
     launch->setAttr("bucket", number);
   }
-  if (isGather)
+  if (isGather) {
     for (CollectiveOpInterface launch : llvm::reverse(bucket.drop_front()))
       order.moveAfter(launch, place);
-  else
+    bringCopies(order, llvm::map_to_vector(bucket, [](auto launch) {
+                  return cast<AsyncUnshardOp>(launch.getOperation());
+                }));
+  } else {
     for (CollectiveOpInterface launch : bucket.drop_back())
       order.moveBefore(launch, place);
+    for (CollectiveOpInterface launch : llvm::reverse(bucket.drop_back()))
+      for (Operation *user : launch->getUsers())
+        if (isa<AsyncCopyOp>(user))
+          order.moveAfter(user, place);
+  }
   remark::passed(place->getLoc(), getRemark("fsdp-bucket", "bucket", place))
       << remark::metric("Launch", place->getName().stripDialect())
       << remark::metric("First", first.getUnitAttr().getValue())

@@ -37,8 +37,14 @@ Gather *Gathers::lookup(Value value) {
 Operation *getPlaceAfter(const IssueOrder &order, Operation *op) {
   do
     op = order.getNext(op);
-  while (isa<AsyncUnshardOp>(op));
+  while (isa<AsyncUnshardOp, AsyncCopyOp>(op));
   return op;
+}
+
+void bringCopies(IssueOrder &order, ArrayRef<AsyncUnshardOp> launches) {
+  for (AsyncUnshardOp launch : launches)
+    if (auto copy = launch.getShard().getDefiningOp<AsyncCopyOp>())
+      order.moveBefore(copy, launches.front());
 }
 
 } // namespace fsdp

@@ -167,9 +167,11 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
         !behind || order.isBefore(behind, end))
       behind = end;
   bool isLate = behind && order.isBefore(launches.front(), behind);
-  if (isLate)
+  if (isLate) {
     for (AsyncUnshardOp launch : llvm::reverse(launches))
       order.moveAfter(launch, behind);
+    bringCopies(order, launches);
+  }
   // A stream runs in order: what an earlier gather has waited for is done.
   if (needed <= lastAwaited)
     return launches.back();

@@ -167,6 +167,17 @@ std::string readOption(StringRef text, Remat &value) {
   return "none, scope:REGEX or budget:SIZE, which is " + std::string(sizeForm);
 }
 
+std::string readOption(StringRef text, Offload &value) {
+  value = {};
+  value.parameters = text == "params" || text == "all";
+  value.states = text == "optimizer" || text == "all";
+  if (value || text == "none" ||
+      (text.consume_front("bytes=") && readOption(text, value.bytes).empty()))
+    return "";
+  return "none, params, optimizer, all or bytes=SIZE, which is " +
+         std::string(sizeForm);
+}
+
 std::string readOption(StringRef text, NoDecay &value) {
   value = {};
   StringRef regex = text;
@@ -269,6 +280,13 @@ std::string spellOption(const Remat &value) {
   return !value.scope.empty() ? "scope:" + value.scope
          : value.budget       ? "budget:" + spellOption(value.budget)
                               : "none";
+}
+std::string spellOption(const Offload &value) {
+  return value.bytes ? "bytes=" + spellOption(value.bytes)
+         : value.parameters && value.states ? "all"
+         : value.parameters                 ? "params"
+         : value.states                     ? "optimizer"
+                                            : "none";
 }
 std::string spellOption(const NoDecay &value) {
   std::string dims = value.dims ? "dims<" + std::to_string(value.dims) : "";

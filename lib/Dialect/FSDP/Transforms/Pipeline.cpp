@@ -40,6 +40,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
       {options.optimizer, options.momentum, options.noDecay}));
   if (options.clipGradNorm)
     pm.addPass(createClipGradientsPass({options.clipGradNorm}));
+  if (options.offload)
+    pm.addPass(createOffloadPass({options.offload}));
   pm.addPass(createHoistConstantsPass());
   pm.addPass(createRematPass({options.remat}));
   pm.addPass(createVerifyLogicalPass());

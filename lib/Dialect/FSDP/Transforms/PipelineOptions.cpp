@@ -123,6 +123,10 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (options.clipGradNorm && options.optimizer == Optimizer::None)
     return "--clip-grad-norm: expected --optimizer adamw or sgd, whose updates "
            "take gradients that are clipped; found 'none'";
+  if (options.offload.states && !options.offload.parameters &&
+      options.optimizer == Optimizer::None)
+    return "--offload: expected --optimizer adamw or sgd, whose states are "
+           "offloaded; found 'none'";
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";

@@ -167,6 +167,7 @@ void Prefetcher::apply() {
   }
   for (const Move &move : moves) {
     order.moveBefore(move.gather->launch, move.before);
+    bringCopies(order, move.gather->launch);
     remark::passed(move.gather->launch.getLoc(),
                    getRemark("fsdp-prefetch", "prefetch", move.gather->launch))
         << remark::metric("Unit", move.gather->getUnit())

@@ -245,6 +245,9 @@ LogicalResult verifyGathers(func::FuncOp step) {
   Block &block = step.getBody().front();
   auto verifyShard = [&](Operation &op, FlatSymbolRefAttr unit,
                          Value shard) -> LogicalResult {
+    if (auto copy = shard.getDefiningOp<AsyncCopyOp>())
+      shard = copy.getSource(); // in flight
+    shard = skipCopies(shard);
     if (auto piece = shard.getDefiningOp<PieceOp>();
         piece && piece.getUnitAttr() == unit &&
         Gather(piece.getFull()).unit == unit)

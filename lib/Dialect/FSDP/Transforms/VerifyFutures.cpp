@@ -56,6 +56,17 @@ SmallVector<Value> getUpdatedShards(Operation &op) {
   return shards;
 }
 
+/// The shard that a launch reads, also by way of a copy in flight; or null.
+Value getReadShard(Value future) {
+  while (future && isa<FutureType>(future.getType())) {
+    Operation *launch = future.getDefiningOp();
+    future = isa_and_nonnull<AsyncUnshardOp, AsyncCopyOp>(launch)
+                 ? launch->getOperand(0)
+                 : Value();
+  }
+  return future;
+}
+
 class FutureVerifier {
 public:
   LogicalResult verify(func::FuncOp func) {
@@ -124,13 +135,15 @@ private:
     if (shards.empty())
       return success();
     for (Value future : state.open) {
-      auto gather = future.getDefiningOp<AsyncUnshardOp>();
-      if (!gather || !llvm::is_contained(shards, gather.getShard()))
+      Value shard = getReadShard(future);
+      if (!shard || !llvm::is_contained(shards, shard))
         continue;
+      bool isCopied = future.getDefiningOp<AsyncCopyOp>() != nullptr;
       InFlightDiagnostic diag =
-          op.emitError("shard is updated while it may still be gathered: "
-                       "expected the gather to be waited for before");
-      diag.attachNote(gather.getLoc()) << "launched here";
+          op.emitError("shard is updated while it may still be ")
+          << (isCopied ? "copied" : "gathered") << ": expected the "
+          << (isCopied ? "copy" : "gather") << " to be waited for before";
+      diag.attachNote(future.getLoc()) << "launched here";
       return diag;
     }
     for (Value shard : shards)

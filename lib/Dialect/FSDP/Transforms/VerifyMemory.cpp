@@ -36,7 +36,7 @@ class VerifyMemoryPass
       return failure();
     MemoryPeak peak = findMemoryPeak(step);
     if (peak.at)
-      emitRemarks(peak);
+      emitRemarks(peak, findMemoryPeak(step, MemorySpace::Host).getTotal());
     if (budget == 0 || peak.getTotal() <= budget)
       return success();
 
@@ -54,13 +54,16 @@ class VerifyMemoryPass
     return diag;
   }
 
-  static void emitRemarks(const MemoryPeak &peak) {
+  static void emitRemarks(const MemoryPeak &peak, int64_t host) {
     auto options = [&](StringRef name) {
       return getRemark("fsdp-verify-memory", name, peak.at);
     };
     remark::analysis(peak.at->getLoc(), options("peak"))
         << remark::metric("Bytes", peak.getTotal())
         << remark::metric("Persistent", peak.persistent);
+    if (host)
+      remark::analysis(peak.at->getLoc(), options("host"))
+          << remark::metric("Bytes", host);
     for (const MemoryPeak::Alive &alive :
          ArrayRef(peak.alive).take_front(mostKinds))
       remark::analysis(alive.loc, options("alive"))

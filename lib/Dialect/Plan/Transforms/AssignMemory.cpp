@@ -78,8 +78,8 @@ static planner::Lifetime getWish(planner::Lifetime lifetime,
   return lifetime;
 }
 
-/// Places what lives inside `program` only, from `start` on.
-static void assignTransient(ProgramOp program, int64_t start,
+/// Places what lives inside `program` only in an arena, from `start` on.
+static void assignTransient(ProgramOp program, Space space, int64_t start,
                             int64_t alignment) {
   Accesses accesses(program);
   StreamOrder order(program, accesses);
@@ -88,7 +88,8 @@ static void assignTransient(ProgramOp program, int64_t start,
   auto module = cast<ModuleOp>(program->getParentOp());
   for (auto buffer : module.getBody().front().getOps<BufferOp>()) {
     ArrayRef<Access> ours = accesses.of(buffer);
-    if (buffer.isPersistent() || buffer.getOffset() || ours.empty())
+    if (buffer.isPersistent() || buffer.getOffset() || ours.empty() ||
+        buffer.getSpace() != space)
       continue;
     int64_t bytes = getExtent(buffer.getTensorType());
     if (bytes == 0) {
@@ -123,6 +124,8 @@ static void assignTransient(ProgramOp program, int64_t start,
         !llvm::is_contained(after.getAfter(), before.getBuffer()))
       after.getAfterMutable().append(before.getBuffer());
   }
+  if (space != Space::Device)
+    return;
   remark::analysis(program.getLoc(), remark::RemarkOpts::name("memory")
                                          .category("plan-assign-memory")
                                          .function(program.getSymName()))
@@ -146,18 +149,18 @@ struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
             if (user.try_emplace(root, program).first->second != program)
               shared.insert(root);
           }
-    int64_t ends[3] = {}; // of the persistent region of each space
+    constexpr unsigned numSpaces = getMaxEnumValForSpace() + 1;
+    int64_t ends[numSpaces] = {}; // of the persistent region of each
     for (auto buffer : plan.getBody().front().getOps<BufferOp>()) {
-      // Only device memory is reused: the little there is elsewhere stays.
-      if (!buffer.isPersistent() && !shared.contains(buffer) &&
-          buffer.getSpace() == Space::Device)
+      if (!buffer.isPersistent() && !shared.contains(buffer))
         continue;
       int64_t &end = ends[static_cast<unsigned>(buffer.getSpace())];
       buffer.setOffset(end);
       end = llvm::alignTo(end + getExtent(buffer.getTensorType()), alignment);
     }
     for (auto program : plan.getBody().front().getOps<ProgramOp>())
-      assignTransient(program, ends[0], alignment);
+      for (unsigned space = 0; space != numSpaces; ++space)
+        assignTransient(program, Space(space), ends[space], alignment);
   }
 };
 } // namespace

@@ -224,7 +224,8 @@ void CopyFolder::run() {
     BufferOp from = getRoot(copy.getSource());
     BufferOp to = getRoot(copy.getTarget());
     RankedTensorType type = getTypeIn(copy.getSource(), copy.getTarget());
-    if (from == to || from.getRole() != BufferRole::Transient || !type)
+    if (from == to || from.getSpace() != to.getSpace() ||
+        from.getRole() != BufferRole::Transient || !type)
       continue;
     bool isSame = type == from.getTensorType();
     if ((!isSame && !mayLieAnyhow(copy, from)) || !freeWindow(copy, from))

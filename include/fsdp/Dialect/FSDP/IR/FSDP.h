@@ -44,6 +44,12 @@ int64_t getBytes(int64_t numel, mlir::Type elementType);
 /// The bytes of the local elements of such a value.
 int64_t getMemoryBytes(mlir::Type type);
 
+/// What a future promises; any other type itself.
+mlir::Type getArrived(mlir::Type type);
+
+/// True of a shard in host memory, also of one in flight.
+bool isOnHost(mlir::Type type);
+
 /// The element type of a shard, a gathered unit or a tensor, or of such a value
 /// in flight; or null.
 mlir::Type getElementType(mlir::Type type);
@@ -134,6 +140,10 @@ struct RankGroup {
   bool overlaps(const RankGroup &other) const;
   int64_t getNumRanks() const;
 };
+
+/// What `value` is a copy of in another memory, also one that is waited for, or
+/// the value itself.
+mlir::Value skipCopies(mlir::Value value);
 
 /// The group of a collective, whose unit or mesh is looked up in `symbols`.
 RankGroup getRankGroup(CollectiveOpInterface collective,

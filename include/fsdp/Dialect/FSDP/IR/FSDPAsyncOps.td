@@ -17,6 +17,13 @@ def FSDP_InFlightResource : Resource<"::fsdp::InFlightResource">;
 // Memory of gathered parameters, from the launch of the gather to its reshard.
 def FSDP_GatheredMemoryResource : Resource<"::fsdp::GatheredMemoryResource">;
 
+class FSDP_LaunchDecl<string kind, string stream> {
+  code decl = FSDP_CollectiveKindOf<kind>.decl # [{
+    static ::fsdp::Stream getStream() { return ::fsdp::Stream::}] # stream # [{; }
+    int64_t getEnteredBytes() { return ::fsdp::getMemoryBytes(getFuture().getType()); }
+  }];
+}
+
 // A launch may belong to a bucket: launches with the same number stand next to
 // each other, are of one operation, communicator and phase, and are issued
 // together, in one call. None of them is done before all are. With `copy`, they
@@ -27,11 +34,11 @@ class FSDP_LaunchOp<string mnemonic, string kind, string stream>
         FSDP_ScheduledOp, FSDP_CollectiveOpInterface, FSDP_StreamedOpInterface,
         FSDP_MemoryFootprintOpInterface,
         MemoryEffects<[MemRead<FSDP_CommunicatorResource>, MemWrite<FSDP_CommunicatorResource>]>]> {
-  let extraClassDeclaration = FSDP_CollectiveKindOf<kind>.decl # [{
-    static ::fsdp::Stream getStream() { return ::fsdp::Stream::}] # stream # [{; }
-    int64_t getEnteredBytes() { return ::fsdp::getMemoryBytes(getFuture().getType()); }
-  }];
+  let extraClassDeclaration = FSDP_LaunchDecl<kind, stream>.decl;
 }
+
+// A shard, or one that is being copied.
+def FSDP_ShardOrFuture : AnyTypeOf<[FSDP_ShardType, FSDP_FutureType]>;
 
 // Where a launch says that it belongs to a bucket.
 defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
@@ -48,6 +55,8 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
     here, not from the wait. With `after`, the gather starts only when the memory
     of those gathered units has been given up: when all that read them, on
     whatever stream, is done. Launches with the same `bucket` are issued together.
+    A shard that is being copied to the device is taken in flight: the stream of
+    the gather waits for it, and no other.
 
     Example:
 
@@ -68,13 +77,19 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
       on the way in, so only its result counts.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
-    StrArrayAttr:$axes, FSDP_ShardType:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
+    StrArrayAttr:$axes, FSDP_ShardOrFuture:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
     $unit custom<Phase>($phase) `over` $axes $shard (`bucket` $bucket^)? (`copy` $copy^)?
     (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
+  }];
+  let extraClassDeclaration = FSDP_LaunchDecl<"AllGather", "Gather">.decl # [{
+    /// The type of the shard, which may still be in flight.
+    ::fsdp::ShardType getShardType() {
+      return ::llvm::cast<::fsdp::ShardType>(::fsdp::getArrived(getShard().getType()));
+    }
   }];
 }
 
@@ -125,6 +140,37 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"
   let assemblyFormat = [{
     ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? $input
     (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:` type($input) `->` qualified(type($future))
+  }];
+}
+
+def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_StreamedOpInterface]> {
+  let summary = "launch a copy between host and device";
+  let description = [{
+    `fsdp.copy` on the stream `copy`. Of a reduction in flight, that stream waits
+    for it; and a gather may take the copy in flight. So the compute stream waits
+    for neither.
+
+    Example:
+
+    ```mlir
+    %d = fsdp.async.copy @h.0 <forward> %shard
+        : !fsdp.shard<24xf32, 4, host> -> !fsdp.future<!fsdp.shard<24xf32, 4>>
+    %f = fsdp.async.unshard @h.0 <forward> over ["shard"] %d
+        : !fsdp.future<!fsdp.shard<24xf32, 4>> -> !fsdp.future<!fsdp.gathered<24xbf16>>
+    ```
+
+    **Constraints**: those of `fsdp.copy`, for what is in flight.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
+    Arg<FSDP_ShardOrFuture, "what is copied", [MemRead<FSDP_InFlightResource>]>:$source);
+  let results = (outs Res<FSDP_FutureType, "the copy in flight",
+      [MemAlloc<FSDP_InFlightResource>]>:$future);
+  let assemblyFormat = [{
+    $unit custom<Phase>($phase) $source attr-dict `:`
+    qualified(type($source)) `->` qualified(type($future))
+  }];
+  let extraClassDeclaration = [{
+    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Copy; }
   }];
 }
 

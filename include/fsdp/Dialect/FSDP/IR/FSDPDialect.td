@@ -8,7 +8,9 @@
 #ifndef FSDP_DIALECT_FSDP_IR_FSDPDIALECT_TD
 #define FSDP_DIALECT_FSDP_IR_FSDPDIALECT_TD
 
+include "fsdp/Dialect/FSDP/IR/FSDPEnums.td"
 include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
 
 //===----------------------------------------------------------------------===//
@@ -101,17 +103,24 @@ class FSDP_Type<string name, string typeMnemonic>
   let genVerifyDecl = 1;
 }
 
+// Device memory, if nothing is said.
+def FSDP_SpaceParameter : EnumParameter<FSDP_MemorySpace> {
+  let defaultValue = "::fsdp::MemorySpace::Device";
+}
+
 def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
   let summary = "one rank's shard of a flat tensor";
   let description = [{
     The flat tensor has `numel` elements and is split into `shards` pieces of equal
     length; a value is one of them. Used for parameters, reduced gradients and
-    optimizer state, and for what `fsdp.piece` keeps of a gathered parameter.
+    optimizer state, and for what `fsdp.piece` keeps of a gathered parameter. A
+    shard that is offloaded lies in host memory: its type says so.
 
     Example:
 
     ```mlir
     !fsdp.shard<12704xf32, 4>
+    !fsdp.shard<12704xf32, 4, host>
     ```
 
     **Constraints**:
@@ -120,9 +129,18 @@ def FSDP_ShardType : FSDP_Type<"Shard", "shard"> {
     * T2: elements are floats.
     * T3: the number of shards is positive and divides the number of elements.
   }];
-  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType, "int64_t":$shards);
-  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `,` $shards `>`";
+  let parameters = (ins "int64_t":$numel, "::mlir::Type":$elementType, "int64_t":$shards,
+                        FSDP_SpaceParameter:$space);
+  let assemblyFormat = "`<` custom<FlatShape>($numel, $elementType) `,` $shards (`,` $space^)? `>`";
+  let builders = [TypeBuilder<(ins "int64_t":$numel, "::mlir::Type":$elementType, "int64_t":$shards), [{
+    return $_get($_ctxt, numel, elementType, shards, MemorySpace::Device);
+  }]>];
   let extraClassDeclaration = [{
+    bool isOnHost() const { return getSpace() == MemorySpace::Host; }
+    /// The same in that memory.
+    ShardType in(MemorySpace space) const {
+      return get(getContext(), getNumel(), getElementType(), getShards(), space);
+    }
     /// How many elements one rank has.
     int64_t getLocalNumel() const { return getNumel() / getShards(); }
   }];

@@ -29,6 +29,11 @@ def FSDP_ReductionRole : I32Enum<"ReductionRole", "what is summed over a mesh", 
   let cppNamespace = "::fsdp";
 }
 
+def FSDP_MemorySpace : I32Enum<"MemorySpace", "where a shard lies", [
+    I32EnumCase<"Device", 0, "device">, I32EnumCase<"Host", 1, "host">]> {
+  let cppNamespace = "::fsdp";
+}
+
 def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
     I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
     I32EnumCase<"NoShard", 2, "no_shard">, I32EnumCase<"HybridShard", 3, "hybrid_shard">,

@@ -231,6 +231,35 @@ def FSDP_ViewOp : FSDP_UserOp<"view", [Pure, ViewLikeOpInterface]> {
   let extraClassDeclaration = "::mlir::Value getViewSource() { return getFull(); }";
 }
 
+def FSDP_CopyOp : FSDP_UserOp<"copy", [Pure, FSDP_LogicalOp]> {
+  let summary = "a shard of a unit in another memory";
+  let description = [{
+    A copy of a shard in device memory, of one in host memory; or the opposite.
+    The phase is that of what reads the copy. It is part of the operation, or CSE
+    would merge the copies of two phases, and the shard would stay on the device
+    between them.
+
+    Example:
+
+    ```mlir
+    %device = fsdp.copy @h.0 <forward> %shard : !fsdp.shard<24xf32, 4, host> -> !fsdp.shard<24xf32, 4>
+    %gradient = fsdp.copy @h.0 <backward> %reduced : !fsdp.shard<24xf32, 4> -> !fsdp.shard<24xf32, 4, host>
+    ```
+
+    **Constraints**:
+
+    * C1: the unit exists.
+    * C2: the operand is a shard of the unit, of its storage type.
+    * C3: the result is the same in the other memory.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase, FSDP_ShardType:$source);
+  let results = (outs FSDP_ShardType:$target);
+  let assemblyFormat = [{
+    $unit custom<Phase>($phase) $source attr-dict `:`
+    qualified(type($source)) `->` qualified(type($target))
+  }];
+}
+
 //===----------------------------------------------------------------------===//
 // Gradients
 //===----------------------------------------------------------------------===//
@@ -511,7 +540,8 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSized
     **Constraints**:
 
     * C1: the unit exists.
-    * C2: parameter, gradient and state are shards of the unit.
+    * C2: parameter, gradient and state are shards of the unit, in the same
+      memory: the update runs there.
     * C3: intervals are not empty, ascending, disjoint and inside the layout.
     * C4: no interval touches a frozen parameter.
     * C5: the hyper-parameters are a `tensor<7xf64>`.

@@ -43,8 +43,12 @@ private:
   llvm::DenseMap<mlir::Value, unsigned> indices; // by gathered value
 };
 
-/// The first operation after `op` that is not the launch of a gather, which a
-/// pass may be about to move.
+/// Moves the copies of shards that launches take in flight in front of the
+/// first of these, which stand next to each other: they go with the gathers.
+void bringCopies(IssueOrder &order, llvm::ArrayRef<AsyncUnshardOp> launches);
+
+/// The first operation after `op` that is not the launch of a gather, or a copy
+/// for one, which a pass may be about to move.
 mlir::Operation *getPlaceAfter(const IssueOrder &order, mlir::Operation *op);
 
 } // namespace fsdp

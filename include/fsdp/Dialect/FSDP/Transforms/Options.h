@@ -71,6 +71,14 @@ struct NoDecay {
   explicit operator bool() const { return dims || !regex.empty(); }
 };
 
+/// What lies in host memory: parameter shards, optimizer states with gradients,
+/// or both of as many units as it takes to save `bytes` of device memory.
+struct Offload {
+  bool parameters = false, states = false;
+  ByteSize bytes;
+  explicit operator bool() const { return parameters || states || bytes; }
+};
+
 /// Of how many micro-batches a step is, and whether the loss is their mean.
 struct Accumulation {
   int64_t microBatches = 1;
@@ -106,6 +114,7 @@ std::string readOption(llvm::StringRef text, MeshSizes &value);
 std::string readOption(llvm::StringRef text, UnitRules &value);
 std::string readOption(llvm::StringRef text, Accumulation &value);
 std::string readOption(llvm::StringRef text, Remat &value);
+std::string readOption(llvm::StringRef text, Offload &value);
 std::string readOption(llvm::StringRef text, NoDecay &value);
 std::string readOption(llvm::StringRef text, ClipGradNorm &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
@@ -137,6 +146,7 @@ std::string spellOption(const MeshSizes &value);
 std::string spellOption(const UnitRules &value);
 std::string spellOption(const Accumulation &value);
 std::string spellOption(const Remat &value);
+std::string spellOption(const Offload &value);
 std::string spellOption(const NoDecay &value);
 std::string spellOption(const ClipGradNorm &value);
 std::string spellOption(const Bucket &value);
@@ -181,6 +191,7 @@ FSDP_OPTION_TYPE(fsdp::MeshSizes);
 FSDP_OPTION_TYPE(fsdp::UnitRules);
 FSDP_OPTION_TYPE(fsdp::Accumulation);
 FSDP_OPTION_TYPE(fsdp::Remat);
+FSDP_OPTION_TYPE(fsdp::Offload);
 FSDP_OPTION_TYPE(fsdp::NoDecay);
 FSDP_OPTION_TYPE(fsdp::ClipGradNorm);
 FSDP_OPTION_TYPE(fsdp::Bucket);

@@ -107,6 +107,10 @@ def ClipGradNormOption : PipelineOption<"clipGradNorm", "clip-grad-norm", "::fsd
     "::fsdp::ClipGradNorm{}",
     "Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order.",
     "M[:1|:2|:inf]">;
+def OffloadOption : PipelineOption<"offload", "offload", "::fsdp::Offload", "::fsdp::Offload{}",
+    "CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and "
+    "updates run on the host; all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE "
+    "of device memory are saved.", "none|params|optimizer|all|bytes=SIZE">;
 def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
     "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
     "When the backward launches the all-gather of the next unit: before or after the backward "

@@ -210,6 +210,33 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
   ];
 }
 
+def OffloadPass : Pass<"fsdp-offload", "::mlir::ModuleOp"> {
+  let summary = "keep shards and states in host memory";
+  let description = [{
+    What is offloaded has a type with `host`, and is copied where it is needed in
+    the other memory: a shard to the device in front of each gather, a reduced
+    gradient to the host after its last reduction. An update runs where the states
+    are, and so the gradient is there; if the shard is not, it is copied for the
+    update and back.
+
+    | `offload` | in host memory | the update runs |
+    |---|---|---|
+    | `params` | parameter shards | on the device |
+    | `optimizer` | optimizer states, gradients | on the host |
+    | `all` | parameter shards, optimizer states, gradients | on the host |
+    | `bytes=SIZE` | all that of some units | where the unit is |
+
+    Gradients that are summed over micro-batches are where gradients are, but
+    unsharded ones stay on the device. With `bytes`, units go to the host one
+    after the other, the one with the most bytes per rank first, until SIZE of
+    arguments and gradients are saved: that is as few units as it takes.
+
+    Before and after: the logical level. Remark `offload` for each unit.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [OffloadOption];
+}
+
 def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
   let summary = "choose when the backward waits for reductions";
   let description = [{
@@ -402,10 +429,12 @@ def VerifyMemoryPass : Pass<"fsdp-verify-memory", "::mlir::ModuleOp"> {
     Counts the arguments, and what is alive at each operation: a gathered unit
     from its launch to its reshard, anything else from where it is made to the
     last use of itself or a view. What kernels need beside their results, copies
-    that are folded away and alignment are not known yet.
+    that are folded away and alignment are not known yet. The budget is of device
+    memory.
 
     Before: the scheduled level, without control flow. Remark `peak` for where the
-    step holds most, `alive` for each of the largest kinds of what it holds there.
+    step holds most, `alive` for each of the largest kinds of what it holds there,
+    `host` for the most that it holds in host memory.
   }];
   let options = [Budget];
 }

@@ -1,0 +1,176 @@
+//===- PlanCheckMemory.cpp - What memory a plan's commands may touch ------===//
+
+#include "PlanCheck.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace fsdp::planfile {
+
+bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
+  if (!checkIndex(place, "buffer", index, windows.size()))
+    return false;
+  if (role != Role::Init)
+    return true;
+  uint32_t root = buffer(index).root();
+  switch (buffer(root).role()) {
+  case BufferRole::ModelBuffer:
+    readOnce.insert(root);
+    break;
+  case BufferRole::Constant:
+  case BufferRole::Result:
+  case BufferRole::Transient:
+    break;
+  default:
+    return reject(place.text(), "Init commands to read what no step changes",
+                  describeBuffer(index) + " of role " +
+                      EnumNameBufferRole(buffer(root).role()));
+  }
+  return true;
+}
+
+bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
+  if (!checkIndex(place, "buffer", index, windows.size()))
+    return false;
+  if (role != Role::Init)
+    writers.try_emplace(buffer(index).root(), program);
+  if (!windows[index].isInjective)
+    return reject(place.text(), "a target whose elements have their own bytes",
+                  describeBuffer(index) + ", where some share them");
+  bool allowed = true;
+  switch (buffer(buffer(index).root()).role()) {
+  case BufferRole::Constant:
+  case BufferRole::Input:
+  case BufferRole::Hyper:
+    allowed = false;
+    break;
+  case BufferRole::Result:
+    allowed = role == Role::Init;
+    break;
+  case BufferRole::Shard:
+  case BufferRole::OptimizerState:
+    allowed = role == Role::Init || role == Role::Update;
+    break;
+  default:
+    break;
+  }
+  return allowed ||
+         reject(place.text(),
+                std::string("a buffer that ") + EnumNameRole(role) +
+                    " commands may write",
+                describeBuffer(index) + " of role " +
+                    EnumNameBufferRole(buffer(buffer(index).root()).role()));
+}
+
+bool PlanChecker::checkApart(const Place &place,
+                             std::vector<uint32_t> targets) {
+  auto key = [&](uint32_t index) {
+    return std::tuple(buffer(index).space(), windows[index].begin, index);
+  };
+  auto isEmpty = [&](uint32_t index) { return windows[index].numel == 0; };
+  targets.erase(std::remove_if(targets.begin(), targets.end(), isEmpty),
+                targets.end());
+  std::sort(targets.begin(), targets.end(),
+            [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  for (size_t i = 1; i < targets.size(); ++i) {
+    uint32_t before = targets[i - 1], index = targets[i];
+    if (buffer(before).space() == buffer(index).space() &&
+        windows[before].end > windows[index].begin)
+      return reject(place.text(), "targets apart from each other",
+                    describeBuffer(index) + " across " +
+                        describeBuffer(before));
+  }
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Host and device
+//===----------------------------------------------------------------------===//
+
+bool PlanChecker::checkSpace(const Place &place, uint32_t index,
+                             bool isOnHost) {
+  if (index == none || (buffer(index).space() != Space::Device) == isOnHost)
+    return true;
+  return reject(place.text(),
+                isOnHost ? "host memory, where its states are"
+                         : "device memory",
+                describeBuffer(index) + " in " +
+                    EnumNameSpace(buffer(index).space()) + " memory");
+}
+
+/// The device calls operators and sends; what is done to a shard is done where
+/// it is; and copies go between the two.
+bool PlanChecker::checkSpaces(const Place &place, const Command &command) {
+  auto isOnHost = [&](uint32_t index) {
+    return buffer(index).space() != Space::Device;
+  };
+  auto check = [&](bool onHost, std::initializer_list<uint32_t> indices) {
+    return std::all_of(indices.begin(), indices.end(), [&](uint32_t index) {
+      return checkSpace(place, index, onHost);
+    });
+  };
+  auto checkSent = [&](const auto &step) {
+    return check(false, {step.source(), step.target()});
+  };
+  switch (command.step_type()) {
+  case Step::Launch: {
+    const Launch &launch = *command.step_as_Launch();
+    auto checkBuffer = [&](int64_t index) {
+      return index < 0 || index == none ||
+             checkSpace(place, static_cast<uint32_t>(index), false);
+    };
+    for (int32_t argument : *launch.args()) {
+      if (!checkBuffer(argument))
+        return false;
+      const Refs *refs = argument < 0
+                             ? plan.constants()
+                                   ->Get(static_cast<uint32_t>(~argument))
+                                   ->value_as_Refs()
+                             : nullptr;
+      if (refs && !std::all_of(refs->values()->begin(), refs->values()->end(),
+                               checkBuffer))
+        return false;
+    }
+    return !launch.results() ||
+           std::all_of(launch.results()->begin(), launch.results()->end(),
+                       checkBuffer);
+  }
+  case Step::AllGather:
+    return checkSent(*command.step_as_AllGather());
+  case Step::ReduceScatter:
+    return checkSent(*command.step_as_ReduceScatter());
+  case Step::AllReduce:
+    return checkSent(*command.step_as_AllReduce());
+  case Step::Piece:
+    return checkSent(*command.step_as_Piece());
+  case Step::Update: {
+    const Update &update = *command.step_as_Update();
+    bool onHost = isOnHost(update.gradient());
+    return check(onHost, {update.parameter(), update.clip_factor(),
+                          update.loss_scale(), update.found_inf()}) &&
+           std::all_of(update.states()->begin(), update.states()->end(),
+                       [&](uint32_t state) {
+                         return checkSpace(place, state, onHost);
+                       });
+  }
+  case Step::Measure: {
+    const Measure &measure = *command.step_as_Measure();
+    return check(isOnHost(measure.source()),
+                 {measure.target(), measure.initial()});
+  }
+  case Step::Accumulate: {
+    const Accumulate &add = *command.step_as_Accumulate();
+    return check(isOnHost(add.target()), {add.source()});
+  }
+  case Step::Zero:
+    return check(false, {command.step_as_Zero()->target()});
+  case Step::Copy:
+  case Step::Record:
+  case Step::Wait:
+  case Step::NONE:
+    return true;
+  }
+  return true;
+}
+
+} // namespace fsdp::planfile
