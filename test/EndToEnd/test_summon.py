@@ -48,7 +48,7 @@ def assert_close(found, expected):
 # Where the update of a unit stands in the step decides how long its gradient lives.
 @pytest.mark.covers("summon_full_params", "summon_full_params: with_grads", "summon_full_params: rank0_only", "offload_to_cpu",
                     "summon_full_params: writeback", "_unshard_grads")
-@pytest.mark.parametrize("options", [[], ["--reduce-wait", "next"], ["--strategy", "no_shard"], ["--bucket", "copy:units:2"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], ["--reduce-wait", "next"], ["--strategy", "no_shard"], ["--bucket", "copy:units:2"], ["--offload", "all"]], ids=" ".join)
 def test_a_training_is_summoned_edited_and_continued(options, archive, pytorch, tmp_path):
     plan = tmp_path / "step.plan"
     succeed("fsdp-plan", archive, "--ranks", ranks.WORLD, "--wrap", r"scope:blocks\.\d", "--optimizer", "sgd", *options, "-o", plan)

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 using namespace fsdp::planfile;
+using fsdp::test::makeOffloadedPlan;
 using fsdp::test::makeSmallPlan;
+using fsdp::test::rejection;
 using fsdp::test::rejectionAfter;
 using fsdp::test::TestPlan;
 
@@ -210,6 +212,30 @@ TEST(UpdateCheck, AMaximumIsNotDivided) {
   EXPECT_EQ(reduce(2),
             "small.plan: programs[1] (step).commands[15]: expected a maximum "
             "that is not divided, found divisors 1 and 2");
+}
+
+// What is done to a shard is done where its states are, and nothing else is
+// done there.
+// covers: _check_flat_params_on_expected_device
+TEST(UpdateCheck, HostAndDeviceDoNotMix) {
+  EXPECT_EQ(rejection(makeOffloadedPlan()), "accepted");
+  TestPlan plan = makeOffloadedPlan();
+  TestPlan::Buffer &state = plan.buffers[expAvg];
+  state.space = Space::Device;
+  state.offset = 0;
+  EXPECT_EQ(rejection(plan),
+            "small.plan: programs[1] (step).commands[20]: expected host "
+            "memory, where its states are, found buffers[1] (exp_avg) in "
+            "Device memory");
+  plan = makeOffloadedPlan();
+  plan.on(Stream::Compute, Role::Backward).zero(gradient);
+  EXPECT_EQ(rejection(plan),
+            "small.plan: programs[1] (step).commands[21]: expected device "
+            "memory, found buffers[9] in Pinned memory");
+  plan = makeOffloadedPlan();
+  plan.pinnedBytes -= 1;
+  EXPECT_EQ(rejection(plan).substr(0, 50),
+            "small.plan: buffers[9]: expected bytes inside the ");
 }
 
 } // namespace

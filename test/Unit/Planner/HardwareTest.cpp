@@ -58,6 +58,28 @@ TEST(Hardware, DurationsFollowTheFormulas) {
       0);
 }
 
+// A copy has a way of its own, and an update on the host a memory of its own;
+// without them, there is nothing to copy to.
+// covers: H2D
+TEST(Hardware, HostsHaveAWayAndAMemory) {
+  auto without = parseHardware(good, "t.toml");
+  auto hardware = parseHardware(
+      good + "[host]\nlatency_us = 5\nlink_gbytes = 4\ngbytes = 20\n",
+      "t.toml");
+  ASSERT_TRUE(hardware && without);
+  EXPECT_EQ(without->host.bandwidth, 0);
+  EXPECT_EQ(hardware->getDuration(Transfer{8000}), 5000 + 2000);
+  Computation work{Computation::Kind::Vector, FloatType::F32, 0, 40000};
+  EXPECT_EQ(hardware->getDuration(work), 1000 + 4000);
+  work.isOnHost = true;
+  EXPECT_EQ(hardware->getDuration(work), 1000 + 2000);
+  auto bad = parseHardware(good + "[host]\nlatency_us = 5\n", "t.toml");
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().message,
+            "t.toml: host.link_gbytes: expected a number from 0.001 to 1e+09, "
+            "found nothing");
+}
+
 // Small enough for the cache, and large enough for the network.
 TEST(Hardware, SizesChooseTheLink) {
   auto hardware = parseHardware(

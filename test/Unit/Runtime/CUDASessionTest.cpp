@@ -46,8 +46,9 @@ private:
 /// Losses, parameters and gradients of a few steps with different data on
 /// every rank.
 std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
-                              bool overlap = false) {
-  std::vector<std::uint8_t> bytes = makeSmallPlan(ranks).flatbuffer();
+                              bool overlap = false,
+                              TestPlan (*make)(std::uint32_t) = makeSmallPlan) {
+  std::vector<std::uint8_t> bytes = make(ranks).flatbuffer();
   SessionOptions options;
   options.overlap = overlap;
   options.backend = std::move(backend);
@@ -83,6 +84,33 @@ TEST(CUDASession, TrainsAsTheCPUDoes) {
       EXPECT_EQ(actual[i].bytes, expected[i].bytes) << ranks << " " << i;
     EXPECT_TRUE(fake.isEmpty());
   }
+}
+
+// What the host computes, it computes when all that was queued is done: the
+// calls of its kernels are in no stream.
+// covers: CPUOffload, H2D
+TEST(CUDASession, UpdatesOnTheHost) {
+  for (unsigned ranks : {1u, 2u, 3u}) {
+    std::vector<HostTensor> expected = train(ranks, makeLocalBackend(ranks));
+    for (bool isFake : {false, true}) {
+      FakeCuda fake(ranks, /*isEager=*/true);
+      std::unique_ptr<Backend> backend = makeLocalBackend(ranks);
+      if (isFake)
+        backend = std::make_unique<FakeBackend>(fake, ranks);
+      std::vector<HostTensor> actual =
+          train(ranks, std::move(backend), false, makeOffloadedPlan);
+      ASSERT_EQ(actual.size(), expected.size());
+      for (std::size_t i = 0; i != actual.size(); ++i)
+        EXPECT_EQ(actual[i].bytes, expected[i].bytes) << ranks << " " << i;
+    }
+  }
+  auto countWaits = [](TestPlan (*make)(std::uint32_t)) {
+    FakeCuda fake(1, /*isEager=*/true);
+    train(1, std::make_unique<FakeBackend>(fake, 1), false, make);
+    return std::ranges::count(fake.takeLog('a'), "streamSynchronize a.copy");
+  };
+  // Once more in each of four steps.
+  EXPECT_EQ(countWaits(makeOffloadedPlan), countWaits(makeSmallPlan) + 4);
 }
 
 TEST(CUDASession, ReportsACallThatFails) {

@@ -167,7 +167,8 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
                                    stringsOffset, shapesOffset, operatorsOffset,
                                    constantsOffset, buffersOffset, unitsOffset,
                                    communicatorsOffset, programsOffset,
-                                   reuseOffset, digestOffset, tokenRows));
+                                   reuseOffset, digestOffset, tokenRows, 0, 0,
+                                   0, /*micro_batches=*/1, pinnedBytes));
   return {fbb.GetBufferPointer(), fbb.GetBufferPointer() + fbb.GetSize()};
 }
 
@@ -308,6 +309,75 @@ TestPlan test::makeOverlappingPlan(uint32_t ranks) {
   plan.on(Stream::AllReduce, Role::Forward).wait(event);
   std::rotate(step.commands.begin() + place, step.commands.end() - 2,
               step.commands.end());
+  return plan;
+}
+
+TestPlan test::makeOffloadedPlan(uint32_t ranks) {
+  TestPlan plan = makeSmallPlan(ranks);
+  TestPlan::Program &step = plan.programs.back();
+  TestPlan::Unit &unit = plan.units[0];
+  auto move = [&](TestPlan::Buffer &buffer, Space space, uint64_t &used) {
+    buffer.space = space;
+    buffer.offset = used;
+    used += (buffer.numBytes() + 63) / 64 * 64;
+  };
+  // On the device, there is a place for each, which the step does not keep.
+  auto addPlace = [&](uint32_t original) {
+    TestPlan::Buffer buffer{BufferRole::Transient,
+                            plan.buffers[original].sizes};
+    buffer.offset = plan.deviceBytes;
+    plan.deviceBytes += (buffer.numBytes() + 63) / 64 * 64;
+    return plan.add(std::move(buffer));
+  };
+  uint32_t shard = addPlace(unit.shard), reduced = addPlace(unit.gradient);
+  move(plan.buffers[unit.shard], Space::Pinned, plan.pinnedBytes);
+  move(plan.buffers[unit.gradient], Space::Pinned, plan.pinnedBytes);
+  for (TestPlan::Buffer &buffer : plan.buffers)
+    if (buffer.role == BufferRole::OptimizerState)
+      move(buffer, Space::Host, plan.hostBytes);
+
+  // What `add` appends takes the place of the command of that kind.
+  auto replace = [&](Step kind, auto add) {
+    auto command =
+        std::ranges::find(step.commands, kind, &TestPlan::Command::type);
+    auto place = command - step.commands.begin();
+    step.commands.erase(command);
+    size_t size = step.commands.size();
+    add();
+    std::rotate(step.commands.begin() + place,
+                step.commands.begin() + static_cast<ptrdiff_t>(size),
+                step.commands.end());
+  };
+  auto find = [&](BufferRole role, int64_t elements) {
+    for (uint32_t i = 0; i != plan.buffers.size(); ++i)
+      if (plan.buffers[i].role == role && !plan.buffers[i].root &&
+          plan.buffers[i].sizes == TestPlan::Numbers{elements})
+        return i;
+    return none;
+  };
+  auto numel = static_cast<int64_t>(unit.numel);
+  uint32_t full = find(BufferRole::Transient, numel), flat = full + 3;
+  uint32_t here = step.events++, there = step.events++;
+  replace(Step::AllGather, [&] {
+    plan.on(Stream::Copy, Role::Forward).copy(unit.shard, shard);
+    plan.record(here);
+    plan.on(Stream::Gather, Role::Forward).wait(here);
+    plan.allGather(shard, full, 0);
+  });
+  replace(Step::ReduceScatter, [&] {
+    plan.on(Stream::Reduce, Role::Backward)
+        .reduceScatter(flat, reduced, 0, 1, ranks);
+    plan.record(there);
+    // The event after it is that of the copy.
+    plan.on(Stream::Copy, Role::Backward).wait(there);
+    plan.copy(reduced, unit.gradient);
+  });
+  auto last = std::ranges::find_if(step.commands.rbegin(), step.commands.rend(),
+                                   [](const TestPlan::Command &command) {
+                                     return command.type == Step::Record &&
+                                            command.stream == Stream::Reduce;
+                                   });
+  last->stream = Stream::Copy;
   return plan;
 }
 

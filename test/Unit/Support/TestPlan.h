@@ -80,7 +80,8 @@ public:
   uint32_t version = planfile::planVersion;
   std::string device = "cpu";
   std::vector<std::pair<std::string, uint32_t>> mesh;
-  uint64_t deviceBytes = 0, persistentBytes = 0, hostBytes = 0, tokenRows = 0;
+  uint64_t deviceBytes = 0, persistentBytes = 0, hostBytes = 0, pinnedBytes = 0,
+           tokenRows = 0;
   std::vector<std::pair<std::string, std::string>> operators; // name, schema
   std::vector<Constant> constants;
   std::vector<Buffer> buffers;
@@ -316,6 +317,10 @@ TestPlan makeSmallPlan(uint32_t ranks = 2);
 /// The same with the loss reduced on a stream of its own, as the compiler has
 /// it: only compute on the compute stream.
 TestPlan makeOverlappingPlan(uint32_t ranks = 2);
+
+/// The small plan with all of its unit in host memory: the shard and the
+/// gradient are pinned, and copied by commands on the stream `copy`.
+TestPlan makeOffloadedPlan(uint32_t ranks = 2);
 
 /// Adds a program `eval` to the small plan: the loss of its own input 0 `x` of
 /// 2x4, in the bytes of the other program's transients.
