@@ -9,6 +9,8 @@ from test_bad_input import rejection
 from test_mutations import substitute, text_of
 
 HOW = ["params", "optimizer", "all", "bytes=20KiB"]
+OTHERS = ["role_batch_norm", "role_bf16", "role_chain", "role_channels_last", "role_dropout", "role_encoder_decoder", "role_frozen",
+          "role_gpt2_renamed", "role_input_grad", "role_tied", "role_tiny", "role_unused", "role_user_output"]
 CASES = [
     ("gpt2", 1, ""),
     ("gpt2", 2, "--schedule fsdp1 --clip-grad-norm 0.5"),
@@ -37,6 +39,15 @@ def test_offload_keeps_the_bits(graph, ranks, options, plans, references):
         hashes = [line.split("\t")[1] for line in found.splitlines()]
         assert len(hashes) == len(made) and len(set(hashes)) == 1, found
         assert re.fullmatch("[0-9a-f]{16}", hashes[0]), found
+
+
+# And so does every other graph.
+@pytest.mark.parametrize("graph", OTHERS)
+def test_every_graph_keeps_its_bits(graph, plans, references):
+    options = ["--keep-output"] if graph == "role_user_output" else []
+    made = [plans(graph, 3, *options, "--offload", how) for how in ("none", "optimizer", "all")]
+    found = succeed("fsdp-bits", FIXTURES / f"{graph}.pt2", references(graph, 3), 1, *made).stdout
+    assert re.fullmatch(r"(?:\S+\t([0-9a-f]{16})\n)(?:\S+\t\1\n){2}", found), found
 
 
 # Gradients of micro-batches are summed where gradients are; unsharded ones on the device. FSDP would overwrite the ones before.

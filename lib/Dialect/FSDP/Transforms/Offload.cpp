@@ -172,37 +172,51 @@ namespace {
 class OffloadPass : public impl::OffloadPassBase<OffloadPass> {
   using OffloadPassBase::OffloadPassBase;
 
-  /// The bytes that each unit would leave free on the device: its shard, its
-  /// gradient and its states.
-  llvm::MapVector<Attribute, int64_t>
-  getBytes(MutableArrayRef<func::FuncOp> programs) {
+  /// What goes to the host of a unit that does.
+  OnHost getParts() const {
+    bool isWhole = offload.bytes;
+    return {isWhole || offload.parameters, isWhole || offload.states};
+  }
+
+  /// The units, in their order, and the bytes that each leaves free on the
+  /// device.
+  SmallVector<std::pair<Attribute, int64_t>>
+  getUnits(MutableArrayRef<func::FuncOp> programs) {
     llvm::MapVector<Attribute, int64_t> bytes;
     for (auto unit : getOperation().getOps<UnitOp>())
       bytes[FlatSymbolRefAttr::get(unit)] = 0;
+    OnHost parts = getParts();
     DenseSet<Attribute> seen;
     for (func::FuncOp program : programs)
       for (const Ports &ports : {getArguments(program), getResults(program)})
-        for (auto [type, attrs] : llvm::zip_equal(ports.types, ports.attrs))
-          if (StateAttr state = getState(attrs);
-              mayMove(state) && seen.insert(state).second)
+        for (auto [type, attrs] : llvm::zip_equal(ports.types, ports.attrs)) {
+          StateAttr state = getState(attrs);
+          if (!mayMove(state) || !seen.insert(state).second)
+            continue;
+          bool isParameter = state.getKind() == StateAttr::getParameterKind();
+          if (isParameter ? parts.parameters : parts.states)
             bytes[state.getUnit()] += getMemoryBytes(type);
-    return bytes;
+        }
+    return llvm::to_vector(bytes.takeVector());
   }
 
   LogicalResult choose(MutableArrayRef<func::FuncOp> programs,
                        Offloaded &offloaded) {
-    auto units = getBytes(programs).takeVector();
-    int64_t wanted = offload.bytes;
-    llvm::stable_sort(units, [&](const auto &left, const auto &right) {
-      return wanted && left.second > right.second;
-    });
-    int64_t saved = 0;
-    for (auto [unit, bytes] : units) {
+    auto units = getUnits(programs);
+    int64_t wanted = offload.bytes, saved = 0;
+    SmallVector<unsigned> order =
+        llvm::to_vector(llvm::seq(static_cast<unsigned>(units.size())));
+    if (wanted)
+      llvm::sort(order, [&](unsigned left, unsigned right) {
+        return std::pair(-units[left].second, left) <
+               std::pair(-units[right].second, right);
+      });
+    for (unsigned index : order) {
+      auto [unit, bytes] = units[index];
       if (wanted && saved >= wanted)
         break;
       saved += bytes;
-      bool isAll = wanted != 0;
-      offloaded[unit] = {isAll || offload.parameters, isAll || offload.states};
+      offloaded[unit] = getParts();
       remark::passed(programs.front().getLoc(),
                      getRemark(getArgument(), "offload", programs.front()))
           << remark::metric("Unit", cast<FlatSymbolRefAttr>(unit).getValue())
