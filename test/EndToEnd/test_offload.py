@@ -96,6 +96,18 @@ def test_memory_moves_to_the_host(how, persistent, elsewhere, tmp_path):
     assert after["host_bytes"] - before["host_bytes"] - held in range(64 * 9)  # alignment
 
 
+# Each shard once for each gather, each gradient once; with updates elsewhere, the shard comes and goes once more.
+@pytest.mark.covers("CPUOffload")
+@pytest.mark.parametrize("how, to_device, to_host", [("none", 0, 0), ("params", 8, 3), ("optimizer", 3, 6), ("all", 5, 3)])
+def test_report_counts_copies(how, to_device, to_host, tmp_path):
+    found = report(tmp_path, "--offload", how)
+    blocks, root = 2 * 4 * 6352, 4 * 2592
+    # The root is gathered once.
+    expected = {"to device": {8: 3 * blocks + 2 * root, 5: 2 * blocks + root, 3: blocks + root}, "to host": {6: 2 * (blocks + root), 3: blocks + root}}
+    rows = {row["copied"]: (row["calls"], row["bytes"]) for row in found["host_copies"]}
+    assert rows == {name: (count, expected[name][count]) for name, count in (("to device", to_device), ("to host", to_host)) if count}
+
+
 # One arena for each memory: what runs needs what the plan says.
 def test_run_reports_both_arenas(plans):
     summaries = []

@@ -230,6 +230,16 @@ private:
     it->bytes += bytes;
   }
 
+  void addHostCopy(const pf::Copy &copy) {
+    bool isOnHost = buffer(copy.source()).space() != pf::Space::Device;
+    bool goesToHost = buffer(copy.target()).space() != pf::Space::Device;
+    if (isOnHost == goesToHost)
+      return;
+    PlanSummary::Traffic &row = summary.hostCopies[goesToHost];
+    ++row.calls;
+    row.bytes += bytesOf(copy.source());
+  }
+
   void addCollective(const pf::Command &command) {
     if (const auto *gather = command.step_as_AllGather()) {
       uint64_t group = pf::getGroupSize(plan, gather->communicator());
@@ -338,6 +348,7 @@ private:
         addCopied(*command);
       } else if (command->step_type() == pf::Step::Copy) {
         ++summary.copies;
+        addHostCopy(*command->step_as_Copy());
       }
       addCollective(*command);
     }
@@ -454,6 +465,10 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                         row.communicator, row.calls, spellBytes(row.bytes));
   if (summary.traffic.empty())
     os << "  no communication\n";
+  for (const PlanSummary::Traffic &row : summary.hostCopies)
+    if (row.calls)
+      os << llvm::formatv("  {0,-15} {1,-16} {2,4} calls {3,12}\n", row.kind,
+                          row.communicator, row.calls, spellBytes(row.bytes));
   os << llvm::formatv("  {0} launches, {1} copies", summary.launches,
                       summary.copies);
   if (summary.recomputed)
@@ -541,7 +556,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     foreign[name] = calls;
   for (const auto &[name, calls] : summary.untrusted)
     untrusted[name] = calls;
-  Array units, traffic, persistent, offloaded, alive, notes, others;
+  Array units, traffic, hostCopies, persistent, offloaded, alive, notes, others;
   for (const PlanSummary::Unit &unit : summary.units)
     units.push_back(Object{{"name", unit.name},
                            {"parameters", int64_t(unit.parameters)},
@@ -555,6 +570,11 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                              {"communicator", row.communicator},
                              {"calls", row.calls},
                              {"bytes", int64_t(row.bytes)}});
+  for (const PlanSummary::Traffic &row : summary.hostCopies)
+    if (row.calls)
+      hostCopies.push_back(Object{{"copied", row.communicator},
+                                  {"calls", row.calls},
+                                  {"bytes", int64_t(row.bytes)}});
   auto aliveRow = [](const PlanSummary::Alive &row) {
     return Object{{"what", row.what},
                   {"bytes", int64_t(row.bytes)},
@@ -580,6 +600,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"device", summary.device},
       {"units", std::move(units)},
       {"collectives", std::move(traffic)},
+      {"host_copies", std::move(hostCopies)},
       {"launches", summary.launches},
       {"copies", summary.copies},
       {"init_launches", summary.initLaunches},

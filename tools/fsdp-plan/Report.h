@@ -13,6 +13,7 @@
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ struct PlanSummary {
   std::vector<std::pair<std::string, uint64_t>> mesh;
   std::vector<Unit> units;
   std::vector<Traffic> traffic;
+  /// Copies from host to device, and from device to host.
+  std::array<Traffic, 2> hostCopies = {
+      {{"copy", "to device", 0, 0}, {"copy", "to host", 0, 0}}};
   std::vector<Alive> persistent; ///< By role.
   std::vector<Alive> offloaded;  ///< In host memory, by role.
   uint64_t persistentBytes = 0, arenaBytes = 0;

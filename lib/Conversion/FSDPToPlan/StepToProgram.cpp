@@ -139,7 +139,9 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
 Value Lowering::getCopyTarget(AsyncCopyOp op) {
   Type type = getArrived(op.getFuture().getType());
   Location loc = op.getLoc();
-  auto wait = dyn_cast<AsyncWaitOp>(*op.getFuture().user_begin());
+  auto wait = op.getFuture().hasOneUse()
+                  ? dyn_cast<AsyncWaitOp>(*op.getFuture().user_begin())
+                  : AsyncWaitOp();
   if (wait && wait.getValue().hasOneUse() &&
       isa<func::ReturnOp>(*wait.getValue().user_begin())) {
     auto state = func.getResultAttrOfType<StateAttr>(

@@ -8,6 +8,7 @@
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard="ranks=4 strategy=shard_grad_op" --fsdp-insert-optimizer --fsdp-offload=offload=all | FileCheck %s --check-prefix=KEPT
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer --fsdp-offload=offload=bytes=1 --remarks-filter=fsdp-offload --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK --implicit-check-not=Unit=
 // RUN: fsdp-opt %t --fsdp-async --fsdp-annotate-costs=hardware=h100 | FileCheck %s --check-prefix=COST
+// RUN: not fsdp-opt %t --fsdp-offload=offload=params 2>&1 | FileCheck %s --check-prefix=TWICE
 // RUN: fsdp-opt %t --fsdp-async --fsdp-verify-memory --remarks-filter=fsdp-verify-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=PEAK
 // RUN: sed 's/fsdp.copy @b.0 <forward>/fsdp.copy @b.1 <forward>/' %t | not fsdp-opt 2>&1 | FileCheck %s --check-prefix=UNIT
 // RUN: not fsdp-opt %s --split-input-file 2>&1 | FileCheck %s --check-prefix=INVALID
@@ -56,6 +57,8 @@
 
 // Latency and link of the hardware's host: 10 us and 16 bytes at 50 GB/s.
 // COST: fsdp.async.copy @b.0 <forward> {{.*}}fsdp.cost = 10000
+
+// TWICE: error: offload: expected states on the device, found one of type '!fsdp.shard<{{.*}}, host>'
 
 // UNIT: error: 'fsdp.copy' op expected an operand of type
 

@@ -200,6 +200,15 @@ class OffloadPass : public impl::OffloadPassBase<OffloadPass> {
     return llvm::to_vector(bytes.takeVector());
   }
 
+  static LogicalResult checkOnDevice(func::FuncOp program) {
+    for (Type type : program.getArgumentTypes())
+      if (isOnHost(type))
+        return program.emitError("offload: expected states on the device, "
+                                 "found one of type ")
+               << type;
+    return success();
+  }
+
   LogicalResult choose(MutableArrayRef<func::FuncOp> programs,
                        Offloaded &offloaded) {
     auto units = getUnits(programs);
@@ -235,12 +244,13 @@ class OffloadPass : public impl::OffloadPassBase<OffloadPass> {
     auto programs = getPrograms(getOperation());
     if (failed(programs))
       return signalPassFailure();
-    for (func::FuncOp program : *programs)
-      if (failed(checkLevel(program, {Level::Logical})))
-        return signalPassFailure();
-    Offloaded offloaded;
     if (!offload)
       return;
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, {Level::Logical})) ||
+          failed(checkOnDevice(program)))
+        return signalPassFailure();
+    Offloaded offloaded;
     if (failed(choose(*programs, offloaded)))
       return signalPassFailure();
     for (func::FuncOp program : *programs)

@@ -54,7 +54,10 @@ static void mergeGathers(func::FuncOp step) {
     if (isNew)
       continue;
     gather.replaceAllUsesWith(entry->second.getFull());
+    auto copy = gather.getShard().getDefiningOp<CopyOp>();
     gather.erase();
+    if (copy && copy->use_empty())
+      copy.erase();
   }
 }
 
