@@ -84,6 +84,7 @@ private:
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
   LogicalResult checkUnsynchronised();
+  FailureOr<Value> getSynchronised(Value value, Role role, MeshOp mesh);
   LogicalResult checkDecay(UnitOp unit, ArrayRef<UnitInterval> intervals);
 
   // Comparison.
@@ -673,6 +674,32 @@ LogicalResult Equivalence::addGradients(Value value, StateAttr state,
   return success();
 }
 
+/// What this rank makes of a buffer, of which `value` is what all ranks have,
+/// as the step says that they are synchronised.
+FailureOr<Value> Equivalence::getSynchronised(Value value, Role role,
+                                              MeshOp mesh) {
+  SyncBuffers sync = getSyncBuffers(step);
+  bool isFirst = sync == SyncBuffers::Broadcast;
+  if (sync == SyncBuffers::None ||
+      (!isFirst && !isa<FloatType>(getElementTypeOrSelf(value))))
+    return value;
+  if (!isFirst)
+    return getReduced(value, mesh, mesh.getNumRanks(), "the " + getName(role));
+  auto reduction = reductions.find(numbers.lookup(value));
+  Operation *op =
+      reduction == reductions.end() ? nullptr : reduction->second.op;
+  bool isBroadcast = TypeSwitch<Operation *, bool>(op)
+                         .Case<AllReduceOp, AsyncAllReduceOp>(
+                             [](auto reduce) { return reduce.getFirst(); })
+                         .Default(false);
+  if (!isBroadcast ||
+      mesh.getGroupSize(reduction->second.axes) != mesh.getNumRanks())
+    return emitError(value.getLoc())
+           << "expected the " << getName(role) << " to be that of the first of "
+           << mesh.getNumRanks() << " ranks, found " << describe(value);
+  return reduction->second.input;
+}
+
 LogicalResult Equivalence::compareResults() {
   llvm::MapVector<Role, Value> expected, found;
   Operation *sourceEnd = source.getBody().front().getTerminator();
@@ -699,9 +726,17 @@ LogicalResult Equivalence::compareResults() {
     if (state || !role)
       continue;
     found[*role] = value;
-    if (role->first != ATenDialect::getLossAttrName() || units.empty())
+    if (units.empty())
       continue;
     MeshOp mesh = getMesh(FlatSymbolRefAttr::get(*units.begin()));
+    if (role->first == ATenDialect::getBufferMutationAttrName()) {
+      FailureOr<Value> own = getSynchronised(value, *role, mesh);
+      if (failed(own))
+        return failure();
+      found[*role] = *own;
+    }
+    if (role->first != ATenDialect::getLossAttrName())
+      continue;
     FailureOr<Value> loss =
         getReduced(value, mesh, mesh.getNumRanks(), "the loss");
     if (failed(loss))

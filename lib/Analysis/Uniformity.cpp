@@ -32,14 +32,26 @@ static bool isCopyOfShard(Value value) {
   return isa<BlockArgument>(value) || value.getDefiningOp<PieceOp>();
 }
 
+/// True if all ranks have the same flat parameter: not if it is ignored.
+static bool isOfAllRanks(CollectiveOpInterface op,
+                         SymbolTableCollection &symbols) {
+  auto unit = symbols.lookupNearestSymbolFrom<UnitOp>(op, op.getUnitAttr());
+  auto mesh =
+      unit ? symbols.lookupNearestSymbolFrom<MeshOp>(unit, unit.getMeshAttr())
+           : MeshOp();
+  return mesh && mesh.getGroupSize(unit.getShardAxes()) *
+                         mesh.getGroupSize(unit.getReplicateAxes()) ==
+                     mesh.getNumRanks();
+}
+
 /// True if the collective leaves the same on all ranks.
 static bool makesUniform(CollectiveOpInterface op) {
+  SymbolTableCollection symbols;
   // Replicas have the same shards of parameters, and groups the same pieces.
   if (op.getKind() == CollectiveKind::AllGather)
-    return isCopyOfShard(op->getOperand(0));
+    return isCopyOfShard(op->getOperand(0)) && isOfAllRanks(op, symbols);
   if (op.getKind() == CollectiveKind::ReduceScatter)
     return false;
-  SymbolTableCollection symbols;
   RankGroup group = getRankGroup(op, symbols);
   return group.mesh && group.getNumRanks() == group.mesh.getNumRanks();
 }

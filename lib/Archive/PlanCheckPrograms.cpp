@@ -308,11 +308,17 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
   if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
     return reject(place.text(), "divisors that f16 can hold",
                   spell(pre) + " and " + spell(post));
-  if constexpr (std::is_same_v<Reduction, AllReduce>)
-    if (reduction.max() && (pre != 1 || post != 1))
-      return reject(place.text(), "a maximum that is not divided",
-                    "divisors " + spell(pre) + " and " + spell(post));
-  if (!isFloat(reduction.via()))
+  bool isSum = true, isFirst = false;
+  if constexpr (std::is_same_v<Reduction, AllReduce>) {
+    if (!checkEnum(place, "a kind of reduction", reduction.kind()))
+      return false;
+    isSum = reduction.kind() == ReduceKind::Sum;
+    isFirst = reduction.kind() == ReduceKind::First;
+  }
+  if (!isSum && (pre != 1 || post != 1))
+    return reject(place.text(), "divisors of 1 for what is no sum",
+                  spell(pre) + " and " + spell(post));
+  if (!isFirst && !isFloat(reduction.via()))
     return reject(place.text(), "a sum of floats", spell(reduction.via()));
   for (uint32_t index : {reduction.source(), reduction.target()})
     if (DType dtype = buffer(index).dtype(); dtype != reduction.via())

@@ -127,11 +127,13 @@ std::vector<uint32_t> getStepPrograms(const Plan &plan,
 }
 
 std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
-                               std::string_view unit, bool isMax) {
+                               std::string_view unit, ReduceKind reduce) {
   std::string line = kind == Step::AllGather       ? "all_gather"
                      : kind == Step::ReduceScatter ? "reduce_scatter"
                                                    : "all_reduce";
-  line += isMax ? " max " : " ";
+  line += reduce == ReduceKind::Max     ? " max "
+          : reduce == ReduceKind::First ? " first "
+                                        : " ";
   line += std::to_string(bytes) + " bytes ";
   line += archive::getMLIRName(static_cast<archive::DType>(dtype));
   if (!unit.empty())
@@ -172,7 +174,8 @@ uint32_t getGroupSize(const Plan &plan, uint32_t communicator) {
 
 std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
   std::vector<std::vector<std::string>> lines(plan.communicators()->size());
-  auto add = [&](Step kind, const auto &collective, bool isMax = false) {
+  auto add = [&](Step kind, const auto &collective,
+                 ReduceKind reduce = ReduceKind::Sum) {
     const Buffer &source = *plan.buffers()->Get(collective.source());
     uint64_t bytes = getItemSize(source.dtype());
     for (int64_t size : *plan.shapes()->Get(source.sizes())->values())
@@ -183,7 +186,7 @@ std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
       unit = plan.strings()->Get(owner.name())->string_view();
     }
     lines[collective.communicator()].push_back(
-        describeCollective(kind, bytes, source.dtype(), unit, isMax));
+        describeCollective(kind, bytes, source.dtype(), unit, reduce));
   };
   for (const Program *program : *plan.programs()) {
     for (const Command *command : *program->commands()) {
@@ -192,7 +195,7 @@ std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
       else if (const ReduceScatter *reduce = command->step_as_ReduceScatter())
         add(Step::ReduceScatter, *reduce);
       else if (const AllReduce *reduce = command->step_as_AllReduce())
-        add(Step::AllReduce, *reduce, reduce->max());
+        add(Step::AllReduce, *reduce, reduce->kind());
     }
   }
   return lines;

@@ -112,7 +112,7 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
                        .via = step.via(),
                        .pre = step.pre(),
                        .post = step.post(),
-                       .isMax = step.max()},
+                       .reduce = step.kind()},
                       step.source(), step.target(), step.unit());
     break;
   }
@@ -271,9 +271,11 @@ void Program::prepareCollective(Command &command, Collective collective,
   if (!memory.isContiguous(source) || !memory.isContiguous(target))
     throw Error(what + ": a buffer is not contiguous");
   if (isGather ? memory.type(source) != memory.type(target)
-               : !isReducible(memory.type(source)) ||
-                     !isReducible(memory.type(target)) ||
-                     !isReducible(collective.via))
+      : collective.reduce == planfile::ReduceKind::First
+          ? memory.type(source) != memory.type(target)
+          : !isReducible(memory.type(source)) ||
+                !isReducible(memory.type(target)) ||
+                !isReducible(collective.via))
     throw Error(what + ": element types that do not go together");
   touch(source, false);
   touch(target, true);

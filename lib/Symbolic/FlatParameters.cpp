@@ -66,7 +66,7 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
       for (DType compute : {DType::F16, DType::BF16, DType::F32, DType::F64})
         if (compute != unit.storage)
           values.defineCast(stored, compute, number(compute));
-    return Content::vector(stored, parameter.numel, everywhere);
+    return Content::vector(stored, parameter.numel, unit.same);
   });
 }
 
@@ -81,7 +81,7 @@ Content Machine::accumulated(const Unit &unit, std::string_view kind) {
             .number();
     values.note(base, std::string(kind).append(" ").append(parameter.name));
     // Before they are reduced, each rank has its own.
-    return Content::vector(base, parameter.numel, isUnsharded ? 0 : everywhere);
+    return Content::vector(base, parameter.numel, isUnsharded ? 0 : unit.same);
   });
 }
 

@@ -526,10 +526,9 @@ void Machine::reduceScatter(const Window &source, const Window &target,
 
 void Machine::allReduce(const Window &source, const Window &target,
                         uint64_t axes, Values::Divisors divisors, DType via,
-                        bool isMax) {
+                        ReduceKind kind) {
   communicate(source, target, /*mayOverlap=*/true, [&](const Content &content) {
-    return values.sum(content, axes, divisors, via, source.layout->numel,
-                      isMax);
+    return values.sum(content, axes, divisors, via, source.layout->numel, kind);
   });
 }
 

@@ -429,21 +429,24 @@ static std::string spell(double number) {
 }
 
 Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
-                    DType dtype, uint64_t size, bool isMax) {
+                    DType dtype, uint64_t size, ReduceKind kind) {
+  std::string_view name = planfile::EnumNameReduceKind(kind);
   auto result = change(content, [&](Part &part) {
     if (part.axes & axes)
       return false;
     part.same |= axes;
     if (isZeroNumber(part.base)) {
+      if (kind == ReduceKind::First)
+        return true;
       part.base = Key("uniform", 0, dtype).number();
       return true;
     }
-    Sum total{part.base, axes, divisors, dtype, isMax};
+    Sum total{part.base, axes, divisors, dtype, kind};
     // A sum of sums along other axes is one sum, if nothing is divided between
     // them.
     if (auto found = sums.find(part.base); found != sums.end()) {
       const Sum &inner = found->second;
-      if (inner.isMax == isMax && inner.dtype == dtype &&
+      if (inner.kind == kind && inner.dtype == dtype &&
           (inner.axes & axes) == 0 && inner.divisors.post == 1 &&
           divisors.pre == 1) {
         total = inner;
@@ -451,13 +454,15 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
         total.divisors.post = divisors.post;
       }
     }
-    part.base = Key(isMax ? "max" : "sum", total.of, total.axes,
+    part.base = Key("reduce", hashText(name), total.of, total.axes,
                     hashDouble(total.divisors.pre),
                     hashDouble(total.divisors.post), total.dtype)
                     .number();
     sums.try_emplace(part.base, total);
     if (isRecording) {
-      std::string words = isMax ? "the largest along " : "the sum along ";
+      std::string words = kind == ReduceKind::Sum   ? "the sum along "
+                          : kind == ReduceKind::Max ? "the largest along "
+                                                    : "the first along ";
       for (unsigned axis = 0, count = 0; axis != ranks.getNumAxes(); ++axis)
         if (total.axes >> axis & 1)
           words += (count++ ? " and axis " : "axis ") + std::to_string(axis) +
@@ -475,9 +480,9 @@ Content Values::sum(const Content &content, uint64_t axes, Divisors divisors,
       result.reset();
   if (result)
     return *result;
-  return unknown(Key(isMax ? "max of pieces" : "sum of pieces",
-                     getNumber(content), axes, hashDouble(divisors.pre),
-                     hashDouble(divisors.post), dtype)
+  return unknown(Key("reduction of pieces", hashText(name), getNumber(content),
+                     axes, hashDouble(divisors.pre), hashDouble(divisors.post),
+                     dtype)
                      .number(),
                  size, "a sum of what is not cut along its own axes");
 }

@@ -170,9 +170,12 @@ void PlanVerifier::readUnits() {
     own.reduce = unit->reduce();
     own.numel = unit->numel();
     own.shards = unit->shards();
-    if (unit->shard_axes())
-      for (uint32_t axis : *unit->shard_axes())
-        own.axes |= getAxis(axis);
+    own.same = 0;
+    for (const auto *axes : {unit->shard_axes(), unit->replicate_axes()})
+      for (uint32_t i = 0; axes && i != axes->size(); ++i)
+        (axes == unit->shard_axes() ? own.axes : own.same) |=
+            getAxis(axes->Get(i));
+    own.same |= own.axes;
     for (const pf::Parameter *parameter : *unit->parameters()) {
       uint64_t numel = 1;
       for (int64_t size : *plan.shapes()->Get(parameter->sizes())->values())
@@ -334,7 +337,7 @@ void PlanVerifier::runCommand(const pf::Command &command) {
     return machine.allReduce(windows[reduce.source()], windows[reduce.target()],
                              getAxes(reduce.communicator()),
                              {reduce.pre(), reduce.post()}, reduce.via(),
-                             reduce.max());
+                             reduce.kind());
   }
   case pf::Step::Update:
     return runUpdate(*command.step_as_Update());

@@ -1,4 +1,4 @@
-"""Element types as the kernels return them.
+"""Element types as the kernels return them, and results that they leave out.
 
 What PyTorch says of an operator's results while it traces is not always what the operator returns: on the CPU a
 normalisation of bf16 inputs by f32 weights keeps its statistics in f32, and a BatchNorm in bf16 its running ones in bf16.
@@ -13,6 +13,17 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
+
+
+def leave_out(graph: torch.fx.Graph) -> None:
+    """A result whose place in `output_mask` is False is None, also where PyTorch's shapes have a tensor: batch norm's gradient."""
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), (tuple, list)):
+            continue
+        names = [argument.name for argument in node.target._schema.arguments]
+        mask = dict(zip(names, node.args), **node.kwargs).get("output_mask")
+        if mask is not None:
+            node.meta["val"] = tuple(value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True))
 
 
 def correct(graph: torch.fx.Graph) -> None:

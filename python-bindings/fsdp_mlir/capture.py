@@ -114,6 +114,7 @@ def _capture(
                 joint = _joint.trace(forward, step.seen.loss_place, functions.table())
             _decompose.rewrite_complex_numbers(joint.graph)
             _dtypes.correct(joint.graph)
+            _dtypes.leave_out(joint.graph)
         except Exception as error:
             raise _reject.explain(error, module) from error
         _reject.check_graph(joint.graph, module)

@@ -12,6 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
 FIXTURES = ROOT / "test" / "fixtures"
+ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
 sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 
 
@@ -145,3 +146,32 @@ def operators(once):
         return once(f"lib{name}.so", lambda path: subprocess.run([*command, path], check=True))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def small_archive(once):
+    """The captured model of oracle/ranks.py."""
+
+    def make(path: pathlib.Path) -> None:
+        sys.path.insert(0, str(ORACLE))
+        import ranks
+
+        import fsdp_mlir
+
+        fsdp_mlir.save(fsdp_mlir.capture(ranks.build(), tuple(ranks.rows()[0])), path)
+
+    return once("ranks.pt2", make)
+
+
+@pytest.fixture(scope="session")
+def on_two_ranks(once):
+    """The folder that oracle/ranks.py writes: its data, and what PyTorch makes of each of its functions."""
+
+    def make(folder: pathlib.Path) -> None:
+        folder.mkdir()
+        what = "summon,ignored,broadcast,mean,own"
+        result = subprocess.run([sys.executable, ORACLE / "ranks.py", what, folder], capture_output=True, text=True, timeout=120,
+                                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+        assert result.returncode == 0, result.stderr
+
+    return once("ranks", make)

@@ -219,11 +219,13 @@ class Interpreter:
                 self._dense(rank, step["target"]).copy_(self._dense(rank, step["source"]).chunk(len(group))[place])
 
     def _sum(self, step, group):
-        """In the wider of f32 and `via`, rank after rank; rounded to `via` at the end."""
+        """In the wider of f32 and `via`, rank after rank; rounded to `via` at the end. The first rank's is taken as it is."""
+        if step.get("kind") == "First":
+            return self._dense(group[0], step["source"]).clone()
         via = DTYPES[step["via"]]
         wide = torch.float64 if via == torch.float64 else torch.float32
         parts = [self._dense(rank, step["source"]).to(wide) / step["pre"] for rank in group]
-        total = torch.stack(parts).amax(0) if step.get("max") else sum(parts)
+        total = torch.stack(parts).amax(0) if step.get("kind") == "Max" else sum(parts)
         return (total / step["post"]).to(via)
 
     def _allreduce(self, step):

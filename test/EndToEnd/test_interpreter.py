@@ -23,13 +23,20 @@ OPTIONS = {
 }
 GRAPHS = ["gpt2", "bert", "llama", "llama_bf16", "frozen", "role_batch_norm", "role_tied", "role_user_output", "role_chain",
           "role_channels_last", "role_encoder_decoder", "role_unused", "role_dropout", "role_bf16"]
+IGNORE = {"gpt2": "bias", "llama": "norm", "frozen": r"h\.0\.mlp"}
 
 
 def draw(graph, seed):
     """Ranks and options of a plan."""
     choose = random.Random(f"{graph} {seed}")
     options = [word for name, values in OPTIONS.items() for word in [(name, choose.choice(values))] if word[1]]
-    return choose.choice([1, 2, 3, 4]), [word for option in options for word in option]
+    ranks = choose.choice([1, 2, 3, 4])
+    # A rank's own gradients are in no norm, and only some models have buffers that change.
+    if graph in IGNORE and not any(name == "--clip-grad-norm" for name, _ in options):
+        options.append(("--ignore", IGNORE[graph]))
+    if graph == "role_batch_norm":
+        options.append(("--sync-buffers", choose.choice(["none", "broadcast", "mean"])))
+    return ranks, [word for option in options for word in option]
 
 
 def read(graph, ranks, references):

@@ -1,11 +1,8 @@
 """Whole parameters and gradients of a training, against `summon_full_params` of PyTorch's FSDP1 on two ranks."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-import fsdp_mlir
 import pytest
 import torch
 from conftest import FIXTURES, succeed, tool
@@ -15,22 +12,6 @@ ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))
 
 import ranks  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    path = tmp_path_factory.mktemp("summon") / "model.pt2"
-    fsdp_mlir.save(fsdp_mlir.capture(ranks.build(), tuple(ranks.rows()[0])), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pytorch(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pytorch")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    result = subprocess.run([sys.executable, ORACLE / "ranks.py", "summon", folder], capture_output=True, text=True, timeout=120, env=environment)
-    assert result.returncode == 0, result.stderr
-    return folder
 
 
 def train(plan, weights, data, output, steps, *options):
@@ -49,26 +30,26 @@ def assert_close(found, expected):
 @pytest.mark.covers("summon_full_params", "summon_full_params: with_grads", "summon_full_params: rank0_only", "offload_to_cpu",
                     "summon_full_params: writeback", "_unshard_grads")
 @pytest.mark.parametrize("options", [[], ["--reduce-wait", "next"], ["--strategy", "no_shard"], ["--bucket", "copy:units:2"], ["--offload", "all"]], ids=" ".join)
-def test_a_training_is_summoned_edited_and_continued(options, archive, pytorch, tmp_path):
+def test_a_training_is_summoned_edited_and_continued(options, small_archive, on_two_ranks, tmp_path):
     plan = tmp_path / "step.plan"
-    succeed("fsdp-plan", archive, "--ranks", ranks.WORLD, "--wrap", r"scope:blocks\.\d", "--optimizer", "sgd", *options, "-o", plan)
-    half = train(plan, archive, pytorch / "first.safetensors", tmp_path / "half.safetensors", ranks.STEPS // 2, "--with-grads")
-    expected = load_file(pytorch / "half.safetensors")
+    succeed("fsdp-plan", small_archive, "--ranks", ranks.WORLD, "--wrap", r"scope:blocks\.\d", "--optimizer", "sgd", *options, "-o", plan)
+    half = train(plan, small_archive, on_two_ranks / "first.safetensors", tmp_path / "half.safetensors", ranks.STEPS // 2, "--with-grads")
+    expected = load_file(on_two_ranks / "summon" / "half.safetensors")
     assert any(name.startswith("grad.") for name in expected)
     assert_close(half, expected)
     half["head.weight"] *= 2
     save_file(half, tmp_path / "edited.safetensors")
-    final = train(plan, tmp_path / "edited.safetensors", pytorch / "second.safetensors", tmp_path / "final.safetensors", ranks.STEPS // 2)
-    expected = load_file(pytorch / "final.safetensors")
+    final = train(plan, tmp_path / "edited.safetensors", on_two_ranks / "second.safetensors", tmp_path / "final.safetensors", ranks.STEPS // 2)
+    expected = load_file(on_two_ranks / "summon" / "final.safetensors")
     assert_close({name: final[name] for name in expected}, expected)
 
 
-def test_one_unit_is_summoned(archive, pytorch, tmp_path):
+def test_one_unit_is_summoned(small_archive, on_two_ranks, tmp_path):
     plan = tmp_path / "step.plan"
-    succeed("fsdp-plan", archive, "--ranks", ranks.WORLD, "--optimizer", "sgd", "-o", plan)
-    one = train(plan, archive, pytorch / "first.safetensors", tmp_path / "one.safetensors", ranks.STEPS // 2, "--with-grads",
+    succeed("fsdp-plan", small_archive, "--ranks", ranks.WORLD, "--optimizer", "sgd", "-o", plan)
+    one = train(plan, small_archive, on_two_ranks / "first.safetensors", tmp_path / "one.safetensors", ranks.STEPS // 2, "--with-grads",
                 "--summon-only", r"^blocks\.1\.")
-    expected = {name: value for name, value in load_file(pytorch / "half.safetensors").items() if "blocks.1." in name}
+    expected = {name: value for name, value in load_file(on_two_ranks / "summon" / "half.safetensors").items() if "blocks.1." in name}
     assert len(expected) == 6
     assert_close(one, expected)
 

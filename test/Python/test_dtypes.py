@@ -61,3 +61,20 @@ def test_types_are_those_of_the_kernels(model):
     specs = program.graph_signature.input_specs
     with torch.no_grad():
         Checker(program.graph_module).run(*(next(inputs) if s.kind == InputKind.USER_INPUT else values[s.target] for s in specs))
+
+
+# PyTorch's shapes have a gradient of the input for batch norm, whatever the mask says; the kernel has none.
+@pytest.mark.parametrize("first, shape", [(torch.nn.BatchNorm1d(4), (3, 4)), (torch.nn.InstanceNorm1d(4, affine=True), (3, 4, 2)),
+                                          (torch.nn.LayerNorm(4), (3, 4)), (torch.nn.Conv1d(4, 4, 1), (3, 4, 2))])
+def test_what_a_mask_leaves_out_is_no_result(first, shape, agrees):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = first
+
+        def forward(self, x):
+            return self.first(x).square().sum()
+
+    program = agrees(Model(), (torch.randn(shape),))
+    masked = [node for node in program.graph.nodes if "norm_backward" in str(node.target) or "convolution_backward" in str(node.target)]
+    assert len(masked) == 1 and [value is None for value in masked[0].meta["val"]] == [True, False, False]

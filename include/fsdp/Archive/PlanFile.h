@@ -133,7 +133,8 @@ const UpdateRuleFacts &getFacts(UpdateRule rule);
 /// must agree on. `bytes` is the size of the source. `unit` may be empty.
 /// "all_gather 50816 bytes f32 h.0"; "all_reduce max 8 bytes f64"
 std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
-                               std::string_view unit, bool isMax = false);
+                               std::string_view unit,
+                               ReduceKind reduce = ReduceKind::Sum);
 
 /// The digest of a sequence: xxHash3-64 in hexadecimal over its lines.
 std::string digestCollectives(const std::vector<std::string> &sequence);

@@ -54,8 +54,8 @@ struct Collective {
   /// whole of an all_reduce.
   std::size_t count = 0;
   double pre = 1, post = 1; ///< (sum of source / pre) / post
-  /// An all_reduce of the largest source instead, NaN if one is.
-  bool isMax = false;
+  /// Of an all_reduce: Max is NaN if a source is; First is of any type.
+  planfile::ReduceKind reduce = planfile::ReduceKind::Sum;
   /// All members' sources are as they were when the program began: a gather
   /// need not wait for its peers to arrive.
   bool sourceStable = false;

@@ -83,6 +83,8 @@ struct Unit {
   DType storage, reduce;
   uint64_t numel = 0, shards = 1;
   uint64_t axes = 0; // along which it is sharded, as bits
+  /// Along the others, each rank has a flat parameter of its own.
+  uint64_t same = everywhere;
   std::vector<Parameter> parameters = {};
 };
 
@@ -120,7 +122,8 @@ public:
   void reduceScatter(const Window &source, const Window &target, uint64_t axes,
                      Values::Divisors divisors, DType via);
   void allReduce(const Window &source, const Window &target, uint64_t axes,
-                 Values::Divisors divisors, DType via, bool isMax = false);
+                 Values::Divisors divisors, DType via,
+                 ReduceKind kind = ReduceKind::Sum);
 
   // Flat parameters. A window is that of a rank's piece.
   Content readFlat(const Unit &unit, const Window &window);

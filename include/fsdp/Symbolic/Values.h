@@ -22,6 +22,7 @@
 namespace fsdp::symbolic {
 
 using planfile::DType;
+using planfile::ReduceKind;
 using planfile::Space;
 using planfile::Stream;
 
@@ -103,9 +104,9 @@ public:
     double pre = 1, post = 1;
   };
   /// The sum over the ranks along `axes`, divided, of elements of `dtype`; or
-  /// the largest of them.
+  /// the largest of them, or that of the first rank.
   Content sum(const Content &content, uint64_t axes, Divisors divisors,
-              DType dtype, uint64_t size, bool isMax = false);
+              DType dtype, uint64_t size, ReduceKind kind = ReduceKind::Sum);
 
   /// A vector that nothing is known of, for want of `reason`, for example:
   static constexpr std::string_view fewPieces =
@@ -137,7 +138,7 @@ private:
     uint64_t axes;
     Divisors divisors;
     DType dtype;
-    bool isMax;
+    ReduceKind kind;
   };
   struct Origin {
     std::string words, maker;

@@ -156,10 +156,10 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
   FlatSymbolRefAttr unit = isAlone ? first.getUnitAttr() : FlatSymbolRefAttr();
   plan::CommandOpInterface last;
   if constexpr (std::is_same_v<Plan, plan::AllReduceOp>)
-    last =
-        Plan::create(builder, loc, communicator.getValue(), first.getDivide(),
-                     first.getVia(), whole, sums, unit, ReductionRoleAttr(),
-                     /*max=*/false, IntegerAttr(), role, stream);
+    last = Plan::create(
+        builder, loc, communicator.getValue(), first.getDivide(),
+        first.getVia(), whole, sums, unit, ReductionRoleAttr(),
+        /*max=*/false, /*first=*/false, IntegerAttr(), role, stream);
   else
     last = Plan::create(builder, loc, communicator.getValue(),
                         first.getDivide(), first.getVia(), whole, sums, unit,

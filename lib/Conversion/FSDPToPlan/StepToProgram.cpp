@@ -472,7 +472,7 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
     auto reduction = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),
         source, sum, op.getUnitAttr(), op.getRoleAttr(), op.getMax(),
-        op.getBucketAttr(), role, Stream::AllReduce);
+        op.getFirst(), op.getBucketAttr(), role, Stream::AllReduce);
     addReduction(op, reduction, sum, target);
   } else {
     copy(loc, source, target, Stream::Compute);

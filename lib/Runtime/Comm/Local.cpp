@@ -115,7 +115,7 @@ private:
     for (unsigned peer = 0; peer != peers.size; ++peer)
       sources[peer] = group.members[peer].collectives[which].source;
     reduce({mine.sourceType, mine.targetType, mine.via, mine.pre, mine.post,
-            mine.isMax},
+            mine.reduce},
            sources, begin, target, count);
   }
 

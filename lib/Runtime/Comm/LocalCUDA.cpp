@@ -155,7 +155,7 @@ private:
       sources[peer] = group.members[peer].collectives[which].source;
     if (count != 0)
       device.cuda().sum({{mine.sourceType, mine.targetType, mine.via, mine.pre,
-                          mine.post, mine.isMax},
+                          mine.post, mine.reduce},
                          sources,
                          begin,
                          target,

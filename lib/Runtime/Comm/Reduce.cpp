@@ -1,6 +1,7 @@
 //===- Reduce.cpp - Sums over ranks ---------------------------------------===//
 #include "Reduce.h"
 
+#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Runtime/Error.h"
 
 #include <c10/util/BFloat16.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 using namespace fsdp;
 using planfile::DType;
@@ -80,7 +82,7 @@ void reduceChunks(const Reduction &reduction,
       for (std::size_t r = 0; r != sources.size(); ++r) {
         const auto *source =
             reinterpret_cast<const Source *>(sources[r]) + begin + done;
-        if (reduction.isMax)
+        if (reduction.kind == planfile::ReduceKind::Max)
           takeLarger(source, sum, n, r == 0);
         else
           load(source, sum, n, static_cast<Sum>(reduction.pre), r == 0);
@@ -111,6 +113,11 @@ bool fsdp::isReducible(DType type) {
 void fsdp::reduce(const Reduction &reduction,
                   std::span<const std::byte *const> sources, std::size_t begin,
                   std::byte *target, std::size_t count) {
+  if (reduction.kind == planfile::ReduceKind::First) {
+    std::size_t item = planfile::getItemSize(reduction.targetType);
+    std::memmove(target, sources.front() + begin * item, count * item);
+    return;
+  }
   if (reduction.via == DType::F64)
     reduceChunks<double>(reduction, sources, begin, target, count);
   else

@@ -263,17 +263,23 @@ std::vector<pf::Interval> getIntervals(ArrayRef<int64_t> flat) {
   return intervals;
 }
 
+static pf::ReduceKind getReduceKind(plan::AllReduceOp op) {
+  return op.getMax()     ? pf::ReduceKind::Max
+         : op.getFirst() ? pf::ReduceKind::First
+                         : pf::ReduceKind::Sum;
+}
+
 /// Adds a collective to its communicator's sequence, and gives that's number.
 template <typename Op> uint8_t Exporter::addCollective(Op op, pf::Step kind) {
   uint32_t communicator = communicators.lookup(op.getCommunicator());
   RankedTensorType type = plan::getTensorType(op.getSource());
   pf::DType dtype = toPlanDType(type.getElementType()).value_or(pf::DType::F32);
-  bool isMax = false;
+  auto reduce = pf::ReduceKind::Sum;
   if constexpr (std::is_same_v<Op, plan::AllReduceOp>)
-    isMax = op.getMax();
+    reduce = getReduceKind(op);
   sequences[communicator].push_back(pf::describeCollective(
       kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype,
-      op.getUnit().value_or("").str(), isMax));
+      op.getUnit().value_or("").str(), reduce));
   return uint8_t(communicator);
 }
 
@@ -316,7 +322,8 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
         if (std::optional<ReductionRole> role = reduce.getPurpose())
           purpose = pf::Purpose(1 + unsigned(*role));
         auto create = [&](auto &&...arguments) {
-          return pf::CreateAllReduce(arguments..., purpose, reduce.getMax());
+          return pf::CreateAllReduce(arguments..., purpose,
+                                     getReduceKind(reduce));
         };
         return reduction(reduce, create, pf::Step::AllReduce);
       })

@@ -327,7 +327,10 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
     reduce(
         all,
         [](auto &&...arguments) { plan::AllReduceOp::create(arguments...); },
-        purpose, all->max() ? builder.getUnitAttr() : UnitAttr());
+        purpose,
+        all->kind() == pf::ReduceKind::Max ? builder.getUnitAttr() : UnitAttr(),
+        all->kind() == pf::ReduceKind::First ? builder.getUnitAttr()
+                                             : UnitAttr());
     return success();
   }
   case pf::Step::Update:

@@ -54,6 +54,7 @@ private:
   LogicalResult addCall(aten::CallOp op);
   FailureOr<const Call *> getCall(Operation *op, aten::OpNameAttr callee,
                                   aten::ArgsAttr args, size_t numResults);
+  void meanOverRanks(sy::Content &content, const sy::Window &window);
   LogicalResult addResults();
   void readOptimizer();
   std::map<uint64_t, std::vector<sy::Range>> getGroups(UnitOp unit,
@@ -193,6 +194,7 @@ LogicalResult SourceRun::readUnits() {
         own.axes |= uint64_t(1) << index;
         own.shards *= uint64_t(axis.getSize());
       }
+    own.same = getGroup(unit).first;
     for (ParameterAttr parameter : unit.getLayout().getParameters()) {
       own.parameters.push_back(
           {parameter.getName().getValue(), uint64_t(parameter.getOffset()),
@@ -537,7 +539,9 @@ LogicalResult SourceRun::addClipFactor() {
   for (auto &[group, sum] : sums) {
     if (group)
       sum = machine.values.sum(*sum, group, {}, pf::DType::F64, 1,
-                               clip.kind == MeasureKind::AbsMax);
+                               clip.kind == MeasureKind::AbsMax
+                                   ? pf::ReduceKind::Max
+                                   : pf::ReduceKind::Sum);
     measures.push_back(add());
     machine.memory.write(measures.back(), *sum);
   }
@@ -605,6 +609,20 @@ void SourceRun::addStates(UnitOp unit) {
   }
 }
 
+/// Of what is in `window`. Sums of narrow types lose digits.
+void SourceRun::meanOverRanks(sy::Content &content, const sy::Window &window) {
+  if (!axes)
+    return;
+  pf::DType via =
+      pf::getItemSize(window.dtype) < 4 ? pf::DType::F32 : window.dtype;
+  if (via != window.dtype)
+    content = machine.values.cast(content, via);
+  content = machine.values.sum(content, axes, {1, double(numRanks)}, via,
+                               window.layout->numel);
+  if (via != window.dtype)
+    content = machine.values.cast(content, window.dtype);
+}
+
 LogicalResult SourceRun::addResults() {
   DenseMap<Operation *, SmallVector<Value>> gradients;
   for (auto &[unit, own] : units)
@@ -636,22 +654,19 @@ LogicalResult SourceRun::addResults() {
           unit.getLayout().getParameters().begin();
       gradients[unit][position] = value;
     } else if (get(ATenDialect::getLossAttrName())) {
-      pf::DType via =
-          pf::getItemSize(window.dtype) < 4 ? pf::DType::F32 : window.dtype;
-      auto cast = [&](pf::DType from, pf::DType to) {
-        if (from != to)
-          content = machine.values.cast(content, to);
-      };
-      if (axes) {
-        cast(window.dtype, via);
-        content = machine.values.sum(content, axes, {1, double(numRanks)}, via,
-                                     window.layout->numel);
-        cast(via, window.dtype);
-      }
+      meanOverRanks(content, window);
       meanings["loss"] =
           machine.describe(content, machine.getOperand(window, content));
     } else if (auto name = dyn_cast_or_null<StringAttr>(
                    get(ATenDialect::getBufferMutationAttrName()))) {
+      SyncBuffers sync = getSyncBuffers(step);
+      if (sync == SyncBuffers::Mean &&
+          isa<FloatType>(getElementTypeOrSelf(value)))
+        meanOverRanks(content, window);
+      if (sync == SyncBuffers::Broadcast && axes)
+        content =
+            machine.values.sum(content, axes, {}, window.dtype,
+                               window.layout->numel, pf::ReduceKind::First);
       sy::Key old("buffer", sy::hashText(name.getValue()), window.dtype);
       if (machine.values.getNumber(content) !=
           machine.values.getNumber(

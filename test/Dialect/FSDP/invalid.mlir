@@ -619,6 +619,32 @@ func.func @f(%x: tensor<f64>) attributes {aten.program} {
 
 // -----
 
+// All-reduce C6: only of a buffer.
+fsdp.mesh @mesh ["shard" = 2]
+func.func @f(%x: tensor<f64>) attributes {aten.program} {
+  // expected-error@+1 {{expected 'first' of a buffer that is not divided}}
+  %0 = fsdp.all_reduce on @mesh for loss over ["shard"] divide <pre = 1, post = 1> via f64 first %x : tensor<f64> -> tensor<f64>
+  return
+}
+
+// -----
+
+// F2.
+// expected-error@+1 {{expected attribute "fsdp.sync_buffers" to be "mean" or "broadcast", got "sum"}}
+func.func @f() attributes {aten.program, fsdp.sync_buffers = "sum"} {
+  return
+}
+
+// -----
+
+// F1.
+// expected-error@+1 {{attribute "fsdp.ignored" does not stand on anything but a parameter of a unit}}
+func.func @f(%x: tensor<f64> {fsdp.ignored}) attributes {aten.program} {
+  return
+}
+
+// -----
+
 // All-reduce C6: not divided.
 fsdp.mesh @mesh ["shard" = 2]
 func.func @f(%x: tensor<f64>) attributes {aten.program} {

@@ -69,6 +69,9 @@ func.func @logical(%p: !fsdp.shard<28xf32, 4> {fsdp.state = #fsdp.state<@h.0, pa
   // CHECK: fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 max %{{.*}} : tensor<f32> -> tensor<f32>
   %largest = fsdp.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f32 max %loss
       : tensor<f32> -> tensor<f32>
+  // CHECK: fsdp.all_reduce on @mesh for buffer over ["shard"] divide <pre = 1, post = 1> via f32 first %{{.*}} : tensor<f32> -> tensor<f32>
+  %first = fsdp.all_reduce on @mesh for buffer over ["shard"] divide <pre = 1, post = 1> via f32 first %loss
+      : tensor<f32> -> tensor<f32>
   // CHECK: fsdp.adamw @h.0 [0 to 15, 24 to 28] %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} : !fsdp.shard<28xf32, 4>, tensor<7xf64>
   %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 15, 24 to 28] %p, %g1, %m, %m, %hyper
       : !fsdp.shard<28xf32, 4>, tensor<7xf64>

@@ -317,8 +317,19 @@ plan.module @m mesh ["shard" = 2] device cpu {
   plan.communicator @c axes [0] on all_reduce
   %n = plan.buffer transient : tensor<f64>
   plan.program @p {
-    // expected-error@+1 {{C4: expected a maximum that is not divided}}
+    // expected-error@+1 {{C4: expected one of 'max' and 'first', not divided}}
     plan.all_reduce @c divide <pre = 1, post = 2> via f64 max %n to %n for norm <update> on all_reduce
+  }
+}
+
+// -----
+
+plan.module @m mesh ["shard" = 2] device cpu {
+  plan.communicator @c axes [0] on all_reduce
+  %n = plan.buffer transient : tensor<f64>
+  plan.program @p {
+    // expected-error@+1 {{C4: expected one of 'max' and 'first', not divided}}
+    plan.all_reduce @c divide <pre = 1, post = 1> via f64 max first %n to %n for buffer <forward> on all_reduce
   }
 }
 

@@ -97,5 +97,7 @@ plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_sh
     plan.measure abs_max @h.0 [0, 15] %g initial %wide to %more <update>
     // CHECK: plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 max %[[MORE]] to %[[MORE]] for norm <update> on all_reduce
     plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 max %more to %more for norm <update> on all_reduce
+    // CHECK: plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 first %[[MORE]] to %[[MORE]] for buffer <forward> on all_reduce
+    plan.all_reduce @all_all_reduce divide <pre = 1, post = 1> via f64 first %more to %more for buffer <forward> on all_reduce
   }
 }

@@ -1,6 +1,6 @@
-"""What PyTorch's FSDP1 does on two ranks over gloo: python ranks.py WHAT FOLDER.
+"""What PyTorch's FSDP1 and DDP do on two ranks over gloo: python ranks.py WHAT,... FOLDER.
 
-Each function trains `Model` on `rows()` by SGD and writes safetensors files to the folder.
+Each function trains `Model` on `rows()` by SGD and writes safetensors files to FOLDER/WHAT.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 WORLD, STEPS, BATCH, WIDTH = 2, 4, 6, 5
 LR = 0.05
@@ -97,11 +98,59 @@ def summon(folder: Path) -> None:
         save_file(final, folder / "final.safetensors")
 
 
+# What each rank has for itself: the second layer of a block, and a vector of the root.
+IGNORED = ("blocks.1.outer.weight", "stem.bias")
+
+
+def full(module: nn.Module) -> dict[str, torch.Tensor]:
+    with FSDP.summon_full_params(module, writeback=False):
+        return copy([*module.named_parameters(), *module.named_buffers()])
+
+
+def ignored(folder: Path) -> None:
+    """rank0.safetensors, rank1.safetensors: what each rank has at the end."""
+    module = build()
+    module = wrap(module, ignored_states=[module.get_parameter(name) for name in IGNORED])
+    steps(module, torch.optim.SGD(module.parameters(), lr=LR), 0, STEPS)
+    save_file(full(module), folder / f"rank{dist.get_rank()}.safetensors")
+
+
+def broadcast(folder: Path) -> None:
+    """DDP's buffers are those of rank 0 when a forward begins."""
+    module = DDP(build(), broadcast_buffers=True)
+    steps(module, torch.optim.SGD(module.parameters(), lr=LR), 0, STEPS)
+    if dist.get_rank() == 0:
+        save_file(copy(module.module.state_dict().items()), folder / "rank0.safetensors")
+
+
+def mean(folder: Path) -> None:
+    """Buffers of floats are averaged after each step."""
+    module = DDP(build(), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+    for step in range(STEPS):
+        steps(module, optimizer, step, step + 1)
+        for buffer in module.buffers():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer /= WORLD
+    if dist.get_rank() == 0:
+        save_file(copy(module.module.state_dict().items()), folder / "rank0.safetensors")
+
+
+def own(folder: Path) -> None:
+    """Each rank has buffers of its own, as in FSDP."""
+    module = wrap(build())
+    steps(module, torch.optim.SGD(module.parameters(), lr=LR), 0, STEPS)
+    save_file(full(module), folder / f"rank{dist.get_rank()}.safetensors")
+
+
 def on_rank(rank: int, what: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=60))
-    globals()[what](folder)
+    for each in what.split(","):
+        (folder / each).mkdir(exist_ok=True)
+        globals()[each](folder / each)
     dist.destroy_process_group()
 
 

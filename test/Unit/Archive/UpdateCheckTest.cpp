@@ -200,18 +200,21 @@ TEST(UpdateCheck, MeasuresArePieces) {
             "apart from each other, found buffers[16] across buffers[16]");
 }
 
-// Nothing divides a maximum.
-TEST(UpdateCheck, AMaximumIsNotDivided) {
-  auto reduce = [](double post) {
+// Nothing divides what is no sum.
+TEST(UpdateCheck, OnlySumsAreDivided) {
+  auto reduce = [](double post, ReduceKind kind) {
     return rejectionAfter([&](TestPlan &plan) {
       uint32_t sum = plan.addSum();
       plan.on(Stream::Reduce, Role::Update)
-          .allReduce(sum, sum, none, 1, post, 0, DType::F64, /*isMax=*/true);
+          .allReduce(sum, sum, none, 1, post, 0, DType::F64, kind);
     });
   };
-  EXPECT_EQ(reduce(2),
-            "small.plan: programs[1] (step).commands[15]: expected a maximum "
-            "that is not divided, found divisors 1 and 2");
+  std::string place = "small.plan: programs[1] (step).commands[15]: ";
+  for (ReduceKind kind : {ReduceKind::Max, ReduceKind::First})
+    EXPECT_EQ(reduce(2, kind), place + "expected divisors of 1 for what is no "
+                                       "sum, found 1 and 2");
+  EXPECT_EQ(reduce(1, ReduceKind(3)),
+            place + "expected a kind of reduction, found 3");
 }
 
 // What is done to a shard is done where its states are, and nothing else is

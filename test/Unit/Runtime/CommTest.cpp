@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <sys/resource.h>
 
@@ -324,6 +325,22 @@ TEST(Reduce, EveryType) {
 }
 
 // covers: _cast_grad_to_param_dtype
+// Of any type, bit by bit.
+// covers: Synchronize
+TEST(Reduce, TheFirstIsCopied) {
+  std::vector<std::int64_t> first(5001), second(5001, -1), target(5001);
+  std::iota(first.begin(), first.end(), std::int64_t{1} << 60);
+  auto bytes = [](std::vector<std::int64_t> &values) {
+    return reinterpret_cast<std::byte *>(values.data());
+  };
+  std::vector<const std::byte *> sources = {bytes(first), bytes(second)};
+  Reduction reduction{DType::I64, DType::I64, DType::I64};
+  reduction.kind = planfile::ReduceKind::First;
+  reduce(reduction, sources, 0, bytes(target), 17);
+  reduce(reduction, sources, 17, bytes(target) + 17 * 8, 5001 - 17);
+  EXPECT_EQ(target, first);
+}
+
 TEST(Reduce, RoundsOnceToTheTypeInBetween) {
   std::vector<float> a{1.0f}, b{0.001f}, sum(1);
   const std::byte *sources[] = {bytes(a), bytes(b)};

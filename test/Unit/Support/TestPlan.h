@@ -200,12 +200,12 @@ public:
   void allReduce(uint32_t source, uint32_t target, uint32_t unit, double pre,
                  double post, uint8_t group = 0,
                  planfile::DType via = planfile::DType::F32,
-                 bool isMax = false) {
+                 planfile::ReduceKind kind = planfile::ReduceKind::Sum) {
     collective(planfile::Step::AllReduce, source, unit, group,
                [=](FBB &fbb, uint8_t communicator) {
                  return planfile::CreateAllReduce(
                      fbb, communicator, source, target, unit, pre, post, via,
-                     planfile::Purpose::Gradient, isMax);
+                     planfile::Purpose::Gradient, kind);
                });
   }
   /// What an update takes beside states.

@@ -102,6 +102,22 @@ TEST(Values, SumsAlongTwoAxesAreOneSum) {
   EXPECT_EQ(number(sum(zero, 1, 1, 2)), number(zero));
 }
 
+// All ranks have it, as a sum; zeros are zeros wherever they are from.
+TEST(Values, WhatTheFirstRankHasIsTheSameEverywhere) {
+  Values values = makeValues();
+  Content x = Content::vector(7, 8), zero = Values::zero(DType::I64, 8);
+  auto first = [&](const Content &of, uint64_t axes) {
+    return values.sum(of, axes, {}, DType::F32, 8, ReduceKind::First);
+  };
+  auto number = [&](const Content &of) { return values.getNumber(of); };
+  EXPECT_NE(number(first(x, 1)), number(x));
+  EXPECT_NE(number(first(x, 1)), number(values.sum(x, 1, {}, DType::F32, 8)));
+  EXPECT_NE(number(first(x, 1)), number(first(x, 2)));
+  EXPECT_EQ(number(first(first(x, 1), 2)), number(first(x, 3)));
+  EXPECT_EQ(Values::getSame(first(x, 1)), 1u);
+  EXPECT_EQ(number(first(zero, 1)), number(zero));
+}
+
 // What was cut makes the whole again, among the ranks that have sharded it, and
 // what is done to each element may be done before or after.
 TEST(Values, GathersWhatWasScattered) {

@@ -32,6 +32,13 @@ static constexpr std::pair<MeasureKind, double> normOrders[] = {
     {MeasureKind::AbsSum, 1},
     {MeasureKind::AbsMax, std::numeric_limits<double>::infinity()}};
 
+SyncBuffers getSyncBuffers(Operation *program) {
+  auto name =
+      program->getAttrOfType<StringAttr>(FSDPDialect::getSyncBuffersAttrName());
+  return symbolizeSyncBuffers(name ? name.getValue() : "")
+      .value_or(SyncBuffers::None);
+}
+
 ClipGradNorm getClipGradNorm(Operation *program) {
   auto numbers = program->getAttrOfType<DenseF64ArrayAttr>(
       FSDPDialect::getClipGradNormAttrName());
@@ -119,6 +126,11 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
     return isa<PartAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "a part of a step");
+  if (attr.getName() == getSyncBuffersAttrName() &&
+      isa<FunctionOpInterface>(op))
+    return getSyncBuffers(op) != SyncBuffers::None
+               ? success()
+               : wrongKind(op, attr, "\"mean\" or \"broadcast\"");
   bool isMark = attr.getName() == getInitAttrName() ||
                 attr.getName() == getSharedCoreAttrName();
   bool isClip = attr.getName() == getClipGradNormAttrName();
@@ -164,6 +176,13 @@ LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
     return isa<IntegerAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "an integer");
+  if (attr.getName() == getIgnoredAttrName()) {
+    if (!isa<UnitAttr>(attr.getValue()))
+      return wrongKind(op, attr, "without a value");
+    return func.getArgAttr(index, getUnitAttrName())
+               ? success()
+               : misplaced(op, attr, "anything but a parameter of a unit");
+  }
   if (attr.getName() == getUnitAttrName())
     return isa<StringAttr>(attr.getValue())
                ? success()

@@ -479,16 +479,25 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
         op.getDivide().getPre() != 1 || op.getDivide().getPost() != 1;
     if (op.getMax() && (*op.getRole() != ReductionRole::Norm || isDivided))
       return op.emitOpError("expected 'max' of a norm that is not divided");
+    if (op.getFirst() &&
+        (*op.getRole() != ReductionRole::Buffer || isDivided || op.getMax()))
+      return op.emitOpError("expected 'first' of a buffer that is not divided");
     if (!isa<RankedTensorType>(input) || input != output)
       return op.emitOpError("expected operand and result to be tensors of the "
                             "same type, got ")
              << input << " and " << output;
     return verifyGroup(op, op.getAxes(), mesh);
   }
-  if (op.getMax())
-    return op.emitOpError("expected 'max' of a norm that is not divided");
+  if (op.getMax() || op.getFirst())
+    return op.emitOpError("expected a sum of what is of a unit");
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  if (!check.valid || failed(verifyGroup(op, op.getAxes(), check.mesh)) ||
+  if (!check.valid)
+    return failure();
+  // What is ignored is reduced over the rank alone.
+  bool isIgnored = check.unit.getShardAxes().empty() &&
+                   check.unit.getReplicateAxes().empty();
+  if (failed(isIgnored ? verifyAxes(op, op.getAxes(), check.mesh)
+                       : verifyGroup(op, op.getAxes(), check.mesh)) ||
       failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
     return failure();
   // Along other axes, ranks have different elements.

@@ -54,8 +54,11 @@ public:
   LogicalResult markClass(StringRef name);
   LogicalResult markLarge(int64_t numElements);
 
-  /// Writes the unit of each parameter; those of one unit have equal `types`.
-  void assign(const DenseMap<Attribute, Attribute> &types);
+  /// Writes the unit of each parameter; those of one unit have equal `types`,
+  /// and all or none of them are ignored: those whose name has a match of
+  /// `ignore`, which there must be.
+  LogicalResult assign(const DenseMap<Attribute, Attribute> &types,
+                       StringRef ignore);
 
 private:
   struct Sizes {
@@ -65,6 +68,7 @@ private:
   unsigned getModule(StringRef path);
   void addParameter(BlockArgument argument, StringRef name);
   unsigned getCommonAncestor(unsigned left, unsigned right) const;
+  FailureOr<DenseSet<unsigned>> findIgnored(StringRef ignore);
   std::optional<Sizes> markSiblings(unsigned parent, unsigned minOwners);
   bool markBlocks(unsigned parent);
   int64_t markLarge(unsigned index, int64_t numElements);
@@ -305,21 +309,58 @@ LogicalResult ModuleTree::markLarge(int64_t numElements) {
 // The answer
 //===----------------------------------------------------------------------===//
 
-void ModuleTree::assign(const DenseMap<Attribute, Attribute> &types) {
+/// The numbers of arguments.
+FailureOr<DenseSet<unsigned>> ModuleTree::findIgnored(StringRef ignore) {
+  DenseSet<unsigned> ignored;
+  if (ignore.empty())
+    return ignored;
+  FailureOr<llvm::Regex> regex =
+      getNameRegex(ignore, [&] { return step.emitError("ignore: "); });
+  if (failed(regex))
+    return failure();
+  auto matches = [&](Attribute name) {
+    return regex->match(cast<StringAttr>(name));
+  };
+  std::vector<std::string> names;
+  for (auto [argument, module] : parameters) {
+    unsigned number = argument.getArgNumber();
+    Attribute name =
+        step.getArgAttr(number, aten::ATenDialect::getParamAttrName());
+    auto aliases = step.getArgAttrOfType<ArrayAttr>(
+        number, aten::ATenDialect::getAliasesAttrName());
+    if (matches(name) || (aliases && llvm::any_of(aliases, matches)))
+      ignored.insert(number);
+    names.push_back(cast<StringAttr>(name).str());
+  }
+  if (!ignored.empty())
+    return ignored;
+  InFlightDiagnostic diagnostic = step.emitError("ignore: expected '")
+                                  << ignore
+                                  << "' to match a parameter, found none";
+  listFound(diagnostic, std::move(names));
+  return diagnostic;
+}
+
+LogicalResult ModuleTree::assign(const DenseMap<Attribute, Attribute> &types,
+                                 StringRef ignore) {
+  FailureOr<DenseSet<unsigned>> ignored = findIgnored(ignore);
+  if (failed(ignored))
+    return failure();
   struct Unit {
     SmallVector<BlockArgument> arguments;
     int64_t numElements = 0;
   };
-  llvm::MapVector<std::pair<unsigned, Attribute>, Unit> units;
-  DenseMap<unsigned, Attribute> firstTypes;
+  llvm::MapVector<std::tuple<unsigned, Attribute, unsigned>, Unit> units;
+  DenseMap<std::pair<unsigned, unsigned>, Attribute> firstTypes;
   for (auto [argument, index] : parameters) {
     while (index != 0 && !modules[index].isUnit)
       index = modules[index].parent;
     auto type = dyn_cast<RankedTensorType>(argument.getType());
     Attribute own = types.lookup(step.getArgAttr(
         argument.getArgNumber(), aten::ATenDialect::getParamAttrName()));
-    firstTypes.try_emplace(index, own);
-    Unit &unit = units[{index, own}];
+    unsigned isIgnored = ignored->contains(argument.getArgNumber());
+    firstTypes.try_emplace({index, isIgnored}, own);
+    Unit &unit = units[{index, own, isIgnored}];
     unit.arguments.push_back(argument);
     if (type && type.hasStaticShape())
       unit.numElements += type.getNumElements();
@@ -330,9 +371,11 @@ void ModuleTree::assign(const DenseMap<Attribute, Attribute> &types) {
   auto attrName = builder.getStringAttr(FSDPDialect::getUnitAttrName());
   llvm::StringSet<> names;
   for (const auto &[key, unit] : units) {
-    auto [index, own] = key;
+    auto [index, own, isIgnored] = key;
     std::string name = index == 0 ? "root" : modules[index].path.str();
-    if (own != firstTypes[index])
+    if (isIgnored)
+      name += ".ignored";
+    if (own != firstTypes[{index, isIgnored}])
       llvm::raw_string_ostream(name)
           << '.' << getElementTypeOrSelf(unit.arguments.front().getType());
     // A module may be called "root", or like the second type of another.
@@ -343,6 +386,8 @@ void ModuleTree::assign(const DenseMap<Attribute, Attribute> &types) {
       DictionaryAttr &dict = arguments.attrs[argument.getArgNumber()];
       NamedAttrList attrs(dict);
       attrs.set(attrName, attr);
+      if (isIgnored)
+        attrs.set(FSDPDialect::getIgnoredAttrName(), builder.getUnitAttr());
       dict = attrs.getDictionary(step.getContext());
     }
     remark("unit") << remark::reason("'{0}' has {1} parameters, {2} elements",
@@ -350,6 +395,7 @@ void ModuleTree::assign(const DenseMap<Attribute, Attribute> &types) {
                                      unit.numElements);
   }
   step.setAllArgAttrs(arguments.attrs);
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -389,7 +435,8 @@ struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
     ModuleTree tree(first);
     if (failed(mark(tree, first)))
       return failure();
-    tree.assign(getParameterTypes(*programs));
+    if (failed(tree.assign(getParameterTypes(*programs), ignore)))
+      return failure();
     for (func::FuncOp other : llvm::drop_begin(*programs))
       if (failed(copyUnits(first, other)))
         return failure();

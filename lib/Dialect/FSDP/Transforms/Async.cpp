@@ -44,6 +44,7 @@ static Value launch(OpBuilder &builder, Operation &op) {
                 builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
                 op.getRoleAttr(), op.getAxesAttr(), op.getDivideAttr(),
                 op.getViaAttr(), op.getInput(), op.getMaxAttr(),
+                op.getFirstAttr(),
                 /*bucket=*/IntegerAttr(),
                 /*copy=*/UnitAttr());
           });

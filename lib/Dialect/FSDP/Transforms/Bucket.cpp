@@ -150,7 +150,9 @@ getNamedUnits(func::FuncOp step, const DenseMap<Attribute, Attribute> &types) {
   Block &block = step.getBody().front();
   auto getName = [&](Value value) {
     auto argument = dyn_cast<BlockArgument>(value);
-    return argument
+    // What is ignored is not communicated.
+    return argument && !step.getArgAttr(argument.getArgNumber(),
+                                        FSDPDialect::getIgnoredAttrName())
                ? step.getArgAttrOfType<StringAttr>(
                      argument.getArgNumber(), FSDPDialect::getUnitAttrName())
                : StringAttr();

@@ -54,6 +54,16 @@ class ClipGradientsPass
         continue;
       mesh = SymbolTable::lookupNearestSymbolFrom<MeshOp>(unit,
                                                           unit.getMeshAttr());
+      // Shards of one parameter would be clipped by different norms.
+      if (mesh.getGroupSize(unit.getShardAxes()) *
+              mesh.getGroupSize(unit.getReplicateAxes()) !=
+          mesh.getNumRanks())
+        return program.emitError("clip-grad-norm: expected gradients that are "
+                                 "means over all ranks, found those of unit '")
+               << unit.getSymName()
+               << "', which are each rank's own; ignore nothing that trains, "
+                  "or "
+                  "clip nothing";
       SmallVector<Attribute> axes;
       for (auto axis : unit.getShardAxes().getAsRange<StringAttr>())
         if (mesh.getAxisSize(axis) != 1)
@@ -83,7 +93,8 @@ class ClipGradientsPass
             DivideAttr::get(context, 1.0, 1.0),
             TypeAttr::get(builder.getF64Type()), measure,
             clipGradNorm.kind == MeasureKind::AbsMax ? builder.getUnitAttr()
-                                                     : UnitAttr());
+                                                     : UnitAttr(),
+            /*first=*/UnitAttr());
       }
       reduced.push_back(measure);
     }

@@ -15,6 +15,7 @@ namespace fsdp {
 void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   AssignUnitsPassOptions units;
   units.wrap = options.wrap;
+  units.ignore = options.ignore;
   pm.addPass(createAssignUnitsPass(units));
 
   BucketPassOptions bucket{options.bucket};
@@ -30,6 +31,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   shard.storageDtype = options.storageDtype;
   shard.reduceDtype = options.reduceDtype;
   shard.keepOutput = options.keepOutput;
+  shard.syncBuffers = options.syncBuffers;
   pm.addPass(createShardPass(shard));
   if (options.reshardAfterForward.group)
     pm.addPass(createReshardPolicyPass({options.reshardAfterForward}));

@@ -89,10 +89,10 @@ void setSignature(func::FuncOp func, const Ports &arguments,
 
 LogicalResult copyUnits(func::FuncOp from, func::FuncOp to) {
   StringRef param = aten::ATenDialect::getParamAttrName();
-  DenseMap<Attribute, Attribute> units;
+  DenseMap<Attribute, unsigned> units;
   for (unsigned i = 0, e = from.getNumArguments(); i != e; ++i)
     if (Attribute name = from.getArgAttr(i, param))
-      units[name] = from.getArgAttr(i, FSDPDialect::getUnitAttrName());
+      units[name] = i;
   Ports arguments = getArguments(to);
   for (DictionaryAttr &dict : arguments.attrs) {
     Attribute name = dict ? dict.get(param) : Attribute();
@@ -105,8 +105,10 @@ LogicalResult copyUnits(func::FuncOp from, func::FuncOp to) {
              << ", which program '" << from.getSymName()
              << "' has not: expected programs over the same parameters";
     NamedAttrList attrs(dict);
-    if (unit->second)
-      attrs.set(FSDPDialect::getUnitAttrName(), unit->second);
+    for (StringRef own :
+         {FSDPDialect::getUnitAttrName(), FSDPDialect::getIgnoredAttrName()})
+      if (Attribute value = from.getArgAttr(unit->second, own))
+        attrs.set(own, value);
     dict = attrs.getDictionary(to.getContext());
   }
   to.setAllArgAttrs(arguments.attrs);

@@ -70,7 +70,8 @@ void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
-    unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()));
+    unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()) &&
+                                !unit.getShardAxes().empty());
   applyReshard(step, kept);
 }
 

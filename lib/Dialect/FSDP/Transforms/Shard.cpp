@@ -40,11 +40,12 @@ struct UnitUse {
 class Sharder {
 public:
   Sharder(func::FuncOp step, const ShardUnits &table, MeshOp mesh,
-          bool keepOutput)
+          bool keepOutput, SyncBuffers syncBuffers)
       : step(step), table(table), mesh(mesh), keepOutput(keepOutput),
-        block(step.getBody().front()), builder(step.getContext()),
-        units(table.units.size()), arguments(table.parameters.size()),
-        gradients(table.parameters.size()) {}
+        syncBuffers(syncBuffers), block(step.getBody().front()),
+        builder(step.getContext()), units(table.units.size()),
+        arguments(table.parameters.size()), gradients(table.parameters.size()) {
+  }
 
   LogicalResult run();
 
@@ -69,7 +70,8 @@ private:
   void visitResults(Operation &op);
   void addGradient(unsigned parameter, Value value);
   void reduceGradient(unsigned unit);
-  Value reduceLoss(Value value);
+  Value reduceOverMesh(Value value, ReductionRole role, bool isFirst);
+  Value syncBuffer(Value value);
 
   Location getLoc(StringRef name) {
     return NameLoc::get(builder.getStringAttr(name), step.getLoc());
@@ -79,6 +81,7 @@ private:
   const ShardUnits &table;
   MeshOp mesh;
   bool keepOutput;
+  SyncBuffers syncBuffers;
   Block &block;
   OpBuilder builder;
 
@@ -91,6 +94,8 @@ private:
   DenseMap<Value, SmallVector<unsigned, 1>> gradientOf;
   unsigned lossIndex = 0;
   Value loss, meanLoss;
+  /// What the program makes of buffers, and what all ranks have of it.
+  DenseMap<Value, Value> synchronised;
   SmallVector<unsigned> kept; // indices of results: state, outputs
 
   /// Operations on parameters alone, and what they have become in each phase.
@@ -189,6 +194,8 @@ LogicalResult Sharder::collectResults() {
     } else if (attr(ATenDialect::getBufferMutationAttrName()) ||
                (keepOutput && attr(ATenDialect::getOutputAttrName()))) {
       kept.push_back(index);
+      if (attr(ATenDialect::getBufferMutationAttrName()))
+        synchronised[value] = Value();
     } else {
       remark::passed(value.getLoc(), getRemark("fsdp-shard", "dropped", step))
           << remark::metric("Result", int64_t(index))
@@ -348,26 +355,38 @@ void Sharder::reduceGradient(unsigned unit) {
         builder, loc, type, name, /*mesh=*/nullptr, /*role=*/nullptr,
         op.getReplicateAxes(),
         divide(shards > 1 ? 1 : factors.pre, factors.post), via, value,
-        /*max=*/UnitAttr());
+        /*max=*/UnitAttr(), /*first=*/UnitAttr());
   units[unit].reduced = value;
 }
 
-Value Sharder::reduceLoss(Value value) {
+/// The mean over all ranks, or what the first one has.
+Value Sharder::reduceOverMesh(Value value, ReductionRole role, bool isFirst) {
   SmallVector<Attribute> axes;
   for (auto axis : mesh.getAxes().getAsRange<AxisAttr>())
     axes.push_back(axis.getName());
   // Sums of narrow types lose digits, and a scalar costs nothing.
   auto element = cast<RankedTensorType>(value.getType()).getElementType();
-  Type via =
-      element.getIntOrFloatBitWidth() < 32 ? builder.getF32Type() : element;
+  Type via = !isFirst && element.getIntOrFloatBitWidth() < 32
+                 ? builder.getF32Type()
+                 : element;
   return AllReduceOp::create(
-      builder, getLoc("loss"), value.getType(), /*unit=*/nullptr,
-      FlatSymbolRefAttr::get(mesh),
-      ReductionRoleAttr::get(step.getContext(), ReductionRole::Loss),
+      builder, getLoc(stringifyReductionRole(role)), value.getType(),
+      /*unit=*/nullptr, FlatSymbolRefAttr::get(mesh),
+      ReductionRoleAttr::get(step.getContext(), role),
       builder.getArrayAttr(axes),
       DivideAttr::get(step.getContext(), 1.0,
-                      static_cast<double>(mesh.getNumRanks())),
-      TypeAttr::get(via), value, /*max=*/UnitAttr());
+                      isFirst ? 1.0 : static_cast<double>(mesh.getNumRanks())),
+      TypeAttr::get(via), value, /*max=*/UnitAttr(),
+      isFirst ? builder.getUnitAttr() : UnitAttr());
+}
+
+/// Ranks count alike: there is no mean of integers.
+Value Sharder::syncBuffer(Value value) {
+  bool isFirst = syncBuffers == SyncBuffers::Broadcast;
+  if (syncBuffers == SyncBuffers::None ||
+      (!isFirst && !isa<FloatType>(getElementTypeOrSelf(value))))
+    return value;
+  return reduceOverMesh(value, ReductionRole::Buffer, isFirst);
 }
 
 void Sharder::addGradient(unsigned parameter, Value value) {
@@ -383,7 +402,9 @@ void Sharder::visitResults(Operation &op) {
   builder.setInsertionPointAfter(&op);
   for (Value result : op.getResults()) {
     if (result == loss)
-      meanLoss = reduceLoss(loss);
+      meanLoss = reduceOverMesh(loss, ReductionRole::Loss, /*isFirst=*/false);
+    if (auto found = synchronised.find(result); found != synchronised.end())
+      found->second = syncBuffer(result);
     if (auto found = gradientOf.find(result); found != gradientOf.end())
       for (unsigned index : found->second)
         addGradient(index, result);
@@ -434,13 +455,22 @@ void Sharder::rewriteBody() {
       addGradient(index, resolve(gradient, aten::Phase::Backward));
   }
   if (!meanLoss)
-    meanLoss = reduceLoss(resolve(loss, aten::Phase::Forward));
+    meanLoss = reduceOverMesh(resolve(loss, aten::Phase::Forward),
+                              ReductionRole::Loss, /*isFirst=*/false);
   SmallVector<Value> results = {meanLoss};
   for (const UnitUse &unit : units)
     if (unit.reduced)
       results.push_back(unit.reduced);
-  for (Value value : others)
-    results.push_back(isFromParameters(value) ? copyOut(value) : value);
+  for (auto [value, index] : llvm::zip_equal(others, kept)) {
+    bool isBuffer = bool(step.getResultAttr(
+        index, aten::ATenDialect::getBufferMutationAttrName()));
+    Value result = isFromParameters(value) ? copyOut(value) : value;
+    if (Value known = isBuffer ? synchronised.lookup(value) : Value())
+      result = known;
+    else if (isBuffer)
+      result = synchronised[value] = syncBuffer(result);
+    results.push_back(result);
+  }
   terminator->setOperands(results);
   for (Operation *op : llvm::reverse(setAside))
     op->erase();
@@ -537,11 +567,12 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
   }
 
   FailureOr<MeshOp> createMesh(func::FuncOp first);
-  UnitDecision decide(MeshOp mesh, StringRef unit,
+  UnitDecision decide(MeshOp mesh, const ShardUnits::Unit &unit,
                       ArrayRef<llvm::Regex> regexes,
                       MutableArrayRef<bool> matched);
   FailureOr<SmallVector<UnitDecision>> decide(func::FuncOp first, MeshOp mesh,
                                               const ShardUnits &units);
+  LogicalResult markSynchronised(ArrayRef<func::FuncOp> programs);
   LogicalResult shard();
 };
 } // namespace
@@ -575,14 +606,14 @@ FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
 }
 
 /// What the rules say of a unit, and the options of whatever they do not.
-UnitDecision ShardPass::decide(MeshOp meshOp, StringRef unit,
+UnitDecision ShardPass::decide(MeshOp meshOp, const ShardUnits::Unit &unit,
                                ArrayRef<llvm::Regex> regexes,
                                MutableArrayRef<bool> matched) {
   Strategy chosen = strategy;
   std::optional<bool> reshard;
   ElementType storage = storageDtype, reduce = reduceDtype;
   for (auto [index, regex] : llvm::enumerate(regexes)) {
-    if (!regex.match(unit))
+    if (!regex.match(unit.name))
       continue;
     const UnitRule &rule = this->unit.getValue().rules[index];
     matched[index] = true;
@@ -598,6 +629,8 @@ UnitDecision ShardPass::decide(MeshOp meshOp, StringRef unit,
   UnitDecision decision;
   bool isSharded = false;
   for (auto axis : meshOp.getAxes().getAsRange<AxisAttr>()) {
+    if (unit.isIgnored)
+      break;
     // Which of the two an axis of one rank is makes no difference.
     StringRef name = axis.getName().getValue();
     bool isShard = axis.getSize() == 1 || isHybrid(chosen)
@@ -609,7 +642,7 @@ UnitDecision ShardPass::decide(MeshOp meshOp, StringRef unit,
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
   decision.reshard =
-      isSharded && reshard.value_or(reshards(chosen) && !isRoot(unit));
+      isSharded && reshard.value_or(reshards(chosen) && !isRoot(unit.name));
   decision.storage = getType(storage);
   decision.reduce = getType(reduce);
   return decision;
@@ -628,7 +661,7 @@ ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
   SmallVector<bool> matched(rules.size());
   SmallVector<UnitDecision> decisions;
   for (const ShardUnits::Unit &unit : units.units)
-    decisions.push_back(decide(mesh, unit.name, regexes, matched));
+    decisions.push_back(decide(mesh, unit, regexes, matched));
   for (auto [rule, isMatched] : llvm::zip_equal(rules, matched)) {
     if (isMatched)
       continue;
@@ -642,6 +675,28 @@ ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
     return diagnostic;
   }
   return decisions;
+}
+
+/// Says of each program that changes buffers what becomes of them.
+LogicalResult ShardPass::markSynchronised(ArrayRef<func::FuncOp> programs) {
+  if (syncBuffers == SyncBuffers::None)
+    return success();
+  bool isFound = false;
+  auto name = StringAttr::get(&getContext(), stringifySyncBuffers(syncBuffers));
+  for (func::FuncOp program : programs)
+    for (unsigned i = 0, e = program.getNumResults(); i != e; ++i)
+      if (program.getResultAttr(
+              i, aten::ATenDialect::getBufferMutationAttrName())) {
+        program->setAttr(FSDPDialect::getSyncBuffersAttrName(), name);
+        isFound = true;
+      }
+  if (isFound)
+    return success();
+  return func::FuncOp(programs.front())
+             .emitError("sync-buffers: expected a program that changes a "
+                        "buffer, such as "
+                        "the statistics of batch norm, found none; leave out '")
+         << stringifySyncBuffers(syncBuffers) << '\'';
 }
 
 LogicalResult ShardPass::shard() {
@@ -663,6 +718,8 @@ LogicalResult ShardPass::shard() {
     first->emitWarning("one rank has nothing to shard: using 'no_shard'");
     strategy = Strategy::NoShard;
   }
+  if (failed(markSynchronised(*programs)))
+    return failure();
   FailureOr<MeshOp> meshOp = createMesh(first);
   if (failed(meshOp))
     return failure();
@@ -670,7 +727,7 @@ LogicalResult ShardPass::shard() {
   if (failed(decisions) || failed(units.create(first, *meshOp, *decisions)))
     return failure();
   for (func::FuncOp program : *programs)
-    if (failed(Sharder(program, units, *meshOp, keepOutput).run()))
+    if (failed(Sharder(program, units, *meshOp, keepOutput, syncBuffers).run()))
       return failure();
   return success();
 }

@@ -56,6 +56,7 @@ LogicalResult ShardUnits::addParameter(func::FuncOp program,
   Unit &unit = units[entry->second];
   byName[name] = parameters.size();
   unit.parameters.push_back(parameters.size());
+  unit.isIgnored |= bool(get(FSDPDialect::getIgnoredAttrName()));
   parameters.push_back({name, type,
                         getDtype(aten::ATenDialect::getStorageDtypeAttrName()),
                         getDtype(aten::ATenDialect::getReduceDtypeAttrName()),

@@ -209,8 +209,9 @@ LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
           verifyGroup(*this, symbols, getCommunicatorAttr(), getUnitAttr())) ||
       failed(verifyCounts(*this, getSource(), getTarget(), 1)))
     return failure();
-  if (getMax() && (getDivide().getPre() != 1 || getDivide().getPost() != 1))
-    return emitOpError("C4: expected a maximum that is not divided");
+  bool isDivided = getDivide().getPre() != 1 || getDivide().getPost() != 1;
+  if ((getMax() && getFirst()) || ((getMax() || getFirst()) && isDivided))
+    return emitOpError("C4: expected one of 'max' and 'first', not divided");
   return verifyTypes(*this);
 }
 

@@ -38,6 +38,13 @@ void fsdp::addInOrder(const Sum &sum, c10::Device device) {
         .target_device(device)
         .make_tensor();
   };
+  if (how.kind == planfile::ReduceKind::First) {
+    c10::ScalarType type = scalarType(how.targetType);
+    tensor(sum.target, type, sum.count)
+        .copy_(tensor(sum.sources[0] + sum.begin * itemSize(how.targetType),
+                      type, sum.count));
+    return;
+  }
   bool isWide = how.via == DType::F64;
   bool rounds = !isWide && how.via != DType::F32 && how.via != how.targetType;
   std::byte *roundedPlace = sum.scratch + sum.chunk * sizeof(double);
@@ -56,7 +63,7 @@ void fsdp::addInOrder(const Sum &sum, c10::Device device) {
         total.copy_(source);
         if (how.pre != 1)
           total.div_(how.pre);
-      } else if (how.isMax) {
+      } else if (how.kind == planfile::ReduceKind::Max) {
         at::maximum_out(total, total, source);
       } else {
         // Exact: FSDP's divisors before the sum are powers of two.

@@ -112,6 +112,9 @@ struct ClipGradNorm {
 
 /// What `fsdp.clip_grad_norm` says; 0 if it is not there, or malformed.
 ClipGradNorm getClipGradNorm(mlir::Operation *program);
+
+/// What becomes of the buffers that a program changes.
+SyncBuffers getSyncBuffers(mlir::Operation *program);
 /// The attribute that says it.
 mlir::Attribute getAttribute(const ClipGradNorm &clip,
                              mlir::MLIRContext *context);

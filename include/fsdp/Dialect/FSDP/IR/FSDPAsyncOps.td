@@ -134,12 +134,12 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"
   let arguments = !con((ins OptionalAttr<FlatSymbolRefAttr>:$unit,
     OptionalAttr<FlatSymbolRefAttr>:$mesh,
     OptionalAttr<FSDP_ReductionRoleAttr>:$role, StrArrayAttr:$axes, FSDP_DivideAttr:$divide,
-    TypeAttr:$via, AnyType:$input, UnitAttr:$max), FSDP_Bucket);
+    TypeAttr:$via, AnyType:$input, UnitAttr:$max, UnitAttr:$first), FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the reduction in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? $input
-    (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:` type($input) `->` qualified(type($future))
+    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? (`first` $first^)?
+    $input (`bucket` $bucket^)? (`copy` $copy^)? attr-dict `:` type($input) `->` qualified(type($future))
   }];
 }
 

@@ -34,6 +34,7 @@ def FSDP_Dialect : Dialect {
     | on | attribute | meaning |
     |---|---|---|
     | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
+    | argument | `fsdp.ignored` | beside `fsdp.unit`: a parameter that is neither sharded nor reduced; each rank has its own |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper = 0 : i64` | the hyper-parameters of that decay group, set by the caller for each run |
     | argument | `fsdp.no_decay` | beside `fsdp.hyper`: the weight decay of the group is 0, whatever the caller sets |
@@ -44,6 +45,7 @@ def FSDP_Dialect : Dialect {
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
     | function | `fsdp.clip_grad_norm = array<f64: 1.0, 2.0>` | the norm of all gradients is clipped: the largest one, and its order |
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
+    | function | `fsdp.sync_buffers = "mean"` | the buffers that it changes become the mean of all ranks', or with "broadcast" those of the first rank |
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
     | function | `fsdp.part = #fsdp.part<first>` | a program for one micro-batch of a step: the first one, one between, or the last one |
@@ -71,6 +73,7 @@ def FSDP_Dialect : Dialect {
   let extraClassDeclaration = [{
     /// The names of the attributes that the table in the description explains.
     static llvm::StringRef getUnitAttrName() { return "fsdp.unit"; }
+    static llvm::StringRef getIgnoredAttrName() { return "fsdp.ignored"; }
     static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
     static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }
     static llvm::StringRef getNoDecayAttrName() { return "fsdp.no_decay"; }
@@ -80,6 +83,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getAfterAttrName() { return "fsdp.after"; }
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
     static llvm::StringRef getClipGradNormAttrName() { return "fsdp.clip_grad_norm"; }
+    static llvm::StringRef getSyncBuffersAttrName() { return "fsdp.sync_buffers"; }
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
     static llvm::StringRef getPartAttrName() { return "fsdp.part"; }

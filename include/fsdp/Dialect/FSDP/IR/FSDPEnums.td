@@ -34,6 +34,11 @@ def FSDP_MemorySpace : I32Enum<"MemorySpace", "where a shard lies", [
   let cppNamespace = "::fsdp";
 }
 
+def FSDP_SyncBuffers : I32Enum<"SyncBuffers", "what becomes of the buffers that a program changes", [
+    I32EnumCase<"None", 0, "none">, I32EnumCase<"Broadcast", 1, "broadcast">, I32EnumCase<"Mean", 2, "mean">]> {
+  let cppNamespace = "::fsdp";
+}
+
 def FSDP_Strategy : I32Enum<"Strategy", "what is sharded, and for how long", [
     I32EnumCase<"FullShard", 0, "full_shard">, I32EnumCase<"ShardGradOp", 1, "shard_grad_op">,
     I32EnumCase<"NoShard", 2, "no_shard">, I32EnumCase<"HybridShard", 3, "hybrid_shard">,

@@ -360,7 +360,8 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
   let description = [{
     Casts to `via`, divides by the first divisor, sums over the axes, divides by
     the second divisor and casts to the result's type; with `max`, the largest value
-    takes the place of the sum, or no number if one is none. Of a unit, it reduces a
+    takes the place of the sum, or no number if one is none, and with `first` that
+    of the group's first rank, as a broadcast. Of a unit, it reduces a
     flat gradient that is not sharded, or a shard over the axes over which it is
     replicated; on a mesh, a value whose role it says: the loss, a norm, a buffer.
 
@@ -378,22 +379,23 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
     **Constraints**:
 
     * C1: there is either a unit or a mesh, and it exists.
-    * C2: the axes are distinct axes of the mesh; there is at least one. Of a
-      unit, it is sharded over none of them, but for axes of one rank.
+    * C2: the axes are distinct axes of the mesh; there is at least one, but for a unit
+      that is along none. Of a unit, it is sharded over none of them, but for axes of
+      one rank.
     * C3: of a unit, `via` is its reduce type.
     * C4: of a unit, the operand is a shard of it, or its flat gradient if its
       mesh has one shard; the result is a shard of it.
     * C5: on a mesh, there is a role, and operand and result are tensors of the
       same type.
-    * C6: `max` stands on a norm, which is not divided.
+    * C6: `max` stands on a norm, `first` on a buffer, and neither is divided.
   }];
   let arguments = (ins OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FlatSymbolRefAttr>:$mesh, OptionalAttr<FSDP_ReductionRoleAttr>:$role,
                        StrArrayAttr:$axes, FSDP_DivideAttr:$divide, TypeAttr:$via, AnyType:$input,
-                       UnitAttr:$max);
+                       UnitAttr:$max, UnitAttr:$first);
   let results = (outs AnyType:$output);
   let assemblyFormat = [{
-    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? $input attr-dict `:`
-    type($input) `->` type($output)
+    ($unit^)? (`on` $mesh^ `for` `` $role)? `over` $axes `divide` $divide `via` $via (`max` $max^)? (`first` $first^)? $input
+    attr-dict `:` type($input) `->` type($output)
   }];
 }
 

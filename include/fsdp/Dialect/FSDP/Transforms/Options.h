@@ -185,6 +185,7 @@ FSDP_OPTION_TYPE(fsdp::ElementType);
 FSDP_OPTION_TYPE(fsdp::Optimizer);
 FSDP_OPTION_TYPE(fsdp::BackwardPrefetch);
 FSDP_OPTION_TYPE(fsdp::ReduceWait);
+FSDP_OPTION_TYPE(fsdp::SyncBuffers);
 FSDP_OPTION_TYPE(fsdp::ByteSize);
 FSDP_OPTION_TYPE(fsdp::ReshardAfterForward);
 FSDP_OPTION_TYPE(fsdp::MeshSizes);

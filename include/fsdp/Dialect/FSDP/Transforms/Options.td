@@ -77,6 +77,14 @@ def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::Un
     "REGEX: [strategy=NAME] [reshard=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
 def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
     "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
+def IgnoreOption : PipelineOption<"ignore", "ignore", "std::string", "\"\"",
+    "Parameters that are neither sharded nor reduced, as ignored_states of FSDP1: those of which the "
+    "regular expression matches a part of the name. Each rank has a copy of its own, and updates it "
+    "by its own gradient.", "REGEX">;
+def SyncBuffersOption : PipelineOption<"syncBuffers", "sync-buffers", "::fsdp::SyncBuffers",
+    "::fsdp::SyncBuffers::None", "What becomes of the buffers that a program changes: each rank keeps its "
+    "own, all take those of rank 0, as broadcast_buffers of DDP, or the mean, of integers nothing.",
+    "none|broadcast|mean">;
 def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",
     "::fsdp::aten::Device::CPU", "The device that the plan runs on.", "cpu|cuda">;
 def StorageDtype : PipelineOption<"storageDtype", "storage-dtype", "::fsdp::ElementType",

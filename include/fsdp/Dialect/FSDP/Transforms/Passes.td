@@ -81,9 +81,12 @@ def AssignUnitsPass : Pass<"fsdp-assign-units", "::mlir::ModuleOp"> {
     are units if they are most of the model. `scope:REGEX` matches whole paths of
     modules, `class:NAME` classes, and `size:N` is FSDP's size-based policy.
 
+    Parameters that `ignore` matches, by a part of a name, make a unit of their own in
+    each of these, with the suffix `ignored`.
+
     Before and after: the aten level. Remark `unit` for each unit.
   }];
-  let options = [Wrap];
+  let options = [Wrap, IgnoreOption];
 }
 
 def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
@@ -380,14 +383,18 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     shards it over all ranks and gathers it again for the backward, `shard_grad_op`
     keeps it gathered; `hybrid_shard` and `hybrid_shard_zero2` do the same within
     the groups of a mesh, and sum over its copies what was reduced in a group, in
-    the reduce type; with `no_shard`, each rank has the whole unit.
+    the reduce type; with `no_shard`, each rank has the whole unit. A unit of ignored
+    parameters is along no axis: each rank has one, and nothing is reduced.
+
+    With `sync-buffers`, what a program makes of a buffer is reduced where it is made:
+    each rank ends with the mean, or with that of the first rank.
 
     Before: the aten level, every size known. After: the logical level; a private
     copy of the step, `@step.source`, is kept for `--fsdp-verify-equivalence`.
     Remark `unit` for each unit, `dropped` for each output that is not kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [Ranks, MeshOption, StrategyOption, UnitOption, StorageDtype, ReduceDtype, KeepOutput];
+  let options = [Ranks, MeshOption, StrategyOption, UnitOption, StorageDtype, ReduceDtype, KeepOutput, SyncBuffersOption];
 }
 
 def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {

@@ -18,8 +18,8 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   }];
   let constructor = "nullptr"; // a pipeline, registered in InitAllPasses.h
   let options = [
-    Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, DeviceOption,
-    StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
+    Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, IgnoreOption,
+    SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
     Momentum, NoDecayOption, ClipGradNormOption, OffloadOption, BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];

@@ -41,6 +41,7 @@ public:
   struct Unit {
     llvm::StringRef name;
     llvm::SmallVector<unsigned> parameters; // in order of the layout
+    bool isIgnored = false;                 // each rank has its own
     UnitOp op;                              // once they are created
   };
 

@@ -162,8 +162,8 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
   let summary = "all-reduce: sum the sources of a group";
   let description = [{
     As `plan.reduce_scatter`, but every rank gets the whole sum; or with `max`, the
-    largest of the sources, no number if one is none. Source and target may be the
-    same buffer. `for` says what is reduced that is of no unit.
+    largest of the sources, no number if one is none; or with `first`, that of the
+    group's first rank, of any type. Source and target may be the same buffer. `for` says what is reduced that is of no unit.
 
     Example:
 
@@ -177,15 +177,15 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
       communicator's stream.
     * C2: the target has as many elements as the source.
     * C3: source and target are of the type `via`.
-    * C4: `max` divides nothing.
+    * C4: `max` and `first` exclude each other, and divide nothing.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$communicator, FSDP_DivideAttr:$divide,
     TypeAttr:$via, Plan_BufferType:$source, Plan_BufferType:$target,
     OptionalAttr<FlatSymbolRefAttr>:$unit, OptionalAttr<FSDP_ReductionRoleAttr>:$purpose,
-    UnitAttr:$max), Plan_Group, Plan_Place);
+    UnitAttr:$max, UnitAttr:$first), Plan_Group, Plan_Place);
   let assemblyFormat = [{
-    $communicator `divide` $divide `via` $via (`max` $max^)? $source `to` $target (`of` $unit^)?
-    (`for` `` $purpose^)? (`group` $group^)? custom<Place>($role, $stream) attr-dict
+    $communicator `divide` $divide `via` $via (`max` $max^)? (`first` $first^)? $source `to` $target
+    (`of` $unit^)? (`for` `` $purpose^)? (`group` $group^)? custom<Place>($role, $stream) attr-dict
   }];
 }
 
