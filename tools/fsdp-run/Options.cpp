@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <cmath>
 
 using namespace fsdp;
@@ -34,6 +35,29 @@ static void rejectArchive(const std::vector<std::string> &plans) {
                 ": expected a plan, found an archive; plan it first: "
                 "fsdp-plan " +
                 path + " --ranks N -o step.plan");
+}
+
+/// Each "GROUP=FACTOR".
+static void readScales(const std::vector<std::string> &texts,
+                       std::map<unsigned, double> &scales) {
+  for (const std::string &text : texts) {
+    unsigned group = 0;
+    double factor = -1;
+    const char *end = text.data() + text.size();
+    auto [middle, error] = std::from_chars(text.data(), end, group);
+    if (error == std::errc() && middle != end && *middle == '=') {
+      auto [last, problem] = std::from_chars(middle + 1, end, factor);
+      if (problem != std::errc() || last != end)
+        factor = -1;
+    }
+    if (group == 0 || !(factor >= 0) || std::isinf(factor))
+      throw Error("--lr-scale: expected a group from 1 and a factor of at "
+                  "least 0, as 1=0.1; found " +
+                  text);
+    if (!scales.emplace(group, factor).second)
+      throw Error("--lr-scale: expected one factor for group " +
+                  std::to_string(group) + ", found two");
+  }
 }
 
 std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
@@ -102,6 +126,13 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     app.add_option(number.name, *number.value, number.help)
         ->needs(data)
         ->capture_default_str();
+  std::vector<std::string> lrScales;
+  app.add_option("--lr-scale", lrScales,
+                 "The rate of the parameters in this group of fsdp-plan "
+                 "--lr-groups, in parts of --lr; may be repeated")
+      ->type_name("GROUP=FACTOR")
+      ->allow_extra_args(false)
+      ->needs(data);
   CLI::Option *lrSchedule =
       app.add_option("--lr-schedule", options.lrSchedule,
                      "constant; linear or cosine from --lr to 0; or a file "
@@ -199,6 +230,7 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error("--eval-every: expected at least 1, found " +
                 std::to_string(options.evalEvery));
   hyper.check();
+  readScales(lrScales, options.lrScales);
   try {
     options.seeds = Seeds::parse(seeds);
   } catch (const Error &error) {

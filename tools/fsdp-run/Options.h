@@ -5,6 +5,7 @@
 
 #include "fsdp/Runtime/Session.h"
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct Options {
   long long steps = 0;
   unsigned tokenBits = 16;
   HyperParameters hyperParameters;
+  /// By group of fsdp-plan --lr-groups: its rate in parts of that of others.
+  std::map<unsigned, double> lrScales;
   std::string lrSchedule = "constant"; ///< Or linear, cosine, a file.
   long long warmupSteps = 0;
   Seeds seeds; ///< Of what draws random numbers.

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -248,12 +249,43 @@ static double evaluate(Data &data, Session &session) {
   return sum / static_cast<double>(data.batches() / ranks);
 }
 
+std::map<unsigned, double>
+fsdp::scaleGroups(const planfile::PlanFile &plan,
+                  const std::map<unsigned, double> &scales) {
+  std::map<unsigned, double> groups;
+  std::set<unsigned> unseen, known;
+  for (const auto &[group, factor] : scales)
+    unseen.insert(group);
+  for (const planfile::Buffer *buffer : *plan->buffers()) {
+    if (buffer->role() != planfile::BufferRole::Hyper)
+      continue;
+    // Two decay groups for each, with decay and without.
+    unsigned group = buffer->index() / 2;
+    known.insert(group);
+    unseen.erase(group);
+    if (auto scale = scales.find(group); scale != scales.end())
+      groups[buffer->index()] = scale->second;
+  }
+  known.erase(0);
+  if (unseen.empty())
+    return groups;
+  std::string found;
+  for (unsigned group : known)
+    found += (found.empty() ? "" : ", ") + std::to_string(group);
+  throw Error("--lr-scale: expected a group of " + plan.name() +
+              ", as fsdp-plan --lr-groups makes them (" +
+              (found.empty() ? "it has none" : found) + "), found " +
+              std::to_string(*unseen.begin()));
+}
+
 /// Returns the loss of the last step: fewer are done than wanted if it is not
 /// finite, since nothing makes the parameters finite again.
 static double runSteps(const std::vector<std::string> &programs,
-                       const Options &options, const LearningRates &rates,
-                       Data &data, std::optional<Data> &evalData,
-                       Summon &summon, Session &session, Reporter &reporter) {
+                       const Options &options,
+                       const std::map<unsigned, double> &groups,
+                       const LearningRates &rates, Data &data,
+                       std::optional<Data> &evalData, Summon &summon,
+                       Session &session, Reporter &reporter) {
   unsigned inputs = session.inputCount(programs.front());
   std::uint64_t batch = 0; // of rank 0
   double loss = 0;
@@ -262,6 +294,11 @@ static double runSteps(const std::vector<std::string> &programs,
     HyperParameters hyper = options.hyperParameters;
     hyper.lr = rates.at(step);
     session.setHyperParameters(hyper);
+    for (const auto &[group, factor] : groups) {
+      HyperParameters scaled = hyper;
+      scaled.lr *= factor;
+      session.setHyperParameters(group, scaled);
+    }
     loss = 0;
     for (const std::string &program : programs) {
       setInputs(program, inputs, data, batch, session);
@@ -293,7 +330,8 @@ int fsdp::train(const planfile::PlanFile &plan, const Options &options,
   Reporter reporter(plan, options, before, session);
   try {
     double loss = runSteps(getStepPrograms(plan, options.program), options,
-                           rates, data, evalData, summon, session, reporter);
+                           scaleGroups(plan, options.lrScales), rates, data,
+                           evalData, summon, session, reporter);
     reporter.summarize();
     if (std::isfinite(loss)) {
       summon.write(session);

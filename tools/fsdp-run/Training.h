@@ -22,6 +22,12 @@ int train(const planfile::PlanFile &plan, const Options &options,
           const LearningRates &rates, const Resident &before, Data &data,
           std::optional<Data> &evalData, Summon &summon, Session &session);
 
+/// The factor of each decay group of the plan that has one, by those of groups
+/// of learning rates. Throws if the plan lacks one of these.
+std::map<unsigned, double>
+scaleGroups(const planfile::PlanFile &plan,
+            const std::map<unsigned, double> &scales);
+
 /// Throws if something that was printed is lost.
 void flushOutput();
 

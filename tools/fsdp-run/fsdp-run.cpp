@@ -249,6 +249,7 @@ static int run(const Options &options) {
   std::optional<Reference> reference;
   std::optional<Data> data, evalData;
   LearningRates rates(options);
+  (void)scaleGroups(plan, options.lrScales);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
   else

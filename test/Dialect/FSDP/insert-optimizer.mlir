@@ -9,6 +9,7 @@
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^[bf]$" | FileCheck %s --check-prefix=GROUPS
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^[bf]$" --remarks-filter=fsdp-insert-optimizer --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=dims<2" | FileCheck %s --check-prefix=ALL
+// RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="lr-groups=a;^[bc]$ no-decay=b" | FileCheck %s --check-prefix=RATES
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-insert-optimizer="no-decay=^f$" 2>&1 | FileCheck %s --check-prefix=FROZEN
 
 // CHECK-LABEL: func.func @step
@@ -41,6 +42,11 @@
 // GROUPS-NEXT: %[[NEW:[a-z_0-9]*]], %{{.*}}, %{{.*}} = fsdp.adamw @root [4 to 8] %[[P]], %[[G]], %[[M]], %[[V]], %[[OTHER]] :
 // GROUPS-NEXT: return {{.*}} %[[NEW]],
 // REMARK: no-decay | Category:fsdp-insert-optimizer | {{.*}} Elements=3, Parameters=1
+// Two groups of learning rates, the second with decay and without.
+// RATES: %[[A:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 2 : i64}, %[[C:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 4 : i64}, %[[B:[^ ]*]]: tensor<7xf64> {fsdp.hyper = 5 : i64, fsdp.no_decay}
+// RATES: fsdp.adamw @root [0 to 4] {{.*}}, %[[A]] :
+// RATES-NEXT: fsdp.adamw @root [12 to 18] {{.*}}, %[[C]] :
+// RATES-NEXT: fsdp.adamw @root [4 to 8] {{.*}}, %[[B]] :
 // ALL-NOT: fsdp.hyper = 0
 // ALL: fsdp.adamw @root [0 to 8, 12 to 18]
 // ALL-NOT: fsdp.adamw

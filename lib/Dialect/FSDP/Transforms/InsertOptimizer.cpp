@@ -9,6 +9,9 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
+#include <map>
+#include <set>
+
 using namespace mlir;
 
 namespace fsdp {
@@ -18,27 +21,36 @@ namespace fsdp {
 namespace {
 /// One update of a unit.
 struct Group {
-  bool decays;
+  int64_t number;
   SmallVector<int64_t> intervals;
 };
 } // namespace
 
+/// The decay groups of parameters: 0 is that of those that are not there. Odd
+/// ones have no decay.
+using GroupNumbers = DenseMap<ParameterAttr, int64_t>;
+
+static bool decays(int64_t group) { return group % 2 == 0; }
+
 /// The decay groups in which a unit has elements; without any elements, it is
 /// updated all the same.
-static SmallVector<Group>
-getGroups(LayoutAttr layout, const DenseSet<ParameterAttr> &withoutDecay) {
+static SmallVector<Group> getGroups(LayoutAttr layout,
+                                    const GroupNumbers &numbers) {
+  std::set<int64_t> present;
+  for (ParameterAttr parameter : layout.getParameters())
+    if (!parameter.getFrozen())
+      present.insert(numbers.lookup(parameter));
   SmallVector<Group> groups;
-  for (bool decays : {true, false}) {
+  for (int64_t number : present) {
     auto isIn = [&](ParameterAttr parameter) {
-      return !parameter.getFrozen() &&
-             withoutDecay.contains(parameter) != decays;
+      return !parameter.getFrozen() && numbers.lookup(parameter) == number;
     };
     if (SmallVector<int64_t> intervals = getIntervals(layout, isIn);
         !intervals.empty())
-      groups.push_back({decays, std::move(intervals)});
+      groups.push_back({number, std::move(intervals)});
   }
   if (groups.empty())
-    groups.push_back({/*decays=*/true, {}});
+    groups.push_back({/*number=*/0, {}});
   return groups;
 }
 
@@ -52,52 +64,74 @@ class InsertOptimizerPass
     return optimizer == Optimizer::None ? success() : insert(program);
   }
 
-  /// The parameters that `no-decay` means; there must be some.
-  LogicalResult findWithoutDecay(func::FuncOp step,
-                                 ArrayRef<std::pair<UnitOp, Value>> gradients,
-                                 DenseSet<ParameterAttr> &found) {
-    if (!noDecay)
-      return success();
+  /// The parameters that train and that `rule`, of the option `name`, means;
+  /// there must be some.
+  FailureOr<SmallVector<ParameterAttr>>
+  findMatching(func::FuncOp step, ArrayRef<std::pair<UnitOp, Value>> gradients,
+               StringRef name, const NoDecay &rule) {
     std::optional<llvm::Regex> regex;
-    if (!noDecay.regex.empty()) {
-      auto parsed = getNameRegex(noDecay.regex, [&] {
-        return emitError(step.getLoc()) << "no-decay: ";
-      });
+    if (!rule.regex.empty()) {
+      auto parsed = getNameRegex(
+          rule.regex, [&] { return emitError(step.getLoc()) << name << ": "; });
       if (failed(parsed))
         return failure();
       regex = std::move(*parsed);
     }
     auto matches = [&](ParameterAttr parameter) {
       auto hasName = [&](StringAttr name) { return regex->match(name); };
-      return int64_t(parameter.getSizes().size()) < noDecay.dims ||
+      return int64_t(parameter.getSizes().size()) < rule.dims ||
              (regex && (hasName(parameter.getName()) ||
                         llvm::any_of(parameter.getAliases(), hasName)));
     };
-    int64_t numel = 0;
-    SmallVector<StringRef> matching;
+    SmallVector<ParameterAttr> found;
     std::vector<std::string> names;
     for (auto [unit, gradient] : gradients)
       for (ParameterAttr parameter : unit.getLayout().getParameters()) {
         if (parameter.getFrozen())
           continue;
         names.push_back(parameter.getName().str());
-        if (matches(parameter) && found.insert(parameter).second) {
-          matching.push_back(parameter.getName());
-          numel += parameter.getNumel();
-        }
+        if (matches(parameter))
+          found.push_back(parameter);
       }
-    if (found.empty()) {
-      InFlightDiagnostic diagnostic = emitError(step.getLoc());
-      diagnostic << "no-decay: expected '" << spellOption(noDecay)
-                 << "' to match a parameter that trains, found none";
-      listFound(diagnostic, std::move(names));
-      return diagnostic;
+    if (!found.empty())
+      return found;
+    InFlightDiagnostic diagnostic = emitError(step.getLoc());
+    diagnostic << name << ": expected '" << spellOption(rule)
+               << "' to match a parameter that trains, found none";
+    listFound(diagnostic, std::move(names));
+    return diagnostic;
+  }
+
+  /// By `lr-groups` and `no-decay`.
+  LogicalResult findGroups(func::FuncOp step,
+                           ArrayRef<std::pair<UnitOp, Value>> gradients,
+                           GroupNumbers &numbers) {
+    int64_t rule = 0;
+    for (const NoDecay &group : lrGroups.getValue().rules) {
+      auto found = findMatching(step, gradients, "lr-groups", group);
+      if (failed(found))
+        return failure();
+      ++rule;
+      for (ParameterAttr parameter : *found)
+        numbers[parameter] = 2 * rule;
+    }
+    if (!noDecay)
+      return success();
+    auto found = findMatching(step, gradients, "no-decay", noDecay);
+    if (failed(found))
+      return failure();
+    int64_t numel = 0;
+    SmallVector<StringRef> matching;
+    for (ParameterAttr parameter : *found) {
+      ++numbers[parameter];
+      matching.push_back(parameter.getName());
+      numel += parameter.getNumel();
     }
     llvm::sort(matching);
     step->setAttr(FSDPDialect::getNoDecayAttrName(),
                   Builder(&getContext()).getStrArrayAttr(matching));
     remark::passed(step.getLoc(), getRemark(getArgument(), "no-decay", step))
-        << remark::metric("Parameters", int64_t(found.size()))
+        << remark::metric("Parameters", int64_t(found->size()))
         << remark::metric("Elements", numel);
     return success();
   }
@@ -146,33 +180,35 @@ class InsertOptimizerPass
       returned.push_back(value);
     };
 
-    DenseSet<ParameterAttr> withoutDecay;
-    if (failed(findWithoutDecay(step, gradients, withoutDecay)))
+    GroupNumbers numbers;
+    if (failed(findGroups(step, gradients, numbers)))
       return failure();
     // The hyper-parameters of each decay group that has an update.
-    std::array<Value, 2> hypers;
-    auto getHyper = [&](bool decays) {
-      Value &hyper = hypers[decays ? 0 : 1];
+    std::map<int64_t, Value> hypers;
+    auto getHyper = [&](int64_t group) {
+      Value &hyper = hypers[group];
       if (hyper)
         return hyper;
       RankedTensorType type = getHyperType(context);
       NamedAttrList roles;
       roles.set(FSDPDialect::getHyperAttrName(),
-                builder.getI64IntegerAttr(decays ? 0 : 1));
-      if (!decays)
+                builder.getI64IntegerAttr(group));
+      if (!decays(group))
         roles.set(FSDPDialect::getNoDecayAttrName(), builder.getUnitAttr());
       arguments.add(type, roles.getDictionary(context));
-      StringRef name = decays ? "hyper" : "hyper_no_decay";
+      std::string name = decays(group) ? "hyper" : "hyper_no_decay";
+      if (group > 1)
+        name += "_" + std::to_string(group / 2);
       hyper = block.addArgument(
           type, NameLoc::get(builder.getStringAttr(name), step.getLoc()));
       return hyper;
     };
     for (auto [unit, gradient] : gradients) {
       auto name = FlatSymbolRefAttr::get(context, unit.getSymName());
-      SmallVector<Group> groups = getGroups(unit.getLayout(), withoutDecay);
+      SmallVector<Group> groups = getGroups(unit.getLayout(), numbers);
       // Hyper-parameters stand ahead of the states.
       for (const Group &group : groups)
-        getHyper(group.decays);
+        getHyper(group.number);
       SmallVector<Value> states = {shards.lookup(name)};
       Type type = states.front().getType();
       if (optimizer == Optimizer::AdamW) {
@@ -186,7 +222,7 @@ class InsertOptimizerPass
       UpdateOpInterface update;
       for (const Group &group : groups) {
         auto intervals = builder.getDenseI64ArrayAttr(group.intervals);
-        Value hyper = getHyper(group.decays);
+        Value hyper = getHyper(group.number);
         Location loc = getLoc(unit, "new");
         Value none; // nothing scales the gradient or stops the update
         if (optimizer == Optimizer::AdamW)

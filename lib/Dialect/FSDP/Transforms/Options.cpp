@@ -194,6 +194,17 @@ std::string readOption(StringRef text, NoDecay &value) {
                             "dims<N|REGEX";
 }
 
+std::string readOption(StringRef text, LRGroups &value) {
+  value = {};
+  llvm::SmallVector<StringRef> parts;
+  text.split(parts, ';');
+  for (StringRef part : parts)
+    if (!readOption(part.trim(), value.rules.emplace_back()).empty())
+      return "groups of parameters, separated by semicolons, each a regular "
+             "expression, dims<N with N of at least 1, or both as dims<N|REGEX";
+  return "";
+}
+
 /// The orders of norms that are measured, as they are written.
 static constexpr std::pair<const char *, MeasureKind> normOrders[] = {
     {"2", MeasureKind::SquaredNorm},
@@ -291,6 +302,12 @@ std::string spellOption(const Offload &value) {
 std::string spellOption(const NoDecay &value) {
   std::string dims = value.dims ? "dims<" + std::to_string(value.dims) : "";
   return dims + (value.dims && !value.regex.empty() ? "|" : "") + value.regex;
+}
+std::string spellOption(const LRGroups &value) {
+  return llvm::join(
+      llvm::map_range(value.rules,
+                      [](const NoDecay &rule) { return spellOption(rule); }),
+      "; ");
 }
 std::string spellOption(const ClipGradNorm &value) {
   if (!value)

@@ -38,8 +38,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
 
   if (options.accumulate.microBatches > 1)
     pm.addPass(createAccumulatePass({options.accumulate, options.noSync}));
-  pm.addPass(createInsertOptimizerPass(
-      {options.optimizer, options.momentum, options.noDecay}));
+  pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
+                                        options.noDecay, options.lrGroups}));
   if (options.clipGradNorm)
     pm.addPass(createClipGradientsPass({options.clipGradNorm}));
   if (options.offload)

@@ -127,6 +127,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
       options.optimizer == Optimizer::None)
     return "--offload: expected --optimizer adamw or sgd, whose states are "
            "offloaded; found 'none'";
+  if (options.lrGroups && options.optimizer == Optimizer::None)
+    return "--lr-groups: expected --optimizer adamw or sgd, which have a "
+           "learning rate; found 'none'";
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";

@@ -71,6 +71,13 @@ struct NoDecay {
   explicit operator bool() const { return dims || !regex.empty(); }
 };
 
+/// Groups of parameters, each with a learning rate of its own: a parameter is
+/// in the last one that it matches.
+struct LRGroups {
+  std::vector<NoDecay> rules;
+  explicit operator bool() const { return !rules.empty(); }
+};
+
 /// What lies in host memory: parameter shards, optimizer states with gradients,
 /// or both of as many units as it takes to save `bytes` of device memory.
 struct Offload {
@@ -116,6 +123,7 @@ std::string readOption(llvm::StringRef text, Accumulation &value);
 std::string readOption(llvm::StringRef text, Remat &value);
 std::string readOption(llvm::StringRef text, Offload &value);
 std::string readOption(llvm::StringRef text, NoDecay &value);
+std::string readOption(llvm::StringRef text, LRGroups &value);
 std::string readOption(llvm::StringRef text, ClipGradNorm &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
 std::string readOption(llvm::StringRef text, GatherLimit &value);
@@ -148,6 +156,7 @@ std::string spellOption(const Accumulation &value);
 std::string spellOption(const Remat &value);
 std::string spellOption(const Offload &value);
 std::string spellOption(const NoDecay &value);
+std::string spellOption(const LRGroups &value);
 std::string spellOption(const ClipGradNorm &value);
 std::string spellOption(const Bucket &value);
 std::string spellOption(const GatherLimit &value);
@@ -194,6 +203,7 @@ FSDP_OPTION_TYPE(fsdp::Accumulation);
 FSDP_OPTION_TYPE(fsdp::Remat);
 FSDP_OPTION_TYPE(fsdp::Offload);
 FSDP_OPTION_TYPE(fsdp::NoDecay);
+FSDP_OPTION_TYPE(fsdp::LRGroups);
 FSDP_OPTION_TYPE(fsdp::ClipGradNorm);
 FSDP_OPTION_TYPE(fsdp::Bucket);
 FSDP_OPTION_TYPE(fsdp::GatherLimit);

@@ -119,6 +119,11 @@ def OffloadOption : PipelineOption<"offload", "offload", "::fsdp::Offload", "::f
     "CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and "
     "updates run on the host; all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE "
     "of device memory are saved.", "none|params|optimizer|all|bytes=SIZE">;
+def LRGroupsOption : PipelineOption<"lrGroups", "lr-groups", "::fsdp::LRGroups", "::fsdp::LRGroups{}",
+    "Groups of parameters with learning rates of their own, numbered from 1, which fsdp-run --lr-scale "
+    "sets: those of which the regular expression matches a part of the name, those of fewer than N "
+    "dimensions, or both. A parameter is in the last group that it matches.",
+    "REGEX|dims<N|'dims<N|REGEX'; ...">;
 def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
     "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
     "When the backward launches the all-gather of the next unit: before or after the backward "

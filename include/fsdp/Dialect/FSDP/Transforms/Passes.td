@@ -171,7 +171,9 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
   let description = [{
     Each unit with a reduced gradient gets its state as arguments and results of
     the step, and one update over the elements that train: padding between them
-    included, frozen parameters never. With `no-decay`, parameters of which it matches the
+    included, frozen parameters never. Decay group 0 has all parameters; what `no-decay`
+    matches is in group 1. Group K of `lr-groups` is decay group 2 K, and 2 K + 1 without
+    decay. With `no-decay`, parameters of which it matches the
     name or the number of dimensions are in decay group 1, whose weight decay is 0:
     a unit with parameters of both groups has two updates.
 
@@ -180,7 +182,7 @@ def InsertOptimizerPass : Pass<"fsdp-insert-optimizer", "::mlir::ModuleOp"> {
     what is in the group without.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [OptimizerOption, Momentum, NoDecayOption];
+  let options = [OptimizerOption, Momentum, NoDecayOption, LRGroupsOption];
 }
 
 def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {

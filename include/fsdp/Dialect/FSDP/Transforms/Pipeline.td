@@ -20,7 +20,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, IgnoreOption,
     SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
-    Momentum, NoDecayOption, ClipGradNormOption, OffloadOption, BackwardPrefetchOption, ForwardPrefetch,
+    Momentum, NoDecayOption, LRGroupsOption, ClipGradNormOption, OffloadOption, BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];
 }
