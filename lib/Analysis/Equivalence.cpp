@@ -84,13 +84,12 @@ private:
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
   LogicalResult checkUnsynchronised();
-  FailureOr<Value> getSynchronised(Value value, Role role, MeshOp mesh);
   LogicalResult checkDecay(UnitOp unit, ArrayRef<UnitInterval> intervals);
 
   // Comparison.
   Value getAccumulated(Value value, unsigned &count);
   FailureOr<Value> getReduced(Value value, MeshOp mesh, int64_t ranks,
-                              const Twine &what);
+                              const Twine &what, bool isFirst = false);
   LogicalResult compareEffects();
   LogicalResult compareResults();
   LogicalResult addGradients(Value value, StateAttr state,
@@ -412,9 +411,11 @@ MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
       symbols.lookup<UnitOp>(unit.getValue()).getMesh());
 }
 
-/// Looks through the reductions that make `value` a mean over so many ranks.
+/// Looks through the reductions that make `value` a mean over so many ranks, or
+/// what the first of them has.
 FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
-                                         int64_t ranks, const Twine &what) {
+                                         int64_t ranks, const Twine &what,
+                                         bool isFirst) {
   int64_t summed = 1;
   double divided = 1;
   llvm::StringSet<> axes;
@@ -424,6 +425,10 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
        found = reductions.find(numbers.lookup(value))) {
     const Reduction &reduction = found->second;
     last = last ? last : reduction.op;
+    if (reduction.op->hasAttr("first") != isFirst)
+      return reduction.op->emitError("expected ")
+             << what << (isFirst ? " of the first rank" : " to be summed")
+             << ", found another reduction";
     for (auto axis : reduction.axes.getAsRange<StringAttr>()) {
       if (!axes.insert(axis).second)
         return reduction.op->emitError("expected ")
@@ -438,6 +443,8 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
     return (last ? last->emitError() : emitError(value.getLoc()))
            << "expected " << what << " to be summed over " << ranks
            << " ranks, found " << (last ? std::to_string(summed) : "no sum");
+  if (isFirst)
+    return value;
   if (std::abs(divided - double(ranks)) > 1e-9 * double(ranks))
     return (last ? last->emitError() : emitError(value.getLoc()))
            << "expected " << what << " to be divided by " << ranks
@@ -674,32 +681,6 @@ LogicalResult Equivalence::addGradients(Value value, StateAttr state,
   return success();
 }
 
-/// What this rank makes of a buffer, of which `value` is what all ranks have,
-/// as the step says that they are synchronised.
-FailureOr<Value> Equivalence::getSynchronised(Value value, Role role,
-                                              MeshOp mesh) {
-  SyncBuffers sync = getSyncBuffers(step);
-  bool isFirst = sync == SyncBuffers::Broadcast;
-  if (sync == SyncBuffers::None ||
-      (!isFirst && !isa<FloatType>(getElementTypeOrSelf(value))))
-    return value;
-  if (!isFirst)
-    return getReduced(value, mesh, mesh.getNumRanks(), "the " + getName(role));
-  auto reduction = reductions.find(numbers.lookup(value));
-  Operation *op =
-      reduction == reductions.end() ? nullptr : reduction->second.op;
-  bool isBroadcast = TypeSwitch<Operation *, bool>(op)
-                         .Case<AllReduceOp, AsyncAllReduceOp>(
-                             [](auto reduce) { return reduce.getFirst(); })
-                         .Default(false);
-  if (!isBroadcast ||
-      mesh.getGroupSize(reduction->second.axes) != mesh.getNumRanks())
-    return emitError(value.getLoc())
-           << "expected the " << getName(role) << " to be that of the first of "
-           << mesh.getNumRanks() << " ranks, found " << describe(value);
-  return reduction->second.input;
-}
-
 LogicalResult Equivalence::compareResults() {
   llvm::MapVector<Role, Value> expected, found;
   Operation *sourceEnd = source.getBody().front().getTerminator();
@@ -729,19 +710,20 @@ LogicalResult Equivalence::compareResults() {
     if (units.empty())
       continue;
     MeshOp mesh = getMesh(FlatSymbolRefAttr::get(*units.begin()));
-    if (role->first == ATenDialect::getBufferMutationAttrName()) {
-      FailureOr<Value> own = getSynchronised(value, *role, mesh);
-      if (failed(own))
-        return failure();
-      found[*role] = *own;
-    }
-    if (role->first != ATenDialect::getLossAttrName())
+    // The loss is a mean over ranks, and buffers may be.
+    bool isBuffer = role->first == ATenDialect::getBufferMutationAttrName();
+    SyncBuffers sync = isBuffer ? getSyncBuffers(step) : SyncBuffers::None;
+    bool isFirst = sync == SyncBuffers::Broadcast;
+    bool isMean = role->first == ATenDialect::getLossAttrName() ||
+                  (sync == SyncBuffers::Mean &&
+                   isa<FloatType>(getElementTypeOrSelf(value)));
+    if (!isFirst && !isMean)
       continue;
-    FailureOr<Value> loss =
-        getReduced(value, mesh, mesh.getNumRanks(), "the loss");
-    if (failed(loss))
+    FailureOr<Value> own = getReduced(value, mesh, mesh.getNumRanks(),
+                                      "the " + getName(*role), isFirst);
+    if (failed(own))
       return failure();
-    found[*role] = *loss;
+    found[*role] = *own;
   }
 
   for (auto [role, value] : expected) {

@@ -15,11 +15,11 @@ from conftest import BUILD, FIXTURES, ROOT, succeed, tool
 # Ten graphs, the ranks and options of their plans.
 GRAPHS = {
     "gpt2": (3, ()),
-    "bert": (3, ("--strategy", "shard_grad_op")),
+    "bert": (3, ("--strategy", "shard_grad_op", "--ignore", "bias", "--lr-groups", "dims<2")),
     "llama": (4, ("--reshard-after-forward", "2")),
     "llama_bf16": (3, ("--storage-dtype", "f32")),
     "frozen": (3, ("--bucket", "units:2", "--offload", "optimizer")),
-    "role_batch_norm": (3, ("--optimizer", "sgd")),
+    "role_batch_norm": (3, ("--optimizer", "sgd", "--sync-buffers", "broadcast")),
     "role_tied": (3, ("--strategy", "no_shard", "--offload", "all")),
     "role_dropout": (3, ("--remat", r"scope:blocks\.\d+")),
     "role_user_output": (3, ("--keep-output",)),

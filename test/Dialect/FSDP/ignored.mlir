@@ -5,6 +5,9 @@
 // RUN: fsdp-opt %s --fsdp-assign-units="ignore=b" --fsdp-shard="ranks=1" --fsdp-insert-optimizer --fsdp-clip-gradients="clip-grad-norm=1" | FileCheck %s --check-prefix=ONE
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" --fsdp-verify-equivalence | FileCheck %s --check-prefix=MEAN
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=broadcast" --fsdp-verify-equivalence | FileCheck %s --check-prefix=FIRST
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" | sed 's/sync_buffers = "mean"/sync_buffers = "broadcast"/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=OTHER
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2" | sed 's/{aten.program}/{aten.program, fsdp.sync_buffers = "mean"}/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=LACKS
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" | sed 's/, fsdp.sync_buffers = "mean"//' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=UNSAID
 // covers: ignored arguments
 
 // A unit of ignored parameters is along no axis, and its gradient is a sum over one rank.
@@ -26,6 +29,10 @@
 // MEAN-SAME: fsdp.sync_buffers = "mean"
 // MEAN: %[[SUM:.*]] = fsdp.all_reduce on @mesh for buffer over ["replicate", "shard"] divide <pre = 1, post = 2> via f32
 // MEAN-NOT: for buffer
+// What the step says and what it does are the same.
+// OTHER: error: expected the new content of buffer 'mean' of the first rank, found another reduction
+// LACKS: error: expected the new content of buffer 'mean' to be summed over 2 ranks, found no sum
+// UNSAID: error: the new content of buffer 'mean' depends on another value
 // FIRST: func.func @step
 // FIRST: fsdp.all_reduce on @mesh for buffer over ["replicate", "shard"] divide <pre = 1, post = 1> via i64 first
 // FIRST: fsdp.all_reduce on @mesh for buffer over ["replicate", "shard"] divide <pre = 1, post = 1> via f32 first
