@@ -1,73 +1,17 @@
-//===- Clipping.cpp - Is the norm of all gradients clipped? ---------------===//
+//===- Clipping.cpp - Are gradients clipped and scaled as is said? --------===//
 
 #include "Clipping.h"
-
-#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 
 namespace fsdp {
 
-LogicalResult verifyCovered(UnitOp unit,
-                            SmallVectorImpl<UnitInterval> &intervals,
-                            StringRef what) {
-  if (intervals.empty())
+LogicalResult verifyClipping(func::FuncOp program,
+                             MeasuredGradients &measured) {
+  ClipGradNorm clip = getClipGradNorm(program);
+  if (!clip)
     return success();
-  llvm::sort(intervals,
-             [](const UnitInterval &left, const UnitInterval &right) {
-               return left.begin < right.begin;
-             });
-  for (size_t i = 1; i < intervals.size(); ++i)
-    if (intervals[i].begin < intervals[i - 1].end)
-      return intervals[i].op->emitError("expected each element of unit '")
-             << unit.getSymName() << "' to be " << what
-             << " once, found element " << intervals[i].begin
-             << " a second time";
-  // Intervals are disjoint and ascend, and so do parameters.
-  const UnitInterval *interval = intervals.begin();
-  for (ParameterAttr parameter : unit.getLayout().getParameters()) {
-    if (parameter.getFrozen())
-      continue;
-    for (int64_t at = parameter.getOffset(); at < parameter.getEnd();) {
-      while (interval != intervals.end() && interval->end <= at)
-        ++interval;
-      if (interval == intervals.end() || interval->begin > at)
-        return intervals.front().op->emitError("expected parameter ")
-               << parameter.getName() << " to be " << what << ", found element "
-               << at << " in no interval";
-      at = interval->end;
-    }
-  }
-  return success();
-}
-
-namespace {
-class Clipping {
-public:
-  Clipping(func::FuncOp program, function_ref<bool(Value, Value)> areEqual)
-      : program(program), symbols(program->getParentOfType<ModuleOp>()),
-        areEqual(areEqual) {}
-
-  LogicalResult verify();
-
-private:
-  LogicalResult readUpdates();
-  LogicalResult readNorm(Value norm);
-  LogicalResult readMeasure(MeasureOp measure,
-                            const llvm::StringSet<> &reducedOver);
-  llvm::StringSet<> getAxes(UnitOp unit, ArrayRef<StringRef> axes);
-
-  func::FuncOp program;
-  SymbolTable symbols;
-  function_ref<bool(Value, Value)> areEqual;
   ClipFactorOp factor;
-  /// By unit: a gradient that is updated, and what is measured of it.
-  DenseMap<Attribute, Value> gradients;
-  DenseMap<Attribute, SmallVector<UnitInterval>> measured;
-};
-} // namespace
-
-LogicalResult Clipping::readUpdates() {
   for (auto update : program.getBody().front().getOps<UpdateOpInterface>()) {
     Value value = update.getClipFactor();
     auto own = value ? value.getDefiningOp<ClipFactorOp>() : ClipFactorOp();
@@ -78,118 +22,110 @@ LogicalResult Clipping::readUpdates() {
       return update->emitError("expected the gradient to be multiplied by the "
                                "clip factor of the program alone, found ")
              << (value ? "another scale" : "no clip factor");
-    gradients.try_emplace(update.getUnitAttr(), update.getGradient());
   }
-  return success();
-}
-
-/// Those of the axes that have more than one rank.
-llvm::StringSet<> Clipping::getAxes(UnitOp unit, ArrayRef<StringRef> axes) {
-  auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  llvm::StringSet<> found;
-  for (StringRef axis : axes)
-    if (mesh.getAxisSize(axis).value_or(1) != 1)
-      found.insert(axis);
-  return found;
-}
-
-LogicalResult Clipping::readMeasure(MeasureOp measure,
-                                    const llvm::StringSet<> &reducedOver) {
-  auto unit = symbols.lookup<UnitOp>(measure.getUnit());
-  auto names =
-      llvm::to_vector(unit.getShardAxes().getAsValueRange<StringAttr>());
-  llvm::StringSet<> expected = getAxes(unit, names);
-  bool isSame = expected.size() == reducedOver.size() &&
-                llvm::all_of(reducedOver.keys(), [&](StringRef axis) {
-                  return expected.contains(axis);
-                });
-  if (!isSame)
-    return measure.emitError("expected the norm of unit '")
-           << unit.getSymName() << "' to be reduced over the axes "
-           << unit.getShardAxes()
-           << " along which it is sharded, found other axes";
-  if (measure.getKind() != factor.getKind())
-    return measure.emitError("expected a measure of the kind '")
-           << stringifyMeasureKind(factor.getKind()) << "', found another";
-  Value gradient = gradients.lookup(measure.getUnitAttr());
-  if (!gradient || !areEqual(gradient, measure.getShard()))
-    return measure.emitError("expected the norm of a gradient that is updated, "
-                             "found that of another value");
-  SmallVector<UnitInterval> &own = measured[measure.getUnitAttr()];
-  ArrayRef<int64_t> intervals = measure.getIntervals();
-  for (size_t i = 0; i + 1 < intervals.size(); i += 2)
-    own.push_back(
-        {intervals[i], intervals[i + 1], measure, measure.getShard()});
-  return success();
-}
-
-/// The measures of which a norm is made, each reduced over the axes along which
-/// its unit is sharded, and over no others.
-LogicalResult Clipping::readNorm(Value norm) {
-  auto skipWaits = [](Value value) {
-    while (auto wait = value ? value.getDefiningOp<AsyncWaitOp>() : nullptr)
-      value = wait.getFuture();
-    return value;
-  };
-  norm = skipWaits(norm);
-  bool isMax = factor.getKind() == MeasureKind::AbsMax;
-  SmallVector<StringRef> axes;
-  if (auto reduction = norm.getDefiningOp<CollectiveOpInterface>()) {
-    auto divide = reduction->getAttrOfType<DivideAttr>("divide");
-    bool isRight = reduction.getKind() == CollectiveKind::AllReduce &&
-                   reduction->hasAttr("max") == isMax && divide.getPre() == 1 &&
-                   divide.getPost() == 1 && reduction.getWireType().isF64();
-    if (!isRight)
-      return reduction->emitError("expected a norm to be ")
-             << (isMax ? "the largest" : "the sum")
-             << " over ranks in f64, found another reduction";
-    axes = reduction.getGroupAxes();
-    norm = skipWaits(reduction->getOperand(0));
-  }
-  for (; norm;) {
-    auto measure = norm.getDefiningOp<MeasureOp>();
-    if (!measure)
-      return factor.emitError("expected measures of gradients, found another "
-                              "value");
-    auto unit = symbols.lookup<UnitOp>(measure.getUnit());
-    if (failed(readMeasure(measure, getAxes(unit, axes))))
-      return failure();
-    norm = skipWaits(measure.getInitial());
-  }
-  return success();
-}
-
-LogicalResult Clipping::verify() {
-  ClipGradNorm clip = getClipGradNorm(program);
-  if (!clip)
-    return success();
-  if (failed(readUpdates()))
-    return failure();
   if (!factor)
     return success();
   if (factor.getKind() != clip.kind ||
       factor.getMaxNorm().convertToDouble() != clip.maxNorm)
     return factor.emitError("expected the norm to be clipped as the program "
                             "says, found another bound or order");
-  for (Value norm : factor.getMeasures())
-    if (failed(readNorm(norm)))
-      return failure();
-  for (auto unit : program->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
-    auto name = FlatSymbolRefAttr::get(unit);
-    if (gradients.contains(name) && unit.getLayout().hasTrainable() &&
-        !measured.contains(name))
-      return factor.emitError("expected the norm of all gradients that are "
-                              "updated, found it without unit ")
-             << name;
-    if (failed(verifyCovered(unit, measured[name], "measured")))
-      return failure();
-  }
+  return measured.verify(factor, factor.getKind(), factor.getMeasures());
+}
+
+//===----------------------------------------------------------------------===//
+// Scaling
+//===----------------------------------------------------------------------===//
+
+static aten::CallOp getCall(Value value, StringRef callee) {
+  auto call = value ? value.getDefiningOp<aten::CallOp>() : aten::CallOp();
+  return call && call.getCallee().getName() == callee ? call : aten::CallOp();
+}
+
+/// The argument that is this buffer.
+static Value getBuffer(func::FuncOp program, StringRef name) {
+  for (BlockArgument argument : program.getArguments())
+    if (auto own = program.getArgAttrOfType<StringAttr>(
+            argument.getArgNumber(), aten::ATenDialect::getBufferAttrName());
+        own && own == name)
+      return argument;
+  return {};
+}
+
+/// What the program makes of this buffer.
+static Value getMutation(func::FuncOp program, StringRef name) {
+  for (unsigned i = 0, e = program.getNumResults(); i != e; ++i)
+    if (auto own = program.getResultAttrOfType<StringAttr>(
+            i, aten::ATenDialect::getBufferMutationAttrName());
+        own && own == name)
+      return program.getBody().front().getTerminator()->getOperand(i);
+  return {};
+}
+
+/// The scale, its tracker and the number of skipped updates, each by what was
+/// found.
+static LogicalResult verifyScale(func::FuncOp program, const GradScaler &scaler,
+                                 Value scale, Value skipped, Value found) {
+  Value tracker = getBuffer(program, GradScaler::getGrowthTrackerName());
+  Value after = getMutation(program, GradScaler::getScaleName());
+  aten::CallOp update = getCall(after, "_amp_update_scale");
+  Builder builder(program.getContext());
+  Attribute operand = aten::OperandAttr::get(program.getContext());
+  SmallVector<Attribute> expected = {
+      operand,
+      operand,
+      operand,
+      builder.getF64FloatAttr(scaler.growthFactor),
+      builder.getF64FloatAttr(scaler.backoffFactor),
+      builder.getI64IntegerAttr(scaler.growthInterval)};
+  if (!update || update.getArgs().getValues() != ArrayRef(expected) ||
+      !llvm::equal(update.getInputs(), ValueRange{scale, tracker, found}) ||
+      after != update.getResult(0) ||
+      getMutation(program, GradScaler::getGrowthTrackerName()) !=
+          update.getResult(1))
+    return program.emitError("expected the scale to grow and to back off by "
+                             "what is found, as the program says; found "
+                             "another scale");
+  aten::CallOp sum =
+      getCall(getMutation(program, GradScaler::getSkippedName()), "add.Tensor");
+  if (!sum || sum.getNumArgs() != 2 ||
+      !llvm::equal(sum.getInputs(), ValueRange{skipped, found}))
+    return program.emitError("expected the number of updates that are skipped "
+                             "to grow by what is found, found another");
   return success();
 }
 
-LogicalResult verifyClipping(func::FuncOp program,
-                             function_ref<bool(Value, Value)> areEqual) {
-  return Clipping(program, areEqual).verify();
+LogicalResult verifyScaling(func::FuncOp program, MeasuredGradients &measured) {
+  GradScaler scaler = getGradScaler(program);
+  if (!scaler)
+    return success();
+  Value scale = getBuffer(program, GradScaler::getScaleName());
+  Value skipped = getBuffer(program, GradScaler::getSkippedName());
+  Value found;
+  for (auto update : program.getBody().front().getOps<UpdateOpInterface>()) {
+    found = found ? found : update.getFoundInf();
+    if (!scale || update.getLossScale() != scale || !found ||
+        update.getFoundInf() != found || !skipped ||
+        update.getSkipped() != skipped)
+      return update->emitError("expected an update that divides by the scale "
+                               "of the loss, and changes nothing where a "
+                               "gradient is not finite; found another");
+  }
+  if (!found)
+    return success();
+  aten::CallOp cast = getCall(found, "_to_copy");
+  if (!cast || cast.getInputs().size() != 1)
+    return program.emitError("expected what is found as a number of f32, found "
+                             "another value");
+  SmallVector<Value> measures;
+  Value all = cast.getInputs().front();
+  while (aten::CallOp larger = getCall(all, "maximum")) {
+    measures.push_back(larger.getInputs().back());
+    all = larger.getInputs().front();
+  }
+  measures.push_back(all);
+  if (failed(measured.verify(cast, MeasureKind::FoundInf, measures)))
+    return failure();
+  return verifyScale(program, scaler, scale, skipped, found);
 }
 
 } // namespace fsdp

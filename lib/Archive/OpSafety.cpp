@@ -114,6 +114,7 @@ static constexpr std::string_view fuzzed[] = {
     "_adaptive_avg_pool2d",
     "_adaptive_avg_pool3d",
     "_addmm_activation",
+    "_amp_update_scale",
     "_assert_tensor_metadata",
     "_cdist_forward",
     "_conj",

@@ -489,7 +489,8 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
   const std::pair<const char *, uint32_t> scalars[] = {
       {"clip factor", update.clip_factor()},
       {"loss scale", update.loss_scale()},
-      {"found_inf", update.found_inf()}};
+      {"found_inf", update.found_inf()},
+      {"skipped", update.skipped()}};
   std::vector<uint32_t> changed = {update.parameter(), update.gradient()};
   changed.insert(changed.end(), update.states()->begin(),
                  update.states()->end());

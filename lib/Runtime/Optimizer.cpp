@@ -13,6 +13,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/reciprocal.h>
 
 #include <bit>
@@ -57,7 +58,8 @@ Update::Update(const planfile::Plan &plan, const planfile::Update &command,
       hyper(reinterpret_cast<const double *>(memory.data(command.hyper()))),
       clipFactor(getScalar(memory, command.clip_factor())),
       lossScale(getScalar(memory, command.loss_scale())),
-      foundInf(getScalar(memory, command.found_inf())) {
+      foundInf(getScalar(memory, command.found_inf())),
+      skipped(getScalar(memory, command.skipped())) {
   auto pieces = [&](std::uint32_t buffer) {
     return cut(plan, command.unit(), shard, *command.intervals(), memory,
                buffer);
@@ -70,14 +72,17 @@ Update::Update(const planfile::Plan &plan, const planfile::Update &command,
       {}, memory.tensor(command.parameter()).options().dtype(at::kFloat));
   steps.assign(parameters.size(), step);
   divisor = at::empty_like(step);
+  found = at::empty_like(step);
 }
 
 void Update::run() {
   using planfile::Hyper;
-  // The kernels take no other number than 1 for one that is found.
-  skipped = foundInf && foundInf->item<float>() != 0;
-  if (skipped || parameters.empty())
+  if (parameters.empty())
     return;
+  // What is found stays where it is: nobody waits for the device.
+  std::optional<at::Tensor> stop;
+  if (foundInf)
+    stop = at::ne_out(found, *foundInf, 0);
   // One pass over the gradients: they are divided by the one number.
   std::optional<at::Tensor> scale = lossScale;
   if (clipFactor) {
@@ -90,11 +95,13 @@ void Update::run() {
   switch (rule) {
   case planfile::UpdateRule::AdamW:
     step.fill_(get(Hyper::Update));
+    if (skipped)
+      step.sub_(*skipped);
     at::_fused_adamw_(parameters, gradients, states[0], states[1],
                       /*max_exp_avg_sqs=*/{}, steps, get(Hyper::LearningRate),
                       get(Hyper::Beta1), get(Hyper::Beta2),
                       get(Hyper::WeightDecay), get(Hyper::Epsilon),
-                      /*amsgrad=*/false, /*maximize=*/false, scale);
+                      /*amsgrad=*/false, /*maximize=*/false, scale, stop);
     return;
   case planfile::UpdateRule::SGD:
     // The operator takes no buffers where momentum is 0.
@@ -105,7 +112,9 @@ void Update::run() {
                     hasMomentum ? get(Hyper::Momentum) : 0,
                     get(Hyper::LearningRate), /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false,
-                    /*is_first_step=*/get(Hyper::Update) == 1, scale);
+                    // The buffer is 0 until the first: then it makes no
+                    // difference.
+                    /*is_first_step=*/get(Hyper::Update) == 1, scale, stop);
     return;
   }
 }
@@ -188,8 +197,7 @@ void Measure::runOnHost() {
     own = std::isfinite(own) ? 0 : 1;
   if (initial) {
     double before = *initial->const_data_ptr<double>();
-    own = kind == planfile::MeasureKind::AbsMax ? largerOf(before, own)
-                                                : before + own;
+    own = isMaximum() ? largerOf(before, own) : before + own;
   }
   *target.mutable_data_ptr<double>() = own;
 }
@@ -208,7 +216,7 @@ void Measure::runOnDevice() {
   }
   if (kind == MeasureKind::FoundInf)
     target.copy_(at::isfinite(target).logical_not());
-  if (initial && kind == MeasureKind::AbsMax)
+  if (initial && isMaximum())
     at::maximum_out(target, target, *initial);
   else if (initial)
     target.add_(*initial);

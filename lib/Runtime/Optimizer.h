@@ -20,8 +20,6 @@ public:
 
   /// By the hyper-parameters that are in the plan's memory now.
   void run();
-  /// True if the latest run changed nothing, because of `found_inf`.
-  bool isSkipped() const { return skipped; }
 
 private:
   double get(planfile::Hyper number) const {
@@ -32,12 +30,12 @@ private:
   std::vector<at::Tensor> parameters, gradients;
   std::vector<std::vector<at::Tensor>> states; ///< By state, then by piece.
   const double *hyper;
-  std::optional<at::Tensor> clipFactor, lossScale, foundInf;
+  std::optional<at::Tensor> clipFactor, lossScale, foundInf, skipped;
   /// What the kernels divide gradients by, where there is a clip factor.
   at::Tensor divisor;
-  at::Tensor step; ///< The number of the update, as AdamW takes it.
+  at::Tensor found; ///< 1 if `foundInf` is not 0, as the kernels take it.
+  at::Tensor step;  ///< The number of the update, as AdamW takes it.
   std::vector<at::Tensor> steps; ///< That, for each piece.
-  bool skipped = false;
 };
 
 class Measure {

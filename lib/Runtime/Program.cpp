@@ -124,8 +124,8 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     bool isScaled = step.clip_factor() != none || step.loss_scale() != none;
     touch(step.gradient(), isScaled);
     touch(step.hyper(), false);
-    for (std::uint32_t scalar :
-         {step.clip_factor(), step.loss_scale(), step.found_inf()})
+    for (std::uint32_t scalar : {step.clip_factor(), step.loss_scale(),
+                                 step.found_inf(), step.skipped()})
       if (scalar != none)
         touch(scalar, false);
     touch(step.parameter(), true);

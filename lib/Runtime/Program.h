@@ -71,10 +71,6 @@ public:
 
   /// Running it counts as an update of the parameters.
   bool hasUpdate() const { return !updates.empty(); }
-  /// True if the latest run has changed no parameter, because of what it found.
-  bool hasSkippedUpdate() const {
-    return std::ranges::all_of(updates, &Update::isSkipped);
-  }
 
   /// Of all runs so far, if they are timed.
   void appendSpans(std::vector<Span> &spans) const;

@@ -276,7 +276,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     statistics.hookMisses += other.hookMisses;
   }
   const Program &program = *ranks[0].programs[p];
-  if (roles.update && program.hasUpdate() && !program.hasSkippedUpdate())
+  if (roles.update && program.hasUpdate())
     ++updates;
 }
 

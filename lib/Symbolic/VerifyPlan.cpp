@@ -60,7 +60,7 @@ private:
     return index == none ? std::string_view()
                          : plan.strings()->Get(index)->string_view();
   }
-  Key getModelBuffer(const pf::Buffer &buffer) const;
+  Content getModelBuffer(const pf::Buffer &buffer) const;
   std::string nameOfBuffer(uint32_t index) const;
   std::string nameOfCommand(int32_t position) const;
   std::string explain(const Problem &problem) const;
@@ -193,9 +193,12 @@ static Number hashBytes(const pf::Buffer &buffer) {
 
 /// The content ahead of the first step. The bytes are those of a buffer which
 /// the weights do not have.
-Key PlanVerifier::getModelBuffer(const pf::Buffer &buffer) const {
-  return Key("buffer", hashText(nameOf(buffer.name())), hashBytes(buffer),
-             buffer.dtype());
+/// What a buffer of the model holds before all commands.
+Content PlanVerifier::getModelBuffer(const pf::Buffer &buffer) const {
+  std::string_view name = nameOf(buffer.name());
+  Key key("buffer", hashText(name), hashBytes(buffer), buffer.dtype());
+  return Content::vector(key.number(), windows[buffer.root()].layout->numel,
+                         pf::isGradScalerState(name) ? everywhere : 0);
 }
 
 void PlanVerifier::setInitialContent() {
@@ -225,10 +228,15 @@ void PlanVerifier::setInitialContent() {
                         machine.accumulated(unit, nameOf(buffer.name())));
       break;
     }
-    case BufferRole::ModelBuffer:
-      setVector(getModelBuffer(buffer),
-                std::string("buffer ").append(nameOf(buffer.name())), 0);
+    case BufferRole::ModelBuffer: {
+      Content content = getModelBuffer(buffer);
+      if (!content.parts.empty())
+        machine.values.note(
+            content.parts.front().base,
+            std::string("buffer ").append(nameOf(buffer.name())));
+      machine.memory.write(window, content);
       break;
+    }
     case BufferRole::Constant:
       setVector(Key("constant", hashBytes(buffer), buffer.dtype()),
                 std::string("constant ").append(nameOf(buffer.name())),
@@ -303,8 +311,8 @@ void PlanVerifier::runUpdate(const pf::Update &update) {
   machine.update(unit, pf::getFacts(update.rule()).name,
                  windows[update.gradient()], states,
                  {getWindow(update.hyper()), getWindow(update.clip_factor()),
-                  getWindow(update.loss_scale()),
-                  getWindow(update.found_inf())},
+                  getWindow(update.loss_scale()), getWindow(update.found_inf()),
+                  getWindow(update.skipped())},
                  getRanges(*update.intervals()));
 }
 
@@ -473,10 +481,9 @@ Meanings PlanVerifier::describe(Roles roles) {
       add("output " + std::to_string(buffer.index()), window);
       break;
     case BufferRole::ModelBuffer: {
-      Content old = Content::vector(getModelBuffer(buffer).number(),
-                                    window.layout->numel);
-      if (!window.isEmpty() && machine.values.getNumber(machine.memory.read(
-                                   window)) != machine.values.getNumber(old))
+      if (!window.isEmpty() &&
+          machine.values.getNumber(machine.memory.read(window)) !=
+              machine.values.getNumber(getModelBuffer(buffer)))
         add("buffer " + std::string(nameOf(buffer.name())), window);
       break;
     }
@@ -614,7 +621,12 @@ Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
       bool isGradient = startsWith("gradient ");
       if (roles == forward && !isLoss)
         continue;
-      bool isOfAll = isLoss || startsWith("output ") || startsWith("buffer ") ||
+      // Updates change the state of a scaler, the model its buffers.
+      std::string_view buffer = "buffer ";
+      bool isBuffer =
+          startsWith(buffer) &&
+          !pf::isGradScalerState(std::string_view(name).substr(buffer.size()));
+      bool isOfAll = isLoss || startsWith("output ") || isBuffer ||
                      name == "sequence of effects";
       if (!isOfAll && isGradient != (roles == gradients))
         continue;

@@ -4,7 +4,7 @@
 
 // A unit left out, or elements of it; measured twice, or otherwise.
 // RUN: sed '/fsdp.measure/{n;n;s/ initial %%[a-z0-9_.#]*//}' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=LEFT
-// LEFT: error: {{.*}}expected the norm of all gradients that are updated, found it without unit @
+// LEFT: error: {{.*}}expected measures of all gradients that are updated, found none of unit @
 // RUN: sed 's/\(fsdp.measure squared_norm @b.1 \[0 to\) 16/\1 8/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=ELEMENTS
 // ELEMENTS: error: {{.*}}expected parameter "b.1.w" to be measured, found element 8 in no interval
 // RUN: sed 's/clip_factor squared_norm max_norm 5.000000e-01(\(.*\))/clip_factor squared_norm max_norm 5.000000e-01(\1, \1)/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=TWICE
@@ -18,7 +18,7 @@
 // RUN: sed 's/post = 1> via f64/post = 2> via f64/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=REDUCTION
 // RUN: sed 's/via f64/via f32/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=REDUCTION
 // RUN: sed 's/via f64/via f64 max/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=REDUCTION
-// REDUCTION: error: {{.*}}expected a norm to be the sum over ranks in f64, found another reduction
+// REDUCTION: error: {{.*}}expected a measure to be the sum over ranks in f64, found another reduction
 // RUN: sed '/for norm/s/over \["shard"\]/over ["replicate"]/' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=AXES
 // AXES: error: {{.*}}to be reduced over the axes ["shard"] along which it is sharded, found other axes
 // RUN: sed '/adamw @b.1/s/ clip %%[a-z0-9_.#]*//' %t | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=FACTOR

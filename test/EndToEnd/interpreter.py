@@ -153,7 +153,7 @@ class Interpreter:
                     indices += constant["value"]["values"]
             indices += step.get("results", [])
         else:
-            indices = [step[key] for key in ("source", "target", "initial", "clip_factor", "loss_scale", "found_inf") if key in step]
+            indices = [step[key] for key in ("source", "target", "initial", "clip_factor", "loss_scale", "found_inf", "skipped") if key in step]
         return {self.buffers[i]["root"] for i in indices if i not in (-1, NONE)}
 
     # ---- commands
@@ -259,10 +259,12 @@ class Interpreter:
     def _update(self, step):
         for rank in range(self.ranks):
             hyper = dict(zip(HYPER, self.view(rank, step["hyper"]).tolist()))
-            clip, scale, found = (None if step[key] == NONE else self.view(rank, step[key])
-                                  for key in ("clip_factor", "loss_scale", "found_inf"))
+            clip, scale, found, skipped = (None if step[key] == NONE else self.view(rank, step[key])
+                                           for key in ("clip_factor", "loss_scale", "found_inf", "skipped"))
             if found is not None and found != 0:
                 continue
+            if skipped is not None:
+                hyper["update"] -= skipped.item()
             parameters, gradients, *states = [self._cut(rank, step, index)
                                               for index in (step["parameter"], step["gradient"], *step["states"])]
             # The kernels divide by one number, and do not round to the gradient's type before they use it.
@@ -286,4 +288,4 @@ class Interpreter:
             self.view(rank, step["target"]).copy_({
                 "SquaredNorm": lambda: before + elements.square().sum(), "AbsSum": lambda: before + elements.abs().sum(),
                 "AbsMax": lambda: torch.cat([elements.abs(), before.reshape(1)]).max(),
-                "FoundInf": lambda: before + (not elements.isfinite().all())}[step["kind"]]())
+                "FoundInf": lambda: torch.maximum(before, (~elements.isfinite().all()).double())}[step["kind"]]())

@@ -69,7 +69,7 @@ def count(text, program):
     sizes = {found[1]: (int(found[2] or 1), found[3])
              for found in re.finditer(r"(%\S+) = plan\.(?:buffer|view) .* : tensor<(?:(\d+)x)?(\w+)>", text)}
     rows = {phase: collections.defaultdict(lambda: [0, 0, 0]) for phase in ("forward", "backward")}
-    body = re.search(rf"plan\.program @{program} \{{\n(.*?)\n    \}}", text, re.DOTALL)[1]
+    body = re.search(rf"plan\.program @{program}(?: part<\w+>)? \{{\n(.*?)\n    \}}", text, re.DOTALL)[1]
     for kind, group, via, source, target, phase in re.findall(
             r"plan\.(all_gather|reduce_scatter|all_reduce) @(\w+) (?:divide <.*> via (\w+) )?(%\S+) to (%\S+) of .*<(\w+)>", body):
         dtype, itemsize = DTYPES[via or sizes[source][1]]
@@ -79,34 +79,43 @@ def count(text, program):
     return {phase: dict(table) for phase, table in rows.items()}
 
 
-def recorded(case):
-    """(program, table) of the recorded steps whose parameters were all sharded before, one of each kind.
-
-    In a group of one rank a plan sends nothing, where FSDP1 calls a collective.
-    """
-    before, found = "sync", {}
-    for step in case["steps"]:
-        if before == "sync" and step["mode"] in ("sync", "eval"):
-            program = {"sync": "step", "eval": "eval"}[step["mode"]]
-            found.setdefault(program, {phase: {key: row for key, row in step[phase].items() if "/1/" not in key} for phase in ("forward", "backward")})
-        before = step["mode"]
-    return found.items()
+def table(step):
+    """The table of a recorded step. In a group of one rank a plan sends nothing, where FSDP1 calls a collective."""
+    return {phase: {key: row for key, row in step[phase].items() if "/1/" not in key} for phase in ("forward", "backward")}
 
 
+def check(case, text, program, expected):
+    mine = count(text, program)
+    if case["config"]["api"] == "fsdp2" or not case["config"].get("orig", True):  # other layouts: without padding between parameters
+        mine, expected = ({phase: {key: row[0] for key, row in found[phase].items()} for phase in found} for found in (mine, expected))
+    assert (program, mine) == (program, expected)
+
+
+# A step, and an evaluation, after a step: all parameters are sharded.
 @pytest.mark.covers(
     "_unshard", "_pre_backward_hook", "_post_backward_reshard_only_hook", "_reduce_grad_no_shard", "FULL_SHARD", "SHARD_GRAD_OP",
     "reshard_after_forward=True", "reshard_after_forward=False", "reshard_after_forward=None", "reshard_after_forward=N", "Only",
     "_post_forward", "HYBRID_SHARD")
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_collectives_are_those_of_pytorch(case, archives, tmp_path):
-    config = case["config"]
+    config, modes = case["config"], [step["mode"] for step in case["steps"]]
     step, evaluation = archives(config)
     succeed("fsdp-plan", step, "--program", f"eval={evaluation}", *options(config), "-o", tmp_path / "p.plan")
     text = succeed("fsdp-translate", "--import-plan", tmp_path / "p.plan").stdout
-    for program, expected in recorded(case):
-        mine = count(text, program)
-        if config["api"] == "fsdp2" or not config.get("orig", True):  # other layouts: without padding between parameters
-            for table in (mine, expected):
-                for phase in ("forward", "backward"):
-                    table[phase] = {key: row[0] for key, row in table[phase].items()}
-        assert (program, mine) == (program, expected)
+    for before, recorded in zip(["sync", *modes], case["steps"]):
+        if before == "sync" and recorded["mode"] != "no_sync":
+            check(case, text, "eval" if recorded["mode"] == "eval" else "step", table(recorded))
+
+
+# Two micro-batches that do not synchronise, and one that does. Where FSDP1 keeps parameters gathered after the backward, it does so
+# until the last micro-batch has ended; a plan gathers them for each one, as FSDP2 does.
+@pytest.mark.covers("set_requires_gradient_sync", "Accumulates", "_finalize_params")
+@pytest.mark.parametrize("case", [case for case in CASES if "nns" in case["config"]["micro"]], ids=name)
+def test_accumulation_communicates_as_in_pytorch(case, archives, tmp_path):
+    config, start = case["config"], case["config"]["micro"].index("nns")
+    succeed("fsdp-plan", archives(config)[0], *options(config), "--accumulate", 3, "--no-sync", "-o", tmp_path / "p.plan")
+    text = succeed("fsdp-translate", "--import-plan", tmp_path / "p.plan").stdout
+    first, *others = [table(step) for step in case["steps"][start:start + 3]]
+    keeps = config.get("strategy") in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+    for program, expected in zip(("first", "middle", "last"), (first, *others)):
+        check(case, text, program, expected | ({"forward": first["forward"]} if keeps else {}))

@@ -189,8 +189,8 @@ private:
       const pf::Update &update = *command.step_as_Update();
       visit(update.parameter());
       visit(update.gradient());
-      for (uint32_t scalar :
-           {update.clip_factor(), update.loss_scale(), update.found_inf()})
+      for (uint32_t scalar : {update.clip_factor(), update.loss_scale(),
+                              update.found_inf(), update.skipped()})
         if (scalar != none)
           visit(scalar);
       break;

@@ -58,10 +58,13 @@ Summon::Summon(const planfile::PlanFile &plan, const Options &options)
     }
   for (std::uint32_t i = 0; i != plan->buffers()->size(); ++i) {
     const planfile::Buffer &buffer = *plan->buffers()->Get(i);
-    if (buffer.role() == planfile::BufferRole::ModelBuffer &&
-        buffer.root() == i && buffer.name() != planfile::none &&
-        !buffer.bytes())
-      add(Kind::Buffer, plan.string(buffer.name()));
+    if (buffer.role() != planfile::BufferRole::ModelBuffer ||
+        buffer.root() != i || buffer.name() == planfile::none)
+      continue;
+    // What the plan brings along is no part of the model, unless it changes.
+    std::string_view name = plan.string(buffer.name());
+    if (!buffer.bytes() || planfile::isGradScalerState(name))
+      add(Kind::Buffer, name);
   }
   if (tensors.empty())
     throw Error("--summon-only: expected '" + options.summonOnly +

@@ -119,6 +119,12 @@ constexpr uint32_t numHypers = 7;
 /// The name of a decay group whose weight decay is 0.
 constexpr std::string_view noDecay = "no_decay";
 
+/// True of the buffers of a grad scaler, which are the same on all ranks.
+constexpr bool isGradScalerState(std::string_view buffer) {
+  constexpr std::string_view prefix = "grad_scaler.";
+  return buffer.substr(0, prefix.size()) == prefix;
+}
+
 /// What a rule is called, and the names of its states, of which an update has
 /// at least `required`.
 struct UpdateRuleFacts {

@@ -233,8 +233,8 @@ public:
   /// weight decay of a group that the plan calls no_decay stays 0.
   void setHyperParameters(const HyperParameters &values);
   void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
-  /// Updates so far, without those that were skipped: the step of the bias
-  /// correction.
+  /// Updates so far, of which the plan may have skipped some: it counts these
+  /// itself, for the bias correction.
   std::uint64_t updates() const;
   void setUpdates(std::uint64_t count);
 

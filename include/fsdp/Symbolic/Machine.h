@@ -140,9 +140,9 @@ public:
   /// What the micro-batches before have summed, by its name in the plan file.
   Content accumulated(const Unit &unit, std::string_view kind);
 
-  /// What else an update takes: the hyper-parameters, clip factor, loss scale
-  /// and found_inf; those that are absent are null.
-  static constexpr size_t numScalars = 4;
+  /// What else an update takes: the hyper-parameters, clip factor, loss scale,
+  /// found_inf and skipped; those that are absent are null.
+  static constexpr size_t numScalars = 5;
   using Scalars = std::array<const Window *, numScalars>;
   using ScalarContents = std::array<std::optional<Content>, numScalars>;
   /// One update of the elements in `ranges`: what the states become.

@@ -345,7 +345,7 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
                 buffer(changed.front().before), buffer(update.getGradient()),
                 &states, &intervals, buffer(update.getHyper()),
                 buffer(update.getClipFactor()), buffer(update.getLossScale()),
-                buffer(update.getFoundInf())));
+                buffer(update.getFoundInf()), buffer(update.getSkipped())));
       })
       .Case([&](plan::MeasureOp measure) {
         std::vector<pf::Interval> intervals =

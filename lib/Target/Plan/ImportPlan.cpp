@@ -267,6 +267,7 @@ void Importer::addUpdate(const pf::Update &update, Location loc,
            buffer(update.parameter()), buffer(update.gradient()), states...,
            buffer(update.hyper()), buffer(update.clip_factor()),
            buffer(update.loss_scale()), buffer(update.found_inf()),
+           buffer(update.skipped()),
            plan::RoleAttr::get(context, plan::Role(command.role())),
            plan::StreamAttr::get(context, Stream(command.stream())));
   };

@@ -29,4 +29,4 @@
 
 // NONE-NOT: {{fsdp.measure|clip_grad_norm}}
 // REMARK: clip | Category:fsdp-clip-gradients | Function=step | Elements=36, Reductions=1, Units=3
-// TWICE: error: expected an update of a gradient that nothing scales, found one
+// TWICE: error: expected an update of a gradient that is not clipped, and scaled as all others, found another

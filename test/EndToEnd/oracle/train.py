@@ -7,6 +7,7 @@ or FOLDER/NAME.error says why there is none. One process group for each world si
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -16,16 +17,18 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import Case, has_mesh, is_fsdp2, is_low
+from cases import Case, has_mesh, is_fsdp2, is_low, micro_batches
 from models import BLOCKS, batches, build, first_block, precision, units
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.distributed.algorithms._comm_hooks.default_hooks import LowPrecisionState, bf16_compress_hook
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffloadPolicy, OffloadPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -81,7 +84,7 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         return own | {"mixed_precision": precision(case, is_first_block=True)}
 
     by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
-    return FSDP(
+    sharded = FSDP(
         module,
         device_mesh=mesh,
         sharding_strategy=strategy,
@@ -93,6 +96,9 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         use_orig_params=True,
         device_id=torch.device("cpu"),
     )
+    if case["reduce_dtype"] == "bf16 by a hook":
+        sharded.register_comm_hook(LowPrecisionState(mesh.get_group("shard")), bf16_compress_hook)
+    return sharded
 
 
 def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn.Module], mesh: DeviceMesh) -> nn.Module:
@@ -110,6 +116,10 @@ def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         for part, following in zip(parts, parts[1:]):
             part.set_modules_to_forward_prefetch([following])
     return fully_shard(module, **arguments(module))
+
+
+def has_no_decay(case: Case, name: str, parameter: nn.Parameter) -> bool:
+    return parameter.dim() < 2 if case["no_decay"] == "dims<2" else re.search(case["no_decay"], name) is not None
 
 
 def plain(name: str) -> str:
@@ -133,32 +143,59 @@ def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tens
         return read()
 
 
+@contextlib.contextmanager
+def synchronized(case: Case, module: nn.Module, value: bool) -> Iterator[None]:
+    """Forward and backward of a micro-batch, which reduces gradients or only sums this rank's."""
+    if is_fsdp2(case):
+        module.set_requires_gradient_sync(value)
+    with contextlib.nullcontext() if value or is_fsdp2(case) else module.no_sync():
+        yield
+
+
+def clip(case: Case, module: nn.Module) -> None:
+    most, _, p = case["clip"].partition(":")
+    if is_fsdp2(case):
+        torch.nn.utils.clip_grad_norm_(module.parameters(), float(most), float(p or 2))
+    else:
+        module.clip_grad_norm_(float(most), float(p or 2))
+
+
 def train(case: Case, folder: Path) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
-    module = shard(case, build(case))
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    module = build(case)
+    undecayed = {name for name, p in module.named_parameters() if has_no_decay(case, name, p)}
+    module = shard(case, module)
+    groups = [{"params": [p for name, p in module.named_parameters() if p.requires_grad and (plain(name) in undecayed) == own],
+               **({"weight_decay": 0.0} if own else {})} for own in (False, True)]
     if case["optimizer"] == "adamw":
         hyper = HYPER | BETAS | {"eps": EPS[is_low(case)]}
-        optimizer = torch.optim.AdamW(parameters, betas=tuple(BETAS.values()), eps=hyper["eps"], **HYPER)
+        optimizer = torch.optim.AdamW(groups, betas=tuple(BETAS.values()), eps=hyper["eps"], **HYPER)
     else:
         hyper = HYPER | {"lr": 0.03, "momentum": MOMENTUM[case["optimizer"]]}
-        optimizer = torch.optim.SGD(parameters, **hyper)
-    rows, losses, first = batches(STEPS * world), [], {}
+        optimizer = torch.optim.SGD(groups, **hyper)
+    count = micro_batches(case)
+    divisor = count if "mean" in case["accumulate"] else 1
+    rows, losses, first = batches(STEPS * count * world), [], {}
     torch.manual_seed(SEED + rank)
     for step in range(STEPS):
-        loss = module(*rows[step * world + rank])
-        loss.backward()
+        mean = torch.zeros((), dtype=torch.double)
+        for micro_batch in range(step * count, (step + 1) * count):
+            with synchronized(case, module, "no_sync" not in case["accumulate"] or (micro_batch + 1) % count == 0):
+                loss = module(*rows[micro_batch * world + rank])
+                (loss / divisor).backward()
+            mean += loss.detach() / count / world
         if step == 0:
             first = {f"grad.{name}": value for name, value in full(case, module, gradients=True).items()}
+        if case["clip"] != "none":
+            clip(case, module)
         optimizer.step()
         optimizer.zero_grad()
-        mean = loss.detach().double()
         dist.all_reduce(mean)
-        losses.append((mean / world).float())
+        losses.append(mean.float())
     final = {f"param.{name}": value for name, value in full(case, module, gradients=False).items()}
     if rank == 0:
         inputs = {f"in_{i}": torch.stack([row[i] for row in rows]) for i in range(2)}
-        start = {key: value[:world].contiguous() for key, value in inputs.items()}
+        start = {key: value[: count * world].unflatten(0, (count, world) if count > 1 else (world,)).contiguous() for key, value in inputs.items()}
         metadata = {key: repr(value) for key, value in (hyper | {"seed": SEED}).items()}
         save_file({**start, "loss": losses[0], **first}, folder / f"{case['name']}.step.safetensors", metadata=metadata)
         save_file({**inputs, "losses": torch.stack(losses), **final}, folder / f"{case['name']}.training.safetensors", metadata=metadata)

@@ -140,7 +140,7 @@ TEST(UpdateCheck, GradientsAreScaledByOneNumber) {
   auto scaled = [](TestPlan::Scalars scalars) {
     return update({{0, 8}}, {expAvg, expAvgSq}, scalars);
   };
-  EXPECT_EQ(scaled({hyper, loss, loss, loss}), "accepted");
+  EXPECT_EQ(scaled({hyper, loss, loss, loss, loss}), "accepted");
   EXPECT_EQ(scaled({hyper, gradient}),
             "small.plan: programs[1] (step).commands[15]: expected one f32 as "
             "clip factor, found buffers[9]");

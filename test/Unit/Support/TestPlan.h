@@ -211,7 +211,7 @@ public:
   /// What an update takes beside states.
   struct Scalars {
     uint32_t hyper, clipFactor = planfile::none, lossScale = planfile::none,
-                    foundInf = planfile::none;
+                    foundInf = planfile::none, skipped = planfile::none;
   };
   void update(planfile::UpdateRule rule, uint32_t unit,
               std::vector<uint32_t> states,
@@ -221,7 +221,8 @@ public:
       return planfile::CreateUpdate(
           fbb, rule, unit, parameter, gradient, fbb.CreateVector(states),
           fbb.CreateVectorOfStructs(intervals), scalars.hyper,
-          scalars.clipFactor, scalars.lossScale, scalars.foundInf);
+          scalars.clipFactor, scalars.lossScale, scalars.foundInf,
+          scalars.skipped);
     });
   }
   void measure(planfile::MeasureKind kind, uint32_t unit, uint32_t source,

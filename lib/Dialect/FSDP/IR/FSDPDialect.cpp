@@ -58,6 +58,24 @@ Attribute getAttribute(const ClipGradNorm &clip, MLIRContext *context) {
   llvm_unreachable("not a norm");
 }
 
+GradScaler getGradScaler(Operation *program) {
+  auto numbers = program->getAttrOfType<DenseF64ArrayAttr>(
+      FSDPDialect::getGradScalerAttrName());
+  if (!numbers || numbers.size() != 4 ||
+      !(numbers[0] > 0 && std::isfinite(numbers[0])) ||
+      !(numbers[1] > 1 && std::isfinite(numbers[1])) ||
+      !(numbers[2] > 0 && numbers[2] < 1) || !(numbers[3] >= 1) ||
+      numbers[3] > std::numeric_limits<int32_t>::max())
+    return {};
+  return {numbers[0], numbers[1], numbers[2], int64_t(numbers[3])};
+}
+
+Attribute getAttribute(const GradScaler &scaler, MLIRContext *context) {
+  return DenseF64ArrayAttr::get(context, {scaler.initScale, scaler.growthFactor,
+                                          scaler.backoffFactor,
+                                          double(scaler.growthInterval)});
+}
+
 static LogicalResult misplaced(Operation *op, NamedAttribute attr,
                                StringRef place) {
   return op->emitOpError("attribute ")
@@ -134,7 +152,8 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
   bool isMark = attr.getName() == getInitAttrName() ||
                 attr.getName() == getSharedCoreAttrName();
   bool isClip = attr.getName() == getClipGradNormAttrName();
-  if (!isMark && !isClip && attr.getName() != getSourceAttrName())
+  bool isScaler = attr.getName() == getGradScalerAttrName();
+  if (!isMark && !isClip && !isScaler && attr.getName() != getSourceAttrName())
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
@@ -144,6 +163,12 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                : wrongKind(op, attr,
                            "a finite norm above 0 and an order of 1, 2 or "
                            "infinity");
+  if (isScaler)
+    return getGradScaler(op)
+               ? success()
+               : wrongKind(op, attr,
+                           "an initial scale above 0, a factor of growth above "
+                           "1, one of backoff below 1, and an interval");
   if (isMark && !isa<UnitAttr>(attr.getValue()))
     return wrongKind(op, attr, "without a value");
   if (!isMark && !isa<FlatSymbolRefAttr>(attr.getValue()))

@@ -18,27 +18,25 @@ namespace fsdp {
 /// Divides the gradient of the loss by the loss, with which the backward
 /// starts.
 static LogicalResult divideSeed(func::FuncOp func, int64_t divisor) {
-  for (auto call : func.getBody().front().getOps<aten::CallOp>()) {
-    if (!call->hasAttr(aten::ATenDialect::getGradientSeedAttrName()))
-      continue;
-    SmallVector<Attribute> values(call.getArgs().getValues());
-    bool isFill = call.getCallee().getName() == "full" ||
-                  call.getCallee().getName() == "full_like";
-    auto one = isFill && values.size() > 1 ? dyn_cast<FloatAttr>(values[1])
-                                           : FloatAttr();
-    if (!one)
-      return call.emitError("expected the backward to start with full(1.0), "
-                            "found another operator");
-    values[1] =
-        FloatAttr::get(one.getType(), one.getValueAsDouble() / double(divisor));
-    call.setArgsAttr(aten::ArgsAttr::get(func.getContext(), values,
-                                         call.getArgs().getKeywords()));
-    return success();
-  }
-  return func.emitError(
-      "expected an archive that says where the backward starts, to divide the "
-      "loss by the micro-batches: capture it with fsdp_mlir.capture, or leave "
-      "':mean' out");
+  aten::CallOp call = getGradientSeed(func);
+  if (!call)
+    return func.emitError(
+        "expected an archive that says where the backward starts, to divide "
+        "the loss by the micro-batches: capture it with fsdp_mlir.capture, or "
+        "leave ':mean' out");
+  SmallVector<Attribute> values(call.getArgs().getValues());
+  bool isFill = call.getCallee().getName() == "full" ||
+                call.getCallee().getName() == "full_like";
+  auto one = isFill && values.size() > 1 ? dyn_cast<FloatAttr>(values[1])
+                                         : FloatAttr();
+  if (!one)
+    return call.emitError("expected the backward to start with full(1.0), "
+                          "found another operator");
+  values[1] =
+      FloatAttr::get(one.getType(), one.getValueAsDouble() / double(divisor));
+  call.setArgsAttr(aten::ArgsAttr::get(func.getContext(), values,
+                                       call.getArgs().getKeywords()));
+  return success();
 }
 
 namespace {

@@ -229,11 +229,11 @@ class InsertOptimizerPass
           update =
               AdamWOp::create(builder, loc, TypeRange{type, type, type}, name,
                               intervals, states[0], gradient, states[1],
-                              states[2], hyper, none, none, none);
+                              states[2], hyper, none, none, none, none);
         else
           update = SGDOp::create(builder, loc, type, momentum ? type : Type(),
                                  name, intervals, states[0], gradient,
-                                 states[1], hyper, none, none, none);
+                                 states[1], hyper, none, none, none, none);
         for (auto [state, updated] : llvm::zip(states, update.getStates()))
           state = updated.after;
       }

@@ -228,6 +228,36 @@ std::string readOption(StringRef text, ClipGradNorm &value) {
   return "1, 2 or inf as the order of the norm";
 }
 
+std::string readOption(StringRef text, GradScaler &value) {
+  static const char *const form =
+      "default, or some of init_scale=S above 0, growth_factor=G above 1, "
+      "backoff_factor=B between 0 and 1, growth_interval=N of at least 1";
+  value = {65536};
+  if (text == "default")
+    return "";
+  llvm::SmallVector<StringRef> parts;
+  text.split(parts, ',');
+  for (StringRef part : parts) {
+    auto [name, number] = part.trim().split('=');
+    auto read = [number = number](double &field, double least, double most) {
+      return !number.getAsDouble(field) && field > least && field < most;
+    };
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    constexpr double largest = std::numeric_limits<float>::max();
+    bool isRight =
+        name == "init_scale"       ? read(value.initScale, 0, largest)
+        : name == "growth_factor"  ? read(value.growthFactor, 1, infinity)
+        : name == "backoff_factor" ? read(value.backoffFactor, 0, 1)
+        : name == "growth_interval"
+            ? readOption(number, value.growthInterval, 1).empty() &&
+                  value.growthInterval <= std::numeric_limits<int32_t>::max()
+            : false;
+    if (!isRight)
+      return form;
+  }
+  return "";
+}
+
 std::string readOption(StringRef text, Bucket &value) {
   value = {};
   if (text == "none")
@@ -308,6 +338,18 @@ std::string spellOption(const LRGroups &value) {
       llvm::map_range(value.rules,
                       [](const NoDecay &rule) { return spellOption(rule); }),
       "; ");
+}
+std::string spellOption(const GradScaler &value) {
+  if (!value)
+    return "";
+  std::string text;
+  llvm::raw_string_ostream(text)
+      << llvm::format("init_scale=%.17g,growth_factor=%.17g,", value.initScale,
+                      value.growthFactor)
+      << llvm::format("backoff_factor=%.17g,growth_interval=",
+                      value.backoffFactor)
+      << value.growthInterval;
+  return text;
 }
 std::string spellOption(const ClipGradNorm &value) {
   if (!value)

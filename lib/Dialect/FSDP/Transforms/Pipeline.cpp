@@ -40,6 +40,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     pm.addPass(createAccumulatePass({options.accumulate, options.noSync}));
   pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
                                         options.noDecay, options.lrGroups}));
+  if (options.gradScaler)
+    pm.addPass(createScaleLossPass({options.gradScaler}));
   if (options.clipGradNorm)
     pm.addPass(createClipGradientsPass({options.clipGradNorm}));
   if (options.offload)

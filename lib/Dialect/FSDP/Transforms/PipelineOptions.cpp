@@ -130,6 +130,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (options.lrGroups && options.optimizer == Optimizer::None)
     return "--lr-groups: expected --optimizer adamw or sgd, which have a "
            "learning rate; found 'none'";
+  if (options.gradScaler && options.optimizer == Optimizer::None)
+    return "--grad-scaler: expected --optimizer adamw or sgd, whose updates "
+           "divide by the scale; found 'none'";
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";

@@ -119,6 +119,31 @@ SyncBuffers getSyncBuffers(mlir::Operation *program);
 mlir::Attribute getAttribute(const ClipGradNorm &clip,
                              mlir::MLIRContext *context);
 
+/// How the loss is scaled, as `torch.amp.GradScaler` does; 0: it is not.
+struct GradScaler {
+  double initScale = 0;
+  double growthFactor = 2, backoffFactor = 0.5;
+  int64_t growthInterval = 2000;
+  explicit operator bool() const { return initScale != 0; }
+
+  /// Its state, in buffers of one number: the scale, for how many steps all was
+  /// finite, and how many updates were skipped because something was not.
+  static llvm::StringRef getScaleName() { return "grad_scaler.scale"; }
+  static llvm::StringRef getGrowthTrackerName() {
+    return "grad_scaler.growth_tracker";
+  }
+  static llvm::StringRef getSkippedName() { return "grad_scaler.skipped"; }
+  static bool isState(llvm::StringRef buffer) {
+    return buffer.starts_with("grad_scaler.");
+  }
+};
+
+/// What `fsdp.grad_scaler` says; 0 if it is not there, or malformed.
+GradScaler getGradScaler(mlir::Operation *program);
+/// The attribute that says it.
+mlir::Attribute getAttribute(const GradScaler &scaler,
+                             mlir::MLIRContext *context);
+
 } // namespace fsdp
 
 #include "fsdp/Dialect/FSDP/IR/FSDPInterfaces.h.inc"

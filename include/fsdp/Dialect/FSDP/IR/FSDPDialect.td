@@ -44,6 +44,7 @@ def FSDP_Dialect : Dialect {
     | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
     | function | `fsdp.clip_grad_norm = array<f64: 1.0, 2.0>` | the norm of all gradients is clipped: the largest one, and its order |
+    | function | `fsdp.grad_scaler = array<f64: 65536.0, 2.0, 0.5, 2000.0>` | the loss is scaled: first by this, and how the scale grows, backs off, and after how many steps it grows |
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
     | function | `fsdp.sync_buffers = "mean"` | the buffers that it changes become the mean of all ranks', or with "broadcast" those of the first rank |
     | function | `fsdp.init` | runs once, ahead of all programs |
@@ -84,6 +85,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
     static llvm::StringRef getClipGradNormAttrName() { return "fsdp.clip_grad_norm"; }
     static llvm::StringRef getSyncBuffersAttrName() { return "fsdp.sync_buffers"; }
+    static llvm::StringRef getGradScalerAttrName() { return "fsdp.grad_scaler"; }
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
     static llvm::StringRef getPartAttrName() { return "fsdp.part"; }

@@ -102,6 +102,15 @@ def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
       "::mlir::Value", "getLossScale">,
     InterfaceMethod<"Where this is not 0, nothing is updated; or null.",
       "::mlir::Value", "getFoundInf">,
+    InterfaceMethod<"How many updates before have changed nothing, or null.",
+      "::mlir::Value", "getSkipped">,
+    InterfaceMethod<"Has it divide the gradient by the scale, and change nothing where something is found.",
+      "void", "setScaling", (ins "::mlir::Value":$scale, "::mlir::Value":$found, "::mlir::Value":$skipped),
+      [{}], [{
+        $_op.getLossScaleMutable().assign(scale);
+        $_op.getFoundInfMutable().assign(found);
+        $_op.getSkippedMutable().assign(skipped);
+      }]>,
   ];
   let extraSharedClassDeclaration = [{
     /// The states that it changes, in the order of their kinds.

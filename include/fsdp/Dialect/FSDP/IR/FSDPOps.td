@@ -423,7 +423,7 @@ def FSDP_MeasureOp : FSDP_UserOp<"measure", [Pure]> {
     | `squared_norm` | the sum of the squares |
     | `abs_sum` | the sum of the absolute values |
     | `abs_max` | the largest absolute value; no number if one is none |
-    | `found_inf` | 1 if an element is infinite or no number, else 0; of several units, their number |
+    | `found_inf` | 1 if an element is infinite or no number, else 0 |
 
     Sums are computed in f64, in the order of elements and operations. Reduced over
     the ranks among which the unit is sharded, it is that of the whole.
@@ -512,7 +512,7 @@ def FSDP_ScaleOp : FSDP_UserOp<"scale", [Pure, AllTypesMatch<["shard", "scaled"]
 //===----------------------------------------------------------------------===//
 
 defvar FSDP_UpdateOperands = (ins AnyRankedTensor:$hyper, Optional<FSDP_Scalar>:$clip_factor,
-  Optional<FSDP_Scalar>:$loss_scale, Optional<FSDP_Scalar>:$found_inf);
+  Optional<FSDP_Scalar>:$loss_scale, Optional<FSDP_Scalar>:$found_inf, Optional<FSDP_Scalar>:$skipped);
 
 def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSizedOperandSegments,
     AllTypesMatch<["parameter", "gradient", "exp_avg", "exp_avg_sq",
@@ -528,7 +528,8 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSized
     `fsdp.hyper`: its values are the caller's, for each run.
 
     The gradient is multiplied by the clip factor and divided by the loss scale,
-    if they are there. Where `found_inf` is not 0, nothing is updated.
+    if they are there. Where `found_inf` is not 0, nothing is updated. `skipped` is
+    how many updates before it were such: its number is less by them.
 
     Example:
 
@@ -536,7 +537,7 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSized
     %p, %m, %v = fsdp.adamw @h.0 [0 to 24] %p0, %g, %m0, %v0, %hyper
         : !fsdp.shard<24xf32, 4>, tensor<7xf64>
     %p1, %m1, %v1 = fsdp.adamw @h.0 [0 to 24] %p0, %g, %m0, %v0, %hyper
-        clip %factor scale %scale found_inf %inf : !fsdp.shard<24xf32, 4>, tensor<7xf64>
+        clip %factor scale %scale found_inf %inf skipped %n : !fsdp.shard<24xf32, 4>, tensor<7xf64>
     ```
 
     **Constraints**:
@@ -556,7 +557,8 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSized
                       FSDP_ShardType:$new_exp_avg_sq);
   let assemblyFormat = [{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
-    `,` $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)? attr-dict
+    `,` $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
+    (`skipped` $skipped^)? attr-dict
     `:` qualified(type($parameter)) `,` type($hyper)
   }];
   let extraClassDeclaration = FSDP_AdamWRule;
@@ -587,7 +589,8 @@ def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure, FSDP_UpdateOpInterface, AttrSizedOper
   let results = (outs FSDP_ShardType:$new_parameter, Optional<FSDP_ShardType>:$new_momentum);
   let assemblyFormat = [{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient (`momentum` $momentum^)? `,`
-    $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)? attr-dict
+    $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
+    (`skipped` $skipped^)? attr-dict
     `:` qualified(type($parameter)) `,` type($hyper)
     custom<Momentum>(type($momentum), type($new_momentum))
   }];

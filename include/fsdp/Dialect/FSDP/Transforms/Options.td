@@ -111,6 +111,11 @@ def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
 def NoDecayOption : PipelineOption<"noDecay", "no-decay", "::fsdp::NoDecay", "::fsdp::NoDecay{}",
     "Parameters without weight decay: those of which the regular expression matches a part of the "
     "name, those of fewer than N dimensions, or both.", "REGEX|dims<N|'dims<N|REGEX'">;
+def GradScalerOption : PipelineOption<"gradScaler", "grad-scaler", "::fsdp::GradScaler",
+    "::fsdp::GradScaler{}",
+    "Scale the loss, skip the update where a gradient is not finite, and adapt the scale, as "
+    "torch.amp.GradScaler with these arguments; default has those of PyTorch.",
+    "default|init_scale=S,growth_factor=G,backoff_factor=B,growth_interval=N">;
 def ClipGradNormOption : PipelineOption<"clipGradNorm", "clip-grad-norm", "::fsdp::ClipGradNorm",
     "::fsdp::ClipGradNorm{}",
     "Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order.",

@@ -20,7 +20,8 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, IgnoreOption,
     SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
-    Momentum, NoDecayOption, LRGroupsOption, ClipGradNormOption, OffloadOption, BackwardPrefetchOption, ForwardPrefetch,
+    Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
+    BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];
 }

@@ -196,7 +196,8 @@ class Plan_UpdateOp<string mnemonic, string rule, dag operands>
   let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
     Plan_BufferType:$parameter, Plan_BufferType:$gradient), operands,
     (ins Plan_BufferType:$hyper, Optional<Plan_BufferType>:$clip_factor,
-     Optional<Plan_BufferType>:$loss_scale, Optional<Plan_BufferType>:$found_inf), Plan_Place);
+     Optional<Plan_BufferType>:$loss_scale, Optional<Plan_BufferType>:$found_inf,
+     Optional<Plan_BufferType>:$skipped), Plan_Place);
   let extraClassDeclaration = rule # [{
     ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
     ::mlir::OperandRange getWrites() { return getChanged(); }
@@ -211,24 +212,26 @@ def Plan_AdamWOp : Plan_UpdateOp<"adamw", FSDP_AdamWRule,
     flat parameter) that this rank holds, by the hyper-parameters of a decay
     group. Before, the gradient is multiplied by the clip factor and divided by
     the loss scale, in its place, if they are there. Where `found_inf` is not 0,
-    nothing changes.
+    nothing changes; `skipped` is how often that has been so before, by which the
+    number of the update is less.
 
     Example:
 
     ```mlir
     plan.adamw @h.0 [0, 12704] %p, %g, %m, %v, %hyper <update>
-    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v, %hyper clip %factor scale %scale found_inf %inf <update>
+    plan.adamw @h.0 [0, 12704] %p, %g, %m, %v, %hyper clip %factor scale %scale found_inf %inf skipped %n <update>
     ```
 
     **Constraints**:
 
     * C1: the unit exists, and intervals ascend inside its layout.
     * C2: the hyper-parameters are a buffer of the role `hyper`.
-    * C3: clip factor, loss scale and `found_inf` are of type `tensor<f32>`.
+    * C3: clip factor, loss scale, `found_inf` and `skipped` are of type `tensor<f32>`.
   }];
   let assemblyFormat = [{
     $unit $intervals $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq `,` $hyper
     (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
+    (`skipped` $skipped^)?
     custom<Place>($role, $stream) attr-dict
   }];
 }
@@ -250,6 +253,7 @@ def Plan_SGDOp : Plan_UpdateOp<"sgd", FSDP_SGDRule,
   let assemblyFormat = [{
     $unit $intervals $parameter `,` $gradient (`momentum` $momentum^)? `,` $hyper
     (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
+    (`skipped` $skipped^)?
     custom<Place>($role, $stream) attr-dict
   }];
 }

@@ -1,0 +1,337 @@
+//===- UpdateMeaning.cpp - What a step makes of its gradients -------------===//
+//
+// Reductions, what scales gradients, and updates: by what the program says, not
+// by its commands.
+//
+//===----------------------------------------------------------------------===//
+
+#include "SourceRun.h"
+
+#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Dialect/FSDP/IR/Layout.h"
+#include "fsdp/Target/Plan/ClipFactor.h"
+
+using namespace mlir;
+using namespace fsdp;
+using namespace fsdp::detail;
+using fsdp::aten::ATenDialect;
+
+/// What the optimizer of the step does to whatever has a gradient.
+void SourceRun::readOptimizer() {
+  kinds = {StateAttr::getParameterKind()};
+  for (auto update : step.getBody().front().getOps<UpdateOpInterface>()) {
+    if (rule.empty()) {
+      rule = update.getRule();
+      kinds = update.getStateKinds();
+    }
+    auto argument = dyn_cast<BlockArgument>(update.getHyper());
+    auto group =
+        argument ? step.getArgAttrOfType<IntegerAttr>(
+                       argument.getArgNumber(), FSDPDialect::getHyperAttrName())
+                 : IntegerAttr();
+    if (group && step.getArgAttr(argument.getArgNumber(),
+                                 FSDPDialect::getNoDecayAttrName()))
+      withoutDecay.insert(uint64_t(group.getInt()));
+    ArrayRef<int64_t> intervals = update.getIntervals();
+    for (size_t i = 0; i + 1 < intervals.size(); i += 2)
+      groups[update.getUnitAttr()].push_back(
+          {uint64_t(intervals[i]), uint64_t(intervals[i + 1]),
+           group ? uint64_t(group.getInt()) : 0});
+    bool hasScaler = update.getLossScale() || update.getFoundInf();
+    isScaled |= (update.getClipFactor() && !getClipGradNorm(step)) ||
+                (hasScaler && !getGradScaler(step)) ||
+                update.getGradient().getDefiningOp<ScaleOp>();
+  }
+}
+
+/// The elements of a unit that train, by the decay group that they are in.
+std::map<uint64_t, std::vector<sy::Range>>
+SourceRun::getGroups(UnitOp unit, const sy::Unit &own) {
+  SmallVector<DecayGroup> found = groups.lookup(FlatSymbolRefAttr::get(unit));
+  llvm::sort(found, [](const DecayGroup &left, const DecayGroup &right) {
+    return left.begin < right.begin;
+  });
+  std::map<uint64_t, std::vector<sy::Range>> ranges;
+  for (const sy::Unit::Parameter &parameter : own.parameters) {
+    if (!parameter.isTrainable)
+      continue;
+    uint64_t at = parameter.offset, end = parameter.offset + parameter.numel;
+    auto add = [&](uint64_t to, uint64_t group) {
+      to = std::min(to, end);
+      if (at < to)
+        ranges[group].emplace_back(at, to);
+      at = std::max(at, to);
+    };
+    for (const DecayGroup &group : found) {
+      add(group.begin, 0); // by no update: what trains all the same
+      if (group.end > at)
+        add(group.end, group.number);
+    }
+    add(end, 0);
+  }
+  return ranges;
+}
+
+void SourceRun::readStates() {
+  part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    for (unsigned i = 0; i != func.getNumResults(); ++i)
+      if (auto state = func.getResultAttrOfType<StateAttr>(
+              i, FSDPDialect::getStateAttrName());
+          state && state.isAccumulated())
+        accumulated = state.getKind();
+  for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    for (unsigned i = 0; i != func.getNumArguments(); ++i)
+      if (auto state = func.getArgAttrOfType<StateAttr>(
+              i, FSDPDialect::getStateAttrName());
+          state && !state.isAccumulated())
+        if (SmallVector<StringRef> &list = states[state.getUnit()];
+            !llvm::is_contained(list, state.getKind().getValue()))
+          list.push_back(state.getKind());
+}
+
+/// The axes of more than one rank over which the gradients of a unit are means,
+/// as bits, and how many ranks that are.
+std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
+  auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
+  uint64_t group = 0;
+  int64_t size = 1;
+  for (auto [index, axis] :
+       llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+    if (axis.getSize() != 1 &&
+        (llvm::is_contained(unit.getShardAxes(), axis.getName()) ||
+         llvm::is_contained(unit.getReplicateAxes(), axis.getName()))) {
+      group |= uint64_t(1) << index;
+      size *= axis.getSize();
+    }
+  return {group, size};
+}
+
+/// The reduced gradient of a unit, from one for each parameter or null.
+std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
+                                                  ArrayRef<Value> gradients) {
+  const sy::Unit &own = units[unit];
+  const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
+  if (first == gradients.end())
+    return std::nullopt;
+  const sy::Layout &whole = layouts.emplace_back(sy::Layout::vector(own.numel));
+  sy::Window flat = place(whole, own.reduce);
+  machine.zero(flat);
+  for (auto [parameter, value] :
+       llvm::zip_equal(unit.getLayout().getParameters(), gradients)) {
+    if (!value)
+      continue;
+    sy::Layout layout(parameter.getSizes().vec(), getStrides(parameter));
+    machine.copy(places[value].window, flat.at(parameter.getOffset(), layout));
+  }
+  sy::Content gradient = machine.memory.read(flat);
+  bool isUnsharded =
+      part && accumulated == StateAttr::getUnshardedGradientKind();
+  auto accumulate = [&](pf::DType dtype) {
+    if (part.getValue() != Part::First)
+      gradient = machine.accumulate(own, machine.accumulated(own, accumulated),
+                                    gradient, dtype);
+    if (part.getValue() != Part::Last)
+      machine.describe(own, accumulated, gradient, /*skipsZeros=*/true,
+                       meanings);
+  };
+  if (isUnsharded)
+    accumulate(own.reduce);
+  auto [group, size] = getGroup(unit);
+  DivideFactors divide = getDivideFactors(size);
+  if (group)
+    gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
+                                  own.reduce, own.numel);
+  if (own.reduce != own.storage)
+    gradient = machine.values.cast(gradient, own.storage);
+  if (part && !isUnsharded)
+    accumulate(own.storage);
+  if (!part || part.getValue() == Part::Last)
+    machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
+  return gradient;
+}
+
+/// One number of all gradients, in the order of units: those together that are
+/// sharded along the same axes.
+SmallVector<sy::Window> SourceRun::measure(MeasureKind kind) {
+  bool isMax = kind == MeasureKind::AbsMax || kind == MeasureKind::FoundInf;
+  llvm::MapVector<uint64_t, std::optional<sy::Content>> sums; // by axes
+  for (auto &[unit, own] : units) {
+    auto gradient = reduced.find(unit);
+    if (gradient == reduced.end())
+      continue;
+    std::vector<sy::Range> ranges;
+    for (const sy::Unit::Parameter &parameter : own.parameters)
+      if (parameter.isTrainable)
+        ranges.emplace_back(parameter.offset,
+                            parameter.offset + parameter.numel);
+    std::optional<sy::Content> &sum = sums[own.axes];
+    sum = machine.measure(own, pf::EnumNameMeasureKind(pf::MeasureKind(kind)),
+                          gradient->second, own.storage, sum, ranges);
+  }
+  SmallVector<sy::Window> measures;
+  for (auto &[group, sum] : sums) {
+    if (group)
+      sum =
+          machine.values.sum(*sum, group, {}, pf::DType::F64, 1,
+                             isMax ? pf::ReduceKind::Max : pf::ReduceKind::Sum);
+    measures.push_back(place(number, pf::DType::F64));
+    machine.memory.write(measures.back(), *sum);
+  }
+  return measures;
+}
+
+/// The results, of one number each, of an operator.
+FailureOr<SmallVector<sy::Window>>
+SourceRun::call(StringRef name, ArrayRef<sy::Window> operands,
+                ArrayRef<Attribute> constants, ArrayRef<pf::DType> types) {
+  MLIRContext *context = step.getContext();
+  SmallVector<Attribute> values(operands.size(),
+                                aten::OperandAttr::get(context));
+  llvm::append_range(values, constants);
+  auto known =
+      getCall(step, aten::OpNameAttr::get(context, name),
+              aten::ArgsAttr::get(context, values, ArrayRef<StringAttr>()),
+              types.size());
+  if (failed(known))
+    return failure();
+  SmallVector<sy::Window> results;
+  for (pf::DType type : types)
+    results.push_back(place(number, type));
+  SmallVector<const sy::Window *> inputs;
+  for (const sy::Window &window : operands)
+    inputs.push_back(&window);
+  std::vector<const sy::Window *> places;
+  for (const sy::Window &window : results)
+    places.push_back(&window);
+  machine.launch(*(*known)->op, (*known)->getArguments(inputs), places);
+  return results;
+}
+
+/// What stops updates and scales gradients, if the program says that its loss
+/// is scaled.
+LogicalResult SourceRun::addFoundInf() {
+  if (!getGradScaler(step))
+    return success();
+  SmallVector<sy::Window> measures = measure(MeasureKind::FoundInf);
+  if (measures.empty())
+    return success();
+  sy::Window all = measures.front();
+  for (const sy::Window &other : ArrayRef(measures).drop_front()) {
+    auto larger = call("maximum", {all, other}, {}, pf::DType::F64);
+    if (failed(larger))
+      return failure();
+    all = larger->front();
+  }
+  foundInf = place(number, pf::DType::F32);
+  machine.copy(all, *foundInf);
+  auto find = [&](StringRef buffer, std::optional<sy::Window> &found) {
+    for (BlockArgument argument : step.getArguments()) {
+      auto name = step.getArgAttrOfType<StringAttr>(
+          argument.getArgNumber(), ATenDialect::getBufferAttrName());
+      if (!name || name != buffer)
+        continue;
+      if (failed(addArgument(step, argument)))
+        return failure();
+      found = places[argument].window;
+      return success();
+    }
+    return LogicalResult(step.emitError("expected the buffer '")
+                         << buffer << "' of the grad-scaler, found none");
+  };
+  return success(
+      succeeded(find(GradScaler::getScaleName(), lossScale)) &&
+      succeeded(find(GradScaler::getSkippedName(), skipped)) &&
+      succeeded(find(GradScaler::getGrowthTrackerName(), growthTracker)));
+}
+
+/// What clips the norm of all gradients, if the program says that it is
+/// clipped.
+LogicalResult SourceRun::addClipFactor() {
+  ClipGradNorm clip = getClipGradNorm(step);
+  if (!clip)
+    return success();
+  SmallVector<sy::Window> measures = measure(clip.kind);
+  if (measures.empty())
+    return success();
+  bool isKnown = true;
+  auto callOne = [&](StringRef name, ArrayRef<sy::Window> operands,
+                     Attribute constant) {
+    auto results = call(name, operands,
+                        constant ? ArrayRef(constant) : ArrayRef<Attribute>(),
+                        pf::DType::F64);
+    isKnown &= succeeded(results);
+    return isKnown ? results->front() : operands.front();
+  };
+  sy::Window factor = makeClipFactor<sy::Window>(clip, measures, lossScale,
+                                                 step.getContext(), callOne);
+  clipFactor = place(number, pf::DType::F32);
+  machine.copy(factor, *clipFactor);
+  return success(isKnown);
+}
+
+/// What becomes of the scale of the loss.
+LogicalResult SourceRun::addScale() {
+  if (!foundInf)
+    return success();
+  GradScaler scaler = getGradScaler(step);
+  Builder builder(step.getContext());
+  auto next = call("_amp_update_scale", {*lossScale, *growthTracker, *foundInf},
+                   {builder.getF64FloatAttr(scaler.growthFactor),
+                    builder.getF64FloatAttr(scaler.backoffFactor),
+                    builder.getI64IntegerAttr(scaler.growthInterval)},
+                   {pf::DType::F32, pf::DType::I32});
+  auto sum = call("add.Tensor", {*skipped, *foundInf}, {}, pf::DType::F32);
+  if (failed(next) || failed(sum))
+    return failure();
+  auto describe = [&](StringRef buffer, const sy::Window &window) {
+    sy::Content content = machine.memory.read(window);
+    meanings[("buffer " + buffer).str()] =
+        machine.describe(content, machine.getOperand(window, content));
+  };
+  describe(GradScaler::getScaleName(), (*next)[0]);
+  describe(GradScaler::getGrowthTrackerName(), (*next)[1]);
+  describe(GradScaler::getSkippedName(), sum->front());
+  return success();
+}
+
+/// What the update makes of a unit's parameters and states.
+void SourceRun::addStates(UnitOp unit) {
+  const sy::Unit &own = units[unit];
+  auto gradient = reduced.find(unit);
+  // What other programs sum stays as it is.
+  if (!part && !accumulated.empty())
+    machine.describe(own, accumulated, machine.accumulated(own, accumulated),
+                     /*skipsZeros=*/true, meanings);
+  if (gradient == reduced.end() || rule.empty()) {
+    // What others train stays as it is.
+    for (StringRef kind : states.lookup(FlatSymbolRefAttr::get(unit)))
+      machine.describe(own, kind, machine.initial(own, kind),
+                       /*skipsZeros=*/false, meanings);
+    return;
+  }
+  std::vector<sy::Content> values;
+  for (StringRef kind : kinds)
+    values.push_back(machine.initial(own, kind));
+  auto read = [&](const std::optional<sy::Window> &window) {
+    return window ? std::optional(machine.memory.read(*window)) : std::nullopt;
+  };
+  for (const auto &[group, ranges] : getGroups(unit, own)) {
+    std::string_view name = withoutDecay.contains(group) ? pf::noDecay : "";
+    values = machine.update(own, rule, gradient->second, values,
+                            {machine.hyper(group, name), read(clipFactor),
+                             read(lossScale), read(foundInf), read(skipped)},
+                            ranges);
+  }
+  for (auto [kind, value] : llvm::zip_equal(kinds, values)) {
+    sy::Meanings updated;
+    machine.describe(own, kind, value, /*skipsZeros=*/false, updated);
+    if (isScaled)
+      for (auto &[name, meaning] : updated) {
+        meaning.number = sy::Key("scaled", meaning.number).number();
+        meaning.unknown =
+            "nothing says by what gradients are scaled, or when they are used";
+      }
+    meanings.merge(updated);
+  }
+}
