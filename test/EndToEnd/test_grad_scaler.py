@@ -90,6 +90,7 @@ def test_a_scaled_training_is_that_of_pytorch(graph, options, scaled, plans, tra
 @pytest.mark.parametrize("options", [
     ["--ranks", 1], ["--ranks", 3, "--schedule", "fsdp1"], ["--ranks", 3, "--schedule", "fsdp2", "--no-decay", "bias"], ["--ranks", 2, "--clip-grad-norm", 0.5],
     ["--ranks", 2, "--clip-grad-norm", "0.1:1", "--accumulate", 2, "--no-sync"], ["--mesh", "2x2", "--accumulate", 3],
+    ["--ranks", 1, "--offload", "all"], ["--ranks", 2, "--offload", "optimizer", "--clip-grad-norm", 0.5], ["--mesh", "2x2", "--offload", "all", "--accumulate", 2],
     ["--ranks", 2, "--bucket", "copy:units:2", "--remat", r"scope:transformer\.h\.\d+"], ["--ranks", 2, "--strategy", "no_shard", "--optimizer", "sgd"],
     ["--ranks", 2, "--unit", "root: strategy=no_shard", "--optimizer", "sgd", "--momentum"]], ids=str)
 def test_scales_that_are_powers_of_two_do_not_show(options, gpt2, tmp_path):

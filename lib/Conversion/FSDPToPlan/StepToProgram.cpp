@@ -58,7 +58,7 @@ LogicalResult Lowering::lower(aten::CallOp op) {
     if (!buffer)
       return op.emitError("expected operands with a place in memory, found ")
              << input.getType();
-    inputs.push_back(buffer);
+    inputs.push_back(getScalar(buffer, plan::Space::Device));
   }
   SmallVector<bool> present;
   for (Value output : op.getOutputs()) {
@@ -571,7 +571,8 @@ LogicalResult Lowering::lower(UpdateOpInterface op) {
   for (Value operand : op->getOperands()) {
     Value buffer = buffers.lookup(operand);
     bool isScalar = operand == op.getClipFactor() ||
-                    operand == op.getLossScale() || operand == op.getFoundInf();
+                    operand == op.getLossScale() ||
+                    operand == op.getFoundInf() || operand == op.getSkipped();
     command.addOperands(isScalar ? getScalar(buffer, space) : buffer);
   }
   NamedAttrList attributes(
