@@ -9,7 +9,7 @@
 
 #include "fsdp/Analysis/Equivalence.h"
 
-#include "Clipping.h"
+#include "VerifyUpdates.h"
 
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
@@ -84,7 +84,6 @@ private:
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
   LogicalResult checkUnsynchronised();
-  LogicalResult checkDecay(UnitOp unit, ArrayRef<UnitInterval> intervals);
 
   // Comparison.
   Value getAccumulated(Value value, unsigned &count);
@@ -478,38 +477,13 @@ LogicalResult Equivalence::numberUpdate(UpdateOpInterface op) {
   return success();
 }
 
-/// A parameter is in a group without weight decay if the program says so.
-LogicalResult Equivalence::checkDecay(UnitOp unit,
-                                      ArrayRef<UnitInterval> intervals) {
-  auto names =
-      step->getAttrOfType<ArrayAttr>(FSDPDialect::getNoDecayAttrName());
-  DenseSet<Attribute> withoutDecay;
-  if (names)
-    withoutDecay.insert(names.begin(), names.end());
-  for (const UnitInterval &interval : intervals) {
-    Value hyper = cast<UpdateOpInterface>(interval.op).getHyper();
-    auto argument = dyn_cast<BlockArgument>(hyper);
-    bool decays =
-        !argument || !step.getArgAttr(argument.getArgNumber(),
-                                      FSDPDialect::getNoDecayAttrName());
-    for (ParameterAttr parameter : unit.getLayout().getParameters())
-      if (parameter.getOffset() < interval.end &&
-          parameter.getEnd() > interval.begin &&
-          withoutDecay.contains(parameter.getName()) == decays)
-        return interval.op->emitError("expected parameter ")
-               << parameter.getName() << " to be updated with"
-               << (decays ? "out" : "") << " weight decay, as the program says";
-  }
-  return success();
-}
-
 /// Each trainable element of a unit that is updated is updated once.
 LogicalResult Equivalence::checkUpdates() {
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
     if (auto own = updates.find(FlatSymbolRefAttr::get(unit));
         own != updates.end() &&
         (failed(verifyCovered(unit, own->second, "updated")) ||
-         failed(checkDecay(unit, own->second))))
+         failed(verifyDecay(step, unit, own->second))))
       return failure();
   return success();
 }

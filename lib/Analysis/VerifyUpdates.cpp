@@ -1,10 +1,38 @@
-//===- Clipping.cpp - Are gradients clipped and scaled as is said? --------===//
+//===- VerifyUpdates.cpp - Are updates what the program says? -------------===//
 
-#include "Clipping.h"
+#include "VerifyUpdates.h"
 
 using namespace mlir;
 
 namespace fsdp {
+
+LogicalResult verifyDecay(func::FuncOp step, UnitOp unit,
+                          ArrayRef<UnitInterval> intervals) {
+  auto names =
+      step->getAttrOfType<ArrayAttr>(FSDPDialect::getNoDecayAttrName());
+  DenseSet<Attribute> withoutDecay;
+  if (names)
+    withoutDecay.insert(names.begin(), names.end());
+  for (const UnitInterval &interval : intervals) {
+    Value hyper = cast<UpdateOpInterface>(interval.op).getHyper();
+    auto argument = dyn_cast<BlockArgument>(hyper);
+    bool decays =
+        !argument || !step.getArgAttr(argument.getArgNumber(),
+                                      FSDPDialect::getNoDecayAttrName());
+    for (ParameterAttr parameter : unit.getLayout().getParameters())
+      if (parameter.getOffset() < interval.end &&
+          parameter.getEnd() > interval.begin &&
+          withoutDecay.contains(parameter.getName()) == decays)
+        return interval.op->emitError("expected parameter ")
+               << parameter.getName() << " to be updated with"
+               << (decays ? "out" : "") << " weight decay, as the program says";
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Clipping
+//===----------------------------------------------------------------------===//
 
 LogicalResult verifyClipping(func::FuncOp program,
                              MeasuredGradients &measured) {

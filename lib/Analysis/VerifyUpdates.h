@@ -1,12 +1,17 @@
 //===- Clipping.h - Are gradients clipped and scaled as is said? -*- C++
 //-*-===//
 
-#ifndef FSDP_LIB_ANALYSIS_CLIPPING_H
-#define FSDP_LIB_ANALYSIS_CLIPPING_H
+#ifndef FSDP_LIB_ANALYSIS_VERIFYUPDATES_H
+#define FSDP_LIB_ANALYSIS_VERIFYUPDATES_H
 
 #include "Measures.h"
 
 namespace fsdp {
+
+/// Checks that a parameter is in a group without weight decay if and only if
+/// the program says so. `intervals`: of the updates of the unit.
+mlir::LogicalResult verifyDecay(mlir::func::FuncOp program, UnitOp unit,
+                                llvm::ArrayRef<UnitInterval> intervals);
 
 /// Where a program says that it clips the norm of its gradients, checks that
 /// every update takes the clip factor of the norm of all gradients that are
@@ -22,4 +27,4 @@ mlir::LogicalResult verifyScaling(mlir::func::FuncOp program,
 
 } // namespace fsdp
 
-#endif // FSDP_LIB_ANALYSIS_CLIPPING_H
+#endif // FSDP_LIB_ANALYSIS_VERIFYUPDATES_H
