@@ -165,7 +165,9 @@ static double measureHost(planfile::MeasureKind kind, const at::Tensor &piece) {
   double result = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, piece.scalar_type(), "measure", [&] {
-        const auto *data = piece.const_data_ptr<scalar_t>();
+        // Compilers do not agree on the name of const_data_ptr<scalar_t>.
+        const auto *data =
+            static_cast<const scalar_t *>(piece.const_data_ptr());
         std::int64_t count = piece.numel();
         switch (kind) {
         case MeasureKind::SquaredNorm:
@@ -196,7 +198,7 @@ void Measure::runOnHost() {
   if (kind == planfile::MeasureKind::FoundInf)
     own = std::isfinite(own) ? 0 : 1;
   if (initial) {
-    double before = *initial->const_data_ptr<double>();
+    double before = *static_cast<const double *>(initial->const_data_ptr());
     own = isMaximum() ? largerOf(before, own) : before + own;
   }
   *target.mutable_data_ptr<double>() = own;

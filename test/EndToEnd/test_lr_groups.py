@@ -46,17 +46,21 @@ def matches(group, name, parameter):
     return parameter.dim() < int(dims) or bool(regex and re.search(regex, name))
 
 
-ADAMW = lambda groups: torch.optim.AdamW(groups, lr=ranks.LR, fused=True)  # noqa: E731
-SGD = lambda groups: torch.optim.SGD(groups, lr=ranks.LR)  # noqa: E731
+def adamw(groups):
+    return torch.optim.AdamW(groups, lr=ranks.LR, fused=True)
+
+
+def sgd(groups):
+    return torch.optim.SGD(groups, lr=ranks.LR)
 
 
 @pytest.mark.parametrize("options, optimizer, groups, no_decay, scales", [
-    ([], ADAMW, ["head"], "", {1: 0.1}),
-    ([], ADAMW, ["head|norm", "dims<2", r"blocks\.1"], "bias", {1: 0.1, 2: 3, 3: 0}),
-    (["--strategy", "no_shard"], ADAMW, ["dims<2|outer"], "", {1: 0.5}),
-    (["--optimizer", "sgd"], SGD, ["blocks", "bias"], "bias", {2: 0.25}),
-    (["--ranks-are", "hybrid"], ADAMW, ["blocks"], "", {1: 2}),
-], ids=str)
+    ([], adamw, ["head"], "", {1: 0.1}),
+    ([], adamw, ["head|norm", "dims<2", r"blocks\.1"], "bias", {1: 0.1, 2: 3, 3: 0}),
+    (["--strategy", "no_shard"], adamw, ["dims<2|outer"], "", {1: 0.5}),
+    (["--optimizer", "sgd"], sgd, ["blocks", "bias"], "bias", {2: 0.25}),
+    (["--ranks-are", "hybrid"], adamw, ["blocks"], "", {1: 2}),
+], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_groups_are_those_of_pytorch(options, optimizer, groups, no_decay, scales, small_archive, on_two_ranks, tmp_path):
     ways = ["--mesh", "2x1"] if "--ranks-are" in options else ["--ranks", ranks.WORLD, *options]
     plan = tmp_path / "step.plan"
