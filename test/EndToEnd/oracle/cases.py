@@ -27,7 +27,7 @@ FEATURES: dict[str, list[Any]] = {
     "reduce_wait": ["use", "backward", "next"],
     "remat": ["none", "blocks"],
     "param_dtype": ["f32", "bf16"],
-    "reduce_dtype": ["f32", "bf16", "bf16 of the first block", "bf16 by a hook"],
+    "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "accumulate": ["1", "3 no_sync", "3", "3:mean no_sync"],
     "optimizer": ["adamw", "sgd", "momentum"],
     "clip": ["none", "0.5", "20:1", "0.01:inf"],
@@ -67,8 +67,6 @@ def is_possible(case: Case) -> bool:
         # By size, it is not known what is a unit. There is nothing to reshard, or the number is of all units.
         or ((first_differs or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
         or (first_differs and sharding in ("no_shard", "reshard 2"))
-        # FSDP1 has hooks, which compress f32 gradients of one axis.
-        or (case.get("reduce_dtype", "").endswith("hook") and (sharding.startswith(("hybrid", "reshard")) or case.get("param_dtype") == "bf16"))
         # A preset decides these itself.
         or (schedule in PRESETS and (case.get("bucket", "none") != "none" or case.get("reduce_wait", "use") != "use"))
         # FSDP2 has one backward prefetch, and no policy by size.

@@ -58,7 +58,7 @@ def first_block(case: Case) -> str:
 
 def precision(case: Case, is_first_block: bool = False) -> MixedPrecision | MixedPrecisionPolicy:
     """The policy of a unit."""
-    low = case["reduce_dtype"] == "bf16" or (is_first_block and case["reduce_dtype"] == "bf16 of the first block")
+    low = case["reduce_dtype"] == "bf16" or (is_first_block and case["reduce_dtype"] != "f32")
     param_dtype = torch.bfloat16 if case["param_dtype"] == "bf16" else None
     reduce_dtype = torch.bfloat16 if low else torch.float32 if param_dtype else None
     return (MixedPrecisionPolicy if is_fsdp2(case) else MixedPrecision)(param_dtype=param_dtype, reduce_dtype=reduce_dtype)

@@ -28,7 +28,6 @@ from models import BLOCKS, batches, build, first_block, precision, units
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.distributed.algorithms._comm_hooks.default_hooks import LowPrecisionState, bf16_compress_hook
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import BackwardPrefetch, CPUOffloadPolicy, OffloadPolicy, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -84,7 +83,7 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         return own | {"mixed_precision": precision(case, is_first_block=True)}
 
     by_size = lambda **arguments: size_based_auto_wrap_policy(**arguments, min_num_params=5000)  # noqa: E731
-    sharded = FSDP(
+    return FSDP(
         module,
         device_mesh=mesh,
         sharding_strategy=strategy,
@@ -96,9 +95,6 @@ def shard_1(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
         use_orig_params=True,
         device_id=torch.device("cpu"),
     )
-    if case["reduce_dtype"] == "bf16 by a hook":
-        sharded.register_comm_hook(LowPrecisionState(mesh.get_group("shard")), bf16_compress_hook)
-    return sharded
 
 
 def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn.Module], mesh: DeviceMesh) -> nn.Module:
