@@ -44,7 +44,10 @@ struct Trainer {
   }
 
   void tryAll(const std::string &path, bool isTokens) {
-    attempt([&] { Weights::open(path).load(plan, *session); });
+    attempt([&] {
+      Weights weights = Weights::open(path);
+      weights.load(weights.match(plan), *session);
+    });
     attempt([&] { train(Data::open(path, plan, 16)); });
     if (isTokens)
       attempt([&] { train(Data::open(path, plan, 32)); });
