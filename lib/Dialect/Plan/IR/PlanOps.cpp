@@ -279,6 +279,10 @@ LogicalResult ViewOp::verify() {
   auto root = getRoot().getDefiningOp<BufferOp>();
   if (!root)
     return emitOpError("C1: expected a buffer that owns bytes, got a view");
+  // A root that stands after its view is not verified yet.
+  if (!aten::isElementType(root.getTensorType().getElementType()))
+    return emitOpError("C1: expected a buffer of numbers, got ")
+           << root.getTensorType();
   if (failed(verifyWindow(*this, "C2", getTensorType())))
     return failure();
   int64_t begin = getOffset(), extent = getExtent(getTensorType());
