@@ -146,8 +146,9 @@ bool PlanChecker::checkSpaces(const Place &place, const Command &command) {
   case Step::Update: {
     const Update &update = *command.step_as_Update();
     bool onHost = isOnHost(update.gradient());
-    return check(onHost, {update.parameter(), update.clip_factor(),
-                          update.loss_scale(), update.found_inf()}) &&
+    return check(onHost,
+                 {update.parameter(), update.clip_factor(), update.loss_scale(),
+                  update.found_inf(), update.skipped()}) &&
            std::all_of(update.states()->begin(), update.states()->end(),
                        [&](uint32_t state) {
                          return checkSpace(place, state, onHost);

@@ -236,6 +236,17 @@ TEST(UpdateCheck, HostAndDeviceDoNotMix) {
             "small.plan: programs[1] (step).commands[21]: expected device "
             "memory, found buffers[9] in Pinned memory");
   plan = makeOffloadedPlan();
+  TestPlan::Buffer skipped;
+  skipped.offset = plan.deviceBytes;
+  plan.deviceBytes += 64;
+  uint32_t onDevice = plan.add(skipped);
+  plan.on(Stream::Copy, Role::Update)
+      .update(UpdateRule::AdamW, 0, {expAvg, expAvgSq}, {{0, 20}},
+              {.hyper = hyper, .skipped = onDevice});
+  EXPECT_EQ(rejection(plan),
+            "small.plan: programs[1] (step).commands[21]: expected host "
+            "memory, where its states are, found buffers[18] in Device memory");
+  plan = makeOffloadedPlan();
   plan.pinnedBytes -= 1;
   EXPECT_EQ(rejection(plan).substr(0, 50),
             "small.plan: buffers[9]: expected bytes inside the ");
