@@ -99,16 +99,16 @@ LogicalResult MeasuredGradients::readNorm(Value norm) {
     return value;
   };
   norm = skipWaits(norm);
-  bool isMax = kind == MeasureKind::AbsMax || kind == MeasureKind::FoundInf;
   SmallVector<StringRef> axes;
   if (auto reduction = norm.getDefiningOp<CollectiveOpInterface>()) {
     auto divide = reduction->getAttrOfType<DivideAttr>("divide");
     bool isRight = reduction.getKind() == CollectiveKind::AllReduce &&
-                   reduction->hasAttr("max") == isMax && divide.getPre() == 1 &&
-                   divide.getPost() == 1 && reduction.getWireType().isF64();
+                   reduction->hasAttr("max") == isMaximum(kind) &&
+                   divide.getPre() == 1 && divide.getPost() == 1 &&
+                   reduction.getWireType().isF64();
     if (!isRight)
       return reduction->emitError("expected a measure to be ")
-             << (isMax ? "the largest" : "the sum")
+             << (isMaximum(kind) ? "the largest" : "the sum")
              << " over ranks in f64, found another reduction";
     axes = reduction.getGroupAxes();
     norm = skipWaits(reduction->getOperand(0));

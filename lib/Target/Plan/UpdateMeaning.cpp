@@ -154,7 +154,6 @@ std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
 /// One number of all gradients, in the order of units: those together that are
 /// sharded along the same axes.
 SmallVector<sy::Window> SourceRun::measure(MeasureKind kind) {
-  bool isMax = kind == MeasureKind::AbsMax || kind == MeasureKind::FoundInf;
   llvm::MapVector<uint64_t, std::optional<sy::Content>> sums; // by axes
   for (auto &[unit, own] : units) {
     auto gradient = reduced.find(unit);
@@ -172,9 +171,9 @@ SmallVector<sy::Window> SourceRun::measure(MeasureKind kind) {
   SmallVector<sy::Window> measures;
   for (auto &[group, sum] : sums) {
     if (group)
-      sum =
-          machine.values.sum(*sum, group, {}, pf::DType::F64, 1,
-                             isMax ? pf::ReduceKind::Max : pf::ReduceKind::Sum);
+      sum = machine.values.sum(*sum, group, {}, pf::DType::F64, 1,
+                               isMaximum(kind) ? pf::ReduceKind::Max
+                                               : pf::ReduceKind::Sum);
     measures.push_back(place(number, pf::DType::F64));
     machine.memory.write(measures.back(), *sum);
   }

@@ -17,7 +17,6 @@ FailureOr<Measures> measureGradients(OpBuilder &builder, func::FuncOp program,
   for (auto update : program.getBody().front().getOps<UpdateOpInterface>())
     gradients[update.getUnitAttr()] = update.getGradient();
   auto type = RankedTensorType::get({}, builder.getF64Type());
-  bool isMax = kind == MeasureKind::AbsMax || kind == MeasureKind::FoundInf;
   StringRef name = kind == MeasureKind::FoundInf ? "found_inf" : "norm";
   auto getLoc = [&](const Twine &text) {
     return NameLoc::get(builder.getStringAttr(text), program.getLoc());
@@ -69,7 +68,8 @@ FailureOr<Measures> measureGradients(OpBuilder &builder, func::FuncOp program,
           ReductionRoleAttr::get(context, ReductionRole::Norm), axes,
           DivideAttr::get(context, 1.0, 1.0),
           TypeAttr::get(builder.getF64Type()), measure,
-          isMax ? builder.getUnitAttr() : UnitAttr(), /*first=*/UnitAttr());
+          isMaximum(kind) ? builder.getUnitAttr() : UnitAttr(),
+          /*first=*/UnitAttr());
     }
     result.values.push_back(measure);
   }

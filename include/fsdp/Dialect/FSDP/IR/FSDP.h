@@ -102,6 +102,11 @@ struct UpdatedState {
 /// weight decay, momentum, number of the update from 1.
 mlir::RankedTensorType getHyperType(mlir::MLIRContext *context);
 
+/// True if measures join by the largest of them, others by their sum.
+inline bool isMaximum(MeasureKind kind) {
+  return kind == MeasureKind::AbsMax || kind == MeasureKind::FoundInf;
+}
+
 /// To what the norm of all gradients is clipped, and how it is measured; 0: it
 /// is not.
 struct ClipGradNorm {
