@@ -20,23 +20,6 @@ at::Tensor part(const at::Tensor &whole, const Box &box) {
   return result;
 }
 
-/// A plan whose unit holds tensors of many shapes, for `ranks` ranks.
-TestPlan makeOddPlan(std::uint32_t ranks) {
-  TestPlan plan = makeSmallPlan(ranks);
-  TestPlan::Unit &unit = plan.units[0];
-  unit.parameters = {
-      {.name = "cube", .sizes = {2, 3, 2}, .offset = 1},
-      {.name = "scalar", .sizes = {}, .offset = 13},
-      {.name = "turned",
-       .sizes = {2, 3},
-       .offset = 14,
-       .strides = TestPlan::Numbers{1, 2}},
-      {.name = "empty", .sizes = {0, 3}, .offset = 20},
-      {.name = "line", .sizes = {7}, .offset = 21},
-  };
-  return plan;
-}
-
 at::Tensor valuesOf(const Session &session, const TensorName &name) {
   std::vector<std::int64_t> sizes = session.sizes(name);
   return at::arange(c10::multiply_integers(sizes), at::kFloat).view(sizes) + 1;

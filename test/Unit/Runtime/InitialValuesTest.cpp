@@ -14,25 +14,9 @@ using namespace fsdp::test;
 
 namespace {
 
-/// A unit that begins with padding, and parameters of many shapes.
-TestPlan makePlan(std::uint32_t ranks) {
-  TestPlan plan = makeSmallPlan(ranks);
-  plan.units[0].parameters = {
-      {.name = "cube", .sizes = {2, 3, 2}, .offset = 1},
-      {.name = "scalar", .sizes = {}, .offset = 13},
-      {.name = "turned",
-       .sizes = {2, 3},
-       .offset = 14,
-       .strides = TestPlan::Numbers{1, 2}},
-      {.name = "empty", .sizes = {0, 3}, .offset = 20},
-      {.name = "line", .sizes = {7}, .offset = 21},
-  };
-  return plan;
-}
-
 at::Tensor valueOf(const InitialValues &init, unsigned ranks,
                    const std::string &parameter, std::uint64_t seed) {
-  Loaded loaded(makePlan(ranks), ranks);
+  Loaded loaded(makeOddPlan(ranks), ranks);
   init.set(loaded.session, parameter, seed);
   EXPECT_THAT(loaded.session.findDirtyPadding(false), testing::IsEmpty());
   return toTorch(loaded.session.parameter(parameter)).clone();
@@ -64,7 +48,7 @@ TEST(InitialValues, AreOfTheSeedAndTheName) {
 // Three standard errors of the mean, and of the deviation.
 TEST(InitialValues, AreNormal) {
   constexpr std::size_t count = 40000;
-  Loaded loaded(makePlan(1), 1);
+  Loaded loaded(makeOddPlan(1), 1);
   std::vector<at::Tensor> parts;
   InitialValues init = InitialValues::parse("normal:0.02");
   for (std::uint64_t seed = 0; parts.size() * 12 < count; ++seed) {

@@ -38,6 +38,22 @@ inline void load(Session &session) {
   session.setParameter("b", toHost(initialB().to(at::kDouble)));
 }
 
+/// A plan whose unit begins with padding, and holds tensors of many shapes.
+inline TestPlan makeOddPlan(std::uint32_t ranks) {
+  TestPlan plan = makeSmallPlan(ranks);
+  plan.units[0].parameters = {
+      {.name = "cube", .sizes = {2, 3, 2}, .offset = 1},
+      {.name = "scalar", .sizes = {}, .offset = 13},
+      {.name = "turned",
+       .sizes = {2, 3},
+       .offset = 14,
+       .strides = TestPlan::Numbers{1, 2}},
+      {.name = "empty", .sizes = {0, 3}, .offset = 20},
+      {.name = "line", .sizes = {7}, .offset = 21},
+  };
+  return plan;
+}
+
 /// The small plan on a mesh of two replicas of two shards.
 inline TestPlan makeHybridPlan() {
   TestPlan plan = makeSmallPlan(2);
