@@ -126,12 +126,6 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
     return isa<DenseI64ArrayAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "an array of i64");
-  if (attr.getName() == getNoDecayAttrName() && isa<FunctionOpInterface>(op)) {
-    auto names = dyn_cast<ArrayAttr>(attr.getValue());
-    return names && llvm::all_of(names, llvm::IsaPred<StringAttr>)
-               ? success()
-               : wrongKind(op, attr, "the names of parameters");
-  }
   if (attr.getName() == getMicroBatchesAttrName()) {
     auto number = dyn_cast<IntegerAttr>(attr.getValue());
     if (!isa<ModuleOp>(op))
@@ -140,40 +134,36 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 1");
   }
-  if (attr.getName() == getPartAttrName() && isa<FunctionOpInterface>(op))
-    return isa<PartAttr>(attr.getValue())
-               ? success()
-               : wrongKind(op, attr, "a part of a step");
-  if (attr.getName() == getSyncBuffersAttrName() &&
-      isa<FunctionOpInterface>(op))
-    return getSyncBuffers(op) != SyncBuffers::None
-               ? success()
-               : wrongKind(op, attr, "\"mean\" or \"broadcast\"");
-  bool isMark = attr.getName() == getInitAttrName() ||
-                attr.getName() == getSharedCoreAttrName();
-  bool isClip = attr.getName() == getClipGradNormAttrName();
-  bool isScaler = attr.getName() == getGradScalerAttrName();
-  if (!isMark && !isClip && !isScaler && attr.getName() != getSourceAttrName())
+  const std::pair<bool, StringRef> *row = nullptr;
+  auto names = dyn_cast<ArrayAttr>(attr.getValue());
+  bool isMark = isa<UnitAttr>(attr.getValue());
+  const std::pair<StringRef, std::pair<bool, StringRef>> ofFunctions[] = {
+      {getInitAttrName(), {isMark, "without a value"}},
+      {getSharedCoreAttrName(), {isMark, "without a value"}},
+      {getSourceAttrName(),
+       {isa<FlatSymbolRefAttr>(attr.getValue()), "the symbol of a program"}},
+      {getPartAttrName(), {isa<PartAttr>(attr.getValue()), "a part of a step"}},
+      {getNoDecayAttrName(),
+       {names && llvm::all_of(names, llvm::IsaPred<StringAttr>),
+        "the names of parameters"}},
+      {getSyncBuffersAttrName(),
+       {getSyncBuffers(op) != SyncBuffers::None, "\"mean\" or \"broadcast\""}},
+      {getClipGradNormAttrName(),
+       {bool(getClipGradNorm(op)),
+        "a finite norm above 0 and an order of 1, 2 or infinity"}},
+      {getGradScalerAttrName(),
+       {bool(getGradScaler(op)),
+        "an initial scale above 0, a factor of growth above 1, one of backoff "
+        "below 1, and an interval"}}};
+  for (const auto &[name, check] : ofFunctions)
+    if (attr.getName() == name)
+      row = &check;
+  if (!row)
     return misplaced(op, attr, "an operation");
   if (!isa<FunctionOpInterface>(op))
     return misplaced(op, attr, "an operation other than a function");
-  if (isClip)
-    return getClipGradNorm(op)
-               ? success()
-               : wrongKind(op, attr,
-                           "a finite norm above 0 and an order of 1, 2 or "
-                           "infinity");
-  if (isScaler)
-    return getGradScaler(op)
-               ? success()
-               : wrongKind(op, attr,
-                           "an initial scale above 0, a factor of growth above "
-                           "1, one of backoff below 1, and an interval");
-  if (isMark && !isa<UnitAttr>(attr.getValue()))
-    return wrongKind(op, attr, "without a value");
-  if (!isMark && !isa<FlatSymbolRefAttr>(attr.getValue()))
-    return wrongKind(op, attr, "the symbol of a program");
-  return success();
+  auto [isRight, expected] = *row;
+  return isRight ? success() : wrongKind(op, attr, expected);
 }
 
 LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
