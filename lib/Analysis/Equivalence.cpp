@@ -12,6 +12,7 @@
 #include "VerifyUpdates.h"
 
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/FSDP/IR/Layout.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/MapVector.h"
@@ -88,7 +89,8 @@ private:
   // Comparison.
   Value getAccumulated(Value value, unsigned &count);
   FailureOr<Value> getReduced(Value value, MeshOp mesh, int64_t ranks,
-                              const Twine &what, bool isFirst = false);
+                              double divisor, const Twine &what,
+                              bool isFirst = false);
   LogicalResult compareEffects();
   LogicalResult compareResults();
   LogicalResult addGradients(Value value, StateAttr state,
@@ -410,11 +412,11 @@ MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
       symbols.lookup<UnitOp>(unit.getValue()).getMesh());
 }
 
-/// Looks through the reductions that make `value` a mean over so many ranks, or
-/// what the first of them has.
+/// Looks through the reductions that make `value` a sum over so many ranks,
+/// divided, or what the first of them has.
 FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
-                                         int64_t ranks, const Twine &what,
-                                         bool isFirst) {
+                                         int64_t ranks, double divisor,
+                                         const Twine &what, bool isFirst) {
   int64_t summed = 1;
   double divided = 1;
   llvm::StringSet<> axes;
@@ -444,9 +446,9 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
            << " ranks, found " << (last ? std::to_string(summed) : "no sum");
   if (isFirst)
     return value;
-  if (std::abs(divided - double(ranks)) > 1e-9 * double(ranks))
+  if (std::abs(divided - divisor) > 1e-9 * divisor)
     return (last ? last->emitError() : emitError(value.getLoc()))
-           << "expected " << what << " to be divided by " << ranks
+           << "expected " << what << " to be divided by " << spell(divisor)
            << ", found a division by " << spell(divided);
   return value;
 }
@@ -615,18 +617,32 @@ LogicalResult Equivalence::addGradients(Value value, StateAttr state,
   MeshOp mesh = getMesh(state.getUnit());
   int64_t ranks = mesh.getGroupSize(unit.getShardAxes()) *
                   mesh.getGroupSize(unit.getReplicateAxes());
+  int64_t shards = mesh.getGroupSize(unit.getShardAxes());
   auto part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
   unsigned count = 0;
+  FailureOr<Value> flat = getAccumulated(value, count);
+  auto look = [&](int64_t ranks, double divisor) {
+    flat = getReduced(*flat, mesh, ranks, divisor,
+                      "the gradient of unit '" + unit.getSymName() + "'");
+    if (succeeded(flat))
+      flat = getAccumulated(*flat, count);
+    return LogicalResult(flat);
+  };
+  // Sums of what is reduced over shards are reduced further in the last part.
+  auto partial = StateAttr::get(
+      step.getContext(), state.getUnit(),
+      StringAttr::get(step.getContext(), StateAttr::getPartialGradientKind()));
+  double pre = getDivideFactors(ranks).pre;
   bool isUnsharded = state.getKind() == StateAttr::getUnshardedGradientKind();
-  Value inner = getAccumulated(value, count);
-  FailureOr<Value> flat =
-      isUnsharded
-          ? inner
-          : getReduced(inner, mesh, ranks,
-                       "the gradient of unit '" + unit.getSymName() + "'");
-  if (failed(flat))
+  bool isPartial = state == partial;
+  if (!isPartial && states.contains(partial)) {
+    if (failed(look(ranks / shards, double(ranks) / pre)))
+      return failure();
+    isPartial = true;
+  }
+  if (isPartial ? failed(look(shards, pre))
+                : !isUnsharded && failed(look(ranks, double(ranks))))
     return failure();
-  flat = getAccumulated(*flat, count);
   bool hasBefore = part && part.getValue() != Part::First;
   if (count != unsigned(hasBefore))
     return emitError(value.getLoc())
@@ -698,8 +714,9 @@ LogicalResult Equivalence::compareResults() {
                    isa<FloatType>(getElementTypeOrSelf(value)));
     if (!isFirst && !isMean)
       continue;
-    FailureOr<Value> own = getReduced(value, mesh, mesh.getNumRanks(),
-                                      "the " + getName(*role), isFirst);
+    FailureOr<Value> own =
+        getReduced(value, mesh, mesh.getNumRanks(), double(mesh.getNumRanks()),
+                   "the " + getName(*role), isFirst);
     if (failed(own))
       return failure();
     found[*role] = *own;
@@ -729,19 +746,24 @@ LogicalResult Equivalence::compareResults() {
 
 /// What is summed before it is reduced is reduced in the last part alone.
 LogicalResult Equivalence::checkUnsynchronised() {
-  auto part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
-  bool isUnsharded = false;
+  DenseMap<Attribute, StringRef> kinds; // of what is summed, by unit
   for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
     if (auto state = step.getResultAttrOfType<StateAttr>(
-            i, FSDPDialect::getStateAttrName()))
-      isUnsharded |= state.getKind() == StateAttr::getUnshardedGradientKind();
-  if (!part || !isUnsharded)
-    return success();
-  for (auto &[number, reduction] : reductions)
-    if (reduction.unit)
+            i, FSDPDialect::getStateAttrName());
+        state && state.isAccumulated())
+      kinds[state.getUnit()] = state.getKind();
+  for (auto &[number, reduction] : reductions) {
+    StringRef kind = kinds.lookup(reduction.unit);
+    bool isScatter = isa<ReduceScatterOp, AsyncReduceScatterOp>(reduction.op);
+    if (kind == StateAttr::getUnshardedGradientKind())
       return reduction.op->emitError("expected a micro-batch whose gradients "
                                      "stay unsharded to reduce none, found ")
              << reduction.unit;
+    if (kind == StateAttr::getPartialGradientKind() && !isScatter)
+      return reduction.op->emitError("expected a micro-batch whose gradients "
+                                     "are partial to all-reduce none, found ")
+             << reduction.unit;
+  }
   return success();
 }
 

@@ -462,14 +462,17 @@ bool PlanChecker::checkRole(uint32_t index) {
       return false;
     const Unit &unit = *plan.units()->Get(buffer.owner());
     bool isWhole = nameOf(buffer.name()) == unshardedGradient;
-    if (!isWhole && nameOf(buffer.name()) != shardedGradient)
-      return reject(place.text(), "unsharded_gradient or sharded_gradient",
+    bool isReduced = nameOf(buffer.name()) == shardedGradient;
+    if (!isWhole && !isReduced && nameOf(buffer.name()) != partialGradient)
+      return reject(place.text(),
+                    "unsharded_gradient, partial_gradient or sharded_gradient",
                     nameOf(buffer.name()));
-    DType dtype = isWhole ? unit.reduce() : unit.storage();
-    if (buffer.dtype() != dtype || (isWhole && buffer.space() != Space::Device))
+    DType dtype = isReduced ? unit.storage() : unit.reduce();
+    if (buffer.dtype() != dtype ||
+        (!isReduced && buffer.space() != Space::Device))
       return reject(place.text(),
                     std::string(spell(dtype)) +
-                        (isWhole ? " in Device memory" : ""),
+                        (isReduced ? "" : " in Device memory"),
                     std::string(spell(buffer.dtype())) + " in " +
                         EnumNameSpace(buffer.space()) + " memory");
     if (isWhole && (window.numel != unit.numel() || !window.isRowMajor))

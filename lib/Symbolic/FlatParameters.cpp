@@ -71,8 +71,11 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
 }
 
 Content Machine::accumulated(const Unit &unit, std::string_view kind) {
-  bool isUnsharded = kind == planfile::unshardedGradient;
-  DType dtype = isUnsharded ? unit.reduce : unit.storage;
+  // Before they are reduced, each rank has its own.
+  uint64_t same = kind == planfile::unshardedGradient ? 0
+                  : kind == planfile::partialGradient ? unit.axes
+                                                      : unit.same;
+  DType dtype = kind == planfile::shardedGradient ? unit.storage : unit.reduce;
   return layOut(unit, dtype, [&](const Unit::Parameter &parameter) {
     if (!parameter.isTrainable)
       return Values::zero(dtype, parameter.numel);
@@ -80,8 +83,7 @@ Content Machine::accumulated(const Unit &unit, std::string_view kind) {
         Key("accumulated", hashText(kind), hashText(parameter.name), dtype)
             .number();
     values.note(base, std::string(kind).append(" ").append(parameter.name));
-    // Before they are reduced, each rank has its own.
-    return Content::vector(base, parameter.numel, isUnsharded ? 0 : unit.same);
+    return Content::vector(base, parameter.numel, same);
   });
 }
 

@@ -54,6 +54,28 @@ def test_options_agree_with_pytorch(options, sync, accumulated, tmp_path):
     compare("gpt2", plan("gpt2", tmp_path, *options, "--accumulate", 3, *sync), accumulated("gpt2", ranks, 3), "1e-5")
 
 
+# Each micro-batch reduce-scatters, the last one all-reduces. A unit that only one of the two reduces has nothing in between.
+@pytest.mark.covers("set_requires_all_reduce")
+@pytest.mark.parametrize("options", [
+    [], ["--strategy", "hybrid_shard_zero2"], ["--schedule", "fsdp2"], ["--bucket", "copy:units:2"], ["--bucket", "units:2"], ["--schedule", "list"],
+    ["--offload", "all"], ["--remat", "scope:transformer.h.0"], ["--unit", "root: strategy=no_shard; .*1: strategy=full_shard"],
+], ids=" ".join)
+def test_one_all_reduce(options, accumulated, tmp_path):
+    made = plan("gpt2", tmp_path, "--mesh", "2x2", "--accumulate", 3, "--no-all-reduce", *options)
+    compare("gpt2", made, accumulated("gpt2", 4, 3), "1e-5", "--overlap", "--chaos", "3")
+
+
+@pytest.mark.covers("set_requires_all_reduce")
+@pytest.mark.parametrize("types, kept, tolerance", [
+    ([], "bf16", "4e-2"), (["--reduce-dtype", "f32"], "f32", "2e-2"), (["--storage-dtype", "f32", "--reduce-dtype", "bf16"], "bf16", "4e-2"),
+])
+def test_partial_sums_are_in_the_reduce_type(types, kept, tolerance, accumulated, tmp_path):
+    made = plan("llama_bf16", tmp_path, "--mesh", "2x2", "--accumulate", 3, "--no-all-reduce", *types)
+    sums = re.findall(r"plan\.buffer accumulator @\S+ (\S+) .*: tensor<\d+x(\w+)>", succeed("fsdp-translate", "--import-plan", made).stdout)
+    assert sums and set(sums) == {('"partial_gradient"', kept)}
+    compare("llama_bf16", made, accumulated("llama_bf16", 4, 3), tolerance)
+
+
 # In the reduce type, as FSDP2's sums; what is stored in bf16 is rounded after each sum of shards.
 @pytest.mark.parametrize("types, tolerance", [([], "4e-2"), (["--reduce-dtype", "f32"], "2e-2"), (["--storage-dtype", "f32", "--reduce-dtype", "f32"], "1e-2")])
 @pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
@@ -87,23 +109,27 @@ def test_training(graph, sync, accumulated, tmp_path):
 # Batch (t * K + k) * R + r is that of rank r in micro-batch k of step t; bits do not depend on schedules.
 def test_data_and_bits(accumulated, tmp_path):
     file = accumulated("gpt2", 2, 3, "--steps", "5")
-    command = ["--weights", FIXTURES / "gpt2.pt2", "--data", file, "--steps", "5", "--json"]
+    two, four = ["--ranks", "2"], ["--mesh", "2x2", "--no-all-reduce"]
+    ways = {"sync": two, "no_sync": [*two, "--no-sync"], "fsdp1": [*two, "--no-sync", "--schedule", "fsdp1"], "list": [*two, "--no-sync", "--schedule", "list"],
+            "partial": four, "partial fsdp2": [*four, "--schedule", "fsdp2"], "partial offload": [*four, "--offload", "all"]}
     found = {}
-    for name, options in {"sync": [], "no_sync": ["--no-sync"], "fsdp1": ["--no-sync", "--schedule", "fsdp1"], "list": ["--no-sync", "--schedule", "list"]}.items():
-        made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, *options)
+    for name, options in ways.items():
+        made, steps = plan("gpt2", tmp_path, "--accumulate", 3, *options), 5 if options[:2] == two else 2
+        command = ["--weights", FIXTURES / "gpt2.pt2", "--data", file, "--steps", steps, "--json"]
         for extra in ([], ["--overlap", "--chaos", "7"]):
             rows = list(map(json.loads, succeed("fsdp-run", made, *command, *extra).stdout.splitlines()))
-            found.setdefault(name, []).append(([row["loss"] for row in rows[:5]], rows[-1]["summary"]["parameters"]))
+            found.setdefault(name, []).append(([row["loss"] for row in rows[:steps]], rows[-1]["summary"]["parameters"]))
     assert all(row == rows[0] for rows in found.values() for row in rows)
     assert found["no_sync"][0] == found["fsdp1"][0] == found["list"][0]
+    assert found["partial"][0] == found["partial fsdp2"][0] == found["partial offload"][0]
     assert found["sync"][0][0] == pytest.approx(found["no_sync"][0][0], rel=1e-5)
 
 
-def collectives(made):
-    """[all-gathers, reduce-scatters] of each program."""
+def collectives(made, *kinds):
+    """How many there are of each kind in each program, [all-gathers, reduce-scatters] by default."""
     text = succeed("fsdp-translate", "--import-plan", made).stdout
     parts = re.split(r"plan\.program @(\w+)", text)[1:]
-    return {name: [body.count("plan.all_gather"), body.count("plan.reduce_scatter")] for name, body in zip(parts[::2], parts[1::2])}
+    return {name: [body.count(f"plan.{kind}") for kind in kinds or ("all_gather", "reduce_scatter")] for name, body in zip(parts[::2], parts[1::2])}
 
 
 # Steps without synchronisation reduce nothing; the one that synchronises reduces the sum once.
@@ -113,6 +139,9 @@ def test_collectives(tmp_path):
     assert synchronised == {name: [5, 3] for name in ("first", "middle", "last")} | {key: [0, 0] for key in synchronised if key == "init"}
     unsharded = collectives(plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, "--no-sync"))
     assert [unsharded[name] for name in ("first", "middle", "last")] == [[5, 0], [5, 0], [5, 3]]
+    # And one all-reduce of the loss.
+    partial = collectives(plan("gpt2", tmp_path, "--mesh", "2x2", "--accumulate", 3, "--no-all-reduce"), "reduce_scatter", "all_reduce")
+    assert [partial[name] for name in ("first", "middle", "last")] == [[3, 1], [3, 1], [3, 4]]
 
 
 # A step of one micro-batch is what it was.
@@ -124,6 +153,9 @@ def test_one_micro_batch_is_a_step(tmp_path):
     (["--accumulate", "0"], "--accumulate: expected a number of micro-batches of at least 1, alone or with :mean; found '0'"),
     (["--accumulate", "2:sum"], "--accumulate: expected a number of micro-batches"),
     (["--no-sync"], "--no-sync: expected --accumulate K of several micro-batches, between which nothing is reduced; found '1'"),
+    (["--no-all-reduce"], "--no-all-reduce: expected --accumulate K of several micro-batches, between which nothing is all-reduced; found '1'"),
+    (["--no-all-reduce", "--accumulate", "2", "--no-sync"], "--no-all-reduce: --no-sync already reduces nothing between micro-batches; give one of the two"),
+    (["--no-all-reduce", "--accumulate", "2"], "no-all-reduce: expected a unit that is sharded and replicated, whose all-reduce can wait for the last"),
     (["--accumulate", "2:mean"], "expected an archive that says where the backward starts"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_bad_usage(options, sentence, tmp_path):
@@ -142,8 +174,9 @@ SCHEDULED = ["--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-
 
 
 def scheduled(tmp_path, *options):
+    mesh = "mesh=2x2 strategy=hybrid_shard" if "no-all-reduce" in options else "ranks=2"
     succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", tmp_path / "aten.mlir")
-    return succeed("fsdp-opt", tmp_path / "aten.mlir", "--fsdp-assign-units", "--fsdp-shard=ranks=2", f"--fsdp-accumulate={' '.join(options)}",
+    return succeed("fsdp-opt", tmp_path / "aten.mlir", "--fsdp-assign-units", f"--fsdp-shard={mesh}", f"--fsdp-accumulate={' '.join(options)}",
                    "--fsdp-insert-optimizer", "--fsdp-async", "--fsdp-prefetch", "--fsdp-apply-schedule", *SCHEDULED).stdout
 
 
@@ -177,6 +210,10 @@ UNIT = r"@m\.transformer\.h\.1"
      r'"shard"] divide <pre = 2, post = 1> via f32 \3 : \4 -> !fsdp.future<!fsdp.shard<\5xf32, 2>>\n'
      r"    %r = fsdp.async.wait %f : !fsdp.future<!fsdp.shard<\5xf32, 2>> -> !fsdp.shard<\5xf32, 2>\n    \1 = \2\3 : \4",
      "expected a micro-batch whose gradients stay unsharded to reduce none, found @m.transformer.h.1"),
+    (["accumulate=3", "no-all-reduce"], "first", rf"(fsdp\.async\.reduce_scatter {UNIT} .*pre =) 2", r"\1 4",
+     "expected the gradient of unit 'm.transformer.h.1' to be divided by 2, found a division by 4"),
+    (["accumulate=3", "no-all-reduce"], "last", rf"(fsdp\.async\.all_reduce {UNIT} .*post =) 2", r"\1 4",
+     "expected the gradient of unit 'm.transformer.h.1' to be divided by 2, found a division by 4"),
 ])
 def test_wrong_parts_are_rejected(options, name, pattern, replacement, sentence, tmp_path):
     (tmp_path / "scheduled.mlir").write_text(change(scheduled(tmp_path, *options), name, pattern, replacement))
@@ -185,10 +222,10 @@ def test_wrong_parts_are_rejected(options, name, pattern, replacement, sentence,
 
 
 # The plan file stands for itself: each of these is another sum.
-@pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
+@pytest.mark.parametrize("options", [["--ranks", "2"], ["--ranks", "2", "--no-sync"], ["--mesh", "2x2", "--no-all-reduce"]], ids=["sync", "no_sync", "no_all_reduce"])
 @pytest.mark.parametrize("name", ["middle", "last"])
-def test_other_sums_are_refuted(name, sync, tmp_path):
-    made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, *sync)
+def test_other_sums_are_refuted(name, options, tmp_path):
+    made = plan("gpt2", tmp_path, "--accumulate", 3, *options)
     text = succeed("fsdp-translate", "--import-plan", made).stdout
     begin = text.index(f"plan.program @{name} ")
     adds = list(re.finditer(r"\n *plan\.accumulate (@\S+) (%\S+) to (%\S+) .*", text[begin:]))[:3]

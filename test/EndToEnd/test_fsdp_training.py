@@ -85,8 +85,8 @@ def plan_options(case: dict) -> list[str]:
     own = [f"reshard={str(keeps).lower()}"] if case["first_block"] == "reshard" else []
     own += ["reduce=bf16"] if case["reduce_dtype"].endswith("block") else []
     options += ["--unit", rf"{models.first_block(case)}(\..*)?: {' '.join(own)}"] if own else []
-    count, *no_sync = case["accumulate"].split()
-    options += ["--accumulate", count, *(["--no-sync"] if no_sync else [])] if count != "1" else []
+    count, *late = case["accumulate"].split()
+    options += ["--accumulate", count, *("--" + word.replace("_", "-") for word in late)] if count != "1" else []
     options += ["--no-decay", case["no_decay"]] if case["no_decay"] != "none" else []
     options += ["--clip-grad-norm", case["clip"]] if case["clip"] != "none" else []
     options += ["--wrap", {"blocks": "auto", "parts": f"scope:{models.units(case)}", "size": "size:5000"}[case["wrap"]]]
@@ -120,7 +120,7 @@ def largest(reference: Path) -> dict[str, float]:
     "FullyShardedDataParallel", "fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "DDP", "BackwardPrefetch", "Gradients",
     "reduce_dtype", "param_dtype", "MixedPrecision", "AC", "CustomPolicy", "_or_policy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
     "parameters without gradient", "reshard_after_forward=True", "reshard_after_forward=N", "set_modules_to_forward_prefetch",
-    "torch.distributed", "clip_grad_norm_", "CPUOffload", "OffloadPolicy",
+    "torch.distributed", "clip_grad_norm_", "CPUOffload", "OffloadPolicy", "set_requires_all_reduce",
     "CPUOffloadPolicy")
 @pytest.mark.filterwarnings("ignore::fsdp_mlir.CaptureWarning")  # BERT's bias that only a tie uses
 def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):
@@ -129,7 +129,7 @@ def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):
     weights, plan = archives(case), tmp_path / "step.plan"
     succeed("fsdp-plan", weights, *plan_options(case), "-o", plan)
     # Then as torch.testing.assert_close. What is not synchronised is summed in the reduce dtype, as in FSDP2; FSDP1 has f32 there.
-    low = cases.is_low(case) * (2 if case["accumulate"].endswith("no_sync") else 1)
+    low = cases.is_low(case) * (2 if "no_" in case["accumulate"] else 1)
     found, wrong = {}, {}
     for kind in "step", "training":
         reference = pytorch / f"{case['name']}.{kind}.safetensors"

@@ -93,6 +93,7 @@ bool isOfProgram(BufferRole role);
 
 /// What buffers of role Accumulator are called.
 constexpr std::string_view unshardedGradient = "unsharded_gradient",
+                           partialGradient = "partial_gradient",
                            shardedGradient = "sharded_gradient";
 
 /// What the program of a step is called that is made of one graph.

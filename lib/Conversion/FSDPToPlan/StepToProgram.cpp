@@ -368,8 +368,22 @@ LogicalResult Lowering::lower(AccumulateOp op) {
 static bool goesToHost(Value value) {
   return llvm::any_of(value.getUsers(), [](Operation *user) {
     return isa<AsyncCopyOp>(user) ||
-           (isa<AsyncWaitOp, AsyncAllReduceOp>(user) &&
+           (isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user) &&
             goesToHost(user->getResult(0)));
+  });
+}
+
+/// True if what is reduced waits for the last micro-batch to be reduced
+/// further.
+static bool staysPartial(func::FuncOp func, Value value) {
+  return llvm::any_of(value.getUses(), [&](OpOperand &use) {
+    if (isa<AsyncWaitOp, AccumulateOp>(use.getOwner()))
+      return staysPartial(func, use.getOwner()->getResult(0));
+    if (!isa<func::ReturnOp>(use.getOwner()))
+      return false;
+    auto state = func.getResultAttrOfType<StateAttr>(
+        use.getOperandNumber(), FSDPDialect::getStateAttrName());
+    return state && state.getKind() == StateAttr::getPartialGradientKind();
   });
 }
 
@@ -379,7 +393,8 @@ static bool goesToHost(Value value) {
 /// reduces in place.
 Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
                            ShardType type) {
-  if (type.getElementType() != tables.getUnit(unit).getStorage())
+  if (type.getElementType() != tables.getUnit(unit).getStorage() ||
+      staysPartial(func, op->getResult(0)))
     return addTransient(op->getLoc(), getMemoryType(type));
   if (goesToHost(op->getResult(0))) {
     Value &place = reduced[unit];

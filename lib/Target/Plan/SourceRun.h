@@ -99,8 +99,8 @@ private:
   llvm::StringRef rule; // of the update; empty if there is none
   llvm::SmallVector<llvm::StringRef> kinds; // of the states that it changes
   bool isScaled = false;                    // by what nothing says
-  PartAttr part;               // of a step of several micro-batches
-  llvm::StringRef accumulated; // what it sums; empty if nothing
+  PartAttr part; // of a step of several micro-batches
+  llvm::DenseMap<mlir::Attribute, llvm::StringRef> accumulated; // by unit
   /// The decay groups of elements of a unit.
   struct DecayGroup {
     uint64_t begin, end, number;

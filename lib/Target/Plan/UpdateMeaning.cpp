@@ -79,7 +79,7 @@ void SourceRun::readStates() {
       if (auto state = func.getResultAttrOfType<StateAttr>(
               i, FSDPDialect::getStateAttrName());
           state && state.isAccumulated())
-        accumulated = state.getKind();
+        accumulated[state.getUnit()] = state.getKind();
   for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
     for (unsigned i = 0; i != func.getNumArguments(); ++i)
       if (auto state = func.getArgAttrOfType<StateAttr>(
@@ -125,27 +125,35 @@ std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
     machine.copy(places[value].window, flat.at(parameter.getOffset(), layout));
   }
   sy::Content gradient = machine.memory.read(flat);
-  bool isUnsharded =
-      part && accumulated == StateAttr::getUnshardedGradientKind();
-  auto accumulate = [&](pf::DType dtype) {
+  // What is summed over micro-batches is summed where it is of this kind.
+  auto accumulate = [&](StringRef kind, pf::DType dtype) {
+    if (!part || accumulated.lookup(FlatSymbolRefAttr::get(unit)) != kind)
+      return;
     if (part.getValue() != Part::First)
-      gradient = machine.accumulate(own, machine.accumulated(own, accumulated),
+      gradient = machine.accumulate(own, machine.accumulated(own, kind),
                                     gradient, dtype);
     if (part.getValue() != Part::Last)
-      machine.describe(own, accumulated, gradient, /*skipsZeros=*/true,
-                       meanings);
+      machine.describe(own, kind, gradient, /*skipsZeros=*/true, meanings);
   };
-  if (isUnsharded)
-    accumulate(own.reduce);
+  accumulate(StateAttr::getUnshardedGradientKind(), own.reduce);
   auto [group, size] = getGroup(unit);
   DivideFactors divide = getDivideFactors(size);
-  if (group)
-    gradient = machine.values.sum(gradient, group, {divide.pre, divide.post},
-                                  own.reduce, own.numel);
+  auto sum = [&](uint64_t axes, double pre, double post) {
+    if (axes)
+      gradient = machine.values.sum(gradient, axes, {pre, post}, own.reduce,
+                                    own.numel);
+  };
+  if (accumulated.lookup(FlatSymbolRefAttr::get(unit)) ==
+      StateAttr::getPartialGradientKind()) {
+    sum(own.axes, divide.pre, 1);
+    accumulate(StateAttr::getPartialGradientKind(), own.reduce);
+    sum(group & ~own.axes, 1, divide.post);
+  } else {
+    sum(group, divide.pre, divide.post);
+  }
   if (own.reduce != own.storage)
     gradient = machine.values.cast(gradient, own.storage);
-  if (part && !isUnsharded)
-    accumulate(own.storage);
+  accumulate(StateAttr::getShardedGradientKind(), own.storage);
   if (!part || part.getValue() == Part::Last)
     machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
   return gradient;
@@ -299,8 +307,9 @@ void SourceRun::addStates(UnitOp unit) {
   const sy::Unit &own = units[unit];
   auto gradient = reduced.find(unit);
   // What other programs sum stays as it is.
-  if (!part && !accumulated.empty())
-    machine.describe(own, accumulated, machine.accumulated(own, accumulated),
+  if (StringRef kind = accumulated.lookup(FlatSymbolRefAttr::get(unit));
+      !part && !kind.empty())
+    machine.describe(own, kind, machine.accumulated(own, kind),
                      /*skipsZeros=*/true, meanings);
   if (gradient == reduced.end() || rule.empty()) {
     // What others train stays as it is.

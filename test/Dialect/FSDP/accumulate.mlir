@@ -2,6 +2,8 @@
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3' --fsdp-verify-equivalence | FileCheck %s
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-sync=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=NOSYNC
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=2:mean' | FileCheck %s --check-prefix=TWO
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='mesh=2x4 strategy=hybrid_shard reduce-dtype=bf16' --fsdp-accumulate='accumulate=3 no-all-reduce=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=PARTIAL
+// RUN: not fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-all-reduce=true' 2>&1 | FileCheck %s --check-prefix=NONE
 
 // Synchronised: every micro-batch reduces, and shards are summed.
 // CHECK: module attributes {{.*}}fsdp.micro_batches = 3
@@ -36,6 +38,24 @@
 // NOSYNC: func.func @last(
 // NOSYNC: %[[SUM:.*]] = fsdp.accumulate @root
 // NOSYNC: fsdp.reduce_scatter @root over ["shard"] divide <pre = 2, post = 2> via f32 %[[SUM]]
+
+// Over the shards in each micro-batch, over the copies in the last; in between, sums of the reduce type.
+// PARTIAL: func.func @first(
+// PARTIAL: %[[S:.*]] = fsdp.reduce_scatter @root over ["shard"] divide <pre = 4, post = 1>
+// PARTIAL-NOT: fsdp.all_reduce @root
+// PARTIAL: return %{{.*}}, %[[S]] : tensor<f32>, !fsdp.shard<12xbf16, 4>
+// PARTIAL: func.func @middle(
+// PARTIAL-SAME: %[[BEFORE:[a-z0-9]+]]: !fsdp.shard<12xbf16, 4> {fsdp.state = #fsdp.state<@root, partial_gradient>}
+// PARTIAL: %[[S:.*]] = fsdp.reduce_scatter @root
+// PARTIAL-NOT: fsdp.all_reduce @root
+// PARTIAL: %[[SUM:.*]] = fsdp.accumulate @root %[[BEFORE]], %[[S]] : !fsdp.shard<12xbf16, 4>
+// PARTIAL: return %{{.*}}, %[[SUM]]
+// PARTIAL: func.func @last(
+// PARTIAL: %[[S:.*]] = fsdp.reduce_scatter @root
+// PARTIAL: %[[SUM:.*]] = fsdp.accumulate @root %[[S]], %{{.*}} : !fsdp.shard<12xbf16, 4>
+// PARTIAL: fsdp.all_reduce @root over ["replicate"] divide <pre = 1, post = 2> via bf16 %[[SUM]]
+
+// NONE: no-all-reduce: expected a unit that is sharded and replicated, whose all-reduce can wait for the last micro-batch, found none: give a mesh of several copies, such as --mesh 2x4
 
 // Of two micro-batches, none is between; the backward starts with one half.
 // TWO: func.func @first(

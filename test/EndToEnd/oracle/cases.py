@@ -28,7 +28,7 @@ FEATURES: dict[str, list[Any]] = {
     "remat": ["none", "blocks"],
     "param_dtype": ["f32", "bf16"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
-    "accumulate": ["1", "3 no_sync", "3", "3:mean no_sync"],
+    "accumulate": ["1", "3 no_sync", "3", "3:mean no_sync", "3 no_all_reduce"],
     "optimizer": ["adamw", "sgd", "momentum"],
     "clip": ["none", "0.5", "20:1", "0.01:inf"],
     "no_decay": ["none", "dims<2", "bias|embed"],
@@ -38,6 +38,7 @@ FEATURES: dict[str, list[Any]] = {
     "offload": ["none", "all", "optimizer", "params"],
     "run": ["plain", "overlap", "chaos"],
 }
+HSDP = "reshard true 2x2"
 PRESETS = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
 
 
@@ -61,6 +62,10 @@ def micro_batches(case: Case) -> int:
 
 def is_possible(case: Case) -> bool:
     """Whether no two of the values exclude each other; a feature may be missing."""
+    if case.get("accumulate", "").endswith("all_reduce"):  # an option of FSDP2 alone, on a mesh
+        if case.get("sharding", HSDP) != HSDP:
+            return False
+        case = case | {"sharding": HSDP}
     sharding, schedule, first_differs = case.get("sharding", ""), case.get("schedule"), case.get("first_block") == "reshard"
     return not (
         (case.get("world") == 2 and sharding and (sharding == "reshard 2" or has_mesh(case)))

@@ -641,7 +641,7 @@ LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
              ? check.type(
                    "an operand", type,
                    check.unit.getFlatGradientType(check.unit.getReduce()))
-             : check.shardAnywhere("an operand", type);
+             : verifyReduced(check, "an operand", type, /*mayBeOnHost=*/true);
 }
 
 LogicalResult

@@ -40,32 +40,39 @@ static LogicalResult divideSeed(func::FuncOp func, int64_t divisor) {
 }
 
 namespace {
+/// Which reductions every micro-batch does. The others are of the last one.
+enum class Reduced { All, OverShards, None };
+
 /// Makes a program one for a part of the micro-batches.
 class Accumulator {
 public:
-  Accumulator(func::FuncOp program, Part part, bool isUnsharded)
-      : program(program), part(part), isUnsharded(isUnsharded),
+  Accumulator(func::FuncOp program, Part part, Reduced reduced)
+      : program(program), part(part), reduced(reduced),
         block(program.getBody().front()), builder(block.getTerminator()),
         symbols(program->getParentOfType<ModuleOp>()),
         arguments(getArguments(program)), results(getResults(program)) {}
 
   LogicalResult run();
+  /// Whether some reduction is of the last micro-batch, and one before it is
+  /// not.
+  bool hasPartial() const { return isPartial; }
 
 private:
   LogicalResult accumulate(unsigned index);
-  Value addArgument(UnitOp unit, Type type);
+  bool isLate(Operation *reduction) const {
+    return reduced == Reduced::None ||
+           (reduced == Reduced::OverShards && isa<AllReduceOp>(reduction));
+  }
+  Value addArgument(UnitOp unit, StringRef kind, Type type);
   Value add(UnitOp unit, Value sum, Value gradient) {
     return AccumulateOp::create(builder, gradient.getLoc(), sum.getType(),
                                 FlatSymbolRefAttr::get(unit), sum, gradient);
   }
-  StringRef getKind() const {
-    return isUnsharded ? StateAttr::getUnshardedGradientKind()
-                       : StateAttr::getShardedGradientKind();
-  }
 
   func::FuncOp program;
   Part part;
-  bool isUnsharded;
+  Reduced reduced;
+  bool isPartial = false;
   Block &block;
   OpBuilder builder;
   SymbolTable symbols;
@@ -74,9 +81,9 @@ private:
 } // namespace
 
 /// What the programs before have summed.
-Value Accumulator::addArgument(UnitOp unit, Type type) {
-  arguments.add(type, getStateDict(unit, getKind()));
-  auto name = builder.getStringAttr(unit.getSymName() + "." + Twine(getKind()));
+Value Accumulator::addArgument(UnitOp unit, StringRef kind, Type type) {
+  arguments.add(type, getStateDict(unit, kind));
+  auto name = builder.getStringAttr(unit.getSymName() + "." + Twine(kind));
   return block.addArgument(type, NameLoc::get(name, program.getLoc()));
 }
 
@@ -95,34 +102,40 @@ LogicalResult Accumulator::accumulate(unsigned index) {
   if (!unit || reductions.empty() || !flatten)
     return program.emitError("expected a reduced gradient as ") << state;
 
-  Value sum; // what there is now
-  if (isUnsharded) {
-    sum = flatten.getFlat();
-    builder.setInsertionPointAfter(flatten);
-  } else {
-    sum = value;
-    builder.setInsertionPoint(end); // the reduction has time until then
-  }
+  // What is summed is the operand of the first one that is late.
+  size_t numLate = llvm::count_if(
+      reductions, [&](Operation *reduction) { return isLate(reduction); });
+  bool isUnsharded = numLate == reductions.size();
+  StringRef kind = StateAttr::getShardedGradientKind();
+  if (numLate)
+    kind = isUnsharded ? StateAttr::getUnshardedGradientKind()
+                       : StateAttr::getPartialGradientKind();
+  isPartial |= numLate && !isUnsharded;
+  ArrayRef<Operation *> late = ArrayRef(reductions).take_front(numLate);
+  Value sum = late.empty() ? value : late.back()->getOperand(0);
+  // A reduction has time until its result is needed.
+  bool isNeeded = isUnsharded || (numLate && part == Part::Last);
+  builder.setInsertionPoint(isNeeded ? late.back() : end);
+
   if (part != Part::First) {
-    Value before = addArgument(unit, sum.getType());
-    // The update takes the gradient from its own place.
+    Value before = addArgument(unit, kind, sum.getType());
+    // The update takes the gradient from its own place, and so does what
+    // reduces it further.
     bool isInPlace = isUnsharded || part == Part::Middle;
-    Value total = isInPlace ? add(unit, before, sum) : add(unit, sum, before);
-    if (isUnsharded && part == Part::Last)
-      reductions.back()->setOperand(0, total);
-    sum = total;
+    sum = isInPlace ? add(unit, before, sum) : add(unit, sum, before);
   }
   if (part == Part::Last) {
-    if (!isUnsharded)
+    if (late.empty())
       end->setOperand(index, sum);
+    else
+      late.back()->setOperand(0, sum);
     return success();
   }
   end->setOperand(index, sum);
   results.types[index] = sum.getType();
-  results.attrs[index] = getStateDict(unit, getKind());
-  if (isUnsharded)
-    for (Operation *reduction : reductions)
-      reduction->erase();
+  results.attrs[index] = getStateDict(unit, kind);
+  for (Operation *reduction : late)
+    reduction->erase();
   return success();
 }
 
@@ -199,7 +212,19 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
                      FlatSymbolRefAttr::get(copy));
       symbols.insert(model, Block::iterator(program));
     }
-    return Accumulator(copy, part, noSync).run();
+    Reduced reduced = noSync        ? Reduced::None
+                      : noAllReduce ? Reduced::OverShards
+                                    : Reduced::All;
+    Accumulator accumulator(copy, part, reduced);
+    if (failed(accumulator.run()))
+      return failure();
+    if (noAllReduce && !accumulator.hasPartial())
+      return program.emitError(
+          "no-all-reduce: expected a unit that is sharded and replicated, "
+          "whose "
+          "all-reduce can wait for the last micro-batch, found none: give a "
+          "mesh of several copies, such as --mesh 2x4");
+    return success();
   }
 };
 } // namespace

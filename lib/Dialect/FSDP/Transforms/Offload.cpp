@@ -51,9 +51,10 @@ private:
 };
 } // namespace
 
-/// Gradients that are not sharded are on the device, where they are summed.
+/// Gradients that are reduced further are on the device, where they are summed.
 static bool mayMove(StateAttr state) {
-  return state && state.getKind() != StateAttr::getUnshardedGradientKind();
+  return state && state.getKind() != StateAttr::getUnshardedGradientKind() &&
+         state.getKind() != StateAttr::getPartialGradientKind();
 }
 
 static MemorySpace getSpace(Value value) {
@@ -134,6 +135,9 @@ void Offloader::run() {
       if (FlatSymbolRefAttr unit =
               cast<CollectiveOpInterface>(op).getUnitAttr())
         reductions[unit] = &op;
+  for (DictionaryAttr attrs : results.attrs)
+    if (StateAttr state = getState(attrs); state && !mayMove(state))
+      reductions.erase(state.getUnit());
   for (auto [unit, reduction] : reductions)
     if (auto name = cast<FlatSymbolRefAttr>(unit);
         getSpace(name, /*isParameter=*/false) == MemorySpace::Host)

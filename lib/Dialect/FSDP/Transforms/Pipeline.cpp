@@ -37,7 +37,8 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
     pm.addPass(createReshardPolicyPass({options.reshardAfterForward}));
 
   if (options.accumulate.microBatches > 1)
-    pm.addPass(createAccumulatePass({options.accumulate, options.noSync}));
+    pm.addPass(createAccumulatePass(
+        {options.accumulate, options.noSync, options.noAllReduce}));
   pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
                                         options.noDecay, options.lrGroups}));
   if (options.gradScaler)

@@ -116,6 +116,13 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--no-sync: expected --accumulate K of several micro-batches, "
            "between which nothing is reduced; found '" +
            spellOption(options.accumulate) + "'";
+  if (options.noAllReduce && options.accumulate.microBatches == 1)
+    return "--no-all-reduce: expected --accumulate K of several micro-batches, "
+           "between which nothing is all-reduced; found '" +
+           spellOption(options.accumulate) + "'";
+  if (options.noAllReduce && options.noSync)
+    return "--no-all-reduce: --no-sync already reduces nothing between "
+           "micro-batches; give one of the two";
   if (options.momentum && options.optimizer != Optimizer::SGD)
     return "--momentum: expected --optimizer sgd, which has a momentum; found "
            "'" +

@@ -116,8 +116,10 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     Stands as `fsdp.state` on function arguments and results of type
     `!fsdp.shard`. The same state on an argument and a result makes the two one
     place in memory. A `gradient` is a result only. What is summed over
-    micro-batches is a `sharded_gradient`, or an `unsharded_gradient`, which is a
-    tensor: the flat gradient of a rank, before it is reduced.
+    micro-batches is a `sharded_gradient`, a `partial_gradient`, which is reduced
+    over the axes of the shards alone and of the reduce type, or an
+    `unsharded_gradient`, which is a tensor: the flat gradient of a rank, before
+    it is reduced.
 
     Example:
 
@@ -128,7 +130,7 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     **Constraints**:
 
     * S1: the kind is `parameter`, `gradient`, `exp_avg`, `exp_avg_sq`,
-      `momentum`, `sharded_gradient` or `unsharded_gradient`.
+      `momentum`, `sharded_gradient`, `partial_gradient` or `unsharded_gradient`.
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$unit, "::mlir::StringAttr":$kind);
   let hasCustomAssemblyFormat = 1;
@@ -140,10 +142,12 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     static llvm::StringRef getExpAvgSqKind() { return "exp_avg_sq"; }
     static llvm::StringRef getMomentumKind() { return "momentum"; }
     static llvm::StringRef getShardedGradientKind() { return "sharded_gradient"; }
+    static llvm::StringRef getPartialGradientKind() { return "partial_gradient"; }
     static llvm::StringRef getUnshardedGradientKind() { return "unsharded_gradient"; }
     /// Whether it is summed over micro-batches.
     bool isAccumulated() const {
-      return getKind() == getShardedGradientKind() || getKind() == getUnshardedGradientKind();
+      return getKind() == getShardedGradientKind() || getKind() == getPartialGradientKind() ||
+             getKind() == getUnshardedGradientKind();
     }
   }];
 }

@@ -301,7 +301,8 @@ def FSDP_FlattenGradsOp : FSDP_UserOp<"flatten_grads", [Pure]> {
 def FSDP_AccumulateOp : FSDP_UserOp<"accumulate", [Pure, AllTypesMatch<["sum", "gradient", "total"]>]> {
   let summary = "add gradients of a micro-batch to those before it";
   let description = [{
-    Of two flat gradients, before they are reduced, or of two shards, after that.
+    Of two flat gradients, before they are reduced, or of two shards, after that,
+    or between two reductions.
     In memory, the result takes the place of the first operand: nothing uses that
     one after it. One of the two is what the programs before have summed.
 
@@ -316,7 +317,7 @@ def FSDP_AccumulateOp : FSDP_UserOp<"accumulate", [Pure, AllTypesMatch<["sum", "
 
     * C1: the unit exists.
     * C2: operands and result are flat gradients of the unit in its reduce type,
-      or shards of it.
+      or shards of it, of its storage or its reduce type.
   }];
   let arguments = (ins FlatSymbolRefAttr:$unit, AnyType:$sum, AnyType:$gradient);
   let results = (outs AnyType:$total);

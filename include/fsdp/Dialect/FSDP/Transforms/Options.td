@@ -104,6 +104,10 @@ def AccumulateOption : PipelineOption<"accumulate", "accumulate", "::fsdp::Accum
 def NoSync : PipelineOption<"noSync", "no-sync", "bool", "false",
     "Reduce the gradients once for all micro-batches of a step, as in no_sync() of FSDP1: each rank "
     "sums its own unsharded ones. Otherwise each micro-batch reduces, and shards are summed.", "">;
+def NoAllReduce : PipelineOption<"noAllReduce", "no-all-reduce", "bool", "false",
+    "All-reduce the gradients between the copies of a mesh once for all micro-batches of a step, as "
+    "set_requires_all_reduce(False) of FSDP2: each micro-batch reduce-scatters, and what the shards have of "
+    "it is summed in the reduce dtype.", "">;
 def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",

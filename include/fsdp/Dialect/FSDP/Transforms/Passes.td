@@ -13,10 +13,13 @@ def AccumulatePass : Pass<"fsdp-accumulate", "::mlir::ModuleOp"> {
   let summary = "make a step one of several micro-batches";
   let description = [{
     The first program, which trains, becomes three: `@first`, `@middle` and
-    `@last`, for one micro-batch each. Without `no-sync`, each of them reduces its
-    gradients, and the reduced shards are summed. With it, only `@last` reduces:
-    each rank sums its own flat gradients, in the reduce type. The sums are states
-    of their units, `sharded_gradient` or `unsharded_gradient`: results of
+    `@last`, for one micro-batch each. Each of them reduces its gradients, and the
+    reduced shards are summed. With `no-sync`, only `@last` reduces: each rank sums
+    its own flat gradients, in the reduce type. With `no-all-reduce`, each
+    reduce-scatters and only `@last` all-reduces: what is in between is summed, in
+    the reduce type; a unit that has only one of the two reductions does as without
+    the option, or as with `no-sync`. The sums are states of their units,
+    `sharded_gradient`, `partial_gradient` or `unsharded_gradient`: results of
     `@first`, arguments and results of `@middle`, arguments of `@last`. A step of
     two micro-batches has no `@middle`.
 
@@ -26,7 +29,7 @@ def AccumulatePass : Pass<"fsdp-accumulate", "::mlir::ModuleOp"> {
     Before and after: the logical level, without updates.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [AccumulateOption, NoSync];
+  let options = [AccumulateOption, NoSync, NoAllReduce];
 }
 
 def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {

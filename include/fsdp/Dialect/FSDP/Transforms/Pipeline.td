@@ -19,8 +19,8 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let constructor = "nullptr"; // a pipeline, registered in InitAllPasses.h
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, IgnoreOption,
-    SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption, NoSync, RematOption, OptimizerOption,
-    Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
+    SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption,
+    NoSync, NoAllReduce, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
     BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
   ];

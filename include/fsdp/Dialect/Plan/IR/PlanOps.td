@@ -152,7 +152,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `input`, `output` | of the user, by `index` |
     | `loss` | the scalar loss |
     | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does; with the `name` "no_decay", the weight decay is 0 |
-    | `accumulator` | gradients of the unit, summed over micro-batches: `unsharded_gradient` or `sharded_gradient` |
+    | `accumulator` | gradients of the unit, summed over micro-batches: `unsharded_gradient`, `partial_gradient` or `sharded_gradient` |
 
     `at` is the offset in bytes in the arena of its space. `after` names buffers
     that are done with before this one starts: it may be written only when all
