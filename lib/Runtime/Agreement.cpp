@@ -2,8 +2,6 @@
 
 #include "fsdp/Runtime/Agreement.h"
 
-#include "fsdp/Runtime/Error.h"
-
 using namespace fsdp;
 using planfile::PlanFile;
 
@@ -77,4 +75,23 @@ void fsdp::checkAgreement(std::span<const PlanFile> plans) {
     if (first.bytes() != plan.bytes())
       disagree(who, "the same plan", "another one with the same collectives");
   }
+}
+
+/// The first failure: the exit code as a digit, then the sentence.
+static const char *const failureKey = "failure";
+
+Error fsdp::tellFailure(Store &store, const Error &error,
+                        std::chrono::milliseconds timeout) {
+  if (store.add("failures", 1) == 1)
+    store.set(failureKey, std::to_string(error.exitCode()) + error.what());
+  else if (auto first = findFailure(store, timeout))
+    return *first;
+  return error;
+}
+
+std::optional<Error> fsdp::findFailure(Store &store,
+                                       std::chrono::milliseconds timeout) {
+  if (auto text = store.get(failureKey, timeout); text && !text->empty())
+    return Error(text->substr(1), static_cast<Failure>((*text)[0] - '0'));
+  return std::nullopt;
 }

@@ -37,22 +37,26 @@ Group fsdp::groupOf(const planfile::Plan &plan, std::uint32_t communicator,
   return group;
 }
 
-std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
-                                         unsigned rank) {
+unsigned fsdp::shardIndex(const planfile::Plan &plan,
+                          const planfile::Unit &unit, unsigned rank) {
   const auto &mesh = *plan.mesh();
   std::vector<unsigned> coordinates(mesh.size());
   for (unsigned axis = mesh.size(); axis-- > 0;) {
     coordinates[axis] = rank % mesh.Get(axis)->size();
     rank /= mesh.Get(axis)->size();
   }
+  unsigned index = 0;
+  if (unit.shard_axes())
+    for (unsigned axis : *unit.shard_axes())
+      index = index * mesh.Get(axis)->size() + coordinates[axis];
+  return index;
+}
+
+std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
+                                         unsigned rank) {
   std::vector<unsigned> indices;
-  for (const planfile::Unit *unit : *plan.units()) {
-    unsigned index = 0;
-    if (unit->shard_axes())
-      for (unsigned axis : *unit->shard_axes())
-        index = index * mesh.Get(axis)->size() + coordinates[axis];
-    indices.push_back(index);
-  }
+  for (const planfile::Unit *unit : *plan.units())
+    indices.push_back(shardIndex(plan, *unit, rank));
   return indices;
 }
 

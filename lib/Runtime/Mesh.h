@@ -23,8 +23,11 @@ std::string_view stringOf(const planfile::Plan &plan, std::uint32_t index);
 Group groupOf(const planfile::Plan &plan, std::uint32_t communicator,
               unsigned rank);
 
-/// Which shard of each unit `rank` holds: units are sharded over the innermost
-/// axes of the mesh.
+/// Which shard of a unit `rank` holds.
+unsigned shardIndex(const planfile::Plan &plan, const planfile::Unit &unit,
+                    unsigned rank);
+/// The same of each unit: units are sharded over the innermost axes of the
+/// mesh.
 std::vector<unsigned> shardIndices(const planfile::Plan &plan, unsigned rank);
 
 /// What a range of a flat parameter and one shard of it have in common, in

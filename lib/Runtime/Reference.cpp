@@ -284,7 +284,8 @@ Comparison Reference::run(Session &session, double tolerance) const {
   for (std::size_t step = 0; step != std::max<std::size_t>(steps, 1); ++step) {
     double &loss = losses.emplace_back(0);
     for (const std::string &program : programs) {
-      for (unsigned rank = 0; rank != ranks; ++rank)
+      for (unsigned rank = session.ranks().first; rank != session.ranks().end();
+           ++rank)
         for (std::size_t i = 0; i != inputs.size(); ++i)
           session.setInput(rank, i, input(microBatch, rank, i), program);
       ++microBatch;

@@ -3,6 +3,7 @@
 
 #include "Text.h"
 #include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Runtime/Agreement.h"
 
 #include <utility>
 
@@ -11,13 +12,6 @@ using namespace std::chrono_literals;
 
 /// How long a wait goes on before it looks at what else has happened.
 static constexpr auto slice = 100ms;
-
-/// The first failure: the exit code as a digit, then the sentence.
-static const char *const failureKey = "failure";
-
-static Error readFailure(const std::string &value) {
-  return Error(value.substr(1), static_cast<Failure>(value[0] - '0'));
-}
 
 Rendezvous::Rendezvous(std::shared_ptr<Store> given, RankRange here,
                        unsigned worldSize, std::chrono::milliseconds timeout)
@@ -41,8 +35,8 @@ void Rendezvous::watch(std::function<void(const Error &)> onFailure) {
   watcher = std::thread([this, onFailure = std::move(onFailure)] {
     try {
       while (!isOver.load())
-        if (auto failure = store->get(failureKey, slice))
-          return onFailure(readFailure(*failure));
+        if (auto failure = findFailure(*store, slice))
+          return onFailure(*failure);
     } catch (const std::exception &error) {
       onFailure(Error(error.what(), Failure::RankFailed));
     }
@@ -53,10 +47,7 @@ Error Rendezvous::fail(const Error &error) {
   if (isAlone())
     return error;
   try {
-    if (store->add("failures", 1) == 1)
-      store->set(failureKey, std::to_string(error.exitCode()) + error.what());
-    else if (auto first = store->get(failureKey, timeout))
-      return readFailure(*first);
+    return tellFailure(*store, error, timeout);
   } catch (const std::exception &) {
     // Nobody can be told.
   }
@@ -70,8 +61,8 @@ std::string Rendezvous::await(const std::string &key,
     if (auto value = store->get(
             key, std::min<std::chrono::milliseconds>(slice, timeout)))
       return *value;
-    if (auto failure = store->get(failureKey, 0ms))
-      throw readFailure(*failure);
+    if (auto failure = findFailure(*store, 0ms))
+      throw Error(*failure);
   } while (std::chrono::steady_clock::now() < end);
   throw Error("waited " + spellSeconds(timeout) + " for " + describe());
 }

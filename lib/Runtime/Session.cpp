@@ -25,16 +25,17 @@ using planfile::Stream;
 
 static constexpr unsigned char canaryByte = 0xa5;
 
-/// Ranks wait with a second thread each if they overlap.
+/// That wait for one another on this machine: ranks have a second one each if
+/// they overlap.
 static unsigned countThreads(unsigned ranks, const SessionOptions &options) {
-  return options.overlap ? 2 * ranks : ranks;
+  return options.processes * (options.overlap ? 2 * ranks : ranks);
 }
 
 Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
                     SessionOptions given)
     : plan(plan), options(std::move(given)),
       backend(options.backend
-                  ? std::move(options.backend)
+                  ? options.backend
                   : makeLocalBackend(countThreads(here.count, options))),
       here(here), ranks(here.count), waits(countThreads(here.count, options)),
       threads(here.count, countThreads(here.count, options)),
@@ -154,10 +155,14 @@ static at::Generator makeGenerator(c10::Device device) {
       .getNewGenerator(device.index());
 }
 
+RankContext Session::Impl::contextOf(const Rank &rank) const {
+  return {rank.rank, rank.rank - here.first, options.device, options.store,
+          options.timeout};
+}
+
 void Session::Impl::open(RankData &data) {
   Rank &rank = data.rank;
-  RankContext context{rank.rank, rank.rank - here.first, options.device,
-                      options.store, options.timeout};
+  RankContext context = contextOf(rank);
   rank.here = here;
   rank.plan = &plan;
   rank.trusted = options.trustedOperators;
@@ -240,6 +245,8 @@ void Session::Impl::initialise(RankData &data) {
   report.hostBytes = rank.memory->arenaBytes(Space::Host) +
                      rank.memory->arenaBytes(Space::Pinned);
   report.scratchBytes = scratch;
+  for (const std::unique_ptr<Comm> &comm : rank.comms)
+    report.workspaceBytes += comm->workspaceBytes();
   report.hookedOperators = std::move(hooked);
 }
 
@@ -280,13 +287,8 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     ++updates;
 }
 
-/// Ranks that are threads of this process: what is sensible for it to hold.
+/// Ranks on this machine's memory: what is sensible for it to hold.
 static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
-  constexpr unsigned mostRanks = 1024;
-  if (ranks > mostRanks)
-    throw Error("expected at most " + std::to_string(mostRanks) +
-                " ranks in one process, found a plan for " +
-                std::to_string(ranks));
   std::uint64_t host = 0, bytes = 0, memory = freeMemory();
   if (__builtin_add_overflow(plan.host_bytes(), plan.pinned_bytes(), &host) ||
       __builtin_add_overflow(plan.device_bytes(), host, &bytes) ||
@@ -316,9 +318,14 @@ Session::Session(const planfile::Plan &plan, RankRange ranks,
                 spellSeconds(options.timeout));
   if (!options.store && ranks.count == worldSize)
     options.store = makeLocalStore();
-  if (!options.backend)
-    checkMemory(plan, ranks.count);
-  else if (options.overlap)
+  constexpr unsigned mostRanks = 1024; // as threads
+  if (ranks.count > mostRanks)
+    throw Error("expected at most " + std::to_string(mostRanks) +
+                " ranks in one process, found a plan for " +
+                std::to_string(ranks.count));
+  if (plan.device()->string_view() == "cpu")
+    checkMemory(plan, ranks.count * options.processes);
+  if (options.overlap && options.backend && options.backend->overlaps())
     throw Error("a backend whose streams overlap by themselves needs no second "
                 "thread");
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));

@@ -2,6 +2,7 @@
 #ifndef FSDP_LIB_RUNTIME_SESSIONIMPL_H
 #define FSDP_LIB_RUNTIME_SESSIONIMPL_H
 
+#include "Exchange.h"
 #include "Mesh.h"
 #include "Program.h"
 #include "Rendezvous.h"
@@ -20,6 +21,7 @@ struct Session::Impl {
   struct RankData {
     Rank rank;
     std::vector<std::unique_ptr<Program>> programs;
+    std::unique_ptr<Exchange> exchange; ///< Once something has been.
   };
   using RankJob = std::function<void(RankData &)>;
 
@@ -34,6 +36,8 @@ struct Session::Impl {
   void fail(const Error &error);
   void checkFailure() const;
 
+  unsigned worldSize() const { return planfile::getRankCount(plan); }
+  RankContext contextOf(const Rank &rank) const;
   void open(RankData &data);
   bool runInit(RankData &data);
   void initialise(RankData &data);
@@ -71,19 +75,33 @@ struct Session::Impl {
   void setBox(const TensorName &tensor, const Box &box,
               const TensorView &value);
   void setWhole(const TensorName &tensor, const TensorView &value);
-  HostTensor whole(const TensorName &tensor) const;
+  HostTensor whole(const TensorName &tensor);
+
+  /// Bytes that a rank has for all others, on the host or its device.
+  using Piece = std::span<const std::byte>;
+  /// Shows each rank's piece, which `piece` finds, to `take`, in parts: the
+  /// rank, the offset of the part and its bytes. Pieces may be shorter than
+  /// `bytes`: what is shown after their ends means nothing. All sessions of the
+  /// run call it for the same `what`.
+  void
+  exchange(const std::string &what, std::uint64_t bytes,
+           const std::function<Piece(const RankData &)> &piece,
+           const std::function<void(unsigned, std::uint64_t, Piece)> &take);
   const RankData &local(unsigned rank) const;
-  /// A sentence about the first pad of `unit` in `buffer` that is not 0.
-  std::optional<std::string> findDirtyPad(std::uint32_t unit,
-                                          std::uint32_t buffer,
-                                          std::string_view what) const;
+  /// The first element of a rank's padding that is not 0.
+  struct DirtyPad {
+    std::uint64_t element = UINT64_MAX; ///< Of the unit; the largest: none.
+    double value = 0;
+  };
+  DirtyPad findDirtyPad(const RankData &data, std::uint32_t unit,
+                        std::uint32_t buffer) const;
   void write(const RankData &data, std::uint32_t buffer,
              const TensorView &value) const;
   HostTensor read(const RankData &data, std::uint32_t buffer) const;
 
   const planfile::Plan &plan;
   SessionOptions options;
-  std::unique_ptr<Backend> backend;
+  std::shared_ptr<Backend> backend;
   RankRange here;
   std::vector<RankData> ranks;                      ///< Of those here.
   std::map<std::string, Place, std::less<>> places; ///< Names and aliases.

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
-#include <set>
 
 using namespace fsdp;
 using planfile::BufferRole;
@@ -182,6 +181,23 @@ storageOrder(const std::vector<std::int64_t> &strides) {
   return axes;
 }
 
+namespace {
+/// A tensor of these sizes as it lies in memory without gaps.
+struct Storage {
+  Storage(const std::vector<std::int64_t> &given,
+          const std::vector<std::int64_t> &strides)
+      : order(storageOrder(strides)), places(given.size()) {
+    for (std::size_t i = 0; i != given.size(); ++i) {
+      sizes.push_back(given[static_cast<std::size_t>(order[i])]);
+      places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+    }
+  }
+  std::vector<std::int64_t> order;  ///< Axes, the slowest first.
+  std::vector<std::int64_t> sizes;  ///< Of these.
+  std::vector<std::int64_t> places; ///< Of each axis among these.
+};
+} // namespace
+
 Session::Impl::Location Session::Impl::locate(const TensorName &tensor) const {
   Location location;
   location.name = tensor.name;
@@ -213,32 +229,27 @@ Session::Impl::held(const RankData &data, const Location &location) const {
     return {{{std::vector<std::int64_t>(axes), location.sizes},
              memory.tensor(location.buffer)}};
   const auto &[unit, parameter] = *location.place;
-  std::vector<std::int64_t> order =
-      storageOrder(shape(plan, parameter->strides()));
-  std::vector<std::int64_t> stored, places(axes);
-  for (std::size_t i = 0; i != axes; ++i) {
-    stored.push_back(location.sizes[static_cast<std::size_t>(order[i])]);
-    places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
-  }
-  auto numel = static_cast<std::uint64_t>(c10::multiply_integers(stored));
+  Storage storage(location.sizes, shape(plan, parameter->strides()));
+  auto numel =
+      static_cast<std::uint64_t>(c10::multiply_integers(storage.sizes));
   ShardPart part = intersect(*plan.units()->Get(unit), data.rank.shards[unit],
                              parameter->offset(), parameter->offset() + numel);
   std::vector<HeldBox> result;
   std::uint64_t at = part.inShard;
   auto begin = static_cast<std::int64_t>(part.inRange);
-  for (const Box &box :
-       cut(stored, begin, begin + static_cast<std::int64_t>(part.count))) {
+  for (const Box &box : cut(storage.sizes, begin,
+                            begin + static_cast<std::int64_t>(part.count))) {
     auto count = static_cast<std::uint64_t>(c10::multiply_integers(box.sizes));
     Box permuted = box;
     for (std::size_t axis = 0; axis != axes; ++axis) {
-      permuted.offsets[axis] =
-          box.offsets[static_cast<std::size_t>(places[axis])];
-      permuted.sizes[axis] = box.sizes[static_cast<std::size_t>(places[axis])];
+      auto place = static_cast<std::size_t>(storage.places[axis]);
+      permuted.offsets[axis] = box.offsets[place];
+      permuted.sizes[axis] = box.sizes[place];
     }
     result.push_back(
         {std::move(permuted), memory.slice(location.buffer, at, at + count)
                                   .view(box.sizes)
-                                  .permute(places)});
+                                  .permute(storage.places)});
     at += count;
   }
   return result;
@@ -296,32 +307,40 @@ void Session::Impl::setWhole(const TensorName &tensor,
   setBox(tensor, {std::vector<std::int64_t>(sizes.size()), sizes}, value);
 }
 
-HostTensor Session::Impl::whole(const TensorName &tensor) const {
+HostTensor Session::Impl::whole(const TensorName &tensor) {
   Location location = locate(tensor);
   planfile::DType type = ranks[0].rank.memory->type(location.buffer);
-  at::Tensor result = at::empty(location.sizes, at::dtype(scalarType(type)));
-  const Box all{std::vector<std::int64_t>(location.sizes.size()),
-                location.sizes};
-  std::set<unsigned> seen; // shards
-  for (const RankData &data : ranks) {
-    unsigned shard =
-        location.place ? data.rank.shards[location.place->unit] : 0;
-    if (!seen.insert(shard).second)
-      continue; // a replica
-    onRank(data, [&] {
-      for (const HeldBox &part : held(data, location))
-        narrow(result, all, part.box).copy_(part.values);
-    });
-  }
-  if (location.place &&
-      seen.size() != plan.units()->Get(location.place->unit)->shards())
-    throw Error(
-        location.name +
-        ": expected all of its shards in this "
-        "session, found " +
-        std::to_string(seen.size()) + " of " +
-        std::to_string(plan.units()->Get(location.place->unit)->shards()));
-  return toHost(result, type);
+  if (!location.place)
+    return read(ranks[0], location.buffer);
+  // In storage order, the parts of the shards follow one another.
+  const planfile::Parameter &parameter = *location.place->parameter;
+  const planfile::Unit &unit = *plan.units()->Get(location.place->unit);
+  Storage storage(location.sizes, shape(plan, parameter.strides()));
+  at::Tensor flat = at::empty(storage.sizes, at::dtype(scalarType(type)));
+  std::uint64_t item = itemSize(type), begin = parameter.offset();
+  auto *bytes = static_cast<std::byte *>(flat.data_ptr());
+  auto partOf = [&](unsigned rank) {
+    return intersect(unit, shardIndex(plan, unit, rank), begin,
+                     begin + flat.nbytes() / item);
+  };
+  std::uint64_t shardBytes = unit.numel() / unit.shards() * item;
+  exchange(
+      "reading " + location.name,
+      std::min<std::uint64_t>(flat.nbytes(), shardBytes),
+      [&](const RankData &data) {
+        ShardPart part = partOf(data.rank.rank);
+        return Piece(data.rank.memory->data(location.buffer) +
+                         part.inShard * item,
+                     part.count * item);
+      },
+      [&](unsigned rank, std::uint64_t offset, Piece piece) {
+        ShardPart part = partOf(rank);
+        std::uint64_t size = part.count * item;
+        if (offset < size)
+          std::memcpy(bytes + part.inRange * item + offset, piece.data(),
+                      std::min<std::uint64_t>(size - offset, piece.size()));
+      });
+  return toHost(flat.permute(storage.places), type);
 }
 
 std::vector<std::int64_t> Session::sizes(const TensorName &tensor) const {
@@ -372,56 +391,79 @@ paddingOf(const planfile::Plan &plan, const planfile::Unit &unit) {
   return padding;
 }
 
-std::optional<std::string>
-Session::Impl::findDirtyPad(std::uint32_t unitIndex, std::uint32_t buffer,
-                            std::string_view what) const {
+Session::Impl::DirtyPad
+Session::Impl::findDirtyPad(const RankData &data, std::uint32_t unitIndex,
+                            std::uint32_t buffer) const {
   const planfile::Unit &unit = *plan.units()->Get(unitIndex);
-  std::optional<std::string> problem;
-  for (auto [offset, numel] : paddingOf(plan, unit))
-    for (const RankData &data : ranks) {
-      ShardPart part =
-          intersect(unit, data.rank.shards[unitIndex], offset, offset + numel);
-      if (part.count == 0)
-        continue;
-      onRank(data, [&] {
-        at::Tensor padding =
-            data.rank.memory
-                ->slice(buffer, part.inShard, part.inShard + part.count)
-                .to(at::kDouble)
-                .cpu();
-        const double *values =
-            static_cast<const double *>(padding.const_data_ptr());
-        const double *dirty =
-            std::find_if(values, values + part.count,
-                         [](double value) { return value != 0; });
-        if (dirty == values + part.count)
-          return;
-        std::uint64_t element =
-            offset + part.inRange + static_cast<std::uint64_t>(dirty - values);
-        problem = "unit " + std::string(stringOf(plan, unit.name())) +
-                  ": expected 0 in element " + std::to_string(element) +
-                  " of its " + std::string(what) +
-                  ", which is padding, found " + spellNumber(*dirty) +
-                  " on rank " + std::to_string(data.rank.rank);
-      });
-      if (problem)
-        return problem;
-    }
-  return problem;
+  for (auto [offset, numel] : paddingOf(plan, unit)) {
+    ShardPart part =
+        intersect(unit, data.rank.shards[unitIndex], offset, offset + numel);
+    if (part.count == 0)
+      continue;
+    at::Tensor padding =
+        data.rank.memory->slice(buffer, part.inShard, part.inShard + part.count)
+            .to(at::kDouble)
+            .cpu();
+    const double *values =
+        static_cast<const double *>(padding.const_data_ptr());
+    const double *dirty = std::find_if(values, values + part.count,
+                                       [](double value) { return value != 0; });
+    if (dirty != values + part.count)
+      return {offset + part.inRange +
+                  static_cast<std::uint64_t>(dirty - values),
+              *dirty};
+  }
+  return {};
 }
 
 std::vector<std::string> Session::findDirtyPadding(bool withGradients) const {
-  std::vector<std::string> problems;
+  struct Padding {
+    std::uint32_t unit, buffer;
+    const char *what;
+  };
+  std::vector<Padding> all;
   for (std::uint32_t u = 0; u != impl->plan.units()->size(); ++u) {
     const planfile::Unit &unit = *impl->plan.units()->Get(u);
-    if (auto problem = impl->findDirtyPad(u, unit.shard(), "flat parameter"))
-      problems.push_back(std::move(*problem));
-    if (!withGradients || unit.gradient() == none)
-      continue;
-    if (auto problem =
-            impl->findDirtyPad(u, unit.gradient(), "reduced gradient"))
-      problems.push_back(std::move(*problem));
+    all.push_back({u, unit.shard(), "flat parameter"});
+    if (withGradients && unit.gradient() != none)
+      all.push_back({u, unit.gradient(), "reduced gradient"});
   }
+  // Of each, what the first rank has that has something.
+  std::vector<Impl::DirtyPad> own(impl->ranks.size() * all.size());
+  for (std::size_t r = 0; r != impl->ranks.size(); ++r)
+    impl->onRank(impl->ranks[r], [&] {
+      for (std::size_t i = 0; i != all.size(); ++i)
+        own[r * all.size() + i] =
+            impl->findDirtyPad(impl->ranks[r], all[i].unit, all[i].buffer);
+    });
+  std::size_t bytes = all.size() * sizeof(Impl::DirtyPad);
+  std::vector<Impl::DirtyPad> found(impl->worldSize() * all.size());
+  impl->exchange(
+      "reading padding", bytes,
+      [&](const Impl::RankData &data) {
+        std::size_t r = data.rank.rank - impl->here.first;
+        return std::as_bytes(
+            std::span(own).subspan(r * all.size(), all.size()));
+      },
+      [&](unsigned rank, std::uint64_t offset, Impl::Piece piece) {
+        std::memcpy(reinterpret_cast<std::byte *>(found.data()) + rank * bytes +
+                        offset,
+                    piece.data(), piece.size());
+      });
+  std::vector<std::string> problems;
+  for (std::size_t i = 0; i != all.size(); ++i)
+    for (std::size_t rank = 0; rank != impl->worldSize(); ++rank) {
+      auto [element, value] = found[rank * all.size() + i];
+      if (element == UINT64_MAX)
+        continue;
+      const planfile::Unit &unit = *impl->plan.units()->Get(all[i].unit);
+      problems.push_back(
+          "unit " + std::string(stringOf(impl->plan, unit.name())) +
+          ": expected 0 in element " + std::to_string(element) + " of its " +
+          all[i].what + ", which is padding, found " + spellNumber(value) +
+          " on rank " + std::to_string(rank));
+      break;
+    }
   return problems;
 }
 
@@ -530,6 +572,21 @@ double Session::loss(std::string_view program) const {
 
 HostTensor Session::output(unsigned rank, unsigned index,
                            std::string_view program) const {
-  return impl->read(impl->local(rank),
-                    impl->findNamed(program, BufferRole::Output, index));
+  std::uint32_t buffer = impl->findNamed(program, BufferRole::Output, index);
+  if (impl->rendezvous.isAlone())
+    return impl->read(impl->local(rank), buffer);
+  std::vector<HostTensor> own;
+  for (const Impl::RankData &data : impl->ranks)
+    own.push_back(impl->read(data, buffer));
+  HostTensor result = own.front();
+  impl->exchange(
+      "reading output " + std::to_string(index), result.bytes.size(),
+      [&](const Impl::RankData &data) {
+        return Impl::Piece(own[data.rank.rank - impl->here.first].bytes);
+      },
+      [&](unsigned from, std::uint64_t offset, Impl::Piece piece) {
+        if (from == rank)
+          std::memcpy(result.bytes.data() + offset, piece.data(), piece.size());
+      });
+  return result;
 }

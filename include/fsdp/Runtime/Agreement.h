@@ -5,7 +5,7 @@
 // that disagree would wait for each other for ever, or train on mixed up
 // numbers. Rejections are an `fsdp::Error` of the kind CheckFailed that names
 // the first difference to rank 0: the place in a communicator's sequence and
-// both collectives there.
+// both collectives there. When one of them fails later, it tells the others.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,6 +13,8 @@
 #define FSDP_RUNTIME_AGREEMENT_H
 
 #include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Store.h"
 
 #include <span>
 
@@ -28,6 +30,15 @@ std::string describeCollectives(const planfile::Plan &plan);
 /// `who`: "rank 2"; `expected`: the text of rank 0's plan.
 void checkCollectives(const std::string &who, const planfile::Plan &plan,
                       const std::string &expected);
+
+/// Tells all sessions of a run that it has failed. Returns the first failure,
+/// which is another one if somebody came before.
+Error tellFailure(Store &store, const Error &error,
+                  std::chrono::milliseconds timeout);
+
+/// The first failure of the run; waits so long for one.
+std::optional<Error> findFailure(Store &store,
+                                 std::chrono::milliseconds timeout);
 
 } // namespace fsdp
 

@@ -85,12 +85,15 @@ public:
   virtual void drain(std::size_t first, std::size_t count) = 0;
 
   virtual void barrier() = 0;
+
+  /// Memory that it holds beside the plan's, since `prepare`.
+  virtual std::size_t workspaceBytes() const { return 0; }
 };
 
 /// How long a rank waits for another one unless it is told otherwise: as long
-/// as PyTorch's process groups on the CPU.
+/// as PyTorch's process groups with NCCL.
 inline constexpr std::chrono::milliseconds defaultTimeout =
-    std::chrono::minutes(30);
+    std::chrono::minutes(10);
 
 /// Consecutive ranks of a run: those of one process.
 struct RankRange {
@@ -102,6 +105,16 @@ struct RankRange {
   bool contains(unsigned rank) const { return rank >= first && rank < end(); }
 
   unsigned first = 0, count;
+};
+
+/// The processes that were started together, of one rank each, as one of them
+/// sees them.
+struct World {
+  unsigned rank = 0;
+  std::vector<std::string> hosts = {""};  ///< Of each process, by rank.
+  std::shared_ptr<Store> store = nullptr; ///< Null: there is one process.
+
+  unsigned size() const { return static_cast<unsigned>(hosts.size()); }
 };
 
 /// One rank as its backend sees it.
@@ -118,6 +131,12 @@ class Backend {
 public:
   virtual ~Backend() = default;
 
+  /// Of a backend that connects processes.
+  virtual World world() const { return {}; }
+
+  /// Its devices run streams side by side without a thread for each.
+  virtual bool overlaps() const { return false; }
+
   /// Called from the rank's thread.
   virtual std::unique_ptr<Device> openDevice(const RankContext &rank) = 0;
 
@@ -127,6 +146,10 @@ public:
                                          unsigned communicator,
                                          const Group &group,
                                          Device &device) = 0;
+
+  /// Leaves the other processes, who do so, too: the last call. Not after a
+  /// failure.
+  virtual void finish() {}
 
   /// Makes all calls of the backend and its communicators throw, those that
   /// wait now and later ones. May be called from any thread, at any time, also
@@ -140,7 +163,7 @@ std::unique_ptr<Backend> makeLocalBackend(unsigned threads);
 
 /// A backend out of a shared library that exports
 /// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`; `ranks` are of
-/// this process.
+/// this process. One that connects processes may wait for them.
 std::unique_ptr<Backend> loadBackend(const char *library, unsigned ranks);
 
 } // namespace fsdp

@@ -95,7 +95,7 @@ struct Roles {
 
 struct SessionOptions {
   /// The kind of device; null: CPU, local.
-  std::unique_ptr<Backend> backend;
+  std::shared_ptr<Backend> backend;
   /// Where sessions of one run meet. Null, for one that has all ranks: in
   /// memory.
   std::shared_ptr<Store> store;
@@ -103,8 +103,10 @@ struct SessionOptions {
   unsigned device = 0;
   /// The longest wait for another rank: at least 1 ms.
   std::chrono::milliseconds timeout = defaultTimeout;
-  /// A second thread on every rank for all streams but compute. Only without a
-  /// backend of one's own: a GPU's streams overlap anyway.
+  /// Processes of the run on this machine: they share its cores and memory.
+  unsigned processes = 1;
+  /// A second thread on every rank for all streams but compute. Not with a
+  /// backend whose streams overlap anyway, as a GPU's do.
   bool overlap = false;
   /// Fill transient memory with a pattern, so that `highestByte` can tell.
   bool canary = false;
@@ -146,9 +148,10 @@ struct Statistics {
 
 /// What was found at load, per rank.
 struct LoadReport {
-  std::uint64_t arenaBytes = 0;   ///< Planned device memory.
-  std::uint64_t hostBytes = 0;    ///< Planned host memory.
-  std::uint64_t scratchBytes = 0; ///< Probed scratch of hooked operators.
+  std::uint64_t arenaBytes = 0;     ///< Planned device memory.
+  std::uint64_t hostBytes = 0;      ///< Planned host memory.
+  std::uint64_t scratchBytes = 0;   ///< Probed scratch of hooked operators.
+  std::uint64_t workspaceBytes = 0; ///< Of communicators.
   std::vector<std::string> hookedOperators; ///< Names, each once.
 };
 
@@ -183,8 +186,8 @@ public:
   void setBox(const TensorName &tensor, const Box &box,
               const TensorView &value);
 
-  // The same for a whole tensor. Reading throws if the session's ranks do not
-  // hold all of it.
+  // The same for a whole tensor. Reading puts together what all ranks of the
+  // run hold: all of its sessions read the same tensors in the same order.
 
   /// Rejects other sizes. Padding is 0.
   void setParameter(std::string_view name, const TensorView &value);
@@ -198,7 +201,8 @@ public:
 
   /// Between and after a unit's parameters lies padding, which must stay 0.
   /// A sentence for each unit whose flat parameter has a pad that is not, and,
-  /// after a run without update, for each whose reduced gradient has.
+  /// after a run without update, for each whose reduced gradient has. Of all
+  /// ranks of the run: all of its sessions ask at once.
   std::vector<std::string> findDirtyPadding(bool withGradients) const;
 
   /// Model buffers are replicated: every rank gets `value`; the first is read.
@@ -244,6 +248,8 @@ public:
 
   /// Mean over ranks, of the latest run, which must have been of this program.
   double loss(std::string_view program = "step") const;
+  /// Of any rank of the run: all of its sessions read the same outputs in the
+  /// same order.
   HostTensor output(unsigned rank, unsigned index,
                     std::string_view program = "step") const;
 
@@ -252,8 +258,8 @@ public:
   /// the order in which it ran.
   std::vector<Span> spans() const;
   /// With the canary on: bytes from the start of the device arena to after the
-  /// last byte ever written, the most of any rank; more than the plan's if
-  /// something wrote after it.
+  /// last byte ever written, the most of any of the session's ranks; more than
+  /// the plan's if something wrote after it.
   std::uint64_t highestByte() const;
 
 private:

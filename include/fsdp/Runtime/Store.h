@@ -35,6 +35,15 @@ public:
 /// In the memory of this process.
 std::shared_ptr<Store> makeLocalStore();
 
+/// PyTorch's TCPStore, with its server in this process: anybody who reaches it
+/// may read and write. It listens on the loopback address, or on all. `port` 0
+/// becomes one that is free.
+std::shared_ptr<Store> serveStore(bool isForThisMachine, std::uint16_t &port);
+
+/// One that another process serves.
+std::shared_ptr<Store> connectStore(const std::string &host,
+                                    std::uint16_t port);
+
 } // namespace fsdp
 
 #endif // FSDP_RUNTIME_STORE_H

@@ -79,6 +79,10 @@ public:
     self.done.advance(sequence);
   }
 
+  std::size_t workspaceBytes() const override {
+    return chunk * Sum::scratchItem;
+  }
+
 private:
   CudaEvent event() const {
     return makeEvent(device.cuda(), peers.rank(peers.index));

@@ -1,16 +1,15 @@
 //===- LocalPeers.h - The group of a rank in one process --------*- C++ -*-===//
 //
 // What communicators of ranks that are threads have in common: how a member
-// waits for another, and which part of an all_reduce each member sums.
+// waits for another.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_COMM_LOCALPEERS_H
 #define FSDP_LIB_RUNTIME_COMM_LOCALPEERS_H
 
 #include "../Waits.h"
+#include "Slices.h"
 #include "fsdp/Runtime/Comm.h"
-
-#include <algorithm>
 
 namespace fsdp {
 
@@ -37,17 +36,12 @@ public:
   }
   void check() const { waits.check(); }
 
-  /// Where the elements begin that `member` sums, of `count`; those of the last
-  /// one end at `begin(size, count)`.
+  /// See `Slices`.
   std::size_t begin(unsigned member, std::size_t count) const {
-    return std::min(member * slice(count), count);
+    return Slices{size}.begin(member, count);
   }
-  /// The most elements that a member sums.
   std::size_t slice(std::size_t count) const {
-    constexpr std::size_t multiple =
-        64; // keeps members off others' cache lines
-    std::size_t each = (count + size - 1) / size;
-    return (each + multiple - 1) / multiple * multiple;
+    return Slices{size}.most(count);
   }
 
 private:

@@ -139,7 +139,7 @@ namespace {
 
 class LocalBackend : public Backend {
 public:
-  explicit LocalBackend(unsigned ranks) : world(ranks) {
+  explicit LocalBackend(unsigned ranks) : ranks(ranks) {
     CPUAllocator::install();
   }
 
@@ -148,12 +148,12 @@ public:
   }
   std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &) override {
-    return world.openComm(communicator, group, rank.timeout);
+    return ranks.openComm(communicator, group, rank.timeout);
   }
-  void abort() noexcept override { world.abort(); }
+  void abort() noexcept override { ranks.abort(); }
 
 private:
-  LocalWorld world;
+  LocalWorld ranks;
 };
 
 } // namespace

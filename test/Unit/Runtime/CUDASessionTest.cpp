@@ -25,7 +25,9 @@ public:
 
 class FakeBackend : public Backend {
 public:
-  FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), world(ranks) {}
+  FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), ranks(ranks) {}
+
+  bool overlaps() const override { return true; }
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     fake.enter(static_cast<char>('a' + rank.rank));
@@ -33,14 +35,14 @@ public:
   }
   std::unique_ptr<Comm> openComm(const RankContext &, unsigned communicator,
                                  const Group &group, Device &device) override {
-    return world.openComm(communicator, group,
+    return ranks.openComm(communicator, group,
                           static_cast<CUDADevice &>(device));
   }
-  void abort() noexcept override { world.abort(); }
+  void abort() noexcept override { ranks.abort(); }
 
 private:
   FakeCuda &fake;
-  LocalCUDAWorld world;
+  LocalCUDAWorld ranks;
 };
 
 /// Losses, parameters and gradients of a few steps with different data on

@@ -110,9 +110,9 @@ TEST(Sessions, TrainAsOneDoes) {
   }
 }
 
-// What one session lacks of a tensor, it does not make up.
+// What one session lacks of a tensor, it reads from the other.
 // covers: summon_full_params: rank0_only
-TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
+TEST(Sessions, AWholeTensorIsReadFromAllOfThem) {
   TwoSessions both;
   auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
@@ -124,12 +124,39 @@ TEST(Sessions, AWholeTensorIsReadWhereAllOfItIs) {
         },
         ThrowsMessage<Error>(
             HasSubstr("expected one of the ranks of this process, ")));
-    static_cast<void>(loaded.session.parameter("w"));
+    load(loaded.session);
+    Loaded alone(makeSmallPlan(4), 4);
+    load(alone.session);
+    for (const char *name : {"w", "b", "w"}) {
+      HostTensor value = loaded.session.parameter(name);
+      EXPECT_EQ(value.sizes, alone.session.sizes({.name = name}));
+      EXPECT_EQ(value.bytes, alone.session.parameter(name).bytes);
+    }
+    EXPECT_THAT(loaded.session.findDirtyPadding(false), testing::IsEmpty());
+  });
+  for (const std::optional<Error> &error : errors)
+    EXPECT_FALSE(error) << error->what();
+}
+
+TEST(Sessions, ATensorThatOneOfThemDoesNotReadIsWaitedForOnlySoLong) {
+  TwoSessions both;
+  both.timeout = 300ms;
+  auto errors = runBoth([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+    load(loaded.session);
+    if (ranks.first == 0)
+      static_cast<void>(loaded.session.parameter("w"));
+    for (;;) {
+      static_cast<void>(loaded.session.loss());
+      std::this_thread::sleep_for(10ms);
+    }
   });
   for (const std::optional<Error> &error : errors) {
     ASSERT_TRUE(error);
-    EXPECT_STREQ(error->what(), "w: expected all of its shards in this "
-                                "session, found 2 of 4");
+    EXPECT_THAT(error->what(),
+                testing::MatchesRegex("rank [01], reading w: waited 0.3 s for "
+                                      "rank [0-3] to join it"));
+    EXPECT_EQ(error->kind(), Failure::RankFailed);
   }
 }
 
@@ -290,17 +317,56 @@ TEST(Sessions, RanksMustBeThePlans) {
             "expected a time-out of at least 0.001 s, found 0 s");
 }
 
-TEST(LocalStore, SetsAddsAndWaits) {
-  std::shared_ptr<Store> store = makeLocalStore();
-  EXPECT_EQ(store->get("key", 5ms), std::nullopt);
-  EXPECT_EQ(store->add("count", 2), 2);
-  EXPECT_EQ(store->add("count", -3), -1);
+/// What every store does; `other` is another process's end of it.
+void checkStore(Store &store, Store &other) {
+  EXPECT_EQ(store.get("key", 5ms), std::nullopt);
+  EXPECT_EQ(store.add("count", 2), 2);
+  EXPECT_EQ(other.add("count", -3), -1);
+  EXPECT_EQ(store.get("count", 0ms), std::nullopt);
+  const std::string zeros("a\0b\0", 4);
+  store.set("zeros", zeros);
+  store.set("nothing", "");
+  EXPECT_EQ(other.get("zeros", 0ms), zeros);
+  EXPECT_EQ(other.get("nothing", 0ms), "");
   std::thread setter([&] {
     std::this_thread::sleep_for(5ms);
-    store->set("key", "value");
+    other.set("key", "value");
   });
-  EXPECT_EQ(store->get("key", 20s), "value");
+  EXPECT_EQ(store.get("key", 20s), "value");
   setter.join();
+}
+
+TEST(LocalStore, SetsAddsAndWaits) {
+  std::shared_ptr<Store> store = makeLocalStore();
+  checkStore(*store, *store);
+}
+
+TEST(TCPStore, SetsAddsAndWaits) {
+  for (bool isForThisMachine : {true, false}) {
+    std::uint16_t port = 0;
+    std::shared_ptr<Store> store = serveStore(isForThisMachine, port);
+    std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
+    checkStore(*store, *other);
+  }
+}
+
+TEST(TCPStore, OneThatHasEndedIsNamed) {
+  std::uint16_t port = 0;
+  std::shared_ptr<Store> store = serveStore(true, port);
+  std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
+  store.reset();
+  EXPECT_THAT([&] { static_cast<void>(other->get("key", 5s)); },
+              ThrowsMessage<Error>(
+                  StartsWith("cannot reach the store of rank 0 at 127.0.0.1:" +
+                             std::to_string(port) + ": ")));
+}
+
+TEST(TCPStore, APortThatIsTakenIsRejected) {
+  std::uint16_t port = 0;
+  std::shared_ptr<Store> store = serveStore(true, port);
+  EXPECT_THAT([&] { serveStore(true, port); },
+              ThrowsMessage<Error>("cannot open the store of the run: bind: "
+                                   "Address already in use"));
 }
 
 } // namespace

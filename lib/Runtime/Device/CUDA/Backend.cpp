@@ -150,7 +150,9 @@ void installAllocator() {
 
 class CUDABackend : public Backend {
 public:
-  explicit CUDABackend(unsigned ranks) : world(ranks) {}
+  explicit CUDABackend(unsigned ranks) : ranks(ranks) {}
+
+  bool overlaps() const override { return true; }
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     const CudaApi &api = cudaApi();
@@ -162,13 +164,13 @@ public:
   }
   std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &device) override {
-    return world.openComm(communicator, group,
+    return ranks.openComm(communicator, group,
                           static_cast<CUDADevice &>(device), rank.timeout);
   }
-  void abort() noexcept override { world.abort(); }
+  void abort() noexcept override { ranks.abort(); }
 
 private:
-  LocalCUDAWorld world;
+  LocalCUDAWorld ranks;
 };
 
 } // namespace

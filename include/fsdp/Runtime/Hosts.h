@@ -1,0 +1,34 @@
+//===- Hosts.h - Which machine each rank is on ------------------*- C++ -*-===//
+//
+// Ranks are numbered row-major over the mesh, outermost axis first: if those of
+// one machine are consecutive, the inner axes lie inside it.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_RUNTIME_HOSTS_H
+#define FSDP_RUNTIME_HOSTS_H
+
+#include "fsdp/Archive/PlanFile.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// The rank of each process, given the host of each: those of one host are
+/// consecutive, in the order of the processes; hosts are in the order of their
+/// first processes.
+std::vector<unsigned> mapRanks(std::span<const std::string> hosts);
+
+/// For each axis of a mesh of these sizes, whether two ranks that differ in
+/// nothing else are on different hosts; `hosts` are of the ranks.
+std::vector<bool> findCrossingAxes(std::span<const unsigned> mesh,
+                                   std::span<const std::string> hosts);
+
+/// "2 machines: axis replicate crosses machines, axis shard lies inside one"
+std::string describeHosts(const planfile::Plan &plan,
+                          std::span<const std::string> hosts);
+
+} // namespace fsdp
+
+#endif // FSDP_RUNTIME_HOSTS_H

@@ -1,0 +1,133 @@
+//===- Backend.cpp - What libfsdp_mpi.so exports --------------------------===//
+//
+// Processes that mpirun or srun has started become the ranks of a run, those of
+// one machine next to each other. MPI tells them where their store is.
+//
+//===----------------------------------------------------------------------===//
+#include "World.h"
+
+#include "../../Counter.h"
+#include "fsdp/Runtime/Hosts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+using namespace fsdp;
+
+namespace {
+
+/// While the run begins, MPI ends it itself if something fails.
+void check(int code, const char *name) {
+  if (code != MPI_SUCCESS)
+    throw Error(std::string(name) + " has failed");
+}
+
+class MPIBackend : public Backend {
+public:
+  MPIBackend();
+
+  World world() const override { return seen; }
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    return local->openDevice(rank);
+  }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &) override {
+    return messages->openComm(communicator, group, rank.timeout);
+  }
+  void finish() override { check(MPI_Finalize(), "MPI_Finalize"); }
+  void abort() noexcept override { messages->abort(); }
+
+private:
+  std::vector<std::string> gatherHosts() const;
+  std::shared_ptr<Store> openStore(MPI_Comm comm) const;
+
+  World seen;
+  std::unique_ptr<Backend> local = makeLocalBackend(1); ///< For devices.
+  std::unique_ptr<MPIWorld> messages;
+};
+
+} // namespace
+
+MPIBackend::MPIBackend() {
+  int isDone = 0, provided = MPI_THREAD_SINGLE;
+  MPI_Initialized(&isDone);
+  if (isDone)
+    throw Error("MPI has been initialized before");
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided),
+        "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED)
+    throw Error("expected an MPI library that threads may call in turns "
+                "(MPI_THREAD_SERIALIZED), found one without");
+  int process = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &process), "MPI_Comm_rank");
+  std::vector<std::string> hosts = gatherHosts();
+  std::vector<unsigned> ranks = mapRanks(hosts);
+  seen.rank = ranks[static_cast<std::size_t>(process)];
+  seen.hosts.resize(hosts.size());
+  for (std::size_t i = 0; i != hosts.size(); ++i)
+    seen.hosts[ranks[i]] = hosts[i];
+
+  MPI_Comm ordered = MPI_COMM_NULL;
+  check(
+      MPI_Comm_split(MPI_COMM_WORLD, 0, static_cast<int>(seen.rank), &ordered),
+      "MPI_Comm_split");
+  auto here = static_cast<unsigned>(
+      std::ranges::count(seen.hosts, seen.hosts[seen.rank]));
+  messages = std::make_unique<MPIWorld>(ordered, spinsFor(here));
+  if (seen.size() > 1)
+    seen.store = openStore(ordered);
+}
+
+/// Of each process.
+std::vector<std::string> MPIBackend::gatherHosts() const {
+  using Name = std::array<char, MPI_MAX_PROCESSOR_NAME>;
+  Name own{};
+  int length = 0, size = 1;
+  check(MPI_Get_processor_name(own.data(), &length), "MPI_Get_processor_name");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  std::vector<Name> all(static_cast<std::size_t>(size));
+  check(MPI_Allgather(own.data(), own.size(), MPI_CHAR, all.data(), own.size(),
+                      MPI_CHAR, MPI_COMM_WORLD),
+        "MPI_Allgather");
+  std::vector<std::string> names;
+  for (const Name &name : all)
+    names.emplace_back(name.data(), ::strnlen(name.data(), name.size()));
+  return names;
+}
+
+/// Rank 0 serves it, where others find it: under the address of torchrun's
+/// variable, or the name of its machine.
+std::shared_ptr<Store> MPIBackend::openStore(MPI_Comm comm) const {
+  struct {
+    char error[256];
+    char host[256];
+    std::uint16_t port;
+  } place{};
+  std::shared_ptr<Store> store;
+  bool isOneMachine = std::ranges::count(seen.hosts, seen.hosts.front()) ==
+                      static_cast<std::ptrdiff_t>(seen.size());
+  auto write = [](char (&target)[256], const std::string &text) {
+    text.copy(target, sizeof target - 1);
+  };
+  if (seen.rank == 0) {
+    const char *given = std::getenv("MASTER_ADDR");
+    write(place.host, isOneMachine ? "127.0.0.1"
+                      : given      ? given
+                                   : seen.hosts.front());
+    try {
+      store = serveStore(isOneMachine, place.port);
+    } catch (const Error &error) {
+      write(place.error, error.what());
+    }
+  }
+  check(MPI_Bcast(&place, sizeof place, MPI_BYTE, 0, comm), "MPI_Bcast");
+  if (place.error[0])
+    throw Error(place.error);
+  return store ? store : connectStore(place.host, place.port);
+}
+
+extern "C" Backend *fsdpMakeBackend(unsigned) {
+  return std::make_unique<MPIBackend>().release();
+}
