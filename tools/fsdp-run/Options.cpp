@@ -63,7 +63,6 @@ static void readScales(const std::vector<std::string> &texts,
 std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   Options options;
   HyperParameters &hyper = options.hyperParameters;
-  std::string backend = "local";
   CLI::App app(description, "fsdp-run");
   app.footer(footer);
   app.get_formatter()->column_width(34);
@@ -150,8 +149,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->type_name("SEED[:shared]")
       ->needs(data)
       ->capture_default_str();
-  app.add_option("--backend", backend, "How ranks talk; local: as threads")
-      ->check(CLI::IsMember({"local"}))
+  app.add_option("--backend", options.backend,
+                 "How ranks talk. local: as threads of this process. mpi: as "
+                 "processes that mpirun or srun has started, one for each rank")
+      ->check(CLI::IsMember({"local", "mpi"}))
       ->capture_default_str();
   app.add_option("--device", options.device,
                  "cpu or cuda; must be the plan's, if given")

@@ -33,6 +33,7 @@ struct Options {
   long long warmupSteps = 0;
   Seeds seeds; ///< Of what draws random numbers.
   double tolerance = 1e-5;
+  std::string backend = "local";
   std::string device;
   std::vector<std::string> libraries, trusted;
   bool verify = false;

@@ -36,8 +36,9 @@ private:
 
 } // namespace
 
-Summon::Summon(const planfile::PlanFile &plan, const Options &options)
-    : path(options.summon) {
+Summon::Summon(const planfile::PlanFile &plan, const Options &options,
+               bool writes)
+    : path(options.summon), writes(writes) {
   if (path.empty())
     return;
   NameRegex regex("--summon-only", options.summonOnly);
@@ -81,12 +82,15 @@ Summon::Summon(const planfile::PlanFile &plan, const Options &options)
 
 void Summon::read(const Session &session,
                   const std::map<std::string, TensorName> &wanted) {
-  for (const auto &[name, tensor] : wanted)
-    values[name] = tensor.kind == TensorName::Kind::Parameter
-                       ? session.parameter(tensor.name)
-                   : tensor.kind == TensorName::Kind::Gradient
-                       ? session.gradient(tensor.name)
-                       : session.buffer(tensor.name);
+  for (const auto &[name, tensor] : wanted) {
+    HostTensor value = tensor.kind == TensorName::Kind::Parameter
+                           ? session.parameter(tensor.name)
+                       : tensor.kind == TensorName::Kind::Gradient
+                           ? session.gradient(tensor.name)
+                           : session.buffer(tensor.name);
+    if (writes)
+      values[name] = std::move(value);
+  }
 }
 
 void Summon::readGradients(const Session &session) { read(session, gradients); }
@@ -95,6 +99,8 @@ void Summon::write(const Session &session) {
   if (path.empty())
     return;
   read(session, tensors);
+  if (!writes)
+    return;
   std::vector<archive::TensorRef> refs;
   for (const auto &[name, value] : values)
     refs.push_back({name,

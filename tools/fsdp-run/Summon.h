@@ -1,7 +1,7 @@
 //===- Summon.h - Whole parameters and gradients, as a file -----*- C++ -*-===//
 //
 // As `summon_full_params` of FSDP1: what the ranks hold in parts is put
-// together, once for this process and in host memory.
+// together, once, in the host memory of the process that writes them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,7 +18,8 @@ namespace fsdp {
 class Summon {
 public:
   /// What `options` ask for. Throws if nothing in the plan has such a name.
-  Summon(const planfile::PlanFile &plan, const Options &options);
+  /// `writes`: in a run of several processes, one does; all read.
+  Summon(const planfile::PlanFile &plan, const Options &options, bool writes);
 
   /// The last program of a training has reduced its gradients.
   bool wantsGradients() const { return !gradients.empty(); }
@@ -29,6 +30,7 @@ public:
 
 private:
   std::string path;
+  bool writes;
   /// By the tensor's name in the file.
   std::map<std::string, TensorName> tensors, gradients;
   std::map<std::string, HostTensor> values;

@@ -3,6 +3,7 @@
 #include "Training.h"
 
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Runtime/Hosts.h"
 
 #include <cerrno>
 #include <chrono>
@@ -27,16 +28,20 @@ double secondsBetween(Clock::time_point begin, Clock::time_point end) {
 class Reporter {
 public:
   Reporter(const planfile::PlanFile &plan, const Options &options,
-           const Resident &before, const Session &session)
-      : plan(plan), options(options), before(before), session(session),
-        isTerminal(::isatty(STDOUT_FILENO) != 0), last(Clock::now()),
-        shown(last) {
+           const Processes &processes, const Resident &before,
+           const Session &session)
+      : plan(plan), options(options), processes(processes), before(before),
+        session(session), // What starts processes may give them a terminal of
+                          // its own.
+        isTerminal(!processes.backend() && ::isatty(STDOUT_FILENO) != 0),
+        last(Clock::now()), shown(last) {
     if (plan->token_rows() != 0)
       tokens =
           static_cast<double>(getInputs(plan, options.program)[0].numel()) *
-          session.ranks().count * plan->micro_batches();
+          planfile::getRankCount(plan.plan()) * plan->micro_batches();
     const LoadReport &load = session.report();
-    memory = load.arenaBytes + load.hostBytes + load.scratchBytes;
+    memory = load.arenaBytes + load.hostBytes + load.scratchBytes +
+             load.workspaceBytes;
   }
 
   /// A program of a step has ended.
@@ -118,11 +123,17 @@ private:
         percent(collectives));
     const LoadReport &load = session.report();
     std::printf("memory of a rank: %s planned, of it %s kept from step to "
-                "step; %s on the host; %s scratch of operators\n",
+                "step; %s on the host; %s scratch of operators; %s workspace "
+                "of collectives\n",
                 spellBytes(load.arenaBytes).c_str(),
                 spellBytes(plan->persistent_bytes()).c_str(),
                 spellBytes(load.hostBytes).c_str(),
-                spellBytes(load.scratchBytes).c_str());
+                spellBytes(load.scratchBytes).c_str(),
+                spellBytes(load.workspaceBytes).c_str());
+    if (processes.size() > 1)
+      std::printf("%u processes on %s; figures of a process are rank 0's\n",
+                  processes.size(),
+                  describeHosts(plan.plan(), processes.hosts()).c_str());
     const AllocationCounts &allocations = session.statistics().allocations;
     std::printf("allocations of the last step, all ranks: %llu in planned "
                 "places, %llu on the heap (%s); %llu results copied in all\n",
@@ -207,6 +218,7 @@ private:
 
   const planfile::PlanFile &plan;
   const Options &options;
+  const Processes &processes;
   Resident before;
   const Session &session;
   bool isTerminal;
@@ -228,18 +240,19 @@ void fsdp::flushOutput() {
                 Failure::RankFailed);
 }
 
-/// Sets the inputs of a program on all ranks: rank r gets batch `first` + r.
+/// Sets the inputs of a program on the ranks of this process: rank r gets batch
+/// `first` + r.
 static void setInputs(const std::string &program, unsigned inputs, Data &data,
                       std::uint64_t first, Session &session) {
-  for (unsigned rank = 0; rank != session.ranks().count; ++rank)
+  for (unsigned rank = session.ranks().first; rank != session.ranks().end();
+       ++rank)
     for (unsigned i = 0; i != inputs; ++i)
       session.setInput(rank, i, data.input(i, first + rank), program);
 }
 
 /// The mean loss over all batches, which are a multiple of the ranks.
-static double evaluate(Data &data, Session &session) {
+static double evaluate(unsigned ranks, Data &data, Session &session) {
   double sum = 0;
-  unsigned ranks = session.ranks().count;
   unsigned inputs = session.inputCount(evalProgram);
   for (std::uint64_t first = 0; first != data.batches(); first += ranks) {
     setInputs(evalProgram, inputs, data, first, session);
@@ -280,7 +293,7 @@ fsdp::scaleGroups(const planfile::PlanFile &plan,
 
 /// Returns the loss of the last step: fewer are done than wanted if it is not
 /// finite, since nothing makes the parameters finite again.
-static double runSteps(const std::vector<std::string> &programs,
+static double runSteps(unsigned ranks, const std::vector<std::string> &programs,
                        const Options &options,
                        const std::map<unsigned, double> &groups,
                        const LearningRates &rates, Data &data,
@@ -302,7 +315,7 @@ static double runSteps(const std::vector<std::string> &programs,
     loss = 0;
     for (const std::string &program : programs) {
       setInputs(program, inputs, data, batch, session);
-      batch += session.ranks().count;
+      batch += ranks;
       bool summons = summon.wantsGradients() && step == options.steps &&
                      program == programs.back();
       session.run(program, {.update = !summons});
@@ -318,18 +331,20 @@ static double runSteps(const std::vector<std::string> &programs,
     if (!std::isfinite(loss))
       break;
     if (evalData && step % options.evalEvery == 0)
-      reporter.endEvaluation(step, evaluate(*evalData, session));
+      reporter.endEvaluation(step, evaluate(ranks, *evalData, session));
   }
   return loss;
 }
 
 int fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                const LearningRates &rates, const Resident &before, Data &data,
+                const Processes &processes, const LearningRates &rates,
+                const Resident &before, Data &data,
                 std::optional<Data> &evalData, Summon &summon,
                 Session &session) {
-  Reporter reporter(plan, options, before, session);
+  Reporter reporter(plan, options, processes, before, session);
   try {
-    double loss = runSteps(getStepPrograms(plan, options.program), options,
+    double loss = runSteps(planfile::getRankCount(plan.plan()),
+                           getStepPrograms(plan, options.program), options,
                            scaleGroups(plan, options.lrScales), rates, data,
                            evalData, summon, session, reporter);
     reporter.summarize();
@@ -337,10 +352,11 @@ int fsdp::train(const planfile::PlanFile &plan, const Options &options,
       summon.write(session);
       return 0;
     }
-    std::fprintf(stderr,
-                 "error: step %lld: expected a loss that is finite, found %g; "
-                 "training has stopped\n",
-                 reporter.stepsDone(), loss);
+    char found[32];
+    std::snprintf(found, sizeof found, "%g", loss);
+    processes.sayError("step " + std::to_string(reporter.stepsDone()) +
+                       ": expected a loss that is finite, found " + found +
+                       "; training has stopped");
     return static_cast<int>(Failure::CheckFailed);
   } catch (const Error &error) {
     throw Error(error.what(), Failure::RankFailed);

@@ -4,6 +4,7 @@
 #define FSDP_TOOLS_FSDP_RUN_TRAINING_H
 
 #include "LearningRates.h"
+#include "Processes.h"
 #include "Resident.h"
 #include "Summon.h"
 #include "fsdp/Runtime/Data.h"
@@ -19,8 +20,9 @@ inline const std::string evalProgram = "eval";
 /// `summon` reads what is asked for and writes it after the last step.
 /// Returns the exit code; what it throws has stopped a training.
 int train(const planfile::PlanFile &plan, const Options &options,
-          const LearningRates &rates, const Resident &before, Data &data,
-          std::optional<Data> &evalData, Summon &summon, Session &session);
+          const Processes &processes, const LearningRates &rates,
+          const Resident &before, Data &data, std::optional<Data> &evalData,
+          Summon &summon, Session &session);
 
 /// The factor of each decay group of the plan that has one, by those of groups
 /// of learning rates. Throws if the plan lacks one of these.

@@ -1,6 +1,7 @@
 //===- fsdp-run.cpp - Runs a plan -----------------------------------------===//
 
 #include "Options.h"
+#include "Processes.h"
 #include "Training.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 
 using namespace fsdp;
 
@@ -31,7 +31,8 @@ static void checkLoss(const planfile::PlanFile &plan,
 
 /// Opens the plans and compares them with what the command line says, and with
 /// each other.
-static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
+static planfile::PlanFile
+openPlan(const Options &options, const Processes &processes, unsigned &ranks) {
   std::vector<planfile::PlanFile> plans;
   for (const std::string &path : options.plans) {
     auto plan = planfile::PlanFile::open(path);
@@ -45,6 +46,11 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
     throw Error(plan.name() + ": expected a plan for " +
                 std::to_string(*options.ranks) + " ranks, found one for " +
                 std::to_string(ranks));
+  if (processes.backend() && processes.size() != ranks)
+    throw Error(plan.name() + ": expected a process for each of its " +
+                std::to_string(ranks) + " ranks, found " +
+                std::to_string(processes.size()) +
+                "; start it with mpirun -n " + std::to_string(ranks));
   if (plans.size() != 1 && plans.size() != ranks)
     throw Error("expected one plan, or one for each of " +
                 std::to_string(ranks) + " ranks; found " +
@@ -57,7 +63,8 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   for (auto [name, isGiven] :
        {std::pair("--overlap", options.overlap),
         std::pair("--trace", !options.trace.empty()),
-        std::pair("--profile", !options.profile.empty())})
+        std::pair("--profile", !options.profile.empty()),
+        std::pair("--backend mpi", options.backend == "mpi")})
     if (isGiven && device != "cpu")
       throw Error(plan.name() + ": expected a plan for cpu with " +
                   std::string(name) + ", found one for " + device);
@@ -66,8 +73,8 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
   if (!options.evalData.empty())
     checkLoss(plan, evalProgram);
   if (plan->unproved())
-    std::fprintf(stderr, "%s: not proved to do what its model means: %s\n",
-                 plan.name().c_str(), plan->unproved()->c_str());
+    processes.note(plan.name() + ": not proved to do what its model means: " +
+                   plan->unproved()->str());
   if (options.verify)
     if (symbolic::Proof proof = symbolic::verifyPlan(plan.plan()); !proof)
       throw Error(plan.name() + ": " +
@@ -80,7 +87,7 @@ static planfile::PlanFile openPlan(const Options &options, unsigned &ranks) {
 }
 
 /// Before a long training, not after it.
-static void checkFiles(const Options &options) {
+static void checkFiles(const Options &options, bool writes) {
   std::vector<archive::NamedPath> outputs, inputs;
   auto add = [](std::vector<archive::NamedPath> &files, const char *option,
                 const std::string &path) {
@@ -97,16 +104,13 @@ static void checkFiles(const Options &options) {
   add(inputs, "--eval-data", options.evalData);
   if (!LearningRates::isNamed(options.lrSchedule))
     add(inputs, "--lr-schedule", options.lrSchedule);
-  add(outputs, "--trace", options.trace);
-  add(outputs, "--profile", options.profile);
-  add(outputs, "--summon", options.summon);
+  if (writes) {
+    add(outputs, "--trace", options.trace);
+    add(outputs, "--profile", options.profile);
+    add(outputs, "--summon", options.summon);
+  }
   if (auto error = archive::checkOutputs(outputs, inputs))
     throw Error(error->message);
-}
-
-static int sayError(const std::string &sentence, int code) {
-  std::fprintf(stderr, "error: %s\n", archive::escape(sentence).c_str());
-  return code;
 }
 
 /// The loss of an evaluation is the mean over all batches: no rank may be left
@@ -122,34 +126,37 @@ static Data openEvalData(const planfile::PlanFile &plan, const Options &options,
   return data;
 }
 
+static std::chrono::milliseconds timeoutOf(const Options &options) {
+  return std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(options.timeout));
+}
+
 static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
                                          const Options &options,
+                                         const Processes &processes,
                                          unsigned ranks) {
   SessionOptions result;
+  result.backend = processes.backend();
+  result.store = processes.store();
+  result.processes = processes.onThisMachine();
   result.overlap = options.overlap;
   result.canary = options.json;
   result.chaosSeed = options.chaosSeed;
   result.trustedOperators = options.trusted;
-  result.timeout = std::chrono::ceil<std::chrono::milliseconds>(
-      std::chrono::duration<double>(options.timeout));
+  result.timeout = timeoutOf(options);
   result.timed = !options.trace.empty() || !options.profile.empty();
   for (const std::string &library : options.libraries)
     for (std::string &name : loadOperators(library.c_str()))
       result.trustedOperators.push_back(std::move(name));
-  // What needs CUDA is a library of its own, beside this program.
-  if (plan->device()->string_view() == "cuda") {
-    std::filesystem::path program =
-        std::filesystem::read_symlink("/proc/self/exe");
-    std::filesystem::path library =
-        program.parent_path().parent_path() / "lib" / "libfsdp_cuda.so";
-    result.backend = loadBackend(library.c_str(), ranks);
-  }
+  // What needs CUDA is a library of its own.
+  if (plan->device()->string_view() == "cuda")
+    result.backend = loadBackend(findLibrary("libfsdp_cuda.so").c_str(), ranks);
   return result;
 }
 
 /// Returns the exit code.
 static int compare(const Options &options, const Reference &reference,
-                   Session &session) {
+                   const Processes &processes, Session &session) {
   Comparison comparison = reference.run(session, options.tolerance);
   if (options.json) {
     const Comparison::Tensor &worst = comparison.worstTensor();
@@ -173,11 +180,11 @@ static int compare(const Options &options, const Reference &reference,
   constexpr std::size_t most = 5;
   std::vector<std::string> problems = comparison.problems();
   for (std::size_t i = 0; i != problems.size() && i != most; ++i)
-    sayError(options.reference + ": " + problems[i], 2);
+    processes.sayError(options.reference + ": " + problems[i]);
   if (problems.size() > most)
-    sayError(options.reference + ": and " +
-                 std::to_string(problems.size() - most) + " more like these",
-             2);
+    processes.sayError(options.reference + ": and " +
+                       std::to_string(problems.size() - most) +
+                       " more like these");
   return comparison.passed() ? 0 : static_cast<int>(Failure::CheckFailed);
 }
 
@@ -188,7 +195,7 @@ class Start {
 public:
   /// All that can be rejected is, before anything is loaded.
   Start(const planfile::PlanFile &plan, const Options &options,
-        std::uint64_t seed);
+        const Processes &processes, std::uint64_t seed);
 
   void load(Session &session) const;
 
@@ -201,7 +208,7 @@ private:
 };
 
 Start::Start(const planfile::PlanFile &plan, const Options &options,
-             std::uint64_t seed)
+             const Processes &processes, std::uint64_t seed)
     : weights(options.weights.empty() ? Weights::none("--init " + options.init)
                                       : Weights::open(options.weights)),
       seed(seed) {
@@ -221,14 +228,12 @@ Start::Start(const planfile::PlanFile &plan, const Options &options,
     throw Error("--init " + options.init + ": expected a parameter that " +
                 options.weights +
                 " lacks, found none; leave out one of the two");
-  auto note = [](const std::string &text) {
-    if (!text.empty())
-      std::fprintf(stderr, "note: %s\n", archive::escape(text).c_str());
-  };
-  note(weights.describeRounding(matches));
+  if (std::string text = weights.describeRounding(matches); !text.empty())
+    processes.note("note: " + text);
   if (init && !options.weights.empty())
-    note(options.weights + ": " + std::to_string(made.size()) +
-         " parameters are not in it and begin as --init " + options.init);
+    processes.note(
+        "note: " + options.weights + ": " + std::to_string(made.size()) +
+        " parameters are not in it and begin as --init " + options.init);
 }
 
 void Start::load(Session &session) const {
@@ -239,16 +244,35 @@ void Start::load(Session &session) const {
 
 } // namespace
 
-static int run(const Options &options) {
-  Resident before = measureResident();
-  checkFiles(options);
-  unsigned ranks = 0;
-  planfile::PlanFile plan = openPlan(options, ranks);
+namespace {
 
-  // All that can be rejected is looked at before anything is loaded.
+/// A run before anything is allocated: all that can be rejected is.
+class Run {
+public:
+  Run(const Options &options, const Processes &processes);
+
+  std::vector<Fact> facts() const;
+  /// Returns the exit code.
+  int execute();
+
+private:
+  const Options &options;
+  const Processes &processes;
+  Resident before = measureResident();
+  unsigned ranks = 0;
+  planfile::PlanFile plan;
   std::optional<Reference> reference;
   std::optional<Data> data, evalData;
-  LearningRates rates(options);
+  LearningRates rates;
+  Summon summon;
+  std::optional<Start> start;
+};
+
+Run::Run(const Options &options, const Processes &processes)
+    : options(options), processes(processes),
+      plan((checkFiles(options, processes.isFirst()),
+            openPlan(options, processes, ranks))),
+      rates(options), summon(plan, options, processes.isFirst()) {
   (void)scaleGroups(plan, options.lrScales);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
@@ -256,26 +280,79 @@ static int run(const Options &options) {
     data = Data::open(options.data, plan, options.tokenBits, options.program);
   if (!options.evalData.empty())
     evalData = openEvalData(plan, options, ranks);
-  Summon summon(plan, options);
   Seeds seeds = reference ? reference->seeds() : options.seeds;
-  std::optional<Start> start(std::in_place, plan, options, seeds.first);
+  start.emplace(plan, options, processes, seeds.first);
+}
 
-  Session session(plan.plan(), ranks, makeSessionOptions(plan, options, ranks));
+/// What changes the training, or what all processes do together. Paths may
+/// differ.
+std::vector<Fact> Run::facts() const {
+  std::vector<Fact> facts = {{"version", FSDP_VERSION}};
+  auto addText = [&](const char *name, std::string value) {
+    facts.push_back({name, std::move(value)});
+  };
+  auto addFile = [&](const char *name, const std::string &path) {
+    addText(name, path.empty() ? "none" : "with digest " + digestFile(path));
+  };
+  auto add = [&](const char *name, auto value) {
+    char text[64];
+    if constexpr (std::is_floating_point_v<decltype(value)>)
+      std::snprintf(text, sizeof text, "%.17g", value);
+    else
+      std::snprintf(text, sizeof text, "%lld", static_cast<long long>(value));
+    addText(name, text);
+  };
+  addFile("a plan", options.plans.front());
+  addFile("weights", options.weights);
+  addText("--init", options.init);
+  addFile("a reference", options.reference);
+  add("batches of data:", data ? data->batches() : 0);
+  add("batches to evaluate:", evalData ? evalData->batches() : 0);
+  add("--eval-every", options.evalEvery);
+  add("--token-bits", options.tokenBits);
+  addText("--program", options.program);
+  add("--steps", options.steps);
+  if (LearningRates::isNamed(options.lrSchedule))
+    addText("--lr-schedule", options.lrSchedule);
+  else
+    addFile("--lr-schedule", options.lrSchedule);
+  add("--warmup-steps", options.warmupSteps);
+  const HyperParameters &hyper = options.hyperParameters;
+  add("--lr", hyper.lr);
+  add("--beta1", hyper.beta1);
+  add("--beta2", hyper.beta2);
+  add("--eps", hyper.eps);
+  add("--weight-decay", hyper.weightDecay);
+  add("--momentum", hyper.momentum);
+  std::string scales;
+  for (auto [group, factor] : options.lrScales)
+    scales += " " + std::to_string(group) + "=" + std::to_string(factor);
+  addText("--lr-scale", scales);
+  add("--seed", options.seeds.first);
+  add("a shared seed:", options.seeds.areShared);
+  add("--summon:", !options.summon.empty());
+  addText("--summon-only", options.summonOnly);
+  add("--with-grads:", options.withGrads);
+  add("--json:", options.json);
+  return facts;
+}
+
+int Run::execute() {
+  Session session(plan.plan(), processes.ranks(ranks),
+                  makeSessionOptions(plan, options, processes, ranks));
   start->load(session);
   start.reset();
-  int code = 0;
-  if (reference)
-    code = compare(options, *reference, session);
-  else
-    code =
-        train(plan, options, rates, before, *data, evalData, summon, session);
+  int code = reference ? compare(options, *reference, processes, session)
+                       : train(plan, options, processes, rates, before, *data,
+                               evalData, summon, session);
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {
-      if (!path.empty())
+      if (!path.empty() && processes.isFirst())
         writer(path, plan, session.spans());
     } catch (const Error &error) {
-      code = sayError(error.what(), error.exitCode());
+      processes.sayError(error.what());
+      code = error.exitCode();
     }
   };
   write(options.trace, writeTrace);
@@ -285,18 +362,42 @@ static int run(const Options &options) {
   return code;
 }
 
+int runOn(Processes &processes, int argc, char **argv) {
+  std::optional<Options> options;
+  std::optional<Run> run;
+  processes.agree([&]() -> std::vector<Fact> {
+    options = parseOptions(argc, argv);
+    if (!options)
+      return {};
+    run.emplace(*options, processes);
+    return processes.size() > 1 ? run->facts() : std::vector<Fact>();
+  });
+  int code = run ? run->execute() : 0;
+  run.reset();
+  return processes.finish(code, options ? timeoutOf(*options) : defaultTimeout);
+}
+
+} // namespace
+
 int main(int argc, char **argv) {
   std::signal(SIGPIPE, SIG_IGN); // What can't be written is an error.
+  std::optional<Processes> processes;
+  auto fail = [&](const Error &error) {
+    if (processes)
+      return processes->fail(error);
+    std::fprintf(stderr, "error: %s\n", archive::escape(error.what()).c_str());
+    return error.exitCode();
+  };
   try {
-    std::optional<Options> options = parseOptions(argc, argv);
-    return options ? run(*options) : 0;
+    processes.emplace(Processes::findBackend(argc, argv));
+    return runOn(*processes, argc, argv);
   } catch (const Error &error) {
-    return sayError(error.what(), error.exitCode());
+    return fail(error);
   } catch (const std::bad_alloc &) {
-    return sayError("no memory is left", 1);
+    return fail(Error("no memory is left"));
   } catch (const std::exception &error) {
-    return sayError(error.what(), 1);
+    return fail(Error(error.what()));
   } catch (...) {
-    return sayError("an exception of an unknown type", 1);
+    return fail(Error("an exception of an unknown type"));
   }
 }

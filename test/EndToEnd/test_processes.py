@@ -1,0 +1,181 @@
+"""Ranks as processes of MPI: the bits of ranks as threads, one voice, and an end for all of them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+
+import pytest
+from conftest import BUILD, FIXTURES, succeed, tool
+
+pytestmark = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() or not shutil.which("mpirun"),
+                                reason="not run: there was no MPI library when the project was built, or there is no mpirun")
+
+# As root, and with more processes than cores.
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def mpirun(*groups, **variables) -> subprocess.CompletedProcess:
+    """Runs groups of processes, each (number, arguments of fsdp-run...), as one job; `variables` join the environment."""
+    command = ["mpirun"]
+    for number, *arguments in groups:
+        command += [*([":"] if command[1:] else []), "-n", str(number), BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI, **variables})
+
+
+def errors(result) -> list[str]:
+    """What fsdp-run has said on stderr, without mpirun's own words."""
+    return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
+
+def outcome(stdout: str) -> tuple:
+    """The losses of a training, digit by digit, and a hash of all parameters after it."""
+    *steps, last = map(json.loads, stdout.splitlines())
+    return [step["loss"] for step in steps], last["summary"]["parameters"]
+
+
+MIXED = "--strategy hybrid_shard --mesh 2x2"
+# Graph, ranks, options of fsdp-plan, options of fsdp-run.
+TRAININGS = [
+    ("gpt2", 1, "", ""),
+    ("gpt2", 2, "", ""),
+    ("gpt2", 3, "--strategy shard_grad_op", "--overlap"),
+    ("gpt2", 4, "", "--overlap --chaos 1"),
+    ("gpt2", 2, "--strategy no_shard --clip-grad-norm 0.5", ""),
+    ("gpt2", 4, f"{MIXED} --accumulate 2 --no-sync", "--overlap"),
+    ("llama", 4, f"{MIXED} --clip-grad-norm 0.1:inf", ""),
+    ("llama", 2, "--schedule fsdp2 --accumulate 2", "--overlap --chaos 2"),
+    ("llama", 4, "--strategy hybrid_shard_zero2 --mesh 2x2 --bucket units:2", "--overlap"),
+    ("llama", 4, "--reshard-after-forward 2", ""),
+    ("llama_bf16", 3, "", ""),
+    ("role_bf16", 2, "--grad-scaler init_scale=1024", ""),
+    ("role_batch_norm", 2, "--sync-buffers broadcast", ""),
+    ("role_dropout", 2, "--offload all", "--seed 5"),
+    ("frozen", 2, "--schedule list", "--lr-schedule cosine"),
+]
+
+
+def train(run, plans, references, graph, ranks, planned, options):
+    plan = plans(graph, ranks, *planned.split())
+    ran = run(ranks, plan, "--weights", FIXTURES / f"{graph}.pt2", "--data", references(graph, max(ranks, 2)), "--steps", 3, "--json", *options.split())
+    assert ran.returncode == 0, ran.stderr
+    return outcome(ran.stdout)
+
+
+def compare(training, plans, references):
+    assert (train(lambda ranks, *arguments: mpirun((ranks, *arguments)), plans, references, *training)
+            == train(lambda ranks, *arguments: tool("fsdp-run", *arguments), plans, references, *training))
+
+
+@pytest.mark.covers("torch.distributed")
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: "-".join(map(str, training)).replace(" ", "_"))
+def test_processes_have_the_bits_of_threads(training, plans, references):
+    compare(training, plans, references)
+
+
+# Eight processes take their time on two cores.
+@pytest.mark.parametrize("options", ["--mesh 2x4 --strategy hybrid_shard", "--strategy full_shard --accumulate 2"])
+def test_eight_processes(options, plans, references, request):
+    if not request.config.getoption("--all-pairs"):
+        pytest.skip("not run: only with --all-pairs")
+    compare(("gpt2", 8, options, "--overlap"), plans, references)
+
+
+# Gradients, and outputs of every rank, are in several processes; one speaks.
+@pytest.mark.parametrize("graph,ranks,options", [("gpt2", 2, ()), ("role_user_output", 3, ("--keep-output",))])
+def test_references_are_compared_by_all(graph, ranks, options, plans, references):
+    arguments = [plans(graph, ranks, *options), "--reference", references(graph, ranks), "--json", "--weights", FIXTURES / f"{graph}.pt2"]
+    assert mpirun((ranks, *arguments)).stdout == succeed("fsdp-run", *arguments).stdout
+    other = [*arguments[:-2], "--init", "zeros"]
+    ran, expected = mpirun((ranks, *other)), tool("fsdp-run", *other)
+    assert (ran.returncode, ran.stdout, errors(ran)) == (2, expected.stdout, expected.stderr.splitlines())
+
+
+@pytest.mark.covers("summon_full_params: rank0_only")
+def test_rank_0_writes_what_all_hold(plans, tmp_path):
+    for name, run in ("mpi", lambda *arguments: mpirun((4, *arguments))), ("local", lambda *arguments: tool("fsdp-run", *arguments)):
+        ran = run(plans("gpt2", 4, "--mesh", "2x2", "--strategy", "hybrid_shard"), "--weights", FIXTURES / "gpt2.pt2",
+                  "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2, "--summon", tmp_path / name, "--with-grads")
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "mpi").read_bytes() == (tmp_path / "local").read_bytes()
+
+
+@pytest.fixture
+def arguments(plans):
+    """A training of two ranks."""
+    return [plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
+
+
+def test_only_rank_0_reports(arguments):
+    ran = mpirun((2, *arguments))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count("step 2/2") == 1 and "2 processes on 1 machine; figures of a process are rank 0's\n" in ran.stdout
+    assert re.search(r"; [\d.]+ KiB workspace of collectives\n", ran.stdout)
+
+
+def test_help_is_given_once():
+    ran = mpirun((2, "--help"))
+    assert ran.returncode == 0 and ran.stdout.count("Usage: fsdp-run") == 1
+
+
+def test_a_process_for_each_rank(arguments):
+    ran = mpirun((3, *arguments))
+    assert (ran.returncode, ran.stdout, errors(ran)) == (
+        1, "", [f"error: {arguments[0]}: expected a process for each of its 2 ranks, found 3; start it with mpirun -n 2"])
+
+
+# What is wrong for all is said once and names nobody; what is wrong for one names it.
+def test_what_is_rejected_is_said_once(arguments, tmp_path):
+    ran = mpirun((2, *arguments, "--lr", "-1"))
+    assert (ran.returncode, errors(ran)) == (1, ["error: expected a learning rate of at least 0, found -1.000000"])
+    ran = mpirun((1, *arguments), (1, tmp_path / "none.plan", *arguments[1:]))
+    assert (ran.returncode, errors(ran)) == (1, [f"error: rank 1: {tmp_path}/none.plan: cannot open: No such file or directory"])
+
+
+# Before anything is loaded.
+def test_processes_must_be_given_the_same(arguments, plans, tmp_path):
+    def differ(*other):
+        ran = mpirun((1, *arguments), (1, *other))
+        assert (ran.returncode, ran.stdout) == (2, "")
+        (error,) = errors(ran)
+        return re.sub(r"[0-9a-f]{16}", "D", error)
+
+    plan, *rest = arguments
+    assert differ(plans("gpt2", 2, "--strategy", "shard_grad_op"), *rest) == (
+        "error: rank 1: expected a plan with digest D as on rank 0, found with digest D")
+    assert differ(*arguments, "--seed", 3) == "error: rank 1: expected --seed 0 as on rank 0, found 3"
+    weights = tmp_path / "weights.safetensors"
+    succeed("fsdp-run", *arguments, "--summon", weights)
+    other = list(arguments)
+    other[2] = weights
+    assert differ(*other) == "error: rank 1: expected weights with digest D as on rank 0, found with digest D"
+    # The same file at another place is none.
+    other[2] = shutil.copy(FIXTURES / "gpt2.pt2", tmp_path / "copy.pt2")
+    assert mpirun((1, *arguments), (1, *other)).returncode == 0
+
+
+def disturb(deed, plans, references, operators, *options):
+    """Three processes, of which the one with rank 1 does something bad in its second step."""
+    command = [plans("role_custom_op", 3), "--weights", FIXTURES / "role_custom_op.pt2", "--data", references("role_custom_op", 3),
+               "--steps", 5, "--load", operators("disturbed_square"), *options]
+    started = time.monotonic()
+    ran = mpirun((3, *command), FSDP_TEST_DEED=deed, FSDP_TEST_RANK="1")
+    assert time.monotonic() - started < 20
+    assert ran.stdout.startswith("step 1/5  loss ") and "step 2" not in ran.stdout
+    return ran
+
+
+@pytest.mark.parametrize("options", [(), ("--overlap",)], ids=["inline", "overlap"])
+def test_a_failing_rank_stops_all(options, plans, references, operators):
+    ran = disturb("throw", plans, references, operators, *options)
+    assert (ran.returncode, errors(ran)) == (
+        3, ["error: rank 1, step 2, program step, fsdp_test::scaled_square, node scaled_square, scope blocks.0.feed_forward: out of luck"])
+
+
+def test_a_rank_that_hangs_is_waited_for_only_so_long(plans, references, operators):
+    ran = disturb("hang", plans, references, operators, "--timeout", 2)
+    (error,) = errors(ran)
+    assert ran.returncode == 3
+    assert re.fullmatch(r"error: rank [02], step 2, program step, AllGather, node \S+, unit \S+: waited 2 s for rank 1 to join it", error), error

@@ -1,0 +1,281 @@
+//===- Processes.cpp - The processes of one run ---------------------------===//
+
+#include "Processes.h"
+
+#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/InputFile.h"
+#include "fsdp/Runtime/Agreement.h"
+
+#include <c10/util/Logging.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+#include <xxhash.h>
+
+using namespace fsdp;
+using namespace std::chrono_literals;
+
+/// How long a process that has failed waits for the others.
+static constexpr auto farewell = 5s;
+
+std::string fsdp::findLibrary(const std::string &name) {
+  std::filesystem::path program =
+      std::filesystem::read_symlink("/proc/self/exe");
+  return program.parent_path().parent_path() / "lib" / name;
+}
+
+static std::string spellDigest(XXH64_hash_t digest) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx",
+                static_cast<unsigned long long>(digest));
+  return digits;
+}
+
+std::string fsdp::digestFile(const std::string &path) {
+  auto file = archive::InputFile::open(path);
+  if (!file)
+    throw Error(file.error().message);
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t *)> state(
+      XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<char> part(std::size_t{1} << 20);
+  for (std::uint64_t at = 0; at < file->size(); at += part.size()) {
+    std::uint64_t count =
+        std::min<std::uint64_t>(part.size(), file->size() - at);
+    if (auto error = file->read(at, part.data(), count))
+      throw Error(error->message);
+    XXH3_64bits_update(state.get(), part.data(), count);
+  }
+  return spellDigest(XXH3_64bits_digest(state.get()));
+}
+
+std::string Processes::findBackend(int argc, char **argv) {
+  const std::string option = "--backend";
+  for (int i = 1; i < argc; ++i) {
+    std::string_view argument = argv[i];
+    if (argument == option && i + 1 < argc)
+      return argv[i + 1];
+    if (argument.starts_with(option + "="))
+      return std::string(argument.substr(option.size() + 1));
+  }
+  return "local";
+}
+
+Processes::Processes(const std::string &backend) {
+  if (backend != "mpi")
+    return;
+  std::string library = findLibrary("libfsdp_mpi.so");
+  if (!std::filesystem::exists(library))
+    throw Error("--backend mpi: expected " + library +
+                ", which is built where CMake finds an MPI library, found "
+                "none");
+  // PyTorch's own lines about connections that are lost: a sentence says it.
+  constexpr int errors = 2;
+  FLAGS_caffe2_log_level = errors;
+  connected = loadBackend(library.c_str(), 1);
+  world = connected->world();
+  if (!isFirst() && !std::freopen("/dev/null", "w", stdout))
+    throw Error("/dev/null: cannot be opened");
+}
+
+RankRange Processes::ranks(unsigned worldSize) const {
+  return connected ? RankRange(world.rank, 1) : RankRange(worldSize);
+}
+
+unsigned Processes::onThisMachine() const {
+  return static_cast<unsigned>(
+      std::ranges::count(world.hosts, world.hosts[world.rank]));
+}
+
+void Processes::note(const std::string &sentence) const {
+  if (isFirst())
+    std::fprintf(stderr, "%s\n", archive::escape(sentence).c_str());
+}
+
+static void printError(const std::string &sentence) {
+  std::fprintf(stderr, "error: %s\n", archive::escape(sentence).c_str());
+}
+
+void Processes::sayError(const std::string &sentence) const {
+  if (isFirst())
+    printError(sentence);
+}
+
+//===----------------------------------------------------------------------===//
+// Agreement
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// What a process brings: its facts, or why it cannot go on.
+struct Brought {
+  std::vector<Fact> facts;
+  std::optional<Error> error;
+};
+
+} // namespace
+
+/// Texts that are separated by zeros. The first is the exit code, if there is
+/// an error.
+static std::string encode(const Brought &brought) {
+  std::string text;
+  if (brought.error)
+    text = std::to_string(brought.error->exitCode()) + '\0' +
+           brought.error->what() + '\0';
+  else
+    text += '\0';
+  for (const Fact &fact : brought.facts)
+    text += fact.name + '\0' + fact.value + '\0';
+  return text;
+}
+
+static Brought decode(std::string_view text) {
+  Brought brought;
+  auto next = [&] {
+    std::size_t end = std::min(text.find('\0'), text.size());
+    std::string part(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return part;
+  };
+  if (std::string code = next(); !code.empty())
+    brought.error.emplace(next(), static_cast<Failure>(code[0] - '0'));
+  while (!text.empty()) {
+    std::string name = next();
+    brought.facts.push_back({std::move(name), next()});
+  }
+  return brought;
+}
+
+/// What is wrong with what the processes have brought, as the exit code and a
+/// sentence; nothing if all is well.
+static std::optional<Error> judge(const std::vector<Brought> &all) {
+  bool isSame = std::ranges::all_of(all, [&](const Brought &one) {
+    return one.error && all[0].error &&
+           std::string_view(one.error->what()) == all[0].error->what();
+  });
+  if (isSame)
+    return all[0].error;
+  for (std::size_t rank = 0; rank != all.size(); ++rank)
+    if (all[rank].error)
+      return Error("rank " + std::to_string(rank) + ": " +
+                       all[rank].error->what(),
+                   all[rank].error->kind());
+  for (std::size_t rank = 1; rank != all.size(); ++rank)
+    for (std::size_t i = 0; i != all[rank].facts.size(); ++i) {
+      const Fact &found = all[rank].facts[i];
+      if (i >= all[0].facts.size() || all[0].facts[i].name != found.name)
+        break; // Of another version, which is the first fact.
+      const std::string &expected = all[0].facts[i].value;
+      if (found.value != expected)
+        return Error("rank " + std::to_string(rank) + ": expected " +
+                         found.name + " " + expected + " as on rank 0, found " +
+                         found.value,
+                     Failure::CheckFailed);
+    }
+  return std::nullopt;
+}
+
+void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
+  if (size() == 1) {
+    prepare();
+    return;
+  }
+  Brought own;
+  try {
+    own.facts = prepare();
+  } catch (const Error &error) {
+    own.error = error;
+  } catch (const std::exception &error) {
+    own.error.emplace(error.what());
+  }
+  const std::string key = "facts ", agreed = "agreed";
+  world.store->set(key + std::to_string(world.rank), encode(own));
+  if (isFirst()) {
+    std::vector<Brought> all;
+    for (unsigned rank = 0; rank != size(); ++rank)
+      all.push_back(decode(await(key + std::to_string(rank), rank,
+                                 "say what it is to run", defaultTimeout)));
+    if (std::optional<Error> verdict = judge(all))
+      throw tellFailure(*world.store, *verdict, defaultTimeout);
+    world.store->set(agreed, "");
+  }
+  await(agreed, 0, "agree", defaultTimeout);
+}
+
+std::string Processes::await(const std::string &key, unsigned rank,
+                             const std::string &deed,
+                             std::chrono::milliseconds timeout) const {
+  auto end = std::chrono::steady_clock::now() + timeout;
+  do {
+    if (auto value = world.store->get(key, 100ms))
+      return *value;
+    if (auto failure = findFailure(*world.store, 0ms))
+      throw Error(*failure);
+  } while (std::chrono::steady_clock::now() < end);
+  throw Error("waited " + std::to_string(timeout.count() / 1000) +
+                  " s for rank " + std::to_string(rank) + " to " + deed,
+              Failure::RankFailed);
+}
+
+//===----------------------------------------------------------------------===//
+// The end
+//===----------------------------------------------------------------------===//
+
+int Processes::fail(const Error &error) const noexcept {
+  if (size() == 1) {
+    printError(error.what());
+    return error.exitCode();
+  }
+  // What has started the processes stops them all when the first one ends.
+  std::signal(SIGTERM, SIG_IGN);
+  std::string sentence = error.what();
+  if (!sentence.starts_with("rank "))
+    sentence.insert(0, "rank " + std::to_string(world.rank) + ": ");
+  Error first(sentence, error.kind());
+  try {
+    first = tellFailure(*world.store, first, farewell);
+    if (world.store->add("said", 1) == 1)
+      printError(first.what());
+  } catch (const std::exception &) {
+    printError(sentence); // Nobody can be told: the store is rank 0's.
+    return first.exitCode();
+  }
+  leave();
+  return first.exitCode();
+}
+
+void Processes::leave() const noexcept {
+  auto end = std::chrono::steady_clock::now() + farewell;
+  auto awaitAll = [&](const char *key, unsigned count) {
+    while (world.store->add(key, 0) < count &&
+           std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(5ms);
+  };
+  try {
+    world.store->add("heard", 1);
+    awaitAll("heard", size());
+    // The store ends with rank 0.
+    if (isFirst())
+      awaitAll("left", size() - 1);
+    else
+      world.store->add("left", 1);
+  } catch (const std::exception &) {
+    // Rank 0 did not wait any longer.
+  }
+}
+
+int Processes::finish(int code, std::chrono::milliseconds timeout) const {
+  if (!connected)
+    return code;
+  if (size() > 1) {
+    const char *key = "exit code";
+    if (isFirst())
+      world.store->set(key, std::to_string(code));
+    code = std::stoi(await(key, 0, "end", timeout));
+  }
+  connected->finish();
+  return code;
+}

@@ -1,0 +1,82 @@
+//===- Processes.h - The processes of one run -------------------*- C++ -*-===//
+//
+// A run of several processes speaks with one voice: they agree on what they are
+// given before anything is loaded, rank 0 alone reports, an error is said once,
+// and all end with the same exit code.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_PROCESSES_H
+#define FSDP_TOOLS_FSDP_RUN_PROCESSES_H
+
+#include "fsdp/Runtime/Session.h"
+
+#include <functional>
+
+namespace fsdp {
+
+/// What must be the same for all processes: what it is, for people, and its
+/// value or a digest of that.
+struct Fact {
+  std::string name, value;
+};
+
+class Processes {
+public:
+  /// This one alone, or those of a backend that connects them, which may wait
+  /// for them.
+  explicit Processes(const std::string &backend);
+
+  /// The backend that the command line asks for, even if the rest of it is
+  /// wrong.
+  static std::string findBackend(int argc, char **argv);
+
+  unsigned size() const { return world.size(); }
+  bool isFirst() const { return world.rank == 0; }
+  /// Of a run with so many ranks, those of this process.
+  RankRange ranks(unsigned worldSize) const;
+  /// Of each rank of a run of several processes.
+  std::span<const std::string> hosts() const { return world.hosts; }
+  /// Those on this machine.
+  unsigned onThisMachine() const;
+  /// What connects them; null for one process alone.
+  std::shared_ptr<Backend> backend() const { return connected; }
+  std::shared_ptr<Store> store() const { return world.store; }
+
+  /// Says something on stderr, once.
+  void note(const std::string &sentence) const;
+  void sayError(const std::string &sentence) const;
+
+  /// Calls `prepare` and compares what it returns with rank 0's. Throws on all
+  /// processes if it throws on one, or if they differ.
+  void agree(const std::function<std::vector<Fact>()> &prepare);
+
+  /// The process can't go on: tells the others, and says so unless one of them
+  /// has. Returns the exit code of the run.
+  int fail(const Error &error) const noexcept;
+
+  /// The process has done its part: returns the exit code of rank 0.
+  int finish(int code, std::chrono::milliseconds timeout) const;
+
+private:
+  /// The value of a key that `rank` sets when it does its `deed`. Throws if the
+  /// run has failed.
+  std::string await(const std::string &key, unsigned rank,
+                    const std::string &deed,
+                    std::chrono::milliseconds timeout) const;
+  /// Waits a moment for the others to have heard of a failure.
+  void leave() const noexcept;
+
+  std::shared_ptr<Backend> connected;
+  World world;
+};
+
+/// Of a library beside this program.
+std::string findLibrary(const std::string &name);
+
+/// A number for the bytes of a file.
+std::string digestFile(const std::string &path);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_PROCESSES_H
