@@ -64,16 +64,21 @@ LogicalResult ModuleOp::verify() {
                          "2^31 ranks, got ")
              << axis;
   DenseSet<std::pair<Attribute, Attribute>> communicators;
-  for (auto op : getBody().front().getOps<CommunicatorOp>())
-    if (!communicators.insert({op.getAxesAttr(), op.getStreamAttr()}).second)
-      return op.emitOpError("C3: expected other axes or another stream than "
-                            "those of an earlier communicator");
-  for (Operation &op : getBody().front())
+  for (Operation &op : getBody().front()) {
     if (!isa<CommunicatorOp, UnitOp, BufferOp, ViewOp, ProgramOp, MeaningOp>(
             op))
       return emitOpError("C1: expected only tables and programs in the body, "
                          "got '")
              << op.getName() << "'";
+    if (auto communicator = dyn_cast<CommunicatorOp>(op))
+      if (!communicators
+               .insert(
+                   {communicator.getAxesAttr(), communicator.getStreamAttr()})
+               .second)
+        return communicator.emitOpError("C3: expected other axes or another "
+                                        "stream than those of an earlier "
+                                        "communicator");
+  }
   return success();
 }
 

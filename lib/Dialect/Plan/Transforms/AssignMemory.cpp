@@ -78,18 +78,17 @@ static planner::Lifetime getWish(planner::Lifetime lifetime,
   return lifetime;
 }
 
-/// Places what lives inside `program` only in an arena, from `start` on.
-static void assignTransient(ProgramOp program, Space space, int64_t start,
-                            int64_t alignment) {
-  Accesses accesses(program);
-  StreamOrder order(program, accesses);
+/// Places those of `candidates` that live inside `program` only in an arena,
+/// from `start` on.
+static void assignTransient(ProgramOp program, const Accesses &accesses,
+                            const StreamOrder &order,
+                            ArrayRef<BufferOp> candidates, Space space,
+                            int64_t start, int64_t alignment) {
   SmallVector<BufferOp> buffers;
   std::vector<planner::Lifetime> lifetimes, wishes;
-  auto module = cast<ModuleOp>(program->getParentOp());
-  for (auto buffer : module.getBody().front().getOps<BufferOp>()) {
+  for (BufferOp buffer : candidates) {
     ArrayRef<Access> ours = accesses.of(buffer);
-    if (buffer.isPersistent() || buffer.getOffset() || ours.empty() ||
-        buffer.getSpace() != space)
+    if (ours.empty() || buffer.getSpace() != space)
       continue;
     int64_t bytes = getExtent(buffer.getTensorType());
     if (bytes == 0) {
@@ -151,16 +150,23 @@ struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
           }
     constexpr unsigned numSpaces = getMaxEnumValForSpace() + 1;
     int64_t ends[numSpaces] = {}; // of the persistent region of each
+    SmallVector<BufferOp> transient;
     for (auto buffer : plan.getBody().front().getOps<BufferOp>()) {
-      if (!buffer.isPersistent() && !shared.contains(buffer))
+      if (!buffer.isPersistent() && !shared.contains(buffer)) {
+        transient.push_back(buffer);
         continue;
+      }
       int64_t &end = ends[static_cast<unsigned>(buffer.getSpace())];
       buffer.setOffset(end);
       end = llvm::alignTo(end + getExtent(buffer.getTensorType()), alignment);
     }
-    for (auto program : plan.getBody().front().getOps<ProgramOp>())
+    for (auto program : plan.getBody().front().getOps<ProgramOp>()) {
+      Accesses accesses(program);
+      StreamOrder order(program, accesses);
       for (unsigned space = 0; space != numSpaces; ++space)
-        assignTransient(program, Space(space), ends[space], alignment);
+        assignTransient(program, accesses, order, transient, Space(space),
+                        ends[space], alignment);
+    }
   }
 };
 } // namespace

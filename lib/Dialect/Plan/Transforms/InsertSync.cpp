@@ -50,10 +50,13 @@ struct History {
   Clock writes;
 };
 
+/// The axes of more than one rank of each communicator, as bits.
+using Axes = llvm::StringMap<uint64_t>;
+
 class EventAssigner {
 public:
   /// Takes the commands of all roles up to the `last` one.
-  EventAssigner(ProgramOp program, Role last);
+  EventAssigner(ProgramOp program, Role last, const Axes &axes);
   void run();
 
 private:
@@ -68,24 +71,29 @@ private:
   std::array<Clock, numStreams> streams;
   DenseMap<Value, Clock> recorded; // by events that were there before
   DenseMap<Operation *, History> histories;
-  llvm::StringMap<uint64_t> axes;        // of communicators, as bits
+  const Axes &axes;
   std::map<uint64_t, Clock> collectives; // by axes, the latest
 };
 
 } // namespace
 
-EventAssigner::EventAssigner(ProgramOp program, Role last) {
-  for (auto command : program.getBody().front().getOps<CommandOpInterface>())
-    if (command.getRole() <= last)
-      commands.push_back(command);
-  clocks.resize(commands.size());
-  events.resize(commands.size());
-  auto plan = program->getParentOfType<ModuleOp>();
+static Axes findAxes(ModuleOp plan) {
+  Axes axes;
   for (auto communicator : plan.getBody().front().getOps<CommunicatorOp>())
     for (int64_t axis : communicator.getAxes())
       if (cast<AxisAttr>(plan.getMesh()[axis]).getSize() != 1)
         axes[communicator.getSymName()] |= uint64_t(1)
                                            << std::min<int64_t>(axis, 63);
+  return axes;
+}
+
+EventAssigner::EventAssigner(ProgramOp program, Role last, const Axes &axes)
+    : axes(axes) {
+  for (auto command : program.getBody().front().getOps<CommandOpInterface>())
+    if (command.getRole() <= last)
+      commands.push_back(command);
+  clocks.resize(commands.size());
+  events.resize(commands.size());
 }
 
 /// The axes of more than one rank that a collective is over; 0 if it is none.
@@ -197,10 +205,10 @@ void EventAssigner::run() {
 namespace {
 struct InsertSync : impl::InsertSyncBase<InsertSync> {
   void runOnOperation() override {
-    for (auto program : getOperation().getBody().front().getOps<ProgramOp>()) {
+    Axes axes = findAxes(getOperation());
+    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
       for (Role last : {Role::Forward, Role::Backward, Role::Update})
-        EventAssigner(program, last).run();
-    }
+        EventAssigner(program, last, axes).run();
   }
 };
 } // namespace
