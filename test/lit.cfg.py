@@ -26,6 +26,7 @@ config.substitutions += [
     ("%python", config.fsdp_python),
     ("%fixtures", os.path.join(config.test_source_root, "fixtures")),
     ("%fsdp_tools", config.fsdp_tools_dir),
+    ("%compress_replicas", config.compress_replicas),
 ]
 
 llvm_config.with_system_environment(["HOME", "TMP"])

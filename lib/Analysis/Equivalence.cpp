@@ -10,8 +10,7 @@
 #include "fsdp/Analysis/Equivalence.h"
 
 #include "VerifyUpdates.h"
-
-#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Analysis/Reductions.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -778,7 +777,8 @@ LogicalResult Equivalence::verify() {
     return initEffects.front().second->emitError(
         "expected '@init' to have no effects, found one");
   if (failed(compareEffects()) || failed(compareResults()) ||
-      failed(checkUnsynchronised()) || failed(checkUpdates()))
+      failed(checkUnsynchronised()) || failed(checkUpdates()) ||
+      failed(verifyReductions(step)))
     return failure();
   auto areEqual = [&](Value left, Value right) {
     return numbers.lookup(left) == numbers.lookup(right);

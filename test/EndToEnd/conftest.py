@@ -169,7 +169,7 @@ def on_two_ranks(once):
 
     def make(folder: pathlib.Path) -> None:
         folder.mkdir()
-        what = "summon,ignored,broadcast,mean,own"
+        what = "summon,ignored,broadcast,mean,own,all_reduce_hook"
         result = subprocess.run([sys.executable, ORACLE / "ranks.py", what, folder], capture_output=True, text=True, timeout=120,
                                 env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
         assert result.returncode == 0, result.stderr

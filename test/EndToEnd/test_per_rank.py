@@ -15,9 +15,9 @@ import ranks  # noqa: E402
 IGNORE = ["--ignore", r"^(blocks\.1\.outer\.weight|stem\.bias)$"]
 
 
-def train(plan, archive, data, output, *options):
+def train(plan, archive, data, output, *options, steps=ranks.STEPS):
     """What rank 0 ends with."""
-    succeed("fsdp-run", plan, "--verify", "--weights", archive, "--data", data, "--steps", ranks.STEPS, "--lr", ranks.LR, "--weight-decay", 0,
+    succeed("fsdp-run", plan, "--verify", "--weights", archive, "--data", data, "--steps", steps, "--lr", ranks.LR, "--weight-decay", 0,
             "--summon", output, *options)
     return load_file(output)
 

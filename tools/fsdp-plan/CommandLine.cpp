@@ -5,6 +5,7 @@
 
 #include "fsdp/Archive/WriteFile.h"
 
+#include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 
@@ -39,6 +40,11 @@ struct Parser {
   cl::opt<std::string> trace{
       "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
       cl::value_desc("t.json"), cl::cat(category)};
+  cl::list<std::string> plugins{
+      "load-pass-plugin",
+      cl::desc("A library with passes for --comm-hook, in the form that "
+               "mlir-opt loads"),
+      cl::value_desc("lib.so"), cl::cat(category)};
   cl::opt<std::string> remarks{
       "remarks-filter",
       cl::desc("Show what passes of matching names decided, and why: "
@@ -123,6 +129,13 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
   std::vector<GivenOption> given = parser.getGiven();
   if (failed(checkRequired(parser, given)))
     return mlir::failure();
+  for (const std::string &library : parser.plugins) {
+    auto plugin = mlir::PassPlugin::load(library);
+    if (!plugin)
+      return reject("--load-pass-plugin: " +
+                    llvm::toString(plugin.takeError()));
+    plugin->registerPassRegistryCallbacks();
+  }
   if (std::string error = readPipelineOptions(given, line.options);
       !error.empty())
     return reject(error);

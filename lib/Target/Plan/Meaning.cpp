@@ -360,8 +360,8 @@ LogicalResult SourceRun::addResults() {
   readOptimizer();
   readStates();
   for (auto &[unit, own] : units)
-    if (auto gradient = addGradient(cast<UnitOp>(unit), gradients[unit]))
-      reduced[unit] = std::move(*gradient);
+    if (failed(addGradient(cast<UnitOp>(unit), gradients[unit])))
+      return failure();
   machine.values.isRecording = false; // what follows follows from these
   if (failed(addFoundInf()) || failed(addClipFactor()) || failed(addScale()))
     return failure();

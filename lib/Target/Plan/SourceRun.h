@@ -66,8 +66,15 @@ private:
                                                        const sy::Unit &own);
   void readStates();
   std::pair<uint64_t, int64_t> getGroup(UnitOp unit);
-  std::optional<sy::Content> addGradient(UnitOp unit,
-                                         llvm::ArrayRef<mlir::Value> gradients);
+  /// A sum over axes of more than one rank, as bits.
+  struct Reduction {
+    uint64_t axes;
+    double pre, post;
+    pf::DType via, result;
+  };
+  mlir::FailureOr<llvm::SmallVector<Reduction>> getReductions(UnitOp unit);
+  mlir::LogicalResult addGradient(UnitOp unit,
+                                  llvm::ArrayRef<mlir::Value> gradients);
   llvm::SmallVector<sy::Window> measure(MeasureKind kind);
   mlir::FailureOr<llvm::SmallVector<sy::Window>>
   call(llvm::StringRef name, llvm::ArrayRef<sy::Window> operands,

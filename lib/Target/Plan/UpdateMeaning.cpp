@@ -16,6 +16,16 @@ using namespace fsdp;
 using namespace fsdp::detail;
 using fsdp::aten::ATenDialect;
 
+/// The axes of these names that are of more than one rank, as bits.
+static uint64_t getAxes(MeshOp mesh, ArrayAttr names) {
+  uint64_t axes = 0;
+  for (auto [index, axis] :
+       llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
+    if (axis.getSize() != 1 && llvm::is_contained(names, axis.getName()))
+      axes |= uint64_t(1) << index;
+  return axes;
+}
+
 /// What the optimizer of the step does to whatever has a gradient.
 void SourceRun::readOptimizer() {
   kinds = {StateAttr::getParameterKind()};
@@ -94,26 +104,60 @@ void SourceRun::readStates() {
 /// as bits, and how many ranks that are.
 std::pair<uint64_t, int64_t> SourceRun::getGroup(UnitOp unit) {
   auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  uint64_t group = 0;
-  int64_t size = 1;
-  for (auto [index, axis] :
-       llvm::enumerate(mesh.getAxes().getAsRange<AxisAttr>()))
-    if (axis.getSize() != 1 &&
-        (llvm::is_contained(unit.getShardAxes(), axis.getName()) ||
-         llvm::is_contained(unit.getReplicateAxes(), axis.getName()))) {
-      group |= uint64_t(1) << index;
-      size *= axis.getSize();
-    }
-  return {group, size};
+  return {getAxes(mesh, unit.getShardAxes()) |
+              getAxes(mesh, unit.getReplicateAxes()),
+          mesh.getGroupSize(unit.getShardAxes()) *
+              mesh.getGroupSize(unit.getReplicateAxes())};
+}
+
+/// How the gradients of a unit become means over the ranks that share it: as
+/// its `fsdp.reductions` say, or as PyTorch does it.
+FailureOr<SmallVector<SourceRun::Reduction>>
+SourceRun::getReductions(UnitOp unit) {
+  const sy::Unit &own = units[unit];
+  auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
+  auto [over, size] = getGroup(unit);
+  auto named =
+      unit->getAttrOfType<ArrayAttr>(FSDPDialect::getReductionsAttrName());
+  SmallVector<Reduction> reductions;
+  if (!named) {
+    DivideFactors divide = getDivideFactors(size);
+    bool isHybrid = own.axes && over != own.axes;
+    if (isHybrid)
+      reductions.push_back({own.axes, divide.pre, 1, own.reduce, own.reduce});
+    reductions.push_back({isHybrid ? over & ~own.axes : over,
+                          isHybrid ? 1 : divide.pre, divide.post, own.reduce,
+                          own.storage});
+    return reductions;
+  }
+  uint64_t summed = 0;
+  double divided = 1;
+  for (auto reduction : named.getAsRange<ReductionAttr>()) {
+    std::optional<pf::DType> via = toPlanDType(reduction.getVia()),
+                             result = toPlanDType(reduction.getResult());
+    uint64_t axes = getAxes(mesh, reduction.getAxes());
+    DivideAttr divide = reduction.getDivide();
+    if (!via || !result || (axes & summed))
+      return unit.emitError("expected reductions over each axis once, in types "
+                            "that a plan file knows, got ")
+             << named;
+    reductions.push_back(
+        {axes, divide.getPre(), divide.getPost(), *via, *result});
+    summed |= axes;
+    divided *= divide.getPre() * divide.getPost();
+  }
+  if (summed != over || std::abs(divided - double(size)) > 1e-9 * double(size))
+    return unit.emitError("expected reductions to a mean over ")
+           << size << " ranks, got " << named;
+  return reductions;
 }
 
 /// The reduced gradient of a unit, from one for each parameter or null.
-std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
-                                                  ArrayRef<Value> gradients) {
+LogicalResult SourceRun::addGradient(UnitOp unit, ArrayRef<Value> gradients) {
   const sy::Unit &own = units[unit];
   const Value *first = llvm::find_if(gradients, [](Value v) { return !!v; });
   if (first == gradients.end())
-    return std::nullopt;
+    return success();
   const sy::Layout &whole = layouts.emplace_back(sy::Layout::vector(own.numel));
   sy::Window flat = place(whole, own.reduce);
   machine.zero(flat);
@@ -136,27 +180,31 @@ std::optional<sy::Content> SourceRun::addGradient(UnitOp unit,
       machine.describe(own, kind, gradient, /*skipsZeros=*/true, meanings);
   };
   accumulate(StateAttr::getUnshardedGradientKind(), own.reduce);
-  auto [group, size] = getGroup(unit);
-  DivideFactors divide = getDivideFactors(size);
-  auto sum = [&](uint64_t axes, double pre, double post) {
-    if (axes)
-      gradient = machine.values.sum(gradient, axes, {pre, post}, own.reduce,
-                                    own.numel);
+  auto reductions = getReductions(unit);
+  if (failed(reductions))
+    return failure();
+  pf::DType dtype = own.reduce;
+  auto cast = [&](pf::DType to) {
+    if (to != dtype)
+      gradient = machine.values.cast(gradient, to);
+    dtype = to;
   };
-  if (accumulated.lookup(FlatSymbolRefAttr::get(unit)) ==
-      StateAttr::getPartialGradientKind()) {
-    sum(own.axes, divide.pre, 1);
-    accumulate(StateAttr::getPartialGradientKind(), own.reduce);
-    sum(group & ~own.axes, 1, divide.post);
-  } else {
-    sum(group, divide.pre, divide.post);
+  for (const Reduction &reduction : *reductions) {
+    cast(reduction.via);
+    if (reduction.axes)
+      gradient =
+          machine.values.sum(gradient, reduction.axes,
+                             {reduction.pre, reduction.post}, dtype, own.numel);
+    cast(reduction.result);
+    if (reduction.axes == own.axes)
+      accumulate(StateAttr::getPartialGradientKind(), own.reduce);
   }
-  if (own.reduce != own.storage)
-    gradient = machine.values.cast(gradient, own.storage);
+  cast(own.storage);
   accumulate(StateAttr::getShardedGradientKind(), own.storage);
   if (!part || part.getValue() == Part::Last)
     machine.describe(own, "gradient", gradient, /*skipsZeros=*/true, meanings);
-  return gradient;
+  reduced[unit] = std::move(gradient);
+  return success();
 }
 
 /// One number of all gradients, in the order of units: those together that are

@@ -444,12 +444,12 @@ func.func @f(%g: tensor<f32>) attributes {aten.program} {
 
 // -----
 
-// Reduction C3: in the unit's reduce type.
+// Reduction C3: in a float type.
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8>
 func.func @f(%g: tensor<8xf32>) attributes {aten.program} {
-  // expected-error@+1 {{expected a reduction of type 'f32', as unit 'u' has it, got 'bf16'}}
-  %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via bf16 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
+  // expected-error@+1 {{expected a sum of floats, got 'i32'}}
+  %0 = fsdp.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via i32 %g : tensor<8xf32> -> !fsdp.shard<8xf32, 2>
   return
 }
 

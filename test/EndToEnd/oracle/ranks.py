@@ -1,4 +1,4 @@
-"""What PyTorch's FSDP1 and DDP do on two ranks over gloo: python ranks.py WHAT,... FOLDER.
+"""What PyTorch's FSDP1, FSDP2 and DDP do on two ranks, or four, over gloo: python ranks.py WHAT,... FOLDER.
 
 Each function trains `Model` on `rows()` by SGD and writes safetensors files to FOLDER/WHAT.
 """
@@ -16,7 +16,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -54,7 +56,7 @@ def build() -> Model:
 
 
 def rows() -> list[list[torch.Tensor]]:
-    """No two batches alike; batch t * WORLD + r is rank r's at step t."""
+    """No two batches alike; batch t * world + r is rank r's at step t."""
     generator = torch.Generator().manual_seed(6)
     return [list(torch.randn(2, BATCH, WIDTH, generator=generator) * (row % 3 + 1)) for row in range(STEPS * WORLD)]
 
@@ -66,7 +68,7 @@ def wrap(module: nn.Module, **options) -> FSDP:
 def steps(module: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
     for step in range(first, last):
         optimizer.zero_grad()
-        module(*rows()[step * WORLD + dist.get_rank()]).backward()
+        module(*rows()[step * dist.get_world_size() + dist.get_rank()]).backward()
         optimizer.step()
 
 
@@ -144,29 +146,49 @@ def own(folder: Path) -> None:
     save_file(full(module), folder / f"rank{dist.get_rank()}.safetensors")
 
 
-def on_rank(rank: int, what: str, folder: Path) -> None:
+def all_reduce_hook(folder: Path) -> None:
+    """rank0.safetensors: two replicas of two shards, and a hook that sums between replicas in bf16."""
+    module, mesh = build(), init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+
+    def hook(gradient: torch.Tensor) -> None:
+        low = gradient.bfloat16()
+        dist.all_reduce(low, group=mesh["replicate"].get_group())
+        gradient.copy_(low).div_(2)
+
+    for part in [*module.blocks, module]:
+        fully_shard(part, mesh=mesh["shard"]).set_all_reduce_hook(hook)
+    steps(module, torch.optim.SGD(module.parameters(), lr=LR), 0, STEPS // 2)
+    values = copy([(name, parameter.full_tensor()) for name, parameter in module.named_parameters()] + [*module.named_buffers()])
+    if dist.get_rank() == 0:
+        save_file(values, folder / "rank0.safetensors")
+
+
+def on_rank(rank: int, world: int, what: list[str], folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=60))
-    for each in what.split(","):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store{world}", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    for each in what:
         (folder / each).mkdir(exist_ok=True)
         globals()[each](folder / each)
     dist.destroy_process_group()
 
 
 def main() -> int:
-    what, folder = sys.argv[1], Path(sys.argv[2])
+    what, folder = sys.argv[1].split(","), Path(sys.argv[2])
     inputs = {f"in_{i}": torch.stack([row[i] for row in rows()]) for i in range(2)}
     half = len(rows()) // 2
     save_file({name: value[:half].contiguous() for name, value in inputs.items()}, folder / "first.safetensors")
     save_file({name: value[half:].contiguous() for name, value in inputs.items()}, folder / "second.safetensors")
     save_file(inputs, folder / "all.safetensors")
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=on_rank, args=(rank, what, folder)) for rank in range(WORLD)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    processes = []
+    for world, some in (WORLD, [each for each in what if each != "all_reduce_hook"]), (4, [each for each in what if each == "all_reduce_hook"]):
+        group = [context.Process(target=on_rank, args=(rank, world, some, folder)) for rank in range(world if some else 0)]
+        for process in group:
+            process.start()
+        for process in group:
+            process.join()
+        processes += group
     return max(abs(process.exitcode) for process in processes)
 
 

@@ -134,6 +134,14 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 1");
   }
+  if (attr.getName() == getReductionsAttrName()) {
+    auto list = dyn_cast<ArrayAttr>(attr.getValue());
+    if (!isa<UnitOp>(op))
+      return misplaced(op, attr, "an operation other than a unit");
+    return list && llvm::all_of(list, llvm::IsaPred<ReductionAttr>)
+               ? success()
+               : wrongKind(op, attr, "a list of reductions");
+  }
   const std::pair<bool, StringRef> *row = nullptr;
   auto names = dyn_cast<ArrayAttr>(attr.getValue());
   bool isMark = isa<UnitAttr>(attr.getValue());

@@ -339,6 +339,13 @@ struct UnitCheck {
     return type(what, found, unit.getFlatGradientType(compute));
   }
 
+  /// A sum is rounded to a type of floats.
+  LogicalResult sum(Type via) {
+    if (isa<FloatType>(via))
+      return success();
+    return op->emitOpError("expected a sum of floats, got ") << via;
+  }
+
   int64_t getShards() { return mesh.getGroupSize(unit.getShardAxes()); }
 
   Operation *op;
@@ -456,8 +463,7 @@ static LogicalResult verifyReduceScatter(Op op,
   if (!isWhole(op.getAxes(), check.unit, check.mesh))
     return op.emitOpError("expected all axes over which unit '")
            << op.getUnit() << "' is sharded, got " << op.getAxes();
-  return success(succeeded(check.type("a reduction", op.getVia(),
-                                      check.unit.getReduce())) &&
+  return success(succeeded(check.sum(op.getVia())) &&
                  succeeded(check.flat("an operand", op.getFlat().getType())) &&
                  succeeded(verifyReduced(check, "a result",
                                          getValueType(op->getResult(0)))));
@@ -498,7 +504,7 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
                    check.unit.getReplicateAxes().empty();
   if (failed(isIgnored ? verifyAxes(op, op.getAxes(), check.mesh)
                        : verifyGroup(op, op.getAxes(), check.mesh)) ||
-      failed(check.type("a reduction", op.getVia(), check.unit.getReduce())))
+      failed(check.sum(op.getVia())))
     return failure();
   // Along other axes, ranks have different elements.
   for (auto axis : op.getAxes().template getAsRange<StringAttr>())

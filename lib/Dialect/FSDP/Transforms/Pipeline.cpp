@@ -39,6 +39,11 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   if (options.accumulate.microBatches > 1)
     pm.addPass(createAccumulatePass(
         {options.accumulate, options.noSync, options.noAllReduce}));
+  if (!options.commHook.empty()) {
+    if (failed(parsePassPipeline(options.commHook, pm)))
+      llvm_unreachable("readPipelineOptions has parsed it");
+    pm.addPass(createNameReductionsPass());
+  }
   pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
                                         options.noDecay, options.lrGroups}));
   if (options.gradScaler)

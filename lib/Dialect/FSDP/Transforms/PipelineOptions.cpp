@@ -73,6 +73,18 @@ static int64_t getRanks(const MeshSizes &mesh) {
          std::max<int64_t>(mesh.shard, 1);
 }
 
+/// What is wrong with the passes of --comm-hook.
+static std::string checkCommHook(const std::string &pipeline) {
+  std::string error;
+  llvm::raw_string_ostream stream(error);
+  OpPassManager passes;
+  if (succeeded(parsePassPipeline(pipeline, passes, stream)))
+    return "";
+  StringRef reason = StringRef(error).split(": error: ").second;
+  return "--comm-hook: expected passes of --load-pass-plugin, found '" +
+         pipeline + "': " + reason.split('\n').first.str();
+}
+
 /// What contradicts each other.
 static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
@@ -143,7 +155,7 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";
-  return "";
+  return checkCommHook(options.commHook);
 }
 
 std::string readPipelineOptions(ArrayRef<GivenOption> given,

@@ -110,6 +110,25 @@ def FSDP_DivideAttr : FSDP_Attr<"Divide", "divide"> {
   }];
 }
 
+def FSDP_ReductionAttr : FSDP_Attr<"Reduction", "reduction"> {
+  let summary = "a reduction of a unit's gradients";
+  let description = [{
+    What `fsdp.reductions` of a unit list: over which axes, the divisors, what the
+    sum is rounded to, and the type of the result.
+
+    Example:
+
+    ```mlir
+    #fsdp.reduction<over ["replicate"] divide <pre = 1, post = 2> via bf16 to f32>
+    ```
+  }];
+  let parameters = (ins "::mlir::ArrayAttr":$axes, "::fsdp::DivideAttr":$divide,
+                        "::mlir::Type":$via, "::mlir::Type":$result);
+  let assemblyFormat = [{
+    `<` `over` $axes `divide` $divide `via` $via `to` $result `>`
+  }];
+}
+
 def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
   let summary = "which persistent state an argument or result of the step is";
   let description = [{

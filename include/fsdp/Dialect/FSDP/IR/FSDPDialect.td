@@ -50,6 +50,7 @@ def FSDP_Dialect : Dialect {
     | function | `fsdp.init` | runs once, ahead of all programs |
     | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
     | function | `fsdp.part = #fsdp.part<first>` | a program for one micro-batch of a step: the first one, one between, or the last one |
+    | unit | `fsdp.reductions = [#fsdp.reduction<over ["shard"] divide <pre = 2, post = 2> via f32 to f32>]` | how its gradients are reduced, where it is not as `fsdp-shard` does it |
     | module | `fsdp.micro_batches = 4 : i64` | how many micro-batches a step has |
 
     Buffers keep their role from the aten level. A buffer that the step changes
@@ -89,6 +90,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getInitAttrName() { return "fsdp.init"; }
     static llvm::StringRef getSourceAttrName() { return "fsdp.source"; }
     static llvm::StringRef getPartAttrName() { return "fsdp.part"; }
+    static llvm::StringRef getReductionsAttrName() { return "fsdp.reductions"; }
     static llvm::StringRef getMicroBatchesAttrName() { return "fsdp.micro_batches"; }
 
   private:

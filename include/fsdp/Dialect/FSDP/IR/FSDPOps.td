@@ -327,7 +327,8 @@ def FSDP_AccumulateOp : FSDP_UserOp<"accumulate", [Pure, AllTypesMatch<["sum", "
 def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatter"> {
   let summary = "reduce-scatter a flat gradient";
   let description = [{
-    Casts to `via`, divides by the first divisor, sums over the axes, keeps the
+    Casts to `via`, which is the unit's reduce type unless its `fsdp.reductions` say
+    otherwise, divides by the first divisor, sums over the axes, keeps the
     rank's piece, divides by the second divisor and casts to the result's type: the
     unit's storage type, or its reduce type if that is what the next reduction
     takes.
@@ -343,7 +344,7 @@ def FSDP_ReduceScatterOp : FSDP_PureCollectiveOp<"reduce_scatter", "ReduceScatte
 
     * C1: the unit exists.
     * C2: the axes are all axes over which the unit is sharded.
-    * C3: `via` is the unit's reduce type.
+    * C3: `via` is a float type.
     * C4: the operand is the unit's flat gradient.
     * C5: the result is a shard of the unit, of its storage or its reduce type.
   }];
@@ -383,7 +384,7 @@ def FSDP_AllReduceOp : FSDP_PureCollectiveOp<"all_reduce", "AllReduce"> {
     * C2: the axes are distinct axes of the mesh; there is at least one, but for a unit
       that is along none. Of a unit, it is sharded over none of them, but for axes of
       one rank.
-    * C3: of a unit, `via` is its reduce type.
+    * C3: of a unit, `via` is a float type.
     * C4: of a unit, the operand is a shard of it, or its flat gradient if its
       mesh has one shard; the result is a shard of it.
     * C5: on a mesh, there is a role, and operand and result are tensors of the

@@ -108,6 +108,10 @@ def NoAllReduce : PipelineOption<"noAllReduce", "no-all-reduce", "bool", "false"
     "All-reduce the gradients between the copies of a mesh once for all micro-batches of a step, as "
     "set_requires_all_reduce(False) of FSDP2: each micro-batch reduce-scatters, and what the shards have of "
     "it is summed in the reduce dtype.", "">;
+def CommHookOption : PipelineOption<"commHook", "comm-hook", "std::string", "\"\"",
+    "Passes that replace reductions, in the syntax of --pass-pipeline: communication hooks. They run when the "
+    "gradients have been reduced and accumulated; --load-pass-plugin brings them. Means stay means, or the step "
+    "is rejected; what sums are rounded to is theirs to say.", "PIPELINE">;
 def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",

@@ -237,6 +237,19 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
   ];
 }
 
+def NameReductionsPass : Pass<"fsdp-name-reductions", "::mlir::ModuleOp"> {
+  let summary = "write down how gradients are reduced";
+  let description = [{
+    Sets `fsdp.reductions` of each unit to the reductions of its gradients. Stands
+    after passes that replace reductions: the equivalence check and the proof of
+    the plan then want these, in this order, with these divisors and types. Without
+    it, they want those of `fsdp-shard`.
+
+    Before and after: the logical level.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+}
+
 def OffloadPass : Pass<"fsdp-offload", "::mlir::ModuleOp"> {
   let summary = "keep shards and states in host memory";
   let description = [{
