@@ -41,7 +41,7 @@ def main() -> int:
                  "-o", str(own / f"{args.model}-{args.ranks}.plan"), *options.split()])
         ratios = []
         for number in range(args.rounds):
-            seconds = {name: compiled(own, args.model, args.ranks, args.steps, args.build, []) for name, own in folders.items()}
+            seconds = {name: compiled(own, args.model, args.ranks, args.steps, args.build, "local", []) for name, own in folders.items()}
             ratios.append(seconds["with"] / seconds["without"])
             print(f"round {number + 1}: {seconds['with'] * 1e3:.2f} ms, {seconds['without'] * 1e3:.2f} ms without: {ratios[-1]:.4f}", flush=True)
     print(f"{args.model}, {args.options}: {statistics.median(ratios):.4f} ({min(ratios):.4f} to {max(ratios):.4f})")

@@ -2,8 +2,11 @@
 
 import json
 import os
+import pathlib
+import random
 import re
 import shutil
+import signal
 import subprocess
 import time
 
@@ -156,12 +159,12 @@ def test_processes_must_be_given_the_same(arguments, plans, tmp_path):
     assert mpirun((1, *arguments), (1, *other)).returncode == 0
 
 
-def disturb(deed, plans, references, operators, *options):
-    """Three processes, of which the one with rank 1 does something bad in its second step."""
+def disturb(deed, plans, references, operators, *options, rank=1):
+    """Three processes, of which the one with that rank does something bad in its second step."""
     command = [plans("role_custom_op", 3), "--weights", FIXTURES / "role_custom_op.pt2", "--data", references("role_custom_op", 3),
                "--steps", 5, "--load", operators("disturbed_square"), *options]
     started = time.monotonic()
-    ran = mpirun((3, *command), FSDP_TEST_DEED=deed, FSDP_TEST_RANK="1")
+    ran = mpirun((3, *command), FSDP_TEST_DEED=deed, FSDP_TEST_RANK=str(rank))
     assert time.monotonic() - started < 20
     assert ran.stdout.startswith("step 1/5  loss ") and "step 2" not in ran.stdout
     return ran
@@ -179,3 +182,41 @@ def test_a_rank_that_hangs_is_waited_for_only_so_long(plans, references, operato
     (error,) = errors(ran)
     assert ran.returncode == 3
     assert re.fullmatch(r"error: rank [02], step 2, program step, AllGather, node \S+, unit \S+: waited 2 s for rank 1 to join it", error), error
+
+
+# mpirun stops the others as soon as one has died: they say who it was before that. With rank 0, the store dies.
+@pytest.mark.parametrize("deed,rank", [("kill", 1), ("exit", 2), ("kill", 0)])
+def test_a_rank_that_dies_is_named(deed, rank, plans, references, operators):
+    ran = disturb(deed, plans, references, operators, rank=rank)
+    (error,) = errors(ran)
+    assert re.fullmatch(rf"error: rank {rank} \(process \d+ on \S+\) has ended before the run did", error), error
+    assert ran.returncode != 0
+
+
+def processes_of(parent: int) -> list[int]:
+    """Those that mpirun has started, in the order of their ranks."""
+    return list(map(int, pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()))
+
+
+# At any moment: while MPI starts, plans are read or tensors loaded, in a step, between steps, while others wait.
+@pytest.mark.parametrize("overlap", [False, True], ids=["inline", "overlap"])
+def test_kill_at_random_moments(overlap, plans, request, tmp_path):
+    random.seed(overlap)
+    moments = 100 if request.config.getoption("--all-pairs") else 3
+    command = ["mpirun", "-n", "3", BUILD / "bin" / "fsdp-run", plans("gpt2", 3), "--backend", "mpi", "--weights", FIXTURES / "gpt2.pt2",
+               "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", "1000000", *(["--overlap"] if overlap else [])]
+    for _ in range(moments):
+        with open(tmp_path / "stdout", "w") as stdout, subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True,
+                                                                        env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI}) as running:
+            while len(started := processes_of(running.pid)) < 3:
+                time.sleep(0.01)
+            time.sleep(wait := random.random() * 2)
+            victim = random.choice(started)
+            os.kill(victim, signal.SIGKILL)
+            died = time.monotonic()
+            said = [line for line in running.stderr if line.startswith("error: ")]
+            running.wait()
+        assert time.monotonic() - died < 10, wait
+        assert running.returncode != 0
+        # Before the processes know of each other, mpirun alone says it.
+        assert "step 1/" not in (tmp_path / "stdout").read_text() and not said or re.fullmatch(rf"error: rank \d \(process {victim} on \S+\) has ended before the run did\n", *said), (wait, said)

@@ -12,7 +12,9 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include <thread>
+#include <unistd.h>
 #include <xxhash.h>
 
 using namespace fsdp;
@@ -75,6 +77,7 @@ Processes::Processes(const std::string &backend) {
   // PyTorch's own lines about connections that are lost: a sentence says it.
   constexpr int errors = 2;
   FLAGS_caffe2_log_level = errors;
+  PeerWatch::blockSignals();
   connected = loadBackend(library.c_str(), 1);
   world = connected->world();
   if (!isFirst() && !std::freopen("/dev/null", "w", stdout))
@@ -112,19 +115,20 @@ namespace {
 
 /// What a process brings: its facts, or why it cannot go on.
 struct Brought {
-  std::vector<Fact> facts;
+  std::string process = {}; ///< Its number.
+  std::vector<Fact> facts = {};
   std::optional<Error> error;
 };
 
 } // namespace
 
-/// Texts that are separated by zeros. The first is the exit code, if there is
+/// Texts that are separated by zeros. The second is the exit code, if there is
 /// an error.
 static std::string encode(const Brought &brought) {
-  std::string text;
+  std::string text = brought.process + '\0';
   if (brought.error)
-    text = std::to_string(brought.error->exitCode()) + '\0' +
-           brought.error->what() + '\0';
+    text += std::to_string(brought.error->exitCode()) + '\0' +
+            brought.error->what() + '\0';
   else
     text += '\0';
   for (const Fact &fact : brought.facts)
@@ -140,6 +144,7 @@ static Brought decode(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     return part;
   };
+  brought.process = next();
   if (std::string code = next(); !code.empty())
     brought.error.emplace(next(), static_cast<Failure>(code[0] - '0'));
   while (!text.empty()) {
@@ -184,6 +189,7 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
     return;
   }
   Brought own;
+  own.process = std::to_string(::getpid());
   try {
     own.facts = prepare();
   } catch (const Error &error) {
@@ -200,9 +206,19 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
                                  "say what it is to run", defaultTimeout)));
     if (std::optional<Error> verdict = judge(all))
       throw tellFailure(*world.store, *verdict, defaultTimeout);
-    world.store->set(agreed, "");
+    std::string processes;
+    for (const Brought &one : all)
+      processes += one.process + ' ';
+    world.store->set(agreed, processes);
   }
-  await(agreed, 0, "agree", defaultTimeout);
+  std::istringstream processes(await(agreed, 0, "agree", defaultTimeout));
+  std::vector<PeerWatch::Peer> peers;
+  for (unsigned rank = 0; rank != size(); ++rank) {
+    peers.push_back({rank, world.hosts[rank], 0});
+    processes >> peers.back().process;
+  }
+  watch.emplace(std::move(peers), world.rank, world.store,
+                [this](const Error &error) { stop(error); });
 }
 
 std::string Processes::await(const std::string &key, unsigned rank,
@@ -224,13 +240,7 @@ std::string Processes::await(const std::string &key, unsigned rank,
 // The end
 //===----------------------------------------------------------------------===//
 
-int Processes::fail(const Error &error) const noexcept {
-  if (size() == 1) {
-    printError(error.what());
-    return error.exitCode();
-  }
-  // What has started the processes stops them all when the first one ends.
-  std::signal(SIGTERM, SIG_IGN);
+Error Processes::tell(const Error &error) noexcept {
   std::string sentence = error.what();
   if (!sentence.starts_with("rank "))
     sentence.insert(0, "rank " + std::to_string(world.rank) + ": ");
@@ -240,19 +250,47 @@ int Processes::fail(const Error &error) const noexcept {
     if (world.store->add("said", 1) == 1)
       printError(first.what());
   } catch (const std::exception &) {
-    printError(sentence); // Nobody can be told: the store is rank 0's.
-    return first.exitCode();
+    // The store has ended with rank 0: one of those who are left speaks.
+    std::this_thread::sleep_for(100ms);
+    auto dead = watch ? watch->findDead() : std::nullopt;
+    if (!isSaid.exchange(true) && (!watch || watch->isLowestHere()))
+      printError(dead ? dead->what() : sentence);
   }
+  return first;
+}
+
+int Processes::fail(const Error &error) noexcept {
+  if (size() == 1) {
+    printError(error.what());
+    return error.exitCode();
+  }
+  // What has started the processes stops them all when the first one ends.
+  std::signal(SIGTERM, SIG_IGN);
+  hasEnded.store(true);
+  Error first = tell(error);
   leave();
   return first.exitCode();
+}
+
+void Processes::stop(const Error &error) noexcept {
+  Error first = tell(error);
+  auto end = std::chrono::steady_clock::now() + farewell;
+  while (!hasEnded.load() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(10ms);
+  // It is in a kernel, or in the system.
+  if (!hasEnded.load())
+    std::_Exit(first.exitCode());
 }
 
 void Processes::leave() const noexcept {
   auto end = std::chrono::steady_clock::now() + farewell;
   auto awaitAll = [&](const char *key, unsigned count) {
     while (world.store->add(key, 0) < count &&
-           std::chrono::steady_clock::now() < end)
+           std::chrono::steady_clock::now() < end) {
+      if (watch && watch->findDead())
+        end = std::min(end, std::chrono::steady_clock::now() + 300ms);
       std::this_thread::sleep_for(5ms);
+    }
   };
   try {
     world.store->add("heard", 1);
@@ -267,7 +305,7 @@ void Processes::leave() const noexcept {
   }
 }
 
-int Processes::finish(int code, std::chrono::milliseconds timeout) const {
+int Processes::finish(int code, std::chrono::milliseconds timeout) {
   if (!connected)
     return code;
   if (size() > 1) {
@@ -276,6 +314,7 @@ int Processes::finish(int code, std::chrono::milliseconds timeout) const {
       world.store->set(key, std::to_string(code));
     code = std::stoi(await(key, 0, "end", timeout));
   }
+  watch.reset(); // From now on, a process may end.
   connected->finish();
   return code;
 }

@@ -2,13 +2,15 @@
 //
 // A run of several processes speaks with one voice: they agree on what they are
 // given before anything is loaded, rank 0 alone reports, an error is said once,
-// and all end with the same exit code.
+// and all end with the same exit code. From then on, each looks after the
+// others.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_TOOLS_FSDP_RUN_PROCESSES_H
 #define FSDP_TOOLS_FSDP_RUN_PROCESSES_H
 
+#include "PeerWatch.h"
 #include "fsdp/Runtime/Session.h"
 
 #include <functional>
@@ -53,10 +55,10 @@ public:
 
   /// The process can't go on: tells the others, and says so unless one of them
   /// has. Returns the exit code of the run.
-  int fail(const Error &error) const noexcept;
+  int fail(const Error &error) noexcept;
 
   /// The process has done its part: returns the exit code of rank 0.
-  int finish(int code, std::chrono::milliseconds timeout) const;
+  int finish(int code, std::chrono::milliseconds timeout);
 
 private:
   /// The value of a key that `rank` sets when it does its `deed`. Throws if the
@@ -64,11 +66,19 @@ private:
   std::string await(const std::string &key, unsigned rank,
                     const std::string &deed,
                     std::chrono::milliseconds timeout) const;
+  /// Tells the others of a failure, and says it unless somebody has. Returns
+  /// the first one.
+  Error tell(const Error &error) noexcept;
+  /// Another process has failed: ends this one, at the latest a few seconds
+  /// after its own threads should have.
+  void stop(const Error &error) noexcept;
   /// Waits a moment for the others to have heard of a failure.
   void leave() const noexcept;
 
   std::shared_ptr<Backend> connected;
   World world;
+  std::atomic<bool> isSaid{false}, hasEnded{false};
+  std::optional<PeerWatch> watch;
 };
 
 /// Of a library beside this program.

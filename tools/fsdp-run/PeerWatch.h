@@ -1,0 +1,74 @@
+//===- PeerWatch.h - Who of the other processes still lives -----*- C++ -*-===//
+//
+// A thread that looks after the processes of a run, so that one that has died
+// is named by the others whatever they are doing. On its own machine it sees
+// them in the process table; of one on another machine it hears through the
+// store, where each process counts up every second.
+//
+// What has started the processes sends SIGTERM to all when one has died, and
+// soon after kills them: the thread takes the signal, and looks who it was.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
+#define FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
+
+#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Store.h"
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace fsdp {
+
+class PeerWatch {
+public:
+  /// Blocks SIGTERM in this thread and those that it will start: before any.
+  static void blockSignals();
+
+  struct Peer {
+    unsigned rank;
+    std::string host;
+    pid_t process;
+  };
+  /// All processes of the run by rank, this one among them. `onFailure` is
+  /// called once, by the thread, when one of them has died or has told of a
+  /// failure.
+  PeerWatch(std::vector<Peer> peers, unsigned rank,
+            std::shared_ptr<Store> store,
+            std::function<void(const Error &)> onFailure);
+  /// Before the processes may end.
+  ~PeerWatch();
+  PeerWatch(const PeerWatch &) = delete;
+  PeerWatch &operator=(const PeerWatch &) = delete;
+
+  /// A sentence about a process of this machine that has died, if one has.
+  std::optional<Error> findDead() const;
+  /// No process of this machine with a lower rank lives.
+  bool isLowestHere() const;
+
+private:
+  bool isSeen(const Peer &peer) const;
+  bool isDead(const Peer &peer) const;
+  void work();
+  std::optional<Error> look();
+  std::optional<Error> listen();
+
+  std::vector<Peer> peers;
+  unsigned rank;
+  std::shared_ptr<Store> store;
+  std::function<void(const Error &)> onFailure;
+  std::vector<bool> seen; ///< In this machine's process table, at first.
+  std::int64_t heard = 0; ///< What the next rank has counted.
+  std::chrono::steady_clock::time_point lastHeard, lastCounted;
+  std::atomic<bool> isOver{false};
+  std::thread thread;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
