@@ -20,11 +20,14 @@ pytestmark = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() 
 OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
 
-def mpirun(*groups, **variables) -> subprocess.CompletedProcess:
-    """Runs groups of processes, each (number, arguments of fsdp-run...), as one job; `variables` join the environment."""
+def mpirun(*groups, before=(), **variables) -> subprocess.CompletedProcess:
+    """Runs groups of processes, each (number, arguments of fsdp-run...), as one job; `variables` join the environment.
+
+    `before`: what starts each process.
+    """
     command = ["mpirun"]
     for number, *arguments in groups:
-        command += [*([":"] if command[1:] else []), "-n", str(number), BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"]
+        command += [*([":"] if command[1:] else []), "-n", str(number), *before, BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI, **variables})
 
 
@@ -76,6 +79,19 @@ def compare(training, plans, references):
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda training: "-".join(map(str, training)).replace(" ", "_"))
 def test_processes_have_the_bits_of_threads(training, plans, references):
     compare(training, plans, references)
+
+
+# Two machines, as far as a process can tell: started in turns, those of one become consecutive ranks.
+def test_ranks_of_a_machine_are_next_to_each_other(plans):
+    own_name = ["unshare", "--uts", "sh", "-c", 'hostname "node$((OMPI_COMM_WORLD_RANK % 2))" && exec "$@"', "sh"]
+    if subprocess.run([*own_name[:2], "hostname", "node0"], capture_output=True).returncode:
+        pytest.skip("not run: no right to give processes a host name of their own")
+    arguments = [plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
+    ran = mpirun((4, *arguments), before=own_name, MASTER_ADDR="127.0.0.1")
+    assert ran.returncode == 0, ran.stderr
+    assert "4 processes on 2 machines: axis replicate crosses machines, axis shard lies inside one; figures of a process are rank 0's\n" in ran.stdout
+    ran = mpirun((4, *arguments, "--json"), before=own_name, MASTER_ADDR="127.0.0.1")
+    assert outcome(ran.stdout) == outcome(succeed("fsdp-run", *arguments, "--json").stdout)
 
 
 # Eight processes take their time on two cores.
@@ -220,3 +236,18 @@ def test_kill_at_random_moments(overlap, plans, request, tmp_path):
         assert running.returncode != 0
         # Before the processes know of each other, mpirun alone says it.
         assert "step 1/" not in (tmp_path / "stdout").read_text() and not said or re.fullmatch(rf"error: rank \d \(process {victim} on \S+\) has ended before the run did\n", *said), (wait, said)
+
+
+# The signal that users send is obeyed: with other processes and without.
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sigterm_ends_a_training(ranks, plans):
+    command = ["mpirun", "-n", str(ranks), BUILD / "bin" / "fsdp-run", plans("gpt2", ranks), "--backend", "mpi", "--weights", FIXTURES / "gpt2.pt2",
+               "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", "1000000", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI}) as running:
+        assert running.stdout.readline().startswith('{"step": 1,')
+        asked = time.monotonic()
+        os.kill(processes_of(running.pid)[0], signal.SIGTERM)
+        said = running.communicate()[1]
+    assert time.monotonic() - asked < 10
+    assert running.returncode == 128 + signal.SIGTERM and "Terminated" in said

@@ -31,6 +31,24 @@ void PeerWatch::blockSignals() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
+void PeerWatch::unblockSignals() {
+  sigset_t signals = terminationSignals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+static void endBySignal() {
+  std::signal(SIGTERM, SIG_DFL);
+  PeerWatch::unblockSignals();
+  raise(SIGTERM);
+}
+
+void PeerWatch::obeySignals() {
+  sigset_t signals = terminationSignals();
+  timespec now{};
+  if (sigtimedwait(&signals, nullptr, &now) == SIGTERM)
+    endBySignal();
+}
+
 PeerWatch::PeerWatch(std::vector<Peer> given, unsigned rank,
                      std::shared_ptr<Store> store,
                      std::function<void(const Error &)> onFailure)
@@ -123,11 +141,7 @@ void PeerWatch::work() {
       limit.tv_nsec /= 10;
     if (sigtimedwait(&signals, nullptr, &limit) == SIGTERM && !stopped)
       stopped = Clock::now();
-    if (stopped && Clock::now() - *stopped > longestSearch) {
-      // Nobody has died: the run is to end.
-      std::signal(SIGTERM, SIG_DFL);
-      pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-      raise(SIGTERM);
-    }
+    if (stopped && Clock::now() - *stopped > longestSearch)
+      endBySignal(); // Nobody has died: the run is to end.
   }
 }

@@ -29,6 +29,9 @@ class PeerWatch {
 public:
   /// Blocks SIGTERM in this thread and those that it will start: before any.
   static void blockSignals();
+  static void unblockSignals();
+  /// What the signal would have done if it had not been blocked.
+  static void obeySignals();
 
   struct Peer {
     unsigned rank;

@@ -80,6 +80,8 @@ Processes::Processes(const std::string &backend) {
   PeerWatch::blockSignals();
   connected = loadBackend(library.c_str(), 1);
   world = connected->world();
+  if (size() == 1)
+    PeerWatch::unblockSignals();
   if (!isFirst() && !std::freopen("/dev/null", "w", stdout))
     throw Error("/dev/null: cannot be opened");
 }
@@ -226,6 +228,7 @@ std::string Processes::await(const std::string &key, unsigned rank,
                              std::chrono::milliseconds timeout) const {
   auto end = std::chrono::steady_clock::now() + timeout;
   do {
+    PeerWatch::obeySignals();
     if (auto value = world.store->get(key, 100ms))
       return *value;
     if (auto failure = findFailure(*world.store, 0ms))

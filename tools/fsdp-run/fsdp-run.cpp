@@ -75,7 +75,7 @@ openPlan(const Options &options, const Processes &processes, unsigned &ranks) {
   if (plan->unproved())
     processes.note(plan.name() + ": not proved to do what its model means: " +
                    plan->unproved()->str());
-  if (options.verify)
+  if (options.verify && processes.isFirst()) // All have the same one.
     if (symbolic::Proof proof = symbolic::verifyPlan(plan.plan()); !proof)
       throw Error(plan.name() + ": " +
                       (proof.verdict == symbolic::Proof::CannotProve
