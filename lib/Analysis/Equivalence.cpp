@@ -83,7 +83,6 @@ private:
   // State.
   LogicalResult numberUpdate(UpdateOpInterface update);
   LogicalResult checkUpdates();
-  LogicalResult checkUnsynchronised();
 
   // Comparison.
   Value getAccumulated(Value value, unsigned &count);
@@ -141,6 +140,22 @@ std::string spell(double number) {
   std::string text;
   llvm::raw_string_ostream(text) << llvm::format("%g", number);
   return text;
+}
+
+/// The state that is in memory: gathered parameters are the parameters.
+StateAttr getGathered(StateAttr state) {
+  if (state.getKind() != StateAttr::getUnshardedParameterKind())
+    return state;
+  MLIRContext *context = state.getContext();
+  return StateAttr::get(
+      context, state.getUnit(),
+      StringAttr::get(context, StateAttr::getParameterKind()));
+}
+
+/// Whether the program is for a micro-batch after the first of a step.
+bool isLater(func::FuncOp program) {
+  auto part = program->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  return part && part.getValue() != Part::First;
 }
 
 /// The role of a result or argument at the aten level, if it has one.
@@ -217,7 +232,12 @@ LogicalResult Equivalence::numberArguments(func::FuncOp func) {
       number = numbers.lookup(end->getOperand(k));
     } else if (auto state = func.getArgAttrOfType<StateAttr>(
                    index, FSDPDialect::getStateAttrName())) {
-      number = internWords(State, word(state));
+      number = internWords(State, word(getGathered(state)));
+      if (state.getKind() == StateAttr::getUnshardedParameterKind() &&
+          !isLater(func))
+        return emitError(argument.getLoc())
+               << "expected " << state
+               << " in programs of later micro-batches alone";
       if (!states.try_emplace(state, argument).second)
         return emitError(argument.getLoc())
                << "two arguments are the state " << state;
@@ -688,6 +708,14 @@ LogicalResult Equivalence::compareResults() {
         return failure();
       continue;
     }
+    if (state && state.getKind() == StateAttr::getUnshardedParameterKind()) {
+      if (isLater(step) ||
+          numbers.lookup(value) != internWords(State, word(getGathered(state))))
+        return emitError(value.getLoc())
+               << "expected what the first micro-batch gathers as " << state
+               << ", found " << describe(resolve(value));
+      continue;
+    }
     if (state && states.lookup(state) != skipCopies(value))
       return emitError(value.getLoc())
              << "expected the last value of " << state
@@ -743,29 +771,6 @@ LogicalResult Equivalence::compareResults() {
   return success();
 }
 
-/// What is summed before it is reduced is reduced in the last part alone.
-LogicalResult Equivalence::checkUnsynchronised() {
-  DenseMap<Attribute, StringRef> kinds; // of what is summed, by unit
-  for (unsigned i = 0, e = step.getNumResults(); i != e; ++i)
-    if (auto state = step.getResultAttrOfType<StateAttr>(
-            i, FSDPDialect::getStateAttrName());
-        state && state.isAccumulated())
-      kinds[state.getUnit()] = state.getKind();
-  for (auto &[number, reduction] : reductions) {
-    StringRef kind = kinds.lookup(reduction.unit);
-    bool isScatter = isa<ReduceScatterOp, AsyncReduceScatterOp>(reduction.op);
-    if (kind == StateAttr::getUnshardedGradientKind())
-      return reduction.op->emitError("expected a micro-batch whose gradients "
-                                     "stay unsharded to reduce none, found ")
-             << reduction.unit;
-    if (kind == StateAttr::getPartialGradientKind() && !isScatter)
-      return reduction.op->emitError("expected a micro-batch whose gradients "
-                                     "are partial to all-reduce none, found ")
-             << reduction.unit;
-  }
-  return success();
-}
-
 LogicalResult Equivalence::verify() {
   Effects initEffects;
   if (failed(checkLayouts()) ||
@@ -777,7 +782,7 @@ LogicalResult Equivalence::verify() {
     return initEffects.front().second->emitError(
         "expected '@init' to have no effects, found one");
   if (failed(compareEffects()) || failed(compareResults()) ||
-      failed(checkUnsynchronised()) || failed(checkUpdates()) ||
+      failed(verifyUnsynchronised(step)) || failed(checkUpdates()) ||
       failed(verifyReductions(step)))
     return failure();
   auto areEqual = [&](Value left, Value right) {

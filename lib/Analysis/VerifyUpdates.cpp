@@ -30,6 +30,31 @@ LogicalResult verifyDecay(func::FuncOp step, UnitOp unit,
   return success();
 }
 
+LogicalResult verifyUnsynchronised(func::FuncOp program) {
+  DenseMap<Attribute, StringRef> kinds; // of what is summed, by unit
+  for (unsigned i = 0, e = program.getNumResults(); i != e; ++i)
+    if (auto state = program.getResultAttrOfType<StateAttr>(
+            i, FSDPDialect::getStateAttrName());
+        state && state.isAccumulated())
+      kinds[state.getUnit()] = state.getKind();
+  for (Operation &op : program.getOps()) {
+    bool isScatter = isa<ReduceScatterOp, AsyncReduceScatterOp>(op);
+    if (!isScatter && !isa<AllReduceOp, AsyncAllReduceOp>(op))
+      continue;
+    FlatSymbolRefAttr unit = cast<CollectiveOpInterface>(op).getUnitAttr();
+    StringRef kind = kinds.lookup(unit);
+    if (kind == StateAttr::getUnshardedGradientKind())
+      return op.emitError("expected a micro-batch whose gradients stay "
+                          "unsharded to reduce none, found ")
+             << unit;
+    if (kind == StateAttr::getPartialGradientKind() && !isScatter)
+      return op.emitError("expected a micro-batch whose gradients are partial "
+                          "to all-reduce none, found ")
+             << unit;
+  }
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // Clipping
 //===----------------------------------------------------------------------===//

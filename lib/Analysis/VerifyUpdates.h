@@ -1,5 +1,4 @@
-//===- Clipping.h - Are gradients clipped and scaled as is said? -*- C++
-//-*-===//
+//===- VerifyUpdates.h - Are gradients what the program says? ---*- C++ -*-===//
 
 #ifndef FSDP_LIB_ANALYSIS_VERIFYUPDATES_H
 #define FSDP_LIB_ANALYSIS_VERIFYUPDATES_H
@@ -12,6 +11,10 @@ namespace fsdp {
 /// the program says so. `intervals`: of the updates of the unit.
 mlir::LogicalResult verifyDecay(mlir::func::FuncOp program, UnitOp unit,
                                 llvm::ArrayRef<UnitInterval> intervals);
+
+/// Checks that what is summed over micro-batches before it is reduced is
+/// reduced in the last one alone.
+mlir::LogicalResult verifyUnsynchronised(mlir::func::FuncOp program);
 
 /// Where a program says that it clips the norm of its gradients, checks that
 /// every update takes the clip factor of the norm of all gradients that are

@@ -33,7 +33,7 @@ bool isPersistent(BufferRole role) {
   return role == BufferRole::Shard || role == BufferRole::OptimizerState ||
          role == BufferRole::ModelBuffer || role == BufferRole::Constant ||
          role == BufferRole::Result || role == BufferRole::Hyper ||
-         role == BufferRole::Accumulator;
+         role == BufferRole::Accumulator || role == BufferRole::Unsharded;
 }
 
 bool PlanChecker::reject(std::string where, std::string_view expected,
@@ -482,6 +482,19 @@ bool PlanChecker::checkRole(uint32_t index) {
                     std::to_string(window.numel));
     return (isWhole || checkPiece(place, buffer.owner(), index)) &&
            checkUnique(place, "accumulator", std::to_string(buffer.owner()));
+  }
+  case BufferRole::Unsharded: {
+    if (!checkIndex(place, "unit", buffer.owner(), plan.units()->size()))
+      return false;
+    uint64_t numel = plan.units()->Get(buffer.owner())->numel();
+    if (window.numel != numel || !window.isRowMajor ||
+        !isFloat(buffer.dtype()) || buffer.space() != Space::Device)
+      return reject(place.text(),
+                    "a dense buffer of " + std::to_string(numel) +
+                        " floats in Device memory",
+                    describeBuffer(index));
+    return checkUnique(place, "gathered parameter",
+                       std::to_string(buffer.owner()));
   }
   case BufferRole::ModelBuffer:
     return nameOf(buffer.name()).empty() ||

@@ -38,6 +38,7 @@ private:
 
 /// The spelling of an element type that is in range.
 std::string_view spell(DType dtype);
+bool isFloat(DType dtype);
 
 /// Checks one plan, table by table; each relies on those before it.
 class PlanChecker {
@@ -172,6 +173,7 @@ private:
   std::vector<uint64_t> groupSizes; // of the communicators
   std::vector<Window> windows;      // of the buffers
   std::set<std::string> names;
+  Part getPart() const { return plan.programs()->Get(program)->part(); }
   uint32_t program = 0; // the current one
   // Model buffers that Init commands read, and the first program that writes a
   // buffer with other commands: both by root.

@@ -10,9 +10,12 @@ namespace fsdp::planfile {
 bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
   if (!checkIndex(place, "buffer", index, windows.size()))
     return false;
+  uint32_t root = buffer(index).root();
+  if (buffer(root).role() == BufferRole::Unsharded && getPart() == Part::Whole)
+    return reject(place.text(), "parts of a step to read what one gathers",
+                  describeBuffer(index) + " of role Unsharded");
   if (role != Role::Init)
     return true;
-  uint32_t root = buffer(index).root();
   switch (buffer(root).role()) {
   case BufferRole::ModelBuffer:
     readOnce.insert(root);
@@ -46,6 +49,12 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
     break;
   case BufferRole::Result:
     allowed = role == Role::Init;
+    break;
+  case BufferRole::Unsharded:
+    if (getPart() != Part::First)
+      return reject(place.text(),
+                    "the first micro-batch alone to write what it gathers",
+                    describeBuffer(index) + " of role Unsharded");
     break;
   case BufferRole::Shard:
   case BufferRole::OptimizerState:

@@ -10,7 +10,7 @@
 
 namespace fsdp::planfile {
 
-static bool isFloat(DType dtype) {
+bool isFloat(DType dtype) {
   return dtype == DType::F16 || dtype == DType::BF16 || dtype == DType::F32 ||
          dtype == DType::F64;
 }

@@ -70,6 +70,11 @@ Content Machine::initial(const Unit &unit, std::string_view kind) {
   });
 }
 
+Content Machine::unsharded(const Unit &unit, DType dtype) {
+  Content flat = initial(unit, "parameter");
+  return dtype == unit.storage ? flat : values.cast(flat, dtype);
+}
+
 Content Machine::accumulated(const Unit &unit, std::string_view kind) {
   // Before they are reduced, each rank has its own.
   uint64_t same = kind == planfile::unshardedGradient ? 0

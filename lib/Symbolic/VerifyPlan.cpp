@@ -1,265 +1,10 @@
 //===- VerifyPlan.cpp - Does a plan do what its model means? --------------===//
 
-#include "fsdp/Symbolic/VerifyPlan.h"
-
-#include "fsdp/Symbolic/Machine.h"
+#include "PlanVerifier.h"
 
 #include <algorithm>
-#include <deque>
-#include <xxhash.h>
-
-namespace pf = fsdp::planfile;
 
 namespace fsdp::symbolic {
-
-namespace {
-
-using pf::BufferRole;
-using pf::none;
-using pf::Role;
-
-/// Which commands of a program run.
-using Roles = unsigned;
-constexpr Roles bit(Role role) { return 1u << static_cast<unsigned>(role); }
-constexpr Roles forward = bit(Role::Forward);
-constexpr Roles gradients = forward | bit(Role::Backward);
-constexpr Roles all = gradients | bit(Role::Update);
-
-class PlanVerifier {
-public:
-  /// `isRecording`: so that differences can be told in words.
-  PlanVerifier(const pf::Plan &plan, const Ranks &ranks, bool isRecording)
-      : plan(plan), machine(ranks) {
-    machine.values.isRecording = isRecording;
-  }
-  Proof run();
-
-private:
-  void readTables();
-  void readUnits();
-  void setInitialContent();
-  void runProgram(const pf::Program &program, Roles roles);
-  void checkGroups(const pf::Command &command, const Clock &done);
-  void runCommand(const pf::Command &command);
-  void runLaunch(const pf::Launch &launch);
-  void runUpdate(const pf::Update &update);
-  void runMeasure(const pf::Measure &measure);
-  Proof checkMesh() const;
-  Proof checkParameters() const;
-  bool means(std::string_view what, uint64_t number) const;
-  Proof verifyProgram();
-  Meanings describe(Roles roles);
-  Proof check();
-  Proof compare(Roles roles, const Meanings &found);
-  Proof tellDifference(const std::string &end, const std::string &name,
-                       const Meaning &found, size_t index) const;
-
-  uint64_t getAxes(uint32_t communicator) const;
-  uint64_t getAxis(uint32_t axis) const;
-  std::string_view nameOf(uint32_t index) const {
-    return index == none ? std::string_view()
-                         : plan.strings()->Get(index)->string_view();
-  }
-  Content getModelBuffer(const pf::Buffer &buffer) const;
-  std::string nameOfBuffer(uint32_t index) const;
-  std::string nameOfCommand(int32_t position) const;
-  std::string explain(const Problem &problem) const;
-
-  const pf::Plan &plan;
-  Machine machine;
-  std::deque<Layout> layouts; // what windows point to
-  std::vector<Window> windows;
-  std::vector<Literal> literals;
-  std::vector<const Operator *> operators;
-  std::vector<Unit> units;
-  // The run.
-  uint32_t program = 0;
-  int32_t position = 0;
-  /// Of each set of axes, as bits: its latest collective on each stream.
-  std::map<uint64_t, Clock> collectives;
-  std::string message;
-};
-
-} // namespace
-
-//===----------------------------------------------------------------------===//
-// Tables
-//===----------------------------------------------------------------------===//
-
-static Literal getLiteral(const pf::Constant &constant) {
-  Literal literal;
-  literal.kind = constant.value_type();
-  auto set = [&](const auto &values, auto &list) {
-    list.assign(values.begin(), values.end());
-  };
-  switch (literal.kind) {
-  case pf::Value::Int:
-    literal.integers = {constant.value_as_Int()->value()};
-    break;
-  case pf::Value::Float:
-    literal.floats = {constant.value_as_Float()->value()};
-    break;
-  case pf::Value::Bool:
-    literal.integers = {constant.value_as_Bool()->value()};
-    break;
-  case pf::Value::Text:
-    literal.text = constant.value_as_Text()->value()->str();
-    break;
-  case pf::Value::Ints:
-    set(*constant.value_as_Ints()->values(), literal.integers);
-    break;
-  case pf::Value::Floats:
-    set(*constant.value_as_Floats()->values(), literal.floats);
-    break;
-  case pf::Value::Bools:
-    set(*constant.value_as_Bools()->values(), literal.integers);
-    break;
-  case pf::Value::Type:
-    literal.integers = {int64_t(constant.value_as_Type()->value())};
-    break;
-  case pf::Value::MemoryFormat:
-    literal.integers = {int64_t(constant.value_as_MemoryFormat()->value())};
-    break;
-  default:
-    break;
-  }
-  return literal;
-}
-
-/// An axis of the mesh as a bit, if it has more than one rank.
-uint64_t PlanVerifier::getAxis(uint32_t axis) const {
-  return plan.mesh()->Get(axis)->size() == 1 ? 0 : uint64_t(1) << axis;
-}
-
-/// The axes of more than one rank along which a communicator reaches.
-uint64_t PlanVerifier::getAxes(uint32_t communicator) const {
-  uint64_t axes = 0;
-  for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
-    axes |= getAxis(axis);
-  return axes;
-}
-
-void PlanVerifier::readTables() {
-  // Buffers share their shapes.
-  std::map<std::pair<uint32_t, uint32_t>, const Layout *> known;
-  for (uint32_t i = 0; i != plan.buffers()->size(); ++i) {
-    const pf::Buffer &buffer = *plan.buffers()->Get(i);
-    const Layout *&layout = known[{buffer.sizes(), buffer.strides()}];
-    if (!layout) {
-      const auto &sizes = *plan.shapes()->Get(buffer.sizes())->values();
-      const auto &strides = *plan.shapes()->Get(buffer.strides())->values();
-      layout = &layouts.emplace_back(
-          std::vector<int64_t>(sizes.begin(), sizes.end()),
-          std::vector<int64_t>(strides.begin(), strides.end()));
-    }
-    windows.push_back({i, buffer.root(), buffer.space(), buffer.dtype(),
-                       buffer.offset(), layout});
-  }
-  for (const pf::Constant *constant : *plan.constants())
-    literals.push_back(getLiteral(*constant));
-  for (const pf::Operator *op : *plan.operators())
-    operators.push_back(
-        &machine.getOperator(nameOf(op->name()), nameOf(op->schema())));
-}
-
-void PlanVerifier::readUnits() {
-  for (const pf::Unit *unit : *plan.units()) {
-    Unit &own = units.emplace_back();
-    own.name = nameOf(unit->name());
-    own.storage = unit->storage();
-    own.reduce = unit->reduce();
-    own.numel = unit->numel();
-    own.shards = unit->shards();
-    own.same = 0;
-    for (const auto *axes : {unit->shard_axes(), unit->replicate_axes()})
-      for (uint32_t i = 0; axes && i != axes->size(); ++i)
-        (axes == unit->shard_axes() ? own.axes : own.same) |=
-            getAxis(axes->Get(i));
-    own.same |= own.axes;
-    for (const pf::Parameter *parameter : *unit->parameters()) {
-      uint64_t numel = 1;
-      for (int64_t size : *plan.shapes()->Get(parameter->sizes())->values())
-        numel *= static_cast<uint64_t>(size);
-      own.parameters.push_back({nameOf(parameter->name()), parameter->offset(),
-                                numel, parameter->trainable()});
-    }
-  }
-}
-
-static Number hashBytes(const pf::Buffer &buffer) {
-  const auto *bytes = buffer.bytes();
-  return bytes ? XXH3_64bits(bytes->Data(), bytes->size()) : 0;
-}
-
-/// The content ahead of the first step. The bytes are those of a buffer which
-/// the weights do not have.
-/// What a buffer of the model holds before all commands.
-Content PlanVerifier::getModelBuffer(const pf::Buffer &buffer) const {
-  std::string_view name = nameOf(buffer.name());
-  Key key("buffer", hashText(name), hashBytes(buffer), buffer.dtype());
-  return Content::vector(key.number(), windows[buffer.root()].layout->numel,
-                         pf::isGradScalerState(name) ? everywhere : 0);
-}
-
-void PlanVerifier::setInitialContent() {
-  for (uint32_t i = 0; i != windows.size(); ++i) {
-    const pf::Buffer &buffer = *plan.buffers()->Get(i);
-    const Window &window = windows[i];
-    if (buffer.root() != i)
-      continue;
-    auto setVector = [&](const Key &key, std::string_view what, uint64_t same) {
-      machine.values.note(key.number(), what);
-      machine.memory.write(
-          window, Content::vector(key.number(), window.layout->numel, same));
-    };
-    switch (buffer.role()) {
-    case BufferRole::Shard:
-    case BufferRole::OptimizerState: {
-      const Unit &unit = units[buffer.owner()];
-      std::string_view kind = buffer.role() == BufferRole::Shard
-                                  ? "parameter"
-                                  : nameOf(buffer.name());
-      machine.writeFlat(unit, window, machine.initial(unit, kind));
-      break;
-    }
-    case BufferRole::Accumulator: {
-      const Unit &unit = units[buffer.owner()];
-      machine.writeFlat(unit, window,
-                        machine.accumulated(unit, nameOf(buffer.name())));
-      break;
-    }
-    case BufferRole::ModelBuffer: {
-      Content content = getModelBuffer(buffer);
-      if (!content.parts.empty())
-        machine.values.note(
-            content.parts.front().base,
-            std::string("buffer ").append(nameOf(buffer.name())));
-      machine.memory.write(window, content);
-      break;
-    }
-    case BufferRole::Constant:
-      setVector(Key("constant", hashBytes(buffer), buffer.dtype()),
-                std::string("constant ").append(nameOf(buffer.name())),
-                everywhere);
-      break;
-    case BufferRole::Hyper:
-      machine.memory.write(
-          window, machine.hyper(buffer.index(), nameOf(buffer.name())));
-      break;
-    case BufferRole::Input: {
-      // Data come by name, or by number where there is none.
-      std::string name(nameOf(buffer.name()));
-      Key key("input", buffer.index(), hashText(name), buffer.dtype());
-      setVector(
-          key,
-          "input " + (name.empty() ? std::to_string(buffer.index()) : name), 0);
-      break;
-    }
-    default:
-      break;
-    }
-  }
-}
 
 //===----------------------------------------------------------------------===//
 // Commands
@@ -495,6 +240,12 @@ Meanings PlanVerifier::describe(Roles roles) {
                          machine.readFlat(unit, window), /*skipsZeros=*/true,
                          meanings);
       }
+      break;
+    case BufferRole::Unsharded:
+      if (roles == all && (part == pf::Part::First || part == pf::Part::Middle))
+        machine.describe(units[buffer.owner()], pf::unshardedParameter,
+                         machine.memory.read(window), /*skipsZeros=*/false,
+                         meanings);
       break;
     case BufferRole::Gradient:
       // Of another micro-batch than the last, it is not what the step means.
@@ -736,6 +487,7 @@ Proof PlanVerifier::verifyProgram() {
     if (roles != all && !(present & ~forward))
       continue;
     machine.memory = before;
+    setGathered(own);
     runProgram(own, roles);
     if (Proof proof = check(); !proof)
       return proof;

@@ -76,6 +76,43 @@ def test_partial_sums_are_in_the_reduce_type(types, kept, tolerance, accumulated
     compare("llama_bf16", made, accumulated("llama_bf16", 4, 3), tolerance)
 
 
+# The first micro-batch gathers, and what it has gathered is there for the others.
+@pytest.mark.covers("set_reshard_after_backward")
+@pytest.mark.parametrize("options, gathers", [
+    ([], 0), (["--no-sync"], 0), (["--strategy", "shard_grad_op"], 0), (["--reshard-after-forward", "true"], 0), (["--schedule", "fsdp2"], 0),
+    (["--schedule", "manual-block"], 0), (["--backward-prefetch", "backward_post", "--forward-prefetch", "1"], 0), (["--bucket", "units:2"], 0),
+    (["--schedule", "list"], 0), (["--offload", "all"], 0), (["--remat", "scope:transformer.h.0"], 0), (["--strategy", "no_shard"], 0),
+    (["--unit", "root: strategy=no_shard"], 0), (["--unit", ".*0: reshard-after-backward=true"], 2), (["--mesh", "1x2"], 0),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_gathered_once(options, gathers, accumulated, tmp_path):
+    made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, "--reshard-after-backward", "false", *options)
+    found = collectives(made)
+    assert found["middle"][0] == found["last"][0] == gathers <= found["first"][0]
+    compare("gpt2", made, accumulated("gpt2", 2, 3), "1e-5", "--overlap", "--chaos", "3")
+
+
+# A decision for some units, and parameters that are gathered in the type in which they compute.
+def test_one_unit_is_gathered_once(accumulated, tmp_path):
+    made = plan("llama_bf16", tmp_path, "--ranks", "2", "--accumulate", 2, "--storage-dtype", "f32", "--unit", ".*0: reshard-after-backward=false")
+    text = succeed("fsdp-translate", "--import-plan", made).stdout
+    assert re.findall(r"plan\.buffer unsharded @(\S+) .*: tensor<\d+x(\w+)>", text) == [("m.model.layers.0", "bf16")]
+    found = collectives(made)
+    assert found["first"][0] == found["last"][0] + 1
+    compare("llama_bf16", made, accumulated("llama_bf16", 2, 2), "4e-2")
+
+
+# Another program gathers for itself; the memory of what stays is nobody else's.
+def test_kept_parameters_are_of_the_step(tmp_path):
+    options, reports = ["--ranks", "2", "--accumulate", 2, "--program", f"long={FIXTURES / 'gpt2.pt2'}"], []
+    for own in (["--reshard-after-backward", "true"], ["--reshard-after-backward", "false"]):
+        made = plan("gpt2", tmp_path, *options, *own, "--report", tmp_path / "r.json")
+        reports.append(json.loads((tmp_path / "r.json").read_text()))
+    assert collectives(made)["long"][0] == 3 and collectives(made)["last"][0] == 0
+    sizes = [int(size) for size in re.findall(r"plan\.buffer unsharded .* : tensor<(\d+)xf32>", succeed("fsdp-translate", "--import-plan", made).stdout)]
+    freed, kept = (report["memory"]["persistent_bytes"] for report in reports)
+    assert len(sizes) == 3 and kept - freed == 4 * sum(sizes)
+
+
 # In the reduce type, as FSDP2's sums; what is stored in bf16 is rounded after each sum of shards.
 @pytest.mark.parametrize("types, tolerance", [([], "4e-2"), (["--reduce-dtype", "f32"], "2e-2"), (["--storage-dtype", "f32", "--reduce-dtype", "f32"], "1e-2")])
 @pytest.mark.parametrize("sync", [[], ["--no-sync"]], ids=["sync", "no_sync"])
@@ -111,6 +148,7 @@ def test_data_and_bits(accumulated, tmp_path):
     file = accumulated("gpt2", 2, 3, "--steps", "5")
     two, four = ["--ranks", "2"], ["--mesh", "2x2", "--no-all-reduce"]
     ways = {"sync": two, "no_sync": [*two, "--no-sync"], "fsdp1": [*two, "--no-sync", "--schedule", "fsdp1"], "list": [*two, "--no-sync", "--schedule", "list"],
+            "kept": [*two, "--reshard-after-backward", "false"], "kept list": [*two, "--reshard-after-backward", "false", "--schedule", "list"],
             "partial": four, "partial fsdp2": [*four, "--schedule", "fsdp2"], "partial offload": [*four, "--offload", "all"]}
     found = {}
     for name, options in ways.items():
@@ -121,6 +159,7 @@ def test_data_and_bits(accumulated, tmp_path):
             found.setdefault(name, []).append(([row["loss"] for row in rows[:steps]], rows[-1]["summary"]["parameters"]))
     assert all(row == rows[0] for rows in found.values() for row in rows)
     assert found["no_sync"][0] == found["fsdp1"][0] == found["list"][0]
+    assert found["sync"][0] == found["kept"][0] == found["kept list"][0]
     assert found["partial"][0] == found["partial fsdp2"][0] == found["partial offload"][0]
     assert found["sync"][0][0] == pytest.approx(found["no_sync"][0][0], rel=1e-5)
 
@@ -153,6 +192,12 @@ def test_one_micro_batch_is_a_step(tmp_path):
     (["--accumulate", "0"], "--accumulate: expected a number of micro-batches of at least 1, alone or with :mean; found '0'"),
     (["--accumulate", "2:sum"], "--accumulate: expected a number of micro-batches"),
     (["--no-sync"], "--no-sync: expected --accumulate K of several micro-batches, between which nothing is reduced; found '1'"),
+    (["--reshard-after-backward", "false"], "--reshard-after-backward: expected --accumulate K of several micro-batches, between which parameters stay "
+                                            "gathered; found '1'"),
+    (["--unit", ".*: reshard-after-backward=false"], "--reshard-after-backward: expected --accumulate K of several micro-batches"),
+    (["--reshard-after-backward", "maybe", "--accumulate", "2"], "--reshard-after-backward: expected true or false; found 'maybe'"),
+    (["--reshard-after-backward", "false", "--accumulate", "2", "--reshard-after-forward", "2"],
+     "--reshard-after-backward: --reshard-after-forward '2' frees what is to stay gathered until the step ends; give one of the two"),
     (["--no-all-reduce"], "--no-all-reduce: expected --accumulate K of several micro-batches, between which nothing is all-reduced; found '1'"),
     (["--no-all-reduce", "--accumulate", "2", "--no-sync"], "--no-all-reduce: --no-sync already reduces nothing between micro-batches; give one of the two"),
     (["--no-all-reduce", "--accumulate", "2"], "no-all-reduce: expected a unit that is sharded and replicated, whose all-reduce can wait for the last"),
@@ -168,6 +213,28 @@ def test_another_reference_is_rejected(accumulated, tmp_path):
     made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3)
     result = tool("fsdp-run", made, "--weights", FIXTURES / "gpt2.pt2", "--reference", accumulated("gpt2", 2, 2))
     assert result.returncode == 1 and "in_0: expected 3x2x2x16xi64 or 2x16xi64, found 2x2x2x16xi64" in result.stderr, result.stderr
+
+
+# What the first micro-batch gathers is what the others read, all of it, and of nobody else.
+@pytest.mark.parametrize("program, pattern, replacement, sentence", [
+    ("first", r"\n *plan\.all_gather @\S+ \S+ to %\S+ of @m\.transformer\.h\.1 .*", "", "to be written before it is read"),
+    ("first", r"(plan\.all_gather @\S+) \S+ (to \S+ of @m\.transformer\.h\.1 .*)", r"\1 OTHER \2", "expected the loss of the model"),
+    ("middle", r"(plan\.program @middle .*\{)", r"\1\n      plan.zero KEPT <forward>", "expected the first micro-batch alone to write what it gathers"),
+    ("long", r"(plan\.program @long .*\{)", r"\1\n      plan.copy KEPT to OWN <forward>", "expected parts of a step to read what one gathers"),
+])
+def test_wrong_gathers_are_rejected(program, pattern, replacement, sentence, tmp_path):
+    made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, "--reshard-after-backward", "false", "--program", f"long={FIXTURES / 'gpt2.pt2'}")
+    text = succeed("fsdp-translate", "--import-plan", made).stdout
+    names = {word: re.search(rf"(%\S+) = plan\.buffer {role} @m\.transformer\.h\.{unit} ", text)[1]
+             for word, role, unit in (("KEPT", "unsharded", 1), ("OTHER", "shard", 0), ("OWN", "unsharded", 0))}
+    for word, name in names.items():
+        replacement = replacement.replace(word, name)
+    begin = text.index(f"plan.program @{program} ")
+    changed, count = re.subn(pattern, replacement, text[begin:], count=1)
+    assert count == 1
+    (tmp_path / "p.mlir").write_text(text[:begin] + changed)
+    result = tool("fsdp-opt", tmp_path / "p.mlir", "--plan-verify")
+    assert result.returncode != 0 and sentence in result.stderr and "cannot prove" not in result.stderr, result.stderr
 
 
 SCHEDULED = ["--fsdp-verify-scheduled", "--fsdp-verify-futures", "--fsdp-verify-order", "--fsdp-verify-equivalence"]

@@ -87,6 +87,7 @@ def plan_options(case: dict) -> list[str]:
     options += ["--unit", rf"{models.first_block(case)}(\..*)?: {' '.join(own)}"] if own else []
     count, *late = case["accumulate"].split()
     options += ["--accumulate", count, *("--" + word.replace("_", "-") for word in late)] if count != "1" else []
+    options += ["--reshard-after-backward", "false"] if not case["reshard_after_backward"] else []
     options += ["--no-decay", case["no_decay"]] if case["no_decay"] != "none" else []
     options += ["--clip-grad-norm", case["clip"]] if case["clip"] != "none" else []
     options += ["--wrap", {"blocks": "auto", "parts": f"scope:{models.units(case)}", "size": "size:5000"}[case["wrap"]]]
@@ -120,7 +121,7 @@ def largest(reference: Path) -> dict[str, float]:
     "FullyShardedDataParallel", "fully_shard", "FULL_SHARD", "SHARD_GRAD_OP", "DDP", "BackwardPrefetch", "Gradients",
     "reduce_dtype", "param_dtype", "MixedPrecision", "AC", "CustomPolicy", "_or_policy", "size_based_auto_wrap_policy", "frozen and trainable parameters in one unit",
     "parameters without gradient", "reshard_after_forward=True", "reshard_after_forward=N", "set_modules_to_forward_prefetch",
-    "torch.distributed", "clip_grad_norm_", "CPUOffload", "OffloadPolicy", "set_requires_all_reduce",
+    "torch.distributed", "clip_grad_norm_", "CPUOffload", "OffloadPolicy", "set_requires_all_reduce", "set_reshard_after_backward",
     "CPUOffloadPolicy")
 @pytest.mark.filterwarnings("ignore::fsdp_mlir.CaptureWarning")  # BERT's bias that only a tie uses
 def test_training_is_that_of_pytorch(case, pytorch, archives, tmp_path):

@@ -51,6 +51,8 @@ llvm::StringRef roleName(pf::BufferRole role) {
     return "hyper-parameters";
   case pf::BufferRole::Accumulator:
     return "accumulated gradients";
+  case pf::BufferRole::Unsharded:
+    return "gathered parameters of a whole step";
   }
   return "";
 }

@@ -96,6 +96,9 @@ constexpr std::string_view unshardedGradient = "unsharded_gradient",
                            partialGradient = "partial_gradient",
                            shardedGradient = "sharded_gradient";
 
+/// What buffers of role Unsharded mean, in what programs mean.
+constexpr std::string_view unshardedParameter = "unsharded_parameter";
+
 /// What the program of a step is called that is made of one graph.
 constexpr std::string_view defaultProgram = "step";
 

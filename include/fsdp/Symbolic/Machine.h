@@ -139,6 +139,8 @@ public:
   void accumulate(const Unit &unit, const Window &source, const Window &target);
   /// What the micro-batches before have summed, by its name in the plan file.
   Content accumulated(const Unit &unit, std::string_view kind);
+  /// The whole flat parameter at the start, as it is gathered in a type.
+  Content unsharded(const Unit &unit, DType dtype);
 
   /// What else an update takes: the hyper-parameters, clip factor, loss scale,
   /// found_inf and skipped; those that are absent are null.

@@ -50,6 +50,8 @@ plan::BufferOp Tables::getState(Location loc, StateAttr state, Type type) {
     role = plan::BufferRole::Gradient;
   else if (state.isAccumulated())
     role = plan::BufferRole::Accumulator;
+  else if (kind == StateAttr::getUnshardedParameterKind())
+    role = plan::BufferRole::Unsharded;
   plan::BufferOp buffer =
       addBuffer(loc, role, fsdp::detail::getMemoryType(type));
   // What is copied has to be pinned; no copy touches the states of updates.

@@ -108,6 +108,7 @@ private:
   bool isScaled = false;                    // by what nothing says
   PartAttr part; // of a step of several micro-batches
   llvm::DenseMap<mlir::Attribute, llvm::StringRef> accumulated; // by unit
+  llvm::DenseMap<mlir::Attribute, mlir::Type> kept; // gathered, by unit
   /// The decay groups of elements of a unit.
   struct DecayGroup {
     uint64_t begin, end, number;

@@ -90,11 +90,15 @@ void SourceRun::readStates() {
               i, FSDPDialect::getStateAttrName());
           state && state.isAccumulated())
         accumulated[state.getUnit()] = state.getKind();
+      else if (state &&
+               state.getKind() == StateAttr::getUnshardedParameterKind())
+        kept[state.getUnit()] = getElementType(func.getResultTypes()[i]);
   for (auto func : step->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
     for (unsigned i = 0; i != func.getNumArguments(); ++i)
       if (auto state = func.getArgAttrOfType<StateAttr>(
               i, FSDPDialect::getStateAttrName());
-          state && !state.isAccumulated())
+          state && !state.isAccumulated() &&
+          state.getKind() != StateAttr::getUnshardedParameterKind())
         if (SmallVector<StringRef> &list = states[state.getUnit()];
             !llvm::is_contained(list, state.getKind().getValue()))
           list.push_back(state.getKind());
@@ -359,6 +363,11 @@ void SourceRun::addStates(UnitOp unit) {
       !part && !kind.empty())
     machine.describe(own, kind, machine.accumulated(own, kind),
                      /*skipsZeros=*/true, meanings);
+  if (Type type = kept.lookup(FlatSymbolRefAttr::get(unit));
+      type && part && part.getValue() != Part::Last)
+    machine.describe(own, pf::unshardedParameter,
+                     machine.unsharded(own, *toPlanDType(type)),
+                     /*skipsZeros=*/false, meanings);
   if (gradient == reduced.end() || rule.empty()) {
     // What others train stays as it is.
     for (StringRef kind : states.lookup(FlatSymbolRefAttr::get(unit)))

@@ -3,6 +3,7 @@
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-sync=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=NOSYNC
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=2:mean' | FileCheck %s --check-prefix=TWO
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='mesh=2x4 strategy=hybrid_shard reduce-dtype=bf16' --fsdp-accumulate='accumulate=3 no-all-reduce=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=PARTIAL
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4 reshard-after-backward=false' --fsdp-accumulate='accumulate=3' --fsdp-insert-optimizer --fsdp-verify-logical --fsdp-async --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=KEPT
 // RUN: not fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-all-reduce=true' 2>&1 | FileCheck %s --check-prefix=NONE
 
 // Synchronised: every micro-batch reduces, and shards are summed.
@@ -56,6 +57,21 @@
 // PARTIAL: fsdp.all_reduce @root over ["replicate"] divide <pre = 1, post = 2> via bf16 %[[SUM]]
 
 // NONE: no-all-reduce: expected a unit that is sharded and replicated, whose all-reduce can wait for the last micro-batch, found none: give a mesh of several copies, such as --mesh 2x4
+
+// The first program gathers, and returns what it has gathered; the others have it as an argument.
+// KEPT: fsdp.unit @root {{.*}} {kept_after_backward}
+// KEPT: func.func @first(
+// KEPT: %[[FUTURE:.*]] = fsdp.async.unshard @root
+// KEPT: %[[FULL:.*]] = fsdp.async.wait %[[FUTURE]]
+// KEPT-NOT: fsdp.async.reshard
+// KEPT: return {{.*}}%[[FULL]]
+// KEPT: func.func @middle(
+// KEPT-SAME: %[[FULL:[a-z0-9]+]]: !fsdp.gathered<12xf32> {fsdp.state = #fsdp.state<@root, unsharded_parameter>}
+// KEPT-NOT: fsdp.async.unshard
+// KEPT: fsdp.view %[[FULL]][@root, "w"]
+// KEPT: func.func @last(
+// KEPT-NOT: fsdp.async.unshard
+// KEPT: fsdp.adamw @root
 
 // Of two micro-batches, none is between; the backward starts with one half.
 // TWO: func.func @first(

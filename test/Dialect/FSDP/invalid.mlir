@@ -812,6 +812,19 @@ func.func private @f() attributes {fsdp.part = "first"}
 
 // -----
 
+// F3: gathered parameters are a gathered unit.
+// expected-error @below {{expected a gathered unit as #fsdp.state<@u, unsharded_parameter>, got '!fsdp.shard<4xf32, 2>'}}
+func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@u, unsharded_parameter>})
+
+// -----
+
+// C5: what stays for the next micro-batch stays for the backward.
+fsdp.mesh @mesh ["shard" = 2]
+// expected-error @below {{expected a unit that is kept after the backward not to be resharded after the forward}}
+fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["a" : 8 at 0], numel = 8, padded = 8> {kept_after_backward, reshard_after_forward}
+
+// -----
+
 // F3: an unsharded gradient is a tensor.
 // expected-error @below {{expected a tensor as #fsdp.state<@u, unsharded_gradient>, got '!fsdp.shard<4xf32, 2>'}}
 func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@u, unsharded_gradient>})

@@ -19,8 +19,9 @@ fsdp.unit @h.0 on @mesh shard ["shard"] replicate ["replicate"] storage f32 redu
   layout <["w" : 3x5 at 0 aliases ["v", "u"], "k" : 2x3x1x1 at 16 frozen strides [3, 1, 3, 3],
            "s" : at 24], numel = 28, padded = 28> {reshard_after_forward}
 // CHECK: fsdp.unit @whole on @copies
+// CHECK-SAME: {kept_after_backward}
 fsdp.unit @whole on @copies shard ["shard"] replicate ["replicate"] storage f32 reduce f32
-  layout <["b" : 8 at 0], numel = 8, padded = 8>
+  layout <["b" : 8 at 0], numel = 8, padded = 8> {kept_after_backward}
 
 // CHECK: fsdp.unit @small on @groups
 fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32

@@ -29,6 +29,7 @@ FEATURES: dict[str, list[Any]] = {
     "param_dtype": ["f32", "bf16"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "accumulate": ["1", "3 no_sync", "3", "3:mean no_sync", "3 no_all_reduce"],
+    "reshard_after_backward": [True, False],
     "optimizer": ["adamw", "sgd", "momentum"],
     "clip": ["none", "0.5", "20:1", "0.01:inf"],
     "no_decay": ["none", "dims<2", "bias|embed"],
@@ -72,6 +73,8 @@ def is_possible(case: Case) -> bool:
         # By size, it is not known what is a unit. There is nothing to reshard, or the number is of all units.
         or ((first_differs or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
         or (first_differs and sharding in ("no_shard", "reshard 2"))
+        # There is no next micro-batch, or pieces are kept.
+        or (case.get("reshard_after_backward") is False and (case.get("accumulate") == "1" or sharding == "reshard 2"))
         # A preset decides these itself.
         or (schedule in PRESETS and (case.get("bucket", "none") != "none" or case.get("reduce_wait", "use") != "use"))
         # FSDP2 has one backward prefetch, and no policy by size.

@@ -140,12 +140,15 @@ def full(case: Case, module: nn.Module, gradients: bool) -> dict[str, torch.Tens
 
 
 @contextlib.contextmanager
-def synchronized(case: Case, module: nn.Module, value: bool) -> Iterator[None]:
+def synchronized(case: Case, module: nn.Module, is_last: bool) -> Iterator[None]:
     """Forward and backward of a micro-batch, which reduces gradients or, as the case says, only sums this rank's, or its shards'."""
+    value = is_last or "no_" not in case["accumulate"]
     if case["accumulate"].endswith("no_all_reduce"):
         module.set_requires_all_reduce(value)
     elif is_fsdp2(case):
         module.set_requires_gradient_sync(value)
+    if is_fsdp2(case):
+        module.set_reshard_after_backward(case["reshard_after_backward"] or is_last)
     with contextlib.nullcontext() if value or is_fsdp2(case) else module.no_sync():
         yield
 
@@ -178,7 +181,7 @@ def train(case: Case, folder: Path) -> None:
     for step in range(STEPS):
         mean = torch.zeros((), dtype=torch.double)
         for micro_batch in range(step * count, (step + 1) * count):
-            with synchronized(case, module, "no_" not in case["accumulate"] or (micro_batch + 1) % count == 0):
+            with synchronized(case, module, (micro_batch + 1) % count == 0):
                 loss = module(*rows[micro_batch * world + rank])
                 (loss / divisor).backward()
             mean += loss.detach() / count / world

@@ -280,11 +280,12 @@ void DivideAttr::print(AsmPrinter &printer) const {
 
 LogicalResult StateAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                                 FlatSymbolRefAttr, StringAttr kind) {
-  if (!llvm::is_contained(
-          {getParameterKind(), getGradientKind(), getExpAvgKind(),
-           getExpAvgSqKind(), getMomentumKind(), getShardedGradientKind(),
-           getPartialGradientKind(), getUnshardedGradientKind()},
-          kind.getValue()))
+  if (!llvm::is_contained({getParameterKind(), getGradientKind(),
+                           getExpAvgKind(), getExpAvgSqKind(),
+                           getMomentumKind(), getShardedGradientKind(),
+                           getPartialGradientKind(), getUnshardedGradientKind(),
+                           getUnshardedParameterKind()},
+                          kind.getValue()))
     return emitError() << "unknown kind of state " << kind;
   return success();
 }

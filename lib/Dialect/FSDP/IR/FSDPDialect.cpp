@@ -95,12 +95,17 @@ static LogicalResult verifyState(Operation *op, NamedAttribute attr,
   auto state = dyn_cast<StateAttr>(attr.getValue());
   if (!state)
     return wrongKind(op, attr, "a state of a unit");
-  bool isTensor = state.getKind() == StateAttr::getUnshardedGradientKind();
-  if (isTensor ? !isa<RankedTensorType>(type) : !isa<ShardType>(type))
+  auto check = [&](bool isRight, StringRef expected) -> LogicalResult {
+    if (isRight)
+      return success();
     return op->emitOpError("expected a ")
-           << (isTensor ? "tensor" : "shard") << " as " << state << ", got "
-           << type;
-  return success();
+           << expected << " as " << state << ", got " << type;
+  };
+  if (state.getKind() == StateAttr::getUnshardedGradientKind())
+    return check(isa<RankedTensorType>(type), "tensor");
+  if (state.getKind() == StateAttr::getUnshardedParameterKind())
+    return check(isa<GatheredType>(type), "gathered unit");
+  return check(isa<ShardType>(type), "shard");
 }
 
 static LogicalResult verifyHyper(Operation *op, NamedAttribute attr,

@@ -289,6 +289,9 @@ LogicalResult UnitOp::verifySymbolUses(SymbolTableCollection &symbols) {
   for (Type type : {getStorage(), getReduce()})
     if (!isa<FloatType>(type))
       return emitOpError("expected a float type, got ") << type;
+  if (getReshardAfterForward() && getKeptAfterBackward())
+    return emitOpError("expected a unit that is kept after the backward not to "
+                       "be resharded after the forward");
   return success();
 }
 

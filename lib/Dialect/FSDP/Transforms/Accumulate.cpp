@@ -59,6 +59,7 @@ public:
 
 private:
   LogicalResult accumulate(unsigned index);
+  void keepGathered();
   bool isLate(Operation *reduction) const {
     return reduced == Reduced::None ||
            (reduced == Reduced::OverShards && isa<AllReduceOp>(reduction));
@@ -80,7 +81,7 @@ private:
 };
 } // namespace
 
-/// What the programs before have summed.
+/// What the programs before leave.
 Value Accumulator::addArgument(UnitOp unit, StringRef kind, Type type) {
   arguments.add(type, getStateDict(unit, kind));
   auto name = builder.getStringAttr(unit.getSymName() + "." + Twine(kind));
@@ -139,10 +140,31 @@ LogicalResult Accumulator::accumulate(unsigned index) {
   return success();
 }
 
+/// What the first micro-batch gathers of units that are kept is there for the
+/// others.
+void Accumulator::keepGathered() {
+  StringRef kind = StateAttr::getUnshardedParameterKind();
+  for (auto gather : llvm::make_early_inc_range(block.getOps<UnshardOp>())) {
+    auto unit = symbols.lookup<UnitOp>(gather.getUnit());
+    if (!unit.getKeptAfterBackward())
+      continue;
+    Value full = gather.getFull();
+    if (part == Part::First) {
+      Operation *end = block.getTerminator();
+      end->insertOperands(end->getNumOperands(), full);
+      results.add(full.getType(), getStateDict(unit, kind));
+      continue;
+    }
+    full.replaceAllUsesWith(addArgument(unit, kind, full.getType()));
+    gather.erase();
+  }
+}
+
 LogicalResult Accumulator::run() {
   for (unsigned index : getGradients(program))
     if (failed(accumulate(index)))
       return failure();
+  keepGathered();
   setSignature(program, arguments, results);
   program->setAttr(FSDPDialect::getPartAttrName(),
                    PartAttr::get(program.getContext(), part));

@@ -80,10 +80,16 @@ LogicalResult makeAsync(func::FuncOp step) {
 
   DenseMap<Value, Operation *> firstUse; // of a collective's result
   DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
+  DenseSet<Value> returned;
   for (Operation &op : block) {
     if (isa<PieceOp>(op))
       continue;
     for (Value operand : op.getOperands()) {
+      // A gathered unit itself is returned for the next micro-batch.
+      if (isa<func::ReturnOp>(op) && isa<GatheredType>(operand.getType())) {
+        returned.insert(operand);
+        continue;
+      }
       Operation *producer = operand.getDefiningOp();
       if (producer && producer->hasTrait<LogicalOp>())
         firstUse.try_emplace(operand, &op);
@@ -116,7 +122,8 @@ LogicalResult makeAsync(func::FuncOp step) {
       if (last && last->hasTrait<OpTrait::IsTerminator>())
         return op.emitError("the step returns memory of this gathered unit");
       builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
-      AsyncReshardOp::create(builder, op.getLoc(), awaited);
+      if (!returned.contains(value))
+        AsyncReshardOp::create(builder, op.getLoc(), awaited);
     }
     value.replaceAllUsesWith(awaited);
     op.erase();

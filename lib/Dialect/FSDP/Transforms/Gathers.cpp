@@ -21,7 +21,8 @@ Gathers::Gathers(Block &block) {
     if (!launch)
       continue;
     for (Operation *user : wait.getValue().getUsers())
-      if (auto reshard = dyn_cast<AsyncReshardOp>(user)) {
+      if (auto reshard = dyn_cast<AsyncReshardOp>(user);
+          reshard || isa<func::ReturnOp>(user)) {
         indices[wait.getValue()] = gathers.size();
         gathers.push_back({launch, wait, reshard});
         break;

@@ -82,6 +82,9 @@ private:
 /// in time.
 static llvm::DenseSet<Gather *> findKept(Block &block, Gathers &gathers) {
   llvm::DenseSet<Gather *> kept;
+  for (Gather &gather : gathers)
+    if (!gather.reshard) // nor is what is there for the next micro-batch
+      kept.insert(&gather);
   for (Operation &op : block)
     if (isa<aten::CallOp>(op))
       for (Value operand : op.getOperands())

@@ -51,10 +51,13 @@ private:
 };
 } // namespace
 
-/// Gradients that are reduced further are on the device, where they are summed.
+/// Gradients that are reduced further are on the device, where they are summed;
+/// and what is gathered is, where it is read.
 static bool mayMove(StateAttr state) {
-  return state && state.getKind() != StateAttr::getUnshardedGradientKind() &&
-         state.getKind() != StateAttr::getPartialGradientKind();
+  return state && !llvm::is_contained({StateAttr::getUnshardedGradientKind(),
+                                       StateAttr::getPartialGradientKind(),
+                                       StateAttr::getUnshardedParameterKind()},
+                                      state.getKind().getValue());
 }
 
 static MemorySpace getSpace(Value value) {
@@ -136,7 +139,8 @@ void Offloader::run() {
               cast<CollectiveOpInterface>(op).getUnitAttr())
         reductions[unit] = &op;
   for (DictionaryAttr attrs : results.attrs)
-    if (StateAttr state = getState(attrs); state && !mayMove(state))
+    if (StateAttr state = getState(attrs);
+        state && state.isAccumulated() && !mayMove(state))
       reductions.erase(state.getUnit());
   for (auto [unit, reduction] : reductions)
     if (auto name = cast<FlatSymbolRefAttr>(unit);

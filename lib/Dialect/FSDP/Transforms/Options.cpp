@@ -83,7 +83,8 @@ std::string readOption(StringRef text, MeshSizes &value) {
   return "";
 }
 
-/// `REGEX: strategy=NAME reshard=true|false storage=DTYPE reduce=DTYPE`.
+/// `REGEX: strategy=NAME reshard=true|false reshard-after-backward=true|false
+/// storage=DTYPE reduce=DTYPE`.
 static std::string readRule(StringRef text, UnitRule &rule) {
   auto [regex, settings] = text.rsplit(':');
   rule.regex = regex.trim().str();
@@ -101,13 +102,18 @@ static std::string readRule(StringRef text, UnitRule &rule) {
     else if (name == "reshard")
       expected = value.empty() ? "true or false"
                                : readOption(value, rule.reshard.emplace());
+    else if (name == "reshard-after-backward")
+      expected = value.empty()
+                     ? "true or false"
+                     : readOption(value, rule.reshardAfterBackward.emplace());
     else if (name == "storage")
       expected = readOption(value, rule.storage);
     else if (name == "reduce")
       expected = readOption(value, rule.reduce);
     else
-      return "strategy, reshard, storage or reduce in place of '" + name.str() +
-             "'";
+      return "strategy, reshard, reshard-after-backward, storage or reduce in "
+             "place of '" +
+             name.str() + "'";
     if (!expected.empty())
       return name.str() + " to be " + expected + " in '" + text.str() + "'";
   }
@@ -307,6 +313,9 @@ std::string spellOption(const UnitRules &value) {
       text += " strategy=" + spellOption(*rule.strategy);
     if (rule.reshard)
       text += " reshard=" + spellOption(*rule.reshard);
+    if (rule.reshardAfterBackward)
+      text +=
+          " reshard-after-backward=" + spellOption(*rule.reshardAfterBackward);
     if (rule.storage != ElementType::Unchanged)
       text += " storage=" + spellOption(rule.storage);
     if (rule.reduce != ElementType::Unchanged)

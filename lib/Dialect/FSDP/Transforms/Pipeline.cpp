@@ -27,6 +27,7 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   shard.ranks = options.ranks;
   shard.mesh = options.mesh;
   shard.unit = options.unit;
+  shard.reshardAfterBackward = options.reshardAfterBackward;
   shard.strategy = options.strategy;
   shard.storageDtype = options.storageDtype;
   shard.reduceDtype = options.reduceDtype;

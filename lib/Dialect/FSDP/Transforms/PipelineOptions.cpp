@@ -108,6 +108,18 @@ static std::string findConflict(const llvm::StringSet<> &names,
            std::to_string(shards) +
            (isHybrid ? " of a group of --mesh" : " of --ranks") + "; found '" +
            std::to_string(*group) + "'";
+  bool mayKeep = !options.reshardAfterBackward;
+  for (const UnitRule &rule : options.unit.rules)
+    mayKeep |= !rule.reshardAfterBackward.value_or(true);
+  if (mayKeep && options.accumulate.microBatches == 1)
+    return "--reshard-after-backward: expected --accumulate K of several "
+           "micro-batches, between which parameters stay gathered; found '" +
+           spellOption(options.accumulate) + "'";
+  if (mayKeep && group > 1)
+    return "--reshard-after-backward: --reshard-after-forward '" +
+           spellOption(options.reshardAfterForward) +
+           "' frees what is to stay gathered until the step ends; give one of "
+           "the two";
   for (const UnitRule &rule : options.unit.rules)
     if (group > 1 && (rule.strategy || rule.reshard))
       return "--unit: --reshard-after-forward '" +

@@ -138,7 +138,8 @@ void Prefetcher::prefetchBackward(BackwardPrefetch when) {
       before = use.backward ? getPlaceAfter(order, use.backward->wait)
                             : use.firstInBackward;
     } else {
-      before = getPlaceAfter(order, gather->reshard);
+      before = gather->reshard ? getPlaceAfter(order, gather->reshard)
+                               : use.firstInBackward;
       if (use.reduction && order.isBefore(before, use.reduction))
         before = use.reduction;
     }

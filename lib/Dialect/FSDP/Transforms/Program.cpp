@@ -229,6 +229,13 @@ namespace {
 /// The gather that a gathered value comes from, at either level.
 struct Gather {
   explicit Gather(Value full) {
+    if (auto argument = dyn_cast<BlockArgument>(full)) {
+      auto func = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+      if (auto state = func.getArgAttrOfType<StateAttr>(
+              argument.getArgNumber(), FSDPDialect::getStateAttrName()))
+        unit = state.getUnit(); // which is gathered for all phases
+      return;
+    }
     Operation *op = full.getDefiningOp();
     if (auto wait = dyn_cast_or_null<AsyncWaitOp>(op))
       op = wait.getFuture().getDefiningOp();

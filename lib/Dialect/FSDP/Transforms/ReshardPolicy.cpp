@@ -71,6 +71,7 @@ void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
   // between would only mean to gather it at once again.
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
     unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()) &&
+                                !unit.getKeptAfterBackward() &&
                                 !unit.getShardAxes().empty());
   applyReshard(step, kept);
 }

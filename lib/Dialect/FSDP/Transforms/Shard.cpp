@@ -611,6 +611,7 @@ UnitDecision ShardPass::decide(MeshOp meshOp, const ShardUnits::Unit &unit,
                                MutableArrayRef<bool> matched) {
   Strategy chosen = strategy;
   std::optional<bool> reshard;
+  bool keeps = !reshardAfterBackward;
   ElementType storage = storageDtype, reduce = reduceDtype;
   for (auto [index, regex] : llvm::enumerate(regexes)) {
     if (!regex.match(unit.name))
@@ -620,6 +621,8 @@ UnitDecision ShardPass::decide(MeshOp meshOp, const ShardUnits::Unit &unit,
     chosen = rule.strategy.value_or(chosen);
     if (rule.reshard)
       reshard = rule.reshard;
+    if (rule.reshardAfterBackward)
+      keeps = !*rule.reshardAfterBackward;
     if (rule.storage != ElementType::Unchanged)
       storage = rule.storage;
     if (rule.reduce != ElementType::Unchanged)
@@ -641,8 +644,10 @@ UnitDecision ShardPass::decide(MeshOp meshOp, const ShardUnits::Unit &unit,
   }
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
-  decision.reshard =
-      isSharded && reshard.value_or(reshards(chosen) && !isRoot(unit.name));
+  // What stays for the next micro-batch has its place in memory all the while.
+  decision.keep = isSharded && keeps;
+  decision.reshard = isSharded && !keeps &&
+                     reshard.value_or(reshards(chosen) && !isRoot(unit.name));
   decision.storage = getType(storage);
   decision.reduce = getType(reduce);
   return decision;

@@ -146,7 +146,7 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
         builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
         decision.storage ? decision.storage : front.storage,
         decision.reduce ? decision.reduce : front.reduce, *layout,
-        decision.reshard);
+        decision.reshard, decision.keep);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))
         << remark::metric("Unit", unit.op.getSymName())

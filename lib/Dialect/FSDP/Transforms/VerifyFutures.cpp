@@ -71,8 +71,10 @@ class FutureVerifier {
 public:
   LogicalResult verify(func::FuncOp func) {
     Outstanding state;
-    for (Value argument : func.getArguments())
-      define(argument, state);
+    for (BlockArgument argument : func.getArguments())
+      if (!func.getArgAttr(argument.getArgNumber(),
+                           FSDPDialect::getStateAttrName()))
+        define(argument, state); // states outlive the program
     if (failed(visit(func.getBody().front(), state)))
       return failure();
     for (Value value : state.open) {

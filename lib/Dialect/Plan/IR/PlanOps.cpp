@@ -170,6 +170,7 @@ bool BufferOp::isPersistent() {
   case BufferRole::Loss:
   case BufferRole::Hyper:
   case BufferRole::Accumulator:
+  case BufferRole::Unsharded:
     return true;
   }
   llvm_unreachable("covered switch");
@@ -214,7 +215,8 @@ LogicalResult BufferOp::verify() {
   bool isState = getRole() == BufferRole::OptimizerState ||
                  getRole() == BufferRole::Accumulator;
   bool ofUnit = isState || getRole() == BufferRole::Shard ||
-                getRole() == BufferRole::Gradient;
+                getRole() == BufferRole::Gradient ||
+                getRole() == BufferRole::Unsharded;
   bool ofUser =
       getRole() == BufferRole::Input || getRole() == BufferRole::Output;
   bool ofProgram = ofUser || getRole() == BufferRole::Loss;
@@ -256,6 +258,7 @@ LogicalResult BufferOp::verifySymbolUses(SymbolTableCollection &symbols) {
   bool isOfUnit = getRole() == BufferRole::Shard ||
                   getRole() == BufferRole::OptimizerState ||
                   getRole() == BufferRole::Accumulator ||
+                  getRole() == BufferRole::Unsharded ||
                   getRole() == BufferRole::Gradient;
   Operation *found = symbols.lookupNearestSymbolFrom(*this, owner);
   if (isOfUnit ? isa_and_nonnull<UnitOp>(found)

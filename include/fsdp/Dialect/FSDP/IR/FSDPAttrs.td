@@ -138,7 +138,8 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     micro-batches is a `sharded_gradient`, a `partial_gradient`, which is reduced
     over the axes of the shards alone and of the reduce type, or an
     `unsharded_gradient`, which is a tensor: the flat gradient of a rank, before
-    it is reduced.
+    it is reduced. An `unsharded_parameter` is a `!fsdp.gathered`: a result of the
+    first micro-batch of a step, and an argument of the others.
 
     Example:
 
@@ -149,7 +150,8 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     **Constraints**:
 
     * S1: the kind is `parameter`, `gradient`, `exp_avg`, `exp_avg_sq`,
-      `momentum`, `sharded_gradient`, `partial_gradient` or `unsharded_gradient`.
+      `momentum`, `sharded_gradient`, `partial_gradient`, `unsharded_gradient` or
+      `unsharded_parameter`.
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$unit, "::mlir::StringAttr":$kind);
   let hasCustomAssemblyFormat = 1;
@@ -163,6 +165,7 @@ def FSDP_StateAttr : FSDP_Attr<"State", "state"> {
     static llvm::StringRef getShardedGradientKind() { return "sharded_gradient"; }
     static llvm::StringRef getPartialGradientKind() { return "partial_gradient"; }
     static llvm::StringRef getUnshardedGradientKind() { return "unsharded_gradient"; }
+    static llvm::StringRef getUnshardedParameterKind() { return "unsharded_parameter"; }
     /// Whether it is summed over micro-batches.
     bool isAccumulated() const {
       return getKind() == getShardedGradientKind() || getKind() == getPartialGradientKind() ||

@@ -62,7 +62,8 @@ def FSDP_Dialect : Dialect {
     * F1: the name is one of the above, and stands where the table says.
     * F2: the attribute has the kind that the table shows.
     * F3: a state stands on a value of type `!fsdp.shard`, an
-      `unsharded_gradient` on a tensor, hyper-parameters on a `tensor<7xf64>`; the
+      `unsharded_gradient` on a tensor, an `unsharded_parameter` on an
+      `!fsdp.gathered`, hyper-parameters on a `tensor<7xf64>`; the
       number of a decay group is at least 0.
     * F4: `fsdp.no_decay` stands on hyper-parameters.
   }];

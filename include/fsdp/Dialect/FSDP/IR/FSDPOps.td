@@ -90,7 +90,9 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
     element types in which it is stored, gathered and reduced. A unit with
     `reshard_after_forward` does not keep its gathered parameters from one phase
     to the next: each phase that uses them has a gather of its own, and where
-    there are groups that keep pieces, the backward's is of these.
+    there are groups that keep pieces, the backward's is of these. A unit that is
+    `kept_after_backward` stays gathered from the first micro-batch of a step to
+    the last.
 
     Example:
 
@@ -108,11 +110,13 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
       it is sharded in the order of the mesh.
     * C3: the layout's `padded` is a multiple of the number of shards.
     * C4: the element types are floats.
+    * C5: what is kept after the backward is not resharded after the forward.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
                        StrArrayAttr:$shard_axes, StrArrayAttr:$replicate_axes,
                        TypeAttr:$storage, TypeAttr:$reduce,
-                       FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward);
+                       FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward,
+                       UnitAttr:$kept_after_backward);
   let assemblyFormat = [{
     $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `reduce` $reduce
     `layout` $layout attr-dict

@@ -13,7 +13,8 @@
 
 namespace fsdp {
 
-/// One gather, from its launch to the end of its memory.
+/// One gather, from its launch to the end of its memory; null if the program
+/// returns it.
 struct Gather {
   AsyncUnshardOp launch;
   AsyncWaitOp wait;

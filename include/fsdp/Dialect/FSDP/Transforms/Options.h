@@ -45,7 +45,7 @@ struct MeshSizes {
 struct UnitRule {
   std::string regex;
   std::optional<Strategy> strategy;
-  std::optional<bool> reshard;
+  std::optional<bool> reshard, reshardAfterBackward;
   ElementType storage = ElementType::Unchanged;
   ElementType reduce = ElementType::Unchanged;
 };

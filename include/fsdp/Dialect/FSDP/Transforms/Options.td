@@ -71,10 +71,15 @@ def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-a
     "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
     "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again. "
     "Instead of strategy.", "true|false|N">;
+def ReshardAfterBackwardOption : PipelineOption<"reshardAfterBackward", "reshard-after-backward",
+    "bool", "true",
+    "Whether parameters are freed between the micro-batches of a step. false: each unit is gathered "
+    "once in a step, and stays until the last micro-batch has ended, as after "
+    "set_reshard_after_backward(False) of FSDP2; nor is it freed after the forward.", "true|false">;
 def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::UnitRules{}",
     "What is decided otherwise for the units of which REGEX matches the name; the last rule that "
     "says something counts. Rules are separated by semicolons, or the lines of a file.",
-    "REGEX: [strategy=NAME] [reshard=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
+    "REGEX: [strategy=NAME] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
 def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
     "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
 def IgnoreOption : PipelineOption<"ignore", "ignore", "std::string", "\"\"",

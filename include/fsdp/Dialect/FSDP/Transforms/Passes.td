@@ -23,6 +23,10 @@ def AccumulatePass : Pass<"fsdp-accumulate", "::mlir::ModuleOp"> {
     `@first`, arguments and results of `@middle`, arguments of `@last`. A step of
     two micro-batches has no `@middle`.
 
+    What `@first` gathers of a unit that is kept after the backward is an
+    `unsharded_parameter`: a result of it, and an argument of the others, which do
+    not gather it.
+
     With `:mean`, the backward of each micro-batch starts with 1 / K, as that of
     a loss that is divided by K does.
 
@@ -421,7 +425,9 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     keeps it gathered; `hybrid_shard` and `hybrid_shard_zero2` do the same within
     the groups of a mesh, and sum over its copies what was reduced in a group, in
     the reduce type; with `no_shard`, each rank has the whole unit. A unit of ignored
-    parameters is along no axis: each rank has one, and nothing is reduced.
+    parameters is along no axis: each rank has one, and nothing is reduced. What is
+    not to be resharded after the backward is a mark of the unit, for
+    `--fsdp-accumulate`.
 
     With `sync-buffers`, what a program makes of a buffer is reduced where it is made:
     each rank ends with the mean, or with that of the first rank.
@@ -431,7 +437,10 @@ def ShardPass : Pass<"fsdp-shard", "::mlir::ModuleOp"> {
     Remark `unit` for each unit, `dropped` for each output that is not kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [Ranks, MeshOption, StrategyOption, UnitOption, StorageDtype, ReduceDtype, KeepOutput, SyncBuffersOption];
+  let options = [
+    Ranks, MeshOption, StrategyOption, ReshardAfterBackwardOption, UnitOption,
+    StorageDtype, ReduceDtype, KeepOutput, SyncBuffersOption,
+  ];
 }
 
 def VerifyEquivalencePass : Pass<"fsdp-verify-equivalence", "::mlir::ModuleOp"> {

@@ -18,7 +18,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   }];
   let constructor = "nullptr"; // a pipeline, registered in InitAllPasses.h
   let options = [
-    Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, UnitOption, Wrap, IgnoreOption,
+    Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, ReshardAfterBackwardOption, UnitOption, Wrap, IgnoreOption,
     SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption,
     NoSync, NoAllReduce, CommHookOption, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
     BackwardPrefetchOption, ForwardPrefetch,

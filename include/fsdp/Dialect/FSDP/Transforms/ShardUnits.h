@@ -17,11 +17,12 @@
 namespace fsdp {
 
 /// What is decided about a unit: the axes of the mesh over which it is sharded
-/// and replicated, whether it is freed after the forward, and element types;
+/// and replicated, whether it is freed after the forward, whether it is kept
+/// for the next micro-batch after the backward, and element types;
 /// null ones are those of the parameters.
 struct UnitDecision {
   llvm::SmallVector<llvm::StringRef> shardAxes, replicateAxes;
-  bool reshard = false;
+  bool reshard = false, keep = false;
   mlir::Type storage, reduce;
 };
 

@@ -29,6 +29,7 @@ def Plan_BufferRole : Plan_Enum<"BufferRole", "what a buffer is for", [
     I32EnumCase<"Constant", 5, "constant">, I32EnumCase<"Result", 6, "result">,
     I32EnumCase<"Input", 7, "input">, I32EnumCase<"Loss", 8, "loss">,
     I32EnumCase<"Output", 9, "output">, I32EnumCase<"Hyper", 10, "hyper">,
-    I32EnumCase<"Accumulator", 11, "accumulator">]>;
+    I32EnumCase<"Accumulator", 11, "accumulator">,
+    I32EnumCase<"Unsharded", 12, "unsharded">]>;
 
 #endif // FSDP_DIALECT_PLAN_IR_PLANENUMS_TD

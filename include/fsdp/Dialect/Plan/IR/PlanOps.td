@@ -153,6 +153,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     | `loss` | the scalar loss |
     | `hyper` | the hyper-parameters of the decay group `index`: the caller writes them before each run, and no command does; with the `name` "no_decay", the weight decay is 0 |
     | `accumulator` | gradients of the unit, summed over micro-batches: `unsharded_gradient`, `partial_gradient` or `sharded_gradient` |
+    | `unsharded` | the gathered flat parameter of the unit, from the first micro-batch of a step to the last |
 
     `at` is the offset in bytes in the arena of its space. `after` names buffers
     that are done with before this one starts: it may be written only when all
@@ -174,7 +175,7 @@ def Plan_BufferOp : Plan_Op<"buffer", [
     * C1: sizes, strides and offset are known, and at most 2^40 elements. The
       layout has no offset of its own, except of a `transient` that
       `plan-fold-views` is going to turn into a view.
-    * C2: `shard`, `optimizer_state`, `gradient` and `accumulator` name their unit, `input`,
+    * C2: `shard`, `optimizer_state`, `gradient`, `accumulator` and `unsharded` name their unit, `input`,
       `output` and `loss` their program, which exists; others name nothing.
     * C3: `input`, `output` and `hyper` have an index, others do not.
     * C4: a `value` has the buffer's shape and element type, and belongs to a
