@@ -127,6 +127,7 @@ private:
   /// command ahead, or null.
   bool checkGroup(const Place &place, const Command *before,
                   const Command &command);
+  bool checkOwner(const Place &place, uint32_t buffer);
   bool checkRead(const Place &place, uint32_t buffer, Role role);
   bool checkWrite(const Place &place, uint32_t buffer, Role role);
   /// That no two buffers which one command writes share bytes.

@@ -7,15 +7,25 @@
 
 namespace fsdp::planfile {
 
+/// Inputs, outputs and losses are of one program, gathered parameters of the
+/// parts of a step.
+bool PlanChecker::checkOwner(const Place &place, uint32_t index) {
+  const Buffer &root = buffer(buffer(index).root());
+  if (isOfProgram(root.role()) && root.owner() != program)
+    return reject(place.text(), "inputs, outputs and losses of its own program",
+                  ofProgram(root, describeBuffer(index)));
+  if (root.role() == BufferRole::Unsharded && getPart() == Part::Whole)
+    return reject(place.text(), "parts of a step to read what one gathers",
+                  describeBuffer(index) + " of role Unsharded");
+  return true;
+}
+
 bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
   if (!checkIndex(place, "buffer", index, windows.size()))
     return false;
-  uint32_t root = buffer(index).root();
-  if (buffer(root).role() == BufferRole::Unsharded && getPart() == Part::Whole)
-    return reject(place.text(), "parts of a step to read what one gathers",
-                  describeBuffer(index) + " of role Unsharded");
   if (role != Role::Init)
-    return true;
+    return checkOwner(place, index);
+  uint32_t root = buffer(index).root();
   switch (buffer(root).role()) {
   case BufferRole::ModelBuffer:
     readOnce.insert(root);
@@ -33,7 +43,8 @@ bool PlanChecker::checkRead(const Place &place, uint32_t index, Role role) {
 }
 
 bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
-  if (!checkIndex(place, "buffer", index, windows.size()))
+  if (!checkIndex(place, "buffer", index, windows.size()) ||
+      !checkOwner(place, index))
     return false;
   if (role != Role::Init)
     writers.try_emplace(buffer(index).root(), program);

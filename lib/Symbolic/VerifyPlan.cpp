@@ -234,7 +234,7 @@ Meanings PlanVerifier::describe(Roles roles) {
     }
     case BufferRole::Accumulator:
       // After the last micro-batch, nobody reads it.
-      if (roles == all && part != pf::Part::Last) {
+      if (part != pf::Part::Last) {
         const Unit &unit = units[buffer.owner()];
         machine.describe(unit, nameOf(buffer.name()),
                          machine.readFlat(unit, window), /*skipsZeros=*/true,
@@ -242,7 +242,7 @@ Meanings PlanVerifier::describe(Roles roles) {
       }
       break;
     case BufferRole::Unsharded:
-      if (roles == all && (part == pf::Part::First || part == pf::Part::Middle))
+      if (part == pf::Part::First || part == pf::Part::Middle)
         machine.describe(units[buffer.owner()], pf::unshardedParameter,
                          machine.memory.read(window), /*skipsZeros=*/false,
                          meanings);
@@ -377,8 +377,13 @@ Proof PlanVerifier::compare(Roles roles, const Meanings &found) {
       bool isBuffer =
           startsWith(buffer) &&
           !pf::isGradScalerState(std::string_view(name).substr(buffer.size()));
+      // What the next micro-batch goes on from is there without an update.
+      bool isHandedOn = startsWith(pf::unshardedParameter) ||
+                        startsWith(pf::unshardedGradient) ||
+                        startsWith(pf::partialGradient) ||
+                        startsWith(pf::shardedGradient);
       bool isOfAll = isLoss || startsWith("output ") || isBuffer ||
-                     name == "sequence of effects";
+                     isHandedOn || name == "sequence of effects";
       if (!isOfAll && isGradient != (roles == gradients))
         continue;
       ++count;

@@ -215,20 +215,22 @@ def test_another_reference_is_rejected(accumulated, tmp_path):
     assert result.returncode == 1 and "in_0: expected 3x2x2x16xi64 or 2x16xi64, found 2x2x2x16xi64" in result.stderr, result.stderr
 
 
-# What the first micro-batch gathers is what the others read, all of it, and of nobody else.
+# What the first micro-batch gathers is what the others read, all of it, and of nobody else; and each has a batch of its own.
 @pytest.mark.parametrize("program, pattern, replacement, sentence", [
     ("first", r"\n *plan\.all_gather @\S+ \S+ to %\S+ of @m\.transformer\.h\.1 .*", "", "to be written before it is read"),
     ("first", r"(plan\.all_gather @\S+) \S+ (to \S+ of @m\.transformer\.h\.1 .*)", r"\1 OTHER \2", "expected the loss of the model"),
     ("middle", r"(plan\.program @middle .*\{)", r"\1\n      plan.zero KEPT <forward>", "expected the first micro-batch alone to write what it gathers"),
     ("long", r"(plan\.program @long .*\{)", r"\1\n      plan.copy KEPT to OWN <forward>", "expected parts of a step to read what one gathers"),
+    ("last", r"BATCH\b", "OLD", "expected inputs, outputs and losses of its own program, found"),
 ])
-def test_wrong_gathers_are_rejected(program, pattern, replacement, sentence, tmp_path):
+def test_what_parts_share_is_checked(program, pattern, replacement, sentence, tmp_path):
     made = plan("gpt2", tmp_path, "--ranks", "2", "--accumulate", 3, "--reshard-after-backward", "false", "--program", f"long={FIXTURES / 'gpt2.pt2'}")
     text = succeed("fsdp-translate", "--import-plan", made).stdout
-    names = {word: re.search(rf"(%\S+) = plan\.buffer {role} @m\.transformer\.h\.{unit} ", text)[1]
-             for word, role, unit in (("KEPT", "unsharded", 1), ("OTHER", "shard", 0), ("OWN", "unsharded", 0))}
-    for word, name in names.items():
-        replacement = replacement.replace(word, name)
+    owners = {"KEPT": "unsharded @m.transformer.h.1", "OTHER": "shard @m.transformer.h.0", "OWN": "unsharded @m.transformer.h.0",
+              "BATCH": "input @last", "OLD": "input @first"}
+    for word, owner in owners.items():
+        name = re.search(rf"(%\S+) = plan\.buffer {owner} ", text)[1]
+        pattern, replacement = pattern.replace(word, name), replacement.replace(word, name)
     begin = text.index(f"plan.program @{program} ")
     changed, count = re.subn(pattern, replacement, text[begin:], count=1)
     assert count == 1

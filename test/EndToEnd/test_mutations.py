@@ -8,8 +8,11 @@ them and writes docs/mutation.md.
 import collections
 import json
 import re
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from conftest import FIXTURES, ROOT, succeed, tool
 
 
@@ -108,8 +111,8 @@ def test_dirty_padding_of_parameters_is_noticed(plans, tmp_path):
                 r"unit root: expected 0 in element 213 of its flat parameter, which is padding, found \S+ on rank 1$")
 
 
-# A graph, the options of its pipeline, its ranks (a reference has a batch for each), and how many mutants there are to
-# one that is tried with --all-mutants.
+# A graph and more if there are two of it, the options of its pipeline, its ranks (a reference has a batch for each), and how many
+# mutants there are to one that is tried with --all-mutants.
 TRIALS = {
     "gpt2": ("ranks=3 clip-grad-norm=0.5", 3, 1),
     "llama": ("ranks=4 reshard-after-forward=2 bucket=copy:units:2 forward-prefetch=1 clip-grad-norm=0.01:inf no-decay=norm", 4, 1),
@@ -121,15 +124,24 @@ TRIALS = {
     "role_dropout": ("ranks=3 remat=scope:blocks.[0-9]+", 3, 10),
     "role_user_output": ("ranks=3 keep-output", 3, 10),
     "role_chain": ("ranks=3 schedule=list hardware=h100", 3, 10),
+    "gpt2, partial": ("mesh=2x2 accumulate=2 no-all-reduce reshard-after-backward=false", 4, 20),
+    "frozen, no_sync": ("ranks=3 accumulate=3 no-sync reshard-after-backward=false bucket=copy:units:2", 3, 20),
     "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2 offload=params clip-grad-norm=0.5", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
 
 
-def bits(graph, seed, plans):
+def bits(trial, seed, plans):
     """What each plan leaves behind: a hash, or the sentence of a failure."""
-    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", FIXTURES / f"{graph}_ref{TRIALS[graph][1]}.safetensors", seed, *plans, timeout=3600)
+    (graph, *_), (options, ranks, _) = trial.split(","), TRIALS[trial]
+    inputs, micro = FIXTURES / f"{graph}_ref{ranks}.safetensors", re.search(r"accumulate=(\d+)", options)
+    if micro:  # each rank has another batch in each micro-batch
+        tensors = {name: torch.stack([tensor.roll(k, 0) for k in range(int(micro[1]))]) if name.startswith("in_") else tensor
+                   for name, tensor in load_file(inputs).items()}
+        inputs = Path(plans[0]).parent / "inputs.safetensors"
+        save_file(tensors, inputs)
+    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", inputs, seed, *plans, timeout=3600)
     assert result.returncode == 0, f"the last of these crashes:\n{result.stdout}{result.stderr}"
     return dict(line.split("\t") for line in result.stdout.splitlines())
 
@@ -142,7 +154,7 @@ def trials(request, once, tmp_path_factory):
         if not request.config.getoption("--all-mutants"):
             every *= 20
         folder = tmp_path_factory.mktemp(f"{graph}-{level}")
-        output = succeed("fsdp-mutate", FIXTURES / f"{graph}.pt2", "--pipeline", options, *LEVELS[level],
+        output = succeed("fsdp-mutate", FIXTURES / f"{graph.split(',')[0]}.pt2", "--pipeline", options, *LEVELS[level],
                          "--every", every, "--pairs", 4000 // every, "-o", folder, timeout=3600).stdout
         mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
@@ -229,7 +241,7 @@ PAGE = """# Mutation tests of the verifiers
 pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
-A valid schedule and a valid plan of eleven graphs are mutated in one place. An operation is deleted, duplicated, swapped with its
+A valid schedule and a valid plan of eleven graphs, two of them also in micro-batches, are mutated in one place. An operation is deleted, duplicated, swapped with its
 neighbour, or moved; it takes another operand, or exchanges one with the next of its kind; its group, divisor, phase, offset,
 event, stream or unit changes; a word of one of its attributes or types changes; or two of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).

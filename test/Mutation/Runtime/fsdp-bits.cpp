@@ -27,22 +27,26 @@ std::uint64_t hashTensor(std::uint64_t seed, const HostTensor &tensor) {
   return XXH3_64bits_withSeed(tensor.bytes.data(), tensor.bytes.size(), seed);
 }
 
-/// The name of the program that trains, whatever it is.
-std::string getFirstProgram(const planfile::PlanFile &plan) {
+/// The name of a step that trains, whatever it is: of its program, or of none
+/// if it has several.
+std::string getStep(const planfile::PlanFile &plan) {
   for (const planfile::Program *program : *plan->programs())
     if (!program->is_init())
-      return std::string(plan.string(program->name()));
+      return std::string(program->part() == planfile::Part::Whole
+                             ? plan.string(program->name())
+                             : planfile::defaultProgram);
   throw Error("rejected: expected a program to train with, found none");
 }
 
-std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
-                  std::uint64_t seed) {
+std::uint64_t hashRun(const char *path, const Weights &weights,
+                      const char *inputs, std::uint64_t seed) {
   auto plan = planfile::PlanFile::open(path);
   if (!plan)
     throw Error(plan.error().message);
   unsigned ranks = planfile::getRankCount(plan->plan());
-  std::string program = getFirstProgram(*plan);
-  Reference reference = Reference::open(inputs, *plan, program);
+  std::string step = getStep(*plan);
+  std::vector<std::string> programs = getStepPrograms(*plan, step);
+  Reference reference = Reference::open(inputs, *plan, step);
   SessionOptions options;
   options.chaosSeed = seed;
   options.overlap = seed != 0;
@@ -55,16 +59,19 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   Session &session = *loaded;
   weights.load(weights.match(*plan), session);
   session.setHyperParameters({});
-  // A plan may use the memory of inputs that it has read.
-  auto setInputs = [&] {
-    for (unsigned rank = 0; rank != ranks; ++rank)
-      for (unsigned index = 0; index != session.inputCount(program); ++index)
-        session.setInput(rank, index, reference.input(0, rank, index), program);
-  };
   std::uint64_t hash = 0;
-  auto addLoss = [&] {
-    double loss = session.loss(program);
-    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+  auto run = [&](const Roles &roles) {
+    for (std::size_t k = 0; k != programs.size(); ++k) {
+      const std::string &program = programs[k];
+      // A plan may use the memory of inputs that it has read.
+      for (unsigned rank = 0; rank != ranks; ++rank)
+        for (unsigned index = 0; index != session.inputCount(program); ++index)
+          session.setInput(rank, index, reference.input(k, rank, index),
+                           program);
+      session.run(program, roles);
+      double loss = session.loss(program);
+      hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+    }
   };
   auto addGradients = [&] {
     for (const std::string &name : session.gradientNames())
@@ -72,15 +79,10 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
     for (const std::string &sentence : session.findDirtyPadding(true))
       throw Error(sentence);
   };
-  setInputs();
-  session.run(program, {.update = false});
-  addLoss();
+  run({.update = false});
   addGradients();
-  for (int step = 0; step != numSteps; ++step) {
-    setInputs();
-    session.run(program);
-    addLoss();
-  }
+  for (int i = 0; i != numSteps; ++i)
+    run({});
   for (const std::string &name : session.parameterNames())
     hash = hashTensor(hash, session.parameter(name));
   std::set<std::string> states;
@@ -93,9 +95,7 @@ std::uint64_t run(const char *path, const Weights &weights, const char *inputs,
   for (const std::string &name : session.bufferNames())
     hash = hashTensor(hash, session.buffer(name));
   // A forward alone has its loss; what it does to buffers may be done later.
-  setInputs();
-  session.run(program, {.backward = false, .update = false});
-  addLoss();
+  run({.backward = false, .update = false});
   for (unsigned rank = 0; rank != ranks; ++rank) {
     std::vector<std::byte> state = session.generatorState(rank);
     hash = XXH3_64bits_withSeed(state.data(), state.size(), hash);
@@ -115,9 +115,9 @@ int main(int argc, char **argv) {
     std::printf("%s\t", argv[i]);
     std::fflush(stdout);
     try {
-      std::printf("%016llx\n", static_cast<unsigned long long>(
-                                   run(argv[i], weights, argv[2],
-                                       std::strtoull(argv[3], nullptr, 10))));
+      std::printf("%016llx\n", static_cast<unsigned long long>(hashRun(
+                                   argv[i], weights, argv[2],
+                                   std::strtoull(argv[3], nullptr, 10))));
     } catch (const std::exception &error) {
       std::printf("%s\n", error.what());
     }
