@@ -34,8 +34,8 @@ void Rendezvous::watch(std::function<void(const Error &)> onFailure) {
   archive::SignalsBlocked blocked;
   watcher = std::thread([this, onFailure = std::move(onFailure)] {
     try {
-      while (!isOver.load())
-        if (auto failure = findFailure(*store, slice))
+      for (; !isOver.load(); std::this_thread::sleep_for(slice))
+        if (auto failure = findFailure(*store, 0ms))
           return onFailure(*failure);
     } catch (const std::exception &error) {
       onFailure(Error(error.what(), Failure::RankFailed));
