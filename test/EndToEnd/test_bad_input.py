@@ -2,11 +2,12 @@
 
 import ctypes
 import re
+import shutil
 import struct
 import subprocess
 
 import pytest
-from conftest import FIXTURES, succeed, tool
+from conftest import BUILD, FIXTURES, succeed, tool
 
 TINY = FIXTURES / "role_tiny.pt2"
 
@@ -392,3 +393,12 @@ def test_export_rejects_missing_text(tmp_path):
     assert rejection("fsdp-translate", "--export-plan", tmp_path / "p.mlir", "-o", tmp_path / "p.plan") == (
         f"fsdp-translate: error: {tmp_path / 'p.mlir'}: cannot open: No such file or directory\n")
     assert not list(tmp_path.iterdir())
+
+
+# As on a machine where there was no MPI library when the project was built.
+def test_a_backend_that_was_not_built_is_named(tmp_path):
+    (tmp_path / "bin").mkdir()
+    program = shutil.copy(BUILD / "bin" / "fsdp-run", tmp_path / "bin")
+    result = subprocess.run([program, "step.plan", "--backend", "mpi"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (
+        1, "", f"error: --backend mpi: expected {tmp_path}/lib/libfsdp_mpi.so, which is built where CMake finds an MPI library, found none\n")
