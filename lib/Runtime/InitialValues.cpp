@@ -47,8 +47,7 @@ void InitialValues::set(Session &session, const std::string &parameter,
   std::vector<std::int64_t> sizes = session.sizes(tensor);
   for (unsigned rank = session.ranks().first; rank != session.ranks().end();
        ++rank)
-    for (const BoxedTensor &held : session.boxes(tensor, rank)) {
-      const Box &box = held.box;
+    for (const Box &box : session.heldBoxes(tensor, rank)) {
       std::size_t rows = 1, columns = box.sizes.empty() ? 1 : box.sizes.back();
       for (std::size_t axis = 0; axis + 1 < box.sizes.size(); ++axis)
         rows *= static_cast<std::size_t>(box.sizes[axis]);

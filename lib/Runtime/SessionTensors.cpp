@@ -361,6 +361,18 @@ std::vector<BoxedTensor> Session::boxes(const TensorName &tensor,
   return result;
 }
 
+std::vector<Box> Session::heldBoxes(const TensorName &tensor,
+                                    unsigned rank) const {
+  const Impl::RankData &data = impl->local(rank);
+  Impl::Location location = impl->locate(tensor);
+  std::vector<Box> result;
+  impl->onRank(data, [&] {
+    for (Impl::HeldBox &part : impl->held(data, location))
+      result.push_back(std::move(part.box));
+  });
+  return result;
+}
+
 void Session::setBox(const TensorName &tensor, const Box &box,
                      const TensorView &value) {
   impl->setBox(tensor, box, value);

@@ -30,6 +30,14 @@ std::string spellTensor(const Sizes &sizes, archive::DType dtype) {
   return text.append(archive::getMLIRName(dtype));
 }
 
+/// "a, b, c"
+inline std::string listAll(const std::vector<std::string> &names) {
+  std::string text;
+  for (const std::string &name : names)
+    text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 /// "a, b, c and 4 more"
 inline std::string listSome(const std::vector<std::string> &names) {
   constexpr std::size_t most = 3;

@@ -4,10 +4,14 @@
 
 #include "Files.h"
 #include "Text.h"
+#include "fsdp/Archive/SafetensorsFolder.h"
+#include "fsdp/Runtime/NameRegex.h"
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <filesystem>
+#include <functional>
+#include <numeric>
 
 using namespace fsdp;
 using archive::DType;
@@ -57,10 +61,9 @@ HostTensor Weights::read(const Value &value) const {
   for (std::int64_t size : value.sizes)
     numel *= static_cast<std::size_t>(size);
   HostTensor tensor{value.type, value.sizes, {}};
-  if (const auto *info =
-          std::get_if<const archive::TensorInfo *>(&value.place)) {
-    tensor.bytes.resize((*info)->bytes);
-    readBytes(std::get<archive::Safetensors>(file), **info, 0, tensor.bytes);
+  if (const auto *slice = std::get_if<Value::Slice>(&value.place)) {
+    tensor.bytes.resize(slice->info->bytes);
+    readBytes(*slice->file, *slice->info, 0, tensor.bytes);
     return tensor;
   }
   const archive::Payload &payload =
@@ -81,6 +84,83 @@ HostTensor Weights::read(const Value &value) const {
   return tensor;
 }
 
+/// What is in memory at a time of a tensor that is read in parts.
+static constexpr std::size_t maxPartBytes = std::size_t{4} << 20;
+
+static std::size_t countElements(const std::vector<std::int64_t> &sizes) {
+  std::size_t count = 1;
+  for (std::int64_t size : sizes)
+    count *= static_cast<std::size_t>(size);
+  return count;
+}
+
+/// Calls `function` with parts of a box, each of at most `most` elements.
+static void forEachPart(const Box &box, std::size_t most,
+                        const std::function<void(const Box &)> &function) {
+  std::size_t count = countElements(box.sizes);
+  auto axis = std::ranges::find_if(box.sizes,
+                                   [](std::int64_t size) { return size > 1; });
+  if (count <= most || axis == box.sizes.end())
+    return count == 0 ? void() : function(box);
+  auto a = static_cast<std::size_t>(axis - box.sizes.begin());
+  std::size_t row = count / static_cast<std::size_t>(*axis);
+  auto step = static_cast<std::int64_t>(std::max<std::size_t>(1, most / row));
+  for (std::int64_t at = 0; at < *axis; at += step) {
+    Box part = box;
+    part.offsets[a] += at;
+    part.sizes[a] = std::min(step, *axis - at);
+    forEachPart(part, most, function);
+  }
+}
+
+/// The elements of a box of a row-major tensor, one after the other.
+static HostTensor readBox(const Weights::Value &value, const Box &box) {
+  const auto &[file, info] = std::get<Weights::Value::Slice>(value.place);
+  std::size_t itemSize = planfile::getItemSize(value.type);
+  HostTensor tensor{value.type, box.sizes, {}};
+  tensor.bytes.resize(countElements(box.sizes) * itemSize);
+  // Rows of the axes from `inner` on follow one another in the file.
+  std::size_t inner = box.sizes.size();
+  std::uint64_t run = itemSize;
+  bool isWhole = true;
+  while (inner > 0 && isWhole) {
+    --inner;
+    run *= static_cast<std::uint64_t>(box.sizes[inner]);
+    isWhole = box.sizes[inner] == value.sizes[inner];
+  }
+  for (std::uint64_t at = 0; at < tensor.bytes.size(); at += run) {
+    std::uint64_t rest = at / run, begin = 0, stride = itemSize;
+    for (std::size_t a = value.sizes.size(); a-- > 0;) {
+      auto extent = static_cast<std::uint64_t>(box.sizes[a]);
+      auto index = static_cast<std::uint64_t>(box.offsets[a]);
+      if (a < inner) {
+        index += rest % extent;
+        rest /= extent;
+      }
+      begin += index * stride;
+      stride *= static_cast<std::uint64_t>(value.sizes[a]);
+    }
+    readBytes(*file, *info, begin, std::span(tensor.bytes).subspan(at, run));
+  }
+  return tensor;
+}
+
+/// Whether two tensors of the same sizes have the same bytes.
+bool Weights::areEqual(const Value &left, const Value &right) const {
+  if (left.type != right.type)
+    return false;
+  if (std::holds_alternative<const archive::Payload *>(left.place))
+    return read(left).bytes == read(right).bytes;
+  bool areEqual = true;
+  forEachPart({std::vector<std::int64_t>(left.sizes.size()), left.sizes},
+              maxPartBytes / planfile::getItemSize(left.type),
+              [&](const Box &part) {
+                areEqual = areEqual && readBox(left, part).bytes ==
+                                           readBox(right, part).bytes;
+              });
+  return areEqual;
+}
+
 void Weights::addArchive(const archive::PT2Archive &archive) {
   for (const auto *table : {&archive.weights(), &archive.constants()})
     for (const archive::Payload &payload : *table)
@@ -94,7 +174,33 @@ void Weights::addArchive(const archive::PT2Archive &archive) {
 void Weights::addSafetensors(const archive::Safetensors &safetensors) {
   for (const archive::TensorInfo &tensor : safetensors.tensors())
     values[tensor.name] = {planfile::DType(tensor.dtype), tensor.shape,
-                           &tensor};
+                           Value::Slice{&safetensors, &tensor}};
+}
+
+void Weights::rename(const std::vector<std::string> &renames) {
+  for (const std::string &each : renames) {
+    std::size_t equals = each.rfind('=');
+    if (equals == std::string::npos || equals == 0)
+      throw Error("--rename: expected 'regex=text', found '" + each + "'");
+    NameRegex regex("--rename", each.substr(0, equals));
+    std::string text = each.substr(equals + 1);
+    bool matches = false;
+    std::map<std::string, Value, std::less<>> renamed;
+    for (auto &[name, value] : values) {
+      matches |= regex.matches(name);
+      if (auto [other, isNew] =
+              renamed.emplace(regex.replace(name, text), value);
+          !isNew)
+        throw Error("--rename '" + each + "': " + path +
+                    ": expected names of their own, found two tensors that "
+                    "become " +
+                    other->first);
+    }
+    if (!matches)
+      throw Error("--rename '" + each + "': expected the name of a tensor of " +
+                  path + " to match, found none");
+    values = std::move(renamed);
+  }
 }
 
 /// The component with its dot that all names begin with; empty if there is
@@ -110,15 +216,28 @@ template <typename Names> static std::string findPrefix(const Names &names) {
   return prefix;
 }
 
-Weights Weights::open(const std::string &path) {
+static std::vector<archive::Safetensors>
+openSafetensors(const std::string &path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return take(archive::openSafetensorsFolder(path));
+  std::vector<archive::Safetensors> files;
+  files.push_back(take(archive::Safetensors::open(path)));
+  return files;
+}
+
+Weights Weights::open(const std::string &path,
+                      const std::vector<std::string> &renames) {
   bool isArchive = archive::PT2Archive::isArchive(path);
-  Weights weights(path, isArchive
-                            ? File(take(archive::PT2Archive::open(path)))
-                            : File(take(archive::Safetensors::open(path))));
+  Weights weights(path, isArchive ? File(take(archive::PT2Archive::open(path)))
+                                  : File(openSafetensors(path)));
   if (isArchive)
     weights.addArchive(std::get<archive::PT2Archive>(weights.file));
   else
-    weights.addSafetensors(std::get<archive::Safetensors>(weights.file));
+    for (const auto &each :
+         std::get<std::vector<archive::Safetensors>>(weights.file))
+      weights.addSafetensors(each);
+  weights.rename(renames);
   std::vector<std::string> names;
   for (auto &[name, value] : weights.values)
     names.push_back(name);
@@ -133,7 +252,8 @@ Weights Weights::open(const std::string &path) {
 const Weights::Value *
 Weights::find(const std::vector<std::string> &names,
               std::string_view planPrefix, planfile::DType wanted,
-              const flatbuffers::Vector<std::int64_t> &sizes) const {
+              const flatbuffers::Vector<std::int64_t> &sizes,
+              Names &used) const {
   const Value *found = nullptr;
   const std::string *foundName = nullptr;
   auto look = [&](const std::string &spelling) {
@@ -141,9 +261,9 @@ Weights::find(const std::vector<std::string> &names,
     if (it == values.end() || &it->second == found)
       return;
     const Value &value = it->second;
+    used.insert(&value);
     check(names[0], value, wanted, sizes);
-    if (found &&
-        (value.type != found->type || read(value).bytes != read(*found).bytes))
+    if (found && !areEqual(value, *found))
       throw Error(path + ": expected " + *foundName + " and " + it->first +
                   ", which are one parameter, to be equal, found different "
                   "values");
@@ -193,6 +313,14 @@ std::string Weights::describeRounding(const std::vector<Match> &matches) const {
          spell(first->wanted) + ", as the plan stores them: " + listSome(names);
 }
 
+std::string
+Weights::describeUnused(const std::vector<std::string> &unused) const {
+  if (unused.empty())
+    return {};
+  return path + ": " + std::to_string(unused.size()) +
+         " tensors are not of the plan: " + listAll(unused);
+}
+
 void Weights::check(std::string_view name, const Value &value,
                     planfile::DType wanted,
                     const flatbuffers::Vector<std::int64_t> &sizes) const {
@@ -205,17 +333,18 @@ void Weights::check(std::string_view name, const Value &value,
 }
 
 bool Weights::isFromModule() const {
-  const auto *safetensors = std::get_if<archive::Safetensors>(&file);
-  if (!safetensors)
+  const auto *files = std::get_if<std::vector<archive::Safetensors>>(&file);
+  if (!files)
     return false;
-  auto found = safetensors->metadata().find("init");
-  return found != safetensors->metadata().end() &&
-         found->second == "from-module";
+  const archive::SafetensorsMetadata &texts = files->front().metadata();
+  auto found = texts.find("init");
+  return found != texts.end() && found->second == "from-module";
 }
 
 std::vector<Weights::Match>
 Weights::match(const planfile::PlanFile &plan,
-               std::vector<std::string> *missingParameters) const {
+               std::vector<std::string> *missingParameters,
+               std::vector<std::string> *unused) const {
   std::vector<std::string> allNames;
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
@@ -228,6 +357,7 @@ Weights::match(const planfile::PlanFile &plan,
 
   std::vector<Match> matches;
   std::vector<std::string> missing;
+  Names used;
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
       std::vector<std::string> names = {
@@ -236,7 +366,7 @@ Weights::match(const planfile::PlanFile &plan,
         for (std::uint32_t alias : *parameter->aliases())
           names.emplace_back(plan.string(alias));
       const Value *value = find(names, planPrefix, unit->storage(),
-                                plan.shape(parameter->sizes()));
+                                plan.shape(parameter->sizes()), used);
       if (value)
         matches.push_back({names[0], false, value, unit->storage()});
       else
@@ -247,8 +377,9 @@ Weights::match(const planfile::PlanFile &plan,
     if (buffer->role() != planfile::BufferRole::ModelBuffer || name.empty())
       continue;
     bool hasPrefix = name.starts_with(planPrefix);
-    const Value *value = find({name}, hasPrefix ? planPrefix : "",
-                              buffer->dtype(), plan.shape(buffer->sizes()));
+    const Value *value =
+        find({name}, hasPrefix ? planPrefix : "", buffer->dtype(),
+             plan.shape(buffer->sizes()), used);
     if (value)
       matches.push_back({name, true, value, buffer->dtype()});
     else if (!buffer->bytes())
@@ -258,14 +389,36 @@ Weights::match(const planfile::PlanFile &plan,
     throw Error(path + ": expected a value for each of " +
                 std::to_string(matches.size() + missing.size()) +
                 " parameters and buffers, found none for " +
-                std::to_string(missing.size()) + ": " + listSome(missing));
+                std::to_string(missing.size()) + ": " + listAll(missing));
+  if (unused && std::holds_alternative<std::vector<archive::Safetensors>>(file))
+    for (const auto &[name, value] : values)
+      if (!used.contains(&value))
+        unused->push_back(name);
   return matches;
+}
+
+/// Of a parameter, what the session's ranks hold, once where several hold it.
+static void loadParts(const Weights::Match &match, Session &session) {
+  const TensorName tensor{TensorName::Kind::Parameter, match.name};
+  std::set<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>
+      done;
+  for (unsigned rank = session.ranks().first; rank != session.ranks().end();
+       ++rank)
+    for (const Box &box : session.heldBoxes(tensor, rank))
+      if (done.emplace(box.offsets, box.sizes).second)
+        forEachPart(box,
+                    maxPartBytes / planfile::getItemSize(match.value->type),
+                    [&](const Box &part) {
+                      session.setBox(tensor, part, readBox(*match.value, part));
+                    });
 }
 
 void Weights::load(const std::vector<Match> &matches, Session &session) const {
   for (const Match &match : matches)
     if (match.isBuffer)
       session.setBuffer(match.name, read(*match.value));
+    else if (std::holds_alternative<Value::Slice>(match.value->place))
+      loadParts(match, session);
     else
       session.setParameter(match.name, read(*match.value));
 }

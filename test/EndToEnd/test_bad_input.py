@@ -204,9 +204,10 @@ def test_plan_rejects_what_is_no_archive(tmp_path):
 @pytest.mark.covers("a buffer that is not known")
 def test_run_rejects_weights_of_another_model(plans, references):
     other = FIXTURES / "llama.pt2"
-    assert rejection("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2)) == (
-        f"error: {other}: expected a value for each of 28 parameters and buffers, found none for 27: "
-        "m.transformer.wpe.weight, m.transformer.ln_f.weight, m.transformer.ln_f.bias and 24 more\n")
+    sentence = rejection("fsdp-run", plans("gpt2", 2), "--weights", other, "--reference", references("gpt2", 2))
+    assert sentence.startswith(f"error: {other}: expected a value for each of 28 parameters and buffers, found none for 27: "
+                               "m.transformer.wpe.weight, m.transformer.ln_f.weight, m.transformer.ln_f.bias, ")
+    assert sentence.count(", ") == 27  # all of them, and the one of the sentence
 
 
 TOKENS = {

@@ -92,7 +92,9 @@ def test_values_that_nothing_says_are_rejected(files, plans):
     for options, sentence in [
         ([], "error: expected --weights FILE, or --init to make parameters without a file; found neither"),
         (["--weights", files / "model.pt2"], f"error: {files}/model.pt2: expected a value for each of 15 parameters and buffers, found none for 15: "
-         "stem.weight, stem.bias, norm.weight and 12 more"),
+         "stem.weight, stem.bias, norm.weight, norm.bias, head.weight, head.bias, " + ", ".join(
+             f"blocks.{block}.{name}" for block in range(2) for name in ("inner.weight", "inner.bias", "outer.weight")) +
+         ", norm.running_mean, norm.running_var, norm.num_batches_tracked"),
         (["--init", "zeros"], "error: --init zeros: expected a value for each of 3 parameters and buffers, found none for 3: "
          "norm.running_mean, norm.running_var, norm.num_batches_tracked"),
         (["--init", "ones"], "error: --init: expected from-module, zeros, or normal:STD with a standard deviation of at least 0, found ones"),

@@ -72,9 +72,11 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "The plan file; or one for each rank, which must agree")
       ->required();
   app.add_option("--ranks", options.ranks, "Must be the plan's, if given");
-  app.add_option("--weights", options.weights,
-                 "Parameters: a .pt2 archive or a .safetensors file; required "
-                 "without --init");
+  CLI::Option *weights = app.add_option(
+      "--weights", options.weights,
+      "Parameters: a .pt2 archive, a .safetensors file, or a folder with "
+      "model.safetensors or model.safetensors.index.json; required without "
+      "--init");
   app.add_option(
          "--init", options.init,
          "Parameters that --weights lacks: zeros, or normal:STD, drawn "
@@ -149,6 +151,14 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->type_name("SEED[:shared]")
       ->needs(data)
       ->capture_default_str();
+  app.add_option(
+         "--rename", options.renames,
+         "Change the names of the tensors of --weights: each part that "
+         "matches the regular expression becomes the text, in which \\1 "
+         "is the first group; may be repeated, one after the other")
+      ->type_name("REGEX=TEXT")
+      ->allow_extra_args(false)
+      ->needs(weights);
   app.add_option("--backend", options.backend,
                  "How ranks talk. local: as threads of this process. mpi: as "
                  "processes that mpirun or srun has started, one for each rank")

@@ -36,6 +36,7 @@ struct Options {
   std::string backend = "local";
   std::string device;
   std::vector<std::string> libraries, trusted;
+  std::vector<std::string> renames; ///< Of tensors of `weights`.
   bool verify = false;
   bool json = false, overlap = false;
   std::uint64_t chaosSeed = 0; ///< 0: no chaos.

@@ -4,6 +4,7 @@
 
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/InputFile.h"
+#include "fsdp/Archive/SafetensorsFolder.h"
 #include "fsdp/Runtime/Agreement.h"
 
 #include <c10/util/Logging.h>
@@ -52,6 +53,24 @@ std::string fsdp::digestFile(const std::string &path) {
     XXH3_64bits_update(state.get(), part.data(), count);
   }
   return spellDigest(XXH3_64bits_digest(state.get()));
+}
+
+std::string fsdp::digestTables(const std::string &folder) {
+  auto files = archive::openSafetensorsFolder(folder);
+  if (!files)
+    throw Error(files.error().message);
+  std::string text;
+  for (const archive::Safetensors &file : *files)
+    for (const archive::TensorInfo &tensor : file.tensors()) {
+      text += tensor.name;
+      for (std::uint64_t number :
+           {std::uint64_t(tensor.dtype), tensor.offset, tensor.bytes})
+        text += " " + std::to_string(number);
+      for (std::int64_t size : tensor.shape)
+        text += " " + std::to_string(size);
+      text += '\n';
+    }
+  return spellDigest(XXH3_64bits(text.data(), text.size()));
 }
 
 std::string Processes::findBackend(int argc, char **argv) {

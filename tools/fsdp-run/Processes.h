@@ -86,6 +86,9 @@ std::string findLibrary(const std::string &name);
 
 /// A number for the bytes of a file.
 std::string digestFile(const std::string &path);
+/// A number for what a folder of safetensors has where: not for the values, of
+/// which a process reads its own part alone.
+std::string digestTables(const std::string &folder);
 
 } // namespace fsdp
 

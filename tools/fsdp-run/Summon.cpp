@@ -3,38 +3,9 @@
 #include "Summon.h"
 
 #include "fsdp/Archive/Safetensors.h"
-
-#include <memory>
-#include <regex.h>
+#include "fsdp/Runtime/NameRegex.h"
 
 using namespace fsdp;
-
-namespace {
-
-/// As the compiler's options have it: POSIX extended, and it may match a part.
-class NameRegex {
-public:
-  NameRegex(const std::string &option, const std::string &text) {
-    if (int code = ::regcomp(&regex, text.c_str(), REG_EXTENDED | REG_NOSUB)) {
-      char reason[128];
-      ::regerror(code, &regex, reason, sizeof reason);
-      throw Error(option + ": expected a regular expression, found '" + text +
-                  "': " + reason);
-    }
-  }
-  ~NameRegex() { ::regfree(&regex); }
-  NameRegex(const NameRegex &) = delete;
-  NameRegex &operator=(const NameRegex &) = delete;
-
-  bool matches(const std::string &name) const {
-    return ::regexec(&regex, name.c_str(), 0, nullptr, 0) == 0;
-  }
-
-private:
-  regex_t regex;
-};
-
-} // namespace
 
 Summon::Summon(const planfile::PlanFile &plan, const Options &options,
                bool writes)

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 using namespace fsdp;
 
@@ -98,7 +99,13 @@ static void checkFiles(const Options &options, bool writes) {
     add(inputs, "the plan", plan);
   for (const std::string &library : options.libraries)
     add(inputs, "--load", library);
-  add(inputs, "--weights", options.weights);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.weights, ignored))
+    for (const auto &file :
+         std::filesystem::directory_iterator(options.weights, ignored))
+      add(inputs, "--weights", file.path().string());
+  else
+    add(inputs, "--weights", options.weights);
   add(inputs, "--data", options.data);
   add(inputs, "--reference", options.reference);
   add(inputs, "--eval-data", options.evalData);
@@ -209,8 +216,9 @@ private:
 
 Start::Start(const planfile::PlanFile &plan, const Options &options,
              const Processes &processes, std::uint64_t seed)
-    : weights(options.weights.empty() ? Weights::none("--init " + options.init)
-                                      : Weights::open(options.weights)),
+    : weights(options.weights.empty()
+                  ? Weights::none("--init " + options.init)
+                  : Weights::open(options.weights, options.renames)),
       seed(seed) {
   if (options.init == fromModule && !weights.isFromModule())
     throw Error(options.weights +
@@ -223,11 +231,14 @@ Start::Start(const planfile::PlanFile &plan, const Options &options,
   } catch (const Error &error) {
     throw Error(std::string("--init: ") + error.what());
   }
-  matches = weights.match(plan, init ? &made : nullptr);
+  std::vector<std::string> unused;
+  matches = weights.match(plan, init ? &made : nullptr, &unused);
   if (init && made.empty())
     throw Error("--init " + options.init + ": expected a parameter that " +
                 options.weights +
                 " lacks, found none; leave out one of the two");
+  if (std::string text = weights.describeUnused(unused); !text.empty())
+    processes.note("note: " + text);
   if (std::string text = weights.describeRounding(matches); !text.empty())
     processes.note("note: " + text);
   if (init && !options.weights.empty())
@@ -303,7 +314,14 @@ std::vector<Fact> Run::facts() const {
     addText(name, text);
   };
   addFile("a plan", options.plans.front());
-  addFile("weights", options.weights);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.weights, ignored))
+    addText("weights",
+            "with tables of digest " + digestTables(options.weights));
+  else
+    addFile("weights", options.weights);
+  for (const std::string &rename : options.renames)
+    addText("--rename", rename);
   addText("--init", options.init);
   addFile("a reference", options.reference);
   add("batches of data:", data ? data->batches() : 0);

@@ -181,6 +181,8 @@ public:
   /// What `rank`, one of the session's, holds of a tensor: at most 2 n - 1
   /// boxes of n axes, in storage order; none if it holds nothing.
   std::vector<BoxedTensor> boxes(const TensorName &tensor, unsigned rank) const;
+  /// The same without the elements.
+  std::vector<Box> heldBoxes(const TensorName &tensor, unsigned rank) const;
   /// Writes what the session's ranks hold of a box of a tensor, whoever holds
   /// the rest. Converts to the tensor's dtype.
   void setBox(const TensorName &tensor, const Box &box,

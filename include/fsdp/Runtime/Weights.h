@@ -1,10 +1,11 @@
 //===- Weights.h - Parameters and buffers out of a file ---------*- C++ -*-===//
 //
-// Finds the values of a plan's parameters and model buffers in a `.pt2` archive
-// or a safetensors file, by name. A tied parameter may stand in the file under
-// any of its names, and where all names of one side begin with the same
-// component (the `m.` of a wrapper), the other side may lack it. Values may
-// widen (bf16 to f32), never narrow. Rejections are `fsdp::Error`.
+// Finds the values of a plan's parameters and model buffers in a `.pt2`
+// archive, a safetensors file or a folder of these, by name. A tied parameter
+// may stand in the file under any of its names, and where all names of one side
+// begin with the same component (the `m.` of a wrapper), the other side may
+// lack it. Values may widen (bf16 to f32), never narrow. Of safetensors, a rank
+// reads what it holds, a few megabytes at a time. Rejections are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,14 +18,18 @@
 #include "fsdp/Runtime/Session.h"
 
 #include <map>
+#include <set>
 #include <variant>
 
 namespace fsdp {
 
 class Weights {
 public:
-  /// Opens a file of either kind, told apart by its first bytes.
-  static Weights open(const std::string &path);
+  /// Opens a folder, or a file of either kind, told apart by its first bytes.
+  /// `renames`, each "regex=text", change the names of its tensors, one after
+  /// the other: \1 in a text is what the first group matches.
+  static Weights open(const std::string &path,
+                      const std::vector<std::string> &renames = {});
   /// No file, and no values; `path` is what errors name.
   static Weights none(std::string path) { return {std::move(path), {}}; }
 
@@ -35,9 +40,13 @@ public:
   struct Value {
     planfile::DType type;
     std::vector<std::int64_t> sizes;
-    std::variant<const archive::Payload *, const archive::TensorInfo *> place;
+    struct Slice {
+      const archive::Safetensors *file;
+      const archive::TensorInfo *info;
+    };
+    std::variant<const archive::Payload *, Slice> place;
   };
-  /// Reads it. Throws if the file is damaged or has been changed.
+  /// Reads all of it. Throws if the file is damaged or has been changed.
   HostTensor read(const Value &value) const;
 
   /// A value and the parameter or model buffer that it belongs to.
@@ -53,28 +62,39 @@ public:
   /// What the file has for each parameter of the plan, and for each model
   /// buffer with a name (those that the plan embeds may be missing). Valid as
   /// long as this object. With `missing`, parameters that the file lacks go
-  /// there, by their primary names.
+  /// there, by their primary names. Names of safetensors that the plan has no
+  /// use for go to `unused`.
   std::vector<Match> match(const planfile::PlanFile &plan,
-                           std::vector<std::string> *missing = nullptr) const;
+                           std::vector<std::string> *missing = nullptr,
+                           std::vector<std::string> *unused = nullptr) const;
 
   /// A sentence if some of the matches are rounded; else empty.
   std::string describeRounding(const std::vector<Match> &matches) const;
+
+  /// A sentence if `match` found names that the plan has no use for; else
+  /// empty.
+  std::string describeUnused(const std::vector<std::string> &unused) const;
 
   /// Puts what was matched into the session, one after the other.
   void load(const std::vector<Match> &matches, Session &session) const;
 
 private:
-  using File =
-      std::variant<std::monostate, archive::PT2Archive, archive::Safetensors>;
+  using File = std::variant<std::monostate, archive::PT2Archive,
+                            std::vector<archive::Safetensors>>;
+  using Names = std::set<const Value *>;
 
   Weights(std::string path, File file)
       : path(std::move(path)), file(std::move(file)) {}
   void addArchive(const archive::PT2Archive &archive);
   void addSafetensors(const archive::Safetensors &safetensors);
-  /// The value under any of `names`, which fits; null if there is none.
+  void rename(const std::vector<std::string> &renames);
+  bool areEqual(const Value &left, const Value &right) const;
+  /// The value under any of `names`, which fits; null if there is none. All
+  /// that have one of the names are `used`.
   const Value *find(const std::vector<std::string> &names,
                     std::string_view planPrefix, planfile::DType wanted,
-                    const flatbuffers::Vector<std::int64_t> &sizes) const;
+                    const flatbuffers::Vector<std::int64_t> &sizes,
+                    Names &used) const;
   void check(std::string_view name, const Value &value, planfile::DType wanted,
              const flatbuffers::Vector<std::int64_t> &sizes) const;
 

@@ -5,6 +5,7 @@
 #include "Files.h"
 #include "Support/TestPlan.h"
 #include "Support/Zip.h"
+#include "fsdp/Runtime/NameRegex.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,6 +76,62 @@ TEST_F(WeightsTest, EqualAliasesAreFine) {
   EXPECT_THAT(match(), ElementsAre("w=3", "b=5"));
 }
 
+/// The same, where the names of tensors are changed.
+TEST_F(WeightsTest, TensorsAreRenamedOneRuleAfterTheOther) {
+  files.add("model.layer0_w", {4, 4}, std::vector<float>(16, 3));
+  files.add("model.layer0_b", {4}, std::vector<float>(4, 5));
+  std::string path = files.write("w.safetensors");
+  Weights weights =
+      Weights::open(path, {"^model\\.layer([0-9])_=\\1.", "^0\\.="});
+  std::vector<std::string> unused;
+  EXPECT_EQ(weights.match(seal(), nullptr, &unused).size(), 2u);
+  EXPECT_THAT(unused, testing::IsEmpty());
+  auto rejection = [&](std::vector<std::string> renames) {
+    try {
+      Weights::open(path, renames);
+    } catch (const Error &error) {
+      return files.withoutFolder(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(rejection({".*w=x", ".*b=x"}),
+            "--rename '.*b=x': w.safetensors: expected names of their own, "
+            "found two tensors that become x");
+  EXPECT_EQ(rejection({"nothing=x"}),
+            "--rename 'nothing=x': expected the name of a tensor of "
+            "w.safetensors to match, found none");
+  EXPECT_EQ(rejection({"w"}), "--rename: expected 'regex=text', found 'w'");
+  EXPECT_THAT(rejection({"(=x"}),
+              testing::StartsWith("--rename: expected a regular expression, "
+                                  "found '(': "));
+}
+
+TEST(NameRegex, ReplacesEachMatch) {
+  auto replace = [](const char *regex, const char *text, const char *name) {
+    return NameRegex("", regex).replace(name, text);
+  };
+  EXPECT_EQ(replace("a", "b", "banana"), "bbnbnb");
+  EXPECT_EQ(replace("^m\\.", "", "m.m.w"), "m.w");
+  EXPECT_EQ(replace("(.)(n)", "\\2\\1", "banana"), "bnanaa");
+  EXPECT_EQ(replace("$", ".weight", "w"), "w.weight");
+  EXPECT_EQ(replace("x*", "-", "ab"), "-a-b-");
+  EXPECT_EQ(replace("(x)?a", "[\\1]", "a"), "[]");
+  EXPECT_EQ(replace("a", "\\", "a"), "\\");
+}
+
+TEST_F(WeightsTest, NamesWithoutUseAreListed) {
+  files.add("w", {4, 4}, std::vector<float>(16, 3));
+  files.add("b", {4}, std::vector<float>(4, 5));
+  files.add("other", {4}, std::vector<float>(4, 7));
+  files.add("tied.w", {4, 4}, std::vector<float>(16, 3));
+  Weights weights = Weights::open(files.write("w.safetensors"));
+  std::vector<std::string> unused;
+  weights.match(seal(), nullptr, &unused);
+  EXPECT_THAT(unused, ElementsAre("other"));
+  EXPECT_THAT(weights.describeUnused(unused),
+              testing::EndsWith(": 1 tensors are not of the plan: other"));
+}
+
 // covers: ties that change
 TEST_F(WeightsTest, DifferentAliasesAreRejected) {
   files.add("w", {4, 4}, std::vector<float>(16, 3));
@@ -116,7 +173,7 @@ TEST_F(WeightsTest, MissingOnesAreNamed) {
   files.add("b", {4}, std::vector<float>(4, 5));
   EXPECT_EQ(rejection(),
             "w.safetensors: expected a value for each of 5 parameters and "
-            "buffers, found none for 4: w, c0, c1 and 1 more");
+            "buffers, found none for 4: w, c0, c1, c2");
 }
 
 // covers: a parameter replaced by one of another shape
