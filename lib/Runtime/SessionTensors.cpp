@@ -324,6 +324,13 @@ HostTensor Session::Impl::whole(const TensorName &tensor) {
                      begin + flat.nbytes() / item);
   };
   std::uint64_t shardBytes = unit.numel() / unit.shards() * item;
+  // Replicas may differ, in what is ignored: the first one is read.
+  std::vector<bool> isRead(worldSize()), isKnown(unit.shards());
+  for (unsigned rank = 0; rank != worldSize(); ++rank) {
+    std::size_t shard = shardIndex(plan, unit, rank);
+    isRead[rank] = !isKnown[shard];
+    isKnown[shard] = true;
+  }
   exchange(
       "reading " + location.name,
       std::min<std::uint64_t>(flat.nbytes(), shardBytes),
@@ -336,7 +343,7 @@ HostTensor Session::Impl::whole(const TensorName &tensor) {
       [&](unsigned rank, std::uint64_t offset, Piece piece) {
         ShardPart part = partOf(rank);
         std::uint64_t size = part.count * item;
-        if (offset < size)
+        if (isRead[rank] && offset < size)
           std::memcpy(bytes + part.inRange * item + offset, piece.data(),
                       std::min<std::uint64_t>(size - offset, piece.size()));
       });

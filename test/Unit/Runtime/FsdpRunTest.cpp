@@ -407,7 +407,8 @@ TEST_F(FsdpRun, SpecialFilesAsInputs) {
   EXPECT_EQ(rejection("small.plan --weights pipe" + rest),
             "error: pipe: expected a regular file, found a pipe\n");
   EXPECT_EQ(rejection("small.plan --weights folder" + rest),
-            "error: folder: expected a regular file, found a directory\n");
+            "error: folder: expected model.safetensors or "
+            "model.safetensors.index.json in the folder, found neither\n");
   EXPECT_EQ(rejection("small.plan --weights empty" + rest),
             "error: empty: expected at least one byte, found an empty file\n");
   EXPECT_EQ(rejection(usual + "--data pipe --steps 1"),
