@@ -272,9 +272,13 @@ Error Processes::tell(const Error &error) noexcept {
     if (world.store->add("said", 1) == 1)
       printError(first.what());
   } catch (const std::exception &) {
-    // The store has ended with rank 0: one of those who are left speaks.
-    std::this_thread::sleep_for(100ms);
-    auto dead = watch ? watch->findDead() : std::nullopt;
+    // The store has ended with rank 0: one of those who are left speaks. A
+    // process closes its files a little before it is seen to have ended.
+    std::optional<Error> dead;
+    for (auto end = std::chrono::steady_clock::now() + 600ms;
+         watch && !(dead = watch->findDead()) &&
+         std::chrono::steady_clock::now() < end;)
+      std::this_thread::sleep_for(5ms);
     if (!isSaid.exchange(true) && (!watch || watch->isLowestHere()))
       printError(dead ? dead->what() : sentence);
   }
