@@ -476,8 +476,8 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
     }
     target = getReduced(op, unit, cast<ShardType>(type));
   } else {
-    if (op.getRole() != ReductionRole::Norm)
-      setPhase(aten::Phase::Forward);
+    setPhase(op.getRole() == ReductionRole::Norm ? aten::Phase::Update
+                                                 : aten::Phase::Forward);
     source = getScalar(source, plan::Space::Device);
     target = addTransient(loc, getMemoryType(type));
   }
