@@ -74,3 +74,32 @@ module {
     return %new : !shard
   }
 }
+
+// -----
+
+// A norm is of the update also where a gradient is reduced after its measure: the
+// backward alone does not know it.
+// CHECK-LABEL: plan.module
+// CHECK: plan.measure squared_norm @u {{.*}} <update>
+// CHECK: plan.all_reduce {{.*}} of @v <backward> on all_reduce
+// CHECK: plan.all_reduce {{.*}} for norm <update> on all_reduce
+!shard = !fsdp.shard<24xf32, 2>
+!whole = !fsdp.shard<8xf32, 1>
+module {
+  fsdp.mesh @mesh ["shard" = 2]
+  fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32
+      layout <["w" : 3x5 at 0, "b" : 7 at 16], numel = 23, padded = 24>
+  fsdp.unit @v on @mesh shard [] replicate ["shard"] storage f32 reduce f32
+      layout <["c" : 8 at 0], numel = 8, padded = 8>
+  func.func @step(%flat: tensor<24xf32> {aten.input = 0 : i64}, %other: tensor<8xf32> {aten.input = 1 : i64})
+      -> (!shard {fsdp.state = #fsdp.state<@u, gradient>}, !whole {fsdp.state = #fsdp.state<@v, gradient>}) attributes {aten.program} {
+    %future = fsdp.async.reduce_scatter @u over ["shard"] divide <pre = 2, post = 1> via f32 %flat : tensor<24xf32> -> !fsdp.future<!shard>
+    %g = fsdp.async.wait %future : !fsdp.future<!shard> -> !shard
+    %own = fsdp.measure squared_norm @u [0 to 15] %g : !shard
+    %late = fsdp.async.all_reduce @v over ["shard"] divide <pre = 2, post = 1> via f32 %other : tensor<8xf32> -> !fsdp.future<!whole>
+    %sum = fsdp.async.all_reduce on @mesh for norm over ["shard"] divide <pre = 1, post = 1> via f64 %own : tensor<f64> -> !fsdp.future<tensor<f64>>
+    %h = fsdp.async.wait %late : !fsdp.future<!whole> -> !whole
+    %norm = fsdp.async.wait %sum : !fsdp.future<tensor<f64>> -> tensor<f64>
+    return %g, %h : !shard, !whole
+  }
+}
