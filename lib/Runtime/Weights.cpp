@@ -249,26 +249,24 @@ Weights Weights::open(const std::string &path,
 // Matching
 //===----------------------------------------------------------------------===//
 
-const Weights::Value *
+const Weights::Entry *
 Weights::find(const std::vector<std::string> &names,
               std::string_view planPrefix, planfile::DType wanted,
               const flatbuffers::Vector<std::int64_t> &sizes,
               Names &used) const {
-  const Value *found = nullptr;
-  const std::string *foundName = nullptr;
+  const Entry *found = nullptr;
   auto look = [&](const std::string &spelling) {
     auto it = values.find(spelling);
-    if (it == values.end() || &it->second == found)
+    if (it == values.end() || &*it == found)
       return;
     const Value &value = it->second;
     used.insert(&value);
     check(names[0], value, wanted, sizes);
-    if (found && !areEqual(value, *found))
-      throw Error(path + ": expected " + *foundName + " and " + it->first +
+    if (found && !areEqual(value, found->second))
+      throw Error(path + ": expected " + found->first + " and " + it->first +
                   ", which are one parameter, to be equal, found different "
                   "values");
-    found = &value;
-    foundName = &it->first;
+    found = &*it;
   };
   // The plan's own spelling, or all names with or without a prefix: without
   // one, a name may be that of another tensor.
@@ -365,10 +363,11 @@ Weights::match(const planfile::PlanFile &plan,
       if (parameter->aliases())
         for (std::uint32_t alias : *parameter->aliases())
           names.emplace_back(plan.string(alias));
-      const Value *value = find(names, planPrefix, unit->storage(),
+      const Entry *found = find(names, planPrefix, unit->storage(),
                                 plan.shape(parameter->sizes()), used);
-      if (value)
-        matches.push_back({names[0], false, value, unit->storage()});
+      if (found)
+        matches.push_back(
+            {names[0], found->first, false, &found->second, unit->storage()});
       else
         (missingParameters ? *missingParameters : missing).push_back(names[0]);
     }
@@ -377,11 +376,12 @@ Weights::match(const planfile::PlanFile &plan,
     if (buffer->role() != planfile::BufferRole::ModelBuffer || name.empty())
       continue;
     bool hasPrefix = name.starts_with(planPrefix);
-    const Value *value =
+    const Entry *found =
         find({name}, hasPrefix ? planPrefix : "", buffer->dtype(),
              plan.shape(buffer->sizes()), used);
-    if (value)
-      matches.push_back({name, true, value, buffer->dtype()});
+    if (found)
+      matches.push_back(
+          {name, found->first, true, &found->second, buffer->dtype()});
     else if (!buffer->bytes())
       missing.push_back(name);
   }

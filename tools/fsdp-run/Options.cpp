@@ -199,6 +199,19 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                "And the gradients of the last step, before they are clipped, "
                "as grad.NAME")
       ->needs(summon);
+  CLI::Option *exported = app.add_option(
+      "--export", options.exported,
+      "After the last step, write the model under the names that it has in "
+      "--weights: to a .safetensors file, or to a new folder, as "
+      "save_pretrained of Hugging Face does");
+  exported->needs(data);
+  app.add_option("--max-shard-size", options.maxShardSize,
+                 "The most bytes of a file in the folder of --export: 5GB, "
+                 "200MiB; a larger tensor has a file of its own")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->type_name("SIZE")
+      ->default_str("5GB")
+      ->needs(exported);
   app.add_option("--timeout", options.timeout,
                  "Seconds that a rank waits for another one before it fails")
       ->capture_default_str();
@@ -258,6 +271,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
         throw Error(std::string(other) +
                     ": the file of --lr-schedule "
                     "already says the rate of each step; give one of the two");
+  if (options.maxShardSize == 0)
+    throw Error("--max-shard-size: expected at least 1 byte, found 0");
   constexpr double leastTimeout = 1e-3, mostTimeout = 1e9;
   if (!(options.timeout >= leastTimeout && options.timeout <= mostTimeout))
     throw Error("--timeout: expected from 0.001 to 1e9 seconds, found " +

@@ -20,6 +20,9 @@ struct Options {
   std::string weights, init, data, reference, trace, profile;
   std::string summon, summonOnly; ///< A file, and a regular expression.
   bool withGrads = false;
+  std::string exported; ///< A .safetensors file, or a folder.
+  std::uint64_t maxShardSize =
+      5'000'000'000;            ///< Bytes of a file of `exported`.
   std::string program = "step"; ///< The one that trains.
   std::string evalData;
   long long evalEvery = 0; ///< Steps between two evaluations; 0: none.

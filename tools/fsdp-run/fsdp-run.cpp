@@ -1,5 +1,6 @@
 //===- fsdp-run.cpp - Runs a plan -----------------------------------------===//
 
+#include "Export.h"
 #include "Options.h"
 #include "Processes.h"
 #include "Training.h"
@@ -115,6 +116,8 @@ static void checkFiles(const Options &options, bool writes) {
     add(outputs, "--trace", options.trace);
     add(outputs, "--profile", options.profile);
     add(outputs, "--summon", options.summon);
+    if (options.exported.ends_with(".safetensors"))
+      add(outputs, "--export", options.exported);
   }
   if (auto error = archive::checkOutputs(outputs, inputs))
     throw Error(error->message);
@@ -205,6 +208,8 @@ public:
         const Processes &processes, std::uint64_t seed);
 
   void load(Session &session) const;
+  /// Of the weights, by those of the plan.
+  std::map<std::string, std::string> names() const;
 
 private:
   Weights weights;
@@ -247,6 +252,13 @@ Start::Start(const planfile::PlanFile &plan, const Options &options,
         " parameters are not in it and begin as --init " + options.init);
 }
 
+std::map<std::string, std::string> Start::names() const {
+  std::map<std::string, std::string> names;
+  for (const Weights::Match &match : matches)
+    names.emplace(match.name, match.source);
+  return names;
+}
+
 void Start::load(Session &session) const {
   weights.load(matches, session);
   for (const std::string &parameter : made)
@@ -277,6 +289,7 @@ private:
   LearningRates rates;
   Summon summon;
   std::optional<Start> start;
+  std::optional<Export> exported;
 };
 
 Run::Run(const Options &options, const Processes &processes)
@@ -293,6 +306,7 @@ Run::Run(const Options &options, const Processes &processes)
     evalData = openEvalData(plan, options, ranks);
   Seeds seeds = reference ? reference->seeds() : options.seeds;
   start.emplace(plan, options, processes, seeds.first);
+  exported.emplace(plan, options, start->names(), processes.isFirst());
 }
 
 /// What changes the training, or what all processes do together. Paths may
@@ -351,6 +365,8 @@ std::vector<Fact> Run::facts() const {
   add("--summon:", !options.summon.empty());
   addText("--summon-only", options.summonOnly);
   add("--with-grads:", options.withGrads);
+  add("--export:", !options.exported.empty());
+  add("--max-shard-size", options.maxShardSize);
   add("--json:", options.json);
   return facts;
 }
@@ -363,6 +379,8 @@ int Run::execute() {
   int code = reference ? compare(options, *reference, processes, session)
                        : train(plan, options, processes, rates, before, *data,
                                evalData, summon, session);
+  if (code == 0)
+    exported->write(session);
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {

@@ -51,7 +51,8 @@ public:
 
   /// A value and the parameter or model buffer that it belongs to.
   struct Match {
-    std::string name;
+    std::string name;   ///< The plan's.
+    std::string source; ///< The file's, as it is renamed.
     bool isBuffer;
     const Value *value;
     planfile::DType wanted; ///< The plan's; setting it converts.
@@ -81,6 +82,7 @@ public:
 private:
   using File = std::variant<std::monostate, archive::PT2Archive,
                             std::vector<archive::Safetensors>>;
+  using Entry = std::pair<const std::string, Value>;
   using Names = std::set<const Value *>;
 
   Weights(std::string path, File file)
@@ -91,7 +93,7 @@ private:
   bool areEqual(const Value &left, const Value &right) const;
   /// The value under any of `names`, which fits; null if there is none. All
   /// that have one of the names are `used`.
-  const Value *find(const std::vector<std::string> &names,
+  const Entry *find(const std::vector<std::string> &names,
                     std::string_view planPrefix, planfile::DType wanted,
                     const flatbuffers::Vector<std::int64_t> &sizes,
                     Names &used) const;
