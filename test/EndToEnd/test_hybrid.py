@@ -142,7 +142,7 @@ def test_rules_decide_types(tmp_path):
     (["--ranks", "4", "--unit", "zzz: reshard=true"], "expected 'zzz' to match the name of a unit; there are 'root', 'm.transformer.h.0', 'm.transformer.h.1'"),
     (["--ranks", "4", "--unit", "reshard=true"], r"--unit: expected REGEX: and what is decided, such as 'h\.\d+: reshard=false'"),
     (["--ranks", "4", "--unit", "h: reshard=maybe"], "expected reshard to be true or false"),
-    (["--ranks", "4", "--unit", "h: prefetch=3"], "expected strategy, reshard, storage or reduce in place of 'prefetch'"),
+    (["--ranks", "4", "--unit", "h: prefetch=3"], "expected strategy, reshard, reshard-after-backward, storage or reduce in place of 'prefetch'"),
     (["--ranks", "4", "--unit", "h: reduce=i8"], "expected reduce to be one of"),
     (["--ranks", "4", "--unit", "file:nofile"], "expected a file of rules: nofile: cannot open"),
     (["--ranks", "4", "--unit", "(: reshard=true"], "parentheses not balanced"),
