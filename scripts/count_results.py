@@ -9,7 +9,11 @@ import xml.etree.ElementTree as ElementTree
 def count(path: pathlib.Path) -> tuple[int, int, list[str]]:
     """Passed and failed cases of one file, and a line for each that failed or was skipped."""
     passed, failed, lines = 0, 0, []
-    for case in ElementTree.parse(path).iter("testcase"):
+    try:
+        cases = ElementTree.parse(path).iter("testcase")
+    except ElementTree.ParseError as error:
+        return 0, 1, [f"failed: {path}: {error}"]
+    for case in cases:
         name = f"{case.get('classname')}.{case.get('name')}"
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1

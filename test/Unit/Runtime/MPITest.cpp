@@ -316,10 +316,11 @@ TEST(MPI, AbortEndsEveryWait) {
 int main(int argc, char **argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
-  testing::InitGoogleTest(&argc, argv);
-  // Failures are everybody's to say.
+  // One of the processes writes the file of results, which is opened by what
+  // follows. Failures are everybody's to say.
   if (rankHere() != 0)
     testing::GTEST_FLAG(output) = "";
+  testing::InitGoogleTest(&argc, argv);
   int failed = RUN_ALL_TESTS(), anyFailed = 0;
   MPI_Allreduce(&failed, &anyFailed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   MPI_Finalize();
