@@ -131,9 +131,18 @@ static Expected<uint64_t> checkCoverage(std::vector<TensorInfo> &tensors,
 }
 
 Expected<Safetensors> Safetensors::open(const std::string &path) {
-  Expected<InputFile> file = InputFile::open(path);
+  return read(InputFile::open(path));
+}
+
+Expected<Safetensors> Safetensors::open(const std::string &path,
+                                        BlockSums sums) {
+  return read(InputFile::open(path, std::move(sums)));
+}
+
+Expected<Safetensors> Safetensors::read(Expected<InputFile> file) {
   if (!file)
     return file.error();
+  const std::string path = file->path();
   auto reject = [&](const std::string &why) {
     return Error{path + ": " + why};
   };
@@ -254,10 +263,9 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
   return length + text;
 }
 
-Expected<uint64_t>
-fsdp::archive::writeSafetensors(const std::string &path,
-                                const std::vector<TensorRef> &tensors,
-                                const SafetensorsMetadata &metadata) {
+Expected<uint64_t> fsdp::archive::writeSafetensors(
+    const std::string &path, const std::vector<TensorRef> &tensors,
+    const SafetensorsMetadata &metadata, BlockSums *sums) {
   std::vector<const TensorRef *> ordered;
   for (const TensorRef &tensor : tensors)
     ordered.push_back(&tensor);
@@ -273,5 +281,7 @@ fsdp::archive::writeSafetensors(const std::string &path,
   std::vector<std::string_view> pieces = {*header};
   for (const TensorRef *tensor : ordered)
     pieces.push_back(tensor->bytes);
+  if (sums)
+    *sums = BlockSums::of(pieces);
   return writeFile(path, pieces);
 }

@@ -72,6 +72,11 @@ struct Session::Impl {
   Location locate(const TensorName &tensor) const;
   std::vector<HeldBox> held(const RankData &data,
                             const Location &location) const;
+  /// Each box that a rank holds, and its place in memory that has them all,
+  /// which has so many bytes.
+  void forEachHeld(const TensorName &tensor, unsigned rank, std::size_t bytes,
+                   const std::function<void(at::Tensor &values, std::size_t at)>
+                       &function) const;
   void setBox(const TensorName &tensor, const Box &box,
               const TensorView &value);
   void setWhole(const TensorName &tensor, const TensorView &value);

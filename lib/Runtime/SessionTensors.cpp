@@ -380,6 +380,50 @@ std::vector<Box> Session::heldBoxes(const TensorName &tensor,
   return result;
 }
 
+void Session::Impl::forEachHeld(
+    const TensorName &tensor, unsigned rank, std::size_t bytes,
+    const std::function<void(at::Tensor &, std::size_t)> &function) const {
+  const RankData &data = local(rank);
+  Location location = locate(tensor);
+  onRank(data, [&] {
+    std::vector<HeldBox> boxes = held(data, location);
+    std::size_t size = 0;
+    for (const HeldBox &each : boxes)
+      size += each.values.nbytes();
+    if (size != bytes)
+      throw Error(location.name + ": rank " + std::to_string(rank) + " holds " +
+                  std::to_string(size) + " bytes, given " +
+                  std::to_string(bytes));
+    std::size_t at = 0;
+    for (HeldBox &each : boxes) {
+      function(each.values, at);
+      at += each.values.nbytes();
+    }
+  });
+}
+
+void Session::readHeld(const TensorName &tensor, unsigned rank,
+                       std::span<std::byte> to) const {
+  impl->forEachHeld(tensor, rank, to.size(),
+                    [&](at::Tensor &values, std::size_t at) {
+                      at::from_blob(to.data() + at, values.sizes(),
+                                    at::dtype(values.scalar_type()))
+                          .copy_(values);
+                    });
+}
+
+void Session::writeHeld(const TensorName &tensor, unsigned rank,
+                        std::span<const std::byte> from) {
+  impl->forEachHeld(
+      tensor, rank, from.size(), [&](at::Tensor &values, std::size_t at) {
+        values.copy_(at::from_blob(const_cast<std::byte *>(from.data()) + at,
+                                   values.sizes(),
+                                   at::dtype(values.scalar_type())));
+      });
+  if (tensor.kind == TensorName::Kind::Buffer)
+    impl->buffersChanged = true;
+}
+
 void Session::setBox(const TensorName &tensor, const Box &box,
                      const TensorView &value) {
   impl->setBox(tensor, box, value);
@@ -606,6 +650,23 @@ HostTensor Session::output(unsigned rank, unsigned index,
       [&](unsigned from, std::uint64_t offset, Impl::Piece piece) {
         if (from == rank)
           std::memcpy(result.bytes.data() + offset, piece.data(), piece.size());
+      });
+  return result;
+}
+
+std::uint64_t Session::largest(std::uint64_t number) {
+  std::uint64_t result = number;
+  if (impl->rendezvous.isAlone())
+    return result;
+  impl->exchange(
+      "agreeing", sizeof number,
+      [&](const Impl::RankData &) {
+        return std::as_bytes(std::span(&number, 1));
+      },
+      [&](unsigned, std::uint64_t, Impl::Piece shown) {
+        std::uint64_t other;
+        std::memcpy(&other, shown.data(), sizeof other);
+        result = std::max(result, other);
       });
   return result;
 }

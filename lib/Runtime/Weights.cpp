@@ -2,9 +2,8 @@
 
 #include "fsdp/Runtime/Weights.h"
 
-#include "Files.h"
+#include "States.h"
 #include "Text.h"
-#include "fsdp/Archive/SafetensorsFolder.h"
 #include "fsdp/Runtime/NameRegex.h"
 
 #include <algorithm>
@@ -54,6 +53,17 @@ static bool isRowMajor(const archive::Payload &payload) {
   return true;
 }
 
+/// The elements of a box, one after the other.
+static HostTensor readBox(const Weights::Value &value, const Box &box) {
+  const auto &pieces = *std::get<const archive::TensorPieces *>(value.place);
+  HostTensor tensor{value.type, box.sizes, {}};
+  tensor.bytes.resize(box.numel() * planfile::getItemSize(value.type));
+  if (auto error = archive::readBox(
+          pieces, box, reinterpret_cast<char *>(tensor.bytes.data())))
+    throw Error(error->message);
+  return tensor;
+}
+
 // What is read is bounded by the plan, whose sizes it has: elements of a small
 // archive may overlap, and be many.
 HostTensor Weights::read(const Value &value) const {
@@ -61,11 +71,8 @@ HostTensor Weights::read(const Value &value) const {
   for (std::int64_t size : value.sizes)
     numel *= static_cast<std::size_t>(size);
   HostTensor tensor{value.type, value.sizes, {}};
-  if (const auto *slice = std::get_if<Value::Slice>(&value.place)) {
-    tensor.bytes.resize(slice->info->bytes);
-    readBytes(*slice->file, *slice->info, 0, tensor.bytes);
-    return tensor;
-  }
+  if (std::holds_alternative<const archive::TensorPieces *>(value.place))
+    return readBox(value, Box::whole(value.sizes));
   const archive::Payload &payload =
       *std::get<const archive::Payload *>(value.place);
   if (numel == 0)
@@ -87,78 +94,18 @@ HostTensor Weights::read(const Value &value) const {
 /// What is in memory at a time of a tensor that is read in parts.
 static constexpr std::size_t maxPartBytes = std::size_t{4} << 20;
 
-static std::size_t countElements(const std::vector<std::int64_t> &sizes) {
-  std::size_t count = 1;
-  for (std::int64_t size : sizes)
-    count *= static_cast<std::size_t>(size);
-  return count;
-}
-
-/// Calls `function` with parts of a box, each of at most `most` elements.
-static void forEachPart(const Box &box, std::size_t most,
-                        const std::function<void(const Box &)> &function) {
-  std::size_t count = countElements(box.sizes);
-  auto axis = std::ranges::find_if(box.sizes,
-                                   [](std::int64_t size) { return size > 1; });
-  if (count <= most || axis == box.sizes.end())
-    return count == 0 ? void() : function(box);
-  auto a = static_cast<std::size_t>(axis - box.sizes.begin());
-  std::size_t row = count / static_cast<std::size_t>(*axis);
-  auto step = static_cast<std::int64_t>(std::max<std::size_t>(1, most / row));
-  for (std::int64_t at = 0; at < *axis; at += step) {
-    Box part = box;
-    part.offsets[a] += at;
-    part.sizes[a] = std::min(step, *axis - at);
-    forEachPart(part, most, function);
-  }
-}
-
-/// The elements of a box of a row-major tensor, one after the other.
-static HostTensor readBox(const Weights::Value &value, const Box &box) {
-  const auto &[file, info] = std::get<Weights::Value::Slice>(value.place);
-  std::size_t itemSize = planfile::getItemSize(value.type);
-  HostTensor tensor{value.type, box.sizes, {}};
-  tensor.bytes.resize(countElements(box.sizes) * itemSize);
-  // Rows of the axes from `inner` on follow one another in the file.
-  std::size_t inner = box.sizes.size();
-  std::uint64_t run = itemSize;
-  bool isWhole = true;
-  while (inner > 0 && isWhole) {
-    --inner;
-    run *= static_cast<std::uint64_t>(box.sizes[inner]);
-    isWhole = box.sizes[inner] == value.sizes[inner];
-  }
-  for (std::uint64_t at = 0; at < tensor.bytes.size(); at += run) {
-    std::uint64_t rest = at / run, begin = 0, stride = itemSize;
-    for (std::size_t a = value.sizes.size(); a-- > 0;) {
-      auto extent = static_cast<std::uint64_t>(box.sizes[a]);
-      auto index = static_cast<std::uint64_t>(box.offsets[a]);
-      if (a < inner) {
-        index += rest % extent;
-        rest /= extent;
-      }
-      begin += index * stride;
-      stride *= static_cast<std::uint64_t>(value.sizes[a]);
-    }
-    readBytes(*file, *info, begin, std::span(tensor.bytes).subspan(at, run));
-  }
-  return tensor;
-}
-
 /// Whether two tensors of the same sizes have the same bytes.
 bool Weights::areEqual(const Value &left, const Value &right) const {
   if (left.type != right.type)
     return false;
   if (std::holds_alternative<const archive::Payload *>(left.place))
     return read(left).bytes == read(right).bytes;
-  bool areEqual = true;
-  forEachPart({std::vector<std::int64_t>(left.sizes.size()), left.sizes},
-              maxPartBytes / planfile::getItemSize(left.type),
-              [&](const Box &part) {
-                areEqual = areEqual && readBox(left, part).bytes ==
-                                           readBox(right, part).bytes;
-              });
-  return areEqual;
+  for (const Box &part :
+       archive::split(Box::whole(left.sizes),
+                      maxPartBytes / planfile::getItemSize(left.type)))
+    if (readBox(left, part).bytes != readBox(right, part).bytes)
+      return false;
+  return true;
 }
 
 void Weights::addArchive(const archive::PT2Archive &archive) {
@@ -171,10 +118,12 @@ void Weights::addArchive(const archive::PT2Archive &archive) {
                                 &payload};
 }
 
-void Weights::addSafetensors(const archive::Safetensors &safetensors) {
-  for (const archive::TensorInfo &tensor : safetensors.tensors())
-    values[tensor.name] = {planfile::DType(tensor.dtype), tensor.shape,
-                           Value::Slice{&safetensors, &tensor}};
+void Weights::addTensors(const archive::TensorFiles &files) {
+  for (const auto &[name, pieces] : files.tensors()) {
+    Value value{planfile::DType(pieces.dtype), pieces.shape, &pieces};
+    (name.starts_with(archive::Checkpoint::statePrefix) ? states
+                                                        : values)[name] = value;
+  }
 }
 
 void Weights::rename(const std::vector<std::string> &renames) {
@@ -216,32 +165,32 @@ template <typename Names> static std::string findPrefix(const Names &names) {
   return prefix;
 }
 
-static std::vector<archive::Safetensors>
-openSafetensors(const std::string &path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    return take(archive::openSafetensorsFolder(path));
-  std::vector<archive::Safetensors> files;
-  files.push_back(take(archive::Safetensors::open(path)));
-  return files;
+void Weights::findPrefix() {
+  std::vector<std::string> names;
+  for (auto &[name, value] : values)
+    names.push_back(name);
+  prefix = ::findPrefix(names);
 }
 
 Weights Weights::open(const std::string &path,
                       const std::vector<std::string> &renames) {
   bool isArchive = archive::PT2Archive::isArchive(path);
-  Weights weights(path, isArchive ? File(take(archive::PT2Archive::open(path)))
-                                  : File(openSafetensors(path)));
+  Weights weights(path, isArchive
+                            ? File(take(archive::PT2Archive::open(path)))
+                            : File(take(archive::TensorFiles::open(path))));
   if (isArchive)
     weights.addArchive(std::get<archive::PT2Archive>(weights.file));
   else
-    for (const auto &each :
-         std::get<std::vector<archive::Safetensors>>(weights.file))
-      weights.addSafetensors(each);
+    weights.addTensors(std::get<archive::TensorFiles>(weights.file));
   weights.rename(renames);
-  std::vector<std::string> names;
-  for (auto &[name, value] : weights.values)
-    names.push_back(name);
-  weights.prefix = findPrefix(names);
+  weights.findPrefix();
+  return weights;
+}
+
+Weights Weights::of(std::string path, archive::TensorFiles files) {
+  Weights weights(std::move(path), std::move(files));
+  weights.addTensors(std::get<archive::TensorFiles>(weights.file));
+  weights.findPrefix();
   return weights;
 }
 
@@ -331,10 +280,10 @@ void Weights::check(std::string_view name, const Value &value,
 }
 
 bool Weights::isFromModule() const {
-  const auto *files = std::get_if<std::vector<archive::Safetensors>>(&file);
-  if (!files)
+  const auto *files = std::get_if<archive::TensorFiles>(&file);
+  if (!files || files->files().empty())
     return false;
-  const archive::SafetensorsMetadata &texts = files->front().metadata();
+  const archive::SafetensorsMetadata &texts = files->files()[0].metadata();
   auto found = texts.find("init");
   return found != texts.end() && found->second == "from-module";
 }
@@ -351,7 +300,7 @@ Weights::match(const planfile::PlanFile &plan,
         for (std::uint32_t alias : *parameter->aliases())
           allNames.emplace_back(plan.string(alias));
     }
-  std::string planPrefix = findPrefix(allNames);
+  std::string planPrefix = ::findPrefix(allNames);
 
   std::vector<Match> matches;
   std::vector<std::string> missing;
@@ -390,35 +339,67 @@ Weights::match(const planfile::PlanFile &plan,
                 std::to_string(matches.size() + missing.size()) +
                 " parameters and buffers, found none for " +
                 std::to_string(missing.size()) + ": " + listAll(missing));
-  if (unused && std::holds_alternative<std::vector<archive::Safetensors>>(file))
+  if (unused && std::holds_alternative<archive::TensorFiles>(file))
     for (const auto &[name, value] : values)
       if (!used.contains(&value))
         unused->push_back(name);
   return matches;
 }
 
-/// Of a parameter, what the session's ranks hold, once where several hold it.
-static void loadParts(const Weights::Match &match, Session &session) {
-  const TensorName tensor{TensorName::Kind::Parameter, match.name};
+/// Of a tensor, what the session's ranks hold, once where several hold it.
+static void loadParts(const TensorName &tensor, const Weights::Value &value,
+                      Session &session) {
   std::set<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>>
       done;
   for (unsigned rank = session.ranks().first; rank != session.ranks().end();
        ++rank)
     for (const Box &box : session.heldBoxes(tensor, rank))
       if (done.emplace(box.offsets, box.sizes).second)
-        forEachPart(box,
-                    maxPartBytes / planfile::getItemSize(match.value->type),
-                    [&](const Box &part) {
-                      session.setBox(tensor, part, readBox(*match.value, part));
-                    });
+        for (const Box &part : archive::split(
+                 box, maxPartBytes / planfile::getItemSize(value.type)))
+          session.setBox(tensor, part, readBox(value, part));
 }
 
 void Weights::load(const std::vector<Match> &matches, Session &session) const {
   for (const Match &match : matches)
     if (match.isBuffer)
       session.setBuffer(match.name, read(*match.value));
-    else if (std::holds_alternative<Value::Slice>(match.value->place))
-      loadParts(match, session);
+    else if (std::holds_alternative<const archive::TensorPieces *>(
+                 match.value->place))
+      loadParts({TensorName::Kind::Parameter, match.name}, *match.value,
+                session);
     else
       session.setParameter(match.name, read(*match.value));
+}
+
+void Weights::loadStates(const planfile::PlanFile &plan,
+                         const std::vector<Match> &matches,
+                         Session &session) const {
+  std::map<std::string_view, const Match *> found;
+  for (const Match &match : matches)
+    found[match.name] = &match;
+  std::vector<std::string> missing;
+  forEachState(plan.plan(), [&](std::uint32_t,
+                                const planfile::Parameter &parameter,
+                                const planfile::Buffer &buffer) {
+    std::string_view name = plan.string(parameter.name());
+    std::string_view state = plan.string(buffer.name());
+    auto match = found.find(name);
+    if (match == found.end())
+      return;
+    std::string key = spellState(match->second->source, state);
+    auto it = states.find(key);
+    if (it == states.end()) {
+      missing.push_back(std::move(key));
+      return;
+    }
+    check(it->first, it->second, buffer.dtype(), plan.shape(parameter.sizes()));
+    loadParts({TensorName::Kind::OptimizerState, name, state}, it->second,
+              session);
+  });
+  if (!missing.empty())
+    throw Error(path +
+                ": expected the optimizer states of all parameters, "
+                "found none for " +
+                std::to_string(missing.size()) + ": " + listAll(missing));
 }

@@ -2,8 +2,10 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -28,6 +30,31 @@ def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:
     result = tool(name, *arguments, **options)
     assert result.returncode == 0, f"{' '.join(map(str, result.args))}\n{result.stdout}{result.stderr}"
     return result
+
+
+needs_mpi = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() or not shutil.which("mpirun"),
+                               reason="not run: there was no MPI library when the project was built, or there is no mpirun")
+
+# As root, and with more processes than cores.
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def start_processes(*groups, before=(), **variables) -> subprocess.Popen:
+    """Starts groups of processes, each (number, arguments of fsdp-run...), as one job; `variables` join the environment.
+
+    `before`: what starts each process.
+    """
+    command = ["mpirun"]
+    for number, *arguments in groups:
+        command += [*([":"] if command[1:] else []), "-n", str(number), *before, BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI, **variables})
+
+
+def outcome(stdout: str) -> tuple:
+    """The losses of a training with --json, digit by digit, and a hash of all parameters after it."""
+    *steps, last = map(json.loads, stdout.splitlines())
+    return [step["loss"] for step in steps], last["summary"]["parameters"]
 
 
 def pytest_configure(config):

@@ -11,35 +11,25 @@ import subprocess
 import time
 
 import pytest
-from conftest import BUILD, FIXTURES, succeed, tool
+from conftest import BUILD, FIXTURES, OPEN_MPI, needs_mpi, outcome, start_processes, succeed, tool
 
-pytestmark = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() or not shutil.which("mpirun"),
-                                reason="not run: there was no MPI library when the project was built, or there is no mpirun")
-
-# As root, and with more processes than cores.
-OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+pytestmark = needs_mpi
 
 
-def mpirun(*groups, before=(), **variables) -> subprocess.CompletedProcess:
-    """Runs groups of processes, each (number, arguments of fsdp-run...), as one job; `variables` join the environment.
-
-    `before`: what starts each process.
-    """
-    command = ["mpirun"]
-    for number, *arguments in groups:
-        command += [*([":"] if command[1:] else []), "-n", str(number), *before, BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI, **variables})
+def mpirun(*groups, **options) -> subprocess.CompletedProcess:
+    """Runs groups of processes as `start_processes` starts them."""
+    process = start_processes(*groups, **options)
+    try:
+        stdout, stderr = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def errors(result) -> list[str]:
     """What fsdp-run has said on stderr, without mpirun's own words."""
     return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-
-
-def outcome(stdout: str) -> tuple:
-    """The losses of a training, digit by digit, and a hash of all parameters after it."""
-    *steps, last = map(json.loads, stdout.splitlines())
-    return [step["loss"] for step in steps], last["summary"]["parameters"]
 
 
 MIXED = "--strategy hybrid_shard --mesh 2x2"

@@ -115,4 +115,4 @@ def test_damaged_folders_are_rejected(damage, sentence, llama, tmp_path):
 def test_a_folder_without_weights_is_rejected(tmp_path):
     succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "-o", tmp_path / "step.plan")
     result = tool("fsdp-run", tmp_path / "step.plan", "--weights", tmp_path, "--reference", FIXTURES / "gpt2_ref.safetensors")
-    assert result.returncode == 1 and "expected model.safetensors or model.safetensors.index.json in the folder, found neither" in result.stderr
+    assert result.returncode == 1 and "expected model.safetensors or model.safetensors.index.json, or the files of a checkpoint in the folder, found none" in result.stderr

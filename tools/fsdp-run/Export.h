@@ -1,10 +1,7 @@
-//===- Export.h - A trained model for others ---------------------*- C++
-//-*-===//
+//===- Export.h - A trained model for others --------------------*- C++ -*-===//
 //
 // Parameters and model buffers under the names that the weights had, as
-// `save_pretrained` of Hugging Face writes them: in one safetensors file, or in
-// a folder of several with an index. Tensors of one file at a time are whole,
-// in the host memory of the process that writes.
+// `save_pretrained` of Hugging Face writes them (`WriteModel.h`).
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,6 +10,7 @@
 
 #include "Options.h"
 #include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Archive/WriteModel.h"
 
 #include <map>
 
@@ -30,24 +28,11 @@ public:
   void write(const Session &session) const;
 
 private:
-  struct Tensor {
-    std::string name; ///< In the file.
-    TensorName tensor;
-    std::uint64_t bytes;
-  };
-  bool isFile() const;
-  /// Writes a file, if this process does.
-  void write(const Session &session, const std::string &file,
-             std::span<const Tensor> part) const;
-  void writeFolder(const Session &session) const;
-  /// Consecutive tensors of which one file has no more than `maxShardSize`
-  /// bytes, unless there is but one.
-  std::vector<std::span<const Tensor>> split() const;
-
-  std::string path;
+  const std::string &path;
   std::uint64_t maxShardSize;
   bool writes;
-  std::vector<Tensor> tensors; ///< By name.
+  /// By name in the file.
+  std::vector<std::pair<archive::ModelTensor, TensorName>> tensors;
 };
 
 } // namespace fsdp

@@ -23,7 +23,8 @@ seed of what draws random numbers, as --seed takes it. An input with one axis mo
 than the plan's holds a batch for each rank; in a training, batch t * RANKS + r is rank r's at step t.
 
 Exit codes: 0 done; 1 rejected before the first step; 2 the proof or the comparison failed, or a loss is not
-finite; 3 a rank failed, or output was lost, after the first step began.)";
+finite; 3 a rank failed, or output was lost, after the first step began; 4 SIGTERM, SIGINT or SIGUSR1 has ended
+the training after a step.)";
 
 /// The likeliest mistake: the model in place of its plan.
 static void rejectArchive(const std::vector<std::string> &plans) {
@@ -212,6 +213,26 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->type_name("SIZE")
       ->default_str("5GB")
       ->needs(exported);
+  CLI::Option *checkpoint =
+      app.add_option("--checkpoint", options.checkpoint,
+                     "Write checkpoints of the training to this folder, as "
+                     "step-00000020: one at its end, or where a signal ends it")
+          ->type_name("FOLDER")
+          ->needs(data);
+  CLI::Option *every =
+      app.add_option("--every", options.every,
+                     "And one after each so many steps, while it goes on")
+          ->needs(checkpoint);
+  CLI::Option *keep =
+      app.add_option("--keep", options.keep,
+                     "Remove all but so many of the newest checkpoints")
+          ->needs(checkpoint);
+  app.add_option("--resume", options.resume,
+                 "Go on with the training of a checkpoint, or of the newest "
+                 "one of a folder that is not damaged. auto: of that of "
+                 "--checkpoint, if it has any")
+      ->type_name("FOLDER|auto")
+      ->needs(data);
   app.add_option("--timeout", options.timeout,
                  "Seconds that a rank waits for another one before it fails")
       ->capture_default_str();
@@ -229,7 +250,17 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error(error.what());
   }
   rejectArchive(options.plans);
-  if (options.weights.empty() &&
+  if (*every && options.every < 1)
+    throw Error("--every: expected at least 1, found " +
+                std::to_string(options.every));
+  if (*keep && options.keep < 1)
+    throw Error("--keep: expected at least 1, found " +
+                std::to_string(options.keep));
+  if (options.resume == "auto" && !*checkpoint)
+    throw Error("--resume auto: expected --checkpoint FOLDER, where to look "
+                "for the newest checkpoint; found none");
+  bool isResumed = !options.resume.empty() && options.resume != "auto";
+  if (!isResumed && options.weights.empty() &&
       (options.init.empty() || options.init == fromModule))
     throw Error(options.init.empty()
                     ? "expected --weights FILE, or --init to make parameters "

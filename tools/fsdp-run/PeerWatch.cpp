@@ -16,13 +16,16 @@ using Clock = std::chrono::steady_clock;
 static constexpr std::chrono::milliseconds nap = 100ms;
 /// Between two counts, and how long nothing may be counted.
 static constexpr auto beat = 1s, longestSilence = 8s;
-/// After SIGTERM: less than Open MPI and Slurm wait before they kill.
-static constexpr auto longestSearch = 700ms;
+/// How often to look after a signal: what sends it kills a second later.
+static constexpr std::chrono::milliseconds shortNap = 10ms;
+
+static constexpr int stopSignals[] = {SIGTERM, SIGINT, SIGUSR1};
 
 static sigset_t terminationSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
+  for (int signal : stopSignals)
+    sigaddset(&signals, signal);
   return signals;
 }
 
@@ -36,24 +39,26 @@ void PeerWatch::unblockSignals() {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-static void endBySignal() {
-  std::signal(SIGTERM, SIG_DFL);
+static void endBySignal(int signal) {
+  std::signal(signal, SIG_DFL);
   PeerWatch::unblockSignals();
-  raise(SIGTERM);
+  raise(signal);
 }
 
 void PeerWatch::obeySignals() {
   sigset_t signals = terminationSignals();
   timespec now{};
-  if (sigtimedwait(&signals, nullptr, &now) == SIGTERM)
-    endBySignal();
+  if (int signal = sigtimedwait(&signals, nullptr, &now); signal > 0)
+    endBySignal(signal);
 }
 
 PeerWatch::PeerWatch(std::vector<Peer> given, unsigned rank,
                      std::shared_ptr<Store> store,
-                     std::function<void(const Error &)> onFailure)
+                     std::function<void(const Error &)> onFailure,
+                     std::function<void()> onStop)
     : peers(std::move(given)), rank(rank), store(std::move(store)),
-      onFailure(std::move(onFailure)), lastHeard(Clock::now()) {
+      onFailure(std::move(onFailure)), onStop(std::move(onStop)),
+      lastHeard(Clock::now()) {
   // In another process namespace, the host's name may still be the same.
   for (const Peer &peer : peers)
     seen.push_back(peer.host == peers[rank].host && !isDead(peer));
@@ -132,16 +137,18 @@ std::optional<Error> PeerWatch::look() {
 
 void PeerWatch::work() {
   sigset_t signals = terminationSignals();
-  std::optional<Clock::time_point> stopped;
+  bool isStopped = false;
   while (!isOver.load()) {
     if (auto failure = look())
       return onFailure(*failure);
-    timespec limit{0, std::chrono::nanoseconds(nap).count()};
-    if (stopped)
-      limit.tv_nsec /= 10;
-    if (sigtimedwait(&signals, nullptr, &limit) == SIGTERM && !stopped)
-      stopped = Clock::now();
-    if (stopped && Clock::now() - *stopped > longestSearch)
-      endBySignal(); // Nobody has died: the run is to end.
+    timespec limit{
+        0, std::chrono::nanoseconds(isStopped ? shortNap : nap).count()};
+    int signal = sigtimedwait(&signals, nullptr, &limit);
+    if (signal <= 0)
+      continue;
+    if (isStopped)
+      return endBySignal(signal);
+    isStopped = true;
+    onStop();
   }
 }

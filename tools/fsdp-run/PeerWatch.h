@@ -7,6 +7,8 @@
 //
 // What has started the processes sends SIGTERM to all when one has died, and
 // soon after kills them: the thread takes the signal, and looks who it was.
+// If all live, somebody wants the run to end: after SIGTERM, SIGINT or SIGUSR1
+// it does so when a step has ended, after a second one at once.
 //
 //===----------------------------------------------------------------------===//
 
@@ -27,7 +29,8 @@ namespace fsdp {
 
 class PeerWatch {
 public:
-  /// Blocks SIGTERM in this thread and those that it will start: before any.
+  /// Blocks these signals in this thread and those that it will start: before
+  /// any.
   static void blockSignals();
   static void unblockSignals();
   /// What the signal would have done if it had not been blocked.
@@ -40,10 +43,11 @@ public:
   };
   /// All processes of the run by rank, this one among them. `onFailure` is
   /// called once, by the thread, when one of them has died or has told of a
-  /// failure.
+  /// failure; `onStop` when the run is to end.
   PeerWatch(std::vector<Peer> peers, unsigned rank,
             std::shared_ptr<Store> store,
-            std::function<void(const Error &)> onFailure);
+            std::function<void(const Error &)> onFailure,
+            std::function<void()> onStop);
   /// Before the processes may end.
   ~PeerWatch();
   PeerWatch(const PeerWatch &) = delete;
@@ -65,6 +69,7 @@ private:
   unsigned rank;
   std::shared_ptr<Store> store;
   std::function<void(const Error &)> onFailure;
+  std::function<void()> onStop;
   std::vector<bool> seen; ///< In this machine's process table, at first.
   std::int64_t heard = 0; ///< What the next rank has counted.
   std::chrono::steady_clock::time_point lastHeard, lastCounted;

@@ -4,7 +4,7 @@
 
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/InputFile.h"
-#include "fsdp/Archive/SafetensorsFolder.h"
+#include "fsdp/Archive/TensorFiles.h"
 #include "fsdp/Runtime/Agreement.h"
 
 #include <c10/util/Logging.h>
@@ -56,11 +56,11 @@ std::string fsdp::digestFile(const std::string &path) {
 }
 
 std::string fsdp::digestTables(const std::string &folder) {
-  auto files = archive::openSafetensorsFolder(folder);
+  auto files = archive::TensorFiles::open(folder);
   if (!files)
     throw Error(files.error().message);
   std::string text;
-  for (const archive::Safetensors &file : *files)
+  for (const archive::Safetensors &file : files->files())
     for (const archive::TensorInfo &tensor : file.tensors()) {
       text += tensor.name;
       for (std::uint64_t number :
@@ -238,8 +238,40 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
     peers.push_back({rank, world.hosts[rank], 0});
     processes >> peers.back().process;
   }
-  watch.emplace(std::move(peers), world.rank, world.store,
-                [this](const Error &error) { stop(error); });
+  watch.emplace(
+      std::move(peers), world.rank, world.store,
+      [this](const Error &error) { stop(error); },
+      [this] { isStopRequested.store(true); });
+}
+
+std::string Processes::consult(
+    const std::string &what, const std::string &shown,
+    const std::function<std::string(const std::vector<std::string> &)> &answer)
+    const {
+  if (size() == 1)
+    return answer({shown});
+  auto keyOf = [&](unsigned rank) {
+    return what + ", rank " + std::to_string(rank);
+  };
+  constexpr char good = '+', bad = '-';
+  if (!isFirst()) {
+    world.store->set(keyOf(world.rank), shown);
+    std::string text = await(what, 0, what, defaultTimeout);
+    if (text[0] == bad)
+      throw Error(text.substr(1), Failure::RankFailed);
+    return text.substr(1);
+  }
+  std::vector<std::string> all = {shown};
+  for (unsigned rank = 1; rank != size(); ++rank)
+    all.push_back(await(keyOf(rank), rank, what, defaultTimeout));
+  try {
+    std::string text = answer(all);
+    world.store->set(what, good + text);
+    return text;
+  } catch (const std::exception &error) {
+    world.store->set(what, bad + std::string(error.what()));
+    throw;
+  }
 }
 
 std::string Processes::await(const std::string &key, unsigned rank,
@@ -247,7 +279,8 @@ std::string Processes::await(const std::string &key, unsigned rank,
                              std::chrono::milliseconds timeout) const {
   auto end = std::chrono::steady_clock::now() + timeout;
   do {
-    PeerWatch::obeySignals();
+    if (!watch)
+      PeerWatch::obeySignals();
     if (auto value = world.store->get(key, 100ms))
       return *value;
     if (auto failure = findFailure(*world.store, 0ms))

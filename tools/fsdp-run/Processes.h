@@ -49,6 +49,17 @@ public:
   void note(const std::string &sentence) const;
   void sayError(const std::string &sentence) const;
 
+  /// Somebody wants the run to end.
+  bool isStopped() const { return isStopRequested.load(); }
+
+  /// Of what all processes show, by rank, rank 0 makes an answer, which all
+  /// return. Throws on all of them if that throws. `what` is used once. From
+  /// any thread; waits.
+  std::string
+  consult(const std::string &what, const std::string &shown,
+          const std::function<std::string(const std::vector<std::string> &)>
+              &answer) const;
+
   /// Calls `prepare` and compares what it returns with rank 0's. Throws on all
   /// processes if it throws on one, or if they differ.
   void agree(const std::function<std::vector<Fact>()> &prepare);
@@ -77,7 +88,7 @@ private:
 
   std::shared_ptr<Backend> connected;
   World world;
-  std::atomic<bool> isSaid{false}, hasEnded{false};
+  std::atomic<bool> isSaid{false}, hasEnded{false}, isStopRequested{false};
   std::optional<PeerWatch> watch;
 };
 

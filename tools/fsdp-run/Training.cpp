@@ -2,6 +2,7 @@
 
 #include "Training.h"
 
+#include "Interruption.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Hosts.h"
 
@@ -27,12 +28,12 @@ double secondsBetween(Clock::time_point begin, Clock::time_point end) {
 /// Says how the training goes, while it goes and at the end.
 class Reporter {
 public:
-  Reporter(const planfile::PlanFile &plan, const Options &options,
-           const Processes &processes, const Resident &before,
-           const Session &session)
-      : plan(plan), options(options), processes(processes), before(before),
-        session(session), // What starts processes may give them a terminal of
-                          // its own.
+  explicit Reporter(const Training &training)
+      : plan(training.plan), options(training.options),
+        processes(training.processes), before(training.before),
+        checkpoints(training.checkpoints), session(training.session),
+        begun(training.state.step),
+        // What starts processes may give them a terminal of its own.
         isTerminal(!processes.backend() && ::isatty(STDOUT_FILENO) != 0),
         last(Clock::now()), shown(last) {
     if (plan->token_rows() != 0)
@@ -41,7 +42,7 @@ public:
           planfile::getRankCount(plan.plan()) * plan->micro_batches();
     const LoadReport &load = session.report();
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes +
-             load.workspaceBytes;
+             load.workspaceBytes + checkpoints.bytes() / session.ranks().count;
   }
 
   /// A program of a step has ended.
@@ -60,10 +61,9 @@ public:
     double seconds = secondsBetween(last, now);
     last = now;
     total += seconds;
-    if (step == 1)
+    if (++steps == 1)
       firstLoss = loss;
     lastLoss = loss;
-    steps = step;
     options.json ? printObject(step, loss, lr, seconds)
                  : printLine(step, loss, seconds, now);
     flushOutput();
@@ -81,8 +81,6 @@ public:
     flushOutput();
   }
 
-  long long stepsDone() const { return steps; }
-
   void summarize() const {
     options.json ? printSummary() : printText();
     flushOutput();
@@ -95,7 +93,7 @@ private:
     bool isLast = step == options.steps || !std::isfinite(loss);
     bool isDue = isTerminal ? secondsBetween(shown, now) >= 0.1
                             : step % ((options.steps + 9) / 10) == 0;
-    if (!isDue && !isLast && step != 1)
+    if (!isDue && !isLast && step != begun + 1)
       return;
     shown = now;
     std::printf("%sstep %lld/%lld  loss %.6g", isTerminal ? "\r\033[K" : "",
@@ -106,6 +104,10 @@ private:
   }
 
   void printText() const {
+    if (steps == 0) {
+      std::printf("step %lld: all steps had been trained\n", begun);
+      return;
+    }
     double seconds = total;
     std::printf("%lld steps in %.3g s, %.3g ms each", steps, seconds,
                 1e3 * seconds / static_cast<double>(steps));
@@ -122,14 +124,16 @@ private:
         std::max(0.0, 100 - percent(forward + backward + update)),
         percent(collectives));
     const LoadReport &load = session.report();
-    std::printf("memory of a rank: %s planned, of it %s kept from step to "
-                "step; %s on the host; %s scratch of operators; %s workspace "
-                "of collectives\n",
-                spellBytes(load.arenaBytes).c_str(),
-                spellBytes(plan->persistent_bytes()).c_str(),
-                spellBytes(load.hostBytes).c_str(),
-                spellBytes(load.scratchBytes).c_str(),
-                spellBytes(load.workspaceBytes).c_str());
+    std::printf(
+        "memory of a rank: %s planned, of it %s kept from step to "
+        "step; %s on the host; %s scratch of operators; %s workspace "
+        "of collectives; %s for checkpoints\n",
+        spellBytes(load.arenaBytes).c_str(),
+        spellBytes(plan->persistent_bytes()).c_str(),
+        spellBytes(load.hostBytes).c_str(),
+        spellBytes(load.scratchBytes).c_str(),
+        spellBytes(load.workspaceBytes).c_str(),
+        spellBytes(checkpoints.bytes() / session.ranks().count).c_str());
     if (processes.size() > 1)
       std::printf("%u processes on %s; figures of a process are rank 0's\n",
                   processes.size(),
@@ -220,7 +224,9 @@ private:
   const Options &options;
   const Processes &processes;
   Resident before;
+  const Checkpoints &checkpoints;
   const Session &session;
+  long long begun; // the step after which it goes on
   bool isTerminal;
   Clock::time_point last, shown;
   double total = 0;  // seconds of all steps
@@ -291,70 +297,107 @@ fsdp::scaleGroups(const planfile::PlanFile &plan,
               std::to_string(*unseen.begin()));
 }
 
-/// Returns the loss of the last step: fewer are done than wanted if it is not
-/// finite, since nothing makes the parameters finite again.
-static double runSteps(unsigned ranks, const std::vector<std::string> &programs,
-                       const Options &options,
-                       const std::map<unsigned, double> &groups,
-                       const LearningRates &rates, Data &data,
-                       std::optional<Data> &evalData, Summon &summon,
-                       Session &session, Reporter &reporter) {
+namespace {
+/// How a training has ended.
+struct End {
+  double loss = 0; ///< Of the last step.
+  bool isInterrupted = false;
+};
+} // namespace
+
+static void setHyperParameters(const Training &training, double lr,
+                               const std::map<unsigned, double> &groups) {
+  HyperParameters hyper = training.options.hyperParameters;
+  hyper.lr = lr;
+  training.session.setHyperParameters(hyper);
+  for (const auto &[group, factor] : groups) {
+    HyperParameters scaled = hyper;
+    scaled.lr *= factor;
+    training.session.setHyperParameters(group, scaled);
+  }
+}
+
+/// Runs the programs of a step and returns its loss.
+static double runStep(Training &training,
+                      const std::vector<std::string> &programs, bool isLast,
+                      Reporter &reporter) {
+  Session &session = training.session;
+  unsigned ranks = planfile::getRankCount(training.plan.plan());
   unsigned inputs = session.inputCount(programs.front());
-  std::uint64_t batch = 0; // of rank 0
   double loss = 0;
-  session.setSeeds(options.seeds);
-  for (long long step = 1; step <= options.steps; ++step) {
-    HyperParameters hyper = options.hyperParameters;
-    hyper.lr = rates.at(step);
-    session.setHyperParameters(hyper);
-    for (const auto &[group, factor] : groups) {
-      HyperParameters scaled = hyper;
-      scaled.lr *= factor;
-      session.setHyperParameters(group, scaled);
-    }
-    loss = 0;
-    for (const std::string &program : programs) {
-      setInputs(program, inputs, data, batch, session);
-      batch += ranks;
-      bool summons = summon.wantsGradients() && step == options.steps &&
-                     program == programs.back();
-      session.run(program, {.update = !summons});
-      loss += session.loss(program) / static_cast<double>(programs.size());
-      reporter.endProgram();
-      if (!summons)
-        continue;
-      summon.readGradients(session);
-      session.run(program, {.forward = false, .backward = false});
-      reporter.endProgram();
-    }
-    reporter.endStep(step, loss, hyper.lr);
-    if (!std::isfinite(loss))
-      break;
-    if (evalData && step % options.evalEvery == 0)
-      reporter.endEvaluation(step, evaluate(ranks, *evalData, session));
+  for (const std::string &program : programs) {
+    setInputs(program, inputs, training.data, training.state.position, session);
+    training.state.position += ranks;
+    bool summons = training.summon.wantsGradients() && isLast &&
+                   program == programs.back();
+    session.run(program, {.update = !summons});
+    loss += session.loss(program) / static_cast<double>(programs.size());
+    reporter.endProgram();
+    if (!summons)
+      continue;
+    training.summon.readGradients(session);
+    session.run(program, {.forward = false, .backward = false});
+    reporter.endProgram();
   }
   return loss;
 }
 
-int fsdp::train(const planfile::PlanFile &plan, const Options &options,
-                const Processes &processes, const LearningRates &rates,
-                const Resident &before, Data &data,
-                std::optional<Data> &evalData, Summon &summon,
-                Session &session) {
-  Reporter reporter(plan, options, processes, before, session);
+/// Fewer steps are done than wanted if a loss is not finite, since nothing
+/// makes the parameters finite again.
+static End runSteps(Training &training, Reporter &reporter) {
+  const Options &options = training.options;
+  Session &session = training.session;
+  Checkpoints &checkpoints = training.checkpoints;
+  unsigned ranks = planfile::getRankCount(training.plan.plan());
+  std::map<unsigned, double> groups =
+      scaleGroups(training.plan, options.lrScales);
+  std::vector<std::string> programs =
+      getStepPrograms(training.plan, options.program);
+  Interruption interruption(training.processes);
+  End end;
+  for (long long step = training.state.step + 1; step <= options.steps;
+       ++step) {
+    double lr = training.rates.at(step);
+    setHyperParameters(training, lr, groups);
+    end.loss = runStep(training, programs, step == options.steps, reporter);
+    training.state.step = step;
+    training.state.updates = session.updates();
+    reporter.endStep(step, end.loss, lr);
+    if (!std::isfinite(end.loss))
+      return end;
+    end.isInterrupted = interruption.isDue(step, session);
+    if (checkpoints.isDue(step))
+      checkpoints.save(training.state, session);
+    if (end.isInterrupted)
+      break;
+    if (training.evalData && step % options.evalEvery == 0)
+      reporter.endEvaluation(step,
+                             evaluate(ranks, *training.evalData, session));
+  }
+  if (checkpoints.areWanted() && !checkpoints.has(training.state.step))
+    checkpoints.save(training.state, session);
+  checkpoints.finish();
+  return end;
+}
+
+int fsdp::train(Training training) {
+  Reporter reporter(training);
+  const Processes &processes = training.processes;
   try {
-    double loss = runSteps(planfile::getRankCount(plan.plan()),
-                           getStepPrograms(plan, options.program), options,
-                           scaleGroups(plan, options.lrScales), rates, data,
-                           evalData, summon, session, reporter);
+    End end = runSteps(training, reporter);
     reporter.summarize();
-    if (std::isfinite(loss)) {
-      summon.write(session);
+    if (end.isInterrupted) {
+      processes.note("stopped by a signal after step " +
+                     std::to_string(training.state.step));
+      return interruptedCode;
+    }
+    if (std::isfinite(end.loss)) {
+      training.summon.write(training.session);
       return 0;
     }
     char found[32];
-    std::snprintf(found, sizeof found, "%g", loss);
-    processes.sayError("step " + std::to_string(reporter.stepsDone()) +
+    std::snprintf(found, sizeof found, "%g", end.loss);
+    processes.sayError("step " + std::to_string(training.state.step) +
                        ": expected a loss that is finite, found " + found +
                        "; training has stopped");
     return static_cast<int>(Failure::CheckFailed);

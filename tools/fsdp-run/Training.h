@@ -3,6 +3,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_TRAINING_H
 #define FSDP_TOOLS_FSDP_RUN_TRAINING_H
 
+#include "Checkpoints.h"
 #include "LearningRates.h"
 #include "Processes.h"
 #include "Resident.h"
@@ -14,15 +15,28 @@ namespace fsdp {
 /// The program that evaluates.
 inline const std::string evalProgram = "eval";
 
-/// Trains for `options.steps` steps at these rates, or until a loss is not
-/// finite, and reports on stdout; evaluates `evalData`, if there is any, now
-/// and then. `before`: the memory of the process before anything was loaded.
-/// `summon` reads what is asked for and writes it after the last step.
-/// Returns the exit code; what it throws has stopped a training.
-int train(const planfile::PlanFile &plan, const Options &options,
-          const Processes &processes, const LearningRates &rates,
-          const Resident &before, Data &data, std::optional<Data> &evalData,
-          Summon &summon, Session &session);
+/// What a training is made of.
+struct Training {
+  const planfile::PlanFile &plan;
+  const Options &options;
+  const Processes &processes;
+  const LearningRates &rates;
+  const Resident &before; ///< The process before anything was loaded.
+  Data &data;
+  std::optional<Data> &evalData;
+  Summon &summon;
+  Checkpoints &checkpoints;
+  /// Of a checkpoint but for what changes from step to step, which is where
+  /// the training begins.
+  archive::TrainingState state;
+  Session &session;
+};
+
+/// Trains up to step `options.steps`, or until a loss is not finite or a signal
+/// asks for an end, and reports on stdout; evaluates, writes checkpoints, and
+/// after the last step what `summon` asks for. Returns the exit code; what it
+/// throws has stopped a training.
+int train(Training training);
 
 /// The factor of each decay group of the plan that has one, by those of groups
 /// of learning rates. Throws if the plan lacks one of these.

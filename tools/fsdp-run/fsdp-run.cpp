@@ -279,6 +279,11 @@ public:
   int execute();
 
 private:
+  std::vector<Fact> trainingFacts() const;
+  void noteChanges(
+      const std::vector<std::pair<std::string, std::string>> &before) const;
+  archive::TrainingState begin(Session &session);
+
   const Options &options;
   const Processes &processes;
   Resident before = measureResident();
@@ -288,7 +293,8 @@ private:
   std::optional<Data> data, evalData;
   LearningRates rates;
   Summon summon;
-  std::optional<Start> start;
+  Checkpoints checkpoints;
+  std::optional<Start> start; ///< Unless the training goes on.
   std::optional<Export> exported;
 };
 
@@ -296,7 +302,8 @@ Run::Run(const Options &options, const Processes &processes)
     : options(options), processes(processes),
       plan((checkFiles(options, processes.isFirst()),
             openPlan(options, processes, ranks))),
-      rates(options), summon(plan, options, processes.isFirst()) {
+      rates(options), summon(plan, options, processes.isFirst()),
+      checkpoints(plan, options, processes) {
   (void)scaleGroups(plan, options.lrScales);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
@@ -305,80 +312,147 @@ Run::Run(const Options &options, const Processes &processes)
   if (!options.evalData.empty())
     evalData = openEvalData(plan, options, ranks);
   Seeds seeds = reference ? reference->seeds() : options.seeds;
-  start.emplace(plan, options, processes, seeds.first);
-  exported.emplace(plan, options, start->names(), processes.isFirst());
+  const archive::TrainingState *resumed = checkpoints.resumed();
+  if (resumed && resumed->step > options.steps)
+    throw Error("--steps: expected at least the " +
+                std::to_string(resumed->step) + " of the checkpoint, found " +
+                std::to_string(options.steps));
+  if (!resumed)
+    start.emplace(plan, options, processes, seeds.first);
+  exported.emplace(plan, options, resumed ? resumed->names : start->names(),
+                   processes.isFirst());
 }
 
-/// What changes the training, or what all processes do together. Paths may
-/// differ.
-std::vector<Fact> Run::facts() const {
-  std::vector<Fact> facts = {{"version", FSDP_VERSION}};
-  auto addText = [&](const char *name, std::string value) {
-    facts.push_back({name, std::move(value)});
-  };
-  auto addFile = [&](const char *name, const std::string &path) {
+namespace {
+/// Facts in the making.
+struct Facts {
+  std::vector<Fact> all;
+
+  void addText(const char *name, std::string value) {
+    all.push_back({name, std::move(value)});
+  }
+  void addFile(const char *name, const std::string &path) {
     addText(name, path.empty() ? "none" : "with digest " + digestFile(path));
-  };
-  auto add = [&](const char *name, auto value) {
+  }
+  void add(const char *name, auto value) {
     char text[64];
     if constexpr (std::is_floating_point_v<decltype(value)>)
       std::snprintf(text, sizeof text, "%.17g", value);
     else
       std::snprintf(text, sizeof text, "%lld", static_cast<long long>(value));
     addText(name, text);
-  };
-  addFile("a plan", options.plans.front());
-  std::error_code ignored;
-  if (std::filesystem::is_directory(options.weights, ignored))
-    addText("weights",
-            "with tables of digest " + digestTables(options.weights));
-  else
-    addFile("weights", options.weights);
-  for (const std::string &rename : options.renames)
-    addText("--rename", rename);
-  addText("--init", options.init);
-  addFile("a reference", options.reference);
-  add("batches of data:", data ? data->batches() : 0);
-  add("batches to evaluate:", evalData ? evalData->batches() : 0);
-  add("--eval-every", options.evalEvery);
-  add("--token-bits", options.tokenBits);
-  addText("--program", options.program);
-  add("--steps", options.steps);
+  }
+};
+} // namespace
+
+/// What changes the numbers of a training that goes on.
+std::vector<Fact> Run::trainingFacts() const {
+  Facts facts;
+  facts.addFile("a plan", options.plans.front());
+  facts.add("batches of data:", data ? data->batches() : 0);
+  facts.add("--token-bits", options.tokenBits);
+  facts.addText("--program", options.program);
   if (LearningRates::isNamed(options.lrSchedule))
-    addText("--lr-schedule", options.lrSchedule);
+    facts.addText("--lr-schedule", options.lrSchedule);
   else
-    addFile("--lr-schedule", options.lrSchedule);
-  add("--warmup-steps", options.warmupSteps);
+    facts.addFile("--lr-schedule", options.lrSchedule);
+  facts.add("--warmup-steps", options.warmupSteps);
   const HyperParameters &hyper = options.hyperParameters;
-  add("--lr", hyper.lr);
-  add("--beta1", hyper.beta1);
-  add("--beta2", hyper.beta2);
-  add("--eps", hyper.eps);
-  add("--weight-decay", hyper.weightDecay);
-  add("--momentum", hyper.momentum);
+  facts.add("--lr", hyper.lr);
+  facts.add("--beta1", hyper.beta1);
+  facts.add("--beta2", hyper.beta2);
+  facts.add("--eps", hyper.eps);
+  facts.add("--weight-decay", hyper.weightDecay);
+  facts.add("--momentum", hyper.momentum);
   std::string scales;
   for (auto [group, factor] : options.lrScales)
     scales += " " + std::to_string(group) + "=" + std::to_string(factor);
-  addText("--lr-scale", scales);
-  add("--seed", options.seeds.first);
-  add("a shared seed:", options.seeds.areShared);
-  add("--summon:", !options.summon.empty());
-  addText("--summon-only", options.summonOnly);
-  add("--with-grads:", options.withGrads);
-  add("--export:", !options.exported.empty());
-  add("--max-shard-size", options.maxShardSize);
-  add("--json:", options.json);
-  return facts;
+  facts.addText("--lr-scale", scales);
+  facts.add("--seed", options.seeds.first);
+  facts.add("a shared seed:", options.seeds.areShared);
+  return std::move(facts.all);
+}
+
+/// What changes the training, or what all processes do together. Paths may
+/// differ.
+std::vector<Fact> Run::facts() const {
+  Facts facts{{{"version", FSDP_VERSION}}};
+  for (Fact &fact : trainingFacts())
+    facts.all.push_back(std::move(fact));
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.weights, ignored))
+    facts.addText("weights",
+                  "with tables of digest " + digestTables(options.weights));
+  else
+    facts.addFile("weights", options.weights);
+  for (const std::string &rename : options.renames)
+    facts.addText("--rename", rename);
+  facts.addText("--init", options.init);
+  facts.addFile("a reference", options.reference);
+  facts.add("batches to evaluate:", evalData ? evalData->batches() : 0);
+  facts.add("--eval-every", options.evalEvery);
+  facts.add("--steps", options.steps);
+  facts.add("--summon:", !options.summon.empty());
+  facts.addText("--summon-only", options.summonOnly);
+  facts.add("--with-grads:", options.withGrads);
+  facts.add("--export:", !options.exported.empty());
+  facts.add("--max-shard-size", options.maxShardSize);
+  facts.add("--json:", options.json);
+  facts.add("--checkpoint:", checkpoints.areWanted());
+  facts.add("--every", options.every);
+  facts.add("--keep", options.keep);
+  facts.addText("a checkpoint", checkpoints.resumedName());
+  return std::move(facts.all);
+}
+
+/// A training may go on in another way, on purpose or not.
+void Run::noteChanges(
+    const std::vector<std::pair<std::string, std::string>> &before) const {
+  std::map<std::string, std::string> told(before.begin(), before.end());
+  for (const Fact &fact : trainingFacts())
+    if (auto it = told.find(fact.name);
+        it != told.end() && it->second != fact.value)
+      processes.note("note: --resume: the training goes on with " + fact.name +
+                     " " + fact.value + ", it was " + it->second);
+}
+
+/// Where a training begins, in the session and in what a checkpoint says.
+archive::TrainingState Run::begin(Session &session) {
+  archive::TrainingState state;
+  if (!reference)
+    session.setSeeds(options.seeds);
+  if (start) {
+    for (const auto &[name, source] : start->names())
+      if (name != source)
+        state.names.emplace(name, source);
+    start->load(session);
+    start.reset();
+  } else {
+    checkpoints.load(session);
+    state = *checkpoints.resumed();
+    processes.note("going on after step " + std::to_string(state.step) +
+                   ", from " + checkpoints.resumedName());
+    noteChanges(state.facts);
+  }
+  state.ranks = ranks;
+  state.mesh = spellMesh(plan);
+  state.facts.clear();
+  if (checkpoints.areWanted())
+    for (Fact &fact : trainingFacts())
+      state.facts.emplace_back(std::move(fact.name), std::move(fact.value));
+  checkpoints.prepare(session);
+  return state;
 }
 
 int Run::execute() {
   Session session(plan.plan(), processes.ranks(ranks),
                   makeSessionOptions(plan, options, processes, ranks));
-  start->load(session);
-  start.reset();
-  int code = reference ? compare(options, *reference, processes, session)
-                       : train(plan, options, processes, rates, before, *data,
-                               evalData, summon, session);
+  archive::TrainingState state = begin(session);
+  int code =
+      reference
+          ? compare(options, *reference, processes, session)
+          : train({plan, options, processes, rates, before, *data, evalData,
+                   summon, checkpoints, std::move(state), session});
   if (code == 0)
     exported->write(session);
   // One that can't be written does not take the other with it.

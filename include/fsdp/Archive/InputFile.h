@@ -2,16 +2,19 @@
 //
 // What is needed of a file is copied when it is needed. A mapping would kill
 // the process with SIGBUS when somebody truncates the file, and what was
-// checked in it could be changed before it is used.
+// checked in it could be changed before it is used. With checksums of its
+// blocks, what is read is checked first.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_ARCHIVE_INPUTFILE_H
 #define FSDP_ARCHIVE_INPUTFILE_H
 
+#include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Expected.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -22,6 +25,9 @@ class InputFile {
 public:
   /// Rejects whatever is not a regular file, and empty files.
   static Expected<InputFile> open(const std::string &path);
+  /// The same of a file that must have this size, and blocks with these
+  /// checksums: `read` rejects other bytes. Not for several threads at once.
+  static Expected<InputFile> open(const std::string &path, BlockSums sums);
 
   InputFile(InputFile &&other) noexcept;
   InputFile &operator=(InputFile &&other) noexcept;
@@ -44,9 +50,21 @@ private:
   InputFile(std::string name, int descriptor, uint64_t bytes)
       : name(std::move(name)), descriptor(descriptor), bytes(bytes) {}
 
+  std::optional<Error> readPlain(uint64_t offset, char *to,
+                                 uint64_t count) const;
+  std::optional<Error> checkBlock(uint64_t block, const char *content) const;
+
+  /// What the file must consist of, and the block that was read last.
+  struct Checks {
+    BlockSums sums;
+    std::string block;
+    uint64_t number = UINT64_MAX;
+  };
+
   std::string name;
   int descriptor;
   uint64_t bytes;
+  std::unique_ptr<Checks> checks; ///< Null: none are known.
 };
 
 } // namespace fsdp::archive

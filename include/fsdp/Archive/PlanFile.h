@@ -129,6 +129,9 @@ constexpr bool isGradScalerState(std::string_view buffer) {
   return buffer.substr(0, prefix.size()) == prefix;
 }
 
+/// That of them which counts the updates that were skipped.
+constexpr std::string_view skippedUpdates = "grad_scaler.skipped";
+
 /// What a rule is called, and the names of its states, of which an update has
 /// at least `required`.
 struct UpdateRuleFacts {

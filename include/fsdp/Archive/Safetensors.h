@@ -48,6 +48,8 @@ class Safetensors {
 public:
   /// Opens the file at `path` and checks all of its header.
   static Expected<Safetensors> open(const std::string &path);
+  /// The same of a file with these checksums.
+  static Expected<Safetensors> open(const std::string &path, BlockSums sums);
 
   const std::string &path() const { return file.path(); }
 
@@ -67,6 +69,8 @@ public:
   const SafetensorsMetadata &metadata() const { return texts; }
 
 private:
+  static Expected<Safetensors> read(Expected<InputFile> file);
+
   explicit Safetensors(InputFile file) : file(std::move(file)) {}
 
   InputFile file;
@@ -77,10 +81,11 @@ private:
 
 /// Writes `tensors` to `path` in the given order, except that those with large
 /// elements come first, so that every tensor is aligned to its item size.
-/// Returns the size of the file in bytes.
+/// Returns the size of the file in bytes, and sets its checksums if asked for.
 Expected<uint64_t> writeSafetensors(const std::string &path,
                                     const std::vector<TensorRef> &tensors,
-                                    const SafetensorsMetadata &metadata = {});
+                                    const SafetensorsMetadata &metadata = {},
+                                    BlockSums *sums = nullptr);
 
 } // namespace fsdp::archive
 

@@ -16,6 +16,7 @@
 #ifndef FSDP_RUNTIME_SESSION_H
 #define FSDP_RUNTIME_SESSION_H
 
+#include "fsdp/Archive/Box.h"
 #include "fsdp/Runtime/Comm.h"
 #include "fsdp/Runtime/Error.h"
 
@@ -43,10 +44,7 @@ struct HostTensor {
   operator TensorView() const { return {type, sizes, bytes}; }
 };
 
-/// Elements [offsets, offsets + sizes) of a tensor, axis by axis.
-struct Box {
-  std::vector<std::int64_t> offsets, sizes;
-};
+using archive::Box;
 
 /// A box of a tensor, and its elements: `value` has the box's sizes.
 struct BoxedTensor {
@@ -183,6 +181,12 @@ public:
   std::vector<BoxedTensor> boxes(const TensorName &tensor, unsigned rank) const;
   /// The same without the elements.
   std::vector<Box> heldBoxes(const TensorName &tensor, unsigned rank) const;
+  /// Their elements alone, of the tensor's dtype, box after box, each dense and
+  /// row-major: into memory, which has as many bytes, and out of it.
+  void readHeld(const TensorName &tensor, unsigned rank,
+                std::span<std::byte> to) const;
+  void writeHeld(const TensorName &tensor, unsigned rank,
+                 std::span<const std::byte> from);
   /// Writes what the session's ranks hold of a box of a tensor, whoever holds
   /// the rest. Converts to the tensor's dtype.
   void setBox(const TensorName &tensor, const Box &box,
@@ -254,6 +258,10 @@ public:
   /// same order.
   HostTensor output(unsigned rank, unsigned index,
                     std::string_view program = "step") const;
+
+  /// The largest of the numbers that all sessions of the run give, who all call
+  /// this: a small collective.
+  std::uint64_t largest(std::uint64_t number);
 
   const Statistics &statistics() const;
   /// Of all runs and ranks so far, if they are timed; thread by thread, each in

@@ -1,11 +1,12 @@
 //===- Weights.h - Parameters and buffers out of a file ---------*- C++ -*-===//
 //
 // Finds the values of a plan's parameters and model buffers in a `.pt2`
-// archive, a safetensors file or a folder of these, by name. A tied parameter
-// may stand in the file under any of its names, and where all names of one side
-// begin with the same component (the `m.` of a wrapper), the other side may
-// lack it. Values may widen (bf16 to f32), never narrow. Of safetensors, a rank
-// reads what it holds, a few megabytes at a time. Rejections are `fsdp::Error`.
+// archive, a safetensors file, a folder of these or a checkpoint, by name. A
+// tied parameter may stand in the file under any of its names, and where all
+// names of one side begin with the same component (the `m.` of a wrapper), the
+// other side may lack it. Values may widen (bf16 to f32), never narrow. Of
+// safetensors, a rank reads what it holds, a few megabytes at a time.
+// Rejections are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,7 +15,7 @@
 
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Archive/PlanFile.h"
-#include "fsdp/Archive/Safetensors.h"
+#include "fsdp/Archive/TensorFiles.h"
 #include "fsdp/Runtime/Session.h"
 
 #include <map>
@@ -30,6 +31,8 @@ public:
   /// the other: \1 in a text is what the first group matches.
   static Weights open(const std::string &path,
                       const std::vector<std::string> &renames = {});
+  /// The tensors of a checkpoint; `path` is what errors name.
+  static Weights of(std::string path, archive::TensorFiles files);
   /// No file, and no values; `path` is what errors name.
   static Weights none(std::string path) { return {std::move(path), {}}; }
 
@@ -40,11 +43,7 @@ public:
   struct Value {
     planfile::DType type;
     std::vector<std::int64_t> sizes;
-    struct Slice {
-      const archive::Safetensors *file;
-      const archive::TensorInfo *info;
-    };
-    std::variant<const archive::Payload *, Slice> place;
+    std::variant<const archive::Payload *, const archive::TensorPieces *> place;
   };
   /// Reads all of it. Throws if the file is damaged or has been changed.
   HostTensor read(const Value &value) const;
@@ -79,16 +78,22 @@ public:
   /// Puts what was matched into the session, one after the other.
   void load(const std::vector<Match> &matches, Session &session) const;
 
+  /// The same with the optimizer states of the parameters among them, which the
+  /// file has as optim.state.NAME.exp_avg, as PyTorch does.
+  void loadStates(const planfile::PlanFile &plan,
+                  const std::vector<Match> &matches, Session &session) const;
+
 private:
-  using File = std::variant<std::monostate, archive::PT2Archive,
-                            std::vector<archive::Safetensors>>;
+  using File =
+      std::variant<std::monostate, archive::PT2Archive, archive::TensorFiles>;
   using Entry = std::pair<const std::string, Value>;
   using Names = std::set<const Value *>;
 
   Weights(std::string path, File file)
       : path(std::move(path)), file(std::move(file)) {}
   void addArchive(const archive::PT2Archive &archive);
-  void addSafetensors(const archive::Safetensors &safetensors);
+  void addTensors(const archive::TensorFiles &files);
+  void findPrefix();
   void rename(const std::vector<std::string> &renames);
   bool areEqual(const Value &left, const Value &right) const;
   /// The value under any of `names`, which fits; null if there is none. All
@@ -103,7 +108,8 @@ private:
   std::string path;
   File file;
   std::map<std::string, Value, std::less<>> values;
-  std::string prefix; // of all names
+  std::map<std::string, Value, std::less<>> states; ///< Of optimizers.
+  std::string prefix;                               // of all names
 };
 
 } // namespace fsdp

@@ -82,6 +82,9 @@ def is_possible(case: Case) -> bool:
         # Where four ranks share three elements, one has no element, of which FSDP2 has no largest one: its rank fails, and the others hang.
         or (sharding.startswith("reshard") and "2x2" not in sharding and case.get("clip", "").endswith("inf")
             and (case.get("world") == 4 or sharding == "reshard 2"))
+        # FSDP1 gives a tied parameter in f32 the unreduced gradient in bf16, which fails.
+        or (sharding == "no_shard" and case.get("param_dtype") == "bf16" and case.get("accumulate", "").endswith("no_sync")
+            and case.get("tied") is True)
         # Both ends of a tie must be of one unit in FSDP1.
         or (case.get("wrap") == "size" and case.get("tied") is True)
     )

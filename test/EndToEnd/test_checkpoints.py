@@ -1,0 +1,336 @@
+"""Checkpoints: a training that goes on has the bits of one that was never stopped, whatever stopped it."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from conftest import BUILD, FIXTURES, needs_mpi, outcome, start_processes, succeed, tool
+from safetensors.torch import load_file
+
+STEPS = 6
+HYBRID = "--strategy hybrid_shard --mesh 2x2"
+# Graph, ranks, options of fsdp-plan, options of fsdp-run: all that outlives a step, and each way in which it lies in memory.
+TRAININGS = [
+    ("gpt2", 1, "", ""),
+    ("gpt2", 3, "", "--lr-schedule cosine --warmup-steps 2"),
+    ("gpt2", 2, "--strategy no_shard --optimizer sgd", "--momentum 0.9"),
+    ("gpt2", 4, f"{HYBRID} --accumulate 2 --no-sync", ""),
+    ("llama_bf16", 2, "", ""),
+    ("role_batch_norm", 2, "", ""),
+    ("role_dropout", 2, "--offload all", "--seed 5"),
+    ("role_bf16", 2, "--grad-scaler init_scale=1024,growth_interval=2", ""),
+    ("role_channels_last", 3, "", ""),
+    ("role_tied", 2, "", ""),
+    ("frozen", 2, "--strategy no_shard --ignore h.0", ""),
+]
+
+
+def arguments(plans, references, graph, ranks, planned, options):
+    return [plans(graph, ranks, *planned.split()), "--data", references(graph, max(ranks, 2)), "--json", *options.split()]
+
+
+def weights(graph):
+    return ["--weights", FIXTURES / f"{graph}.pt2"]
+
+
+def train(command, *more) -> tuple:
+    return outcome(succeed("fsdp-run", *command, *more).stdout)
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=lambda training: "-".join(map(str, training)).replace(" ", "_"))
+def test_a_training_that_goes_on_has_the_same_bits(training, plans, references, tmp_path):
+    command = arguments(plans, references, *training)
+    losses, parameters = train(command, *weights(training[0]), "--steps", STEPS)
+    before, _ = train(command, *weights(training[0]), "--steps", 2, "--checkpoint", tmp_path / "all")
+    after, found = train(command, "--steps", STEPS, "--resume", tmp_path / "all")
+    assert (before + after, found) == (losses, parameters)
+
+
+@pytest.fixture
+def training(plans, references):
+    """The arguments of a training, which lack its steps, and what it is to end with after STEPS of them."""
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
+    return command, train(command, "--steps", STEPS)
+
+
+def steps_of(folder: pathlib.Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-????????"))
+
+
+def test_old_checkpoints_are_removed(training, tmp_path):
+    command, expected = training
+    train(command, "--steps", 5, "--checkpoint", tmp_path, "--every", 1, "--keep", 2)
+    assert steps_of(tmp_path) == [4, 5] and len(list(tmp_path.iterdir())) == 2
+    _, found = train(command, "--steps", STEPS, "--checkpoint", tmp_path, "--keep", 1, "--resume", "auto")
+    assert found == expected[1] and steps_of(tmp_path) == [6]
+
+
+def test_nothing_is_left_to_train(training, tmp_path):
+    command, expected = training
+    train(command, "--steps", STEPS, "--checkpoint", tmp_path)
+    assert train(command, "--steps", STEPS, "--resume", tmp_path) == ([], expected[1])
+    result = tool("fsdp-run", *command, "--steps", STEPS - 1, "--resume", tmp_path)
+    assert result.returncode == 1 and "--steps: expected at least the 6 of the checkpoint, found 5" in result.stderr
+
+
+# Boxes are put together anew: states and parameters are those of the checkpoint, bit by bit.
+@pytest.mark.parametrize("planned", ["--ranks 1", "--ranks 3", "--ranks 4 --strategy no_shard", f"--ranks 4 {HYBRID}", "--ranks 2 --wrap size:2000"])
+def test_any_mesh_and_strategy_loads_a_checkpoint(planned, plans, references, training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path / "old")
+    succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *planned.split(), "-o", tmp_path / "other.plan")
+    succeed("fsdp-run", tmp_path / "other.plan", "--data", references("gpt2", 4), "--steps", 2, "--resume", tmp_path / "old", "--checkpoint", tmp_path / "new")
+    assert succeed("fsdp-ckpt", "diff", tmp_path / "old" / "step-00000002", tmp_path / "new" / "step-00000002").stdout == "112 tensors are equal\n"
+
+
+def load_whole(folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint as PyTorch reads them."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    kinds = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+    tensors = {name: torch.full(info["shape"], 77, dtype=kinds[info["dtype"]]) for name, info in manifest["tensors"].items()}
+    dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+    return tensors
+
+
+# torch.distributed.checkpoint reads the folder as it is: no tool of ours is in the way.
+@pytest.mark.parametrize("graph, planned", [("gpt2", "--ranks 3"), ("llama_bf16", f"--ranks 4 {HYBRID}"), ("role_channels_last", "--ranks 2"),
+                                            ("role_batch_norm", "--ranks 2")])
+def test_pytorch_reads_a_checkpoint(graph, planned, references, tmp_path):
+    succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *planned.split(), "-o", tmp_path / "step.plan")
+    succeed("fsdp-run", tmp_path / "step.plan", *weights(graph), "--data", references(graph, 4), "--steps", 2, "--checkpoint", tmp_path / "all",
+            "--summon", tmp_path / "whole.safetensors")
+    found = load_whole(tmp_path / "all" / "step-00000002")
+    expected = load_file(tmp_path / "whole.safetensors")
+    parameters = {name for name in found if not name.startswith("optim.")}
+    assert parameters == expected.keys() and all(torch.equal(found[name], expected[name]) for name in parameters)
+    trained = {name.removeprefix("optim.state.").removesuffix(".step") for name in found if name.endswith(".step")}
+    assert trained and all(found[f"optim.state.{name}.step"] == 2 for name in trained)
+    assert all(found[f"optim.state.{name}.exp_avg_sq"].float().abs().sum() > 0 for name in trained)
+
+
+#===-- What is damaged -------------------------------------------------------------------------------------------------------------------------===#
+
+
+@pytest.fixture
+def two_checkpoints(training, tmp_path):
+    command, expected = training
+    train(command, "--steps", 4, "--checkpoint", tmp_path / "all", "--every", 2)
+    return command, expected, tmp_path / "all"
+
+
+def flip_bit(path: pathlib.Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a bit": flip_bit,
+    "truncated": lambda path, place: path.write_bytes(path.read_bytes()[:int(place * path.stat().st_size)]),
+    "missing": lambda path, place: path.unlink(),
+}
+
+
+# Of every kind of file, at its start, in its middle and at its end.
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["manifest.json", "ranks/rank-00002.json", "ranks/rank-00001.safetensors",
+                                  "shard-00001-model-00001-of-00002.safetensors", "shard-00002-model-00002-of-00002.safetensors"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, name, two_checkpoints):
+    command, expected, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    place = random.Random(name + damage).random()
+    DAMAGES[damage](newest / name, place)
+    alone = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
+    assert alone.returncode == 1 and name in alone.stderr, alone.stderr
+    result = succeed("fsdp-run", *command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder, "--every", 2)
+    assert name in result.stderr and "trying the checkpoint before it" in result.stderr and "going on after step 2" in result.stderr
+    assert outcome(result.stdout)[1] == expected[1]
+    # What was damaged is not lost, and not in the way.
+    assert steps_of(folder) == [2, 4, 6] and (folder / "step-00000004.damaged").exists()
+
+
+def test_names_lead_to_files_of_the_folder_only(two_checkpoints):
+    command, _, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    for name in ("../secret.safetensors", "/etc/passwd", "ranks/../x", "ranks/rank-00001.safetensors"):
+        text = (folder / "step-00000002" / "ranks" / "rank-00002.json").read_text()
+        (newest / "ranks" / "rank-00002.json").write_text(text.replace("shard-00002-model-00001-of-00002.safetensors", name))
+        sign(newest)
+        result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
+        assert result.returncode == 1 and "expected the name of a file in the same folder" in result.stderr, result.stderr
+
+
+def sign(folder: pathlib.Path, **changes) -> None:
+    """Makes checksums fit again, as who attacks would."""
+    import xxhash
+
+    manifest = json.loads((folder / "manifest.json").read_text()) | changes
+    lists = sorted((folder / "ranks").glob("*.json"))
+    manifest["lists"] = [xxhash.xxh3_64_hexdigest(path.read_bytes()) for path in (lists + lists[:1])[:manifest["ranks"]]]
+    del manifest["checksum"]
+    text = json.dumps(manifest, indent=2).removesuffix("\n}") + ",\n"
+    (folder / "manifest.json").write_text(f'{text}  "checksum": "{xxhash.xxh3_64_hexdigest(text.encode())}"\n}}\n')
+
+
+def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
+    command, _, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    good = (newest / "manifest.json").read_text()
+    tensors = json.loads(good)["tensors"]
+    name = next(iter(tensors))
+    for changes, why in [({"ranks": 3}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
+                         ({"tensors": tensors | {"extra": {"dtype": "F32", "shape": [2]}}}, "extra"),
+                         ({"tensors": tensors | {name: {"dtype": "F32", "shape": [3]}}}, name),
+                         ({"tensors": {key: value for key, value in tensors.items() if key != name}}, name),
+                         ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names")]:
+        (newest / "manifest.json").write_text(good)
+        sign(newest, **changes)
+        result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
+        assert result.returncode == 1 and why in result.stderr and result.stderr.count("error:") == 1, (changes, result.stderr)
+
+
+def test_a_checkpoint_of_another_model_is_rejected(plans, references, training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path)
+    other = arguments(plans, references, "llama", 2, "", "")
+    result = tool("fsdp-run", *other, "--steps", 4, "--resume", tmp_path)
+    assert result.returncode == 1 and re.search("expected a checkpoint of the model of .*plan, found one without ", result.stderr)
+
+
+def test_what_would_lose_a_checkpoint_is_rejected(two_checkpoints, tmp_path):
+    command, _, folder = two_checkpoints
+    for options, why in [(["--checkpoint", folder], "expected --resume auto to go on with the training, or a folder without checkpoints; found step-00000004"),
+                         (["--checkpoint", folder, "--resume", folder / "step-00000002"], "expected no checkpoint after step-00000002"),
+                         (["--resume", tmp_path / "none"], "expected a checkpoint (a folder with manifest.json), a folder of them or auto"),
+                         (["--resume", "auto"], "expected --checkpoint FOLDER"),
+                         (["--every", 2], "--every"), (["--checkpoint", tmp_path / "new", "--every", 0], "--every: expected at least 1, found 0"),
+                         (["--checkpoint", command[0]], "expected a folder that can be written to"),
+                         (["--checkpoint", "/proc/self/nothing"], "expected a folder that can be written to")]:
+        result = tool("fsdp-run", *command, "--steps", STEPS, *options)
+        assert result.returncode == 1 and why in result.stderr, (options, result.stderr)
+    assert steps_of(folder) == [2, 4]
+
+
+def test_a_folder_belongs_to_one_training(training, tmp_path):
+    command, _ = training
+    with training_of(command, tmp_path, "--steps", 1000000, "--every", 10):
+        result = tool("fsdp-run", *command, "--steps", STEPS, "--checkpoint", tmp_path, "--resume", "auto")
+    assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr
+
+
+# The old one stays, and the training ends: nobody notices a note in the night.
+def test_a_full_disk_leaves_the_old_checkpoint(training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path)
+    limited = ["bash", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "limited", BUILD / "bin" / "fsdp-run"]
+    result = subprocess.run([*map(str, [*limited, *command, "--steps", 6, "--every", 2, "--checkpoint", tmp_path, "--resume", "auto"])],
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3 and re.search("shard-.*cannot write the file: File too large", result.stderr), result.stderr
+    assert steps_of(tmp_path) == [2] and not list(tmp_path.glob(".*"))
+
+
+#===-- What stops a run ------------------------------------------------------------------------------------------------------------------------===#
+
+
+@contextlib.contextmanager
+def training_of(command, folder, *more, start=None):
+    """A training that is going on, and has written a checkpoint."""
+    process = (start or start_threads)([*command, "--checkpoint", folder, "--resume", "auto", *more])
+    try:
+        until = time.monotonic() + 60
+        while not steps_of(folder):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def start_threads(command) -> subprocess.Popen:
+    return subprocess.Popen([BUILD / "bin" / "fsdp-run", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def start_mpi(command) -> subprocess.Popen:
+    return start_processes((2, *command))
+
+
+KINDS = [pytest.param(start_threads, id="threads"), pytest.param(start_mpi, id="processes", marks=needs_mpi)]
+
+
+@pytest.mark.parametrize("start", KINDS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_ends_a_training_after_a_step_with_a_checkpoint(number, start, training, tmp_path):
+    command, _ = training
+    if start is start_mpi and number != signal.SIGUSR1:
+        pytest.skip("not run: mpirun does not pass it on, but ends its processes a second later")
+    with training_of(command, tmp_path, "--steps", 100000, "--every", 50, start=start) as process:
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 4, stderr
+    losses, parameters = outcome(stdout)
+    step = len(losses)
+    assert f"stopped by a signal after step {step}" in stderr and steps_of(tmp_path)[-1] == step
+    assert train(command, "--steps", step) == (losses, parameters)
+    assert train(command, "--steps", step, "--resume", tmp_path) == ([], parameters)
+
+
+def long_training(plans, references):
+    return arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2") + ["--steps", 300, "--every", 1, "--keep", 3]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(plans, references, tmp_path_factory):
+    return train(long_training(plans, references), "--checkpoint", tmp_path_factory.mktemp("undisturbed"))
+
+
+# Whatever is there afterwards is whole; what goes on has the bits of what was never stopped.
+@pytest.mark.parametrize("start", KINDS)
+def test_a_kill_leaves_checkpoints_that_load(start, plans, references, undisturbed, pytestconfig, tmp_path):
+    command, dice = long_training(plans, references), random.Random(7)
+    for _ in range(200 if pytestconfig.getoption("--all-mutants") else 10):
+        with training_of(command, tmp_path, start=start) as process:
+            time.sleep(dice.random() * 0.2)
+            victims = [process.pid] if start is start_threads else children(process.pid)
+            for victim in victims if dice.random() < 0.5 else [dice.choice(victims)] if victims else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+            begin = time.monotonic()
+            process.communicate(timeout=60)
+            assert time.monotonic() - begin < 10
+        for step in steps_of(tmp_path):
+            succeed("fsdp-ckpt", "verify", tmp_path / f"step-{step:08}")
+        if steps_of(tmp_path)[-1] == 300:
+            shutil.rmtree(tmp_path)
+            tmp_path.mkdir()
+    _, parameters = train(command, "--checkpoint", tmp_path, "--resume", "auto")
+    assert parameters == undisturbed[1]
+
+
+def children(parent: int) -> list[int]:
+    """The processes of fsdp-run that another one has started."""
+    return [int(line) for line in subprocess.run(["pgrep", "-P", str(parent), "fsdp-run"], capture_output=True, text=True).stdout.split()]
+
+
+@needs_mpi
+def test_processes_write_what_threads_write(training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path / "threads")
+    process = start_mpi([*command, "--steps", 2, "--checkpoint", tmp_path / "processes"])
+    assert process.wait(60) == 0, process.communicate()
+    names = {path.relative_to(tmp_path / "threads") for path in (tmp_path / "threads").rglob("*") if path.is_file()}
+    assert names == {path.relative_to(tmp_path / "processes") for path in (tmp_path / "processes").rglob("*") if path.is_file()}
+    assert all((tmp_path / "threads" / name).read_bytes() == (tmp_path / "processes" / name).read_bytes() for name in names)

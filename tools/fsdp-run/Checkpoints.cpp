@@ -1,0 +1,396 @@
+//===- Checkpoints.cpp - Checkpoints of a training ------------------------===//
+
+#include "Checkpoints.h"
+
+#include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Runtime/Weights.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace fsdp;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+static constexpr const char *automatic = "auto";
+static constexpr std::string_view prefix = "step-", partial = ".partial",
+                                  damaged = ".damaged";
+static constexpr const char *ranksFolder = "ranks";
+/// For a file system of several machines to show a folder.
+static constexpr auto longestDelay = 10s;
+
+static std::string nameOf(long long step) {
+  char name[40];
+  std::snprintf(name, sizeof name, "step-%08lld", step);
+  return name;
+}
+
+[[noreturn]] static void failTo(const char *deed, const fs::path &path,
+                                int cause = errno) {
+  throw Error("--checkpoint: cannot " + std::string(deed) + " " +
+                  path.string() + ": " + std::strerror(cause),
+              Failure::RankFailed);
+}
+
+/// Makes what was renamed in a folder survive a power failure.
+static void synchronize(const fs::path &folder) {
+  int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool isDone = descriptor >= 0 && ::fsync(descriptor) == 0;
+  int cause = errno;
+  if (descriptor >= 0)
+    ::close(descriptor);
+  if (!isDone)
+    failTo("write", folder, cause);
+}
+
+/// The checkpoints of a folder, the newest last.
+static std::vector<std::string> listCheckpoints(const fs::path &folder) {
+  std::vector<std::pair<std::size_t, std::string>> names;
+  std::error_code failed;
+  for (fs::directory_iterator it(folder, failed), end; !failed && it != end;
+       it.increment(failed)) {
+    std::string name = it->path().filename().string();
+    std::string_view digits = name;
+    if (!digits.starts_with(prefix))
+      continue;
+    digits.remove_prefix(prefix.size());
+    if (!digits.empty() && std::ranges::all_of(digits, [](unsigned char c) {
+          return std::isdigit(c);
+        }))
+      names.emplace_back(name.size(), name);
+  }
+  std::ranges::sort(names); // Longer numbers are larger.
+  std::vector<std::string> paths;
+  for (auto &[length, name] : names)
+    paths.push_back((folder / name).string());
+  return paths;
+}
+
+class Checkpoints::Lock {
+public:
+  explicit Lock(const fs::path &folder)
+      : descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (descriptor < 0)
+      failTo("open", folder);
+    // Ends with the process. Some file systems of several machines have none.
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      ::close(descriptor);
+      throw Error("--checkpoint: expected a folder of this training alone, "
+                  "found another run that writes to " +
+                  folder.string());
+    }
+  }
+  ~Lock() { ::close(descriptor); }
+  Lock(const Lock &) = delete;
+  Lock &operator=(const Lock &) = delete;
+
+private:
+  int descriptor;
+};
+
+//===----------------------------------------------------------------------===//
+// Before the training
+//===----------------------------------------------------------------------===//
+
+Checkpoints::Checkpoints(const planfile::PlanFile &plan, const Options &options,
+                         const Processes &processes)
+    : plan(plan), options(options), processes(processes) {
+  if (areWanted())
+    checkFolder();
+  if (!options.resume.empty())
+    findResumed();
+  if (!areWanted())
+    return;
+  // What a training writes must be newer than all that is there.
+  std::vector<std::string> present = listCheckpoints(options.checkpoint);
+  std::erase_if(present, [&](const std::string &each) {
+    return std::ranges::find(unusable, each) != unusable.end();
+  });
+  if (present.empty())
+    return;
+  std::string newest = fs::path(present.back()).filename().string();
+  if (!found)
+    throw Error("--checkpoint: expected --resume auto to go on with the "
+                "training, or a folder without checkpoints; found " +
+                newest + " in " + options.checkpoint);
+  std::string start = nameOf(found->state.step);
+  if (std::pair(newest.size(), newest) > std::pair(start.size(), start))
+    throw Error("--checkpoint: expected no checkpoint after " + start +
+                ", from which the training is to go on; found " + newest +
+                " in " + options.checkpoint +
+                ": move it away, or write to another folder");
+}
+
+Checkpoints::~Checkpoints() {
+  if (writing.valid())
+    writing.wait();
+}
+
+void Checkpoints::checkFolder() {
+  const fs::path folder = options.checkpoint;
+  std::error_code failed;
+  if (processes.isFirst())
+    fs::create_directories(folder, failed);
+  if (failed ||
+      (processes.isFirst() && ::access(folder.c_str(), W_OK | X_OK) != 0))
+    throw Error("--checkpoint: expected a folder that can be written to, found "
+                "that " +
+                folder.string() + " cannot: " +
+                (failed ? failed.message() : std::strerror(errno)));
+  if (!processes.isFirst())
+    return;
+  lock = std::make_unique<Lock>(folder);
+  // What a run that was killed has left.
+  for (fs::directory_iterator it(folder, failed), end; !failed && it != end;
+       it.increment(failed)) {
+    std::string name = it->path().filename().string();
+    std::error_code ignored;
+    if (name.starts_with("." + std::string(prefix)) && name.ends_with(partial))
+      fs::remove_all(it->path(), ignored);
+  }
+}
+
+void Checkpoints::findResumed() {
+  bool isAutomatic = options.resume == automatic;
+  const std::string &folder = isAutomatic ? options.checkpoint : options.resume;
+  if (!isAutomatic && archive::Checkpoint::isOne(folder)) {
+    candidates = {folder};
+    openNext(/*mayFail=*/false);
+    return;
+  }
+  candidates = listCheckpoints(folder);
+  if (candidates.empty() && isAutomatic)
+    return;
+  if (candidates.empty())
+    throw Error(
+        "--resume: expected a checkpoint (a folder with manifest.json), a "
+        "folder of them or auto, "
+        "found " +
+        folder);
+  while (!openNext(/*mayFail=*/true))
+    ;
+}
+
+/// Opens the newest candidate; if it is damaged, says so and returns false.
+bool Checkpoints::openNext(bool mayFail) {
+  if (candidates.empty())
+    throw Error("--resume: expected a checkpoint that is whole, found none");
+  path = candidates.back();
+  candidates.pop_back();
+  auto checkpoint = archive::Checkpoint::open(path);
+  if (checkpoint) {
+    found.emplace(std::move(*checkpoint));
+    checkFits();
+    return true;
+  }
+  if (!mayFail)
+    throw Error("--resume: " + checkpoint.error().message);
+  giveUp(checkpoint.error().message);
+  return false;
+}
+
+void Checkpoints::giveUp(const std::string &why) {
+  processes.note("note: --resume: " + why +
+                 "; trying the checkpoint before it");
+  unusable.push_back(path);
+}
+
+/// That it is one of this model; values are not read.
+void Checkpoints::checkFits() const {
+  auto wanted = Snapshot::tensors(plan);
+  const auto &tensors = found->files.tensors();
+  auto reject = [&](const std::string &why) {
+    throw Error("--resume: " + path +
+                ": expected a checkpoint of the model of " + plan.name() +
+                ", found one " + why);
+  };
+  for (const auto &[name, shape] : wanted) {
+    auto tensor = tensors.find(name);
+    if (tensor == tensors.end())
+      reject("without " + name);
+    if (tensor->second.shape != shape.sizes)
+      reject("in which " + name + " has other sizes");
+  }
+}
+
+void Checkpoints::load(Session &session) {
+  for (unsigned attempt = 0;; ++attempt) {
+    std::string problem;
+    bool isSame = true;
+    try {
+      archive::TensorFiles files = std::move(found->files);
+      Weights weights = Weights::of(path, std::move(files));
+      std::vector<Weights::Match> matches = weights.match(plan);
+      weights.load(matches, session);
+      weights.loadStates(plan, matches, session);
+      isSame = loadOwn(*found, plan, session);
+      session.setUpdates(found->state.updates);
+    } catch (const Error &error) {
+      problem = error.what();
+    }
+    std::string verdict = processes.consult(
+        "loading a checkpoint, attempt " + std::to_string(attempt), problem,
+        [](const std::vector<std::string> &problems) {
+          for (const std::string &each : problems)
+            if (!each.empty())
+              return each;
+          return std::string();
+        });
+    if (verdict.empty()) {
+      if (!isSame)
+        processes.note("note: --resume: " + path + " is of the mesh " +
+                       found->state.mesh +
+                       ": random numbers begin anew, and all ranks have the "
+                       "model buffers of rank 0");
+      return;
+    }
+    if (candidates.empty())
+      throw Error("--resume: " + verdict);
+    giveUp(verdict);
+    while (!openNext(/*mayFail=*/true))
+      ;
+  }
+}
+
+void Checkpoints::prepare(const Session &session) {
+  if (!areWanted())
+    return;
+  snapshot.emplace(plan, session);
+  std::error_code ignored;
+  if (found &&
+      fs::equivalent(fs::path(path).parent_path(), options.checkpoint, ignored))
+    newest = found->state.step;
+  if (!processes.isFirst())
+    return;
+  // They would stand in the way of what will be written.
+  for (const std::string &each : unusable) {
+    std::error_code ignored;
+    if (!fs::equivalent(fs::path(each).parent_path(), options.checkpoint,
+                        ignored))
+      continue;
+    std::string aside = each + std::string(damaged);
+    fs::remove_all(aside, ignored);
+    if (::rename(each.c_str(), aside.c_str()) != 0)
+      failTo("rename", each);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// While it goes on
+//===----------------------------------------------------------------------===//
+
+void Checkpoints::save(archive::TrainingState state, const Session &session) {
+  finish();
+  newest = state.step;
+  snapshot->take(session);
+  archive::SignalsBlocked blocked; // They are the main thread's.
+  writing = std::async(std::launch::async,
+                       [this, state = std::move(state)] { write(state); });
+}
+
+void Checkpoints::finish() {
+  if (writing.valid())
+    writing.get();
+}
+
+void Checkpoints::makeFolder(const fs::path &folder) const {
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  if (!fs::create_directories(folder / ranksFolder, failed))
+    failTo("make", folder, failed.value());
+}
+
+void Checkpoints::write(const archive::TrainingState &state) const {
+  const fs::path target = fs::path(options.checkpoint) / nameOf(state.step);
+  const fs::path folder =
+      target.parent_path() / ("." + nameOf(state.step) + std::string(partial));
+  const std::string what = "checkpoint of step " + std::to_string(state.step);
+  processes.consult("folder of the " + what, "", [&](const auto &) {
+    makeFolder(folder);
+    return "";
+  });
+  // What was written, or why it was not.
+  std::string shown;
+  try {
+    std::error_code ignored;
+    for (auto end = std::chrono::steady_clock::now() + longestDelay;
+         !fs::is_directory(folder / ranksFolder, ignored);
+         std::this_thread::sleep_for(50ms))
+      if (std::chrono::steady_clock::now() > end)
+        throw Error("--checkpoint: expected a folder that all processes "
+                    "share, found none of rank 0's in " +
+                    options.checkpoint);
+    for (const Snapshot::RankFiles &rank : snapshot->write(folder))
+      shown += archive::spellChecksum(rank.list);
+  } catch (const std::exception &error) {
+    shown = std::string("!") + error.what();
+  }
+  try {
+    processes.consult(what, shown, [&](const auto &lists) {
+      return publish(state, folder, lists);
+    });
+  } catch (const std::exception &) {
+    std::error_code ignored;
+    if (processes.isFirst())
+      fs::remove_all(folder, ignored);
+    throw;
+  }
+}
+
+/// Rank 0 gives the folder its name: then it is whole.
+std::string Checkpoints::publish(const archive::TrainingState &state,
+                                 const fs::path &folder,
+                                 const std::vector<std::string> &lists) const {
+  constexpr std::size_t digits = 16;
+  std::vector<std::uint64_t> sums;
+  for (std::string_view text : lists) {
+    if (text.starts_with('!'))
+      throw Error(std::string(text.substr(1)), Failure::RankFailed);
+    for (; !text.empty(); text.remove_prefix(digits))
+      sums.push_back(
+          std::stoull(std::string(text.substr(0, digits)), nullptr, digits));
+  }
+  for (unsigned rank = 0; rank != sums.size(); ++rank)
+    if (::access((folder / archive::getRankList(rank)).c_str(), R_OK) != 0)
+      throw Error("--checkpoint: expected a folder that all processes share, "
+                  "found none of rank " +
+                      std::to_string(rank) + "'s files in " + folder.string(),
+                  Failure::RankFailed);
+  auto written = archive::writeFile(
+      (folder / archive::Checkpoint::manifestName).string(),
+      {archive::spellManifest(state, Snapshot::tensors(plan), sums)});
+  if (!written)
+    throw Error("--checkpoint: " + written.error().message,
+                Failure::RankFailed);
+  synchronize(folder);
+  const fs::path target = fs::path(options.checkpoint) / nameOf(state.step);
+  if (::rename(folder.c_str(), target.c_str()) != 0)
+    failTo("make", target);
+  synchronize(target.parent_path());
+  removeOld(target);
+  return {};
+}
+
+void Checkpoints::removeOld(const fs::path &newest) const {
+  if (options.keep == 0)
+    return;
+  std::vector<std::string> all = listCheckpoints(options.checkpoint);
+  auto keep = static_cast<std::size_t>(options.keep);
+  for (std::size_t i = 0; i + keep < all.size(); ++i) {
+    // Nobody takes it for a checkpoint while it goes.
+    fs::path old = all[i],
+             hidden = old.parent_path() /
+                      ("." + old.filename().string() + std::string(partial));
+    std::error_code ignored;
+    if (old != newest && ::rename(old.c_str(), hidden.c_str()) == 0)
+      fs::remove_all(hidden, ignored);
+  }
+}

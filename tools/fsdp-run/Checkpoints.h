@@ -1,0 +1,93 @@
+//===- Checkpoints.h - Checkpoints of a training ----------------*- C++ -*-===//
+//
+// A folder of checkpoints, `step-00000020` and so on, of which the newest may
+// be the start of a training. Each is written by a thread of its own while the
+// training goes on, under another name, by all processes; when all of it is on
+// the disk, rank 0 gives it its name, and only then removes old ones. So
+// whatever stops a run, every folder with such a name is whole.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
+#define FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
+
+#include "Options.h"
+#include "Processes.h"
+#include "fsdp/Runtime/Snapshot.h"
+
+#include <filesystem>
+#include <future>
+
+namespace fsdp {
+
+class Checkpoints {
+public:
+  /// Finds the checkpoint that the options name, and says which are damaged.
+  /// Throws if there is none, or if none can be written.
+  Checkpoints(const planfile::PlanFile &plan, const Options &options,
+              const Processes &processes);
+  /// Waits for what is being written.
+  ~Checkpoints();
+  Checkpoints(const Checkpoints &) = delete;
+  Checkpoints &operator=(const Checkpoints &) = delete;
+
+  /// The one to resume from; null: a training begins.
+  const archive::TrainingState *resumed() const {
+    return found ? &found->state : nullptr;
+  }
+  /// The name of its folder; empty if there is none.
+  std::string resumedName() const {
+    return std::filesystem::path(path).filename().string();
+  }
+
+  /// Loads it. Where it is damaged, all processes go on to the one before it.
+  void load(Session &session);
+
+  /// Sets aside the memory that `save` needs, and puts aside what is damaged.
+  void prepare(const Session &session);
+  /// Of that memory, in bytes.
+  std::size_t bytes() const { return snapshot ? snapshot->bytes() : 0; }
+
+  bool areWanted() const { return !options.checkpoint.empty(); }
+  bool isDue(long long step) const {
+    return areWanted() && options.every != 0 && step % options.every == 0;
+  }
+  /// That of this step is there, or is being written.
+  bool has(long long step) const { return newest == step; }
+  /// Writes a checkpoint of the session as it is; waits only for the one
+  /// before.
+  void save(archive::TrainingState state, const Session &session);
+  /// Waits until the last one is on the disk.
+  void finish();
+
+private:
+  void findResumed();
+  bool openNext(bool mayFail);
+  void giveUp(const std::string &why);
+  void checkFolder();
+  void checkFits() const;
+  void write(const archive::TrainingState &state) const;
+  void makeFolder(const std::filesystem::path &folder) const;
+  std::string publish(const archive::TrainingState &state,
+                      const std::filesystem::path &folder,
+                      const std::vector<std::string> &lists) const;
+  void removeOld(const std::filesystem::path &newest) const;
+
+  const planfile::PlanFile &plan;
+  const Options &options;
+  const Processes &processes;
+  std::vector<std::string> candidates; ///< The next one to try is the last.
+  std::vector<std::string> unusable;   ///< Those that were tried in vain.
+  std::optional<archive::Checkpoint> found;
+  std::string path;
+  std::optional<Snapshot> snapshot;
+  long long newest = -1; ///< The latest step of which one is in the folder.
+  std::future<void> writing;
+  /// Of the folder: nobody else writes there. Held by rank 0.
+  class Lock;
+  std::unique_ptr<Lock> lock;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
