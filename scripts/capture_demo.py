@@ -4,6 +4,7 @@
 Writes into the folder OUT:
   gpt2.pt2     the training graph, (input_ids, labels: i64 [batch, length]) -> loss, with its initial weights
   config.json  the model's transformers configuration
+  hub          the same model with its initial weights, as `save_pretrained` writes it
   tokens.bin   the text as little-endian 16-bit tokens, one for each byte
 """
 
@@ -85,6 +86,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     fsdp_mlir.save(program, options.out / "gpt2.pt2")
     config.save_pretrained(options.out)
+    model.m.save_pretrained(options.out / "hub")
     tokens.tofile(options.out / "tokens.bin")
     count = sum(p.numel() for p in model.parameters())
     print(

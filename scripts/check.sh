@@ -76,6 +76,8 @@ if stage build-gcc build gcc; then
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
   stage python python_tests $([ $all = yes ] && echo --all-mutants --all-pairs)
   stage models models $([ $all = yes ] && echo --all-models)
+  # Killed and restarted, with PyTorch before and after it.
+  command -v mpirun >/dev/null && stage restart env FSDP_DEMO_OUT="$out/restart" scripts/demo_restart.sh
 fi
 # The sanitizers' stages build what they run, and no more.
 if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests SymbolicTests \

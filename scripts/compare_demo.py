@@ -3,7 +3,8 @@
 
 DEMO is the folder that capture_demo.py wrote, LOSSES what `fsdp-run --json` printed. The replay is eager transformers
 on one process: step t takes the batches t * RANKS to t * RANKS + RANKS - 1 of tokens.bin, averages their gradients, and
-lets torch.optim.AdamW update. Exit codes: 0 all losses agree, 1 the input is not usable, 2 a loss differs by more than
+lets torch.optim.AdamW update. With --checkpoint, the replay goes on from there: torch.distributed.checkpoint reads the
+optimizer's state, and `from_pretrained` what fsdp-run has exported. Exit codes: 0 all losses agree, 1 the input is not usable, 2 a loss differs by more than
 the tolerance.
 """
 
@@ -32,8 +33,8 @@ class Unusable(Exception):
     """The input cannot be compared; the message says why."""
 
 
-def recorded(path: Path, steps: int) -> list[float]:
-    """The losses of steps 1 to `steps` in a file of JSON lines. Raises Unusable if a line is none, or a step is missing."""
+def recorded(path: Path, start: int, steps: int) -> list[float]:
+    """The losses of `steps` steps after `start` in a file of JSON lines. Raises Unusable if a line is none, or a step is missing."""
     losses: dict[int, float] = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip():
@@ -44,10 +45,11 @@ def recorded(path: Path, steps: int) -> list[float]:
                 losses[int(entry["step"])] = float(entry["loss"])
         except (ValueError, TypeError, KeyError) as error:
             raise Unusable(f'{path}:{number}: expected an object with "step" and "loss", found {line[:60]!r}') from error
-    missing = [step for step in range(1, steps + 1) if step not in losses]
+    wanted = range(start + 1, start + steps + 1)
+    missing = [step for step in wanted if step not in losses]
     if missing:
-        raise Unusable(f"{path}: step {missing[0]} is missing: run fsdp-run with --json and --steps {steps} or more")
-    return [losses[step] for step in range(1, steps + 1)]
+        raise Unusable(f"{path}: step {missing[0]} is missing: run fsdp-run with --json and --steps {start + steps} or more")
+    return [losses[step] for step in wanted]
 
 
 def load(folder: Path) -> tuple[WithLoss, tuple[int, int]]:
@@ -67,15 +69,38 @@ def load(folder: Path) -> tuple[WithLoss, tuple[int, int]]:
     return model, tuple(program.example_inputs[0][0].shape)
 
 
-def replay(model: WithLoss, tokens: np.ndarray, shape: tuple[int, int], ranks: int, steps: int, lr: float) -> list[float]:
-    """The mean loss over `ranks` batches of `shape` at each step of training on the mean gradient. Changes the model."""
+def resume(checkpoint: Path, exported: Path, lr: float) -> tuple[WithLoss, torch.optim.AdamW, int]:
+    """The exported model, its optimizer as it is in a checkpoint, and the step of that. Raises Unusable."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    try:
+        start = json.loads((checkpoint / "manifest.json").read_text())["step"]
+        model = WithLoss(transformers.GPT2LMHeadModel.from_pretrained(exported)).train()
+    except (OSError, ValueError, KeyError) as error:
+        raise Unusable(f"{checkpoint}, {exported}: not a checkpoint and what was exported after it: {error}") from error
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    state = {name: {"step": torch.zeros(()), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)} for name, p in model.named_parameters()}
+    flat = {f"optim.state.{name}.{key}": value for name, values in state.items() for key, value in values.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about running alone
+        dcp.load(flat, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
+    for name, parameter in model.named_parameters():
+        optimizer.state[parameter] = {key: flat[f"optim.state.{name}.{key}"] for key in state[name]}
+    return model, optimizer, start
+
+
+def replay(model: WithLoss, optimizer: torch.optim.AdamW, tokens: np.ndarray, shape: tuple[int, int], ranks: int, start: int, steps: int) -> list[float]:
+    """The mean loss over `ranks` batches of `shape` at each of `steps` steps after `start` of training on the mean gradient.
+
+    Changes the model.
+    """
     size = shape[0] * shape[1]
     count = len(tokens) // size
     if not count:
         raise Unusable(f"tokens.bin has {len(tokens)} tokens, a batch needs {size}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     losses = []
-    for step in tqdm(range(steps), desc="PyTorch", unit="step", leave=False):
+    for step in tqdm(range(start, start + steps), desc="PyTorch", unit="step", leave=False):
         optimizer.zero_grad()
         total = 0.0
         for place in range(step * ranks, (step + 1) * ranks):
@@ -97,15 +122,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lr", type=float, default=1e-3, help="its learning rate (default 0.001, as in PyTorch)")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--tolerance", type=float, default=1e-5, help="greatest relative difference (default 1e-5)")
+    parser.add_argument("--checkpoint", type=Path, help="go on from this checkpoint; needs --exported")
+    parser.add_argument("--exported", type=Path, help="the folder that fsdp-run --export has written at that step")
     options = parser.parse_args(arguments)
+    if (options.checkpoint is None) != (options.exported is None):
+        parser.error("--checkpoint and --exported belong together")
     if options.ranks < 1 or options.steps < 1:
         parser.error("--ranks and --steps must be at least 1")
     logging.disable(logging.WARNING)
     try:
-        ours = recorded(options.losses, options.steps)
         model, shape = load(options.demo)
+        optimizer, start = torch.optim.AdamW(model.parameters(), lr=options.lr), 0
+        if options.checkpoint:
+            model, optimizer, start = resume(options.checkpoint, options.exported, options.lr)
+        ours = recorded(options.losses, start, options.steps)
         tokens = np.fromfile(options.demo / "tokens.bin", dtype="<u2")
-        theirs = replay(model, tokens, shape, options.ranks, options.steps, options.lr)
+        theirs = replay(model, optimizer, tokens, shape, options.ranks, start, options.steps)
     except (Unusable, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -113,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("step", "fsdp-run", "PyTorch", "relative difference"):
         table.add_column(name, justify="right")
     wrong = 0
-    for step, (a, b) in enumerate(zip(ours, theirs), 1):
+    for step, (a, b) in enumerate(zip(ours, theirs), start + 1):
         difference = abs(a - b) / abs(b)
         good = difference <= options.tolerance  # false for NaN
         wrong += not good

@@ -408,7 +408,8 @@ TEST_F(FsdpRun, SpecialFilesAsInputs) {
             "error: pipe: expected a regular file, found a pipe\n");
   EXPECT_EQ(rejection("small.plan --weights folder" + rest),
             "error: folder: expected model.safetensors or "
-            "model.safetensors.index.json in the folder, found neither\n");
+            "model.safetensors.index.json, or the files of a checkpoint in the "
+            "folder, found none\n");
   EXPECT_EQ(rejection("small.plan --weights empty" + rest),
             "error: empty: expected at least one byte, found an empty file\n");
   EXPECT_EQ(rejection(usual + "--data pipe --steps 1"),
