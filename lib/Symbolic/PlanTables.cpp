@@ -119,8 +119,6 @@ static Number hashBytes(const pf::Buffer &buffer) {
   return bytes ? XXH3_64bits(bytes->Data(), bytes->size()) : 0;
 }
 
-/// The content ahead of the first step. The bytes are those of a buffer which
-/// the weights do not have.
 /// What a buffer of the model holds before all commands.
 Content PlanVerifier::getModelBuffer(const pf::Buffer &buffer) const {
   std::string_view name = nameOf(buffer.name());

@@ -9,12 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, needs_mpi, outcome, start_processes, succeed, tool
-from safetensors.torch import load_file
+from conftest import BUILD, FIXTURES, ORACLE, needs_mpi, outcome, start_processes, succeed, tool
+from safetensors.torch import load_file, save_file
 
 STEPS = 6
 HYBRID = "--strategy hybrid_shard --mesh 2x2"
@@ -80,6 +81,8 @@ def test_nothing_is_left_to_train(training, tmp_path):
     assert train(command, "--steps", STEPS, "--resume", tmp_path) == ([], expected[1])
     result = tool("fsdp-run", *command, "--steps", STEPS - 1, "--resume", tmp_path)
     assert result.returncode == 1 and "--steps: expected at least the 6 of the checkpoint, found 5" in result.stderr
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", tmp_path, "--summon", tmp_path / "end.safetensors", "--with-grads")
+    assert result.returncode == 1 and "--with-grads: expected a step to train after that of the checkpoint" in result.stderr
 
 
 # Boxes are put together anew: states and parameters are those of the checkpoint, bit by bit.
@@ -105,6 +108,7 @@ def load_whole(folder: pathlib.Path) -> dict[str, torch.Tensor]:
 
 
 # torch.distributed.checkpoint reads the folder as it is: no tool of ours is in the way.
+@pytest.mark.covers("FULL_STATE_DICT", "SHARDED_STATE_DICT", "OptimStateDictConfig", "ShardedOptimStateDictConfig")
 @pytest.mark.parametrize("graph, planned", [("gpt2", "--ranks 3"), ("llama_bf16", f"--ranks 4 {HYBRID}"), ("role_channels_last", "--ranks 2"),
                                             ("role_batch_norm", "--ranks 2")])
 def test_pytorch_reads_a_checkpoint(graph, planned, references, tmp_path):
@@ -118,6 +122,42 @@ def test_pytorch_reads_a_checkpoint(graph, planned, references, tmp_path):
     trained = {name.removeprefix("optim.state.").removesuffix(".step") for name in found if name.endswith(".step")}
     assert trained and all(found[f"optim.state.{name}.step"] == 2 for name in trained)
     assert all(found[f"optim.state.{name}.exp_avg_sq"].float().abs().sum() > 0 for name in trained)
+
+
+# DTensors of FSDP2, with the optimizer's state: PyTorch goes on with the training, and we with what it writes then.
+@pytest.mark.covers("ShardedTensor", "DTensor", "DTensors in a state dict", "state_dict")
+@pytest.mark.parametrize("planned, world", [("--ranks 2", 2), ("--ranks 3", 2), ("--ranks 2", 3)])
+def test_fsdp2_goes_on_from_a_checkpoint(planned, world, small_archive, tmp_path):
+    sys.path.insert(0, str(ORACLE))
+    import ranks
+
+    rows = ranks.rows()
+    save_file({f"in_{i}": torch.stack([row[i] for row in rows]) for i in range(2)}, tmp_path / "data.safetensors")
+    succeed("fsdp-plan", small_archive, *planned.split(), "-o", tmp_path / "step.plan")
+    command = ["--data", tmp_path / "data.safetensors", "--lr", ranks.LR]
+    succeed("fsdp-run", tmp_path / "step.plan", "--weights", small_archive, *command, "--steps", 2, "--checkpoint", tmp_path / "run")
+    result = subprocess.run([sys.executable, ORACLE / "checkpoints.py", tmp_path / "run" / "step-00000002", tmp_path, str(world)],
+                            capture_output=True, text=True, timeout=120, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"})
+    assert result.returncode == 0, result.stderr
+    expected = load_file(tmp_path / "end.safetensors")
+    # The same ranks, and so the same batches, in a plan of ours.
+    succeed("fsdp-plan", small_archive, "--ranks", world, "-o", tmp_path / "same.plan")
+    sequel = tmp_path / "step-00000002"
+    shutil.copytree(tmp_path / "run" / "step-00000002", sequel)
+    if not planned.endswith(str(world)):
+        text = (sequel / "manifest.json").read_text()
+        position = json.loads(text)["position"]
+        sign(sequel, position=position // int(planned[-1]) * world)
+    succeed("fsdp-run", tmp_path / "same.plan", "--resume", sequel, *command, "--steps", ranks.STEPS, "--summon", tmp_path / "ours.safetensors")
+    found = load_file(tmp_path / "ours.safetensors")
+    # A batch norm follows the bias: its true gradient is 0, and AdamW makes steps of what rounding leaves.
+    for name in expected.keys() - {"stem.bias"}:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=1e-5)
+    # Boxes of rows, as FSDP2 has them, are read where the plan needs other ones.
+    succeed("fsdp-run", tmp_path / "step.plan", "--weights", tmp_path / "hub", *command[:2], "--steps", 1, "--lr", 0, "--weight-decay", 0,
+            "--summon", tmp_path / "read.safetensors")
+    found = load_file(tmp_path / "read.safetensors")
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 #===-- What is damaged -------------------------------------------------------------------------------------------------------------------------===#
@@ -201,6 +241,7 @@ def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
         assert result.returncode == 1 and why in result.stderr and result.stderr.count("error:") == 1, (changes, result.stderr)
 
 
+@pytest.mark.covers("types and settings of state dicts")
 def test_a_checkpoint_of_another_model_is_rejected(plans, references, training, tmp_path):
     command, _ = training
     train(command, "--steps", 2, "--checkpoint", tmp_path)
@@ -224,6 +265,57 @@ def test_what_would_lose_a_checkpoint_is_rejected(two_checkpoints, tmp_path):
 
 
 def test_a_folder_belongs_to_one_training(training, tmp_path):
+    command, _ = training
+    with training_of(command, tmp_path, "--steps", 1000000, "--every", 10):
+        result = tool("fsdp-run", *command, "--steps", STEPS, "--checkpoint", tmp_path, "--resume", "auto")
+    assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr
+
+
+# The old one stays, and the training ends: nobody notices a note in the night.
+def test_a_full_disk_leaves_the_old_checkpoint(training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path)
+    limited = ["bash", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "limited", BUILD / "bin" / "fsdp-run"]
+    result = subprocess.run([*map(str, [*limited, *command, "--steps", 6, "--every", 2, "--checkpoint", tmp_path, "--resume", "auto"])],
+                            capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3 and re.search("shard-.*cannot write the file: File too large", result.stderr), result.stderr
+    assert steps_of(tmp_path) == [2] and not list(tmp_path.glob(".*"))
+
+
+#===-- What stops a run ------------------------------------------------------------------------------------------------------------------------===#
+
+
+@contextlib.contextmanager
+def training_of(command, folder, *more, start=None):
+    """A training that is going on, and has written a checkpoint."""
+    process = (start or start_threads)([*command, "--checkpoint", folder, "--resume", "auto", *more])
+    try:
+        until = time.monotonic() + 60
+        while not steps_of(folder):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def start_threads(command) -> subprocess.Popen:
+    return subprocess.Popen([BUILD / "bin" / "fsdp-run", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def start_mpi(command) -> subprocess.Popen:
+    return start_processes((2, *command))
+
+
+KINDS = [pytest.param(start_threads, id="threads"), pytest.param(start_mpi, id="processes", marks=needs_mpi)]
+
+
+# mpirun passes on SIGUSR1; after the others, it ends its processes a second later.
+@pytest.mark.parametrize("start, number", [(start_threads, signal.SIGTERM), (start_threads, signal.SIGINT), (start_threads, signal.SIGUSR1),
+                                           pytest.param(start_mpi, signal.SIGUSR1, marks=needs_mpi)])
+def test_a_signal_ends_a_training_after_a_step_with_a_checkpoint(start, number, training, tmp_path):
     command, _ = training
     with training_of(command, tmp_path, "--steps", 1000000, "--every", 10):
         result = tool("fsdp-run", *command, "--steps", STEPS, "--checkpoint", tmp_path, "--resume", "auto")

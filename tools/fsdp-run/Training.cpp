@@ -100,6 +100,10 @@ private:
                 step, options.steps, loss);
     if (tokens != 0)
       std::printf("  %.0f tokens/s", tokens / seconds);
+    if (isTerminal)
+      std::printf("  %.3g ms, %.0f %% in collectives, %s", 1e3 * seconds,
+                  100 * session.statistics().collectives / seconds,
+                  spellBytes(memory).c_str());
     std::printf("%s", isTerminal && !isLast ? "" : "\n");
   }
 
@@ -365,14 +369,15 @@ static End runSteps(Training &training, Reporter &reporter) {
     reporter.endStep(step, end.loss, lr);
     if (!std::isfinite(end.loss))
       return end;
-    end.isInterrupted = interruption.isDue(step, session);
-    if (checkpoints.isDue(step))
-      checkpoints.save(training.state, session);
-    if (end.isInterrupted)
-      break;
+    // It may draw random numbers: what goes on later must not draw them again.
     if (training.evalData && step % options.evalEvery == 0)
       reporter.endEvaluation(step,
                              evaluate(ranks, *training.evalData, session));
+    if (checkpoints.isDue(step))
+      checkpoints.save(training.state, session);
+    end.isInterrupted = interruption.isDue(step, session);
+    if (end.isInterrupted)
+      break;
   }
   if (checkpoints.areWanted() && !checkpoints.has(training.state.step))
     checkpoints.save(training.state, session);

@@ -317,6 +317,10 @@ Run::Run(const Options &options, const Processes &processes)
     throw Error("--steps: expected at least the " +
                 std::to_string(resumed->step) + " of the checkpoint, found " +
                 std::to_string(options.steps));
+  if (resumed && resumed->step == options.steps && options.withGrads)
+    throw Error("--with-grads: expected a step to train after that of the "
+                "checkpoint, found --steps " +
+                std::to_string(options.steps));
   if (!resumed)
     start.emplace(plan, options, processes, seeds.first);
   exported.emplace(plan, options, resumed ? resumed->names : start->names(),

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""What checkpoints cost: saving and loading against `cp` and `sync` of the same bytes, and steps with one save against steps without, in turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from compare import ROOT, archive_of, prepare
+
+
+def timed(*command) -> tuple[float, str]:
+    """Seconds that a command takes, and its output."""
+    begin = time.perf_counter()
+    result = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True)
+    return time.perf_counter() - begin, result.stdout
+
+
+def steps(output: str) -> float:
+    """Seconds of all steps of a training."""
+    return sum(json.loads(line).get("seconds", 0) for line in output.splitlines()[:-1])
+
+
+def report(name: str, ratios: list[float]) -> None:
+    print(f"{name}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=["llama-tiny", "llama-25m"])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="paired rounds")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "gcc", help="build folder of our tools")
+    args = parser.parse_args()
+
+    folder = ROOT / "build" / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    prepare(folder, args.model, args.ranks, args.build)
+    command = [args.build / "bin" / "fsdp-run", folder / f"{args.model}-{args.ranks}.plan", "--data", folder / f"{args.model}.tokens.bin", "--json"]
+    weights = ["--weights", archive_of(folder, args.model)]
+    saving, loading, training = [], [], []
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        for _ in range(args.rounds):
+            run = pathlib.Path(scratch) / "run"
+            shutil.rmtree(run, ignore_errors=True)
+            alone, _ = timed(*command, *weights, "--steps", 1)
+            saved, _ = timed(*command, *weights, "--steps", 1, "--checkpoint", run)
+            checkpoint = run / "step-00000001"
+            copied, _ = timed("sh", "-c", f"cp -r {checkpoint} {scratch}/copy && sync -f {scratch}/copy")
+            shutil.rmtree(f"{scratch}/copy")
+            loaded, _ = timed(*command, "--steps", 1, "--resume", checkpoint)
+            empty, _ = timed(*command, "--init", "zeros", "--steps", 1)
+            # A start without a step, which `empty` has.
+            step = steps(timed(*command, "--init", "zeros", "--steps", 2)[1]) / 2
+            saving.append((saved - alone) / copied)
+            loading.append((loaded - (empty - step)) / copied)
+            _, plain = timed(*command, *weights, "--steps", 20)
+            _, with_save = timed(*command, *weights, "--steps", 20, "--checkpoint", run / "other", "--every", 11)
+            training.append(steps(with_save) / steps(plain))
+    report(f"{args.model}, saving, in copies", saving)
+    report(f"{args.model}, loading, in copies", loading)
+    report(f"{args.model}, 20 steps with one save", training)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
