@@ -48,9 +48,9 @@ struct Trainer {
       Weights weights = Weights::open(path);
       weights.load(weights.match(plan), *session);
     });
-    attempt([&] { train(Data::open(path, plan, 16)); });
+    attempt([&] { train(Data::open(path, plan)); });
     if (isTokens)
-      attempt([&] { train(Data::open(path, plan, 32)); });
+      attempt([&] { train(Data::open(path, plan, {.tokenBits = 32})); });
     attempt([&] {
       Reference reference = Reference::open(path, plan);
       constexpr size_t mostSteps = 3;
@@ -61,9 +61,12 @@ struct Trainer {
 
   /// The first batches, and the last ones.
   void train(Data data) {
-    for (uint64_t batch : {uint64_t{0}, data.batches() - 1, ~uint64_t{0}})
+    for (uint64_t position : {uint64_t{0}, data.batches() - 1, ~uint64_t{0}}) {
+      data.seek(position);
+      data.next(1);
       for (unsigned i = 0; i != session->inputCount(); ++i)
-        session->setInput(0, i, data.input(i, batch));
+        session->setInput(0, i, data.input(0, i));
+    }
     session->run();
   }
 

@@ -1,12 +1,15 @@
-//===- Data.cpp - Batches out of a file -----------------------------------===//
+//===- Data.cpp - Batches out of files -----------------------------------===//
 
 #include "fsdp/Runtime/Data.h"
 
 #include "Files.h"
+#include "Samples.h"
 #include "Text.h"
+#include "fsdp/Runtime/Shuffle.h"
 
 #include <algorithm>
-#include <cstring>
+#include <filesystem>
+#include <future>
 
 using namespace fsdp;
 using planfile::DType;
@@ -129,165 +132,132 @@ fsdp::findInputs(const archive::Safetensors &file,
 }
 
 //===----------------------------------------------------------------------===//
-// Tokens
+// Batches
 //===----------------------------------------------------------------------===//
 
-/// Rejects tokens outside of [0, rows); `numel` are in one batch, and `first`
-/// is the number of the first batch.
-template <typename Token>
-static void checkTokens(const std::string &place,
-                        std::span<const std::byte> bytes, std::uint64_t rows,
-                        std::size_t numel, std::uint64_t first) {
-  for (std::size_t i = 0; i != bytes.size() / sizeof(Token); ++i) {
-    Token token;
-    std::memcpy(&token, bytes.data() + i * sizeof(Token), sizeof(Token));
-    // A negative one becomes a huge one.
-    if (static_cast<std::uint64_t>(token) >= rows)
-      throw Error(place + ": expected tokens below " + std::to_string(rows) +
-                  ", found " + std::to_string(token) + " at place " +
-                  std::to_string(i % numel) + " of batch " +
-                  std::to_string(first + i / numel));
+std::vector<std::string> fsdp::listDataFiles(const std::string &path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error))
+    return {path};
+  std::vector<std::string> files;
+  std::filesystem::directory_iterator file(path, error), end;
+  for (; !error && file != end; file.increment(error)) {
+    std::string extension = file->path().extension().string();
+    if (extension == ".bin" || extension == ".npy")
+      files.push_back(file->path().string());
   }
+  if (error)
+    throw Error(path + ": cannot read: " + error.message());
+  if (files.empty())
+    throw Error(path + ": expected files of tokens, *.bin or *.npy, found "
+                       "none");
+  std::ranges::sort(files);
+  return files;
 }
 
-template <typename From, typename To>
-static void convertTokens(std::span<const std::byte> from,
-                          std::vector<std::byte> &to) {
-  std::size_t count = from.size() / sizeof(From);
-  to.resize(count * sizeof(To));
-  for (std::size_t i = 0; i != count; ++i) {
-    From token;
-    std::memcpy(&token, from.data() + i * sizeof(From), sizeof(From));
-    To value = static_cast<To>(token);
-    std::memcpy(to.data() + i * sizeof(To), &value, sizeof(To));
+class Data::Impl {
+public:
+  Impl(std::vector<InputSpec> inputs, unsigned ranks,
+       std::unique_ptr<Samples> samples,
+       std::optional<std::uint64_t> shuffleSeed)
+      : inputs(std::move(inputs)), samples(std::move(samples)),
+        shuffleSeed(shuffleSeed), step(ranks * this->samples->inBatch()) {}
+
+  void next(RankRange ranks);
+  void seek(std::uint64_t to) {
+    ahead = {}; // waits
+    position = to;
   }
-}
 
-//===----------------------------------------------------------------------===//
-// Files
-//===----------------------------------------------------------------------===//
-
-Data::Data(std::string path, File file, const planfile::PlanFile &plan,
-           unsigned tokenBits, std::string_view program)
-    : path(std::move(path)), file(std::move(file)),
-      inputs(getInputs(plan, program)), rows(plan->token_rows()),
-      tokenBits(tokenBits) {}
-
-void Data::openTensors(const archive::Safetensors &safetensors) {
-  tensors =
-      findInputs(safetensors, inputs, [](std::string_view) { return false; });
-  for (std::size_t i = 0; i != inputs.size(); ++i) {
-    const archive::TensorInfo &tensor = *tensors[i];
-    bool fits = tensor.dtype == archive::DType(inputs[i].type) &&
-                !tensor.shape.empty() &&
-                std::equal(tensor.shape.begin() + 1, tensor.shape.end(),
-                           inputs[i].sizes.begin(), inputs[i].sizes.end());
-    if (!fits || tensor.shape[0] == 0)
-      throw Error(path + ": " + tensor.name + ": expected batches of " +
-                  spellTensor(inputs[i].sizes, archive::DType(inputs[i].type)) +
-                  ", found " + spellTensor(tensor.shape, tensor.dtype));
-    std::uint64_t batches = static_cast<std::uint64_t>(tensor.shape[0]);
-    if (i != 0 && batches != count)
-      throw Error(path + ": " + tensor.name + ": expected " +
-                  std::to_string(count) + " batches as in " + tensors[0]->name +
-                  ", found " + std::to_string(batches));
-    count = batches;
-  }
-}
-
-void Data::openTokens(const archive::InputFile &tokens) {
-  auto isToken = [](const InputSpec &input) {
-    return input.type == DType::I64 || input.type == DType::I32;
+  /// Batches of some ranks.
+  struct Batches {
+    RankRange ranks = 0;
+    /// Of each input of each rank.
+    std::vector<std::vector<std::byte>> contents;
   };
-  if (rows == 0 || inputs.size() != 2 ||
-      !std::ranges::all_of(inputs, isToken) ||
-      inputs[0].sizes != inputs[1].sizes)
-    throw Error(path + ": expected a plan over tokens and labels of one shape, "
-                       "found one with other inputs: give it a .safetensors "
-                       "file");
-  std::size_t numel = inputs[0].numel(), tokenSize = tokenBits / 8;
-  if (tokens.size() % tokenSize != 0)
-    throw Error(path + ": expected tokens of " + std::to_string(tokenBits) +
-                " bits, found " + std::to_string(tokens.size()) + " bytes");
-  count = tokens.size() / tokenSize / std::max<std::size_t>(numel, 1);
-  if (count == 0)
-    throw Error(path + ": expected at least " + std::to_string(numel) +
-                " tokens, found " + std::to_string(tokens.size() / tokenSize));
+
+  std::vector<InputSpec> inputs;
+  std::unique_ptr<Samples> samples;
+  std::optional<std::uint64_t> shuffleSeed;
+  std::uint64_t step; ///< Samples in a batch of every rank.
+  std::uint64_t position = 0;
+  Batches current{};
+  /// The batches at `position`, whose thread uses `samples`.
+  std::future<Batches> ahead;
+
+private:
+  Batches read(std::uint64_t position, RankRange ranks) const;
+};
+
+/// The batches that begin at `position`.
+Data::Impl::Batches Data::Impl::read(std::uint64_t position,
+                                     RankRange ranks) const {
+  Batches batches{ranks, {}};
+  std::uint64_t count = samples->count(), inBatch = samples->inBatch();
+  for (unsigned rank = ranks.first; rank != ranks.end(); ++rank)
+    for (std::size_t i = 0; i != inputs.size(); ++i) {
+      std::vector<std::byte> &content =
+          batches.contents.emplace_back(inputs[i].bytes());
+      std::size_t bytes = content.size() / inBatch;
+      for (std::uint64_t s = 0; s != inBatch; ++s) {
+        std::uint64_t taken = position + rank * inBatch + s;
+        std::uint64_t sample = taken % count;
+        if (shuffleSeed)
+          sample = shuffle(sample, count, *shuffleSeed, taken / count);
+        samples->read(i, sample, std::span(content).subspan(s * bytes, bytes));
+      }
+    }
+  return batches;
 }
 
-/// Bytes of input `index` in one batch of the file.
-std::size_t Data::batchBytes(std::size_t index) const {
-  return std::holds_alternative<archive::InputFile>(file)
-             ? inputs[index].numel() * tokenBits / 8
-             : inputs[index].bytes();
+void Data::Impl::next(RankRange ranks) {
+  Batches found = ahead.valid() ? ahead.get() : read(position, ranks);
+  if (found.ranks.first != ranks.first || found.ranks.count != ranks.count)
+    found = read(position, ranks);
+  current = std::move(found);
+  position += step;
+  ahead = std::async(std::launch::async, &Impl::read, this, position, ranks);
 }
 
-/// Reads `number` batches from `first` on into `content`; checks tokens.
-void Data::readBatches(std::size_t index, std::uint64_t first,
-                       std::uint64_t number) {
-  std::size_t bytes = batchBytes(index), numel = inputs[index].numel();
-  content.resize(number * bytes);
-  if (const auto *tokens = std::get_if<archive::InputFile>(&file)) {
-    if (auto error = tokens->read(first * bytes,
-                                  reinterpret_cast<char *>(content.data()),
-                                  content.size()))
-      throw Error(error->message);
-    return tokenBits == 16
-               ? checkTokens<std::uint16_t>(path, content, rows, numel, first)
-               : checkTokens<std::uint32_t>(path, content, rows, numel, first);
-  }
-  readBytes(std::get<archive::Safetensors>(file), *tensors[index],
-            first * bytes, content);
-  if (rows == 0 || index != 0)
-    return;
-  std::string place = path + ": " + tensors[0]->name;
-  inputs[0].type == DType::I64
-      ? checkTokens<std::int64_t>(place, content, rows, numel, first)
-      : checkTokens<std::int32_t>(place, content, rows, numel, first);
-}
-
-/// That there are enough of them, and the tokens in all of them.
-void Data::checkBatches(unsigned ranks) {
-  if (inputs.empty())
-    return;
-  if (count < ranks)
-    throw Error(path + ": expected at least " + std::to_string(ranks) +
-                " batches, one for each rank, found " + std::to_string(count));
-  if (rows == 0)
-    return;
-  std::uint64_t atOnce = std::max<std::uint64_t>(
-      1, (1u << 20) / std::max<std::size_t>(1, batchBytes(0)));
-  for (std::uint64_t first = 0; first < count; first += atOnce)
-    readBatches(0, first, std::min(atOnce, count - first));
-}
+Data::Data(std::unique_ptr<Impl> impl) : impl(std::move(impl)) {}
+Data::Data(Data &&) noexcept = default;
+Data &Data::operator=(Data &&) noexcept = default;
+Data::~Data() = default;
 
 Data Data::open(const std::string &path, const planfile::PlanFile &plan,
-                unsigned tokenBits, std::string_view program) {
+                const DataOptions &options) {
   unsigned ranks = planfile::getRankCount(plan.plan());
-  bool isSafetensors = path.ends_with(".safetensors");
-  Data data(path,
-            isSafetensors ? File(take(archive::Safetensors::open(path)))
-                          : File(take(archive::InputFile::open(path))),
-            plan, tokenBits, program);
-  if (isSafetensors)
-    data.openTensors(std::get<archive::Safetensors>(data.file));
-  else
-    data.openTokens(std::get<archive::InputFile>(data.file));
-  data.checkBatches(ranks);
+  std::vector<InputSpec> inputs = getInputs(plan, options.program);
+  std::uint64_t rows = plan->token_rows();
+  std::unique_ptr<Samples> samples =
+      path.ends_with(".safetensors")
+          ? openTensors(path, inputs, rows)
+          : openTokens(path, inputs, rows, options.tokenBits);
+  Data data(std::make_unique<Impl>(std::move(inputs), ranks, std::move(samples),
+                                   options.shuffleSeed));
+  if (data.impl->inputs.empty())
+    return data;
+  if (data.batches() < ranks)
+    throw Error(path + ": expected at least " + std::to_string(ranks) +
+                " batches, one for each rank, found " +
+                std::to_string(data.batches()));
+  data.impl->samples->check();
   return data;
 }
 
-TensorView Data::input(std::size_t index, std::uint64_t batch) {
-  const InputSpec &spec = inputs[index];
-  readBatches(index, batch % count, 1);
-  if (std::holds_alternative<archive::Safetensors>(file))
-    return {spec.type, spec.sizes, content};
-  bool isWide = spec.type == DType::I64;
-  if (tokenBits == 16)
-    isWide ? convertTokens<std::uint16_t, std::int64_t>(content, converted)
-           : convertTokens<std::uint16_t, std::int32_t>(content, converted);
-  else
-    isWide ? convertTokens<std::uint32_t, std::int64_t>(content, converted)
-           : convertTokens<std::uint32_t, std::int32_t>(content, converted);
-  return {spec.type, spec.sizes, converted};
+std::uint64_t Data::batches() const {
+  return impl->samples->count() / impl->samples->inBatch();
+}
+
+std::uint64_t Data::position() const { return impl->position; }
+
+void Data::seek(std::uint64_t position) { impl->seek(position); }
+
+void Data::next(RankRange ranks) { impl->next(ranks); }
+
+TensorView Data::input(unsigned rank, std::size_t index) const {
+  const InputSpec &spec = impl->inputs[index];
+  const auto &[ranks, contents] = impl->current;
+  return {spec.type, spec.sizes,
+          contents[(rank - ranks.first) * impl->inputs.size() + index]};
 }

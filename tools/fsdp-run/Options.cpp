@@ -87,14 +87,21 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   CLI::Option *data =
       app.add_option("--data", options.data,
                      "Batches: .safetensors with the inputs by their names or "
-                     "as in_0, in_1, ..., or a file of tokens");
+                     "as in_0, in_1, ..., a file of tokens (.npy, or raw "
+                     "ones), or a folder of these, *.bin and *.npy");
   CLI::Option *reference = app.add_option(
       "--reference", options.reference, "Compare with this .safetensors file");
   app.add_option("--token-bits", options.tokenBits,
-                 "Of a token in a file of tokens")
+                 "Of a token in a file of raw tokens")
       ->check(CLI::IsMember({16, 32}))
       ->needs(data)
       ->capture_default_str();
+  app.add_option("--shuffle", options.shuffleSeed,
+                 "Take sequences of tokens, or batches of .safetensors, in an "
+                 "order drawn from this seed, another one in each epoch, and "
+                 "the same on any number of ranks")
+      ->type_name("SEED")
+      ->needs(data);
   CLI::Option *steps =
       app.add_option("--steps", options.steps, "How many steps to train")
           ->needs(data);

@@ -33,6 +33,7 @@ struct Options {
   std::optional<long long> ranks;
   long long steps = 0;
   unsigned tokenBits = 16;
+  std::optional<std::uint64_t> shuffleSeed; ///< None: the order of the files.
   HyperParameters hyperParameters;
   /// By group of fsdp-plan --lr-groups: its rate in parts of that of others.
   std::map<unsigned, double> lrScales;

@@ -250,22 +250,24 @@ void fsdp::flushOutput() {
                 Failure::RankFailed);
 }
 
-/// Sets the inputs of a program on the ranks of this process: rank r gets batch
-/// `first` + r.
+/// Sets the inputs of a program to the next batches of the ranks of this
+/// process.
 static void setInputs(const std::string &program, unsigned inputs, Data &data,
-                      std::uint64_t first, Session &session) {
+                      Session &session) {
+  data.next(session.ranks());
   for (unsigned rank = session.ranks().first; rank != session.ranks().end();
        ++rank)
     for (unsigned i = 0; i != inputs; ++i)
-      session.setInput(rank, i, data.input(i, first + rank), program);
+      session.setInput(rank, i, data.input(rank, i), program);
 }
 
 /// The mean loss over all batches, which are a multiple of the ranks.
 static double evaluate(unsigned ranks, Data &data, Session &session) {
   double sum = 0;
   unsigned inputs = session.inputCount(evalProgram);
+  data.seek(0);
   for (std::uint64_t first = 0; first != data.batches(); first += ranks) {
-    setInputs(evalProgram, inputs, data, first, session);
+    setInputs(evalProgram, inputs, data, session);
     session.run(evalProgram, {.backward = false, .update = false});
     sum += session.loss(evalProgram);
   }
@@ -326,12 +328,10 @@ static double runStep(Training &training,
                       const std::vector<std::string> &programs, bool isLast,
                       Reporter &reporter) {
   Session &session = training.session;
-  unsigned ranks = planfile::getRankCount(training.plan.plan());
   unsigned inputs = session.inputCount(programs.front());
   double loss = 0;
   for (const std::string &program : programs) {
-    setInputs(program, inputs, training.data, training.state.position, session);
-    training.state.position += ranks;
+    setInputs(program, inputs, training.data, session);
     bool summons = training.summon.wantsGradients() && isLast &&
                    program == programs.back();
     session.run(program, {.update = !summons});
@@ -365,6 +365,7 @@ static End runSteps(Training &training, Reporter &reporter) {
     setHyperParameters(training, lr, groups);
     end.loss = runStep(training, programs, step == options.steps, reporter);
     training.state.step = step;
+    training.state.position = training.data.position();
     training.state.updates = session.updates();
     reporter.endStep(step, end.loss, lr);
     if (!std::isfinite(end.loss))

@@ -107,9 +107,11 @@ static void checkFiles(const Options &options, bool writes) {
       add(inputs, "--weights", file.path().string());
   else
     add(inputs, "--weights", options.weights);
-  add(inputs, "--data", options.data);
+  for (const std::string &file : listDataFiles(options.data))
+    add(inputs, "--data", file);
   add(inputs, "--reference", options.reference);
-  add(inputs, "--eval-data", options.evalData);
+  for (const std::string &file : listDataFiles(options.evalData))
+    add(inputs, "--eval-data", file);
   if (!LearningRates::isNamed(options.lrSchedule))
     add(inputs, "--lr-schedule", options.lrSchedule);
   if (writes) {
@@ -128,7 +130,8 @@ static void checkFiles(const Options &options, bool writes) {
 static Data openEvalData(const planfile::PlanFile &plan, const Options &options,
                          unsigned ranks) {
   Data data =
-      Data::open(options.evalData, plan, options.tokenBits, evalProgram);
+      Data::open(options.evalData, plan,
+                 {.program = evalProgram, .tokenBits = options.tokenBits});
   if (data.batches() == 0 || data.batches() % ranks != 0)
     throw Error(options.evalData + ": expected a multiple of " +
                 std::to_string(ranks) + " batches, one for each rank, found " +
@@ -308,7 +311,9 @@ Run::Run(const Options &options, const Processes &processes)
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
   else
-    data = Data::open(options.data, plan, options.tokenBits, options.program);
+    data =
+        Data::open(options.data, plan,
+                   {options.program, options.tokenBits, options.shuffleSeed});
   if (!options.evalData.empty())
     evalData = openEvalData(plan, options, ranks);
   Seeds seeds = reference ? reference->seeds() : options.seeds;
@@ -355,6 +360,9 @@ std::vector<Fact> Run::trainingFacts() const {
   facts.addFile("a plan", options.plans.front());
   facts.add("batches of data:", data ? data->batches() : 0);
   facts.add("--token-bits", options.tokenBits);
+  facts.addText("--shuffle", options.shuffleSeed
+                                 ? std::to_string(*options.shuffleSeed)
+                                 : "none");
   facts.addText("--program", options.program);
   if (LearningRates::isNamed(options.lrSchedule))
     facts.addText("--lr-schedule", options.lrSchedule);
@@ -434,6 +442,7 @@ archive::TrainingState Run::begin(Session &session) {
   } else {
     checkpoints.load(session);
     state = *checkpoints.resumed();
+    data->seek(state.position);
     processes.note("going on after step " + std::to_string(state.step) +
                    ", from " + checkpoints.resumedName());
     noteChanges(state.facts);

@@ -31,7 +31,7 @@ namespace fsdp::archive {
 /// Where a training was.
 struct TrainingState {
   int64_t step = 0;      ///< Steps that are done.
-  uint64_t position = 0; ///< In the data.
+  uint64_t position = 0; ///< Samples of the data that all ranks have taken.
   uint64_t updates = 0;  ///< Those of the optimizer.
   uint32_t ranks = 1;
   std::string mesh; ///< "replicate=2 shard=4"

@@ -1,11 +1,20 @@
-//===- Data.h - Batches out of a file ---------------------------*- C++ -*-===//
+//===- Data.h - Batches out of files ----------------------------*- C++ -*-===//
 //
-// Training data for a plan: a safetensors file with the inputs by their names,
-// or as `in_0, in_1, ...`, whose leading axis counts batches; or a file of
-// little-endian tokens that is cut into the plan's batch x sequence and given
-// to both inputs of a graph over (input_ids, labels). All is checked when the
-// file is opened, and tokens again when they are read, against the embedding's
-// rows. Rejections are `fsdp::Error`.
+// Training data for a plan is a row of samples:
+//  - the sequences of files of tokens, each of the plan's last axis. A batch
+//    has as many as the plan's other axes say, for both inputs of a graph over
+//    (input_ids, labels). A file is raw little-endian tokens, or `.npy`; a
+//    folder is all of its `.bin` and `.npy` files in the order of their names;
+//  - or the entries along the leading axis of the tensors in a `.safetensors`
+//    file, which are called as the plan's inputs or `in_0, in_1, ...`. A batch
+//    is one entry.
+// A batch of all ranks takes the next samples, rank after rank. When all are
+// taken, the next epoch begins, within a batch if need be. So which samples
+// have been used is one number, the position, for any number of ranks.
+//
+// Names, types and sizes are checked when files are opened, and tokens against
+// the embedding's rows: all at once if the files are small, and those that are
+// read in any case. Rejections are `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,10 +22,10 @@
 #define FSDP_RUNTIME_DATA_H
 
 #include "fsdp/Archive/PlanFile.h"
-#include "fsdp/Archive/Safetensors.h"
 #include "fsdp/Runtime/Session.h"
 
-#include <variant>
+#include <memory>
+#include <optional>
 
 namespace fsdp {
 
@@ -44,42 +53,49 @@ std::vector<std::string> getStepPrograms(const planfile::PlanFile &plan,
 std::vector<InputSpec> getInputs(const planfile::PlanFile &plan,
                                  std::string_view program = "step");
 
+/// The files of tokens in a folder, in the order of their names; any other path
+/// is one file.
+std::vector<std::string> listDataFiles(const std::string &path);
+
+struct DataOptions {
+  std::string program = "step"; ///< Whose inputs are read.
+  unsigned tokenBits = 16;      ///< Of a raw token: 16 or 32.
+  /// Of the order of samples, which is another one in each epoch; none: that of
+  /// the files.
+  std::optional<std::uint64_t> shuffleSeed = std::nullopt;
+};
+
 class Data {
 public:
-  /// Opens a file for a program of `plan`: one of tokens unless its name ends
-  /// in
-  /// `.safetensors`. `tokenBits` is the size of a token in the file, 16 or 32.
-  /// Rejects files with fewer batches than the plan has ranks.
+  /// Rejects files with fewer batches than the plan has ranks. `.safetensors`
+  /// is recognized by the name.
   static Data open(const std::string &path, const planfile::PlanFile &plan,
-                   unsigned tokenBits = 16, std::string_view program = "step");
+                   const DataOptions &options = {});
+  Data(Data &&) noexcept;
+  Data &operator=(Data &&) noexcept;
+  /// Waits for what is being read.
+  ~Data();
 
-  std::uint64_t batches() const { return count; }
+  /// Whole batches of an epoch.
+  std::uint64_t batches() const;
 
-  /// Input `index` of batch number `batch`, which wraps at the end. Valid until
-  /// the next call. Throws if the file has been changed.
-  TensorView input(std::size_t index, std::uint64_t batch);
+  /// How many samples all ranks have taken since the beginning.
+  std::uint64_t position() const;
+  void seek(std::uint64_t position);
+
+  /// Takes the next batch of every rank, and reads those of `ranks`; a thread
+  /// goes on to the batches after these. Throws what has prevented the reading
+  /// of these: a file has been changed, or has a bad token.
+  void next(RankRange ranks);
+
+  /// An input of a rank's batch. Valid until `next`, `seek`, or the end.
+  TensorView input(unsigned rank, std::size_t index) const;
 
 private:
-  using File = std::variant<archive::Safetensors, archive::InputFile>;
+  class Impl;
+  explicit Data(std::unique_ptr<Impl> impl);
 
-  Data(std::string path, File file, const planfile::PlanFile &plan,
-       unsigned tokenBits, std::string_view program);
-  void openTensors(const archive::Safetensors &file);
-  void openTokens(const archive::InputFile &file);
-  std::size_t batchBytes(std::size_t index) const;
-  void readBatches(std::size_t index, std::uint64_t first,
-                   std::uint64_t number);
-  void checkBatches(unsigned ranks);
-
-  std::string path;
-  File file;
-  std::vector<InputSpec> inputs;
-  std::uint64_t rows; // of the embedding of input 0; 0 if there is none
-  unsigned tokenBits;
-  std::vector<const archive::TensorInfo *> tensors; // of each input
-  std::uint64_t count = 0;
-  std::vector<std::byte> content;   // what was read last
-  std::vector<std::byte> converted; // the same in the input's dtype
+  std::unique_ptr<Impl> impl;
 };
 
 } // namespace fsdp

@@ -14,6 +14,7 @@
 #ifndef FSDP_RUNTIME_REFERENCE_H
 #define FSDP_RUNTIME_REFERENCE_H
 
+#include "fsdp/Archive/Safetensors.h"
 #include "fsdp/Runtime/Data.h"
 
 #include <cmath>
