@@ -1,5 +1,7 @@
 """Data: the order of samples is one for any files, ranks and restarts, and NumPy writes what is read."""
 
+import json
+
 import numpy as np
 import pytest
 from conftest import FIXTURES, outcome, succeed, tool
@@ -45,10 +47,14 @@ def test_a_training_goes_on_in_the_data(shuffle, plans, tokens, tmp_path):
 
 
 def test_evaluations_read_the_same_kinds_of_files(plans, tokens, tmp_path):
-    data = np.save(tmp_path / "tokens.npy", tokens.astype("<u2"))
-    result = tool("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", tmp_path, "--steps", 1,
-                  "--eval-data", tmp_path, "--eval-every", 1)
-    assert data is None and result.returncode == 1 and "expected a program eval" in result.stderr
+    plan = plans("gpt2", 2, "--program", f"eval={FIXTURES / 'gpt2.pt2'}")
+    np.save(tmp_path / "tokens.npy", tokens[:12])
+    (tmp_path / "same").write_bytes(tokens[:12].astype("<u2").tobytes())
+    # Each evaluation is of all batches, from the first one on, in the order of the file.
+    found = [succeed("fsdp-run", plan, "--weights", FIXTURES / "gpt2.pt2", "--data", data, "--steps", 2, "--lr", 0, "--json", "--eval-data", data,
+                     "--eval-every", 1).stdout for data in (tmp_path, tmp_path / "same")]
+    losses = [[step["eval_loss"] for step in map(json.loads, text.splitlines()) if "eval_loss" in step] for text in found]
+    assert losses[0] == losses[1] and losses[0][0] == losses[0][1]
 
 
 def test_no_output_takes_the_place_of_a_shard(plans, tokens, tmp_path):
