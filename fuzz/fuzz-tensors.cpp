@@ -78,14 +78,17 @@ struct Trainer {
 } // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static const InputFile safetensors("in.safetensors"), tokens("in.tokens");
+  static const InputFile safetensors("in.safetensors"), tokens("in.tokens"),
+      numpy("in.npy");
   static Trainer trainers[] = {Trainer(FSDP_FUZZ_PLANS "/buffers.plan"),
                                Trainer(FSDP_FUZZ_PLANS "/tokens.plan")};
   safetensors.write(data, size);
   tokens.write(data, size);
+  numpy.write(data, size);
   for (Trainer &trainer : trainers) {
     trainer.tryAll(safetensors.path(), false);
     trainer.tryAll(tokens.path(), true);
+    trainer.tryAll(numpy.path(), false);
   }
   return 0;
 }

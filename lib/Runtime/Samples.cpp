@@ -146,13 +146,14 @@ struct TokenFile {
 
 class TokenSamples final : public Samples {
 public:
-  TokenSamples(const std::string &path, std::span<const InputSpec> inputs,
-               std::uint64_t rows, unsigned tokenBits)
+  TokenSamples(const std::string &path, std::vector<archive::InputFile> opened,
+               std::span<const InputSpec> inputs, std::uint64_t rows,
+               unsigned tokenBits)
       : inputs(inputs.begin(), inputs.end()), rows(rows),
         length(static_cast<std::uint64_t>(inputs[0].sizes.back())) {
     std::uint64_t tokens = 0;
-    for (const std::string &name : listDataFiles(path)) {
-      TokenFile file = open(name, tokenBits);
+    for (archive::InputFile &each : opened) {
+      TokenFile file = read(std::move(each), tokenBits);
       tokens += file.tokens;
       file.end = count() + file.tokens / length;
       files.push_back(std::move(file));
@@ -193,7 +194,7 @@ public:
   }
 
 private:
-  TokenFile open(const std::string &path, unsigned tokenBits) const;
+  TokenFile read(archive::InputFile file, unsigned tokenBits) const;
 
   /// Into `content`.
   void readTokens(const TokenFile &file, std::uint64_t first,
@@ -217,9 +218,9 @@ private:
 
 } // namespace
 
-TokenFile TokenSamples::open(const std::string &path,
+TokenFile TokenSamples::read(archive::InputFile file,
                              unsigned tokenBits) const {
-  archive::InputFile file = take(archive::InputFile::open(path));
+  const std::string path = file.path();
   if (path.ends_with(".npy")) {
     archive::NumPyHeader header = take(archive::readNumPyHeader(file));
     if (header.shape.size() == 2 && header.shape[1] != length)
@@ -246,6 +247,9 @@ std::unique_ptr<Samples> fsdp::openTokens(const std::string &path,
                                           std::span<const InputSpec> inputs,
                                           std::uint64_t rows,
                                           unsigned tokenBits) {
+  std::vector<archive::InputFile> files;
+  for (const std::string &name : listDataFiles(path))
+    files.push_back(take(archive::InputFile::open(name)));
   auto isToken = [](const InputSpec &input) {
     return input.type == planfile::DType::I64 ||
            input.type == planfile::DType::I32;
@@ -257,5 +261,6 @@ std::unique_ptr<Samples> fsdp::openTokens(const std::string &path,
     throw Error(path + ": expected a plan over tokens and labels of one shape, "
                        "found one with other inputs: give it a .safetensors "
                        "file");
-  return std::make_unique<TokenSamples>(path, inputs, rows, tokenBits);
+  return std::make_unique<TokenSamples>(path, std::move(files), inputs, rows,
+                                        tokenBits);
 }
