@@ -28,6 +28,10 @@ def steps(output: str) -> float:
     return sum(json.loads(line).get("seconds", 0) for line in output.splitlines()[:-1])
 
 
+def summary(output: str) -> dict:
+    return json.loads(output.splitlines()[-1])["summary"]
+
+
 def report(name: str, ratios: list[float]) -> None:
     print(f"{name}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
@@ -43,24 +47,20 @@ def main() -> int:
     folder = ROOT / "build" / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, args.model, args.ranks, args.build)
-    command = [args.build / "bin" / "fsdp-run", folder / f"{args.model}-{args.ranks}.plan", "--data", folder / f"{args.model}.tokens.bin", "--json"]
+    command = [args.build / "bin" / "fsdp-run", folder / f"{args.model}-{args.ranks}.plan", "--data", folder / f"{args.model}.tokens.bin", "--token-bits", 32, "--json"]
     weights = ["--weights", archive_of(folder, args.model)]
     saving, loading, training = [], [], []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         for _ in range(args.rounds):
             run = pathlib.Path(scratch) / "run"
             shutil.rmtree(run, ignore_errors=True)
-            alone, _ = timed(*command, *weights, "--steps", 1)
-            saved, _ = timed(*command, *weights, "--steps", 1, "--checkpoint", run)
+            _, saved = timed(*command, *weights, "--steps", 1, "--checkpoint", run)
             checkpoint = run / "step-00000001"
             copied, _ = timed("sh", "-c", f"cp -r {checkpoint} {scratch}/copy && sync -f {scratch}/copy")
             shutil.rmtree(f"{scratch}/copy")
-            loaded, _ = timed(*command, "--steps", 1, "--resume", checkpoint)
-            empty, _ = timed(*command, "--init", "zeros", "--steps", 1)
-            # A start without a step, which `empty` has.
-            step = steps(timed(*command, "--init", "zeros", "--steps", 2)[1]) / 2
-            saving.append((saved - alone) / copied)
-            loading.append((loaded - (empty - step)) / copied)
+            _, loaded = timed(*command, "--steps", 1, "--resume", checkpoint)
+            saving.append(summary(saved)["save_seconds"] / copied)
+            loading.append(summary(loaded)["load_seconds"] / copied)
             _, plain = timed(*command, *weights, "--steps", 20)
             _, with_save = timed(*command, *weights, "--steps", 20, "--checkpoint", run / "other", "--every", 11)
             training.append(steps(with_save) / steps(plain))

@@ -221,7 +221,13 @@ void Checkpoints::checkFits() const {
   }
 }
 
+static double secondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
+      .count();
+}
+
 void Checkpoints::load(Session &session) {
+  auto begin = std::chrono::steady_clock::now();
   for (unsigned attempt = 0;; ++attempt) {
     std::string problem;
     bool isSame = true;
@@ -245,6 +251,7 @@ void Checkpoints::load(Session &session) {
           return std::string();
         });
     if (verdict.empty()) {
+      loading = secondsSince(begin);
       if (!isSame)
         processes.note("note: --resume: " + path + " is of the mesh " +
                        found->state.mesh +
@@ -293,12 +300,12 @@ void Checkpoints::save(archive::TrainingState state, const Session &session) {
   snapshot->take(session);
   archive::SignalsBlocked blocked; // They are the main thread's.
   writing = std::async(std::launch::async,
-                       [this, state = std::move(state)] { write(state); });
+                       [this, state = std::move(state)] { return write(state); });
 }
 
 void Checkpoints::finish() {
   if (writing.valid())
-    writing.get();
+    saving += writing.get();
 }
 
 void Checkpoints::makeFolder(const fs::path &folder) const {
@@ -308,7 +315,8 @@ void Checkpoints::makeFolder(const fs::path &folder) const {
     failTo("make", folder, failed.value());
 }
 
-void Checkpoints::write(const archive::TrainingState &state) const {
+double Checkpoints::write(const archive::TrainingState &state) const {
+  auto begin = std::chrono::steady_clock::now();
   const fs::path target = fs::path(options.checkpoint) / nameOf(state.step);
   const fs::path folder =
       target.parent_path() / ("." + nameOf(state.step) + std::string(partial));
@@ -343,6 +351,7 @@ void Checkpoints::write(const archive::TrainingState &state) const {
       fs::remove_all(folder, ignored);
     throw;
   }
+  return secondsSince(begin);
 }
 
 /// Rank 0 gives the folder its name: then it is whole.

@@ -60,13 +60,19 @@ public:
   /// Waits until the last one is on the disk.
   void finish();
 
+  /// How long it took, in seconds: to load one, and to write them all, copies
+  /// not counted.
+  double loadSeconds() const { return loading; }
+  double saveSeconds() const { return saving; }
+
 private:
   void findResumed();
   bool openNext(bool mayFail);
   void giveUp(const std::string &why);
   void checkFolder();
   void checkFits() const;
-  void write(const archive::TrainingState &state) const;
+  /// Returns the seconds that it took.
+  double write(const archive::TrainingState &state) const;
   void makeFolder(const std::filesystem::path &folder) const;
   std::string publish(const archive::TrainingState &state,
                       const std::filesystem::path &folder,
@@ -82,7 +88,8 @@ private:
   std::string path;
   std::optional<Snapshot> snapshot;
   long long newest = -1; ///< The latest step of which one is in the folder.
-  std::future<void> writing;
+  std::future<double> writing;
+  double loading = 0, saving = 0;
   /// Of the folder: nobody else writes there. Held by rank 0.
   class Lock;
   std::unique_ptr<Lock> lock;

@@ -183,14 +183,16 @@ private:
                 "\"parameters\": \"%s\", \"resident_bytes\": %lld, "
                 "\"planned_bytes\": %lld, \"scratch_bytes\": %lld, "
                 "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
-                "\"highest_byte\": %llu}}\n",
+                "\"highest_byte\": %llu, \"load_seconds\": %.6f, "
+                "\"save_seconds\": %.6f}}\n",
                 steps, total, hashParameters().c_str(),
                 static_cast<long long>(growth.resident),
                 static_cast<long long>(growth.planned),
                 static_cast<long long>(growth.scratch),
                 static_cast<long long>(growth.heap),
                 static_cast<long long>(growth.files),
-                static_cast<unsigned long long>(session.highestByte()));
+                static_cast<unsigned long long>(session.highestByte()),
+                checkpoints.loadSeconds(), checkpoints.saveSeconds());
   }
 
   /// All bits of all parameters in one number: equal for equal trainings.
