@@ -299,8 +299,9 @@ void Checkpoints::save(archive::TrainingState state, const Session &session) {
   newest = state.step;
   snapshot->take(session);
   archive::SignalsBlocked blocked; // They are the main thread's.
-  writing = std::async(std::launch::async,
-                       [this, state = std::move(state)] { return write(state); });
+  writing = std::async(std::launch::async, [this, state = std::move(state)] {
+    return write(state);
+  });
 }
 
 void Checkpoints::finish() {
