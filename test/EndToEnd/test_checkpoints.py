@@ -347,7 +347,7 @@ def test_a_kill_leaves_checkpoints_that_load(start, plans, references, undisturb
             victims = [process.pid] if start is start_threads else []
             while not victims and process.poll() is None:
                 victims = children(process.pid)
-            for victim in victims if dice.random() < 0.5 else victims[:1]:
+            for victim in victims if dice.random() < 0.5 else dice.sample(victims, min(1, len(victims))):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
             begin = time.monotonic()
