@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <future>
+#include <unistd.h>
 
 using namespace fsdp;
 using planfile::DType;
@@ -216,7 +217,9 @@ void Data::Impl::next(RankRange ranks) {
     found = read(position, ranks);
   current = std::move(found);
   position += step;
-  ahead = std::async(std::launch::async, &Impl::read, this, position, ranks);
+  ahead = std::async(samples->mayReadAhead() ? std::launch::async
+                                             : std::launch::deferred,
+                     &Impl::read, this, position, ranks);
 }
 
 Data::Data(std::unique_ptr<Impl> impl) : impl(std::move(impl)) {}
@@ -230,7 +233,9 @@ Data Data::open(const std::string &path, const planfile::PlanFile &plan,
   std::vector<InputSpec> inputs = getInputs(plan, options.program);
   std::uint64_t rows = plan->token_rows();
   std::unique_ptr<Samples> samples =
-      path.ends_with(".safetensors")
+      path == standardInput
+          ? openStream(STDIN_FILENO, "standard input", inputs, rows, ranks)
+      : path.ends_with(".safetensors")
           ? openTensors(path, inputs, rows)
           : openTokens(path, inputs, rows, options.tokenBits);
   Data data(std::make_unique<Impl>(std::move(inputs), ranks, std::move(samples),

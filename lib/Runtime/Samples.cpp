@@ -75,10 +75,10 @@ namespace {
 
 class TensorSamples final : public Samples {
 public:
-  TensorSamples(const std::string &path, std::span<const InputSpec> inputs,
+  TensorSamples(archive::Safetensors opened, std::span<const InputSpec> inputs,
                 std::uint64_t rows)
-      : file(take(archive::Safetensors::open(path))),
-        inputs(inputs.begin(), inputs.end()), rows(rows),
+      : file(std::move(opened)), inputs(inputs.begin(), inputs.end()),
+        rows(rows),
         tensors(findInputs(file, this->inputs,
                            [](std::string_view) { return false; })) {
     for (std::size_t i = 0; i != inputs.size(); ++i)
@@ -240,7 +240,8 @@ TokenFile TokenSamples::read(archive::InputFile file,
 std::unique_ptr<Samples> fsdp::openTensors(const std::string &path,
                                            std::span<const InputSpec> inputs,
                                            std::uint64_t rows) {
-  return std::make_unique<TensorSamples>(path, inputs, rows);
+  return std::make_unique<TensorSamples>(take(archive::Safetensors::open(path)),
+                                         inputs, rows);
 }
 
 std::unique_ptr<Samples> fsdp::openTokens(const std::string &path,

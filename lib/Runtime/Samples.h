@@ -20,6 +20,8 @@ public:
                     std::span<std::byte> to) = 0;
   /// Checks all tokens. Throws at the first that the model has not.
   virtual void check() = 0;
+  /// To read what is not needed yet costs nothing but time.
+  virtual bool mayReadAhead() const { return true; }
 };
 
 /// Entries along the leading axis of tensors. `rows`: of the embedding of input
@@ -32,6 +34,12 @@ std::unique_ptr<Samples> openTensors(const std::string &path,
 std::unique_ptr<Samples> openTokens(const std::string &path,
                                     std::span<const InputSpec> inputs,
                                     std::uint64_t rows, unsigned tokenBits);
+
+/// Messages out of an open file, each with a batch for each of `ranks`: read
+/// once, in order.
+std::unique_ptr<Samples> openStream(int descriptor, const std::string &name,
+                                    std::span<const InputSpec> inputs,
+                                    std::uint64_t rows, unsigned ranks);
 
 } // namespace fsdp
 

@@ -1,10 +1,16 @@
 """Data: the order of samples is one for any files, ranks and restarts, and NumPy writes what is read."""
 
 import json
+import os
+import random
+import struct
+import subprocess
 
 import numpy as np
 import pytest
-from conftest import FIXTURES, outcome, succeed, tool
+import torch
+from conftest import BUILD, FIXTURES, outcome, succeed, tool
+from safetensors.torch import save, save_file
 
 VOCABULARY, BATCH, LENGTH = 128, 2, 16  # of gpt2.pt2
 STEPS = 6
@@ -62,3 +68,76 @@ def test_no_output_takes_the_place_of_a_shard(plans, tokens, tmp_path):
     result = tool("fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", tmp_path, "--steps", 1,
                   "--trace", tmp_path / "tokens.npy")
     assert result.returncode == 1 and "expected a file of its own for --trace, found that of --data" in result.stderr
+
+
+def messages(tokens) -> list[bytes]:
+    """A batch for each of two ranks in each."""
+    batches = torch.from_numpy(tokens[:12]).long().view(3, 2, BATCH, LENGTH)
+    return [save({"in_0": both.clone(), "in_1": both.clone()}) for both in batches]
+
+
+def feed(plan, stream: bytes, *options) -> subprocess.CompletedProcess:
+    command = [BUILD / "bin" / "fsdp-run", plan, "--weights", FIXTURES / "gpt2.pt2", "--data", "-", "--json", *options]
+    result = subprocess.run([*map(str, command)], input=stream, capture_output=True, timeout=60, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.CompletedProcess(command, result.returncode, result.stdout.decode(), result.stderr.decode())
+
+
+def framed(message: bytes) -> bytes:
+    return struct.pack("<Q", len(message)) + message
+
+
+# A training takes what it needs, waits for no more, and goes on after what it has taken.
+def test_a_stream_is_the_data_of_a_file(plans, tokens, tmp_path):
+    plan, sent = plans("gpt2", 2), messages(tokens)
+    batches = torch.from_numpy(tokens[:12]).long().view(6, BATCH, LENGTH)
+    save_file({"in_0": batches, "in_1": batches.clone()}, tmp_path / "data.safetensors")
+    stream = b"".join(map(framed, sent))
+    expected = train(plan, tmp_path / "data.safetensors", steps=3)
+    result = feed(plan, stream, "--steps", 3)
+    assert result.returncode == 0 and outcome(result.stdout) == expected, result.stderr
+    before = feed(plan, stream, "--steps", 2, "--checkpoint", tmp_path / "run")
+    after = feed(plan, stream, "--steps", 3, "--resume", tmp_path / "run")
+    assert (outcome(before.stdout)[0] + outcome(after.stdout)[0], outcome(after.stdout)[1]) == expected
+    # Whoever feeds need not close the stream.
+    with subprocess.Popen([*map(str, result.args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}) as open_end:
+        open_end.stdin.write(stream)
+        open_end.stdin.flush()
+        assert outcome(open_end.stdout.read().decode()) == expected
+
+
+def test_a_stream_that_does_not_fit_ends_a_training(plans, tokens):
+    plan, (good, *_) = plans("gpt2", 2), messages(tokens)
+    other = torch.zeros(2, BATCH, LENGTH)
+    for stream, steps, why in [
+            (b"", 0, "message 1: expected 8 bytes of a length and a batch for each of 2 ranks, found the end of the stream"),
+            (framed(good) + b"\1\0", 1, "message 2: expected 8 bytes, found the end of the stream after 2"),
+            (framed(good) + framed(good)[:100], 1, f"message 2: expected {len(good)} bytes, found the end of the stream after 92"),
+            (struct.pack("<Q", 1 << 60), 0, "message 1: expected a length from 1 to "), (struct.pack("<Q", 0), 0, "found 0"),
+            (framed(b"nonsense"), 0, "message 1: header length: expected at most 0"),
+            (framed(save({"in_0": other, "in_1": other.clone()})), 0, "message 1: in_0: expected batches of "),
+            (framed(save({"in_0": (one := torch.zeros(1, BATCH, LENGTH).long()), "in_1": one.clone()})), 0, "expected 2 batches, one for each rank, found 1"),
+            (framed(save({"in_0": other.long() + VOCABULARY, "in_1": other.long()})), 0, "message 1: in_0: expected tokens below 128, found 128")]:
+        result = feed(plan, stream, "--steps", 3)
+        assert result.returncode == 3 and result.stdout.count("loss") == steps, result
+        assert "error: standard input: " in result.stderr and why in result.stderr and "/proc" not in result.stderr, result.stderr
+
+
+def test_random_streams_end_with_a_sentence(plans, tokens):
+    plan, dice = plans("gpt2", 2), random.Random(5)
+    stream = b"".join(map(framed, messages(tokens)))
+    for _ in range(20):
+        damaged = bytearray(stream[:dice.randrange(len(stream))])
+        for _ in range(dice.randrange(4)):
+            if (place := dice.randrange(1200)) < len(damaged):
+                damaged[place] = dice.randrange(256)
+        result = feed(plan, bytes(damaged), "--steps", 3)
+        assert result.returncode == 3 and len(result.stderr.splitlines()) == 1 and result.stderr.startswith("error: "), result
+
+
+def test_what_a_stream_cannot_do_is_rejected(plans, tokens, tmp_path):
+    plan = plans("gpt2", 2, "--program", f"eval={FIXTURES / 'gpt2.pt2'}")
+    for options, why in [(["--shuffle", 1], "--data -: expected the order of the stream, found --shuffle"),
+                         (["--backend", "mpi"], "--data -: expected one process"),
+                         (["--eval-data", "-", "--eval-every", 1], "--eval-data: expected files, which can be read again")]:
+        result = feed(plan, b"", "--steps", 1, *options)
+        assert result.returncode == 1 and why in result.stderr, result.stderr

@@ -4,6 +4,7 @@
 
 #include "LearningRates.h"
 #include "fsdp/Archive/PT2Archive.h"
+#include "fsdp/Runtime/Data.h"
 
 #include <CLI/CLI.hpp>
 
@@ -88,7 +89,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       app.add_option("--data", options.data,
                      "Batches: .safetensors with the inputs by their names or "
                      "as in_0, in_1, ..., a file of tokens (.npy, or raw "
-                     "ones), or a folder of these, *.bin and *.npy");
+                     "ones), or a folder of these, *.bin and *.npy; or - for "
+                     "messages on the standard input, each with 8 bytes of its "
+                     "length and a .safetensors with a batch for each rank");
   CLI::Option *reference = app.add_option(
       "--reference", options.reference, "Compare with this .safetensors file");
   app.add_option("--token-bits", options.tokenBits,
@@ -257,6 +260,18 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
     throw Error(error.what());
   }
   rejectArchive(options.plans);
+  if (options.data == standardInput) {
+    if (options.backend != "local")
+      throw Error("--data -: expected one process, which has the standard "
+                  "input; found --backend " +
+                  options.backend);
+    if (options.shuffleSeed)
+      throw Error("--data -: expected the order of the stream, found "
+                  "--shuffle");
+  }
+  if (options.evalData == standardInput)
+    throw Error("--eval-data: expected files, which can be read again; found "
+                "the standard input");
   if (*every && options.every < 1)
     throw Error("--every: expected at least 1, found " +
                 std::to_string(options.every));

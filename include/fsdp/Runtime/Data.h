@@ -7,7 +7,10 @@
 //    folder is all of its `.bin` and `.npy` files in the order of their names;
 //  - or the entries along the leading axis of the tensors in a `.safetensors`
 //    file, which are called as the plan's inputs or `in_0, in_1, ...`. A batch
-//    is one entry.
+//    is one entry;
+//  - or the same in messages on the standard input: 8 bytes with the length,
+//    little-endian, then such a file with an entry for each rank. Each message
+//    is for a batch of every rank, and is read when it is needed.
 // A batch of all ranks takes the next samples, rank after rank. When all are
 // taken, the next epoch begins, within a batch if need be. So which samples
 // have been used is one number, the position, for any number of ranks.
@@ -56,6 +59,9 @@ std::vector<InputSpec> getInputs(const planfile::PlanFile &plan,
 /// The files of tokens in a folder, in the order of their names; any other path
 /// is one file.
 std::vector<std::string> listDataFiles(const std::string &path);
+
+/// The path of a stream on the standard input.
+inline constexpr const char *standardInput = "-";
 
 struct DataOptions {
   std::string program = "step"; ///< Whose inputs are read.
