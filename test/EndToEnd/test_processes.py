@@ -124,6 +124,17 @@ def test_only_rank_0_reports(arguments):
     assert re.search(r"; [\d.]+ KiB workspace of collectives; ", ran.stdout)
 
 
+# On one clock: a reduction of one rank cannot end before the other one has begun it.
+def test_a_trace_shows_all_processes(arguments, tmp_path):
+    assert mpirun((2, *arguments, "--trace", tmp_path / "t.json", "--profile", tmp_path / "p.json")).returncode == 0
+    slices = [event for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    sums = [[(slice["ts"], slice["ts"] + slice["dur"]) for slice in slices if slice["pid"] == rank and slice["name"].startswith("reduce_scatter ")]
+            for rank in range(2)]
+    assert len(sums[0]) == len(sums[1]) > 2
+    assert all(max(one[0], other[0]) < min(one[1], other[1]) for one, other in zip(*sums, strict=True))
+    assert json.loads((tmp_path / "p.json").read_text())["ranks"] == 2
+
+
 def test_help_is_given_once():
     ran = mpirun((2, "--help"))
     assert ran.returncode == 0 and ran.stdout.count("Usage: fsdp-run") == 1

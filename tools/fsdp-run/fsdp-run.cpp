@@ -3,6 +3,7 @@
 #include "Export.h"
 #include "Options.h"
 #include "Processes.h"
+#include "Spans.h"
 #include "Training.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
@@ -410,6 +411,8 @@ std::vector<Fact> Run::facts() const {
   facts.add("--export:", !options.exported.empty());
   facts.add("--max-shard-size", options.maxShardSize);
   facts.add("--json:", options.json);
+  facts.add("--trace:", !options.trace.empty());
+  facts.add("--profile:", !options.profile.empty());
   facts.add("--checkpoint:", checkpoints.areWanted());
   facts.add("--every", options.every);
   facts.add("--keep", options.keep);
@@ -468,11 +471,14 @@ int Run::execute() {
                    summon, checkpoints, std::move(state), session});
   if (code == 0)
     exported->write(session);
+  std::vector<Span> spans;
+  if (!options.trace.empty() || !options.profile.empty())
+    spans = gatherSpans(processes, session.spans());
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {
       if (!path.empty() && processes.isFirst())
-        writer(path, plan, session.spans());
+        writer(path, plan, spans);
     } catch (const Error &error) {
       processes.sayError(error.what());
       code = error.exitCode();

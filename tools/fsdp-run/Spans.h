@@ -1,0 +1,17 @@
+//===- Spans.h - What all processes of a run did, and when ------*- C++ -*-===//
+#ifndef FSDP_TOOLS_FSDP_RUN_SPANS_H
+#define FSDP_TOOLS_FSDP_RUN_SPANS_H
+
+#include "Processes.h"
+
+namespace fsdp {
+
+/// The spans of all ranks in seconds of rank 0's clock, for rank 0; nothing for
+/// the others. All processes call it. Those of one machine have one clock; for
+/// others, the time of day says how far theirs is away.
+std::vector<Span> gatherSpans(const Processes &processes,
+                              const std::vector<Span> &own);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_RUN_SPANS_H
