@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
@@ -37,14 +38,15 @@ public:
     });
   }
 
-  /// Asks now and then: whoever waits in the store keeps other threads out.
+  /// Asks now and then: whoever waits in the store keeps other threads out. The
+  /// longer it has waited, the less often, so that a thousand ranks do not keep
+  /// the store from its work.
   std::optional<std::string> get(const std::string &key,
                                  std::chrono::milliseconds timeout) override {
     using Clock = std::chrono::steady_clock;
-    Clock::time_point end = Clock::now() + timeout;
-    constexpr std::chrono::milliseconds longest = 20ms;
-    for (std::chrono::milliseconds nap = 1ms;;
-         nap = std::min(2 * nap, longest)) {
+    constexpr Clock::duration shortest = 1ms, longest = 250ms;
+    Clock::time_point begin = Clock::now(), end = begin + timeout;
+    for (;;) {
       if (guarded([&] { return store->check({"value " + key}); })) {
         auto value = guarded([&] { return store->get("value " + key); });
         return std::string(value.begin(), value.end());
@@ -52,7 +54,8 @@ public:
       Clock::time_point now = Clock::now();
       if (now >= end)
         return std::nullopt;
-      std::this_thread::sleep_for(std::min<Clock::duration>(nap, end - now));
+      Clock::duration nap = std::clamp((now - begin) / 8, shortest, longest);
+      std::this_thread::sleep_for(std::min(nap, end - now));
     }
   }
 
