@@ -285,7 +285,8 @@ TEST_F(FsdpRun, TrainsWithObjects) {
                    R"("parameters": "[0-9a-f]{16}", )"
                    R"("resident_bytes": -?[0-9]+, "planned_bytes": [0-9]+, )"
                    R"("scratch_bytes": 0, "heap_bytes": -?[0-9]+, )"
-                   R"("file_bytes": -?[0-9]+, "highest_byte": [0-9]+\}\})");
+                   R"("file_bytes": -?[0-9]+, "highest_byte": [0-9]+, )"
+                   R"("load_seconds": 0.0+, "save_seconds": 0.0+\}\})");
   EXPECT_TRUE(std::regex_match(line, whole)) << line;
   EXPECT_FALSE(std::getline(lines, line));
 }
