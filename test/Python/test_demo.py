@@ -24,7 +24,8 @@ def demo(root, tmp_path_factory):
 @pytest.fixture(scope="module")
 def losses(demo):
     model, shape = load(demo)
-    return replay(model, np.fromfile(demo / "tokens.bin", "<u2"), shape, ranks=3, steps=4, lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return replay(model, optimizer, np.fromfile(demo / "tokens.bin", "<u2"), shape, ranks=3, start=0, steps=4)
 
 
 def compare(demo, losses):
