@@ -56,7 +56,7 @@ def test_a_training_that_goes_on_has_the_same_bits(training, plans, references, 
     assert (before + after, found) == (losses, parameters)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def training(plans, references):
     """The arguments of a training, which lack its steps, and what it is to end with after STEPS of them."""
     command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
