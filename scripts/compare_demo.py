@@ -95,17 +95,16 @@ def replay(model: WithLoss, optimizer: torch.optim.AdamW, tokens: np.ndarray, sh
 
     Changes the model.
     """
-    size = shape[0] * shape[1]
-    count = len(tokens) // size
-    if not count:
-        raise Unusable(f"tokens.bin has {len(tokens)} tokens, a batch needs {size}")
+    batch, length = shape
+    sequences = torch.from_numpy(tokens[: len(tokens) // length * length].astype(np.int64)).view(-1, length)
+    if len(sequences) < batch:
+        raise Unusable(f"tokens.bin has {len(tokens)} tokens, a batch needs {batch * length}")
     losses = []
     for step in tqdm(range(start, start + steps), desc="PyTorch", unit="step", leave=False):
         optimizer.zero_grad()
         total = 0.0
         for place in range(step * ranks, (step + 1) * ranks):
-            window = tokens[place % count * size : (place % count + 1) * size]
-            ids = torch.from_numpy(window.astype(np.int64)).view(shape)
+            ids = sequences[torch.arange(place * batch, (place + 1) * batch) % len(sequences)]
             loss = model(ids, ids)
             (loss / ranks).backward()
             total += loss.item()

@@ -4,11 +4,11 @@
 # checkpoint. What comes out has the bits of a training that nobody disturbed, transformers loads it, and
 # PyTorch goes on from the same checkpoint with the same losses.
 #
-#   scripts/demo_restart.sh [STEPS [KILLS [SECONDS]]]     default 150 steps and 3 kills, each after a new checkpoint
+#   scripts/demo_restart.sh [STEPS [KILLS [SECONDS]]]     default 100 steps and 3 kills, each after a new checkpoint
 #                                                         and so many seconds (0); needs a build
 set -euo pipefail
 cd "$(dirname "$0")/.."
-steps=${1:-150} kills=${2:-3} seconds=${3:-0}
+steps=${1:-100} kills=${2:-3} seconds=${3:-0}
 [[ $steps =~ ^[1-9][0-9]*$ && $kills =~ ^[0-9]+$ && $seconds =~ ^[0-9]+$ ]] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 1; }
 out=${FSDP_DEMO_OUT:-.demo/restart}
 python=.venv/bin/python
