@@ -29,7 +29,7 @@ int main(int argc, char **argv) try {
         .count();
   };
   std::uint16_t port = 0;
-  std::shared_ptr<Store> served = serveStore(/*isForThisMachine=*/true, port);
+  std::shared_ptr<Store> served = serveStore("127.0.0.1", port);
   const std::string facts(2000, 'f');
   auto keyOf = [](unsigned rank) { return "facts " + std::to_string(rank); };
   std::vector<std::thread> others;

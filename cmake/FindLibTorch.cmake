@@ -2,6 +2,8 @@
 #   LibTorch::cpu           libtorch_cpu and libc10
 #   LibTorch::cuda          libtorch_cuda, libc10_cuda and the CUDA runtime, if the wheel has them
 #   LibTorch::cuda_headers  the headers of the CUDA runtime, to compile against alone
+#   LibTorch::nccl          NCCL, with LibTorch::cuda
+#   LibTorch::nccl_headers  its headers
 # The wheel's own TorchConfig.cmake insists on a CUDA toolkit even for CPU builds.
 # FSDP_PYTHON names the interpreter whose torch is used.
 set(FSDP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
@@ -39,5 +41,18 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
       -Wl,--push-state,--no-as-needed ${LibTorch_CUDA} -Wl,--pop-state
       ${LibTorch_C10_CUDA} ${LibTorch_CUDART})
     target_link_options(LibTorch::cuda INTERFACE -Wl,-rpath,${LibTorch_CUDART_DIR})
+    find_path(LibTorch_NCCL_INCLUDE nccl.h
+              PATHS ${LibTorch_ROOT}/../nvidia/nccl/include NO_DEFAULT_PATH)
+    find_file(LibTorch_NCCL libnccl.so.2
+              PATHS ${LibTorch_ROOT}/../nvidia/nccl/lib NO_DEFAULT_PATH)
+    if(LibTorch_NCCL_INCLUDE AND LibTorch_NCCL)
+      get_filename_component(LibTorch_NCCL_DIR ${LibTorch_NCCL} DIRECTORY)
+      add_library(LibTorch::nccl_headers INTERFACE IMPORTED)
+      target_include_directories(LibTorch::nccl_headers SYSTEM INTERFACE ${LibTorch_NCCL_INCLUDE})
+      add_library(LibTorch::nccl INTERFACE IMPORTED)
+      target_link_libraries(LibTorch::nccl INTERFACE
+        LibTorch::cuda LibTorch::nccl_headers ${LibTorch_NCCL})
+      target_link_options(LibTorch::nccl INTERFACE -Wl,-rpath,${LibTorch_NCCL_DIR})
+    endif()
   endif()
 endif()

@@ -10,22 +10,28 @@
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto connectTimeout = 60s;
+/// As PyTorch's: processes do not start all at once.
+constexpr auto connectTimeout = 300s;
 
 class TCPStore : public Store {
 public:
-  TCPStore(const std::string &host, const c10d::TCPStoreOptions &options)
-      : address(host + ":" + std::to_string(options.port)) {
+  TCPStore(const std::string &host, const c10d::TCPStoreOptions &options,
+           const std::string &prefix)
+      : address(host + ":" + std::to_string(options.port)),
+        values(prefix + "value "), counters(prefix + "counter ") {
     archive::SignalsBlocked blocked; // The server has a thread.
     store = guarded(
         [&] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
@@ -33,7 +39,7 @@ public:
 
   void set(const std::string &key, const std::string &value) override {
     guarded([&] {
-      store->set("value " + key, {value.begin(), value.end()});
+      store->set(values + key, {value.begin(), value.end()});
       return 0;
     });
   }
@@ -47,8 +53,8 @@ public:
     constexpr Clock::duration shortest = 1ms, longest = 250ms;
     Clock::time_point begin = Clock::now(), end = begin + timeout;
     for (;;) {
-      if (guarded([&] { return store->check({"value " + key}); })) {
-        auto value = guarded([&] { return store->get("value " + key); });
+      if (guarded([&] { return store->check({values + key}); })) {
+        auto value = guarded([&] { return store->get(values + key); });
         return std::string(value.begin(), value.end());
       }
       Clock::time_point now = Clock::now();
@@ -60,7 +66,7 @@ public:
   }
 
   std::int64_t add(const std::string &key, std::int64_t amount) override {
-    return guarded([&] { return store->add("counter " + key, amount); });
+    return guarded([&] { return store->add(counters + key, amount); });
   }
 
 private:
@@ -74,49 +80,96 @@ private:
     }
   }
 
-  std::string address;
+  std::string address, values, counters;
   c10::intrusive_ptr<c10d::TCPStore> store;
 };
 
 } // namespace
 
-std::shared_ptr<Store> fsdp::serveStore(bool isForThisMachine,
-                                        std::uint16_t &port) {
-  auto fail = [](const char *call) -> Error {
+namespace {
+
+/// A socket that listens.
+class Listener {
+public:
+  Listener(const std::string &host, std::uint16_t port) {
+    addrinfo wanted{};
+    wanted.ai_family = AF_UNSPEC;
+    wanted.ai_socktype = SOCK_STREAM;
+    wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+    addrinfo *found = nullptr;
+    std::string service = std::to_string(port);
+    isNumeric =
+        ::getaddrinfo(host.c_str(), service.c_str(), &wanted, &found) == 0;
+    if (!isNumeric &&
+        ::getaddrinfo("0.0.0.0", service.c_str(), &wanted, &found) != 0)
+      throw fail("getaddrinfo");
+    std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> freed(found,
+                                                               ::freeaddrinfo);
+    descriptor = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (descriptor < 0)
+      throw fail("socket");
+    // A training that starts again finds the port of the last one free.
+    int yes = 1;
+    ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(descriptor, found->ai_addr, found->ai_addrlen) != 0 ||
+        ::listen(descriptor, SOMAXCONN) != 0) {
+      Error error = fail("bind");
+      ::close(descriptor);
+      throw error;
+    }
+  }
+  Listener(const Listener &) = delete;
+  Listener &operator=(const Listener &) = delete;
+  ~Listener() {
+    if (descriptor >= 0)
+      ::close(descriptor);
+  }
+
+  std::uint16_t port() const {
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    auto *generic = reinterpret_cast<sockaddr *>(&address);
+    if (::getsockname(descriptor, generic, &length) != 0)
+      throw fail("getsockname");
+    return ntohs(address.ss_family == AF_INET6
+                     ? reinterpret_cast<sockaddr_in6 *>(&address)->sin6_port
+                     : reinterpret_cast<sockaddr_in *>(&address)->sin_port);
+  }
+
+  int release() { return std::exchange(descriptor, -1); }
+
+  bool isNumeric = false; ///< It listens on the given address alone.
+
+private:
+  static Error fail(const char *call) {
     return Error(std::string("cannot open the store of the run: ") + call +
                  ": " + std::strerror(errno));
-  };
-  int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0)
-    throw fail("socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr =
-      htonl(isForThisMachine ? INADDR_LOOPBACK : INADDR_ANY);
-  address.sin_port = htons(port);
-  socklen_t length = sizeof address;
-  auto *generic = reinterpret_cast<sockaddr *>(&address);
-  if (::bind(descriptor, generic, length) != 0 ||
-      ::listen(descriptor, SOMAXCONN) != 0 ||
-      ::getsockname(descriptor, generic, &length) != 0) {
-    Error error = fail("bind");
-    ::close(descriptor);
-    throw error;
   }
+
+  int descriptor = -1;
+};
+
+} // namespace
+
+std::shared_ptr<Store> fsdp::serveStore(const std::string &host,
+                                        std::uint16_t &port) {
+  Listener listener(host, port);
   c10d::TCPStoreOptions options;
-  options.port = port = ntohs(address.sin_port);
+  options.port = port = listener.port();
   options.isServer = true;
   options.waitWorkers = false;
   options.timeout = connectTimeout;
-  options.masterListenFd = descriptor; // It closes it.
-  return std::make_shared<TCPStore>("127.0.0.1", options);
+  options.masterListenFd = listener.release(); // It closes it.
+  return std::make_shared<TCPStore>(listener.isNumeric ? host : "127.0.0.1",
+                                    options, "");
 }
 
 std::shared_ptr<Store> fsdp::connectStore(const std::string &host,
-                                          std::uint16_t port) {
+                                          std::uint16_t port,
+                                          const std::string &prefix) {
   c10d::TCPStoreOptions options;
   options.port = port;
   options.waitWorkers = false;
   options.timeout = connectTimeout;
-  return std::make_shared<TCPStore>(host, options);
+  return std::make_shared<TCPStore>(host, options, prefix);
 }

@@ -172,8 +172,10 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
       ->needs(weights);
   app.add_option("--backend", options.backend,
                  "How ranks talk. local: as threads of this process. mpi: as "
-                 "processes that mpirun or srun has started, one for each rank")
-      ->check(CLI::IsMember({"local", "mpi"}))
+                 "processes that mpirun or srun has started, one for each "
+                 "rank. nccl: as processes of torchrun, srun or mpirun, each "
+                 "with a GPU")
+      ->check(CLI::IsMember({"local", "mpi", "nccl"}))
       ->capture_default_str();
   app.add_option("--device", options.device,
                  "cpu or cuda; must be the plan's, if given")

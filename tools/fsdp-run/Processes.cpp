@@ -86,18 +86,23 @@ std::string Processes::findBackend(int argc, char **argv) {
 }
 
 Processes::Processes(const std::string &backend) {
-  if (backend != "mpi")
+  if (backend != "mpi" && backend != "nccl")
     return;
-  std::string library = findLibrary("libfsdp_mpi.so");
+  std::string library = findLibrary("libfsdp_" + backend + ".so");
   if (!std::filesystem::exists(library))
-    throw Error("--backend mpi: expected " + library +
-                ", which is built where CMake finds an MPI library, found "
-                "none");
+    throw Error("--backend " + backend + ": expected " + library +
+                ", which is built where CMake finds " +
+                (backend == "mpi" ? "an MPI library" : "PyTorch with CUDA") +
+                ", found none");
   // PyTorch's own lines about connections that are lost: a sentence says it.
   constexpr int errors = 2;
   FLAGS_caffe2_log_level = errors;
-  PeerWatch::blockSignals();
+  // MPI starts threads, which must not take them; NCCL does so later, and a
+  // signal may end the wait for the others before.
+  if (backend == "mpi")
+    PeerWatch::blockSignals();
   connected = loadBackend(library.c_str(), 1);
+  PeerWatch::blockSignals();
   world = connected->world();
   if (size() == 1)
     PeerWatch::unblockSignals();

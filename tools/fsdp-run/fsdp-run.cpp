@@ -53,7 +53,10 @@ openPlan(const Options &options, const Processes &processes, unsigned &ranks) {
     throw Error(plan.name() + ": expected a process for each of its " +
                 std::to_string(ranks) + " ranks, found " +
                 std::to_string(processes.size()) +
-                "; start it with mpirun -n " + std::to_string(ranks));
+                (options.backend == "mpi"
+                     ? "; start it with mpirun -n " + std::to_string(ranks)
+                     : "; start it with torchrun --nproc-per-node " +
+                           std::to_string(ranks) + " --no-python"));
   if (plans.size() != 1 && plans.size() != ranks)
     throw Error("expected one plan, or one for each of " +
                 std::to_string(ranks) + " ranks; found " +
@@ -63,11 +66,17 @@ openPlan(const Options &options, const Processes &processes, unsigned &ranks) {
   if (!options.device.empty() && options.device != device)
     throw Error(plan.name() + ": expected a plan for " + options.device +
                 ", found one for " + device);
+  if (processes.backend())
+    if (std::string other =
+            c10::DeviceTypeName(processes.backend()->deviceType(), true);
+        device != other)
+      throw Error(plan.name() + ": expected a plan for " + other +
+                  " with --backend " + options.backend + ", found one for " +
+                  device);
   for (auto [name, isGiven] :
        {std::pair("--overlap", options.overlap),
         std::pair("--trace", !options.trace.empty()),
-        std::pair("--profile", !options.profile.empty()),
-        std::pair("--backend mpi", options.backend == "mpi")})
+        std::pair("--profile", !options.profile.empty())})
     if (isGiven && device != "cpu")
       throw Error(plan.name() + ": expected a plan for cpu with " +
                   std::string(name) + ", found one for " + device);
@@ -163,7 +172,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
     for (std::string &name : loadOperators(library.c_str()))
       result.trustedOperators.push_back(std::move(name));
   // What needs CUDA is a library of its own.
-  if (plan->device()->string_view() == "cuda")
+  if (plan->device()->string_view() == "cuda" && !result.backend)
     result.backend = loadBackend(findLibrary("libfsdp_cuda.so").c_str(), ranks);
   return result;
 }

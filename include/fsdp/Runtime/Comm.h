@@ -134,6 +134,9 @@ public:
   /// Of a backend that connects processes.
   virtual World world() const { return {}; }
 
+  /// What plans are for that it can run.
+  virtual c10::DeviceType deviceType() const { return c10::kCPU; }
+
   /// Its devices run streams side by side without a thread for each.
   virtual bool overlaps() const { return false; }
 

@@ -36,13 +36,14 @@ public:
 std::shared_ptr<Store> makeLocalStore();
 
 /// PyTorch's TCPStore, with its server in this process: anybody who reaches it
-/// may read and write. It listens on the loopback address, or on all. `port` 0
-/// becomes one that is free.
-std::shared_ptr<Store> serveStore(bool isForThisMachine, std::uint16_t &port);
+/// may read and write. It listens on that address alone if `host` is one in
+/// numbers; on all of this machine if it is a name, which other machines may
+/// know as another address. `port` 0 becomes one that is free.
+std::shared_ptr<Store> serveStore(const std::string &host, std::uint16_t &port);
 
-/// One that another process serves.
-std::shared_ptr<Store> connectStore(const std::string &host,
-                                    std::uint16_t port);
+/// One that another process serves. Its keys begin with `prefix`.
+std::shared_ptr<Store> connectStore(const std::string &host, std::uint16_t port,
+                                    const std::string &prefix = "");
 
 } // namespace fsdp
 

@@ -13,6 +13,8 @@
 
 #include "Runtime/Device/CUDA/Device.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -20,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <thread>
 
 namespace fsdp {
 
@@ -45,8 +48,17 @@ public:
   /// Queues a kernel.
   void launch(cudaStream_t stream, std::function<void()> kernel) {
     std::lock_guard lock(mutex);
-    at(stream).queue.push_back({std::move(kernel), nullptr, 0});
+    at(stream).queue.push_back({toTask(std::move(kernel))});
   }
+
+  /// Queues a kernel that waits for something outside of this GPU: it is called
+  /// until it returns true.
+  void launchPolled(cudaStream_t stream, std::function<bool()> kernel) {
+    std::lock_guard lock(mutex);
+    at(stream).queue.push_back({std::move(kernel), /*isOutside=*/true});
+  }
+
+  bool isDoneAtOnce() const { return isEager; }
 
   bool isEmpty() const {
     return streams.empty() && events.empty() && blocks.empty();
@@ -63,9 +75,8 @@ private:
     std::uint64_t recorded = 0, completed = 0;
   };
   struct Task {
-    std::function<void()> work; ///< Or none: wait until `event` is at `goal`.
-    Event *event;
-    std::uint64_t goal;
+    std::function<bool()> run; ///< False: not yet.
+    bool isOutside = false;
   };
   struct Stream {
     std::string name;
@@ -110,32 +121,50 @@ private:
     return cudaSuccess;
   }
 
+  static std::function<bool()> toTask(std::function<void()> work) {
+    return [work = std::move(work)] {
+      work();
+      return true;
+    };
+  }
+
   void push(cudaStream_t stream, std::function<void()> work) {
-    at(stream).queue.push_back({std::move(work), nullptr, 0});
+    at(stream).queue.push_back({toTask(std::move(work))});
     if (isEager)
       finish(at(stream));
   }
 
-  /// Runs tasks until this stream has none. Some streams run far ahead and
-  /// others stay behind, until the priorities change.
+  /// Runs the first task of one stream. Some streams run far ahead and others
+  /// stay behind, until the priorities change. False if all have to wait.
+  bool step() {
+    std::vector<Stream *> busy;
+    for (Stream &stream : streams)
+      if (!stream.queue.empty())
+        busy.push_back(&stream);
+    std::ranges::sort(busy, std::greater(), &Stream::priority);
+    for (Stream *stream : busy) {
+      if (!stream->queue.front().run())
+        continue;
+      stream->queue.pop_front();
+      if (random() % 8 == 0)
+        stream->priority = random();
+      return true;
+    }
+    return false;
+  }
+
+  /// Runs tasks until this stream has none.
   void finish(Stream &wanted) {
     while (!wanted.queue.empty()) {
-      Stream *first = nullptr;
-      for (Stream &stream : streams)
-        if (!stream.queue.empty() &&
-            (!first || stream.priority > first->priority)) {
-          const Task &task = stream.queue.front();
-          if (task.work || task.event->completed >= task.goal)
-            first = &stream;
-        }
-      if (!first)
+      if (step())
+        continue;
+      if (std::ranges::none_of(streams, [](const Stream &stream) {
+            return !stream.queue.empty() && stream.queue.front().isOutside;
+          }))
         throw std::logic_error("the streams wait for one another");
-      Task task = std::move(first->queue.front());
-      first->queue.pop_front();
-      if (task.work)
-        task.work();
-      if (random() % 8 == 0)
-        first->priority = random();
+      mutex.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      mutex.lock();
     }
   }
 
@@ -228,10 +257,20 @@ private:
       finish(at(stream));
       return note("streamSynchronize", at(stream).name);
     };
+    api.streamQuery = [this](cudaStream_t stream) {
+      std::lock_guard lock(mutex);
+      while (!at(stream).queue.empty())
+        if (!step())
+          return cudaErrorNotReady;
+      return note("streamQuery", at(stream).name);
+    };
     api.streamWaitEvent = [this](cudaStream_t stream, cudaEvent_t event,
                                  unsigned) {
       std::lock_guard lock(mutex);
-      at(stream).queue.push_back({{}, &at(event), at(event).recorded});
+      at(stream).queue.push_back(
+          {[&waited = at(event), goal = at(event).recorded] {
+            return waited.completed >= goal;
+          }});
       return note("streamWaitEvent", at(event).name + " by " + at(stream).name);
     };
     api.eventCreateWithFlags = [this](cudaEvent_t *event, unsigned flags) {

@@ -7,8 +7,11 @@
 #include "SharedBackend.h"
 #include "SmallModel.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -342,17 +345,49 @@ TEST(LocalStore, SetsAddsAndWaits) {
 }
 
 TEST(TCPStore, SetsAddsAndWaits) {
-  for (bool isForThisMachine : {true, false}) {
+  for (const char *host : {"127.0.0.1", "::1", "any name"}) {
     std::uint16_t port = 0;
-    std::shared_ptr<Store> store = serveStore(isForThisMachine, port);
-    std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
+    std::shared_ptr<Store> store = serveStore(host, port);
+    std::string address = host == std::string("::1") ? host : "127.0.0.1";
+    std::shared_ptr<Store> other = connectStore(address, port);
     checkStore(*store, *other);
   }
 }
 
+// What a machine sends to another address of it does not arrive.
+TEST(TCPStore, ListensOnTheGivenAddressAlone) {
+  for (bool isNamed : {false, true}) {
+    std::uint16_t port = 0;
+    std::shared_ptr<Store> store =
+        serveStore(isNamed ? "localhost" : "127.0.0.1", port);
+    int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+    EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr *>(&address),
+                        sizeof address) == 0,
+              isNamed);
+    ::close(socket);
+  }
+}
+
+// An agent's store has keys of earlier runs.
+TEST(TCPStore, KeysHaveAPrefix) {
+  std::uint16_t port = 0;
+  std::shared_ptr<Store> store = serveStore("127.0.0.1", port);
+  std::shared_ptr<Store> first = connectStore("127.0.0.1", port, "0 ");
+  std::shared_ptr<Store> second = connectStore("127.0.0.1", port, "1 ");
+  first->set("key", "old");
+  EXPECT_EQ(first->add("count", 2), 2);
+  EXPECT_EQ(second->get("key", 0ms), std::nullopt);
+  EXPECT_EQ(second->add("count", 1), 1);
+  EXPECT_EQ(store->get("key", 0ms), std::nullopt);
+}
+
 TEST(TCPStore, OneThatHasEndedIsNamed) {
   std::uint16_t port = 0;
-  std::shared_ptr<Store> store = serveStore(true, port);
+  std::shared_ptr<Store> store = serveStore("127.0.0.1", port);
   std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
   store.reset();
   EXPECT_THAT([&] { static_cast<void>(other->get("key", 5s)); },
@@ -363,8 +398,8 @@ TEST(TCPStore, OneThatHasEndedIsNamed) {
 
 TEST(TCPStore, APortThatIsTakenIsRejected) {
   std::uint16_t port = 0;
-  std::shared_ptr<Store> store = serveStore(true, port);
-  EXPECT_THAT([&] { serveStore(true, port); },
+  std::shared_ptr<Store> store = serveStore("127.0.0.1", port);
+  EXPECT_THAT([&] { serveStore("127.0.0.1", port); },
               ThrowsMessage<Error>("cannot open the store of the run: bind: "
                                    "Address already in use"));
 }

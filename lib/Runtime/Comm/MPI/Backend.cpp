@@ -117,7 +117,7 @@ std::shared_ptr<Store> MPIBackend::openStore(MPI_Comm comm) const {
                       : given      ? given
                                    : seen.hosts.front());
     try {
-      store = serveStore(isOneMachine, place.port);
+      store = serveStore(place.host, place.port);
     } catch (const Error &error) {
       write(place.error, error.what());
     }

@@ -49,6 +49,7 @@ struct CudaApi {
       streamCreateWithFlags;
   std::function<cudaError_t(cudaStream_t)> streamDestroy;
   std::function<cudaError_t(cudaStream_t)> streamSynchronize;
+  std::function<cudaError_t(cudaStream_t)> streamQuery;
   std::function<cudaError_t(cudaStream_t, cudaEvent_t, unsigned flags)>
       streamWaitEvent;
   std::function<cudaError_t(cudaEvent_t *, unsigned flags)>
@@ -69,6 +70,10 @@ struct CudaApi {
 
 /// The calls themselves.
 const CudaApi &cudaApi();
+
+/// Throws if this GPU of the machine does not work. Puts the allocator of the
+/// ranks before PyTorch's.
+void startCuda(unsigned rank, unsigned device);
 
 /// What `CudaApi::sum` enqueues, in ATen's operators on the current stream.
 void addInOrder(const Sum &sum, c10::Device device);

@@ -116,8 +116,7 @@ std::byte *CUDADevice::allocate(Space space, std::size_t bytes) {
   });
   places.add(place, wanted);
   fill(Stream::Compute, place, 0, wanted);
-  check(api.streamSynchronize(stream(Stream::Compute)),
-        "cudaStreamSynchronize");
+  finish(stream(Stream::Compute));
   return place;
 }
 
@@ -132,7 +131,7 @@ void CUDADevice::copy(Stream stream, void *target, const void *source,
   check(api.memcpyAsync(target, source, bytes, cudaMemcpyDefault, on),
         "cudaMemcpyAsync");
   if (!places.contains(target) || !places.contains(source))
-    check(api.streamSynchronize(on), "cudaStreamSynchronize");
+    finish(on);
 }
 
 void CUDADevice::fill(Stream stream, void *target, unsigned char value,
@@ -167,7 +166,11 @@ void CUDADevice::wait(cudaStream_t stream, cudaEvent_t event) const {
 
 void CUDADevice::synchronize() {
   for (const CudaStream &stream : streams)
-    check(api.streamSynchronize(stream.get()), "cudaStreamSynchronize");
+    finish(stream.get());
+}
+
+void CUDADevice::finish(cudaStream_t stream) const {
+  check(api.streamSynchronize(stream), "cudaStreamSynchronize");
 }
 
 //===----------------------------------------------------------------------===//

@@ -56,6 +56,10 @@ public:
   void record(cudaStream_t stream, cudaEvent_t event) const;
   void wait(cudaStream_t stream, cudaEvent_t event) const;
 
+protected:
+  /// Returns when all work of the stream is done.
+  virtual void finish(cudaStream_t stream) const;
+
 private:
   friend struct ScriptedHeap;
   using Block = std::unique_ptr<void, std::function<void(void *)>>;

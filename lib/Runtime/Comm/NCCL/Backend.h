@@ -1,0 +1,44 @@
+//===- Backend.h - What libfsdp_nccl.so exports -----------------*- C++ -*-===//
+//
+// Processes that torchrun, mpirun or srun has started become the ranks of a
+// run, each with a GPU of its machine. The environment tells them where their
+// store is.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H
+#define FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H
+
+#include "../../Launcher.h"
+#include "World.h"
+
+namespace fsdp {
+
+class NCCLBackend : public Backend {
+public:
+  explicit NCCLBackend(const CudaApi &cuda);
+
+  World world() const override { return seen; }
+  c10::DeviceType deviceType() const override { return c10::kCUDA; }
+  bool overlaps() const override { return true; }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &device) override {
+    return nccl.openComm(rank, communicator, group,
+                         static_cast<NCCLDevice &>(device));
+  }
+  void finish() override { leaveWorld(seen); }
+  void abort() noexcept override { nccl.abort(); }
+
+protected:
+  /// Its number on its machine, from 0.
+  unsigned local() const;
+
+  NCCLWorld nccl;
+
+private:
+  Launch launch;
+  World seen;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H

@@ -1,0 +1,85 @@
+//===- FakeNcclExport.cpp - A libfsdp_nccl.so without GPUs ----------------===//
+//
+// The backend itself, with processes whose GPUs and whose NCCL are of ordinary
+// memory. FSDP_FAKE_NCCL may say what goes wrong: "RANK WORD NUMBER", with a
+// word out of `Setup`.
+//
+//===----------------------------------------------------------------------===//
+#include "FakeNccl.h"
+#include "Runtime/Comm/NCCL/Backend.h"
+
+#include <sstream>
+
+using namespace fsdp;
+
+namespace {
+
+struct Fake {
+  FakeCuda fake{1, /*isEager=*/true};
+};
+
+/// Kernels are the CPU's, which allocates as the plan says.
+class FakeDevice : public NCCLDevice {
+public:
+  FakeDevice(NCCLWorld &world, const RankContext &rank,
+             std::unique_ptr<Device> cpu)
+      : NCCLDevice(world, rank), cpu(std::move(cpu)) {}
+
+  c10::Device torchDevice() const override { return c10::kCPU; }
+  void enter() override {
+    cpu->enter();
+    NCCLDevice::enter();
+  }
+  void leave() override {
+    NCCLDevice::leave();
+    cpu->leave();
+  }
+  void follow(AllocationScript *script) override { cpu->follow(script); }
+  AllocationCounts allocationCounts() const override {
+    return cpu->allocationCounts();
+  }
+
+private:
+  std::unique_ptr<Device> cpu;
+};
+
+class FakeGPUs : Fake, public NCCLBackend {
+public:
+  FakeGPUs() : NCCLBackend(fake.api) {}
+
+  c10::DeviceType deviceType() const override { return c10::kCPU; }
+
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    std::unique_ptr<Device> cpu = local->openDevice(rank);
+    fakenccl::Setup setup;
+    setup.cuda = &fake;
+    setup.seed = rank.rank + 1;
+    setup.allocate = [cpu = cpu.get()](std::size_t bytes) {
+      return cpu->allocate(planfile::Space::Device, bytes);
+    };
+    const char *text = std::getenv("FSDP_FAKE_NCCL");
+    std::istringstream words(text ? text : "");
+    unsigned who = 0;
+    std::string word;
+    int number = 0;
+    if (words >> who >> word >> number && who == rank.rank) {
+      if (word == "failsAt")
+        setup.failsAt = static_cast<unsigned>(number);
+      else if (word == "hangsAt")
+        setup.hangsAt = static_cast<unsigned>(number);
+      else
+        setup.absentFrom = number;
+    }
+    fakenccl::setUp(std::move(setup));
+    return std::make_unique<FakeDevice>(nccl, rank, std::move(cpu));
+  }
+
+private:
+  std::unique_ptr<Backend> local = makeLocalBackend(1);
+};
+
+} // namespace
+
+extern "C" Backend *fsdpMakeBackend(unsigned) {
+  return std::make_unique<FakeGPUs>().release();
+}
