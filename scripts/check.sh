@@ -91,11 +91,12 @@ if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTest
 fi
 mpi_test=$(command -v mpirun >/dev/null && echo MPITest)
 [ -n "$mpi_test" ] || echo "check: there is no mpirun: tests of processes are not run"
-if stage build-tsan build tsan CommTest RaceTest $mpi_test; then
+nccl_test=$([ -e build/gcc/bin/NCCLTest ] && echo NCCLTest) # Where PyTorch has CUDA.
+if stage build-tsan build tsan CommTest RaceTest $mpi_test $nccl_test; then
   # What the race test runs; the compiler is not in its build.
   stage race-plan build/gcc/bin/fsdp-plan test/fixtures/gpt2.pt2 --ranks 4 -o "$out/race.plan"
   export FSDP_RACE_PLAN=$out/race.plan
-  stage unit-tsan unit_tests tsan -R 'CommTest|RaceTest|MPITest-2'
+  stage unit-tsan unit_tests tsan -R 'CommTest|RaceTest|MPITest-2|NCCLTest'
 fi
 if [ $all = yes ]; then
   for preset in clang debug; do

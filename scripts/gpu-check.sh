@@ -24,14 +24,14 @@ pack() {
   local to=$1 root build graph strategy ranks
   root=$(cd "$(dirname "$0")/.." && pwd)
   build=${FSDP_BUILD:-$root/build/gcc}
-  for file in bin/fsdp-plan bin/fsdp-run lib/libfsdp_cuda.so; do
+  for file in bin/fsdp-plan bin/fsdp-run lib/libfsdp_cuda.so lib/libfsdp_nccl.so; do
     [ -e "$build/$file" ] || { echo "gpu-check: $build/$file is not built" >&2; exit 1; }
   done
   [ ! -e "$to" ] || [ -z "$(ls -A "$to")" ] || { echo "gpu-check: $to is not empty" >&2; exit 1; }
   mkdir -p "$to"/{bin,lib,plans,data}
   cp "$0" "$to/gpu-check.sh"
   cp "$build/bin/fsdp-run" "$to/bin/"
-  cp "$build/lib/libfsdp_cuda.so" "$to/lib/"
+  cp "$build/lib/libfsdp_cuda.so" "$build/lib/libfsdp_nccl.so" "$to/lib/"
   # Libraries that neither torch nor every Linux has.
   ldd "$build/bin/fsdp-run" |
     awk '$3 ~ /^\// && $3 !~ /\/(torch|nvidia)\/|\/lib(c|m|dl|rt|util|pthread|stdc\+\+|gcc_s)\.so/ { print $3 }' |
@@ -57,12 +57,13 @@ pack() {
 }
 
 passed=0 failed=0
-# check LINE ARGUMENTS...: one run of fsdp-run in the packed folder
+# check LINE ARGUMENTS...: one run of fsdp-run in the packed folder; by torchrun, with so many processes, if $processes says so
 check() {
-  local line=$1 output
+  local line=$1 output launcher=()
   shift
   [[ $line == *"$word"* ]] || return 0
-  if output=$(timeout 120 bin/fsdp-run "$@" --device cuda 2>&1); then
+  [ -z "${processes-}" ] || launcher=(python3 -m torch.distributed.run --standalone --nproc-per-node "$processes" --no-python)
+  if output=$(timeout 120 "${launcher[@]}" bin/fsdp-run "$@" --device cuda 2>&1); then
     passed=$((passed + 1))
     printf 'ok      %-36s %s\n' "$line" "$(tail -n 1 <<<"$output")"
   else
@@ -92,6 +93,18 @@ run() {
     for strategy in $strategies; do
       check "$graph $strategy ranks=2 five steps" "plans/$graph-$strategy-2.plan" --ranks 2 \
         --weights "data/$graph.pt2" --reference "data/${graph}_train2x5.safetensors" --tolerance "$(tolerance "$graph")"
+    done
+  done
+  # Processes that NCCL connects: one, and one for each GPU. NCCL takes a GPU for one process only.
+  local gpus
+  gpus=$(python3 -c "import torch; print(torch.cuda.device_count())")
+  for graph in $graphs; do
+    for processes in 1 2 4; do
+      [ "$processes" -le "$gpus" ] || { echo "not run: $graph with $processes processes of NCCL needs as many GPUs"; continue; }
+      for strategy in $strategies; do
+        check "$graph $strategy nccl processes=$processes" "plans/$graph-$strategy-$processes.plan" --backend nccl \
+          --weights "data/$graph.pt2" --reference "data/$(reference "$graph" "$processes")" --tolerance "$(tolerance "$graph")"
+      done
     done
   done
   echo "$passed passed, $failed failed"
