@@ -259,10 +259,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("RANKS, --steps and --micro-batches must be at least 1")
     if options.output and len(options.graphs) > 1:
         parser.error("--output goes with a single graph")
-    logging.disable(logging.WARNING)
     for module in options.modules:
         importlib.import_module(module)
-    torch.set_num_threads(1)
     micro = MicroBatches(options.micro_batches, options.mean)
     storage = torch.float32 if options.storage_dtype else None
     for path in options.graphs:
@@ -294,4 +292,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
     sys.exit(main())

@@ -16,6 +16,7 @@ BUILD = pathlib.Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
 FIXTURES = ROOT / "test" / "fixtures"
 ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
 sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as many workers as cores
 
 
 def tool(name: str, *arguments, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -90,17 +91,20 @@ def digest(*values) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
 
 
+def make_reference(path: pathlib.Path, graph: str, ranks: int, *options) -> None:
+    """Writes what PyTorch computes of a fixture: scripts/make_rank_reference.py, in a process that has imported torch."""
+    import make_rank_reference
+
+    assert make_rank_reference.main([*map(str, (ranks, FIXTURES / f"{graph}.pt2", "--output", path, *options))]) == 0
+
+
 @pytest.fixture(scope="session")
 def references(once):
     """references(graph, ranks): path of a reference with a different batch on every rank; `graph` is relative to the fixtures."""
-    script = ROOT / "scripts" / "make_rank_reference.py"
-
     def find(graph: str, ranks: int) -> pathlib.Path:
         committed = FIXTURES / f"{graph}{'_ref' if ranks == 1 else f'_ref{ranks}'}.safetensors"
-        command = [sys.executable, script, str(ranks), FIXTURES / f"{graph}.pt2", "--output"]
         return committed if committed.exists() else once(
-            f"{graph.replace('/', '_')}_ref{ranks}.safetensors",
-            lambda path: subprocess.run([*command, path], check=True, capture_output=True))
+            f"{graph.replace('/', '_')}_ref{ranks}.safetensors", lambda path: make_reference(path, graph, ranks))
 
     return find
 

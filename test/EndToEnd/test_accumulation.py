@@ -2,11 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import FIXTURES, ROOT, digest, succeed, tool
+from conftest import FIXTURES, digest, make_reference, succeed, tool
 
 MODELS = ["gpt2", "frozen", "llama", "role_tied", "role_batch_norm", "role_channels_last", "role_unused"]
 
@@ -14,11 +12,9 @@ MODELS = ["gpt2", "frozen", "llama", "role_tied", "role_batch_norm", "role_chann
 @pytest.fixture(scope="session")
 def accumulated(once):
     """accumulated(graph, ranks, micro, *options): a reference in which a step has `micro` micro-batches."""
-    script = ROOT / "scripts" / "make_rank_reference.py"
-
     def find(graph, ranks, micro, *options):
-        command = [sys.executable, script, str(ranks), FIXTURES / f"{graph}.pt2", "--micro-batches", str(micro), *options, "--output"]
-        return once(f"{digest(graph, ranks, micro, *options)}.safetensors", lambda path: subprocess.run([*command, path], check=True, capture_output=True))
+        return once(f"{digest(graph, ranks, micro, *options)}.safetensors",
+                    lambda path: make_reference(path, graph, ranks, "--micro-batches", micro, *options))
 
     return find
 

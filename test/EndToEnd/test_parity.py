@@ -2,11 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import FIXTURES, ROOT, succeed, tool
+from conftest import FIXTURES, make_reference, succeed, tool
 
 GRAPHS = {"gpt2": 1e-5, "llama": 1e-5, "bert": 1e-5, "frozen": 1e-5, "newer_schema/gpt2": 1e-5, "llama_bf16": 3e-2}
 STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
@@ -114,9 +112,7 @@ def test_training_with_another_weight_decay_is_noticed(plans, tmp_path):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd_equals_pytorch(momentum, tmp_path):
     reference, plan = tmp_path / "reference.safetensors", tmp_path / "step.plan"
-    script = ROOT / "scripts" / "make_rank_reference.py"
-    subprocess.run([sys.executable, script, "2", FIXTURES / "frozen.pt2", "--output", reference, "--steps", "4",
-                    "--optimizer", "sgd", "--lr", "0.1", "--momentum", str(momentum)], check=True, capture_output=True)
+    make_reference(reference, "frozen", 2, "--steps", 4, "--optimizer", "sgd", "--lr", 0.1, "--momentum", momentum)
     flag = ["--momentum"] if momentum else []
     succeed("fsdp-plan", FIXTURES / "frozen.pt2", "--ranks", "2", "--optimizer", "sgd", *flag, "-o", plan)
     succeed("fsdp-run", plan, "--ranks", 2, "--weights", FIXTURES / "frozen.pt2", "--reference", reference)
