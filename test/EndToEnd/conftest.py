@@ -19,10 +19,10 @@ sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as many workers as cores
 
 
-def tool(name: str, *arguments, timeout: float = 120) -> subprocess.CompletedProcess:
-    """Runs a tool of the build folder; its output and exit status are the caller's business."""
+def tool(name: str, *arguments, timeout: float = 120, **variables) -> subprocess.CompletedProcess:
+    """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment."""
     command = [str(BUILD / "bin" / name), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
@@ -63,7 +63,7 @@ def pytest_configure(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in ten, and write docs/mutation.md")
+    parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in forty or fewer, and write docs/mutation.md")
     parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not only twelve")
 
 
@@ -166,17 +166,13 @@ def chains(once):
 
 @pytest.fixture(scope="session")
 def operators(once):
-    """operators(name): the library of custom operators out of Inputs/name.cpp, for `fsdp-run --load`."""
+    """The library of custom operators out of Inputs/scaled_square.cpp, for `fsdp-run --load`."""
     import torch
 
     include = pathlib.Path(torch.__file__).parent / "include"
-
-    def make(name: str) -> pathlib.Path:
-        source = pathlib.Path(__file__).parent / "Inputs" / f"{name}.cpp"
-        command = ["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o"]
-        return once(f"lib{name}.so", lambda path: subprocess.run([*command, path], check=True))
-
-    return make
+    source = pathlib.Path(__file__).parent / "Inputs" / "scaled_square.cpp"
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-isystem", include, source, "-o"]
+    return once("libscaled_square.so", lambda path: subprocess.run([*command, path], check=True))
 
 
 @pytest.fixture(scope="session")

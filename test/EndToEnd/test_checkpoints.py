@@ -328,21 +328,19 @@ def test_a_signal_ends_a_training_after_a_step_with_a_checkpoint(start, number, 
     assert train(command, "--steps", step, "--resume", tmp_path) == ([], parameters)
 
 
-def long_training(plans, references):
-    return arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2") + ["--steps", 300, "--every", 1, "--keep", 3]
-
-
 @pytest.fixture(scope="module")
-def undisturbed(plans, references, tmp_path_factory):
-    return train(long_training(plans, references), "--checkpoint", tmp_path_factory.mktemp("undisturbed"))
+def long_training(plans, references):
+    """The arguments of a training that is long enough to be killed, and what it is to end with."""
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2") + ["--steps", 300]
+    return command, train(command)
 
 
 # Whatever is there afterwards is whole; what goes on has the bits of what was never stopped.
 @pytest.mark.parametrize("start", KINDS)
-def test_a_kill_leaves_checkpoints_that_load(start, plans, references, undisturbed, pytestconfig, tmp_path):
-    command, dice = long_training(plans, references), random.Random(7)
+def test_a_kill_leaves_checkpoints_that_load(start, long_training, pytestconfig, tmp_path):
+    (command, expected), dice = long_training, random.Random(7)
     for _ in range(200 if pytestconfig.getoption("--all-mutants") else 10):
-        with training_of(command, tmp_path, start=start) as process:
+        with training_of(command, tmp_path, "--every", 1, "--keep", 3, start=start) as process:
             time.sleep(dice.random() * 0.2)
             victims = [process.pid] if start is start_threads else []
             while not victims and process.poll() is None:
@@ -358,8 +356,7 @@ def test_a_kill_leaves_checkpoints_that_load(start, plans, references, undisturb
         if steps_of(tmp_path)[-1] == 300:
             shutil.rmtree(tmp_path)
             tmp_path.mkdir()
-    _, parameters = train(command, "--checkpoint", tmp_path, "--resume", "auto")
-    assert parameters == undisturbed[1]
+    assert train(command, "--resume", tmp_path)[1] == expected[1]
 
 
 def children(parent: int) -> list[int]:

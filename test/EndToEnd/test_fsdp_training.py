@@ -1,7 +1,7 @@
-"""20 steps of PyTorch's own FSDP1 and FSDP2 on gloo, and of a plan: the first gradients, all losses, the final parameters.
+"""Steps of PyTorch's own FSDP1 and FSDP2 on gloo, and of a plan: the first gradients, all losses, the final parameters.
 
 `oracle/cases.py` says what is trained: a table in which every two values of two features meet, of which twelve rows run
-always and all of them with --all-pairs. `oracle/train.py` trains with PyTorch, all cases of a run at once.
+always, for 8 steps, and all of them with --all-pairs, for 20 steps. `oracle/train.py` trains with PyTorch, all cases of a run at once.
 """
 
 import json
@@ -41,12 +41,13 @@ def pytorch(once, request):
     """The folder with what PyTorch makes of the cases that were chosen."""
     here = [item for item in request.session.items if item.path == Path(__file__)]
     chosen = [item.callspec.params["case"] for item in here if hasattr(item, "callspec") and "case" in item.callspec.params]
+    steps = 20 if request.config.option.all_pairs else 8
 
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "cases.json").write_text(json.dumps(chosen))
         with open(folder / "log", "w+") as log:
-            command = [sys.executable, ORACLE / "train.py", folder / "cases.json", folder]
+            command = [sys.executable, ORACLE / "train.py", folder / "cases.json", folder, str(steps)]
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
             try:
                 code = process.wait(120 + 20 * len(chosen))
@@ -57,7 +58,7 @@ def pytorch(once, request):
             log.seek(0)
             assert code == 0, log.read()[-5000:]
 
-    return once(f"pytorch-{digest(chosen)}", make)
+    return once(f"pytorch-{digest(chosen, steps)}", make)
 
 
 @pytest.fixture(scope="session")

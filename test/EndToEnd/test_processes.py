@@ -179,7 +179,7 @@ def test_processes_must_be_given_the_same(arguments, plans, tmp_path):
 def disturb(deed, plans, references, operators, *options, rank=1):
     """Three processes, of which the one with that rank does something bad in its second step."""
     command = [plans("role_custom_op", 3), "--weights", FIXTURES / "role_custom_op.pt2", "--data", references("role_custom_op", 3),
-               "--steps", 5, "--load", operators("disturbed_square"), *options]
+               "--steps", 5, "--load", operators, *options]
     started = time.monotonic()
     ran = mpirun((3, *command), FSDP_TEST_DEED=deed, FSDP_TEST_RANK=str(rank))
     assert time.monotonic() - started < 20

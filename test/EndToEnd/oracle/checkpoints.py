@@ -49,8 +49,9 @@ def main(rank: int, world: int, checkpoint: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # Forked: all share what is imported here.
     checkpoint, folder, world = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    processes = [multiprocessing.get_context("spawn").Process(target=main, args=(rank, world, checkpoint, folder)) for rank in range(world)]
+    processes = [multiprocessing.get_context("fork").Process(target=main, args=(rank, world, checkpoint, folder)) for rank in range(world)]
     for process in processes:
         process.start()
     for process in processes:

@@ -1,4 +1,4 @@
-"""Trains cases with PyTorch's FSDP1 and FSDP2 on gloo: python train.py CASES.json FOLDER [SECONDS].
+"""Trains cases with PyTorch's FSDP1 and FSDP2 on gloo: python train.py CASES.json FOLDER STEPS [SECONDS].
 
 For each case with key "name", FOLDER/NAME.step.safetensors is a reference of the first step (loss and gradients) and
 FOLDER/NAME.training.safetensors one of the training (losses and final parameters), as `fsdp-run --reference` reads them;
@@ -34,7 +34,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import CustomPolicy, size_based_auto_wrap_policy
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-STEPS, SEED = 20, 3
+SEED = 3
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
 # By whether something is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
@@ -161,7 +161,7 @@ def clip(case: Case, module: nn.Module) -> None:
         module.clip_grad_norm_(float(most), float(p or 2))
 
 
-def train(case: Case, folder: Path) -> None:
+def train(case: Case, steps: int, folder: Path) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     module = build(case)
     undecayed = {name for name, p in module.named_parameters() if has_no_decay(case, name, p)}
@@ -176,9 +176,9 @@ def train(case: Case, folder: Path) -> None:
         optimizer = torch.optim.SGD(groups, **hyper)
     count = micro_batches(case)
     divisor = count if "mean" in case["accumulate"] else 1
-    rows, losses, first = batches(STEPS * count * world), [], {}
+    rows, losses, first = batches(steps * count * world), [], {}
     torch.manual_seed(SEED + rank)
-    for step in range(STEPS):
+    for step in range(steps):
         mean = torch.zeros((), dtype=torch.double)
         for micro_batch in range(step * count, (step + 1) * count):
             with synchronized(case, module, (micro_batch + 1) % count == 0):
@@ -202,36 +202,36 @@ def train(case: Case, folder: Path) -> None:
         save_file({**inputs, "losses": torch.stack(losses), **final}, folder / f"{case['name']}.training.safetensors", metadata=metadata)
 
 
-def train_all(cases: list[Case], folder: Path, seconds: float) -> None:
+def train_all(cases: list[Case], steps: int, folder: Path, seconds: float) -> None:
     """One rank: its cases, one after the other, in one process group."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
     for case in cases:
         try:
-            train(case, folder)
+            train(case, steps, folder)
         except Exception:  # the same on all ranks, or the others run into the time-out
             (folder / f"{case['name']}.error").write_text(traceback.format_exc())
     dist.destroy_process_group()
 
 
-def launch(world: int, cases: list[Case], folder: Path, seconds: float) -> None:
+def launch(world: int, cases: list[Case], steps: int, folder: Path, seconds: float) -> None:
     """torchrun, forked: its processes share what is imported here, and talk over the loopback interface."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=world, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="localhost",
                           run_id=f"world-{world}", max_restarts=0, start_method="fork")
-    elastic_launch(config, train_all)(cases, folder, seconds)
+    elastic_launch(config, train_all)(cases, steps, folder, seconds)
 
 
 def main() -> int:
-    cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 60
+    cases, folder, steps = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), int(sys.argv[3])
+    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 60
     for case in cases:
         build(case)  # imports what the ranks need
     failed = False
     for world in sorted({case["world"] for case in cases}):
         process = multiprocessing.get_context("fork").Process(
-            target=launch, args=(world, [case for case in cases if case["world"] == world], folder, seconds))
+            target=launch, args=(world, [case for case in cases if case["world"] == world], steps, folder, seconds))
         process.start()
         process.join()
         failed |= process.exitcode != 0
