@@ -7,3 +7,7 @@ class CaptureError(ValueError):
 
 class CaptureWarning(UserWarning):
     """The capture is right, but probably not what was meant."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint of PyTorch cannot be converted; the message says what was expected, what was found, and where."""
