@@ -14,6 +14,7 @@
 #ifndef FSDP_LIB_RUNTIME_PROGRAM_H
 #define FSDP_LIB_RUNTIME_PROGRAM_H
 
+#include "FlightRecorder.h"
 #include "Launch.h"
 #include "Optimizer.h"
 #include "ThreadTeam.h"
@@ -52,6 +53,7 @@ struct Rank {
   std::uint64_t updates = 0; ///< So far; set before each run.
 
   Statistics statistics;
+  FlightRecorder flights;
 };
 
 /// A set of roles, as bits.

@@ -130,8 +130,13 @@ inline void Program::execute(Lane &lane, const Command &command,
     break;
   case Kind::Collective: {
     double begin = now();
+    std::uint64_t flight =
+        rank.flights.begin({rank.rank, number, command.source, false,
+                            command.stream, runs, rank.updates, begin, 0});
     rank.comms[command.communicator]->run(command.index, command.count);
-    lane.statistics.collectives += now() - begin;
+    double end = now();
+    rank.flights.end(flight, end);
+    lane.statistics.collectives += end - begin;
     break;
   }
   case Kind::Drain: {

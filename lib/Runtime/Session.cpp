@@ -455,6 +455,13 @@ std::vector<Span> Session::spans() const {
   return spans;
 }
 
+std::vector<Span> Session::latestCollectives() const {
+  std::vector<Span> spans;
+  for (const Impl::RankData &data : impl->ranks)
+    data.rank.flights.append(spans);
+  return spans;
+}
+
 std::uint64_t Session::highestByte() const {
   if (!impl->options.canary)
     throw Error("the canary is off");

@@ -3,6 +3,7 @@
 #include "fsdp/Runtime/Trace.h"
 
 #include "Describe.h"
+#include "Mesh.h"
 #include "Text.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
@@ -268,4 +269,29 @@ void fsdp::writeTrace(const std::string &path, const planfile::PlanFile &plan,
   auto written = archive::writeFile(path, {TraceWriter(plan, spans).run()});
   if (!written)
     throw Error(written.error().message, Failure::RankFailed);
+}
+
+static const planfile::Command &commandOf(const planfile::PlanFile &plan,
+                                          const Span &span) {
+  return *plan->programs()->Get(span.program)->commands()->Get(span.command);
+}
+
+std::string fsdp::describe(const planfile::PlanFile &plan, const Span &span) {
+  CommandFacts facts = getFacts(plan, commandOf(plan, span));
+  std::string text =
+      "step " + std::to_string(span.update + 1) + ", program " +
+      std::string(plan.string(plan->programs()->Get(span.program)->name())) +
+      ", command " + std::to_string(span.command) + ", " + facts.name;
+  if (facts.unit != planfile::none)
+    text += " of unit " +
+            std::string(plan.string(plan->units()->Get(facts.unit)->name()));
+  return text;
+}
+
+std::vector<unsigned> fsdp::membersOf(const planfile::PlanFile &plan,
+                                      const Span &collective) {
+  return groupOf(plan.plan(),
+                 getFacts(plan, commandOf(plan, collective)).communicator,
+                 collective.rank)
+      .members;
 }

@@ -194,11 +194,22 @@ def test_a_failing_rank_stops_all(options, plans, references, operators):
         3, ["error: rank 1, step 2, program step, fsdp_test::scaled_square, node scaled_square, scope blocks.0.feed_forward: out of luck"])
 
 
-def test_a_rank_that_hangs_is_waited_for_only_so_long(plans, references, operators):
-    ran = disturb("hang", plans, references, operators, "--timeout", 2)
+# Who waits for whom is said, and what each rank did last is in its log.
+def test_a_rank_that_hangs_is_waited_for_only_so_long(plans, references, operators, tmp_path):
+    ran = disturb("hang", plans, references, operators, "--timeout", 2, "--log", tmp_path / "logs")
     (error,) = errors(ran)
     assert ran.returncode == 3
     assert re.fullmatch(r"error: rank [02], step 2, program step, AllGather, node \S+, unit \S+: waited 2 s for rank 1 to join it", error), error
+    notes = [line for line in ran.stderr.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2, notes
+    assert re.fullmatch(r"note: step 2, program step, command \d+, all_gather of unit \S+, under way for \S+ s: ranks 0, 2 have come, rank 1 has not", notes[0]), notes
+    assert re.fullmatch(r"note: rank 1, latest collective: step 2, program step, command \d+, all_gather of unit \S+, done in \S+ s", notes[1]), notes
+    for rank in range(3):
+        begin, *steps, end = map(json.loads, (tmp_path / "logs" / f"rank-{rank}.log").read_text().splitlines())
+        assert begin["ranks"] == 3 and [step["step"] for step in steps] == [1] and steps[0]["collectives"] > 0
+        assert end["error"] == error.removeprefix("error: ") and 5 < len(end["collectives"]) <= 64
+        assert all(line.startswith(f"rank {rank}: step ") for line in end["collectives"])
+        assert ("under way for" in end["collectives"][-1]) == (rank != 1)
 
 
 # mpirun stops the others as soon as one has died: they say who it was before that. With rank 0, the store dies.

@@ -198,6 +198,12 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "Write what was run when, as JSON for Perfetto");
   app.add_option("--profile", options.profile,
                  "Write how long operators and collectives took, as JSON");
+  app.add_option("--log", options.log,
+                 "Every process appends to rank-R.log in this folder: a line "
+                 "of JSON for each step, and its latest collectives if the run "
+                 "fails")
+      ->type_name("FOLDER")
+      ->needs(data);
   CLI::Option *summon = app.add_option(
       "--summon", options.summon,
       "After the last step, write the whole parameters and model buffers to "

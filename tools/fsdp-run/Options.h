@@ -28,6 +28,7 @@ struct Options {
   long long keep = 0;     ///< How many; 0: all.
   std::string resume;     ///< A checkpoint, a folder of them, or auto.
   std::string program = "step"; ///< The one that trains.
+  std::string log;              ///< The folder of the ranks' own lines.
   std::string evalData;
   long long evalEvery = 0; ///< Steps between two evaluations; 0: none.
   std::optional<long long> ranks;

@@ -2,6 +2,7 @@
 
 #include "Processes.h"
 
+#include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/InputFile.h"
 #include "fsdp/Archive/TensorFiles.h"
@@ -307,8 +308,12 @@ Error Processes::tell(const Error &error) noexcept {
   Error first(sentence, error.kind());
   try {
     first = tellFailure(*world.store, first, farewell);
-    if (world.store->add("said", 1) == 1)
+    showRecord(first);
+    if (world.store->add("said", 1) == 1) {
       printError(first.what());
+      if (first.kind() == Failure::RankFailed)
+        printRecords();
+    }
   } catch (const std::exception &) {
     // The store has ended with rank 0: one of those who are left speaks. A
     // process closes its files a little before it is seen to have ended.
@@ -326,6 +331,9 @@ Error Processes::tell(const Error &error) noexcept {
 int Processes::fail(const Error &error) noexcept {
   if (size() == 1) {
     printError(error.what());
+    showRecord(error);
+    if (error.kind() == Failure::RankFailed)
+      printRecords();
     return error.exitCode();
   }
   // What has started the processes stops them all when the first one ends.
@@ -334,6 +342,70 @@ int Processes::fail(const Error &error) noexcept {
   Error first = tell(error);
   leave();
   return first.exitCode();
+}
+
+std::unique_ptr<Processes::Recorder>
+Processes::record(std::function<std::string()> flights) {
+  std::lock_guard lock(recordMutex);
+  recorder = std::move(flights);
+  return std::make_unique<Recorder>(*this);
+}
+
+Processes::Recorder::~Recorder() {
+  std::lock_guard lock(processes.recordMutex);
+  processes.lastRecord = std::exchange(processes.recorder, {})();
+}
+
+static std::string recordKey(unsigned rank) {
+  return "record " + std::to_string(rank);
+}
+
+void Processes::setLog(std::shared_ptr<RankLog> given) {
+  std::lock_guard lock(recordMutex);
+  log = std::move(given);
+}
+
+void Processes::showRecord(const Error &error) noexcept {
+  try {
+    std::lock_guard lock(recordMutex);
+    if (recorder)
+      lastRecord = recorder();
+    if (auto written = std::exchange(log, nullptr)) {
+      std::string line = "{\"error\": " + archive::quoteJSON(error.what()) +
+                         ", \"collectives\": [";
+      const char *separator = "";
+      for (const std::string &flight : spellFlights(lastRecord)) {
+        line += separator + archive::quoteJSON(flight);
+        separator = ", ";
+      }
+      written->write(line + "]}");
+    }
+    if (world.store)
+      world.store->set(recordKey(world.rank), lastRecord);
+  } catch (const std::exception &) {
+    // The error itself is more important.
+  }
+}
+
+void Processes::printRecords() noexcept {
+  try {
+    std::vector<std::string> records;
+    if (size() == 1)
+      records.push_back(lastRecord);
+    // Those who are dead tell nothing, and the others do so at once.
+    auto end = std::chrono::steady_clock::now() + 500ms;
+    for (unsigned rank = 0; size() > 1 && rank != size(); ++rank)
+      if (auto record = world.store->get(
+              recordKey(rank),
+              std::max(0ms,
+                       std::chrono::duration_cast<std::chrono::milliseconds>(
+                           end - std::chrono::steady_clock::now()))))
+        records.push_back(*record);
+    for (const std::string &line : describeFlights(records))
+      std::fprintf(stderr, "note: %s\n", archive::escape(line).c_str());
+  } catch (const std::exception &) {
+    // The store has ended.
+  }
 }
 
 void Processes::stop(const Error &error) noexcept {

@@ -11,9 +11,12 @@
 #define FSDP_TOOLS_FSDP_RUN_PROCESSES_H
 
 #include "PeerWatch.h"
+#include "RankLog.h"
 #include "fsdp/Runtime/Session.h"
 
 #include <functional>
+#include <memory>
+#include <mutex>
 
 namespace fsdp {
 
@@ -49,6 +52,16 @@ public:
   void note(const std::string &sentence) const;
   void sayError(const std::string &sentence) const;
 
+  /// What this process has recorded of its ranks, should the run fail: asked
+  /// from any thread, as long as the returned object lives, and once more when
+  /// it ends.
+  class Recorder;
+  [[nodiscard]] std::unique_ptr<Recorder>
+  record(std::function<std::string()> flights);
+
+  /// Where this process notes why the run has failed, and what it has recorded.
+  void setLog(std::shared_ptr<RankLog> log);
+
   /// Somebody wants the run to end.
   bool isStopped() const { return isStopRequested.load(); }
 
@@ -80,6 +93,11 @@ private:
   /// Tells the others of a failure, and says it unless somebody has. Returns
   /// the first one.
   Error tell(const Error &error) noexcept;
+  /// Shows what this process has recorded to that which says the error, and
+  /// notes both.
+  void showRecord(const Error &error) noexcept;
+  /// Who waits for whom, after the error.
+  void printRecords() noexcept;
   /// Another process has failed: ends this one, at the latest a few seconds
   /// after its own threads should have.
   void stop(const Error &error) noexcept;
@@ -89,7 +107,22 @@ private:
   std::shared_ptr<Backend> connected;
   World world;
   std::atomic<bool> isSaid{false}, hasEnded{false}, isStopRequested{false};
+  std::mutex recordMutex; ///< Of the next three.
+  std::shared_ptr<RankLog> log;
+  std::function<std::string()> recorder;
+  std::string lastRecord; ///< Of a recorder that has ended.
   std::optional<PeerWatch> watch;
+};
+
+class Processes::Recorder {
+public:
+  explicit Recorder(Processes &processes) : processes(processes) {}
+  Recorder(const Recorder &) = delete;
+  Recorder &operator=(const Recorder &) = delete;
+  ~Recorder();
+
+private:
+  Processes &processes;
 };
 
 /// Of a library beside this program.

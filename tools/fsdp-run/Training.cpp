@@ -6,6 +6,7 @@
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Hosts.h"
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -32,7 +33,7 @@ public:
       : plan(training.plan), options(training.options),
         processes(training.processes), before(training.before),
         checkpoints(training.checkpoints), session(training.session),
-        begun(training.state.step),
+        log(training.log), begun(training.state.step),
         // What starts processes may give them a terminal of its own.
         isTerminal(!processes.backend() && ::isatty(STDOUT_FILENO) != 0),
         last(Clock::now()), shown(last) {
@@ -64,6 +65,8 @@ public:
     if (++steps == 1)
       firstLoss = loss;
     lastLoss = loss;
+    if (log.isOpen())
+      noteStep(step, seconds);
     options.json ? printObject(step, loss, lr, seconds)
                  : printLine(step, loss, seconds, now);
     flushOutput();
@@ -87,6 +90,24 @@ public:
   }
 
 private:
+  /// Of this process alone, in seconds: who is slow shows in the others' time
+  /// in collectives.
+  void noteStep(long long step, double seconds) {
+    char line[256];
+    std::snprintf(line, sizeof line,
+                  "{\"step\": %lld, \"time\": %.3f, \"seconds\": %.6f, "
+                  "\"forward\": %.6f, \"backward\": %.6f, \"update\": %.6f, "
+                  "\"collectives\": %.6f}",
+                  step,
+                  std::chrono::duration<double>(
+                      std::chrono::system_clock::now().time_since_epoch())
+                      .count(),
+                  seconds, forward - noted[0], backward - noted[1],
+                  update - noted[2], collectives - noted[3]);
+    noted = {forward, backward, update, collectives};
+    log.write(line);
+  }
+
   /// A line that is overwritten, or a few lines in a file.
   void printLine(long long step, double loss, double seconds,
                  Clock::time_point now) {
@@ -232,7 +253,9 @@ private:
   Resident before;
   const Checkpoints &checkpoints;
   const Session &session;
-  long long begun; // the step after which it goes on
+  const RankLog &log;
+  std::array<double, 4> noted = {}; // in the log so far
+  long long begun;                  // the step after which it goes on
   bool isTerminal;
   Clock::time_point last, shown;
   double total = 0;  // seconds of all steps

@@ -30,6 +30,7 @@ struct Training {
   /// the training begins.
   archive::TrainingState state;
   Session &session;
+  const RankLog &log;
 };
 
 /// Trains up to step `options.steps`, or until a loss is not finite or a signal

@@ -1,6 +1,7 @@
 //===- fsdp-run.cpp - Runs a plan -----------------------------------------===//
 
 #include "Export.h"
+#include "FlightRecord.h"
 #include "Options.h"
 #include "Processes.h"
 #include "Spans.h"
@@ -18,6 +19,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <unistd.h>
 
 using namespace fsdp;
 
@@ -285,7 +287,7 @@ namespace {
 /// A run before anything is allocated: all that can be rejected is.
 class Run {
 public:
-  Run(const Options &options, const Processes &processes);
+  Run(const Options &options, Processes &processes);
 
   std::vector<Fact> facts() const;
   /// Returns the exit code.
@@ -298,7 +300,7 @@ private:
   archive::TrainingState begin(Session &session);
 
   const Options &options;
-  const Processes &processes;
+  Processes &processes;
   Resident before = measureResident();
   unsigned ranks = 0;
   planfile::PlanFile plan;
@@ -311,7 +313,7 @@ private:
   std::optional<Export> exported;
 };
 
-Run::Run(const Options &options, const Processes &processes)
+Run::Run(const Options &options, Processes &processes)
     : options(options), processes(processes),
       plan((checkFiles(options, processes.isFirst()),
             openPlan(options, processes, ranks))),
@@ -472,12 +474,19 @@ archive::TrainingState Run::begin(Session &session) {
 int Run::execute() {
   Session session(plan.plan(), processes.ranks(ranks),
                   makeSessionOptions(plan, options, processes, ranks));
+  auto recorder =
+      processes.record([&] { return recordFlights(plan, session); });
+  auto log =
+      std::make_shared<RankLog>(options.log, processes.ranks(ranks).first);
+  processes.setLog(log);
+  log->write("{\"process\": " + std::to_string(::getpid()) +
+             ", \"ranks\": " + std::to_string(ranks) + "}");
   archive::TrainingState state = begin(session);
   int code =
       reference
           ? compare(options, *reference, processes, session)
           : train({plan, options, processes, rates, before, *data, evalData,
-                   summon, checkpoints, std::move(state), session});
+                   summon, checkpoints, std::move(state), session, *log});
   if (code == 0)
     exported->write(session);
   std::vector<Span> spans;

@@ -267,6 +267,10 @@ public:
   /// Of all runs and ranks so far, if they are timed; thread by thread, each in
   /// the order in which it ran.
   std::vector<Span> spans() const;
+  /// The latest collectives of each rank here, at most 64, in the order in
+  /// which they began. One that ends at 0 is under way. May be called from any
+  /// thread at any time.
+  std::vector<Span> latestCollectives() const;
   /// With the canary on: bytes from the start of the device arena to after the
   /// last byte ever written, the most of any of the session's ranks; more than
   /// the plan's if something wrote after it.

@@ -41,6 +41,13 @@ void writeProfile(const std::string &path, const planfile::PlanFile &plan,
                   const std::vector<Span> &spans,
                   std::string_view program = "step");
 
+/// "step 2, program step, command 31, all_gather of unit blocks.1"
+std::string describe(const planfile::PlanFile &plan, const Span &span);
+
+/// The ranks of a collective, among which the span's is.
+std::vector<unsigned> membersOf(const planfile::PlanFile &plan,
+                                const Span &collective);
+
 } // namespace fsdp
 
 #endif // FSDP_RUNTIME_TRACE_H
