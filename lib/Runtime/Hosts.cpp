@@ -4,11 +4,18 @@
 #include "Mesh.h"
 
 #include <map>
+#include <numeric>
 #include <set>
 
 using namespace fsdp;
 
-std::vector<unsigned> fsdp::mapRanks(std::span<const std::string> hosts) {
+std::vector<unsigned> fsdp::mapRanks(std::span<const std::string> hosts,
+                                     RankMap map) {
+  if (map == RankMap::Launcher) {
+    std::vector<unsigned> ranks(hosts.size());
+    std::iota(ranks.begin(), ranks.end(), 0u);
+    return ranks;
+  }
   std::map<std::string_view, unsigned> counts;
   for (const std::string &host : hosts)
     ++counts[host];
@@ -22,6 +29,10 @@ std::vector<unsigned> fsdp::mapRanks(std::span<const std::string> hosts) {
   for (const std::string &host : hosts)
     ranks.push_back(next[host]++);
   return ranks;
+}
+
+Error fsdp::differentMaps() {
+  return Error("--map: expected the same for all processes, found two");
 }
 
 std::vector<bool> fsdp::findCrossingAxes(std::span<const unsigned> mesh,

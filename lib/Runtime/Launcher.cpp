@@ -134,8 +134,8 @@ fsdp::readLaunch(const std::function<const char *(const char *)> &variable) {
 
 /// Of all processes, by number.
 static std::vector<std::string>
-exchangeHosts(const Launch &launch, const std::string &ownHost, Store &store,
-              std::chrono::milliseconds timeout) {
+exchangeHosts(const Launch &launch, const std::string &ownHost, RankMap map,
+              Store &store, std::chrono::milliseconds timeout) {
   auto await = [&](const std::string &key, unsigned process) {
     if (auto value = store.get(key, timeout))
       return *value;
@@ -144,7 +144,8 @@ exchangeHosts(const Launch &launch, const std::string &ownHost, Store &store,
                 std::to_string(launch.processes) + " to start");
   };
   const std::string key = "host ", all = "hosts";
-  store.set(key + std::to_string(launch.process), ownHost);
+  const char shown = map == RankMap::Hosts ? 'h' : 'l';
+  store.set(key + std::to_string(launch.process), shown + ownHost);
   if (launch.process == 0) {
     std::string text;
     for (unsigned process = 0; process != launch.processes; ++process)
@@ -153,13 +154,17 @@ exchangeHosts(const Launch &launch, const std::string &ownHost, Store &store,
   }
   std::istringstream lines(await(all, 0));
   std::vector<std::string> hosts(launch.processes);
-  for (std::string &host : hosts)
+  for (std::string &host : hosts) {
     std::getline(lines, host);
+    if (host[0] != shown)
+      throw differentMaps();
+    host.erase(0, 1);
+  }
   return hosts;
 }
 
 World fsdp::joinWorld(const Launch &launch, const std::string &ownHost,
-                      std::chrono::milliseconds timeout) {
+                      RankMap map, std::chrono::milliseconds timeout) {
   World world;
   world.hosts = {ownHost};
   if (launch.processes == 1)
@@ -169,8 +174,8 @@ World fsdp::joinWorld(const Launch &launch, const std::string &ownHost,
                     ? serveStore(launch.host, port)
                     : connectStore(launch.host, port, launch.prefix);
   std::vector<std::string> hosts =
-      exchangeHosts(launch, ownHost, *world.store, timeout);
-  std::vector<unsigned> ranks = mapRanks(hosts);
+      exchangeHosts(launch, ownHost, map, *world.store, timeout);
+  std::vector<unsigned> ranks = mapRanks(hosts, map);
   world.rank = ranks[launch.process];
   world.hosts.resize(hosts.size());
   for (std::size_t process = 0; process != hosts.size(); ++process)

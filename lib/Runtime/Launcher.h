@@ -34,9 +34,10 @@ Launch readLaunch(const std::function<const char *(const char *)> &variable);
 /// The first host of a list of Slurm: "gpu[007-9,12],cpu1" is gpu007.
 std::string firstHost(const std::string &list);
 
-/// Meets the other processes, and gives those of a machine consecutive ranks.
-/// Waits for all of them. `ownHost`: the name of this machine.
+/// Meets the other processes, who are given the same `map`. Waits for all of
+/// them. `ownHost`: the name of this machine.
 World joinWorld(const Launch &launch, const std::string &ownHost,
+                RankMap map = RankMap::Hosts,
                 std::chrono::milliseconds timeout = defaultTimeout);
 
 /// Waits until nobody needs the store any more that rank 0 serves.

@@ -52,12 +52,12 @@ static void *open(const char *library) {
 }
 
 std::unique_ptr<Backend> fsdp::loadBackend(const char *library,
-                                           unsigned ranks) {
-  auto *make = reinterpret_cast<Backend *(*)(unsigned)>(
+                                           const BackendOptions &options) {
+  auto *make = reinterpret_cast<Backend *(*)(const BackendOptions &)>(
       dlsym(open(library), "fsdpMakeBackend"));
   if (!make)
     throw Error(std::string(library) + " is not a device library");
-  return std::unique_ptr<Backend>(make(ranks));
+  return std::unique_ptr<Backend>(make(options));
 }
 
 static std::vector<std::string> operatorNames() {

@@ -80,8 +80,61 @@ def test_ranks_of_a_machine_are_next_to_each_other(plans):
     ran = mpirun((4, *arguments), before=own_name, MASTER_ADDR="127.0.0.1")
     assert ran.returncode == 0, ran.stderr
     assert "4 processes on 2 machines: axis replicate crosses machines, axis shard lies inside one; figures of a process are rank 0's\n" in ran.stdout
+    ran = mpirun((4, *arguments, "--map", "launcher"), before=own_name, MASTER_ADDR="127.0.0.1")
+    assert "4 processes on 2 machines: axis replicate lies inside one, axis shard crosses machines; figures" in ran.stdout
     ran = mpirun((4, *arguments, "--json"), before=own_name, MASTER_ADDR="127.0.0.1")
     assert outcome(ran.stdout) == outcome(succeed("fsdp-run", *arguments, "--json").stdout)
+
+
+@pytest.fixture
+def two_machines(tmp_path):
+    """How mpirun starts on the first of two machines with a wire between them: network namespaces with host names, on one machine really."""
+    names = [f"fsdp{os.getpid()}{end}" for end in "ab"]
+    commands = [f"ip netns add {name}" for name in names] + [
+        f"ip link add v{names[0]} type veth peer name v{names[1]}",
+        *(f"ip link set v{name} netns {name}" for name in names),
+        *(f"ip -n {name} addr add 10.77.0.{number}/24 dev v{name}" for number, name in enumerate(names, 1)),
+        *(f"ip -n {name} link set {device} up" for name in names for device in ("lo", f"v{name}"))]
+    try:
+        for command in commands:
+            if not shutil.which("ip") or subprocess.run(command.split(), capture_output=True).returncode:
+                pytest.skip("not run: no right to make network namespaces")
+        agent = tmp_path / "agent"  # in place of ssh
+        agent.write_text(f"""#!/bin/sh
+host=$1; shift
+exec ip netns exec {names[1]} unshare --uts sh -c 'hostname $0 && exec sh -c "$1"' "$host" "$*"
+""")
+        agent.chmod(0o755)
+        yield ["ip", "netns", "exec", names[0], "unshare", "--uts", "sh", "-c", 'hostname one && exec "$@"', "sh", "mpirun", "--host", "one:2,two:2",
+               "--mca", "plm_rsh_agent", str(agent), "-x", "MASTER_ADDR=10.77.0.1", "-x", "OMP_NUM_THREADS"]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def start_on(machines, *arguments) -> subprocess.Popen:
+    return subprocess.Popen([*machines, BUILD / "bin" / "fsdp-run", *map(str, arguments), "--backend", "mpi"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **OPEN_MPI})
+
+
+def test_two_machines_have_the_bits_of_one(two_machines, plans):
+    arguments = [plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2, "--json"]
+    stdout, stderr = start_on(two_machines, *arguments).communicate(timeout=60)
+    assert outcome(stdout) == outcome(succeed("fsdp-run", *arguments).stdout), stderr
+
+
+# The others of its machine see it; mpirun ends all of them a second later.
+def test_a_rank_that_dies_on_another_machine_is_named(two_machines, plans):
+    running = start_on(two_machines, plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2",
+                       "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 1000000, "--json")
+    assert running.stdout.readline().startswith('{"step": 1,')
+    victim = next(int(pid) for pid in subprocess.run(["pgrep", "-f", "fsdp-run.*--steps 1000000"], capture_output=True, text=True).stdout.split()
+                  if b"OMPI_COMM_WORLD_RANK=3\0" in (environment := pathlib.Path(f"/proc/{pid}/environ").read_bytes()) and b"MASTER_ADDR=10.77.0.1\0" in environment)
+    os.kill(victim, signal.SIGKILL)
+    died = time.monotonic()
+    stderr = running.communicate(timeout=30)[1]
+    assert time.monotonic() - died < 10
+    assert f"error: rank 3 (process {victim} on two) has ended before the run did\n" in stderr, stderr
 
 
 # Eight processes take their time on two cores.
@@ -144,6 +197,12 @@ def test_a_process_for_each_rank(arguments):
     ran = mpirun((3, *arguments))
     assert (ran.returncode, ran.stdout, errors(ran)) == (
         1, "", [f"error: {arguments[0]}: expected a process for each of its 2 ranks, found 3; start it with mpirun -n 2"])
+
+
+# Two processes would be the same rank.
+def test_all_processes_have_the_same_map(arguments):
+    ran = mpirun((1, *arguments), (1, *arguments, "--map", "launcher"))
+    assert ran.returncode == 1 and set(errors(ran)) == {"error: --map: expected the same for all processes, found two"}
 
 
 # What is wrong for all is said once and names nobody; what is wrong for one names it.

@@ -177,6 +177,12 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "with a GPU")
       ->check(CLI::IsMember({"local", "mpi", "nccl"}))
       ->capture_default_str();
+  app.add_option("--map", options.map,
+                 "Which rank a process is. hosts: those of one machine are "
+                 "consecutive, so that the inner axes of the mesh lie inside "
+                 "it. launcher: as what has started them numbers them")
+      ->check(CLI::IsMember({"hosts", "launcher"}))
+      ->capture_default_str();
   app.add_option("--device", options.device,
                  "cpu or cuda; must be the plan's, if given")
       ->check(CLI::IsMember({"cpu", "cuda"}));

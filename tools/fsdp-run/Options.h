@@ -43,6 +43,7 @@ struct Options {
   Seeds seeds; ///< Of what draws random numbers.
   double tolerance = 1e-5;
   std::string backend = "local";
+  std::string map = "hosts"; ///< Which rank a process is.
   std::string device;
   std::vector<std::string> libraries, trusted;
   std::vector<std::string> renames; ///< Of tensors of `weights`.

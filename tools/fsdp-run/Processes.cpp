@@ -74,8 +74,8 @@ std::string fsdp::digestTables(const std::string &folder) {
   return spellDigest(XXH3_64bits(text.data(), text.size()));
 }
 
-std::string Processes::findBackend(int argc, char **argv) {
-  const std::string option = "--backend";
+std::string Processes::findOption(int argc, char **argv,
+                                  const std::string &option) {
   for (int i = 1; i < argc; ++i) {
     std::string_view argument = argv[i];
     if (argument == option && i + 1 < argc)
@@ -83,10 +83,10 @@ std::string Processes::findBackend(int argc, char **argv) {
     if (argument.starts_with(option + "="))
       return std::string(argument.substr(option.size() + 1));
   }
-  return "local";
+  return "";
 }
 
-Processes::Processes(const std::string &backend) {
+Processes::Processes(const std::string &backend, const std::string &map) {
   if (backend != "mpi" && backend != "nccl")
     return;
   std::string library = findLibrary("libfsdp_" + backend + ".so");
@@ -102,7 +102,9 @@ Processes::Processes(const std::string &backend) {
   // signal may end the wait for the others before.
   if (backend == "mpi")
     PeerWatch::blockSignals();
-  connected = loadBackend(library.c_str(), 1);
+  connected =
+      loadBackend(library.c_str(), {.map = map == "launcher" ? RankMap::Launcher
+                                                             : RankMap::Hosts});
   PeerWatch::blockSignals();
   world = connected->world();
   if (size() == 1)

@@ -30,11 +30,12 @@ class Processes {
 public:
   /// This one alone, or those of a backend that connects them, which may wait
   /// for them.
-  explicit Processes(const std::string &backend);
+  Processes(const std::string &backend, const std::string &map);
 
-  /// The backend that the command line asks for, even if the rest of it is
-  /// wrong.
-  static std::string findBackend(int argc, char **argv);
+  /// The value that the command line gives an option, even if the rest of it is
+  /// wrong; nothing if it gives none.
+  static std::string findOption(int argc, char **argv,
+                                const std::string &option);
 
   unsigned size() const { return world.size(); }
   bool isFirst() const { return world.rank == 0; }

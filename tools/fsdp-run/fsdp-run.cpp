@@ -175,7 +175,8 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
       result.trustedOperators.push_back(std::move(name));
   // What needs CUDA is a library of its own.
   if (plan->device()->string_view() == "cuda" && !result.backend)
-    result.backend = loadBackend(findLibrary("libfsdp_cuda.so").c_str(), ranks);
+    result.backend =
+        loadBackend(findLibrary("libfsdp_cuda.so").c_str(), {.ranks = ranks});
   return result;
 }
 
@@ -535,7 +536,8 @@ int runMain(int argc, char **argv) {
     return error.exitCode();
   };
   try {
-    processes.emplace(Processes::findBackend(argc, argv));
+    processes.emplace(Processes::findOption(argc, argv, "--backend"),
+                      Processes::findOption(argc, argv, "--map"));
     return runOn(*processes, argc, argv);
   } catch (const Error &error) {
     return fail(error);

@@ -164,10 +164,23 @@ public:
 /// one another.
 std::unique_ptr<Backend> makeLocalBackend(unsigned threads);
 
+/// Which rank a process is.
+enum class RankMap : std::uint8_t {
+  Hosts,   ///< Those of one machine are consecutive.
+  Launcher ///< The numbers of what has started them.
+};
+
+/// What a backend begins with.
+struct BackendOptions {
+  unsigned ranks = 1; ///< Of this process.
+  RankMap map = RankMap::Hosts;
+};
+
 /// A backend out of a shared library that exports
-/// `extern "C" fsdp::Backend *fsdpMakeBackend(unsigned ranks)`; `ranks` are of
-/// this process. One that connects processes may wait for them.
-std::unique_ptr<Backend> loadBackend(const char *library, unsigned ranks);
+/// `extern "C" fsdp::Backend *fsdpMakeBackend(const fsdp::BackendOptions &)`.
+/// One that connects processes may wait for them.
+std::unique_ptr<Backend> loadBackend(const char *library,
+                                     const BackendOptions &options);
 
 } // namespace fsdp
 

@@ -8,6 +8,8 @@
 #define FSDP_RUNTIME_HOSTS_H
 
 #include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Runtime/Error.h"
 
 #include <span>
 #include <string>
@@ -15,10 +17,14 @@
 
 namespace fsdp {
 
-/// The rank of each process, given the host of each: those of one host are
+/// The rank of each process, given the host of each. Those of one host are
 /// consecutive, in the order of the processes; hosts are in the order of their
-/// first processes.
-std::vector<unsigned> mapRanks(std::span<const std::string> hosts);
+/// first processes. Or all keep the numbers that they have.
+std::vector<unsigned> mapRanks(std::span<const std::string> hosts,
+                               RankMap map = RankMap::Hosts);
+
+/// Processes that are given different maps.
+Error differentMaps();
 
 /// For each axis of a mesh of these sizes, whether two ranks that differ in
 /// nothing else are on different hosts; `hosts` are of the ranks.

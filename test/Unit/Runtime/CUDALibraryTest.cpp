@@ -11,7 +11,8 @@ using namespace testing;
 // is none. Where there is one, the device opens.
 // covers: no accelerator, GPU, ImportError, AttributeError
 TEST(CUDALibrary, OpensAndSaysThatThereIsNoDriver) {
-  std::unique_ptr<Backend> backend = loadBackend(FSDP_CUDA_LIBRARY, 2);
+  std::unique_ptr<Backend> backend =
+      loadBackend(FSDP_CUDA_LIBRARY, {.ranks = 2});
   ASSERT_NE(backend, nullptr);
   try {
     std::unique_ptr<Device> device = backend->openDevice({.rank = 1});

@@ -45,7 +45,7 @@ private:
 
 class FakeGPUs : Fake, public NCCLBackend {
 public:
-  FakeGPUs() : NCCLBackend(fake.api) {}
+  explicit FakeGPUs(RankMap map) : NCCLBackend(fake.api, map) {}
 
   c10::DeviceType deviceType() const override { return c10::kCPU; }
 
@@ -80,6 +80,6 @@ private:
 
 } // namespace
 
-extern "C" Backend *fsdpMakeBackend(unsigned) {
-  return std::make_unique<FakeGPUs>().release();
+extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
+  return std::make_unique<FakeGPUs>(options.map).release();
 }

@@ -20,6 +20,8 @@ TEST(Hosts, RanksOfOneMachineAreConsecutive) {
   EXPECT_THAT(mapRanks(Hosts{"a", "b", "a", "b"}), ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(mapRanks(Hosts{"b", "a", "c", "a", "b", "a"}),
               ElementsAre(0, 2, 5, 3, 1, 4));
+  EXPECT_THAT(mapRanks(Hosts{"a", "b", "a"}, RankMap::Launcher),
+              ElementsAre(0, 1, 2));
 }
 
 TEST(Hosts, AnAxisCrossesMachinesOrLiesInsideOne) {

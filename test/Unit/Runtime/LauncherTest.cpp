@@ -116,7 +116,7 @@ std::vector<World> join(const std::vector<std::string> &hosts, Launch launch,
     threads.emplace_back([&, process] {
       Launch own = launch;
       own.process = process;
-      worlds[process] = joinWorld(own, hosts[process], timeout);
+      worlds[process] = joinWorld(own, hosts[process], RankMap::Hosts, timeout);
       leaveWorld(worlds[process]);
     });
   for (std::thread &thread : threads)
@@ -152,10 +152,31 @@ TEST(Launcher, MeetsInTheStoreOfAnAgent) {
   }
 }
 
+// They would be the same rank twice.
+TEST(Launcher, ProcessesHaveTheSameMap) {
+  Launch launch{.processes = 2, .port = freePort()};
+  auto says = [&](unsigned process, RankMap map) {
+    Launch own = launch;
+    own.process = process;
+    try {
+      joinWorld(own, "a", map);
+    } catch (const Error &error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  std::string other;
+  std::thread second([&] { other = says(1, RankMap::Launcher); });
+  EXPECT_EQ(says(0, RankMap::Hosts),
+            "--map: expected the same for all processes, found two");
+  second.join();
+  EXPECT_NE(other, "");
+}
+
 TEST(Launcher, WaitsOnlySoLongForTheOthers) {
   Launch launch{.processes = 2, .port = freePort()};
   EXPECT_THAT(
-      [&] { joinWorld(launch, "a", 50ms); },
+      [&] { joinWorld(launch, "a", RankMap::Hosts, 50ms); },
       ThrowsMessage<Error>("waited 0.05 s for process 1 of 2 to start"));
 }
 

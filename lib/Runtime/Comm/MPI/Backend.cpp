@@ -26,7 +26,7 @@ void check(int code, const char *name) {
 
 class MPIBackend : public Backend {
 public:
-  MPIBackend();
+  explicit MPIBackend(RankMap map);
 
   World world() const override { return seen; }
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
@@ -50,7 +50,7 @@ private:
 
 } // namespace
 
-MPIBackend::MPIBackend() {
+MPIBackend::MPIBackend(RankMap map) {
   int isDone = 0, provided = MPI_THREAD_SINGLE;
   MPI_Initialized(&isDone);
   if (isDone)
@@ -63,7 +63,12 @@ MPIBackend::MPIBackend() {
   int process = 0;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &process), "MPI_Comm_rank");
   std::vector<std::string> hosts = gatherHosts();
-  std::vector<unsigned> ranks = mapRanks(hosts);
+  int own[] = {static_cast<int>(map), -static_cast<int>(map)}, least[2] = {};
+  check(MPI_Allreduce(own, least, 2, MPI_INT, MPI_MIN, MPI_COMM_WORLD),
+        "MPI_Allreduce");
+  if (least[0] != -least[1])
+    throw differentMaps();
+  std::vector<unsigned> ranks = mapRanks(hosts, map);
   seen.rank = ranks[static_cast<std::size_t>(process)];
   seen.hosts.resize(hosts.size());
   for (std::size_t i = 0; i != hosts.size(); ++i)
@@ -128,6 +133,6 @@ std::shared_ptr<Store> MPIBackend::openStore(MPI_Comm comm) const {
   return store ? store : connectStore(place.host, place.port);
 }
 
-extern "C" Backend *fsdpMakeBackend(unsigned) {
-  return std::make_unique<MPIBackend>().release();
+extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
+  return std::make_unique<MPIBackend>(options.map).release();
 }

@@ -13,10 +13,10 @@ static std::string ownHost() {
   return name;
 }
 
-NCCLBackend::NCCLBackend(const CudaApi &cuda)
+NCCLBackend::NCCLBackend(const CudaApi &cuda, RankMap map)
     : nccl(cuda),
       launch(readLaunch([](const char *name) { return std::getenv(name); })),
-      seen(joinWorld(launch, ownHost())) {
+      seen(joinWorld(launch, ownHost(), map)) {
   // Kernels of several communicators then start in the order of the plan, the
   // same on all ranks: they can't wait for one another.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);

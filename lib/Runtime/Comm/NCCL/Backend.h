@@ -15,7 +15,7 @@ namespace fsdp {
 
 class NCCLBackend : public Backend {
 public:
-  explicit NCCLBackend(const CudaApi &cuda);
+  NCCLBackend(const CudaApi &cuda, RankMap map);
 
   World world() const override { return seen; }
   c10::DeviceType deviceType() const override { return c10::kCUDA; }

@@ -7,7 +7,7 @@ namespace {
 
 class GPUs : public NCCLBackend {
 public:
-  GPUs() : NCCLBackend(cudaApi()) {}
+  explicit GPUs(RankMap map) : NCCLBackend(cudaApi(), map) {}
 
   /// A launcher may show each process its own GPU alone.
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
@@ -23,6 +23,6 @@ public:
 
 } // namespace
 
-extern "C" Backend *fsdpMakeBackend(unsigned) {
-  return std::make_unique<GPUs>().release();
+extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
+  return std::make_unique<GPUs>(options.map).release();
 }

@@ -30,6 +30,6 @@ private:
 
 } // namespace
 
-extern "C" Backend *fsdpMakeBackend(unsigned ranks) {
-  return std::make_unique<CUDABackend>(ranks).release();
+extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
+  return std::make_unique<CUDABackend>(options.ranks).release();
 }
