@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, outcome, succeed, tool
+from conftest import BUILD, FIXTURES, needs_mpi, outcome, start_processes, succeed, tool
 from safetensors.torch import save, save_file
 
 VOCABULARY, BATCH, LENGTH = 128, 2, 16  # of gpt2.pt2
@@ -50,6 +50,41 @@ def test_a_training_goes_on_in_the_data(shuffle, plans, tokens, tmp_path):
     before, _ = train(plan, tmp_path / "tokens.npy", *shuffle, "--checkpoint", tmp_path / "run", steps=4)
     after, found = train(plan, tmp_path / "tokens.npy", *shuffle, "--resume", tmp_path / "run")
     assert (before + after, found) == (losses, parameters)
+
+
+# At a rate of 0, a loss depends on its sequences alone: their sum over an epoch says whether each was taken once.
+@pytest.mark.parametrize("before,after", [(4, 2), (1, 4), (2, 3)])
+def test_an_epoch_has_each_sequence_once_on_any_ranks(before, after, plans, tmp_path):
+    sequences = 12 * BATCH * 2
+    np.save(tmp_path / "tokens.npy", np.random.default_rng(1).integers(0, VOCABULARY, (sequences, LENGTH)).astype("<u2"))
+    common = (tmp_path / "tokens.npy", "--shuffle", 3, "--lr", 0)
+    expected = sum(train(plans("gpt2", 1), *common, steps=sequences // BATCH)[0])
+    done = 12 // before  # steps: half of the epoch
+    first, _ = train(plans("gpt2", before), *common, "--checkpoint", tmp_path / "run", steps=done)
+    rest, _ = train(plans("gpt2", after), *common, "--resume", tmp_path / "run", steps=done + 12 // after)
+    assert sum(first) * before + sum(rest) * after == pytest.approx(expected, rel=1e-5)
+    # The first half again is something else.
+    assert sum(first) * before * 2 != pytest.approx(expected, rel=1e-5)
+
+
+@needs_mpi
+def test_processes_take_the_sequences_of_threads(plans, tokens, tmp_path):
+    np.save(tmp_path / "tokens.npy", tokens.astype("<u2"))
+    arguments = [plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", tmp_path / "tokens.npy", "--shuffle", 3, "--steps", STEPS, "--json"]
+    stdout, stderr = start_processes((2, *arguments)).communicate(timeout=60)
+    assert outcome(stdout) == outcome(succeed("fsdp-run", *arguments).stdout), stderr
+
+
+def test_a_training_that_goes_on_is_evaluated_as_one_that_was_not_stopped(plans, tokens, tmp_path):
+    np.save(tmp_path / "tokens.npy", tokens[:12].astype("<u2"))
+    plan = plans("gpt2", 2, "--program", f"eval={FIXTURES / 'gpt2.pt2'}")
+    command = [plan, "--data", tmp_path / "tokens.npy", "--eval-data", tmp_path / "tokens.npy", "--eval-every", 2, "--json"]
+    evaluations = lambda *more: {said["step"]: said["eval_loss"] for line in succeed("fsdp-run", *command, *more).stdout.splitlines()
+                                 if "eval_loss" in (said := json.loads(line))}
+    start = ["--weights", FIXTURES / "gpt2.pt2"]
+    whole = evaluations(*start, "--steps", 6)
+    before = evaluations(*start, "--steps", 3, "--checkpoint", tmp_path / "run")
+    assert sorted(whole) == [2, 4, 6] and {**before, **evaluations("--steps", 6, "--resume", tmp_path / "run")} == whole
 
 
 def test_evaluations_read_the_same_kinds_of_files(plans, tokens, tmp_path):

@@ -134,8 +134,8 @@ TEST_F(FsdpRun, BadUsage) {
             "inf\n");
   EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --device cuda"),
             "error: small.plan: expected a plan for cuda, found one for cpu\n");
-  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --backend nccl"),
-            "error: --backend: nccl not in {local,mpi}\n");
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --backend gloo"),
+            "error: --backend: gloo not in {local,mpi,nccl}\n");
   EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --token-bits 8"),
             "error: --token-bits: 8 not in {16,32}\n");
 }
