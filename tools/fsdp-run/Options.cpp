@@ -257,6 +257,11 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "--checkpoint, if it has any")
       ->type_name("FOLDER|auto")
       ->needs(data);
+  app.add_option("--tensorboard", options.tensorBoard,
+                 "Write event files of TensorBoard to this folder; needs "
+                 "python3 with the library tensorboard")
+      ->type_name("FOLDER")
+      ->needs(data);
   app.add_option("--timeout", options.timeout,
                  "Seconds that a rank waits for another one before it fails")
       ->capture_default_str();

@@ -22,11 +22,12 @@ struct Options {
   bool withGrads = false;
   std::string exported; ///< A .safetensors file, or a folder.
   std::uint64_t maxShardSize =
-      5'000'000'000;      ///< Bytes of a file of `exported`.
-  std::string checkpoint; ///< The folder that checkpoints are written to.
-  long long every = 0;    ///< Steps between two of them; 0: at the end alone.
-  long long keep = 0;     ///< How many; 0: all.
-  std::string resume;     ///< A checkpoint, a folder of them, or auto.
+      5'000'000'000;       ///< Bytes of a file of `exported`.
+  std::string checkpoint;  ///< The folder that checkpoints are written to.
+  long long every = 0;     ///< Steps between two of them; 0: at the end alone.
+  long long keep = 0;      ///< How many; 0: all.
+  std::string resume;      ///< A checkpoint, a folder of them, or auto.
+  std::string tensorBoard; ///< The folder of event files.
   std::string program = "step"; ///< The one that trains.
   std::string log;              ///< The folder of the ranks' own lines.
   std::string evalData;

@@ -33,7 +33,8 @@ public:
       : plan(training.plan), options(training.options),
         processes(training.processes), before(training.before),
         checkpoints(training.checkpoints), session(training.session),
-        log(training.log), begun(training.state.step),
+        log(training.log), tensorBoard(training.tensorBoard),
+        begun(training.state.step),
         // What starts processes may give them a terminal of its own.
         isTerminal(!processes.backend() && ::isatty(STDOUT_FILENO) != 0),
         last(Clock::now()), shown(last) {
@@ -67,26 +68,31 @@ public:
     lastLoss = loss;
     if (log.isOpen())
       noteStep(step, seconds);
-    options.json ? printObject(step, loss, lr, seconds)
-                 : printLine(step, loss, seconds, now);
+    if (options.json || tensorBoard)
+      sayObject(spellStep(step, loss, lr, seconds));
+    if (!options.json)
+      printLine(step, loss, seconds, now);
     flushOutput();
   }
 
   /// The evaluation after that step has ended; its time is not the next step's.
   void endEvaluation(long long step, double loss) {
     last = Clock::now();
-    if (options.json)
-      std::printf("{\"step\": %lld, \"eval_loss\": %s}\n", step,
-                  spellLoss(loss).c_str());
-    else
+    sayObject("{\"step\": " + std::to_string(step) +
+              ", \"eval_loss\": " + spellLoss(loss) + "}\n");
+    if (!options.json)
       std::printf("%sstep %lld/%lld  eval loss %.6g\n",
                   isTerminal ? "\r\033[K" : "", step, options.steps, loss);
     flushOutput();
   }
 
-  void summarize() const {
+  void summarize() {
     options.json ? printSummary() : printText();
     flushOutput();
+    if (tensorBoard) {
+      tensorBoard->finish();
+      warn();
+    }
   }
 
 private:
@@ -236,15 +242,37 @@ private:
     return text;
   }
 
-  void printObject(long long step, double loss, double lr,
-                   double seconds) const {
-    std::printf("{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, "
-                "\"seconds\": %.9f",
-                step, spellLoss(loss).c_str(), lr, seconds);
+  std::string spellStep(long long step, double loss, double lr,
+                        double seconds) {
+    char text[256];
+    std::string object;
+    auto add = [&](const char *format, auto... values) {
+      std::snprintf(text, sizeof text, format, values...);
+      object += text;
+    };
+    add("{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"seconds\": %.9f", step,
+        spellLoss(loss).c_str(), lr, seconds);
     if (tokens != 0)
-      std::printf(", \"tokens_per_second\": %.1f", tokens / seconds);
-    std::printf(", \"peak_bytes\": %llu}\n",
-                static_cast<unsigned long long>(memory));
+      add(", \"tokens_per_second\": %.1f", tokens / seconds);
+    add(", \"collective_seconds\": %.9f, \"peak_bytes\": %llu}\n",
+        collectives - std::exchange(toldCollectives, collectives),
+        static_cast<unsigned long long>(memory));
+    return object;
+  }
+
+  /// To whoever reads objects, which end with a newline.
+  void sayObject(const std::string &object) {
+    if (options.json)
+      std::fputs(object.c_str(), stdout);
+    if (!tensorBoard)
+      return;
+    tensorBoard->tell(object);
+    warn();
+  }
+
+  void warn() {
+    if (std::string warning = tensorBoard->takeWarning(); !warning.empty())
+      processes.note(warning);
   }
 
   const planfile::PlanFile &plan;
@@ -255,13 +283,15 @@ private:
   const Session &session;
   const RankLog &log;
   std::array<double, 4> noted = {}; // in the log so far
-  long long begun;                  // the step after which it goes on
+  TensorBoard *tensorBoard;
+  long long begun; // the step after which it goes on
   bool isTerminal;
   Clock::time_point last, shown;
   double total = 0;  // seconds of all steps
   double tokens = 0; // of a step, all ranks; 0 if there are none
   std::uint64_t memory = 0, misses = 0;
   double forward = 0, backward = 0, update = 0, collectives = 0;
+  double toldCollectives = 0; // of the steps that were told
   double firstLoss = 0, lastLoss = 0;
   long long steps = 0; // so far
 };

@@ -8,6 +8,7 @@
 #include "Processes.h"
 #include "Resident.h"
 #include "Summon.h"
+#include "TensorBoard.h"
 #include "fsdp/Runtime/Data.h"
 
 namespace fsdp {
@@ -31,6 +32,7 @@ struct Training {
   archive::TrainingState state;
   Session &session;
   const RankLog &log;
+  TensorBoard *tensorBoard; ///< Or null.
 };
 
 /// Trains up to step `options.steps`, or until a loss is not finite or a signal

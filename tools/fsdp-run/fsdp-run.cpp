@@ -312,6 +312,7 @@ private:
   Checkpoints checkpoints;
   std::optional<Start> start; ///< Unless the training goes on.
   std::optional<Export> exported;
+  std::optional<TensorBoard> tensorBoard;
 };
 
 Run::Run(const Options &options, Processes &processes)
@@ -343,6 +344,8 @@ Run::Run(const Options &options, Processes &processes)
     start.emplace(plan, options, processes, seeds.first);
   exported.emplace(plan, options, resumed ? resumed->names : start->names(),
                    processes.isFirst());
+  if (!options.tensorBoard.empty() && processes.isFirst())
+    tensorBoard.emplace(options.tensorBoard);
 }
 
 namespace {
@@ -425,6 +428,7 @@ std::vector<Fact> Run::facts() const {
   facts.add("--json:", options.json);
   facts.add("--trace:", !options.trace.empty());
   facts.add("--profile:", !options.profile.empty());
+  facts.add("--tensorboard:", !options.tensorBoard.empty());
   facts.add("--checkpoint:", checkpoints.areWanted());
   facts.add("--every", options.every);
   facts.add("--keep", options.keep);
@@ -484,10 +488,10 @@ int Run::execute() {
              ", \"ranks\": " + std::to_string(ranks) + "}");
   archive::TrainingState state = begin(session);
   int code =
-      reference
-          ? compare(options, *reference, processes, session)
-          : train({plan, options, processes, rates, before, *data, evalData,
-                   summon, checkpoints, std::move(state), session, *log});
+      reference ? compare(options, *reference, processes, session)
+                : train({plan, options, processes, rates, before, *data,
+                         evalData, summon, checkpoints, std::move(state),
+                         session, *log, tensorBoard ? &*tensorBoard : nullptr});
   if (code == 0)
     exported->write(session);
   std::vector<Span> spans;
