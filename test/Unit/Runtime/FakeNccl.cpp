@@ -417,6 +417,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *place,
                                     std::size_t bytes, ncclWindow_t *window,
                                     int flags) {
   note("register " + std::to_string(bytes));
+  if (!setupHere.hasWindows)
+    return ncclInvalidUsage;
   {
     std::lock_guard lock(blocksMutex);
     if (!blocks.contains(place) || flags != NCCL_WIN_COLL_SYMMETRIC)

@@ -21,6 +21,7 @@ struct Setup {
   unsigned seed = 0;
   /// Instead of ordinary memory.
   std::function<void *(std::size_t)> allocate = {};
+  bool hasWindows = true;
   /// The communicator, counted from 0, that it never comes to.
   int absentFrom = -1;
   /// The operation of a communicator, counted from 1, that fails, or that it

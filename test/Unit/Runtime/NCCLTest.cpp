@@ -373,6 +373,28 @@ TEST(NCCL, ABucketIsOneCall) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
+/// All ranks add up some numbers again and again, then wait for the result.
+void addUp(Rank &rank, unsigned ranks, unsigned times) {
+  Comm &comm = rank.open(everyNth(rank, ranks));
+  Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
+  c.source = c.target = rank.device->allocate(Space::Device, 400);
+  comm.prepare(std::span(&c, 1));
+  for (unsigned time = 0; time != times; ++time)
+    comm.run(0, 1);
+  rank.device->synchronize();
+}
+
+TEST(NCCL, NeedsNoSymmetricMemory) {
+  auto setup = [](unsigned) {
+    fakenccl::Setup setup;
+    setup.hasWindows = false;
+    return setup;
+  };
+  std::vector<std::string> thrown =
+      Ranks{.setup = setup}([](Rank &rank) { addUp(rank, 2, 2); });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
 TEST(NCCL, RejectsASumOfTwoTypes) {
   std::vector<std::string> thrown = Ranks{.ranks = 1}([](Rank &rank) {
     Comm &comm = rank.open(everyNth(rank, 1));
@@ -384,17 +406,6 @@ TEST(NCCL, RejectsASumOfTwoTypes) {
       thrown,
       ElementsAre("NCCL: expected a sum of one type, f16, bf16, f32 or f64; "
                   "found BF16 to F32"));
-}
-
-/// All ranks add up some numbers again and again, then wait for the result.
-void addUp(Rank &rank, unsigned ranks, unsigned times) {
-  Comm &comm = rank.open(everyNth(rank, ranks));
-  Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
-  c.source = c.target = rank.device->allocate(Space::Device, 400);
-  comm.prepare(std::span(&c, 1));
-  for (unsigned time = 0; time != times; ++time)
-    comm.run(0, 1);
-  rank.device->synchronize();
 }
 
 // One that never comes: to a communicator, or to a collective.

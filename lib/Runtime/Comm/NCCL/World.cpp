@@ -271,11 +271,14 @@ private:
           }))
         continue;
       ncclWindow_t window = nullptr;
-      checkNCCL(ncclCommWindowRegister(comm, block.begin, block.bytes, &window,
-                                       NCCL_WIN_COLL_SYMMETRIC),
-                "ncclCommWindowRegister");
+      ncclResult_t result = ncclCommWindowRegister(
+          comm, block.begin, block.bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+      // These GPUs have no symmetric memory: collectives need none.
+      if (result == ncclInvalidUsage)
+        return;
+      checkNCCL(result, "ncclCommWindowRegister");
       settle("ncclCommWindowRegister");
-      if (window) // Else these GPUs have no symmetric memory.
+      if (window)
         windows.push_back(window);
     }
   }

@@ -168,7 +168,13 @@ const CudaApi &fsdp::cudaApi() {
       .streamCreateWithFlags = cudaStreamCreateWithFlags,
       .streamDestroy = cudaStreamDestroy,
       .streamSynchronize = cudaStreamSynchronize,
-      .streamQuery = cudaStreamQuery,
+      .streamQuery =
+          [](cudaStream_t stream) {
+            cudaError_t state = cudaStreamQuery(stream);
+            if (state == cudaErrorNotReady)
+              cudaGetLastError(); // PyTorch would take it for a kernel's.
+            return state;
+          },
       .streamWaitEvent = cudaStreamWaitEvent,
       .eventCreateWithFlags =
           [](cudaEvent_t *event, unsigned flags) {
