@@ -13,10 +13,13 @@ static constexpr std::size_t allBytes = std::size_t{8} << 20;
 static constexpr std::size_t leastBytes = 4096;
 
 Exchange::Exchange(Backend &backend, const RankContext &rank,
-                   unsigned communicator, unsigned worldSize, Device &device)
+                   unsigned communicator, unsigned worldSize, Device &device,
+                   bool isSmall)
     : device(device), worldSize(worldSize) {
-  std::size_t most = std::max(allBytes / worldSize, leastBytes);
-  sizes = {std::max(most / 256, std::size_t{64}), most / 16, most};
+  std::size_t most =
+      isSmall ? smallBytes : std::max(allBytes / worldSize, leastBytes);
+  for (std::size_t size = most; size >= smallBytes; size /= 16)
+    sizes.insert(sizes.begin(), size);
   source = device.allocate(planfile::Space::Device, most);
   target = device.allocate(planfile::Space::Device, most * worldSize);
   Group everyone;
@@ -74,19 +77,22 @@ void Session::Impl::exchange(
   }
   onAllRanks(Failure::RankFailed, [&](RankData &data) {
     try {
-      if (!data.exchange)
-        data.exchange = std::make_unique<Exchange>(
-            *backend, contextOf(data.rank), plan.communicators()->size(),
-            worldSize(), *data.rank.device);
+      bool isSmall = bytes <= Exchange::smallBytes;
+      std::unique_ptr<Exchange> &exchange = data.exchanges[isSmall];
+      if (!exchange)
+        exchange =
+            std::make_unique<Exchange>(*backend, contextOf(data.rank),
+                                       plan.communicators()->size() + isSmall,
+                                       worldSize(), *data.rank.device, isSmall);
       Piece mine = piece(data);
-      std::size_t part = data.exchange->capacity();
+      std::size_t part = exchange->capacity();
       for (std::uint64_t at = 0; at < bytes; at += part) {
         std::size_t count = std::min<std::uint64_t>(part, bytes - at);
         std::size_t begin = std::min<std::uint64_t>(at, mine.size());
-        data.exchange->run(
-            mine.subspan(begin, std::min(count, mine.size() - begin)), count);
+        exchange->run(mine.subspan(begin, std::min(count, mine.size() - begin)),
+                      count);
         for (unsigned r = 0; &data == &ranks[0] && r != worldSize(); ++r)
-          take(r, at, {data.exchange->of(r), count});
+          take(r, at, {exchange->of(r), count});
       }
     } catch (const Error &error) {
       throw Error("rank " + std::to_string(data.rank.rank) + ", " + what +

@@ -10,7 +10,7 @@
 
 #include "fsdp/Runtime/Comm.h"
 
-#include <array>
+#include <vector>
 
 namespace fsdp {
 
@@ -18,8 +18,12 @@ namespace fsdp {
 class Exchange {
 public:
   /// All ranks make theirs at once. `communicator`: none of the plan's.
+  /// `isSmall`: for a few numbers, and hardly any memory.
   Exchange(Backend &backend, const RankContext &rank, unsigned communicator,
-           unsigned worldSize, Device &device);
+           unsigned worldSize, Device &device, bool isSmall);
+
+  /// What a small one can show at once.
+  static constexpr std::size_t smallBytes = 64;
 
   /// The most bytes that a rank can show at once.
   std::size_t capacity() const { return sizes.back(); }
@@ -37,7 +41,7 @@ private:
   Device &device;
   unsigned worldSize;
   /// Of a rank's part: what is small need not travel as much.
-  std::array<std::size_t, 3> sizes;
+  std::vector<std::size_t> sizes;
   std::byte *source, *target;
   std::unique_ptr<Comm> comm;
   std::vector<std::byte> received;

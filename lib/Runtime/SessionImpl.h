@@ -8,6 +8,7 @@
 #include "Rendezvous.h"
 #include "ThreadTeam.h"
 
+#include <array>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -21,7 +22,8 @@ struct Session::Impl {
   struct RankData {
     Rank rank;
     std::vector<std::unique_ptr<Program>> programs;
-    std::unique_ptr<Exchange> exchange; ///< Once something has been.
+    /// For much and for little, once something has been.
+    std::array<std::unique_ptr<Exchange>, 2> exchanges;
   };
   using RankJob = std::function<void(RankData &)>;
 
