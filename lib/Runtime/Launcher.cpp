@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 #include <thread>
+#include <unistd.h>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
@@ -132,30 +133,50 @@ fsdp::readLaunch(const std::function<const char *(const char *)> &variable) {
   return launch;
 }
 
+std::string fsdp::ownHost() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::vector<std::string> fsdp::exchange(unsigned process, unsigned processes,
+                                        const std::string &line, Store &store,
+                                        std::chrono::milliseconds timeout) {
+  const std::string all = "hosts";
+  auto keyOf = [](unsigned peer) { return "host " + std::to_string(peer); };
+  auto await = [&](const std::string &wanted) {
+    if (auto value = store.get(wanted, timeout))
+      return *value;
+    unsigned late = 0; // Or else process 0 does not collect them.
+    for (unsigned peer = processes; peer-- > 0;)
+      if (!store.get(keyOf(peer), 0ms))
+        late = peer;
+    throw Error("waited " + spellSeconds(timeout) + " for process " +
+                std::to_string(late) + " of " + std::to_string(processes) +
+                " to start");
+  };
+  store.set(keyOf(process), line);
+  if (process == 0) {
+    std::string text;
+    for (unsigned peer = 0; peer != processes; ++peer)
+      text += await(keyOf(peer)) + '\n';
+    store.set(all, text);
+  }
+  std::istringstream text(await(all));
+  std::vector<std::string> lines(processes);
+  for (std::string &each : lines)
+    std::getline(text, each);
+  return lines;
+}
+
 /// Of all processes, by number.
 static std::vector<std::string>
 exchangeHosts(const Launch &launch, const std::string &ownHost, RankMap map,
               Store &store, std::chrono::milliseconds timeout) {
-  auto await = [&](const std::string &key, unsigned process) {
-    if (auto value = store.get(key, timeout))
-      return *value;
-    throw Error("waited " + spellSeconds(timeout) + " for process " +
-                std::to_string(process) + " of " +
-                std::to_string(launch.processes) + " to start");
-  };
-  const std::string key = "host ", all = "hosts";
   const char shown = map == RankMap::Hosts ? 'h' : 'l';
-  store.set(key + std::to_string(launch.process), shown + ownHost);
-  if (launch.process == 0) {
-    std::string text;
-    for (unsigned process = 0; process != launch.processes; ++process)
-      text += await(key + std::to_string(process), process) + '\n';
-    store.set(all, text);
-  }
-  std::istringstream lines(await(all, 0));
-  std::vector<std::string> hosts(launch.processes);
+  std::vector<std::string> hosts = exchange(launch.process, launch.processes,
+                                            shown + ownHost, store, timeout);
   for (std::string &host : hosts) {
-    std::getline(lines, host);
     if (host[0] != shown)
       throw differentMaps();
     host.erase(0, 1);

@@ -34,6 +34,15 @@ Launch readLaunch(const std::function<const char *(const char *)> &variable);
 /// The first host of a list of Slurm: "gpu[007-9,12],cpu1" is gpu007.
 std::string firstHost(const std::string &list);
 
+/// The name of this machine.
+std::string ownHost();
+
+/// The lines of all processes, by number: each says its own. Waits for all of
+/// them.
+std::vector<std::string> exchange(unsigned process, unsigned processes,
+                                  const std::string &line, Store &store,
+                                  std::chrono::milliseconds timeout);
+
 /// Meets the other processes, who are given the same `map`. Waits for all of
 /// them. `ownHost`: the name of this machine.
 World joinWorld(const Launch &launch, const std::string &ownHost,

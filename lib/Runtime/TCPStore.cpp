@@ -1,12 +1,11 @@
 //===- TCPStore.cpp - The store of PyTorch's process groups ---------------===//
-#include "Caught.h"
-#include "Text.h"
+#include "TorchStore.h"
+
 #include "fsdp/Archive/WriteFile.h"
-#include "fsdp/Runtime/Store.h"
+#include "fsdp/Runtime/Error.h"
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +13,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -25,68 +23,6 @@ namespace {
 
 /// As PyTorch's: processes do not start all at once.
 constexpr auto connectTimeout = 300s;
-
-class TCPStore : public Store {
-public:
-  TCPStore(const std::string &host, const c10d::TCPStoreOptions &options,
-           const std::string &prefix)
-      : address(host + ":" + std::to_string(options.port)),
-        values(prefix + "value "), counters(prefix + "counter ") {
-    archive::SignalsBlocked blocked; // The server has a thread.
-    store = guarded(
-        [&] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
-  }
-
-  void set(const std::string &key, const std::string &value) override {
-    guarded([&] {
-      store->set(values + key, {value.begin(), value.end()});
-      return 0;
-    });
-  }
-
-  /// Asks now and then: whoever waits in the store keeps other threads out. The
-  /// longer it has waited, the less often, so that a thousand ranks do not keep
-  /// the store from its work.
-  std::optional<std::string> get(const std::string &key,
-                                 std::chrono::milliseconds timeout) override {
-    using Clock = std::chrono::steady_clock;
-    constexpr Clock::duration shortest = 1ms, longest = 250ms;
-    Clock::time_point begin = Clock::now(), end = begin + timeout;
-    for (;;) {
-      if (guarded([&] { return store->check({values + key}); })) {
-        auto value = guarded([&] { return store->get(values + key); });
-        return std::string(value.begin(), value.end());
-      }
-      Clock::time_point now = Clock::now();
-      if (now >= end)
-        return std::nullopt;
-      Clock::duration nap = std::clamp((now - begin) / 8, shortest, longest);
-      std::this_thread::sleep_for(std::min(nap, end - now));
-    }
-  }
-
-  std::int64_t add(const std::string &key, std::int64_t amount) override {
-    return guarded([&] { return store->add(counters + key, amount); });
-  }
-
-private:
-  template <typename Call> auto guarded(const Call &call) -> decltype(call()) {
-    try {
-      return call();
-    } catch (...) {
-      throw Error("cannot reach the store of rank 0 at " + address + ": " +
-                      describeCaught(),
-                  Failure::RankFailed);
-    }
-  }
-
-  std::string address, values, counters;
-  c10::intrusive_ptr<c10d::TCPStore> store;
-};
-
-} // namespace
-
-namespace {
 
 /// A socket that listens.
 class Listener {
@@ -151,6 +87,16 @@ private:
 
 } // namespace
 
+static std::shared_ptr<Store> open(const std::string &host,
+                                   const c10d::TCPStoreOptions &options,
+                                   const std::string &prefix) {
+  archive::SignalsBlocked blocked; // The server has a thread.
+  return openTorchStore(
+      "the store of rank 0 at " + host + ":" + std::to_string(options.port),
+      prefix,
+      [&] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+}
+
 std::shared_ptr<Store> fsdp::serveStore(const std::string &host,
                                         std::uint16_t &port) {
   Listener listener(host, port);
@@ -160,8 +106,7 @@ std::shared_ptr<Store> fsdp::serveStore(const std::string &host,
   options.waitWorkers = false;
   options.timeout = connectTimeout;
   options.masterListenFd = listener.release(); // It closes it.
-  return std::make_shared<TCPStore>(listener.isNumeric ? host : "127.0.0.1",
-                                    options, "");
+  return open(listener.isNumeric ? host : "127.0.0.1", options, "");
 }
 
 std::shared_ptr<Store> fsdp::connectStore(const std::string &host,
@@ -171,5 +116,5 @@ std::shared_ptr<Store> fsdp::connectStore(const std::string &host,
   options.port = port;
   options.waitWorkers = false;
   options.timeout = connectTimeout;
-  return std::make_shared<TCPStore>(host, options, prefix);
+  return open(host, options, prefix);
 }

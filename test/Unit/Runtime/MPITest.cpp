@@ -77,9 +77,10 @@ Bytes valuesOf(unsigned rank, DType type, std::size_t count) {
 }
 
 /// Small ones cut everything that they can.
-const MPILimits everyLimit[] = {{},
-                                {.messageBytes = 96, .workspaceBytes = 1},
-                                {.messageBytes = 1000, .workspaceBytes = 5000}};
+const MessageComm::Limits everyLimit[] = {
+    {},
+    {.messageBytes = 96, .workspaceBytes = 1},
+    {.messageBytes = 1000, .workspaceBytes = 5000}};
 const std::size_t everyCount[] = {1, 63, 64, 65, 1000, 3001};
 
 struct Case {
@@ -88,7 +89,7 @@ struct Case {
 };
 
 /// Runs each twice, one after the other, and compares all of the target.
-void check(const std::vector<Case> &cases, const MPILimits &limits,
+void check(const std::vector<Case> &cases, const MessageComm::Limits &limits,
            unsigned step = 1) {
   MPIWorld world(MPI_COMM_WORLD, 10, limits);
   Group group = everyNth(step);
@@ -151,7 +152,7 @@ void check(const std::vector<Case> &cases, const MPILimits &limits,
 }
 
 TEST(MPI, SumsHaveTheBitsOfLocal) {
-  for (const MPILimits &limits : everyLimit)
+  for (const MessageComm::Limits &limits : everyLimit)
     for (std::size_t count : everyCount) {
       std::vector<Case> cases;
       for (Kind kind : {Kind::ReduceScatter, Kind::AllReduce})
@@ -175,7 +176,7 @@ TEST(MPI, SumsHaveTheBitsOfLocal) {
 }
 
 TEST(MPI, AllReducesInPlace) {
-  for (const MPILimits &limits : everyLimit)
+  for (const MessageComm::Limits &limits : everyLimit)
     for (std::size_t count : everyCount) {
       std::vector<Case> cases;
       for (DType type : {DType::F32, DType::BF16})
@@ -196,7 +197,7 @@ TEST(MPI, AllReducesInPlace) {
 }
 
 TEST(MPI, GathersAnyTypeAlsoInPlace) {
-  for (const MPILimits &limits : everyLimit)
+  for (const MessageComm::Limits &limits : everyLimit)
     for (std::size_t count : everyCount) {
       std::vector<Case> cases;
       for (DType type : {DType::F32, DType::BF16, DType::I64})

@@ -1,11 +1,7 @@
 //===- World.h - Ranks as processes of one MPI job --------------*- C++ -*-===//
 //
-// Collectives out of messages between two ranks, which are polled: so a wait
-// ends with its time-out, knows whom it waits for, and blocks no other
-// communicator. A sum is made by the code that the local backend uses, of
-// pieces in the type of the source, in the order of the ranks: the bits are the
-// same. Pieces arrive in chunks in a workspace of fixed size. A collective is
-// complete when all that this rank sends has been received.
+// Messages between two ranks are polled: so a wait ends with its time-out,
+// knows whom it waits for, and blocks no other communicator.
 //
 // Any MPI 3.1 will do. Messages are of bytes: MPI need not know bf16. Each of
 // our communicators has a tag of its own in one of MPI's, so that thousands of
@@ -16,7 +12,8 @@
 #define FSDP_LIB_RUNTIME_COMM_MPI_WORLD_H
 
 #include "../../Text.h"
-#include "fsdp/Runtime/Comm.h"
+#include "../Messages.h"
+#include "fsdp/Runtime/Error.h"
 
 #include <atomic>
 #include <mutex>
@@ -29,20 +26,13 @@
 
 namespace fsdp {
 
-struct MPILimits {
-  /// Of one message: MPI counts in `int`.
-  std::size_t messageBytes = std::size_t{1} << 30;
-  /// Of one communicator, at most; but for one element of each member.
-  std::size_t workspaceBytes = std::size_t{4} << 20;
-};
-
 /// A duplicate of an MPI communicator whose ranks are those of the run.
 /// MPI is initialized with MPI_THREAD_SERIALIZED or more. No call waits in MPI.
 class MPIWorld {
 public:
   /// `spins`: how often a wait polls before it yields the core. Called by all
   /// ranks of `comm`, and waits for them.
-  MPIWorld(MPI_Comm comm, unsigned spins, MPILimits limits = {});
+  MPIWorld(MPI_Comm comm, unsigned spins, MessageComm::Limits limits = {});
   MPIWorld(const MPIWorld &) = delete;
   MPIWorld &operator=(const MPIWorld &) = delete;
 
@@ -71,7 +61,7 @@ private:
   /// Never freed: all would have to come for it, and some may have failed.
   MPI_Comm comm = MPI_COMM_NULL;
   const unsigned spins;
-  const MPILimits limits;
+  const MessageComm::Limits limits;
   std::mutex mutex; ///< Of MPI.
   std::atomic<bool> aborted{false};
 };

@@ -3,15 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <unistd.h>
 
 using namespace fsdp;
-
-static std::string ownHost() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 NCCLBackend::NCCLBackend(const CudaApi &cuda, RankMap map)
     : nccl(cuda),
