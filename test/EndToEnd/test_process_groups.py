@@ -76,6 +76,7 @@ def test_waits_end_with_the_time_out_or_abort():
 MIXED = "--strategy hybrid_shard --mesh 2x2"
 # By the number of ranks: graph, options of fsdp-plan, whether streams overlap.
 TRAININGS = {
+    1: [("gpt2", "", False)],
     2: [("gpt2", "", False), ("gpt2", "--strategy no_shard --clip-grad-norm 0.5", True), ("llama", "--schedule fsdp2 --accumulate 2", True),
         ("role_bf16", "--grad-scaler init_scale=1024", False), ("role_batch_norm", "--sync-buffers broadcast", False)],
     3: [("gpt2", "--strategy shard_grad_op", True), ("llama_bf16", "", False), ("role_user_output", "", False)],
@@ -110,6 +111,10 @@ def test_processes_with_other_plans_are_named(files):
     processes = start(2, {"train": {"files": [files(2), files(2, "--strategy", "no_shard")], "timeout": 10}})
     for said in finish(processes):
         assert re.match("rank 1: expected .* as on rank 0, found ", said), said
+
+
+def test_a_group_of_gpus_is_rejected(files):
+    assert finish(start(1, {"of_gpus": {"files": files(1)}}))[0].startswith("expected a process group for tensors of the CPU, as gloo's; found one of ")
 
 
 # Of three: one that never makes a backend, and one that stops in the middle. Who speaks last may find the store of rank 0 gone.
