@@ -87,7 +87,7 @@ TRAININGS = {
 
 @pytest.mark.parametrize("ranks", TRAININGS)
 def test_trainings_have_the_bits_of_threads(ranks, plans, references, tmp_path):
-    files = [(plans(graph, ranks, *planned.split()), FIXTURES / f"{graph}.pt2", references(graph, ranks)) for graph, planned, _ in TRAININGS[ranks]]
+    files = [(plans(graph, ranks, *planned.split()), FIXTURES / f"{graph}.pt2", references(graph, max(ranks, 2))) for graph, planned, _ in TRAININGS[ranks]]
     overlaps = [overlap for _, _, overlap in TRAININGS[ranks]]
     trainings = [{"files": list(map(str, one)), "overlap": overlap} for one, overlap in zip(files, overlaps, strict=True)]
     (said,) = run(ranks, {"trainings": {"trainings": trainings, "steps": 3}})
