@@ -19,6 +19,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <thread>
@@ -102,7 +103,9 @@ void NCCLWorld::await(const Test &test, std::chrono::milliseconds timeout,
                       const Describe &describe) const {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds isLate{1};
-  constexpr std::chrono::microseconds nap{50};
+  // The longer it has waited, the less often it asks.
+  constexpr Clock::duration shortest = std::chrono::microseconds(50),
+                            longest = std::chrono::milliseconds(5);
   Clock::time_point begin = Clock::now();
   for (;;) {
     if (isAborted())
@@ -114,7 +117,7 @@ void NCCLWorld::await(const Test &test, std::chrono::milliseconds timeout,
       throw Error("waited " + spellSeconds(timeout) + " for " + describe(),
                   Failure::RankFailed);
     if (waited >= isLate)
-      std::this_thread::sleep_for(nap);
+      std::this_thread::sleep_for(std::clamp(waited / 256, shortest, longest));
   }
 }
 
