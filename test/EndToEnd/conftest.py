@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
 FIXTURES = ROOT / "test" / "fixtures"
+FAKE_GPUS = BUILD / "test" / "FakeGPUs" / "bin" / "fsdp-run"
 ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
 sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as many workers as cores
@@ -21,9 +24,51 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as ma
 
 def tool(name: str, *arguments, timeout: float = 120, **variables) -> subprocess.CompletedProcess:
     """Runs a tool of the build folder; its output and exit status are the caller's business. `variables` join the environment."""
+    if through_nccl and name == "fsdp-run" and "--reference" in arguments and "--backend" not in arguments:
+        return run_through_nccl(arguments, timeout, variables)
     command = [str(BUILD / "bin" / name), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+
+
+through_nccl = False  # --through-nccl
+
+
+def free_port() -> int:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        return other.getsockname()[1]
+
+
+def start_nccl(ranks: int, *arguments, **variables) -> list[subprocess.Popen]:
+    """A process for each rank, as torchrun starts them, with GPUs and a NCCL of ordinary memory; `variables` join the environment."""
+    port = free_port()
+    return [subprocess.Popen([FAKE_GPUS, *map(str, arguments), "--backend", "nccl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
+                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables})
+            for rank in range(ranks)]
+
+
+def communicate(processes: list[subprocess.Popen], timeout: float) -> list[tuple[str, str]]:
+    """The output and the errors of each. None is left."""
+    try:
+        return [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def run_through_nccl(arguments: tuple, timeout: float, variables: dict) -> subprocess.CompletedProcess:
+    """As many processes as the plan has ranks, which is what one process is told."""
+    ranks = 1
+    while True:
+        processes = start_nccl(ranks, *arguments, **variables)
+        said = communicate(processes, timeout)
+        wanted = re.search(r"expected a process for each of its (\d+) ranks", said[0][1])
+        if not wanted:
+            break
+        ranks = int(wanted[1])
+    return subprocess.CompletedProcess(processes[0].args, max(process.returncode for process in processes), said[0][0], "".join(error for _, error in said))
 
 
 def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:
@@ -59,11 +104,14 @@ def outcome(stdout: str) -> tuple:
 
 
 def pytest_configure(config):
+    global through_nccl
+    through_nccl = config.getoption("--through-nccl")
     config.addinivalue_line("markers", "covers(*names): rows of docs/fsdp-coverage.toml that the test shows")
 
 
 def pytest_addoption(parser):
     parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in forty or fewer, and write docs/mutation.md")
+    parser.addoption("--through-nccl", action="store_true", help="compare with PyTorch what processes compute that a NCCL of ordinary memory connects")
     parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not only twelve")
 
 

@@ -7,47 +7,26 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import BUILD, FIXTURES, OPEN_MPI, needs_mpi, outcome, succeed
+from conftest import FAKE_GPUS, FIXTURES, OPEN_MPI, communicate, free_port, needs_mpi, outcome, start_nccl, succeed
 
-FAKE = BUILD / "test" / "FakeGPUs" / "bin" / "fsdp-run"
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
-pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="not run: PyTorch had no CUDA when the project was built")
-
-
-def free_port() -> int:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        return other.getsockname()[1]
-
-
-def start(ranks: int, *arguments, **variables) -> list[subprocess.Popen]:
-    """A process for each rank, as torchrun starts them."""
-    port = free_port()
-    return [subprocess.Popen([FAKE, *map(str, arguments), "--backend", "nccl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank),
-                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables})
-            for rank in range(ranks)]
+pytestmark = pytest.mark.skipif(not FAKE_GPUS.exists(), reason="not run: PyTorch had no CUDA when the project was built")
 
 
 def finish(processes, timeout: float = 60) -> tuple[set[int], str, list[str]]:
     """The exit codes of all, what they have printed, and their errors."""
-    try:
-        said = [process.communicate(timeout=timeout) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    said = communicate(processes, timeout)
     errors = [line for _, stderr in said for line in stderr.splitlines() if line.startswith("error: ")]
     return {process.returncode for process in processes}, "".join(stdout for stdout, _ in said), errors
 
 
 def run(ranks: int, *arguments, **variables) -> str:
-    codes, stdout, errors = finish(start(ranks, *arguments, **variables))
+    codes, stdout, errors = finish(start_nccl(ranks, *arguments, **variables))
     assert (codes, errors) == ({0}, []), stdout
     return stdout
 
@@ -102,7 +81,7 @@ def arguments(plans):
 
 @needs_mpi
 def test_mpirun_starts_them_too(arguments):
-    ran = subprocess.run(["mpirun", "-n", "3", FAKE, *map(str, arguments), "--backend", "nccl"], capture_output=True, text=True,
+    ran = subprocess.run(["mpirun", "-n", "3", FAKE_GPUS, *map(str, arguments), "--backend", "nccl"], capture_output=True, text=True,
                          env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), **OPEN_MPI})
     assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.count("step 2/2") == 1
 
@@ -113,7 +92,7 @@ def test_srun_starts_them_too(plans):
         pytest.skip("not run: no right to give processes a host name of their own")
     arguments = [plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
     port = str(free_port())
-    processes = [subprocess.Popen(["unshare", "--uts", "sh", "-c", f'hostname node{rank % 2} && exec "$@"', "sh", FAKE, *map(str, arguments), "--backend", "nccl"],
+    processes = [subprocess.Popen(["unshare", "--uts", "sh", "-c", f'hostname node{rank % 2} && exec "$@"', "sh", FAKE_GPUS, *map(str, arguments), "--backend", "nccl"],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                   env={**os.environ, "OMP_NUM_THREADS": "1", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_LOCALID": str(rank // 2),
                                        "SLURM_STEP_NODELIST": "node[0-1]", "SLURM_JOB_ID": "77", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
@@ -124,12 +103,12 @@ def test_srun_starts_them_too(plans):
 
 
 def test_variables_that_do_not_go_together_are_rejected(arguments):
-    codes, _, errors = finish(start(1, *arguments, RANK="3"))
+    codes, _, errors = finish(start_nccl(1, *arguments, RANK="3"))
     assert codes == {1} and errors == ["error: expected RANK below WORLD_SIZE in the environment, found 3 and 1"]
 
 
 def test_a_process_for_each_rank(arguments):
-    codes, _, errors = finish(start(2, *arguments))
+    codes, _, errors = finish(start_nccl(2, *arguments))
     assert codes == {1} and errors == [
         f"error: {arguments[0]}: expected a process for each of its 3 ranks, found 2; start it with torchrun --nproc-per-node 3 --no-python"]
 
@@ -142,7 +121,7 @@ def test_a_process_for_each_rank(arguments):
 ])
 def test_what_goes_wrong_is_said_once(fault, said, arguments):
     started = time.monotonic()
-    codes, _, (error,) = finish(start(3, *arguments, "--timeout", 2, FSDP_FAKE_NCCL=fault))
+    codes, _, (error,) = finish(start_nccl(3, *arguments, "--timeout", 2, FSDP_FAKE_NCCL=fault))
     assert time.monotonic() - started < 12
     assert re.fullmatch(said, error), error
     assert codes in ({1}, {3})
@@ -150,7 +129,7 @@ def test_what_goes_wrong_is_said_once(fault, said, arguments):
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_rank_that_dies_is_named(victim, arguments):
-    processes = start(3, *arguments[:-1], 1000000, "--json")
+    processes = start_nccl(3, *arguments[:-1], 1000000, "--json")
     assert processes[0].stdout.readline().startswith('{"step": 1,')
     processes[victim].send_signal(signal.SIGKILL)
     died = time.monotonic()
@@ -161,7 +140,7 @@ def test_a_rank_that_dies_is_named(victim, arguments):
 
 
 def test_sigterm_ends_a_training(arguments):
-    processes = start(3, *arguments[:-1], 1000000, "--json")
+    processes = start_nccl(3, *arguments[:-1], 1000000, "--json")
     assert processes[0].stdout.readline().startswith('{"step": 1,')
     processes[1].send_signal(signal.SIGTERM)
     codes, _, errors = finish(processes)
@@ -171,7 +150,7 @@ def test_sigterm_ends_a_training(arguments):
 # As a person would leave it alone: a rank is killed twice, the agent starts all again, the training goes on.
 def test_torchrun_goes_on_after_a_failure(arguments, tmp_path):
     training = [*map(str, arguments[:-1]), "60", "--json", "--backend", "nccl", "--checkpoint", str(tmp_path / "run"), "--every", "4", "--resume", "auto"]
-    agent = subprocess.Popen([TORCHRUN, "--nproc-per-node", "3", "--max-restarts", "3", "--standalone", "--no-python", FAKE, *training],
+    agent = subprocess.Popen([TORCHRUN, "--nproc-per-node", "3", "--max-restarts", "3", "--standalone", "--no-python", FAKE_GPUS, *training],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     steps, kills = {}, 0
     for line in agent.stdout:

@@ -6,14 +6,13 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, succeed
+from conftest import BUILD, FIXTURES, communicate, free_port, succeed
 from safetensors.torch import load_file
 
 WORKER = pathlib.Path(__file__).parent / "ProcessGroups" / "worker.py"
@@ -23,10 +22,7 @@ pytestmark = pytest.mark.skipif(not (BUILD / "lib" / "fsdp_test_c10d.so").exists
 
 def start(ranks: int, tasks: dict, **variables) -> list[subprocess.Popen]:
     """`tasks`: the options of each, by the names of functions of worker.py; `variables` join the environment."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        port = str(other.getsockname()[1])
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
     command = [sys.executable, WORKER, BUILD / "lib", json.dumps(list(tasks.items()))]
     return [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**variables, "RANK": str(rank)})
             for rank in range(ranks)]
@@ -34,11 +30,7 @@ def start(ranks: int, tasks: dict, **variables) -> list[subprocess.Popen]:
 
 def finish(processes: list[subprocess.Popen], timeout: float = 120) -> list:
     """What each has said last; None if it has died."""
-    try:
-        said = [process.communicate(timeout=timeout) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    said = communicate(processes, timeout)
     for process, (stdout, stderr) in zip(processes, said, strict=True):
         assert stdout or process.returncode < 0, stderr
     return [json.loads(stdout.splitlines()[-1]) if process.returncode >= 0 else None for process, (stdout, _) in zip(processes, said, strict=True)]
@@ -63,6 +55,20 @@ def test_collectives_have_the_bits_of_sums_in_rank_order(ranks, debug):
     # Nobody leaves a barrier before all have come.
     for one in zip(*times, strict=True):
         assert max(came for came, _ in one) <= min(left for _, left in one)
+
+
+# PyTorch's fake group stands for all other ranks: nobody can send less, and no rank sets more aside, however many they are.
+@pytest.mark.parametrize("ranks", [8, 1024])
+def test_many_ranks_send_the_least_bytes(ranks):
+    count = 8192
+    (said,), = run(1, {"counts": {"ranks": ranks, "count": count}})
+    least = (ranks - 1) * count * 4
+    for kind, passes in [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2)]:
+        messages, sent, received, workspace = said[kind]
+        assert (sent, received) == (passes * least, passes * least) and messages >= passes * (ranks - 1), kind
+        assert workspace <= 4 << 20
+    # What is gathered arrives in its place, in one message of each rank.
+    assert said["all_gather"] == [ranks - 1, least, least, 0]
 
 
 def test_waits_end_with_the_time_out_or_abort():

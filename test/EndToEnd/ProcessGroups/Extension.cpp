@@ -11,6 +11,7 @@
 #include "fsdp/Runtime/Session.h"
 #include "fsdp/Runtime/Weights.h"
 
+#include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 using namespace fsdp;
@@ -41,14 +42,44 @@ DType typeOf(const at::Tensor &tensor) {
   }
 }
 
+using Messages = std::vector<at::Tensor>;
+
+/// Messages are counted, and go to PyTorch's group of one process that claims
+/// to be many.
+class CountedGroup : public c10d::Backend {
+public:
+  CountedGroup(int rank, int size)
+      : Backend(rank, size),
+        fake(c10d::FakeProcessGroup::_create_internal(rank, size)) {}
+
+  c10::intrusive_ptr<c10d::Work> send(Messages &messages, int to,
+                                      int tag) override {
+    sent += messages.front().nbytes();
+    ++count;
+    return fake->send(messages, to, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(Messages &messages, int from,
+                                      int tag) override {
+    received += messages.front().nbytes();
+    return fake->recv(messages, from, tag);
+  }
+
+  std::size_t count = 0;              ///< Of messages sent.
+  std::size_t sent = 0, received = 0; ///< Bytes.
+
+private:
+  c10::intrusive_ptr<c10d::Backend> fake;
+};
+
 /// A communicator of some ranks of a group; its collectives are given one by
 /// one.
 class Communicator {
 public:
-  Communicator(const ProcessGroup &group, const std::vector<unsigned> &members,
-               unsigned communicator, double timeout, std::size_t messageBytes,
+  Communicator(const c10::intrusive_ptr<c10d::Backend> &group,
+               const std::vector<unsigned> &members, unsigned communicator,
+               double timeout, std::size_t messageBytes,
                std::size_t workspaceBytes)
-      : world(group->getBackend(c10::kCPU), {messageBytes, workspaceBytes}) {
+      : world(group, {messageBytes, workspaceBytes}) {
     auto rank = static_cast<unsigned>(group->getRank());
     auto own = std::find(members.begin(), members.end(), rank);
     comm = world.openComm(
@@ -150,9 +181,18 @@ private:
 PYBIND11_MODULE(fsdp_test_c10d, module) {
   using Released = py::call_guard<py::gil_scoped_release>;
   py::register_exception<Error>(module, "Error", PyExc_RuntimeError);
+  py::class_<CountedGroup, c10d::Backend, c10::intrusive_ptr<CountedGroup>>(
+      module, "CountedGroup")
+      .def(py::init([](int rank, int size) {
+        return c10::make_intrusive<CountedGroup>(rank, size);
+      }))
+      .def_readonly("count", &CountedGroup::count)
+      .def_readonly("sent", &CountedGroup::sent)
+      .def_readonly("received", &CountedGroup::received);
   py::class_<Communicator>(module, "Communicator")
-      .def(py::init<const ProcessGroup &, const std::vector<unsigned> &,
-                    unsigned, double, std::size_t, std::size_t>(),
+      .def(py::init<const c10::intrusive_ptr<c10d::Backend> &,
+                    const std::vector<unsigned> &, unsigned, double,
+                    std::size_t, std::size_t>(),
            py::arg("group"), py::arg("members"), py::arg("communicator") = 0,
            py::arg("timeout") = 60., py::arg("message_bytes") = 1 << 30,
            py::arg("workspace_bytes") = 4 << 20, Released())

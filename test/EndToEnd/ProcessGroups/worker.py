@@ -17,6 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, sys.argv[1])
 import fsdp_test_c10d as c10d
 
+CPU = torch.device("cpu")
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -43,7 +44,7 @@ def check(group, members: list[int], counts: tuple[int, ...], limits: dict) -> i
     own, n, checked = members.index(RANK), len(members), 0
     f32, f64, bf16, f16, i64 = torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64
     kinds = [(f32, f32, f32), (f32, f32, bf16), (bf16, f32, f32), (bf16, bf16, bf16), (f16, f16, f16), (f64, f64, f64)]
-    comm = c10d.Communicator(group, members, **limits)
+    comm = c10d.Communicator(group._get_backend(CPU), members, **limits)
 
     def compare(kind, source, target, expected, via, **options):
         nonlocal checked
@@ -87,7 +88,7 @@ def collectives(group):
 
 def crossed(group):
     """Two communicators, which each rank starts in another order, from two threads."""
-    comms = [c10d.Communicator(group, list(range(SIZE)), communicator=number) for number in range(2)]
+    comms = [c10d.Communicator(group._get_backend(CPU), list(range(SIZE)), communicator=number) for number in range(2)]
     totals = [torch.zeros(1000) for _ in comms]
 
     def run(number):
@@ -105,9 +106,21 @@ def crossed(group):
     return [total[0].item() for total in totals]
 
 
+def counts(group, ranks, count):
+    """What one of many ranks sends for a collective of each kind: messages, bytes sent and received; and the workspace."""
+    said = {}
+    shard, everything = torch.zeros(count), torch.zeros(ranks * count)
+    for kind, source, target in [("all_gather", shard, everything), ("reduce_scatter", everything, shard), ("all_reduce", everything, everything)]:
+        counted = c10d.CountedGroup(ranks // 3, ranks)
+        comm = c10d.Communicator(counted, list(range(ranks)))
+        comm.run(kind, source, target, torch.empty(0))
+        said[kind] = [counted.count, counted.sent, counted.received, comm.workspace]
+    return said
+
+
 def barrier(group):
     """When each has come and left, for every rank that comes last; the clock is the machine's."""
-    comm, times = c10d.Communicator(group, list(range(SIZE))), []
+    comm, times = c10d.Communicator(group._get_backend(CPU), list(range(SIZE))), []
     for late in range(SIZE):
         time.sleep(0.05 if RANK == late else 0)
         came = time.monotonic()
@@ -118,7 +131,7 @@ def barrier(group):
 
 def wait(group, timeout, meanwhile):
     """The last rank does not come to the second collective. How long the others wait, and why no longer."""
-    comm = c10d.Communicator(group, list(range(SIZE)), timeout=timeout)
+    comm = c10d.Communicator(group._get_backend(CPU), list(range(SIZE)), timeout=timeout)
     value = torch.ones(100_000)
     comm.run("all_reduce", value, value, torch.empty(0))
     if RANK == SIZE - 1:
