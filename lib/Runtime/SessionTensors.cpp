@@ -412,6 +412,11 @@ void Session::readHeld(const TensorName &tensor, unsigned rank,
                     });
 }
 
+void Session::pin(std::span<std::byte> memory) {
+  const Impl::RankData &data = impl->local(ranks().first);
+  impl->onRank(data, [&] { data.rank.device->pin(memory); });
+}
+
 void Session::writeHeld(const TensorName &tensor, unsigned rank,
                         std::span<const std::byte> from) {
   impl->forEachHeld(

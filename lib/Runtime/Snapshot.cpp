@@ -148,12 +148,13 @@ void Snapshot::addBuffers(const Session &session, unsigned rank) {
   });
 }
 
-Snapshot::Snapshot(const planfile::PlanFile &plan, const Session &session)
+Snapshot::Snapshot(const planfile::PlanFile &plan, Session &session)
     : plan(plan), ranks(session.ranks()), generators(ranks.count) {
   for (unsigned rank = ranks.first; rank != ranks.end(); ++rank) {
     addParameters(session, rank);
     addBuffers(session, rank);
   }
+  session.pin(memory);
 }
 
 std::map<std::string, archive::TensorShape>

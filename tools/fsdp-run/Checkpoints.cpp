@@ -267,7 +267,7 @@ void Checkpoints::load(Session &session) {
   }
 }
 
-void Checkpoints::prepare(const Session &session) {
+void Checkpoints::prepare(Session &session) {
   if (!areWanted())
     return;
   snapshot.emplace(plan, session);

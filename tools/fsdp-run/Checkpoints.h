@@ -44,7 +44,7 @@ public:
   void load(Session &session);
 
   /// Sets aside the memory that `save` needs, and puts aside what is damaged.
-  void prepare(const Session &session);
+  void prepare(Session &session);
   /// Of that memory, in bytes.
   std::size_t bytes() const { return snapshot ? snapshot->bytes() : 0; }
 

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace fsdp {
@@ -79,6 +80,10 @@ public:
 
   /// A zero-filled block aligned to at least 4096 bytes, freed with the device.
   virtual std::byte *allocate(planfile::Space space, std::size_t bytes) = 0;
+
+  /// Copies between the device and this memory of the host do not go through
+  /// other memory, as long as the device lives. The memory outlives it.
+  virtual void pin(std::span<std::byte> memory) = 0;
 
   /// Operators launched from now on go to `stream`.
   virtual void select(planfile::Stream stream) = 0;

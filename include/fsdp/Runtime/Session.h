@@ -187,6 +187,9 @@ public:
                 std::span<std::byte> to) const;
   void writeHeld(const TensorName &tensor, unsigned rank,
                  std::span<const std::byte> from);
+  /// Makes `readHeld` into this memory fast, until the session ends; it
+  /// outlives the session.
+  void pin(std::span<std::byte> memory);
   /// Writes what the session's ranks hold of a box of a tensor, whoever holds
   /// the rest. Converts to the tensor's dtype.
   void setBox(const TensorName &tensor, const Box &box,

@@ -21,8 +21,9 @@ namespace fsdp {
 
 class Snapshot {
 public:
-  /// Sets the memory aside. The plan must outlive the snapshot.
-  Snapshot(const planfile::PlanFile &plan, const Session &session);
+  /// Sets the memory aside, pinned as long as the session lives. The plan must
+  /// outlive the snapshot, which must outlive the session.
+  Snapshot(const planfile::PlanFile &plan, Session &session);
 
   /// Of the memory, on the host, all ranks of the session.
   std::size_t bytes() const { return memory.size(); }

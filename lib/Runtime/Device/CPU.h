@@ -18,6 +18,7 @@ public:
   void enter() override;
   void leave() override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
+  void pin(std::span<std::byte>) override {}
   void select(planfile::Stream) override {}
   void copy(planfile::Stream, void *target, const void *source,
             std::size_t bytes) override;

@@ -97,6 +97,17 @@ TEST_F(CUDADeviceTest, FreesEverythingWithTheDevice) {
   EXPECT_TRUE(fake.isEmpty());
 }
 
+// The memory is somebody else's, who may use it after the device.
+TEST_F(CUDADeviceTest, PinsMemoryAsLongAsItLives) {
+  std::vector<std::byte> memory(5000);
+  device->pin(memory);
+  device->pin({});
+  EXPECT_THAT(log(), ElementsAre("hostRegister 5000 flags 1"));
+  device.reset();
+  EXPECT_THAT(log(), Contains("hostUnregister "));
+  EXPECT_TRUE(fake.isEmpty());
+}
+
 TEST_F(CUDADeviceTest, CopiesWithinItsMemoryWithoutWaiting) {
   std::byte *here = device->allocate(Space::Device, 64);
   std::byte *there = device->allocate(Space::Pinned, 64);

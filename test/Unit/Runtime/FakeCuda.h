@@ -22,6 +22,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 namespace fsdp {
@@ -61,7 +62,8 @@ public:
   bool isDoneAtOnce() const { return isEager; }
 
   bool isEmpty() const {
-    return streams.empty() && events.empty() && blocks.empty();
+    return streams.empty() && events.empty() && blocks.empty() &&
+           pinned.empty();
   }
 
   CudaApi api;
@@ -215,6 +217,18 @@ private:
     };
     api.free = release("free");
     api.freeHost = release("freeHost");
+    api.hostRegister = [this](void *place, std::size_t bytes, unsigned flags) {
+      std::lock_guard lock(mutex);
+      if (!pinned.insert(place).second)
+        return cudaErrorHostMemoryAlreadyRegistered;
+      return note("hostRegister",
+                  std::to_string(bytes) + " flags " + std::to_string(flags));
+    };
+    api.hostUnregister = [this](void *place) {
+      std::lock_guard lock(mutex);
+      return pinned.erase(place) ? note("hostUnregister", "")
+                                 : cudaErrorHostMemoryNotRegistered;
+    };
     api.memsetAsync = [this](void *target, int value, std::size_t bytes,
                              cudaStream_t stream) {
       std::lock_guard lock(mutex);
@@ -326,6 +340,7 @@ private:
   std::list<Stream> streams;
   std::list<Event> events;
   std::map<const std::byte *, Block> blocks;
+  std::set<void *> pinned;
   std::map<char, Log> logs;
   std::map<char, Made> made;
 };

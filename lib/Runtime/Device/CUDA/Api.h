@@ -40,6 +40,8 @@ struct CudaApi {
   std::function<cudaError_t(void *)> free;
   std::function<cudaError_t(void **, std::size_t, unsigned flags)> hostAlloc;
   std::function<cudaError_t(void *)> freeHost;
+  std::function<cudaError_t(void *, std::size_t, unsigned flags)> hostRegister;
+  std::function<cudaError_t(void *)> hostUnregister;
   std::function<cudaError_t(void *, int value, std::size_t, cudaStream_t)>
       memsetAsync;
   std::function<cudaError_t(void *target, const void *source, std::size_t,

@@ -120,6 +120,17 @@ std::byte *CUDADevice::allocate(Space space, std::size_t bytes) {
   return place;
 }
 
+void CUDADevice::pin(std::span<std::byte> memory) {
+  if (memory.empty())
+    return;
+  // Ranks of one process share it.
+  check(
+      api.hostRegister(memory.data(), memory.size(), cudaHostRegisterPortable),
+      "cudaHostRegister");
+  blocks.emplace_back(memory.data(),
+                      [this](void *begin) { api.hostUnregister(begin); });
+}
+
 void CUDADevice::select(Stream stream) {
   selected = stream;
   api.useStream(selectedStream());

@@ -30,6 +30,7 @@ public:
   void enter() override;
   void leave() override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
+  void pin(std::span<std::byte> memory) override;
   void select(planfile::Stream stream) override;
   void copy(planfile::Stream stream, void *target, const void *source,
             std::size_t bytes) override;

@@ -163,6 +163,8 @@ const CudaApi &fsdp::cudaApi() {
             return cudaHostAlloc(place, bytes, flags);
           },
       .freeHost = cudaFreeHost,
+      .hostRegister = cudaHostRegister,
+      .hostUnregister = cudaHostUnregister,
       .memsetAsync = cudaMemsetAsync,
       .memcpyAsync = cudaMemcpyAsync,
       .streamCreateWithFlags = cudaStreamCreateWithFlags,
