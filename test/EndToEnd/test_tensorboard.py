@@ -110,6 +110,7 @@ def test_what_is_missing_is_said_at_the_start(command, tmp_path):
     assert "--data" in tool("fsdp-run", command[0], "--reference", FIXTURES / "gpt2_ref2.safetensors", "--tensorboard", tmp_path).stderr
 
 
+# The first of them has often ended before anybody hears that it is ready.
 @pytest.mark.parametrize("script, sentence", [
     ("echo ready; exec <&-; echo the disk is full >&2; exit 1", "the process that writes has"), ("echo ready; kill -9 $$", "the process that writes has"),
     ("echo ready; exec sleep 100", "the process that writes did not end in time"),

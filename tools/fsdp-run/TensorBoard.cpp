@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 static constexpr std::size_t mostPending = std::size_t{16} << 20;
 static constexpr int startMilliseconds = 60'000;
+static constexpr std::string_view ready = "ready\n";
 /// For the process to write what it was told.
 static constexpr auto farewell = 5s;
 
@@ -77,13 +78,16 @@ TensorBoard::TensorBoard(const std::string &folder) : folder(folder) {
     closePipe(replies);
     failToStart(cause);
   }
-  if (std::string reply = readReply(startMilliseconds); reply != "ready") {
+  listen(startMilliseconds, ready);
+  if (!said.starts_with(ready)) {
+    std::string reply = lastLine();
     giveUp();
     throw Error("--tensorboard " + folder + ": " +
                 (reply.empty() ? "expected python3 to be ready, found that it "
                                  "ended or took longer than 60 s"
                                : reply));
   }
+  said.erase(0, ready.size());
   ::fcntl(lines, F_SETFL, O_NONBLOCK);
 }
 
@@ -92,28 +96,29 @@ TensorBoard::~TensorBoard() {
   giveUp();
 }
 
-/// The last line that it says before its output ends or, if it is the first,
-/// "ready"; nothing if it takes too long.
-std::string TensorBoard::readReply(int milliseconds) {
+/// Hears what it says until its output ends, it has said `awaited`, or it takes
+/// too long.
+void TensorBoard::listen(int milliseconds, std::string_view awaited) {
   auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
-  std::string text;
-  for (;;) {
+  while (awaited.empty() || !said.starts_with(awaited)) {
     auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         end - Clock::now());
     pollfd each{replies, POLLIN, 0};
     char part[1024];
     if (left < 0ms || ::poll(&each, 1, static_cast<int>(left.count())) <= 0)
-      break;
+      return;
     ssize_t count = ::read(replies, part, sizeof part);
     if (count <= 0)
-      break;
-    text.append(part, static_cast<std::size_t>(count));
-    if (text == "ready\n")
-      break;
+      return;
+    said.append(part, static_cast<std::size_t>(count));
   }
-  while (text.ends_with('\n'))
-    text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
+}
+
+/// Of what it has said.
+std::string TensorBoard::lastLine() const {
+  std::size_t end = said.find_last_not_of('\n') + 1;
+  std::string line = said.substr(0, end);
+  return line.substr(line.rfind('\n') + 1);
 }
 
 /// Ends the process, whatever it does.
@@ -140,7 +145,8 @@ void TensorBoard::send() {
       continue;
     if (errno == EAGAIN)
       return;
-    std::string reply = readReply(100);
+    listen(100);
+    std::string reply = lastLine();
     warning = "note: --tensorboard " + folder +
               ": the process that writes has ended, and the training goes on "
               "without it" +
@@ -171,7 +177,7 @@ void TensorBoard::finish() {
   // Nothing but the last word of a process that fails.
   auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-  std::string reply = readReply(static_cast<int>(left.count()));
+  listen(static_cast<int>(left.count()));
   int status = 0;
   bool hasEnded = false;
   while (!(hasEnded = ::waitpid(process, &status, WNOHANG) != 0) &&
@@ -183,7 +189,7 @@ void TensorBoard::finish() {
     warning = "note: --tensorboard " + folder + ": " +
               (lost != 0 ? std::to_string(lost) + " lines were lost, since the "
                                                   "process that writes was slow"
-               : hasEnded ? "the process that writes has failed: " + reply
+               : hasEnded ? "the process that writes has failed: " + lastLine()
                           : "the process that writes did not end in time; its "
                             "last lines may be missing");
 }

@@ -34,11 +34,13 @@ public:
 private:
   void send();
   void giveUp();
-  std::string readReply(int milliseconds);
+  void listen(int milliseconds, std::string_view awaited = {});
+  std::string lastLine() const;
 
   std::string folder;
   pid_t process = -1;
   int lines = -1, replies = -1; ///< Pipes to it, and from it.
+  std::string said;             ///< By the process, once it was ready.
   std::string pending;
   std::uint64_t lost = 0; ///< Lines.
   std::string warning;
