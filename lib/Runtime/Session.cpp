@@ -325,9 +325,8 @@ Session::Session(const planfile::Plan &plan, RankRange ranks,
                 std::to_string(ranks.count));
   if (plan.device()->string_view() == "cpu")
     checkMemory(plan, ranks.count * options.processes);
-  if (options.overlap && options.backend && options.backend->overlaps())
-    throw Error("a backend whose streams overlap by themselves needs no second "
-                "thread");
+  if (options.backend && options.backend->overlaps())
+    options.overlap = false;
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));
 }
 

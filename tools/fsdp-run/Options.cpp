@@ -196,7 +196,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   app.add_flag("--verify", options.verify,
                "First prove that the plan does what its model means");
   app.add_flag("--overlap", options.overlap,
-               "Communicate on a second thread of each rank");
+               "Communicate on a second thread of each rank; GPUs overlap "
+               "without");
   CLI::Option *chaos = app.add_option(
       "--chaos", options.chaosSeed,
       "A test: random delays of this SEED, NaN in memory that is not in use");

@@ -103,8 +103,8 @@ struct SessionOptions {
   std::chrono::milliseconds timeout = defaultTimeout;
   /// Processes of the run on this machine: they share its cores and memory.
   unsigned processes = 1;
-  /// A second thread on every rank for all streams but compute. Not with a
-  /// backend whose streams overlap anyway, as a GPU's do.
+  /// A second thread on every rank for all streams but compute; where streams
+  /// overlap without, as a GPU's do, there is none.
   bool overlap = false;
   /// Fill transient memory with a pattern, so that `highestByte` can tell.
   bool canary = false;
