@@ -3,7 +3,7 @@
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
 #   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), every pair of features beside
-#                            PyTorch's FSDP, every model (docs/models.md), clang release, debug, clang-tidy
+#                            PyTorch's FSDP, every model (docs/models.md), comparisons through NCCL, clang release, debug, clang-tidy
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
 set -uo pipefail
@@ -61,6 +61,12 @@ python_tests() {
     .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
+# Comparisons with PyTorch once more, by processes that a NCCL of ordinary memory connects.
+through_nccl() {
+  .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/nccl.xml" --through-nccl \
+    test/EndToEnd/test_{accumulation,agreement,clipping,comm_hooks,decay_groups,grad_scaler,hybrid,mixed_precision,models,names,parity,random,remat,roles,unproved,updates,weights}.py
+}
+
 models() {
   .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/models.xml" test/Zoo "$@"
 }
@@ -76,6 +82,7 @@ if stage build-gcc build gcc; then
   stage lit-roundtrip lit_tests gcc --param verify_roundtrip=1 --filter 'Dialect|Analysis|Conversion'
   stage python python_tests $([ $all = yes ] && echo --all-mutants --all-pairs)
   stage models models $([ $all = yes ] && echo --all-models)
+  [ $all = yes ] && stage nccl through_nccl
   # Killed and restarted, with PyTorch before and after it.
   command -v mpirun >/dev/null && stage restart env FSDP_DEMO_OUT="$out/restart" scripts/demo_restart.sh
 fi

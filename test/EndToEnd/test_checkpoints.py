@@ -85,6 +85,15 @@ def test_nothing_is_left_to_train(training, tmp_path):
     assert result.returncode == 1 and "--with-grads: expected a step to train after that of the checkpoint" in result.stderr
 
 
+# As a shell completes them.
+def test_names_of_folders_may_end_with_a_slash(training, tmp_path):
+    command, expected = training
+    succeed("fsdp-run", *command, "--steps", 2, "--checkpoint", f"{tmp_path}/run/")
+    result = succeed("fsdp-run", *command, "--steps", STEPS, "--json", "--checkpoint", f"{tmp_path}/run/", "--resume", f"{tmp_path}/run/step-00000002/")
+    assert "going on after step 2, from step-00000002\n" in result.stderr and outcome(result.stdout)[1] == expected[1]
+    assert steps_of(tmp_path / "run") == [2, 6]
+
+
 # Boxes are put together anew: states and parameters are those of the checkpoint, bit by bit.
 @pytest.mark.parametrize("planned", ["--ranks 1", "--ranks 3", "--ranks 4 --strategy no_shard", f"--ranks 4 {HYBRID}", "--ranks 2 --wrap size:2000"])
 def test_any_mesh_and_strategy_loads_a_checkpoint(planned, plans, references, training, tmp_path):

@@ -200,6 +200,14 @@ def test_a_process_for_each_rank(arguments):
 
 
 # Two processes would be the same rank.
+# What a launcher has started without --backend would train four times.
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_processes_that_do_not_know_each_other_are_told(variable, arguments):
+    note = f"note: {variable} is 4, but without --backend mpi or nccl each process trains alone, with all ranks as its threads\n"
+    assert succeed("fsdp-run", *arguments, **{variable: "4"}).stderr == note
+    assert succeed("fsdp-run", *arguments, **{variable: "1"}).stderr == ""
+
+
 def test_all_processes_have_the_same_map(arguments):
     ran = mpirun((1, *arguments), (1, *arguments, "--map", "launcher"))
     assert ran.returncode == 1 and set(errors(ran)) == {"error: --map: expected the same for all processes, found two"}

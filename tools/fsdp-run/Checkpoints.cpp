@@ -160,7 +160,10 @@ void Checkpoints::checkFolder() {
 
 void Checkpoints::findResumed() {
   bool isAutomatic = options.resume == automatic;
-  const std::string &folder = isAutomatic ? options.checkpoint : options.resume;
+  std::string folder = isAutomatic ? options.checkpoint : options.resume;
+  // Shells complete the name of a folder with one.
+  while (folder.size() > 1 && folder.ends_with('/'))
+    folder.pop_back();
   if (!isAutomatic && archive::Checkpoint::isOne(folder)) {
     candidates = {folder};
     openNext(/*mayFail=*/false);
