@@ -22,6 +22,7 @@ mkdir -p "$out/results"
 export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 jobs=$(nproc) # ahead of the export, which nproc obeys
+workers=$((jobs + 1)) # of pytest: many tests wait, for processes that are late or dead
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 stages_passed=0
 stages_failed=0
@@ -58,17 +59,17 @@ formatted() {
 
 python_tests() {
   FSDP_CHAOS_SEEDS=$([ $all = yes ] && echo 100 || echo 10) \
-    .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
+    .venv/bin/python -m pytest -q -n $workers --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
 # Comparisons with PyTorch once more, by processes that a NCCL of ordinary memory connects.
 through_nccl() {
-  .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/nccl.xml" --through-nccl \
+  .venv/bin/python -m pytest -q -n $workers --dist worksteal --junitxml "$out/results/nccl.xml" --through-nccl \
     test/EndToEnd/test_{accumulation,agreement,clipping,comm_hooks,decay_groups,grad_scaler,hybrid,mixed_precision,models,names,parity,random,remat,roles,unproved,updates,weights}.py
 }
 
 models() {
-  .venv/bin/python -m pytest -q -n auto --dist worksteal --junitxml "$out/results/models.xml" test/Zoo "$@"
+  .venv/bin/python -m pytest -q -n $workers --dist worksteal --junitxml "$out/results/models.xml" test/Zoo "$@"
 }
 
 stage setup scripts/setup.sh || { echo "0 passed, 1 failed"; exit 1; }
