@@ -1,11 +1,14 @@
 """Weights out of files and folders of Hugging Face, of which ranks read what they hold."""
 
 import json
+import pathlib
+import re
 import shutil
 
 import pytest
 import torch
-from conftest import FIXTURES, succeed, tool
+from conftest import FIXTURES, needs_mpi, start_processes, succeed, tool
+from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file, save_file
 
 import fsdp_mlir
@@ -51,6 +54,48 @@ def test_a_folder_has_the_bits_of_the_archive(ways, llama, tmp_path):
     found, stderr = trained(llama, llama / "hub", tmp_path, ways=ways)
     assert found.keys() == expected.keys() and all(torch.equal(found[name], value) for name, value in expected.items())
     assert "not of the plan" not in stderr
+
+
+def figures(command) -> dict[int, tuple[int, int]]:
+    """By process of four: the bytes that it has read before the end of its first step, and the most that it had in memory, in KiB."""
+    running = start_processes((4, *command, "--steps", 1000000, "--json"))
+    try:
+        assert running.stdout.readline().startswith('{"step": 1,')
+        found = {}
+        for pid in map(int, pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()):
+            text = {name: pathlib.Path(f"/proc/{pid}/{name}").read_text() for name in ("io", "status", "environ")}
+            rank = int(re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", text["environ"])[1])
+            found[rank] = int(re.search(r"rchar: (\d+)", text["io"])[1]), int(re.search(r"VmHWM:\s+(\d+)", text["status"])[1])
+    finally:
+        running.terminate()
+        running.communicate(timeout=60)
+    assert sorted(found) == [0, 1, 2, 3]
+    return found
+
+
+# A model of which no machine could hold as many copies as it has ranks.
+@needs_mpi
+def test_a_rank_reads_what_it_holds(tmp_path):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)])
+
+        def forward(self, x):
+            return self.layers(x).square().mean()
+
+    model, size, part = Model(), 16 * 4 << 20, 4 << 20
+    fsdp_mlir.save(fsdp_mlir.capture(model, (torch.randn(1, 1024),)), tmp_path / "model.pt2", verify=False)
+    (tmp_path / "hub").mkdir()
+    save_torch_state_dict(model.state_dict(), tmp_path / "hub", max_shard_size="10MB")
+    save_file({"in_0": torch.randn(8, 1, 1024)}, tmp_path / "data.safetensors")
+    succeed("fsdp-plan", tmp_path / "model.pt2", "--ranks", 4, "-o", tmp_path / "step.plan")
+    command = [tmp_path / "step.plan", "--data", tmp_path / "data.safetensors"]
+    plain, loaded = figures([*command, "--init", "zeros"]), figures([*command, "--weights", tmp_path / "hub"])
+    # Headers beside the shard.
+    assert all(abs(loaded[rank][0] - plain[rank][0] - size / 4) < part / 16 for rank in range(4)), (loaded, plain)
+    # A part at a time. Rank 0 has ended its first step: all its memory is in use.
+    assert loaded[0][1] - plain[0][1] <= part >> 10, (loaded, plain)
 
 
 def copy(llama, tmp_path):
