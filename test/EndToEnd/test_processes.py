@@ -51,6 +51,11 @@ TRAININGS = [
     ("role_dropout", 2, "--offload all", "--seed 5"),
     ("frozen", 2, "--schedule list", "--lr-schedule cosine"),
 ]
+# The other graphs, with each strategy in turn; but for the one whose operator is in a library.
+STRATEGIES = ["full_shard", "shard_grad_op", "no_shard"]
+TRAININGS += [(graph, 3, f"--strategy {STRATEGIES[i % 3]} --bind hint", "") for i, graph in enumerate([
+    "bert", "role_chain", "role_channels_last", "role_dynamic", "role_encoder_decoder", "role_frozen", "role_gpt2_renamed",
+    "role_input_grad", "role_tied", "role_tiny", "role_unused", "role_user_output"])]
 
 
 def train(run, plans, references, graph, ranks, planned, options):
