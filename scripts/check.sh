@@ -84,6 +84,8 @@ if stage build-gcc build gcc; then
   stage python python_tests $([ $all = yes ] && echo --all-mutants --all-pairs)
   stage models models $([ $all = yes ] && echo --all-models)
   [ $all = yes ] && stage nccl through_nccl
+  # A comparison of times has the cores for itself.
+  stage presets .venv/bin/python benchmarks/presets.py --width 512 --rounds 10 --steps 20
   # Killed and restarted, with PyTorch before and after it.
   command -v mpirun >/dev/null && stage restart env FSDP_DEMO_OUT="$out/restart" scripts/demo_restart.sh
 fi

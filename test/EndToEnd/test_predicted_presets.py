@@ -1,23 +1,15 @@
-"""The order of the presets by predicted time is the order in which they run."""
+"""What is predicted of the presets' times, and how it is compared with what they take."""
 
 import json
-import subprocess
 import sys
 
-from conftest import BUILD, FIXTURES, ROOT, succeed
+from conftest import FIXTURES, ROOT, succeed
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import presets
 
 
-# What differs by more than noise is predicted to; the sums of all streams, and the copies of fsdp2, are what counts on two cores.
-def test_presets_run_as_predicted():
-    result = subprocess.run([sys.executable, ROOT / "benchmarks" / "presets.py", "--build", BUILD, "--width", "512", "--rounds", "3", "--steps", "20"],
-                            capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-# The comparison above can fail: a is faster than b by 9 %, and than c by 20 %; d is noise.
+# What `benchmarks/presets.py` compares, alone on its cores in check.sh, can fail: a is faster than b by 9 %, and than c by 20 %; d is noise.
 def test_disagreements_are_found():
     measured = {"a": [1.0, 1.1], "b": [1.2, 1.3], "c": [1.32, 1.4], "d": [1.0, 1.5]}
     assert presets.disagreements({"a": 1.0, "b": 1.0, "c": 2.0, "d": 3.0}, measured) == []
