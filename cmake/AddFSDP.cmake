@@ -55,6 +55,14 @@ function(add_fsdp_unittest name)
   add_test(NAME ${name} COMMAND ${name})
 endfunction()
 
+# fsdp_add_precompiled(<name> <headers>...): compiles headers of libraries once, for targets that reuse them
+# (target_precompile_headers(... REUSE_FROM <name>)) and are compiled as <name> is.
+function(fsdp_add_precompiled name)
+  file(CONFIGURE OUTPUT ${name}.cpp CONTENT "")
+  add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp)
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
 # ---- The compiler half: wrappers over LLVM's own functions --------------------
 
 # Compiles a target of the compiler half with MLIR's headers compiled once (lib/CMakeLists.txt):

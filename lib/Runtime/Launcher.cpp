@@ -2,13 +2,16 @@
 #include "Launcher.h"
 
 #include "Text.h"
+#include "fsdp/Archive/Escape.h"
 #include "fsdp/Runtime/Error.h"
 #include "fsdp/Runtime/Hosts.h"
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <unistd.h>
 
@@ -131,6 +134,17 @@ fsdp::readLaunch(const std::function<const char *(const char *)> &variable) {
         "fsdp-run " +
         environment.text("TORCHELASTIC_RESTART_COUNT").value_or("0") + " ";
   return launch;
+}
+
+std::string fsdp::describeLaunch() {
+  for (const Names &names : launchers) {
+    const char *value = std::getenv(names.processes);
+    // Slurm says the same in the script of a job, which is one process.
+    bool isSlurm = std::string_view(names.processes) == "SLURM_NTASKS";
+    if (value && !isSlurm && std::string_view(value) != "1")
+      return std::string(names.processes) + " is " + archive::escape(value);
+  }
+  return "";
 }
 
 std::string fsdp::ownHost() {

@@ -58,6 +58,11 @@ def communicate(processes: list[subprocess.Popen], timeout: float) -> list[tuple
             process.kill()
 
 
+def children(parent: int, name: str = "") -> list[int]:
+    """The processes that another one has started, whose program has that name."""
+    return list(map(int, subprocess.run(["pgrep", "-P", str(parent), name], capture_output=True, text=True).stdout.split()))
+
+
 def run_through_nccl(arguments: tuple, timeout: float, variables: dict) -> subprocess.CompletedProcess:
     """As many processes as the plan has ranks, which is what one process is told."""
     ranks = 1
@@ -68,7 +73,8 @@ def run_through_nccl(arguments: tuple, timeout: float, variables: dict) -> subpr
         if not wanted:
             break
         ranks = int(wanted[1])
-    return subprocess.CompletedProcess(processes[0].args, max(process.returncode for process in processes), said[0][0], "".join(error for _, error in said))
+    code = max((process.returncode for process in processes), key=abs)  # a signal, if there was one
+    return subprocess.CompletedProcess(processes[0].args, code, said[0][0], "".join(error for _, error in said))
 
 
 def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:

@@ -14,7 +14,7 @@ import time
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, ORACLE, needs_mpi, outcome, start_processes, succeed, tool
+from conftest import BUILD, FIXTURES, ORACLE, children, needs_mpi, outcome, start_processes, succeed, tool
 from safetensors.torch import load_file, save_file
 
 STEPS = 6
@@ -353,7 +353,7 @@ def test_a_kill_leaves_checkpoints_that_load(start, long_training, pytestconfig,
             time.sleep(dice.random() * 0.2)
             victims = [process.pid] if start is start_threads else []
             while not victims and process.poll() is None:
-                victims = children(process.pid)
+                victims = children(process.pid, "fsdp-run")
             for victim in victims if dice.random() < 0.5 else dice.sample(victims, min(1, len(victims))):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
@@ -366,11 +366,6 @@ def test_a_kill_leaves_checkpoints_that_load(start, long_training, pytestconfig,
             shutil.rmtree(tmp_path)
             tmp_path.mkdir()
     assert train(command, "--resume", tmp_path)[1] == expected[1]
-
-
-def children(parent: int) -> list[int]:
-    """The processes of fsdp-run that another one has started."""
-    return [int(line) for line in subprocess.run(["pgrep", "-P", str(parent), "fsdp-run"], capture_output=True, text=True).stdout.split()]
 
 
 @needs_mpi

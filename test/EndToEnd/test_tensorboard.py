@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, FIXTURES, needs_mpi, start_processes, succeed, tool
+from conftest import BUILD, FIXTURES, children, needs_mpi, start_processes, succeed, tool
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 TAGS = {"loss": "loss", "learning_rate": "lr", "tokens_per_second": "tokens_per_second", "milliseconds_per_step": "seconds",
@@ -131,7 +131,7 @@ def test_the_writer_ends_with_the_training(number, command, tmp_path):
     process = subprocess.Popen([*map(str, [BUILD / "bin" / "fsdp-run", *command, "--steps", 1000000, "--json", "--tensorboard", tmp_path])],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seen = [process.stdout.readline() for _ in range(20)]
-    (writer,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (writer,) = children(process.pid)
     process.send_signal(number)
     process.communicate(timeout=30)
     until = time.monotonic() + 10

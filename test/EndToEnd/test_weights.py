@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import FIXTURES, needs_mpi, start_processes, succeed, tool
+from conftest import FIXTURES, children, needs_mpi, start_processes, succeed, tool
 from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file, save_file
 
@@ -62,7 +62,7 @@ def figures(command) -> dict[int, tuple[int, int]]:
     try:
         assert running.stdout.readline().startswith('{"step": 1,')
         found = {}
-        for pid in map(int, pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()):
+        for pid in children(running.pid, "fsdp-run"):
             text = {name: pathlib.Path(f"/proc/{pid}/{name}").read_text() for name in ("io", "status", "environ")}
             rank = int(re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", text["environ"])[1])
             found[rank] = int(re.search(r"rchar: (\d+)", text["io"])[1]), int(re.search(r"VmHWM:\s+(\d+)", text["status"])[1])

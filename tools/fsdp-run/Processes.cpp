@@ -7,6 +7,7 @@
 #include "fsdp/Archive/InputFile.h"
 #include "fsdp/Archive/TensorFiles.h"
 #include "fsdp/Runtime/Agreement.h"
+#include "fsdp/Runtime/Hosts.h"
 
 #include <c10/util/Logging.h>
 
@@ -87,22 +88,13 @@ std::string Processes::findOption(int argc, char **argv,
   return "";
 }
 
-/// torchrun, Open MPI and MPICH start processes to be ranks. (Slurm says the
-/// same in the script of a job, which is one process.)
-static void noteLoneliness() {
-  for (const char *name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
-    if (const char *value = std::getenv(name); value && std::atoi(value) > 1) {
-      std::fprintf(stderr,
-                   "note: %s is %s, but without --backend mpi or nccl each "
-                   "process trains alone, with all ranks as its threads\n",
-                   name, archive::escape(value).c_str());
-      return;
-    }
-}
-
 Processes::Processes(const std::string &backend, const std::string &map) {
   if (backend != "mpi" && backend != "nccl") {
-    noteLoneliness();
+    if (std::string launch = describeLaunch(); !launch.empty())
+      std::fprintf(stderr,
+                   "note: %s, but without --backend mpi or nccl each process "
+                   "trains alone, with all ranks as its threads\n",
+                   launch.c_str());
     return;
   }
   std::string library = findLibrary("libfsdp_" + backend + ".so");

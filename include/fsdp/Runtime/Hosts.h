@@ -23,6 +23,10 @@ namespace fsdp {
 std::vector<unsigned> mapRanks(std::span<const std::string> hosts,
                                RankMap map = RankMap::Hosts);
 
+/// "WORLD_SIZE is 4" if a launcher has started several processes like this one,
+/// by the environment; or else nothing.
+std::string describeLaunch();
+
 /// Processes that are given different maps.
 Error differentMaps();
 
