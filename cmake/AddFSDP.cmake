@@ -41,12 +41,16 @@ function(add_fsdp_plain_executable name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} fsdp-plain-options)
 endfunction()
 
+# Tests take longer to compile than to run.
+set(FSDP_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+
 # add_fsdp_unittest(<name> <sources>... [LINK_LIBS <ours>...]): a GoogleTest
 # program of the neutral part or the runtime, known to CTest.
 function(add_fsdp_unittest name)
   cmake_parse_arguments(ARG "" "" "LINK_LIBS" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_compile_features(${name} PRIVATE cxx_std_20)
+  target_compile_options(${name} PRIVATE ${FSDP_TEST_OPTIONS})
   target_compile_definitions(${name} PRIVATE
     FSDP_FIXTURES="${PROJECT_SOURCE_DIR}/test/fixtures")
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/test/Unit)
