@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What checkpoints cost: saving and loading against `cp` and `sync` of the same bytes, and steps with one save against steps without, in turn."""
+"""What checkpoints cost: saving and loading against `cp` and `sync` of the same bytes, in turn; and of one training, 20 steps with a save against the
+next 20 without."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import tempfile
 import time
 
 from compare import ROOT, archive_of, prepare
+from tqdm import tqdm
 
 
 def timed(*command) -> tuple[float, str]:
@@ -23,9 +25,13 @@ def timed(*command) -> tuple[float, str]:
     return time.perf_counter() - begin, result.stdout
 
 
-def steps(output: str) -> float:
-    """Seconds of all steps of a training."""
-    return sum(json.loads(line).get("seconds", 0) for line in output.splitlines()[:-1])
+def compare_steps(rounds: int, *command) -> list[float]:
+    """For each round, the time from the end of a step until its checkpoint is written and 20 steps are done, in parts of that of the next 20 steps."""
+    command = [*command, "--steps", 40 * (rounds + 1), "--every", 40, "--keep", 1]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as training:
+        ends = [time.perf_counter() for _ in tqdm(training.stdout, total=40 * (rounds + 1) + 1, unit="step")]
+    # Step 40 is reported after its values have been copied, or before: its end is not in the second part.
+    return [(ends[first + 20] - ends[first]) / (ends[first + 40] - ends[first + 20]) for first in range(38, 40 * rounds, 40)]
 
 
 def summary(output: str) -> dict:
@@ -49,7 +55,7 @@ def main() -> int:
     prepare(folder, args.model, args.ranks, args.build)
     command = [args.build / "bin" / "fsdp-run", folder / f"{args.model}-{args.ranks}.plan", "--data", folder / f"{args.model}.tokens.bin", "--token-bits", 32, "--json"]
     weights = ["--weights", archive_of(folder, args.model)]
-    saving, loading, training = [], [], []
+    saving, loading = [], []
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         for _ in range(args.rounds):
             run = pathlib.Path(scratch) / "run"
@@ -61,9 +67,7 @@ def main() -> int:
             _, loaded = timed(*command, "--steps", 1, "--resume", checkpoint)
             saving.append(summary(saved)["save_seconds"] / copied)
             loading.append(summary(loaded)["load_seconds"] / copied)
-            _, plain = timed(*command, *weights, "--steps", 20)
-            _, with_save = timed(*command, *weights, "--steps", 20, "--checkpoint", run / "other", "--every", 11)
-            training.append(steps(with_save) / steps(plain))
+        training = compare_steps(args.rounds, *command, *weights, "--checkpoint", pathlib.Path(scratch) / "long")
     report(f"{args.model}, saving, in copies", saving)
     report(f"{args.model}, loading, in copies", loading)
     report(f"{args.model}, 20 steps with one save", training)

@@ -6,15 +6,33 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
 using namespace fsdp::archive;
 
+// A file system that takes O_DIRECT, and no write with it: this function takes
+// the place of the C library's.
+static bool rejectsDirect = false;
+static unsigned rejected = 0;
+
+extern "C" ssize_t write(int descriptor, const void *bytes, size_t count) {
+  if (rejectsDirect && (::fcntl(descriptor, F_GETFL) & O_DIRECT)) {
+    ++rejected;
+    errno = EINVAL;
+    return -1;
+  }
+  return ::syscall(SYS_write, descriptor, bytes, count);
+}
+
 namespace {
+
+constexpr size_t mebi = size_t{1} << 20;
 
 class WriteFileTest : public test::TempFolder {
 protected:
@@ -51,6 +69,32 @@ TEST_F(WriteFileTest, LeavesNothingAfter) {
   for (const auto &entry : std::filesystem::directory_iterator(getPath("")))
     count += entry.exists();
   EXPECT_EQ(count, 1u);
+}
+
+// Blocks of 1 MiB go around the page cache: pieces, files and the last block
+// end anywhere.
+TEST_F(WriteFileTest, WritesWhatIsLarge) {
+  for (bool rejects : {false, true})
+    for (size_t size : {mebi - 1, mebi, mebi + 1, 3 * mebi, 3 * mebi + 4097}) {
+      SCOPED_TRACE(size);
+      std::string content(size, '\0');
+      for (size_t i = 0; i != size; ++i)
+        content[i] = static_cast<char>(i * 2654435761u >> 24);
+      std::string_view rest = content;
+      std::vector<std::string_view> pieces;
+      for (size_t length : {size_t{0}, size_t{7}, mebi / 2 + 1, size}) {
+        pieces.push_back(rest.substr(0, length));
+        rest.remove_prefix(pieces.back().size());
+      }
+      rejectsDirect = rejects;
+      rejected = 0;
+      auto written = writeFile(getPath("f"), pieces);
+      rejectsDirect = false;
+      ASSERT_TRUE(written) << written.error().message;
+      EXPECT_EQ(*written, size);
+      EXPECT_TRUE(test::readFile(getPath("f")) == content);
+      EXPECT_EQ(rejected, rejects && size >= mebi ? 1u : 0u);
+    }
 }
 
 TEST_F(WriteFileTest, FollowsLinksAndKeepsPermissions) {
