@@ -94,7 +94,7 @@ void Snapshot::add(const Session &session, unsigned rank, std::string key,
   std::uint64_t numel = 0;
   for (const Box &box : part.boxes)
     numel += box.numel();
-  part.at = memory.size();
+  part.at = total;
   part.bytes = numel * planfile::getItemSize(type);
   std::vector<std::int64_t> sizes = session.sizes(tensor);
   // Nobody holds an element of what has none.
@@ -102,7 +102,7 @@ void Snapshot::add(const Session &session, unsigned rank, std::string key,
     part.boxes.push_back(Box::whole(sizes));
   if (part.boxes.empty())
     return;
-  memory.resize(memory.size() + part.bytes);
+  total += part.bytes;
   parts.push_back(std::move(part));
 }
 
@@ -154,6 +154,7 @@ Snapshot::Snapshot(const planfile::PlanFile &plan, Session &session)
     addParameters(session, rank);
     addBuffers(session, rank);
   }
+  memory.resize(total); // At once: to grow, it would be there twice.
   session.pin(memory);
 }
 

@@ -73,29 +73,44 @@ def figures(command) -> dict[int, tuple[int, int]]:
     return found
 
 
-# A model of which no machine could hold as many copies as it has ranks.
-@needs_mpi
-def test_a_rank_reads_what_it_holds(tmp_path):
+LAYERS = 11
+SIZE, PART = LAYERS * 4 << 20, 4 << 20  # bytes of the model below, and of what is read at a time
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A training of a model of which no machine could hold as many copies as it has ranks; its weights are in `hub`."""
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(16)])
+            self.layers = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(LAYERS)])
 
         def forward(self, x):
             return self.layers(x).square().mean()
 
-    model, size, part = Model(), 16 * 4 << 20, 4 << 20
+    model = Model()
     fsdp_mlir.save(fsdp_mlir.capture(model, (torch.randn(1, 1024),)), tmp_path / "model.pt2", verify=False)
     (tmp_path / "hub").mkdir()
     save_torch_state_dict(model.state_dict(), tmp_path / "hub", max_shard_size="10MB")
     save_file({"in_0": torch.randn(8, 1, 1024)}, tmp_path / "data.safetensors")
     succeed("fsdp-plan", tmp_path / "model.pt2", "--ranks", 4, "-o", tmp_path / "step.plan")
-    command = [tmp_path / "step.plan", "--data", tmp_path / "data.safetensors"]
-    plain, loaded = figures([*command, "--init", "zeros"]), figures([*command, "--weights", tmp_path / "hub"])
+    return [tmp_path / "step.plan", "--data", tmp_path / "data.safetensors"]
+
+
+@needs_mpi
+def test_a_rank_reads_what_it_holds(wide, tmp_path):
+    plain, loaded = figures([*wide, "--init", "zeros"]), figures([*wide, "--weights", tmp_path / "hub"])
     # Headers beside the shard.
-    assert all(abs(loaded[rank][0] - plain[rank][0] - size / 4) < part / 16 for rank in range(4)), (loaded, plain)
+    assert all(abs(loaded[rank][0] - plain[rank][0] - SIZE / 4) < PART / 16 for rank in range(4)), (loaded, plain)
     # A part at a time. Rank 0 has ended its first step: all its memory is in use.
-    assert loaded[0][1] - plain[0][1] <= part >> 10, (loaded, plain)
+    assert loaded[0][1] - plain[0][1] <= PART >> 10, (loaded, plain)
+
+
+# Parameters and two states of AdamW: 33 MiB, for which what grows in powers of two would have 65 while it does.
+@needs_mpi
+def test_memory_for_checkpoints_is_there_once(wide, tmp_path):
+    plain, saving = figures([*wide, "--init", "zeros"]), figures([*wide, "--init", "zeros", "--checkpoint", tmp_path / "run"])
+    assert saving[0][1] - plain[0][1] == pytest.approx(3 * SIZE / 4 / 1024, rel=0.05), (saving, plain)
 
 
 def copy(llama, tmp_path):

@@ -26,7 +26,7 @@ public:
   Snapshot(const planfile::PlanFile &plan, Session &session);
 
   /// Of the memory, on the host, all ranks of the session.
-  std::size_t bytes() const { return memory.size(); }
+  std::size_t bytes() const { return total; }
 
   /// Copies; between two runs, on the session's thread.
   void take(const Session &session);
@@ -73,6 +73,7 @@ private:
   const planfile::PlanFile &plan;
   RankRange ranks;
   std::vector<Part> parts;
+  std::size_t total = 0; ///< Bytes of all parts.
   std::vector<std::byte> memory;
   std::uint64_t updates = 0;
   std::vector<std::vector<std::byte>> generators; ///< Of each rank.
