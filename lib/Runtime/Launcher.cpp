@@ -81,7 +81,7 @@ std::string fsdp::firstHost(const std::string &list) {
 
 /// Where rank 0 is, if no variable says so.
 static void findHost(const Environment &environment, const Names &names,
-                     Launch &launch) {
+                     LaunchedProcess &launch) {
   if (auto host = environment.text("MASTER_ADDR")) {
     launch.host = *host;
     return;
@@ -98,10 +98,10 @@ static void findHost(const Environment &environment, const Names &names,
                 std::to_string(launch.processes) + " processes, found none");
 }
 
-Launch
+LaunchedProcess
 fsdp::readLaunch(const std::function<const char *(const char *)> &variable) {
   Environment environment(variable);
-  Launch launch;
+  LaunchedProcess launch;
   for (const Names &names : launchers) {
     auto process = environment.number(names.process, mostProcesses);
     auto processes = environment.number(names.processes, mostProcesses);
@@ -185,8 +185,8 @@ std::vector<std::string> fsdp::exchange(unsigned process, unsigned processes,
 
 /// Of all processes, by number.
 static std::vector<std::string>
-exchangeHosts(const Launch &launch, const std::string &ownHost, RankMap map,
-              Store &store, std::chrono::milliseconds timeout) {
+exchangeHosts(const LaunchedProcess &launch, const std::string &ownHost,
+              RankMap map, Store &store, std::chrono::milliseconds timeout) {
   const char shown = map == RankMap::Hosts ? 'h' : 'l';
   std::vector<std::string> hosts = exchange(launch.process, launch.processes,
                                             shown + ownHost, store, timeout);
@@ -198,7 +198,7 @@ exchangeHosts(const Launch &launch, const std::string &ownHost, RankMap map,
   return hosts;
 }
 
-World fsdp::joinWorld(const Launch &launch, const std::string &ownHost,
+World fsdp::joinWorld(const LaunchedProcess &launch, const std::string &ownHost,
                       RankMap map, std::chrono::milliseconds timeout) {
   World world;
   world.hosts = {ownHost};

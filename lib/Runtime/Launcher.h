@@ -17,7 +17,7 @@
 namespace fsdp {
 
 /// One process, as its launcher numbers them.
-struct Launch {
+struct LaunchedProcess {
   unsigned process = 0, processes = 1;
   std::optional<unsigned> local = {}; ///< On its machine, if it is told.
   std::string host = "127.0.0.1";
@@ -29,7 +29,8 @@ struct Launch {
 /// `variable`: the value of a variable of the environment, or null. Without
 /// variables of a launcher, the process is alone. Throws if they do not go
 /// together.
-Launch readLaunch(const std::function<const char *(const char *)> &variable);
+LaunchedProcess
+readLaunch(const std::function<const char *(const char *)> &variable);
 
 /// The first host of a list of Slurm: "gpu[007-9,12],cpu1" is gpu007.
 std::string firstHost(const std::string &list);
@@ -45,7 +46,7 @@ std::vector<std::string> exchange(unsigned process, unsigned processes,
 
 /// Meets the other processes, who are given the same `map`. Waits for all of
 /// them. `ownHost`: the name of this machine.
-World joinWorld(const Launch &launch, const std::string &ownHost,
+World joinWorld(const LaunchedProcess &launch, const std::string &ownHost,
                 RankMap map = RankMap::Hosts,
                 std::chrono::milliseconds timeout = defaultTimeout);
 

@@ -13,7 +13,7 @@ using namespace testing;
 
 namespace {
 
-Launch launchOf(const std::map<std::string, std::string> &variables) {
+LaunchedProcess launchOf(const std::map<std::string, std::string> &variables) {
   return readLaunch([&](const char *name) -> const char * {
     auto it = variables.find(name);
     return it == variables.end() ? nullptr : it->second.c_str();
@@ -23,16 +23,17 @@ Launch launchOf(const std::map<std::string, std::string> &variables) {
 auto isLaunch(unsigned process, unsigned processes,
               std::optional<unsigned> local, const std::string &host,
               unsigned port) {
-  return AllOf(Field(&Launch::process, process),
-               Field(&Launch::processes, processes),
-               Field(&Launch::local, local), Field(&Launch::host, host),
-               Field(&Launch::port, port));
+  return AllOf(Field(&LaunchedProcess::process, process),
+               Field(&LaunchedProcess::processes, processes),
+               Field(&LaunchedProcess::local, local),
+               Field(&LaunchedProcess::host, host),
+               Field(&LaunchedProcess::port, port));
 }
 
 TEST(Launcher, AProcessMayBeAlone) {
   EXPECT_THAT(launchOf({}), isLaunch(0, 1, std::nullopt, "127.0.0.1", 29500));
   EXPECT_THAT(launchOf({{"RANK", "0"}, {"WORLD_SIZE", "1"}}),
-              Field(&Launch::processes, 1u));
+              Field(&LaunchedProcess::processes, 1u));
 }
 
 TEST(Launcher, ReadsTheVariablesOfTorchrun) {
@@ -40,7 +41,7 @@ TEST(Launcher, ReadsTheVariablesOfTorchrun) {
       {"RANK", "5"},           {"WORLD_SIZE", "8"},
       {"LOCAL_RANK", "1"},     {"MASTER_ADDR", "10.0.0.7"},
       {"MASTER_PORT", "1234"}, {"OMPI_COMM_WORLD_RANK", "0"}};
-  Launch launch = launchOf(variables);
+  LaunchedProcess launch = launchOf(variables);
   EXPECT_THAT(launch, isLaunch(5, 8, 1, "10.0.0.7", 1234));
   EXPECT_FALSE(launch.isServed);
   EXPECT_EQ(launch.prefix, "");
@@ -107,14 +108,15 @@ TEST(Launcher, RejectsVariablesThatDoNotGoTogether) {
 }
 
 /// What processes on these hosts find, by number.
-std::vector<World> join(const std::vector<std::string> &hosts, Launch launch,
+std::vector<World> join(const std::vector<std::string> &hosts,
+                        LaunchedProcess launch,
                         std::chrono::milliseconds timeout = 20s) {
   std::vector<World> worlds(hosts.size());
   std::vector<std::thread> threads;
   launch.processes = static_cast<unsigned>(hosts.size());
   for (unsigned process = 0; process != hosts.size(); ++process)
     threads.emplace_back([&, process] {
-      Launch own = launch;
+      LaunchedProcess own = launch;
       own.process = process;
       worlds[process] = joinWorld(own, hosts[process], RankMap::Hosts, timeout);
       leaveWorld(worlds[process]);
@@ -154,9 +156,9 @@ TEST(Launcher, MeetsInTheStoreOfAnAgent) {
 
 // They would be the same rank twice.
 TEST(Launcher, ProcessesHaveTheSameMap) {
-  Launch launch{.processes = 2, .port = freePort()};
+  LaunchedProcess launch{.processes = 2, .port = freePort()};
   auto says = [&](unsigned process, RankMap map) {
-    Launch own = launch;
+    LaunchedProcess own = launch;
     own.process = process;
     try {
       joinWorld(own, "a", map);
@@ -174,7 +176,7 @@ TEST(Launcher, ProcessesHaveTheSameMap) {
 }
 
 TEST(Launcher, WaitsOnlySoLongForTheOthers) {
-  Launch launch{.processes = 2, .port = freePort()};
+  LaunchedProcess launch{.processes = 2, .port = freePort()};
   EXPECT_THAT(
       [&] { joinWorld(launch, "a", RankMap::Hosts, 50ms); },
       ThrowsMessage<Error>("waited 0.05 s for process 1 of 2 to start"));

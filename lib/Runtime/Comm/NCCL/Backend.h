@@ -35,7 +35,7 @@ protected:
   NCCLWorld nccl;
 
 private:
-  Launch launch;
+  LaunchedProcess launch;
   World seen;
 };
 
