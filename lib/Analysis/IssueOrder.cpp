@@ -52,6 +52,14 @@ FailureOr<IssueOrder> IssueOrder::read(Block &block) {
   return order;
 }
 
+IssueOrder IssueOrder::getOwn(Block &block) {
+  IssueOrder order(block);
+  for (Operation &op : block)
+    order.operations.push_back(&op);
+  order.index();
+  return order;
+}
+
 LogicalResult IssueOrder::readPlaces() {
   Names names(*block);
   SmallVector<Operation *, 0> slots(
@@ -95,8 +103,9 @@ LogicalResult IssueOrder::readAfter() {
         op->getDiscardableAttr(names.after));
     if (!places)
       continue;
-    if (!isa<AsyncUnshardOp>(op))
-      return op->emitError("is to start after a reshard, but is no all-gather");
+    if (!isa<AsyncUnshardOp, AsyncCopyOp>(op))
+      return op->emitError(
+          "is to start after a reshard, but is no all-gather and no copy");
     for (int64_t place : places.asArrayRef()) {
       if (place < 0 || place >= int64_t(byPlace.size()) ||
           !isa<AsyncReshardOp>(byPlace[place]))
@@ -221,9 +230,13 @@ void IssueOrder::apply() {
       ++next;
     else
       op->moveBefore(&*next);
-    for (Operation *reshard : getAfter(op))
-      cast<AsyncUnshardOp>(op).getAfterMutable().append(
-          cast<AsyncReshardOp>(reshard).getFreed());
+    for (Operation *reshard : getAfter(op)) {
+      Value freed = cast<AsyncReshardOp>(reshard).getFreed();
+      if (auto gather = dyn_cast<AsyncUnshardOp>(op))
+        gather.getAfterMutable().append(freed);
+      else
+        cast<AsyncCopyOp>(op).getAfterMutable().append(freed);
+    }
     Names::remove(op, names.issue);
     Names::remove(op, names.after);
   }

@@ -71,7 +71,7 @@ static MemorySpace getSpace(Type type) {
   return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
 }
 
-SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order,
+SmallVector<MemoryLife, 0> findMemoryLives(const StreamOrder &order,
                                            MemorySpace space) {
   SmallVector<MemoryLife, 0> lives;
   DenseMap<Value, unsigned> owners; // to an index of lives
@@ -80,12 +80,13 @@ SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order,
   SmallVector<SmallVector<std::pair<unsigned, unsigned>, 1>, 0> gathers;
   DenseMap<Value, unsigned> gatherOf; // by the future
   Attribute bucket;                   // of the latest gather
-  for (auto [index, op] : llvm::enumerate(order)) {
+  for (auto [index, op] : llvm::enumerate(order.getOperations())) {
     unsigned position = index;
+    unsigned begin = order.getStart(position), end = order.getEnd(position);
     for (Value operand : op->getOperands())
       if (auto owner = owners.find(operand); owner != owners.end()) {
-        lives[owner->second].end = position;
-        lives[owner->second].users.push_back(op);
+        MemoryLife &life = lives[owner->second];
+        life.end = std::max(life.end, end);
       }
     for (OpResult result : op->getResults()) {
       if (Value memory = getMemoryOf(result)) {
@@ -98,12 +99,11 @@ SmallVector<MemoryLife, 0> findMemoryLives(ArrayRef<Operation *> order,
                                      ? getMemoryBytes(result.getType())
                                      : 0) {
         unsigned unit = owners[result] = lives.size();
-        lives.push_back({result, bytes, position, position});
+        lives.push_back({result, bytes, begin, end});
         auto launch = dyn_cast<CollectiveOpInterface>(op);
         if (!launch || !launch.getCopy())
           continue;
-        lives.push_back(
-            {result, getCommunicationBytes(launch), position, position});
+        lives.push_back({result, getCommunicationBytes(launch), begin, end});
         lives.back().isCommunication = true;
         if (!isa<AsyncUnshardOp>(op))
           continue;
@@ -179,17 +179,17 @@ MemoryPeak findMemoryPeak(func::FuncOp step, MemorySpace space) {
   MemoryPeak peak;
   peak.persistent = getPersistentBytes(step, space);
 
-  auto block = llvm::make_pointer_range(step.getBody().front());
-  SmallVector<Operation *, 0> order(block.begin(), block.end());
+  StreamOrder order(IssueOrder::getOwn(step.getBody().front()));
+  ArrayRef<Operation *> operations = order.getOperations();
   SmallVector<MemoryLife, 0> lives = findMemoryLives(order, space);
-  SmallVector<int64_t, 0> changes(order.size() + 1);
+  SmallVector<int64_t, 0> changes(operations.size() + 1);
   for (const MemoryLife &life : lives) {
     changes[life.begin] += life.bytes;
     changes[life.end + 1] -= life.bytes;
   }
   int64_t now = 0;
   unsigned time = 0;
-  for (auto [position, op] : llvm::enumerate(order)) {
+  for (auto [position, op] : llvm::enumerate(operations)) {
     now += changes[position];
     if (now > peak.transient) {
       peak.transient = now;

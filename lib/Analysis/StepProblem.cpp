@@ -17,36 +17,6 @@ using namespace mlir;
 using namespace fsdp;
 namespace scheduling = fsdp::planner::scheduling;
 
-static Stream getStream(Operation *op) {
-  auto streamed = dyn_cast<StreamedOpInterface>(op);
-  return streamed ? streamed.getStream() : Stream::Compute;
-}
-
-static IntegerAttr getBucket(Operation *op) {
-  auto collective = dyn_cast<CollectiveOpInterface>(op);
-  return collective ? collective.getBucketAttr() : IntegerAttr();
-}
-
-/// Adds a launch to those of its group, and returns what it waits for: groups
-/// that have some ranks in common, but not all, take turns (see
-/// `--plan-insert-sync`).
-static SmallVector<uint32_t, 2>
-addToGroup(SmallVectorImpl<std::pair<RankGroup, uint32_t>> &latest,
-           const RankGroup &group, uint32_t number) {
-  SmallVector<uint32_t, 2> before;
-  std::pair<RankGroup, uint32_t> *own = nullptr;
-  for (auto &entry : latest)
-    if (entry.first == group)
-      own = &entry;
-    else if (entry.first.overlaps(group))
-      before.push_back(entry.second);
-  if (own)
-    own->second = number;
-  else
-    latest.emplace_back(group, number);
-  return before;
-}
-
 StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
   StepProblem result;
   scheduling::Problem &problem = result.problem;
@@ -54,12 +24,11 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
   problem.sharesCore = step->hasAttr(FSDPDialect::getSharedCoreAttrName());
   result.persistentBytes = getPersistentBytes(step);
 
+  StreamOrder streams(order);
   DenseMap<Operation *, uint32_t> numbers;
   DenseMap<Value, SmallVector<uint32_t, 2>> readers; // of a parameter's shard
-  SmallVector<uint32_t, 0> byPosition;
-  SymbolTableCollection symbols;
-  SmallVector<std::pair<RankGroup, uint32_t>> groups; // and their latest launch
-  for (Operation *op : order.getOperations()) {
+  SmallVector<uint32_t, 0> byPlace;
+  for (Operation *op : streams.getOperations()) {
     if (op->hasTrait<OpTrait::IsTerminator>())
       break;
     IntegerAttr bucket = getBucket(op);
@@ -71,15 +40,14 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
     uint32_t number = uint32_t(result.operations.size()) - 1;
     result.operations.back().push_back(op);
     numbers[op] = number;
-    byPosition.push_back(number);
+    byPlace.push_back(number);
     scheduling::Operation &row = problem.operations.back();
     if (llvm::AddOverflow(row.duration, getCost(op), row.duration))
       row.duration = std::numeric_limits<int64_t>::max(); // which is rejected
     row.stream = row.sequence = uint32_t(getStream(op));
-    if (auto collective = dyn_cast<CollectiveOpInterface>(op))
-      llvm::append_range(
-          row.after,
-          addToGroup(groups, getRankGroup(collective, symbols), number));
+    row.runsAhead = runsAhead(op);
+    for (Operation *other : streams.getTurns(op))
+      row.after.push_back(numbers.lookup(other));
     for (Operation *reshard : order.getAfter(op))
       row.after.push_back(numbers.lookup(reshard));
     for (Value operand : op->getOperands()) {
@@ -95,19 +63,10 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
     }
   }
   // The terminator is none: what it returns lives as long as the last one.
-  byPosition.push_back(byPosition.empty() ? 0 : byPosition.back());
-  const std::list<Operation *> &operations = order.getOperations();
-  for (MemoryLife &life : findMemoryLives(
-           SmallVector<Operation *, 0>(operations.begin(), operations.end()))) {
+  byPlace.push_back(byPlace.empty() ? 0 : byPlace.back());
+  for (MemoryLife &life : findMemoryLives(streams)) {
     problem.buffers.push_back(
-        {life.bytes, byPosition[life.begin], byPosition[life.end]});
-    // A buffer has one operation that releases it. If a launch shares one with
-    // others, that has to stay the last: the launch does not move.
-    if (life.users.size() > 1)
-      for (Operation *user : life.users)
-        if (isLaunch(user))
-          problem.operations[numbers.lookup(user)].sequence =
-              scheduling::computeStream;
+        {life.bytes, byPlace[life.begin], byPlace[life.end]});
     result.buffers.push_back(std::move(life));
   }
   return result;

@@ -318,12 +318,13 @@ void ListScheduler::makeReady(uint32_t op) {
 }
 
 void ListScheduler::issue(uint32_t op) {
-  int64_t &free = streamEnd[facts.problem.operations[op].stream];
-  int64_t start = std::max(clock, free);
-  for (uint32_t earlier : facts.problem.operations[op].after)
+  const Operation &own = facts.problem.operations[op];
+  int64_t &free = streamEnd[own.stream];
+  int64_t start = own.runsAhead ? free : std::max(clock, free);
+  for (uint32_t earlier : own.after)
     start = std::max(start, end[earlier]);
   free = end[op] = start + facts.duration(op);
-  if (runsOnTheSpot(facts.problem, facts.problem.operations[op]))
+  if (facts.problem.sharesCore || facts.isCompute(op))
     clock = end[op];
   alive += facts.takes[op] - facts.frees[op];
   profile.add(front, place[op], facts.takes[op] - facts.frees[op]);

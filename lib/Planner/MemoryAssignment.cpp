@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <memory_resource>
 #include <numeric>
 #include <tuple>
@@ -141,40 +140,6 @@ fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
   return {most, at};
 }
 
-std::vector<Lifetime>
-fsdp::planner::stretch(std::vector<Lifetime> lifetimes,
-                       const std::vector<Lifetime> &wishes, int64_t alignment) {
-  int64_t numTimes = 0;
-  for (const Lifetime &wish : wishes)
-    numTimes = std::max(numTimes, wish.end + 1);
-  std::vector<int64_t> alive(static_cast<size_t>(numTimes) + 1);
-  auto at = [&](int64_t time) -> int64_t & {
-    return alive[static_cast<size_t>(time)];
-  };
-  for (const Lifetime &lifetime : lifetimes) {
-    at(lifetime.begin) += roundUp(lifetime.bytes, alignment);
-    at(lifetime.end + 1) -= roundUp(lifetime.bytes, alignment);
-  }
-  std::partial_sum(alive.begin(), alive.end(), alive.begin());
-  int64_t most = mostBytesAlive(lifetimes, alignment).first;
-
-  std::vector<uint32_t> order(lifetimes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return std::tie(lifetimes[a].bytes, a) < std::tie(lifetimes[b].bytes, b);
-  });
-  for (uint32_t i : order) {
-    Lifetime &lifetime = lifetimes[i];
-    int64_t bytes = roundUp(lifetime.bytes, alignment);
-    while (lifetime.end < wishes[i].end && at(lifetime.end + 1) + bytes <= most)
-      at(++lifetime.end) += bytes;
-    while (lifetime.begin > wishes[i].begin &&
-           at(lifetime.begin - 1) + bytes <= most)
-      at(--lifetime.begin) += bytes;
-  }
-  return lifetimes;
-}
-
 /// Places the buffers in this order, each into the gap that it fills best.
 /// Returns the bytes of the arena.
 static int64_t place(const std::vector<Lifetime> &lifetimes,
@@ -249,48 +214,4 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
     }
   }
   return plan;
-}
-
-std::vector<ReuseEdge>
-fsdp::planner::reuseEdges(const std::vector<Lifetime> &lifetimes,
-                          const std::vector<int64_t> &offsets) {
-  std::vector<uint32_t> order(lifetimes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return std::tie(lifetimes[a].begin, a) < std::tie(lifetimes[b].begin, b);
-  });
-
-  struct Piece {
-    int64_t end;
-    uint32_t owner;
-  };
-  // Start of a piece of the arena -> its end and latest owner.
-  std::map<int64_t, Piece> owners;
-  std::vector<ReuseEdge> edges;
-  for (uint32_t after : order) {
-    int64_t low = offsets[after], high = low + lifetimes[after].bytes;
-    auto it = owners.upper_bound(low);
-    if (it != owners.begin() && std::prev(it)->second.end > low)
-      --it;
-    while (it != owners.end() && it->first < high) {
-      auto [start, piece] = *it;
-      edges.push_back({piece.owner, after});
-      it = owners.erase(it);
-      if (start < low)
-        owners[start] = {low, piece.owner};
-      if (piece.end > high)
-        owners[high] = piece;
-    }
-    owners[low] = {high, after};
-  }
-
-  auto less = [](const ReuseEdge &a, const ReuseEdge &b) {
-    return std::tie(a.after, a.before) < std::tie(b.after, b.before);
-  };
-  auto equal = [](const ReuseEdge &a, const ReuseEdge &b) {
-    return a.after == b.after && a.before == b.before;
-  };
-  std::sort(edges.begin(), edges.end(), less);
-  edges.erase(std::unique(edges.begin(), edges.end(), equal), edges.end());
-  return edges;
 }

@@ -8,8 +8,6 @@
 #include "fsdp/Planner/Scheduling.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -115,25 +113,28 @@ static std::string verifyOrder(const Problem &problem, const Schedule &schedule,
   return "";
 }
 
-/// What the machine must keep: streams, and the order of issue.
+/// What the machine must keep: one operation at a time, in the order of issue,
+/// and what is queued after the computations before it.
 static std::string verifyTimes(const Problem &problem,
                                const Schedule &schedule) {
   std::vector<int64_t> streamEnd(problem.numStreams, 0);
-  int64_t clock = 0;
   for (uint32_t i : schedule.order) {
     const Operation &op = problem.operations[i];
-    if (schedule.issue[i] < clock)
-      return quote("operation", i) + " is issued before its turn";
-    if (schedule.start[i] < schedule.issue[i])
-      return quote("operation", i) + " starts before it is issued";
-    if (schedule.start[i] < streamEnd[op.stream])
-      return quote("operation", i) + " starts before stream " +
-             std::to_string(op.stream) + " is free";
-    if (schedule.start[i] > mostTotal)
+    int64_t start = schedule.start[i];
+    if (start < 0)
+      return quote("operation", i) + " starts before the step";
+    uint32_t stream = problem.sharesCore ? computeStream : op.stream;
+    if (start < streamEnd[stream])
+      return quote("operation", i) + " starts before " +
+             (problem.sharesCore ? "the core"
+                                 : "stream " + std::to_string(stream)) +
+             " is free";
+    if (!op.runsAhead && start < streamEnd[computeStream])
+      return quote("operation", i) +
+             " starts before the computations that are issued before it";
+    if (start > mostTotal)
       return quote("operation", i) + " starts after 73 years";
-    streamEnd[op.stream] = schedule.start[i] + op.duration;
-    clock =
-        runsOnTheSpot(problem, op) ? streamEnd[op.stream] : schedule.issue[i];
+    streamEnd[stream] = start + op.duration;
   }
   return "";
 }
@@ -146,30 +147,23 @@ static std::vector<uint32_t> getPlaces(const std::vector<uint32_t> &order) {
   return place;
 }
 
-/// The most memory alive over time, and the first operation whose issue takes
-/// it past the limit (or `none`).
-static std::pair<int64_t, uint32_t> findPeakInTime(const Problem &problem,
-                                                   const Schedule &schedule) {
-  std::vector<uint32_t> place = getPlaces(schedule.order);
-  // At equal times, the order of issue decides; who takes and releases at once
-  // takes first.
-  std::vector<std::tuple<int64_t, uint32_t, int64_t>> changes;
-  changes.reserve(2 * problem.buffers.size());
+/// The most memory at any place of the order, and the first operation that
+/// takes it past the limit (or `none`).
+static std::pair<int64_t, uint32_t>
+findMostMemory(const Problem &problem, const std::vector<uint32_t> &order) {
+  std::vector<uint32_t> place = getPlaces(order);
+  std::vector<int64_t> change(order.size() + 1);
   for (const Buffer &buffer : problem.buffers) {
-    changes.emplace_back(schedule.issue[buffer.from], place[buffer.from],
-                         -buffer.bytes);
-    changes.emplace_back(schedule.start[buffer.until] +
-                             problem.operations[buffer.until].duration,
-                         place[buffer.until], buffer.bytes);
+    change[place[buffer.from]] += buffer.bytes;
+    change[place[buffer.until] + 1] -= buffer.bytes;
   }
-  std::sort(changes.begin(), changes.end());
   int64_t alive = 0, most = 0;
   uint32_t culprit = none;
-  for (auto [time, at, freed] : changes) {
-    alive -= freed;
+  for (size_t at = 0; at != order.size(); ++at) {
+    alive += change[at];
     most = std::max(most, alive);
     if (alive > problem.memoryLimit && culprit == none)
-      culprit = schedule.order[at];
+      culprit = order[at];
   }
   return {most, culprit};
 }
@@ -177,8 +171,7 @@ static std::pair<int64_t, uint32_t> findPeakInTime(const Problem &problem,
 std::string fsdp::planner::scheduling::verify(const Problem &problem,
                                               const Schedule &schedule) {
   size_t count = problem.operations.size();
-  if (schedule.order.size() != count || schedule.issue.size() != count ||
-      schedule.start.size() != count)
+  if (schedule.order.size() != count || schedule.start.size() != count)
     return "the schedule is not of as many operations as the problem";
   std::vector<uint32_t> place(count, none);
   for (size_t i = 0; i != count; ++i) {
@@ -195,7 +188,8 @@ std::string fsdp::planner::scheduling::verify(const Problem &problem,
     error = verifyOrder(problem, schedule, place);
   if (!error.empty())
     return error;
-  if (auto [most, culprit] = findPeakInTime(problem, schedule); culprit != none)
+  if (auto [most, culprit] = findMostMemory(problem, schedule.order);
+      culprit != none)
     return quote("operation", culprit) +
            " takes more memory than the limit of " +
            std::to_string(problem.memoryLimit) + " bytes; the most is " +
@@ -247,40 +241,18 @@ Schedule
 fsdp::planner::scheduling::simulate(const Problem &problem,
                                     const std::vector<uint32_t> &order) {
   size_t count = problem.operations.size();
-  std::vector<int64_t> takes(count, 0), frees(count, 0), end(count, 0);
-  for (const Buffer &buffer : problem.buffers) {
-    takes[buffer.from] += buffer.bytes;
-    frees[buffer.until] += buffer.bytes;
-  }
-  Schedule schedule{order, std::vector<int64_t>(count, 0),
-                    std::vector<int64_t>(count, 0)};
-  std::vector<int64_t> streamEnd(problem.numStreams, 0);
-  using Release = std::pair<int64_t, int64_t>; // time, bytes
-  std::priority_queue<Release, std::vector<Release>, std::greater<Release>>
-      releases;
-  int64_t clock = 0, alive = 0;
+  std::vector<int64_t> end(count, 0), streamEnd(problem.numStreams, 0);
+  Schedule schedule{order, std::vector<int64_t>(count, 0)};
   for (uint32_t i : order) {
     const Operation &op = problem.operations[i];
-    int64_t ready = std::max(clock, streamEnd[op.stream]);
+    int64_t &busy = streamEnd[problem.sharesCore ? computeStream : op.stream];
+    int64_t start = busy;
+    if (!op.runsAhead)
+      start = std::max(start, streamEnd[computeStream]);
     for (uint32_t before : op.after)
-      ready = std::max(ready, end[before]);
-    bool isOnTheSpot = runsOnTheSpot(problem, op);
-    int64_t issue = isOnTheSpot ? ready : clock;
-    if (takes[i])
-      while (!releases.empty() && (releases.top().first <= issue ||
-                                   alive > problem.memoryLimit - takes[i])) {
-        issue = std::max(issue, releases.top().first);
-        alive -= releases.top().second;
-        releases.pop();
-      }
-    alive += takes[i];
-    schedule.issue[i] = issue;
-    schedule.start[i] = std::max(issue, ready);
-    end[i] = schedule.start[i] + op.duration;
-    streamEnd[op.stream] = end[i];
-    clock = isOnTheSpot ? end[i] : issue;
-    if (frees[i])
-      releases.emplace(end[i], frees[i]);
+      start = std::max(start, end[before]);
+    schedule.start[i] = start;
+    busy = end[i] = start + op.duration;
   }
   return schedule;
 }
@@ -310,8 +282,7 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
     stream.idle = line.makespan - stream.busy;
   std::sort(queuedEnds.begin(), queuedEnds.end());
 
-  // A gap of the compute stream ends because something else has ended, be it
-  // what the next computation depends on, or what had its memory.
+  // A gap of the compute stream ends because something else has ended.
   int64_t clock = 0;
   auto closeGap = [&](int64_t end, const std::vector<uint32_t> &after) {
     if (end <= clock)
@@ -336,6 +307,6 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
   if (!problem.sharesCore)
     closeGap(line.makespan, {});
 
-  line.peakBytes = findPeakInTime(problem, schedule).first;
+  line.peakBytes = findPeak(problem, schedule.order).bytes;
   return line;
 }

@@ -22,16 +22,26 @@
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.copy %[[SHARD]] to %[[CAST:.*]] <forward> on gather
 // CHECK-NEXT: plan.all_gather @shard_gather %[[CAST]] to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.record <forward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
 // CHECK-NEXT: plan.launch "mm"(%[[X]], %[[W:.*]]) -> %[[Y:.*]] <forward> {scope = "m"}
 // CHECK-NEXT: plan.launch "sum"(%[[Y]]) -> %[[LOCAL:.*]] <forward>
+// CHECK-NEXT: plan.record <forward>
+// CHECK-NEXT: plan.wait %{{.*}} <forward> on all_reduce
 // CHECK-NEXT: plan.copy %[[LOCAL]] to %[[WIDE:.*]] <forward>
 // CHECK-NEXT: plan.all_reduce @shard_all_reduce divide <pre = 1, post = 2> via f32 %[[WIDE]] to %[[SUM:.*]] for loss <forward> on all_reduce
 // CHECK-NEXT: plan.copy %[[SUM]] to %[[MEAN:.*]] <forward> on all_reduce
+// CHECK-NEXT: plan.record <forward> on all_reduce
 // CHECK-NEXT: plan.launch "mm"(%[[W]], %[[Y]]) -> %[[GW:.*]] <backward>
 // CHECK-NEXT: plan.copy %[[GW]] to %[[PLACE:.*]] <backward>
 // CHECK-NEXT: plan.zero %[[FROZEN:.*]] <backward>
+// CHECK-NEXT: plan.record <backward>
+// CHECK-NEXT: plan.wait %{{.*}} <backward> on reduce
 // CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %[[FLAT:.*]] to %[[GRAD]] of @u <backward> on reduce
+// CHECK-NEXT: plan.record <backward> on reduce
+// CHECK-NEXT: plan.wait %{{.*}} <update>
 // CHECK-NEXT: plan.adamw @u [0, 15] %[[SHARD]], %[[GRAD]], %[[M]], %[[V]], %[[HYPER]] <update>
+// CHECK-NEXT: plan.wait %{{.*}} <update>
 // CHECK-NEXT: plan.copy %[[MEAN]] to %[[LOSS]] <forward>
 // CHECK-NEXT: }
 module {
@@ -79,8 +89,14 @@ module {
 // CHECK-DAG: plan.unit @u shard [1, 2] replicate [0] storage f32 reduce f32
 // CHECK: plan.program @step
 // CHECK: plan.all_gather @shard_local_gather %{{.*}} to %[[FULL:.*]] of @u <forward> on gather
+// CHECK-NEXT: plan.record <forward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
 // CHECK-NEXT: plan.piece @local_gather %[[FULL]] to %[[PIECE:.*]] of @u <forward>
+// CHECK-NEXT: plan.record <forward>
+// CHECK-NEXT: plan.wait %{{.*}} <backward> on gather
 // CHECK-NEXT: plan.all_gather @local_gather %[[PIECE]] to %[[AGAIN:.*]] of @u <backward> on gather
+// CHECK-NEXT: plan.record <backward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <backward>
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["replicate" = 1, "shard" = 2, "local" = 2]
@@ -185,6 +201,9 @@ module {
 // CHECK-NEXT: plan.copy %{{.*}} to %[[Q:.*]] <forward> on gather
 // CHECK-NEXT: plan.all_gather @shard_gather %[[P]] to %{{.*}} of @u group 5 <forward> on gather
 // CHECK-NEXT: plan.all_gather @shard_gather %[[Q]] to %{{.*}} of @v group 5 <forward> on gather
+// CHECK-NEXT: plan.record <forward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
 // CHECK-NEXT: }
 module {
   fsdp.mesh @mesh ["shard" = 2]
@@ -214,8 +233,11 @@ module {
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 0) -> %[[PIECES:.*]] <forward> on gather
 // CHECK-NEXT: plan.all_gather @shard_gather %[[PIECES]] to %[[WHOLE]] <forward> on gather
+// CHECK-NEXT: plan.record <forward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
 // CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[ROWS]], [4, 8], 1) -> %{{.*}}, %{{.*}} <forward>
 // CHECK: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 1) -> %{{.*}} <backward>
+// CHECK-NEXT: plan.record <backward>
 // CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via f32 %{{.*}} to %[[SUMS:[^ ]*]] <backward> on reduce
 // CHECK-NEXT: plan.launch "split_with_sizes_copy.out"(%[[SUMS]], [4, 8], 0) -> %[[GRADIENT]], %[[OTHER]] <backward> on reduce
 // The sum for one unit goes where it belongs.
@@ -256,6 +278,8 @@ module {
 // CHECK: plan.communicator @shard_gather_ axes
 // CHECK: plan.program @step
 // CHECK-NEXT: plan.all_gather @shard_gather_
+// CHECK-NEXT: plan.record <forward> on gather
+// CHECK-NEXT: plan.wait %{{.*}} <forward>
 // CHECK-NEXT: plan.copy %[[B]] to %[[OLDB:.*]] <forward>
 // CHECK-NEXT: plan.copy %[[A]] to %[[OLDA:.*]] <forward>
 // CHECK-NEXT: plan.copy %[[A]] to %[[KEPT:.*]] <forward>
@@ -288,6 +312,7 @@ module {
 // CHECK-NEXT: plan.record <backward> on reduce
 // CHECK-NEXT: plan.copy %[[MORE]] to %[[OTHER]] <backward> on reduce
 // CHECK: plan.launch "cat.out"([%{{.*}}, %{{.*}}], 1)
+// CHECK-NEXT: plan.record <backward>
 // CHECK-NEXT: plan.reduce_scatter @shard_reduce divide <pre = 2, post = 1> via bf16 %{{.*}} to %{{.*}} <backward> on reduce
 // CHECK-NEXT: plan.copy %{{.*}} to %[[GRADIENT]] <backward> on reduce
 // CHECK-NEXT: plan.copy %{{.*}} to %[[OTHER]] <backward> on reduce

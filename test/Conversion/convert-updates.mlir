@@ -8,6 +8,8 @@
 // CHECK-DAG: %[[ONE:.*]] = plan.buffer hyper number 0 in host : tensor<7xf64>
 // CHECK-DAG: %[[OTHER:.*]] = plan.buffer hyper number 3 in host : tensor<7xf64>
 // CHECK: plan.reduce_scatter {{.*}} to %[[G]] of @u <backward> on reduce
+// CHECK-NEXT: plan.record <backward> on reduce
+// CHECK-NEXT: plan.wait %{{.*}} <update>
 // CHECK-NEXT: plan.measure squared_norm @u [0, 15] %[[G]] to %[[NORM:.*]] <update>
 // CHECK-NEXT: plan.measure squared_norm @u [16, 23] %[[G]] initial %[[NORM]] to %[[BOTH:.*]] <update>
 // CHECK-NEXT: plan.launch "add.Tensor"(%[[NORM]], %[[BOTH]]) -> %[[SUM:.*]] <update>

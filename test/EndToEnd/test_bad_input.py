@@ -352,7 +352,7 @@ TEXTS = {
                   "expected one plan.module to export, found 2"),
     "another dialect": (edit(r"plan\.all_gather", "mpi.all_gather"), "Dialect `mpi' not found for custom op 'mpi.all_gather'"),
     "unknown command": (edit(r"plan\.all_gather", "plan.all_scatter"), "custom op 'plan.all_scatter' is unknown"),
-    "no place": (edit(r"transient at \d+ after %\d+ : tensor<f32>", "transient : tensor<f32>"),
+    "no place": (edit(r"loss @step at \d+", "loss @step"),
                  "'plan.buffer' op expected a place in the arena: run 'plan-assign-memory' first"),
     "view outside": (edit(r"(plan\.view %\d+ at 0 : tensor<)3xf32>", r"\g<1>4xf32>"),
                      "'plan.view' op C3: expected a window inside of 12 bytes, got [0, 16)"),

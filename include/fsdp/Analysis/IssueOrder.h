@@ -27,6 +27,9 @@ public:
   /// nothing. Reports an error at an operation whose decision cannot be.
   static mlir::FailureOr<IssueOrder> read(mlir::Block &block);
 
+  /// The order of the block itself.
+  static IssueOrder getOwn(mlir::Block &block);
+
   IssueOrder(IssueOrder &&) = default;
   IssueOrder &operator=(IssueOrder &&) = default;
 
@@ -43,11 +46,12 @@ public:
   void moveBefore(mlir::Operation *op, mlir::Operation *place);
   void moveAfter(mlir::Operation *op, mlir::Operation *place);
 
-  /// Lets a gather start only when the memory of a reshard has been given up.
+  /// Lets a gather, or the copy that it takes, start only when the memory of a
+  /// reshard has been given up.
   void addAfter(mlir::Operation *launch, mlir::Operation *reshard) {
     after[launch].push_back(reshard);
   }
-  /// The reshards that a gather starts after, apart from its operands.
+  /// The reshards that a launch starts after, apart from its operands.
   llvm::ArrayRef<mlir::Operation *> getAfter(mlir::Operation *launch) const;
 
   /// Writes the decisions as attributes; none if the order is the block's own.

@@ -8,6 +8,7 @@
 #ifndef FSDP_ANALYSIS_MEMORY_H
 #define FSDP_ANALYSIS_MEMORY_H
 
+#include "fsdp/Analysis/StreamOrder.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -38,30 +39,29 @@ struct MemoryPeak {
   int64_t getTotal() const { return persistent + transient; }
 };
 
-/// Memory that a step takes for one of its values, from the operation that
-/// makes it to the last that uses it: by their positions in the order.
+/// Memory that a step takes for one of its values: from one place in the order
+/// of issue to another, both included.
 struct MemoryLife {
   mlir::Value value;
   int64_t bytes;
   unsigned begin, end;
-  /// Each as often as it has the value, or a view of it, as an operand.
-  llvm::SmallVector<mlir::Operation *, 2> users = {};
   /// What is copied into and out of for the value, not its own memory.
   bool isCommunication = false;
 };
 
-/// The lives of a step of the scheduled level without regions inside, whose
-/// operations are issued in this order, by when they begin. A gathered unit
-/// counts from its launch to its reshard, a reduction from its launch, anything
-/// else from where it is made; each to the last use of itself or a view. An
-/// update is in place. Where a bucket is copied, its buffers count until the
-/// first wait, and the units from there on. Takes linear time.
-/// Of the values in one memory.
+/// The lives of a step of the scheduled level without regions inside, in the
+/// order of what makes the values. Memory is a function of places in the order
+/// of issue, not of times: what a computation touches lives at its place, and
+/// what a launch touches from where the launch may start to where the compute
+/// stream has waited for it (`StreamOrder`). So memory that one life after the
+/// other takes needs no wait of its own. An update is in place. Where a bucket
+/// is copied, its buffers count until the first wait, and the units from there
+/// on. Takes linear time. Of the values in one memory.
 llvm::SmallVector<MemoryLife, 0>
-findMemoryLives(llvm::ArrayRef<mlir::Operation *> order,
+findMemoryLives(const StreamOrder &order,
                 MemorySpace space = MemorySpace::Device);
 
-/// Finds the peak of such a step in one memory.
+/// Finds the peak of a step in one memory; its block is in the order of issue.
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step,
                           MemorySpace space = MemorySpace::Device);
 

@@ -8,26 +8,44 @@
 #ifndef FSDP_PLANNER_MEMORYASSIGNMENT_H
 #define FSDP_PLANNER_MEMORYASSIGNMENT_H
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 namespace fsdp::planner {
 
-/// A buffer of `bytes` > 0 that is alive at every time of [begin, end].
+/// A buffer of `bytes` that is alive at every time of [begin, end].
 struct Lifetime {
   int64_t bytes;
   int64_t begin;
   int64_t end;
 };
 
-/// Lifetimes that reach, where memory allows, from where `wishes` begin to
-/// where they end: at no time are more bytes alive than the most that there
-/// were before. Small buffers come first: they cost least. A wish contains its
-/// lifetime; times are dense.
-std::vector<Lifetime> stretch(std::vector<Lifetime> lifetimes,
-                              const std::vector<Lifetime> &wishes,
-                              int64_t alignment);
+/// What a command does for others: it is work, records an event after the work
+/// of its stream before it, or lets its stream wait for an event.
+enum class CommandKind { Work, Record, Wait };
+
+/// A command of a program, in the order of issue. Stream 0 computes.
+struct Command {
+  uint32_t stream = 0;
+  /// Programs also run without the commands of the higher roles.
+  uint32_t role = 0;
+  CommandKind kind = CommandKind::Work;
+  uint32_t event = 0; ///< Of what records or waits.
+  /// Neighbours of one group start together, and are done together; 0: none.
+  uint64_t group = 0;
+  std::vector<uint32_t> buffers; ///< That it touches.
+};
+
+/// For each buffer the places [begin, end] in the list of commands between
+/// which it is touched, whatever the timing of streams: by the compute stream,
+/// at the place of the command; by another one, from where the last command of
+/// the compute stream is done that it waits for, to where the compute stream
+/// knows that it is done. So what begins after another has ended comes after
+/// it, by events that are there. {0, -1} where nothing touches a buffer.
+std::vector<Lifetime> findLives(const std::vector<Command> &commands,
+                                std::size_t numBuffers, uint32_t numStreams);
 
 struct MemoryPlan {
   std::vector<int64_t>
@@ -48,18 +66,6 @@ mostBytesAlive(const std::vector<Lifetime> &lifetimes, int64_t alignment);
 /// is deterministic. Times should be dense: memory is used per unit of time.
 MemoryPlan assignMemory(const std::vector<Lifetime> &lifetimes,
                         int64_t alignment);
-
-/// `after` takes over bytes of `before`, whose life has ended: whoever writes
-/// `after` first has to come after the last reader of `before`.
-struct ReuseEdge {
-  uint32_t before;
-  uint32_t after;
-};
-
-/// For every byte of every buffer, the edge from its previous owner; each pair
-/// once, ordered by `after`, then `before`.
-std::vector<ReuseEdge> reuseEdges(const std::vector<Lifetime> &lifetimes,
-                                  const std::vector<int64_t> &offsets);
 
 } // namespace fsdp::planner
 

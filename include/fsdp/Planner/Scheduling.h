@@ -4,15 +4,15 @@
 // each of them runs. Plain integers in, plain integers out: times in
 // nanoseconds, memory in bytes, operations by their place in program order.
 //
-// The machine: one thread issues operations in order. Those of the compute
-// stream run on the spot, one after the other; those of the other streams are
-// queued, and run when their queue and their dependences let them. Memory
-// counts from issue, and is free when the operation that releases it has ended;
-// where there is a limit, the issue waits for memory. Who queues ahead of the
-// computations, as a second thread or the host of a GPU does, may run queued
-// operations earlier: what is counted on here does not depend on that. Where
-// all streams share a core, each operation runs on the spot, whatever its
-// stream.
+// The machine: the operations of a stream run one after the other, in the order
+// of issue, and each of them when what it depends on has ended. The host issues
+// them far ahead of time. An operation that is queued (not of the compute
+// stream) also waits for the computations that are issued before it, unless it
+// runs ahead of them. Where all streams share a core, each operation runs on
+// the spot, whatever its stream.
+//
+// Memory is a function of the order alone, not of times: a buffer is taken at
+// one place of the order and given back at another.
 //
 //===----------------------------------------------------------------------===//
 
@@ -38,9 +38,12 @@ struct Operation {
   uint32_t sequence = none;
   /// What must have ended before this starts; earlier in program order.
   std::vector<uint32_t> after;
+  /// Of what is queued: it does not wait for the computations before it.
+  bool runsAhead = false;
 };
 
-/// Memory from the issue of one operation to the end of another (or the same).
+/// Memory from one place in the order, that of an operation, to another (or the
+/// same): both operations have it.
 struct Buffer {
   int64_t bytes;
   uint32_t from;
@@ -57,7 +60,6 @@ struct Problem {
 
 struct Schedule {
   std::vector<uint32_t> order; ///< Operations, as they are issued.
-  std::vector<int64_t> issue;  ///< By operation.
   std::vector<int64_t> start;  ///< By operation.
 };
 
@@ -76,21 +78,15 @@ enum class Algorithm {
 struct Answer {
   bool isFeasible = false;
   Schedule schedule; ///< If feasible.
-  /// Of the schedule, as if each operation ended where it is issued: what an
-  /// arena needs. If there is no schedule: of the order that needs least, so
-  /// that its bytes are the smallest limit that the algorithm can meet.
+  /// Of the schedule. If there is none: of the order that needs least, so that
+  /// its bytes are the smallest limit that the algorithm can meet.
   Peak peak;
 };
 
-/// True for what runs where it is issued, and keeps the issuing thread busy.
-inline bool runsOnTheSpot(const Problem &problem, const Operation &operation) {
-  return problem.sharesCore || operation.stream == computeStream;
-}
-
 /// What a schedule comes to.
 struct Timeline {
-  int64_t makespan = 0; ///< The end of the last operation.
-  int64_t peakBytes = 0;
+  int64_t makespan = 0;  ///< The end of the last operation.
+  int64_t peakBytes = 0; ///< See `findPeak`.
   struct Stream {
     int64_t busy = 0;
     int64_t idle = 0; ///< Rest of the makespan.
@@ -118,8 +114,8 @@ Answer solve(const Problem &problem, Algorithm algorithm);
 /// The memory of an order (see `Answer::peak`); a limit is not looked at.
 Peak findPeak(const Problem &problem, const std::vector<uint32_t> &order);
 
-/// The times of an order that keeps all dependences and sequences, and whose
-/// peak is within the limit: everything as early as the machine can.
+/// The times of an order that keeps all dependences and sequences: everything
+/// as early as the machine can.
 Schedule simulate(const Problem &problem, const std::vector<uint32_t> &order);
 
 /// What a schedule that `verify` accepts comes to.

@@ -104,13 +104,14 @@ void Lowering::gatherCopied(AsyncUnshardOp first,
   gather.whole = addTransient(
       loc, RankedTensorType::get({length * shard.getShards()}, type));
   concatenate(loc, pieces, 1, source, Stream::Gather);
-  plan::AllGatherOp::create(
+  auto launch = plan::AllGatherOp::create(
       builder, loc, communicator.getValue(), source, gather.whole,
       gather.launches.size() == 1 ? first.getUnitAttr() : FlatSymbolRefAttr(),
       IntegerAttr(), role, Stream::Gather);
   for (AsyncUnshardOp op : gather.launches) {
-    addAfter(op, gather.whole);
+    addAfter(op.getAfter(), gather.whole);
     copiedGathers[op.getFuture()] = gather;
+    launches[op.getFuture()] = launch;
   }
 }
 
@@ -152,7 +153,9 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
   Value whole = addVector(count);
   Value sums = isAlone ? getSum(targets.front(), first.getVia())
                        : addVector(count / rows);
-  concatenate(loc, sources, rows, whole, Stream::Compute);
+  hold(first);
+  concatenate(loc, sources, rows, whole,
+              getSourceStream(first->getOperand(0), stream));
   FlatSymbolRefAttr unit = isAlone ? first.getUnitAttr() : FlatSymbolRefAttr();
   plan::CommandOpInterface last;
   if constexpr (std::is_same_v<Plan, plan::AllReduceOp>)
@@ -169,7 +172,7 @@ void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
   else if (!isAlone)
     last = split(loc, sums, 1, targets, stream);
   for (Op op : bucket)
-    reductions[op.getFuture()] = last;
+    launches[op.getFuture()] = last;
 }
 
 template void

@@ -12,6 +12,8 @@
 
 #include "StepToProgram.h"
 
+#include "fsdp/Analysis/StreamOrder.h"
+
 namespace fsdp::detail {
 
 /// Goes through one function.
@@ -52,7 +54,7 @@ private:
 
   void setPhase(aten::Phase phase);
   void setInsertionPointBefore(mlir::IntegerAttr group);
-  void addAfter(AsyncUnshardOp op, mlir::Value target);
+  void addAfter(mlir::ValueRange freed, mlir::Value memory);
   void gatherCopied(AsyncUnshardOp first, mlir::FlatSymbolRefAttr communicator);
   void copyOut(const CopiedGather &gather);
   template <typename Plan, typename Op>
@@ -66,7 +68,13 @@ private:
                                    llvm::ArrayRef<mlir::Value> targets,
                                    Stream stream);
   mlir::Value asRows(mlir::Value vector, int64_t rows);
-  mlir::Value getSource(mlir::Operation *op, mlir::Value value, mlir::Type via);
+  mlir::Value getSource(mlir::Operation *op, mlir::Value value, mlir::Type via,
+                        Stream stream);
+  /// Where what a reduction reads is copied: a value in flight on the
+  /// reduction's own stream, which waits for it.
+  static Stream getSourceStream(mlir::Value operand, Stream own) {
+    return mlir::isa<FutureType>(operand.getType()) ? own : Stream::Compute;
+  }
   template <typename Op>
   void addReduction(Op op, plan::CommandOpInterface reduction, mlir::Value sum,
                     mlir::Value target);
@@ -89,11 +97,16 @@ private:
                      target.getLoc(),
                      mlir::cast<mlir::RankedTensorType>(type.clone(via)));
   }
-  void copy(mlir::Location loc, mlir::Value source, mlir::Value target,
-            Stream stream) {
-    if (source != target)
-      plan::CopyOp::create(builder, loc, source, target, role, stream);
+  /// Null if there is nothing to copy.
+  plan::CommandOpInterface copy(mlir::Location loc, mlir::Value source,
+                                mlir::Value target, Stream stream) {
+    if (source == target)
+      return {};
+    return plan::CopyOp::create(builder, loc, source, target, role, stream);
   }
+  void waitFor(mlir::Location loc, plan::CommandOpInterface command,
+               Stream waiter);
+  void hold(mlir::Operation *launch);
   /// The program, as the owner of its inputs, outputs and loss.
   mlir::FlatSymbolRefAttr getOwner() {
     return mlir::FlatSymbolRefAttr::get(func);
@@ -118,8 +131,9 @@ private:
   /// Where each value is, and the role of the command that puts it there.
   llvm::DenseMap<mlir::Value, mlir::Value> buffers;
   llvm::DenseMap<mlir::Value, plan::Role> roles;
-  /// The commands of reductions, by their futures.
-  llvm::DenseMap<mlir::Value, plan::CommandOpInterface> reductions;
+  /// The last command of each launch, by its future: none of what only
+  /// computes, and of an alias.
+  llvm::DenseMap<mlir::Value, plan::CommandOpInterface> launches;
   /// By the futures.
   llvm::DenseMap<mlir::Value, CopiedGather> copiedGathers;
   /// Where gradients are reduced that are copied to the host, by unit.

@@ -100,10 +100,51 @@ void Lowering::setInsertionPointBefore(IntegerAttr group) {
   builder.setInsertionPoint(block, begin);
 }
 
+/// An event after what has been lowered last, or after `command` and the rest
+/// of its group, and a wait of another stream.
+void Lowering::waitFor(Location loc, plan::CommandOpInterface command,
+                       Stream waiter) {
+  // Nothing stands between the collectives of a group.
+  Operation *last = command;
+  while (auto next =
+             dyn_cast_or_null<plan::CommandOpInterface>(last->getNextNode())) {
+    if (!next.getGroup() || next.getGroup() != command.getGroup())
+      break;
+    last = next;
+  }
+  auto record = dyn_cast_or_null<plan::RecordOp>(last->getNextNode());
+  if (!record || record.getStream() != command.getStream()) {
+    OpBuilder::InsertionGuard guard(builder);
+    builder.setInsertionPointAfter(last);
+    record = plan::RecordOp::create(builder, loc,
+                                    plan::EventType::get(builder.getContext()),
+                                    command.getRole(), command.getStream());
+  }
+  plan::WaitOp::create(builder, loc, record.getEvent(), role, waiter);
+}
+
+/// What does not run ahead starts when all that is computed before it is done.
+/// Later launches of a bucket start with the first one.
+void Lowering::hold(Operation *launch) {
+  Operation *before = launch->getPrevNode();
+  if (runsAhead(launch) ||
+      (getBucket(launch) && before && getBucket(before) == getBucket(launch)))
+    return;
+  Block *block = builder.getInsertionBlock();
+  for (Operation &op : llvm::reverse(
+           llvm::make_range(block->begin(), builder.getInsertionPoint())))
+    if (auto command = dyn_cast<plan::CommandOpInterface>(op);
+        command && command.getStream() == Stream::Compute &&
+        !isa<plan::RecordOp, plan::WaitOp>(op))
+      return waitFor(launch->getLoc(), command, getStream(launch));
+}
+
 LogicalResult Lowering::lower(AsyncUnshardOp op) {
   setPhase(op.getPhase());
   FlatSymbolRefAttr communicator =
       tables.getCommunicator(op.getGroupAxes(), Stream::Gather);
+  if (!copiedGathers.contains(op.getFuture()))
+    hold(op);
   if (op.getCopy() && communicator) {
     gatherCopied(op, communicator);
     return success();
@@ -118,17 +159,17 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
     OpBuilder::InsertionGuard guard(builder);
     if (op.getBucketAttr())
       setInsertionPointBefore(op.getBucketAttr());
-    copy(loc, piece, cast, Stream::Gather);
+    launches[op.getFuture()] = copy(loc, piece, cast, Stream::Gather);
     piece = cast;
   }
   Value full = piece; // for a group of one rank
   if (communicator) {
     full = addTransient(loc, fullType);
-    plan::AllGatherOp::create(builder, loc, communicator.getValue(), piece,
-                              full, op.getUnitAttr(), op.getBucketAttr(), role,
-                              Stream::Gather);
+    launches[op.getFuture()] = plan::AllGatherOp::create(
+        builder, loc, communicator.getValue(), piece, full, op.getUnitAttr(),
+        op.getBucketAttr(), role, Stream::Gather);
   }
-  addAfter(op, full);
+  addAfter(op.getAfter(), full);
   buffers[op.getFuture()] = full;
   return success();
 }
@@ -170,8 +211,11 @@ Value Lowering::getCopyTarget(AsyncCopyOp op) {
 
 LogicalResult Lowering::lower(AsyncCopyOp op) {
   setPhase(op.getPhase());
+  hold(op);
   Value target = getCopyTarget(op);
-  copy(op.getLoc(), buffers.lookup(op.getSource()), target, Stream::Copy);
+  launches[op.getFuture()] =
+      copy(op.getLoc(), buffers.lookup(op.getSource()), target, Stream::Copy);
+  addAfter(op.getAfter(), target);
   buffers[op.getFuture()] = target;
   return success();
 }
@@ -186,60 +230,38 @@ Value Lowering::getScalar(Value scalar, plan::Space space) {
     other = addTransient(scalar.getLoc(), plan::getTensorType(scalar));
     plan::getRoot(other).setSpace(isOnHost ? plan::Space::Device
                                            : plan::Space::Pinned);
-    copy(scalar.getLoc(), scalar, other, Stream::Copy);
+    // No wait of the schedule says that it is there.
+    copy(scalar.getLoc(), scalar, other, Stream::Compute);
   }
   return other;
 }
 
-/// The gather starts when what it is to come after has ended.
-void Lowering::addAfter(AsyncUnshardOp op, Value full) {
+/// Who writes the memory starts when what it is to come after has ended.
+void Lowering::addAfter(ValueRange freed, Value memory) {
   // Of a group of one rank, there may be no memory of its own to wait with.
-  plan::BufferOp target = plan::getRoot(full);
-  for (Value freed : op.getAfter())
-    if (plan::BufferOp before = plan::getRoot(buffers.lookup(freed));
+  plan::BufferOp target = plan::getRoot(memory);
+  for (Value each : freed)
+    if (plan::BufferOp before = plan::getRoot(buffers.lookup(each));
         before != target && !before.isPersistent() && !target.isPersistent() &&
         !llvm::is_contained(target.getAfter(), before.getBuffer()))
       target.getAfterMutable().append(before.getBuffer());
 }
 
-/// True if something else is computed between the wait and the first use.
-static bool isAheadOfUse(AsyncWaitOp op) {
-  Operation *next = op->getNextNode();
-  while (isa<AsyncWaitOp>(next))
-    next = next->getNextNode();
-  return !llvm::is_contained(next->getOperands(), op.getValue());
-}
-
-/// The consumer waits for who writes the buffer. Only where a reduction is
-/// waited for earlier, by choice of the schedule, is there something to do.
 LogicalResult Lowering::lower(AsyncWaitOp op) {
+  // What the first update waits for is of the update.
+  Operation *next = op->getNextNode();
+  while (isa_and_nonnull<AsyncWaitOp>(next))
+    next = next->getNextNode();
+  if (isa_and_nonnull<UpdateOpInterface, MeasureOp, ScaleOp>(next))
+    setPhase(aten::Phase::Update);
+  if (plan::CommandOpInterface launch = launches.lookup(op.getFuture()))
+    waitFor(op.getLoc(), launch, Stream::Compute);
   if (auto found = copiedGathers.find(op.getFuture());
       found != copiedGathers.end() && !buffers.contains(op.getFuture()))
     copyOut(found->second);
   buffers[op.getValue()] = buffers.lookup(op.getFuture());
   if (auto found = roles.find(op.getFuture()); found != roles.end())
     roles[op.getValue()] = found->second;
-  plan::CommandOpInterface reduction = reductions.lookup(op.getFuture());
-  if (!reduction || !isAheadOfUse(op))
-    return success();
-  // Nothing stands between the collectives of a group.
-  Operation *last = reduction;
-  while (auto next =
-             dyn_cast_or_null<plan::CommandOpInterface>(last->getNextNode())) {
-    if (!next.getGroup() || next.getGroup() != reduction.getGroup())
-      break;
-    last = next;
-  }
-  auto record = dyn_cast_or_null<plan::RecordOp>(last->getNextNode());
-  if (!record) {
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPointAfter(last);
-    record = plan::RecordOp::create(builder, op.getLoc(),
-                                    plan::EventType::get(builder.getContext()),
-                                    reduction.getRole(), reduction.getStream());
-  }
-  plan::WaitOp::create(builder, op.getLoc(), record.getEvent(), role,
-                       Stream::Compute);
   return success();
 }
 
@@ -405,7 +427,7 @@ Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
 }
 
 /// What is reduced: of the type of the sums.
-Value Lowering::getSource(Operation *op, Value value, Type via) {
+Value Lowering::getSource(Operation *op, Value value, Type via, Stream stream) {
   RankedTensorType type = plan::getTensorType(value);
   if (type.getElementType() == via)
     return value;
@@ -414,7 +436,7 @@ Value Lowering::getSource(Operation *op, Value value, Type via) {
   OpBuilder::InsertionGuard guard(builder);
   if (auto group = op->getAttrOfType<IntegerAttr>("bucket"))
     setInsertionPointBefore(group);
-  copy(op->getLoc(), value, source, Stream::Compute);
+  copy(op->getLoc(), value, source, stream);
   return source;
 }
 
@@ -423,15 +445,15 @@ Value Lowering::getSource(Operation *op, Value value, Type via) {
 template <typename Op>
 void Lowering::addReduction(Op op, plan::CommandOpInterface reduction,
                             Value sum, Value target) {
-  reductions[op.getFuture()] = reduction;
+  launches[op.getFuture()] = reduction;
   if (sum != target)
     sums.push_back({op.getFuture(), sum, target, reduction.getStream()});
   auto next = dyn_cast_or_null<Op>(op->getNextNode());
   if (op.getBucketAttr() && next && next.getBucketAttr() == op.getBucketAttr())
     return;
   for (const Sum &own : sums)
-    reductions[own.future] = plan::CopyOp::create(
-        builder, own.future.getLoc(), own.sum, own.target, role, own.stream);
+    launches[own.future] =
+        copy(own.future.getLoc(), own.sum, own.target, own.stream);
   sums.clear();
 }
 
@@ -448,7 +470,8 @@ LogicalResult Lowering::lower(AsyncReduceScatterOp op) {
   Value source = buffers.lookup(op.getFlat());
   Value target = getReduced(op, op.getUnitAttr(), type);
   if (communicator) {
-    source = getSource(op, source, op.getVia());
+    hold(op);
+    source = getSource(op, source, op.getVia(), Stream::Compute);
     Value sum = getSum(target, op.getVia());
     auto reduction = plan::ReduceScatterOp::create(
         builder, op.getLoc(), communicator.getValue(), op.getDivide(),
@@ -482,7 +505,9 @@ LogicalResult Lowering::lower(AsyncAllReduceOp op) {
     target = addTransient(loc, getMemoryType(type));
   }
   if (communicator) {
-    source = getSource(op, source, op.getVia());
+    hold(op);
+    source = getSource(op, source, op.getVia(),
+                       getSourceStream(op.getInput(), Stream::AllReduce));
     Value sum = getSum(target, op.getVia());
     auto reduction = plan::AllReduceOp::create(
         builder, loc, communicator.getValue(), op.getDivide(), op.getVia(),

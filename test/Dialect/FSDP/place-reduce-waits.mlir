@@ -3,10 +3,10 @@
 // DEFINE: %{shard} = fsdp-translate --import-pt2 %fixtures/role_chain.pt2 | fsdp-opt --fsdp-assign-units='wrap=scope:u\.\d+' --fsdp-shard=ranks=2 --fsdp-insert-optimizer --fsdp-async
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=BACKWARD
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-apply-schedule --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=NEXT
-// RUN: %{shard} -o %t && fsdp-opt %t --fsdp-place-reduce-waits | diff %t -
+// RUN: %{shard} -o %t && fsdp-opt %t --fsdp-place-reduce-waits=reduce-wait=use | diff %t -
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --remarks-filter=fsdp-place-reduce-waits --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
-// FSDP1: in the final callback of the backward; the updates follow.
+// At the end of the backward; the updates follow.
 // BACKWARD: %[[U3:.*]] = fsdp.async.reduce_scatter @u.3
 // BACKWARD: %[[U2:.*]] = fsdp.async.reduce_scatter @u.2
 // BACKWARD: %[[ROOT:.*]] = fsdp.async.reduce_scatter @root
@@ -16,7 +16,7 @@
 // BACKWARD-NEXT: fsdp.adamw
 // BACKWARD-NOT: fsdp.async.wait {{.*}}fsdp.shard
 
-// FSDP2: the copy-in of a gradient waits for the reduction before it.
+// FSDP2, and the default: the copy-in of a gradient waits for the reduction before it.
 // NEXT: %[[U3:.*]] = fsdp.async.reduce_scatter @u.3
 // NEXT: fsdp.async.wait %[[U3]]
 // NEXT-NEXT: fsdp.flatten_grads @u.2
@@ -28,8 +28,8 @@
 // NEXT-NEXT: fsdp.async.wait %[[ROOT]]
 // NEXT-NEXT: fsdp.adamw
 
-// REMARK: reduce | Category:fsdp-place-reduce-waits | Function=step | Unit=u.3, Wait="in front of the next gradient"
-// REMARK: reduce | Category:fsdp-place-reduce-waits | Function=step | Unit=u.2, Wait="in front of the next gradient"
+// REMARK: reduce | Category:fsdp-place-reduce-waits | Function=step | Unit=u.3, Wait="in front of the next reduction"
+// REMARK: reduce | Category:fsdp-place-reduce-waits | Function=step | Unit=u.2, Wait="in front of the next reduction"
 
 // A plan waits where the schedule does, and not once more for the update.
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=next --fsdp-apply-schedule --lower-to-plan | FileCheck %s --check-prefix=PLAN
@@ -44,13 +44,16 @@
 // RUN: %{shard} --fsdp-place-reduce-waits=reduce-wait=backward --fsdp-apply-schedule --lower-to-plan | FileCheck %s --check-prefix=END
 // END: plan.reduce_scatter {{.*}} of @root <backward> on reduce
 // END-NEXT: %[[E:.*]] = plan.record <backward> on reduce
-// END: plan.wait %[[E]] <backward>
+// END: plan.wait %[[E]] <update>
 // END-NOT: plan.wait
 // END: plan.adamw @u.3
-// Where the update alone waits, nothing is added.
+// Where the updates alone wait, nothing is added: no place in memory makes the backward wait.
 // RUN: %{shard} --lower-to-plan | FileCheck %s --check-prefix=USE
+// USE: plan.reduce_scatter {{.*}} of @u.3 <backward> on reduce
+// USE-NEXT: %[[E:.*]] = plan.record <backward> on reduce
+// USE-NOT: plan.wait %[[E]] <backward>
 // USE: plan.reduce_scatter {{.*}} of @root <backward> on reduce
-// USE-NOT: plan.wait
-// USE: plan.adamw @u.0
+// USE: plan.wait %[[E]] <update>
+// USE-NEXT: plan.adamw @u.3
 // USE-NEXT: plan.wait {{.*}} <update>
-// USE-NEXT: plan.adamw @root
+// USE-NEXT: plan.adamw @u.2

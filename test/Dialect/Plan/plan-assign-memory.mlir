@@ -1,9 +1,9 @@
-// RUN: fsdp-opt %s --plan-assign-memory --split-input-file | FileCheck %s
-// RUN: fsdp-opt %s --plan-assign-memory --split-input-file --remarks-filter=plan-assign-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
+// RUN: fsdp-opt %s --plan-insert-sync --plan-assign-memory --split-input-file | FileCheck %s
+// RUN: fsdp-opt %s --plan-insert-sync --plan-assign-memory --split-input-file --remarks-filter=plan-assign-memory --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // What outlives the step comes first; after it buffers share a place when they
 // are never alive at once. %c takes the place of %a, which another stream has
-// touched, and says so; %d takes that of %b and does not have to.
+// touched: the compute stream has waited for that.
 // CHECK-LABEL: plan.module @places
 // REMARK: memory | Category:plan-assign-memory | Function=step | Bound=384, Peak=384
 plan.module @places mesh ["shard" = 2] device cpu {
@@ -14,11 +14,11 @@ plan.module @places mesh ["shard" = 2] device cpu {
   %shard = plan.buffer shard @u : tensor<10xf32>
   // CHECK: plan.buffer input @step number 0 at 64 : tensor<3xf32>
   %x = plan.buffer input @step number 0 : tensor<3xf32>
-  // CHECK: %[[A:.*]] = plan.buffer transient at 128 : tensor<20xf32>
+  // CHECK: plan.buffer transient at 128 : tensor<20xf32>
   %a = plan.buffer transient : tensor<20xf32>
   // CHECK: plan.buffer transient at 256 : tensor<20xf32>
   %b = plan.buffer transient : tensor<20xf32>
-  // CHECK: plan.buffer transient at 128 after %[[A]] : tensor<20xf32>
+  // CHECK: plan.buffer transient at 128 : tensor<20xf32>
   %c = plan.buffer transient : tensor<20xf32>
   // CHECK: plan.buffer transient at 256 : tensor<20xf32>
   %d = plan.buffer transient : tensor<20xf32>
@@ -78,11 +78,15 @@ plan.module @group mesh ["shard" = 2] device cpu {
 // -----
 
 // The sum of the loss runs beside the backward, and the gather of the next unit
-// beside this one's: while there is room, nobody waits for their places. %2 is
-// what makes room.
+// beside all that is computed: nobody waits for their places, and nothing else
+// takes them.
 // CHECK-LABEL: plan.module @overlap
-// CHECK-NOT: after %{{[013-9]}}
+// CHECK: plan.buffer transient at [[LOCAL:[0-9]+]] : tensor<f32>
+// CHECK: plan.buffer loss
+// CHECK-NOT: at [[LOCAL]] :
 // CHECK: plan.program
+// CHECK-NOT: on gather{{$}}
+// CHECK: plan.all_gather
 plan.module @overlap mesh ["shard" = 2] device cpu {
   plan.communicator @shard_all_reduce axes [0] on all_reduce
   plan.communicator @shard_gather axes [0] on gather

@@ -1,4 +1,4 @@
-//===- MemoryAssignmentTest.cpp - Packing, bounds and reuse ---------------===//
+//===- MemoryAssignmentTest.cpp - Lives, packing and bounds ---------------===//
 
 #include "fsdp/Planner/MemoryAssignment.h"
 
@@ -30,7 +30,6 @@ TEST(MemoryAssignment, NothingNeedsNothing) {
   MemoryPlan plan = assignMemory({}, 64);
   EXPECT_EQ(plan.peak, 0);
   EXPECT_EQ(plan.lowerBound, 0);
-  EXPECT_TRUE(reuseEdges({}, {}).empty());
 }
 
 // The shape of a training step: saved activations nest, temporaries come and
@@ -53,61 +52,6 @@ TEST(MemoryAssignment, NamesTheFirstPeak) {
   EXPECT_EQ(plan.peakTime, 3);
 }
 
-// A buffer that another stream still reads lives on where that is free, and not
-// where it would make the arena larger.
-TEST(MemoryAssignment, StretchesWhereMemoryAllows) {
-  std::vector<Lifetime> lives = {{64, 1, 1}, {256, 4, 6}, {128, 9, 9}};
-  std::vector<Lifetime> wishes = {{64, 0, 9}, {256, 4, 6}, {128, 2, 9}};
-  std::vector<Lifetime> stretched = stretch(lives, wishes, 64);
-  EXPECT_EQ(stretched[0].begin, 0);
-  EXPECT_EQ(stretched[0].end, 3);
-  EXPECT_EQ(stretched[2].begin, 7);
-}
-
-// Whatever is wished for: lives only grow, inside of the wish, at no price.
-TEST(MemoryAssignment, StretchingIsFree) {
-  rc::check([] {
-    std::vector<Lifetime> wishes = randomLifetimes(), lives = wishes;
-    for (Lifetime &life : lives) {
-      life.begin += *rc::gen::inRange<int64_t>(0, life.end - life.begin + 1);
-      life.end -= *rc::gen::inRange<int64_t>(0, life.end - life.begin + 1);
-    }
-    std::vector<Lifetime> stretched = stretch(lives, wishes, 64);
-    RC_ASSERT(mostBytesAlive(stretched, 64).first ==
-              mostBytesAlive(lives, 64).first);
-    for (size_t i = 0; i != lives.size(); ++i) {
-      RC_ASSERT(wishes[i].begin <= stretched[i].begin);
-      RC_ASSERT(stretched[i].begin <= lives[i].begin);
-      RC_ASSERT(lives[i].end <= stretched[i].end);
-      RC_ASSERT(stretched[i].end <= wishes[i].end);
-    }
-  });
-}
-
-// A place used three times: each owner waits for the one just before it only.
-TEST(MemoryAssignment, ReuseEdgesNameThePreviousOwnerOnly) {
-  std::vector<Lifetime> lives = {{64, 0, 1}, {64, 2, 3}, {64, 4, 5}};
-  std::vector<ReuseEdge> edges = reuseEdges(lives, {0, 0, 0});
-  ASSERT_EQ(edges.size(), 2u);
-  EXPECT_EQ(edges[0].before, 0u);
-  EXPECT_EQ(edges[0].after, 1u);
-  EXPECT_EQ(edges[1].before, 1u);
-  EXPECT_EQ(edges[1].after, 2u);
-}
-
-// A wide buffer over two narrow ones waits for both, and passes both parts on.
-TEST(MemoryAssignment, ReuseEdgesCoverPartsOfPlaces) {
-  std::vector<Lifetime> lives = {
-      {64, 0, 1}, {64, 0, 1}, {128, 2, 3}, {64, 4, 5}};
-  std::vector<ReuseEdge> edges = reuseEdges(lives, {0, 64, 0, 64});
-  ASSERT_EQ(edges.size(), 3u);
-  EXPECT_EQ(edges[0].before, 0u);
-  EXPECT_EQ(edges[1].before, 1u);
-  EXPECT_EQ(edges[1].after, 2u);
-  EXPECT_EQ(edges[2].before, 2u);
-  EXPECT_EQ(edges[2].after, 3u);
-}
-
 // covers: buffers that are not free
 TEST(MemoryAssignment, NoTwoLivingBuffersShareAByte) {
   EXPECT_TRUE(rc::check([] {
@@ -125,28 +69,117 @@ TEST(MemoryAssignment, NoTwoLivingBuffersShareAByte) {
   }));
 }
 
-// Every overlap of places that is not simultaneous is ordered by a chain of
-// edges.
-TEST(MemoryAssignment, ReuseEdgesOrderAllOwnersOfAByte) {
-  EXPECT_TRUE(rc::check([] {
-    std::vector<Lifetime> lives = randomLifetimes();
-    MemoryPlan plan = assignMemory(lives, 64);
-    std::vector<std::vector<bool>> before(lives.size(),
-                                          std::vector<bool>(lives.size()));
-    for (ReuseEdge edge : reuseEdges(lives, plan.offsets)) {
-      RC_ASSERT(lives[edge.before].end < lives[edge.after].begin);
-      before[edge.after][edge.before] = true;
+//===----------------------------------------------------------------------===//
+// Lives
+//===----------------------------------------------------------------------===//
+
+Command work(uint32_t stream, std::vector<uint32_t> buffers) {
+  Command command;
+  command.stream = stream;
+  command.buffers = std::move(buffers);
+  return command;
+}
+
+Command order(CommandKind kind, uint32_t stream, uint32_t event) {
+  Command command;
+  command.stream = stream;
+  command.kind = kind;
+  command.event = event;
+  return command;
+}
+
+// A gather that may run ahead lives from the event that holds it; what it reads
+// and writes, until the compute stream has waited.
+TEST(BufferLives, LastFromTheEventThatHoldsToTheWait) {
+  std::vector<Command> commands = {
+      work(0, {0}),                     // 0
+      order(CommandKind::Record, 0, 0), // 1
+      work(0, {0}),                     // 2
+      work(0, {0}),                     // 3
+      order(CommandKind::Wait, 1, 0),   // 4
+      work(1, {1, 2}),                  // 5: the gather
+      order(CommandKind::Record, 1, 1), // 6
+      work(0, {0}),                     // 7
+      order(CommandKind::Wait, 0, 1),   // 8
+      work(0, {2}),                     // 9
+      work(1, {3}),                     // 10: nobody waits for it
+  };
+  std::vector<Lifetime> lives = findLives(commands, 5, 2);
+  auto expect = [&](uint32_t buffer, int64_t begin, int64_t end) {
+    EXPECT_EQ(lives[buffer].begin, begin) << buffer;
+    EXPECT_EQ(lives[buffer].end, end) << buffer;
+  };
+  expect(0, 0, 7);
+  expect(1, 1, 8);
+  expect(2, 1, 9);
+  expect(3, 1, 11);
+  expect(4, 0, -1);
+}
+
+// Without the commands of a higher role, their waits order nothing.
+TEST(BufferLives, DoNotTrustWaitsOfHigherRoles) {
+  std::vector<Command> commands = {
+      work(1, {0}), order(CommandKind::Record, 1, 0),
+      order(CommandKind::Wait, 0, 0), work(0, {1})};
+  EXPECT_EQ(findLives(commands, 2, 2)[0].end, 2);
+  commands[2].role = 1;
+  EXPECT_EQ(findLives(commands, 2, 2)[0].end, 4);
+}
+
+/// Which command comes before which, by streams and events alone, in a run of
+/// all commands up to a role: paths in a graph.
+std::vector<std::vector<bool>> findPaths(const std::vector<Command> &commands,
+                                         uint32_t last) {
+  size_t count = commands.size();
+  std::vector<std::vector<bool>> before(count, std::vector<bool>(count));
+  for (size_t i = 0; i != count; ++i)
+    for (size_t j = 0; j != i; ++j) {
+      if (commands[i].role > last || commands[j].role > last)
+        continue;
+      bool isEvent = commands[i].kind == CommandKind::Wait &&
+                     commands[j].kind == CommandKind::Record &&
+                     commands[i].event == commands[j].event;
+      before[j][i] = commands[i].stream == commands[j].stream || isEvent;
     }
-    for (size_t k = 0; k != lives.size(); ++k)
-      for (size_t i = 0; i != lives.size(); ++i)
-        for (size_t j = 0; before[i][k] && j != lives.size(); ++j)
-          before[i][j] = before[i][j] || before[k][j];
-    for (size_t i = 0; i != lives.size(); ++i)
-      for (size_t j = 0; j != lives.size(); ++j)
-        if (lives[j].end < lives[i].begin &&
-            plan.offsets[i] < plan.offsets[j] + lives[j].bytes &&
-            plan.offsets[j] < plan.offsets[i] + lives[i].bytes)
-          RC_ASSERT(before[i][j]);
+  for (size_t k = 0; k != count; ++k)
+    for (size_t i = 0; i != count; ++i)
+      for (size_t j = 0; before[i][k] && j != count; ++j)
+        before[i][j] = before[i][j] || before[k][j];
+  return before;
+}
+
+// What begins after another has ended comes after it, by events that are there,
+// in every run: so a place is taken over without a wait.
+TEST(BufferLives, OneAfterTheOtherIsOrdered) {
+  EXPECT_TRUE(rc::check([] {
+    std::vector<Command> commands;
+    uint32_t events = 0;
+    constexpr uint32_t numBuffers = 6;
+    for (auto count = *rc::gen::inRange(0, 40); count; --count) {
+      auto stream = *rc::gen::inRange<uint32_t>(0, 3);
+      auto kind = *rc::gen::inRange(0, 4);
+      Command command = work(stream, {});
+      if (kind == 0)
+        command = order(CommandKind::Record, stream, events++);
+      else if (kind == 1 && events)
+        command = order(CommandKind::Wait, stream,
+                        *rc::gen::inRange<uint32_t>(0, events));
+      else
+        command.buffers.push_back(*rc::gen::inRange<uint32_t>(0, numBuffers));
+      command.role = *rc::gen::inRange<uint32_t>(0, 2);
+      commands.push_back(command);
+    }
+    std::vector<Lifetime> lives = findLives(commands, numBuffers, 3);
+    for (uint32_t last : {0u, 1u}) {
+      std::vector<std::vector<bool>> before = findPaths(commands, last);
+      for (size_t i = 0; i != commands.size(); ++i)
+        for (size_t j = 0; j != commands.size(); ++j)
+          for (uint32_t a : commands[i].buffers)
+            for (uint32_t b : commands[j].buffers)
+              if (commands[i].role <= last && commands[j].role <= last &&
+                  lives[a].end < lives[b].begin)
+                RC_ASSERT(before[i][j]);
+    }
   }));
 }
 

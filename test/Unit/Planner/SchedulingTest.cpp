@@ -34,6 +34,7 @@ Problem randomProblem(size_t most = 40) {
     op.stream = *rc::gen::inRange<uint32_t>(0, problem.numStreams);
     if (*rc::gen::inRange(0, 2))
       op.sequence = *rc::gen::inRange<uint32_t>(0, 3);
+    op.runsAhead = op.stream != computeStream && *rc::gen::arbitrary<bool>();
     for (int edges = *rc::gen::inRange(0, 3); i && edges; --edges)
       op.after.push_back(*rc::gen::inRange<uint32_t>(0, i));
     problem.operations.push_back(op);
@@ -156,21 +157,22 @@ TEST(Scheduling, VerifiesAnswers) {
          "the schedule issues operation 4, but there are 4");
   expect([](Schedule &s) { s.order[3] = 2; }, "operation 2 is issued twice");
   expect([](Schedule &s) { s.order = {0, 2, 1, 3}; },
-         "operation 1 is issued before its turn");
+         "operation 1 starts before the computations that are issued before "
+         "it");
   expect([](Schedule &s) { s.start[0] = -1; },
-         "operation 0 starts before it is issued");
+         "operation 0 starts before the step");
   expect([](Schedule &s) { s.start[1] = 4; },
          "operation 1 starts before stream 1 is free");
   expect([](Schedule &s) { s.start[3] = unlimited / 3; },
          "operation 3 starts after 73 years");
-  expect([](Schedule &s) { s.start[2] = s.issue[2] = 4; },
+  expect([](Schedule &s) { s.start[2] = 4; },
          "operation 2 starts before operation 0, which it depends on, has "
          "ended");
   Schedule turned = good;
   turned.order = {1, 0, 2, 3};
   std::swap(turned.start[0], turned.start[1]);
-  turned.start[2] = turned.issue[2] = 10;
-  turned.start[3] = turned.issue[3] = 17;
+  turned.start[2] = 10;
+  turned.start[3] = 17;
   EXPECT_EQ(verify(problem, turned), "operation 1 is issued before operation "
                                      "0, which comes first in their sequence");
   problem.memoryLimit = 100;
@@ -365,23 +367,38 @@ TEST(Scheduling, PrefetchNeverStarvesComputations) {
             getMakespan(problem, solve(problem, Algorithm::Program)));
 }
 
-// Memory that a reduction reads is free when it has ended: with no room for a
-// second gradient the computation waits, and the reduction is to blame.
-TEST(Scheduling, ComputationsWaitForMemoryInFlight) {
-  Problem problem;
-  problem.numStreams = 2;
-  problem.operations = {
-      {10, 0, 0, {}}, {25, 1, 1, {0}}, {10, 0, 0, {}}, {25, 1, 1, {2}}};
-  problem.buffers = {{100, 0, 1}, {100, 2, 3}};
-  EXPECT_EQ(getMakespan(problem, solve(problem, Algorithm::Program)), 60);
-  problem.memoryLimit = 100;
-  Answer answer = solve(problem, Algorithm::Program);
-  ASSERT_TRUE(answer.isFeasible);
-  Timeline line = measure(problem, answer.schedule);
-  EXPECT_EQ(line.makespan, 10 + 25 + 10 + 25);
-  EXPECT_EQ(line.exposed[1], 25);
-  EXPECT_EQ(line.exposed[3], 25);
-  EXPECT_EQ(line.peakBytes, 100);
+// What runs ahead starts when its stream and its dependences let it: with a
+// gather that depends on the computation before the last, two buffers
+// alternate.
+TEST(Scheduling, WhatRunsAheadIsHeldByItsDependencesAlone) {
+  Problem problem = layeredForward(6, 3, 10, 100, 0);
+  for (uint32_t layer = 0; layer != 6; ++layer) {
+    Operation &gather = problem.operations[2 * layer];
+    gather.runsAhead = true;
+    if (layer >= 2)
+      gather.after.push_back(2 * layer - 3);
+  }
+  std::vector<uint32_t> order = programOrder(problem);
+  Schedule schedule = simulate(problem, order);
+  EXPECT_EQ(verify(problem, schedule), "");
+  EXPECT_EQ(measure(problem, schedule).makespan, 3 + 6 * 10);
+  EXPECT_EQ(schedule.start[2], 3);  // the stream was busy
+  EXPECT_EQ(schedule.start[4], 13); // when the first layer is done
+  problem.sharesCore = true;        // and there is no running ahead on one core
+  EXPECT_EQ(measure(problem, simulate(problem, order)).makespan, 6 * (3 + 10));
+}
+
+// Memory is a matter of places and not of times: a reduction that is late holds
+// no more of it.
+TEST(Scheduling, MemoryDoesNotDependOnTimes) {
+  EXPECT_TRUE(rc::check([] {
+    Problem problem = randomProblem();
+    Answer answer = solve(problem, Algorithm::Program);
+    for (Operation &op : problem.operations)
+      op.duration = *rc::gen::inRange<int64_t>(0, 20);
+    Schedule other = simulate(problem, answer.schedule.order);
+    RC_ASSERT(measure(problem, other).peakBytes == answer.peak.bytes);
+  }));
 }
 
 // An update fills the time in which the next computation waits for its gather.

@@ -499,6 +499,7 @@ static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
   }
   if (op.getMax() || op.getFirst())
     return op.emitOpError("expected a sum of what is of a unit");
+  input = getArrived(input); // what is of a unit may be in flight
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid)
     return failure();

@@ -26,12 +26,15 @@ static Value launch(OpBuilder &builder, Operation &op) {
           .Case([&](UnshardOp op) {
             return AsyncUnshardOp::create(
                 builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
-                op.getAxesAttr(), op->getOperand(0), /*after=*/ValueRange(),
-                /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
+                op.getAxesAttr(), op->getOperand(0), /*ahead=*/UnitAttr(),
+                /*after=*/ValueRange(), /*bucket=*/IntegerAttr(),
+                /*copy=*/UnitAttr());
           })
           .Case([&](CopyOp op) {
             return AsyncCopyOp::create(builder, loc, future, op.getUnitAttr(),
-                                       op.getPhaseAttr(), op->getOperand(0));
+                                       op.getPhaseAttr(), op->getOperand(0),
+                                       /*ahead=*/UnitAttr(),
+                                       /*after=*/ValueRange());
           })
           .Case([&](ReduceScatterOp op) {
             return AsyncReduceScatterOp::create(
@@ -52,13 +55,16 @@ static Value launch(OpBuilder &builder, Operation &op) {
 }
 
 /// True if another launch alone takes the result, which may be in flight then:
-/// a copy to the host that of a reduction, a gather that of a copy.
+/// a copy to the host and a further reduction that of a reduction, a gather
+/// that of a copy.
 static bool isTakenInFlight(Value value) {
   if (!value.hasOneUse())
     return false;
   Operation *user = *value.user_begin();
   return isa<CopyOp>(user) ||
-         (isa<UnshardOp>(user) && value.getDefiningOp<CopyOp>());
+         (isa<UnshardOp>(user) && value.getDefiningOp<CopyOp>()) ||
+         (isa<AllReduceOp>(user) &&
+          isa<ReduceScatterOp, AllReduceOp>(value.getDefiningOp()));
 }
 
 /// A piece is kept from where its unit is read for the last time, unless it is

@@ -69,12 +69,14 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
 /// A gather may be launched earlier than it was, a reduction only later. What
 /// is copied for the one or of the other goes with it.
 void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
-  if (copies)
+  CollectiveOpInterface first = bucket.front(), last = bucket.back();
+  // What an all-reduce alone sums is one buffer already.
+  if (copies &&
+      (bucket.size() > 1 || !isa<AsyncAllReduceOp>(first.getOperation())))
     for (CollectiveOpInterface launch : bucket)
       launch->setAttr("copy", UnitAttr::get(launch->getContext()));
   if (bucket.size() < 2)
     return;
-  CollectiveOpInterface first = bucket.front(), last = bucket.back();
   bool isGather = isa<AsyncUnshardOp>(first.getOperation());
   Operation *place = isGather ? first : last;
   int64_t sum = 0;

@@ -53,9 +53,13 @@ public:
   Limiter(Block &block, IssueOrder &order, int64_t units, int64_t bytes);
 
   LogicalResult checkFeasible(bool mayRaise);
+  /// Raises the limit of units to what holds each call and the one before it:
+  /// one is in use while the other is launched.
+  void raiseToCalls();
   void apply();
 
 private:
+  void raise(Gather &gather, int64_t units, StringRef reason);
   bool fits(const Amount &amount) const {
     return (limit.units == 0 || amount.units <= limit.units) &&
            (limit.bytes == 0 || amount.bytes <= limit.bytes);
@@ -72,7 +76,9 @@ private:
   /// with the first `i` of them.
   SmallVector<Gather *> ends;
   SmallVector<Amount> ended;
-  unsigned lastAwaited = 0; // how many ends the latest gather is known behind
+  /// How many ends the latest gather, and the latest copy, is known to come
+  /// after.
+  unsigned lastAwaited = 0, lastAwaitedByCopy = 0;
 };
 } // namespace
 
@@ -120,6 +126,23 @@ Limiter::Limiter(Block &block, IssueOrder &order, int64_t units, int64_t bytes)
     ended.push_back(ended.back() + Amount{1, gather->getBytes()});
 }
 
+void Limiter::raise(Gather &gather, int64_t units, StringRef reason) {
+  remark::passed(gather.launch.getLoc(),
+                 getRemark("fsdp-limit-in-flight", "raised", gather.launch))
+      << remark::metric("Unit", gather.getUnit())
+      << remark::metric("From", limit.units) << remark::metric("To", units)
+      << remark::reason("{0}", reason);
+  limit.units = units;
+}
+
+void Limiter::raiseToCalls() {
+  for (size_t i = 1; i < calls.size(); ++i)
+    if (int64_t units = calls[i - 1].amount.units + calls[i].amount.units;
+        limit.units && units > limit.units)
+      raise(*calls[i].gathers.front(), units,
+            "one call is in use while the next is launched");
+}
+
 /// Compares the limit with what is in use at each first wait, and may raise
 /// that of units to it.
 LogicalResult Limiter::checkFeasible(bool mayRaise) {
@@ -147,12 +170,7 @@ LogicalResult Limiter::checkFeasible(bool mayRaise) {
            << needed
            << (isUnits ? " gathered units" : " bytes of gathered units")
            << ", which the step needs at once, got a limit of " << given;
-  remark::passed(tooMuch->launch.getLoc(),
-                 getRemark("fsdp-limit-in-flight", "raised", tooMuch->launch))
-      << remark::metric("Unit", tooMuch->getUnit())
-      << remark::metric("From", given) << remark::metric("To", needed)
-      << remark::reason("the step needs them at once");
-  limit.units = needed;
+  raise(*tooMuch, needed, "the step needs them at once");
   return checkFeasible(mayRaise);
 }
 
@@ -175,7 +193,16 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
       order.moveAfter(launch, behind);
     bringCopies(order, launches);
   }
-  // A stream runs in order: what an earlier gather has waited for is done.
+  AsyncCopyOp firstCopy;
+  for (AsyncUnshardOp launch : launches)
+    if (auto copy = launch.getShard().getDefiningOp<AsyncCopyOp>();
+        copy && (!firstCopy || order.isBefore(copy, firstCopy)))
+      firstCopy = copy;
+  // A stream runs in order: what an earlier launch has waited for is done.
+  if (firstCopy && needed > lastAwaitedByCopy) {
+    lastAwaitedByCopy = needed;
+    order.addAfter(firstCopy, ends[needed - 1]->reshard);
+  }
   if (needed <= lastAwaited)
     return launches.back();
   lastAwaited = needed;
@@ -191,6 +218,12 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
 }
 
 void Limiter::apply() {
+  // The host runs ahead: the limit, and not a place, holds what is launched.
+  for (Gather &gather : gathers) {
+    gather.launch.setAhead(true);
+    if (auto copy = gather.launch.getShard().getDefiningOp<AsyncCopyOp>())
+      copy.setAhead(true);
+  }
   Amount admitted;
   Operation *previous = nullptr;
   for (const Call &call : calls) {
@@ -214,6 +247,8 @@ class LimitInFlightPass
     if (failed(order))
       return failure();
     Limiter limiter(block, *order, units, bytes);
+    if (limitAllGathers.isDefault)
+      limiter.raiseToCalls();
     if (failed(limiter.checkFeasible(limitAllGathers.isDefault)))
       return failure();
     limiter.apply();

@@ -44,11 +44,11 @@ struct PresetDecisions {
 } // namespace
 
 static constexpr PresetDecisions presets[] = {
-    {Preset::FSDP1, "backward_pre", "0", "none", "2", "backward"},
+    {Preset::FSDP1, "backward_pre", "0", "none", "2", "next"},
     {Preset::FSDP2, "backward_pre", "0", "copy:units:1", "2", "next"},
     {Preset::ManualBlock, "backward_pre", "1", "none", "2", "next"},
     {Preset::Inductor, "backward_pre", "1", "bytes:500MB", "0", "use"},
-    {Preset::List, "none", "0", "none", "0", "use"},
+    {Preset::List, "none", "0", "none", "0", "next"},
 };
 
 static void setSchedule(FSDPPipelineOptions &options) {

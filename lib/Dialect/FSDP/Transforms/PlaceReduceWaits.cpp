@@ -41,6 +41,15 @@ static Operation *getEndOfBackward(const IssueOrder &order) {
   return order.getOperations().back();
 }
 
+/// The waits for a reduction, or for its copy to the host.
+static void findWaits(Operation *launch, SmallVectorImpl<Operation *> &waits) {
+  for (Operation *user : launch->getUsers())
+    if (isa<AsyncWaitOp>(user))
+      waits.push_back(user);
+    else if (isa<AsyncCopyOp>(user))
+      findWaits(user, waits);
+}
+
 namespace {
 class PlaceReduceWaitsPass
     : public ProgramPass<impl::PlaceReduceWaitsPassBase<PlaceReduceWaitsPass>,
@@ -60,14 +69,19 @@ class PlaceReduceWaitsPass
       Operation *launch, *wait, *before;
     };
     SmallVector<Move> moves;
+    bool isLast = false; // the next flat gradient completes a call
     for (Operation *op : llvm::reverse(order->getOperations())) {
-      if (reduceWait == ReduceWait::Next && isa<FlattenGradsOp>(op))
+      if (isa<FlattenGradsOp>(op) && std::exchange(isLast, false))
         place = op;
       if (getReducedUnit(*op).empty())
         continue;
-      for (Operation *user : op->getUsers())
-        if (isa<AsyncWaitOp>(user) && order->isBefore(place, user))
-          moves.push_back({op, user, place});
+      isLast = reduceWait == ReduceWait::Next;
+      SmallVector<Operation *> waits;
+      findWaits(op, waits);
+      for (Operation *wait : waits)
+        if (order->isBefore(place, wait) &&
+            order->isBefore(wait->getOperand(0).getDefiningOp(), place))
+          moves.push_back({op, wait, place});
     }
     for (const Move &move : llvm::reverse(moves)) {
       order->moveBefore(move.wait, move.before);
@@ -75,7 +89,7 @@ class PlaceReduceWaitsPass
                                                       "reduce", move.launch))
           << remark::metric("Unit", getReducedUnit(*move.launch))
           << remark::metric("Wait", reduceWait == ReduceWait::Next
-                                        ? "in front of the next gradient"
+                                        ? "in front of the next reduction"
                                         : "at the end of the backward");
     }
     order->write();

@@ -137,6 +137,8 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
     auto order = IssueOrder::read(func.getBody().front());
     if (failed(order))
       return failure();
+    if (algorithm == scheduling::Algorithm::List)
+      holdLaunches(func);
     StepProblem step = buildStepProblem(func, *order);
     if (budget)
       step.problem.memoryLimit =
@@ -163,6 +165,14 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
     if (getContext().getRemarkEngine() && !step.operations.empty())
       GatherRemarks(step, answer).emit();
     return success();
+  }
+
+  /// What is scheduled starts where it is issued.
+  static void holdLaunches(func::FuncOp func) {
+    for (auto gather : func.getOps<AsyncUnshardOp>())
+      gather.setAhead(false);
+    for (auto copy : func.getOps<AsyncCopyOp>())
+      copy.setAhead(false);
   }
 
   LogicalResult reject(func::FuncOp func, const StepProblem &step,

@@ -1,7 +1,8 @@
 //===- AssignMemory.cpp - Every buffer gets its place ---------------------===//
 //
-// The persistent region, and after it the lifetimes of each program packed by
-// the planner.
+// The persistent region, and after it the lives of each program packed by the
+// planner. Lives follow from the events that are there: no place in memory
+// makes a stream wait.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,107 +23,72 @@ using namespace mlir;
 
 namespace fsdp::plan {
 
-/// The streams that touch a buffer, as bits.
-static unsigned getStreams(ArrayRef<Access> accesses) {
-  unsigned streams = 0;
-  for (const Access &access : accesses)
-    streams |= 1u << static_cast<unsigned>(access.stream);
-  return streams;
-}
-
-namespace {
-/// The commands of each stream, by position; those of a group have the same.
-class StreamOrder {
-public:
-  StreamOrder(ProgramOp program, const Accesses &accesses)
-      : numCommands(accesses.getNumCommands()) {
-    for (Operation &op : program.getBody().front()) {
-      Stream stream = cast<CommandOpInterface>(op).getStream();
-      SmallVector<int64_t> &list = positions[static_cast<unsigned>(stream)];
-      int64_t position = accesses.positionOf(&op);
-      if (list.empty() || list.back() != position)
-        list.push_back(position);
+/// When the buffers of a program are touched, by their roots.
+static DenseMap<Operation *, planner::Lifetime> findLives(ProgramOp program) {
+  std::vector<planner::Command> commands;
+  SmallVector<Operation *> roots;
+  DenseMap<Operation *, uint32_t> numbers;
+  DenseMap<Value, uint32_t> events;
+  for (auto op : program.getBody().front().getOps<CommandOpInterface>()) {
+    planner::Command command;
+    command.stream = static_cast<uint32_t>(op.getStream());
+    command.role = static_cast<uint32_t>(op.getRole());
+    command.group = op.getGroup() ? *op.getGroup() + 1 : 0;
+    if (auto record = dyn_cast<RecordOp>(*op)) {
+      command.kind = planner::CommandKind::Record;
+      command.event =
+          events.try_emplace(record.getEvent(), events.size()).first->second;
+    } else if (auto wait = dyn_cast<WaitOp>(*op)) {
+      command.kind = planner::CommandKind::Wait;
+      command.event =
+          events.try_emplace(wait.getEvent(), events.size()).first->second;
     }
+    for (Value operand : op->getOperands()) {
+      if (!isa<BufferType>(operand.getType()))
+        continue;
+      BufferOp root = getRoot(operand);
+      auto [number, isNew] = numbers.try_emplace(root, roots.size());
+      if (isNew)
+        roots.push_back(root);
+      command.buffers.push_back(number->second);
+    }
+    commands.push_back(std::move(command));
   }
-
-  /// From after the last command of the stream that comes before `position` to
-  /// in front of the first one that comes after it.
-  std::pair<int64_t, int64_t> getSlack(Stream stream, int64_t position) const {
-    ArrayRef<int64_t> list = positions[static_cast<unsigned>(stream)];
-    auto here = llvm::lower_bound(list, position);
-    auto next = here + (here != list.end() && *here == position);
-    return {here == list.begin() ? 0 : *std::prev(here) + 1,
-            next == list.end() ? numCommands - 1 : *next - 1};
+  DenseMap<Operation *, planner::Lifetime> lives;
+  for (auto [root, life] : llvm::zip_equal(
+           roots, planner::findLives(commands, roots.size(),
+                                     getMaxEnumValForStream() + 1))) {
+    if (cast<BufferOp>(root).isReadAfterProgram())
+      life.end = static_cast<int64_t>(commands.size());
+    lives[root] = life;
   }
-
-private:
-  SmallVector<int64_t> positions[getMaxEnumValForStream() + 1];
-  int64_t numCommands;
-};
-} // namespace
-
-/// Commands of other streams end later than they are issued, and should start
-/// as soon as their stream is free. So a buffer that one of them touches last
-/// should not be taken over while the stream has nothing else to do, and a
-/// buffer that one of them touches first should not take over what is still in
-/// use then: else one stream waits for the other for a place alone.
-static planner::Lifetime getWish(planner::Lifetime lifetime,
-                                 ArrayRef<Access> accesses,
-                                 const StreamOrder &order) {
-  const Access &first = accesses.front(), &last = accesses.back();
-  if (first.stream != Stream::Compute)
-    lifetime.begin = order.getSlack(first.stream, first.position).first;
-  if (last.stream != Stream::Compute)
-    lifetime.end = std::max(lifetime.end,
-                            order.getSlack(last.stream, last.position).second);
-  return lifetime;
+  return lives;
 }
 
 /// Places those of `candidates` that live inside `program` only in an arena,
 /// from `start` on.
-static void assignTransient(ProgramOp program, const Accesses &accesses,
-                            const StreamOrder &order,
-                            ArrayRef<BufferOp> candidates, Space space,
-                            int64_t start, int64_t alignment) {
+static void
+assignTransient(ProgramOp program,
+                const DenseMap<Operation *, planner::Lifetime> &lives,
+                ArrayRef<BufferOp> candidates, Space space, int64_t start,
+                int64_t alignment) {
   SmallVector<BufferOp> buffers;
-  std::vector<planner::Lifetime> lifetimes, wishes;
+  std::vector<planner::Lifetime> lifetimes;
   for (BufferOp buffer : candidates) {
-    ArrayRef<Access> ours = accesses.of(buffer);
-    if (ours.empty() || buffer.getSpace() != space)
+    auto life = lives.find(buffer);
+    if (life == lives.end() || buffer.getSpace() != space)
       continue;
     int64_t bytes = getExtent(buffer.getTensorType());
     if (bytes == 0) {
       buffer.setOffset(start);
       continue;
     }
-    int64_t end = buffer.isReadAfterProgram() ? accesses.getNumCommands()
-                                              : ours.back().position;
     buffers.push_back(buffer);
-    lifetimes.push_back({bytes, ours.front().position, end});
-    wishes.push_back(getWish(lifetimes.back(), ours, order));
+    lifetimes.push_back({bytes, life->second.begin, life->second.end});
   }
-
-  // What is stretched is harder to pack: not at the price of a larger arena.
-  std::vector<planner::Lifetime> stretched =
-      planner::stretch(lifetimes, wishes, alignment);
-  planner::MemoryPlan plan = planner::assignMemory(stretched, alignment);
-  if (plan.peak - plan.lowerBound > plan.lowerBound / 100) {
-    planner::MemoryPlan tight = planner::assignMemory(lifetimes, alignment);
-    if (tight.peak < plan.peak) {
-      plan = std::move(tight);
-      stretched = lifetimes;
-    }
-  }
+  planner::MemoryPlan plan = planner::assignMemory(lifetimes, alignment);
   for (auto [buffer, offset] : llvm::zip_equal(buffers, plan.offsets))
     buffer.setOffset(start + offset);
-  for (planner::ReuseEdge edge : planner::reuseEdges(stretched, plan.offsets)) {
-    BufferOp before = buffers[edge.before], after = buffers[edge.after];
-    unsigned streams =
-        getStreams(accesses.of(before)) | getStreams(accesses.of(after));
-    if (!llvm::isPowerOf2_32(streams) && // one stream runs in order anyway
-        !llvm::is_contained(after.getAfter(), before.getBuffer()))
-      after.getAfterMutable().append(before.getBuffer());
-  }
   if (space != Space::Device)
     return;
   remark::analysis(program.getLoc(), remark::RemarkOpts::name("memory")
@@ -161,11 +127,10 @@ struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
       end = llvm::alignTo(end + getExtent(buffer.getTensorType()), alignment);
     }
     for (auto program : plan.getBody().front().getOps<ProgramOp>()) {
-      Accesses accesses(program);
-      StreamOrder order(program, accesses);
+      auto lives = findLives(program);
       for (unsigned space = 0; space != numSpaces; ++space)
-        assignTransient(program, accesses, order, transient, Space(space),
-                        ends[space], alignment);
+        assignTransient(program, lives, transient, Space(space), ends[space],
+                        alignment);
     }
   }
 };

@@ -2,9 +2,10 @@
 //
 // Events for every dependence between streams, by vector clocks: what a stream
 // has waited for, and what that had waited for, need not be waited for again.
-// Collectives over different axes that share ranks depend on each other as
-// well: one rank might start with the one, another rank with the other. Those
-// over the same axes on two streams are kept apart by the backend (Comm.h).
+// So waits of the schedule that follow from others go, too. Collectives over
+// different axes that share ranks depend on each other as well: one rank might
+// start with the one, another rank with the other. Those over the same axes on
+// two streams are kept apart by the backend (Comm.h).
 //
 // The forward also runs alone, to evaluate, and forward and backward without
 // the update. They get their events first, as if there were nothing else: a
@@ -64,7 +65,11 @@ private:
   uint64_t getAxes(Operation *op);
   void waitFor(CommandOpInterface command, Clock needed);
   Value getEvent(uint32_t position);
+  /// True if a wait of the last role follows from what its stream has waited
+  /// for.
+  bool isImplied(WaitOp wait) const;
 
+  Role last;
   SmallVector<CommandOpInterface> commands;
   SmallVector<Clock> clocks; // of the command's stream, after the command
   SmallVector<Value> events; // that are recorded after the command
@@ -88,7 +93,7 @@ static Axes findAxes(ModuleOp plan) {
 }
 
 EventAssigner::EventAssigner(ProgramOp program, Role last, const Axes &axes)
-    : axes(axes) {
+    : last(last), axes(axes) {
   for (auto command : program.getBody().front().getOps<CommandOpInterface>())
     if (command.getRole() <= last)
       commands.push_back(command);
@@ -169,6 +174,16 @@ void EventAssigner::waitFor(CommandOpInterface command, Clock needed) {
       clock.join(clocks[needed[stream]]);
 }
 
+bool EventAssigner::isImplied(WaitOp wait) const {
+  auto found = recorded.find(wait.getEvent());
+  if (wait.getRole() != last || found == recorded.end())
+    return false;
+  const Clock &known = streams[static_cast<unsigned>(wait.getStream())];
+  return llvm::all_of(llvm::seq(numStreams), [&](unsigned stream) {
+    return found->second[stream] <= known[stream];
+  });
+}
+
 void EventAssigner::run() {
   for (unsigned first = 0, end; first != commands.size(); first = end) {
     // Collectives of a group wait together, and are done together.
@@ -179,25 +194,33 @@ void EventAssigner::run() {
     MutableArrayRef<CommandOpInterface> together =
         MutableArrayRef(commands).slice(first, end - first);
     unsigned self = static_cast<unsigned>(together.front().getStream());
-    int32_t last = end - 1;
+    int32_t latest = end - 1;
     Clock needed;
     for (CommandOpInterface command : together)
       addDependences(command, needed);
     waitFor(together.front(), needed);
     // The schedule waits of its own accord.
-    if (auto wait = dyn_cast<WaitOp>(*together.front()))
+    if (auto wait = dyn_cast<WaitOp>(*together.front())) {
+      if (isImplied(wait)) {
+        wait.erase();
+        commands[first] = {};
+        clocks[latest] = streams[self];
+        continue;
+      }
       streams[self].join(recorded.lookup(wait.getEvent()));
-    streams[self][self] = last;
-    clocks[last] = streams[self];
+    }
+    if (!isa<RecordOp, WaitOp>(*together.front())) // no work
+      streams[self][self] = latest;
+    clocks[latest] = streams[self];
     if (auto record = dyn_cast<RecordOp>(*together.front()))
       recorded[record.getEvent()] = streams[self];
     for (CommandOpInterface command : together) {
       if (uint64_t own = getAxes(command))
-        collectives[own][self] = last;
+        collectives[own][self] = latest;
       for (Value buffer : command.getReads())
-        histories[getRoot(buffer)].reads[self] = last;
+        histories[getRoot(buffer)].reads[self] = latest;
       for (Value buffer : command.getWrites())
-        histories[getRoot(buffer)].writes[self] = last;
+        histories[getRoot(buffer)].writes[self] = latest;
     }
   }
 }
@@ -209,6 +232,12 @@ struct InsertSync : impl::InsertSyncBase<InsertSync> {
     for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
       for (Role last : {Role::Forward, Role::Backward, Role::Update})
         EventAssigner(program, last, axes).run();
+    // Events that nothing waits for.
+    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
+      for (auto record : llvm::make_early_inc_range(
+               program.getBody().front().getOps<RecordOp>()))
+        if (record.getEvent().use_empty())
+          record.erase();
   }
 };
 } // namespace

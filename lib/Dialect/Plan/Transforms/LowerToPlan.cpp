@@ -22,8 +22,8 @@ void plan::buildLowerToPlanPipeline(OpPassManager &pm,
   nested.addPass(createFoldViews());
   nested.addPass(createSelectKernels());
   nested.addPass(createFoldCopies());
-  nested.addPass(createAssignMemory());
   nested.addPass(createInsertSync());
+  nested.addPass(createAssignMemory());
 }
 
 namespace {

@@ -40,6 +40,12 @@ class FSDP_LaunchOp<string mnemonic, string kind, string stream>
 // A shard, or one that is being copied.
 def FSDP_ShardOrFuture : AnyTypeOf<[FSDP_ShardType, FSDP_FutureType]>;
 
+// When a launch starts. As those of c10d, it waits for its operands, for the
+// launches of its stream before it, and for what the compute stream does before
+// it. With `ahead` it does not wait for the latter: the host runs ahead, and
+// only the reshards that `after` names hold the launch.
+defvar FSDP_Start = (ins UnitAttr:$ahead, Variadic<FSDP_TokenType>:$after);
+
 // Where a launch says that it belongs to a bucket.
 defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
     IntNonNegative, IntMaxValue<4294967294>]>>:$bucket, UnitAttr:$copy);
@@ -51,10 +57,13 @@ defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
 def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
   let summary = "launch an all-gather of a unit";
   let description = [{
-    `fsdp.unshard` on the stream `gather`. The memory of the result counts from
-    here, not from the wait. With `after`, the gather starts only when the memory
-    of those gathered units has been given up: when all that read them, on
-    whatever stream, is done. Launches with the same `bucket` are issued together.
+    `fsdp.unshard` on the stream `gather`. It starts when what stands before it
+    on the compute stream is done. With `ahead` it does not wait for that: it
+    starts as soon as its stream and its operands let it, as in FSDP, where the
+    host runs ahead of the GPU. With `after`, it starts only when the memory of
+    those gathered units has been given up: when all that read them, on whatever
+    stream, is done. The memory of the result counts from where the gather may
+    start, not from the wait. Launches with the same `bucket` are issued together.
     A shard that is being copied to the device is taken in flight: the stream of
     the gather waits for it, and no other.
 
@@ -63,7 +72,7 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
     ```mlir
     %f = fsdp.async.unshard @h.0 <forward> over ["shard"] %shard
         : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
-    %g = fsdp.async.unshard @h.2 <forward> over ["shard"] %other bucket 0 after %freed0, %freed1
+    %g = fsdp.async.unshard @h.2 <forward> over ["shard"] %other bucket 0 ahead after %freed0, %freed1
         : !fsdp.shard<24xf32, 4> -> !fsdp.future<!fsdp.gathered<24xbf16>>
     ```
 
@@ -77,12 +86,12 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
       on the way in, so only its result counts.
   }];
   let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
-    StrArrayAttr:$axes, FSDP_ShardOrFuture:$shard, Variadic<FSDP_TokenType>:$after), FSDP_Bucket);
+    StrArrayAttr:$axes, FSDP_ShardOrFuture:$shard), FSDP_Start, FSDP_Bucket);
   let results = (outs Res<FSDP_FutureType, "the gather in flight",
       [MemAlloc<FSDP_InFlightResource>, MemAlloc<FSDP_GatheredMemoryResource>]>:$future);
   let assemblyFormat = [{
     $unit custom<Phase>($phase) `over` $axes $shard (`bucket` $bucket^)? (`copy` $copy^)?
-    (`after` $after^)? attr-dict `:`
+    (`ahead` $ahead^)? (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
   }];
   let extraClassDeclaration = FSDP_LaunchDecl<"AllGather", "Gather">.decl # [{
@@ -148,7 +157,7 @@ def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_Streame
   let description = [{
     `fsdp.copy` on the stream `copy`. Of a reduction in flight, that stream waits
     for it; and a gather may take the copy in flight. So the compute stream waits
-    for neither.
+    for neither. `ahead` and `after` say when it starts, as of a gather.
 
     Example:
 
@@ -161,12 +170,12 @@ def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_Streame
 
     **Constraints**: those of `fsdp.copy`, for what is in flight.
   }];
-  let arguments = (ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
-    Arg<FSDP_ShardOrFuture, "what is copied", [MemRead<FSDP_InFlightResource>]>:$source);
+  let arguments = !con((ins FlatSymbolRefAttr:$unit, ATen_PhaseAttr:$phase,
+    Arg<FSDP_ShardOrFuture, "what is copied", [MemRead<FSDP_InFlightResource>]>:$source), FSDP_Start);
   let results = (outs Res<FSDP_FutureType, "the copy in flight",
       [MemAlloc<FSDP_InFlightResource>]>:$future);
   let assemblyFormat = [{
-    $unit custom<Phase>($phase) $source attr-dict `:`
+    $unit custom<Phase>($phase) $source (`ahead` $ahead^)? (`after` $after^)? attr-dict `:`
     qualified(type($source)) `->` qualified(type($future))
   }];
   let extraClassDeclaration = [{

@@ -155,9 +155,9 @@ def BucketOption : PipelineOption<"bucket", "bucket", "::fsdp::Bucket", "::fsdp:
     "Which collectives go in one call. merge: units join instead; copy: the collectives of a "
     "bucket share one buffer.", "none|[merge:|copy:]units:N|[merge:|copy:]bytes:SIZE">;
 def ReduceWaitOption : PipelineOption<"reduceWait", "reduce-wait", "::fsdp::ReduceWait",
-    "::fsdp::ReduceWait::Use",
-    "When the backward waits for a reduction: when its update needs it, when the backward ends, "
-    "or before the next flat gradient.", "use|backward|next">;
+    "::fsdp::ReduceWait::Next",
+    "When the backward waits for a reduction, and gives back the memory of what was reduced: when "
+    "the update needs it, when the backward ends, or before the next one is launched.", "use|backward|next">;
 def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::fsdp::Preset::None",
     "A whole schedule, instead of backward-prefetch, forward-prefetch, limit-all-gathers, bucket "
     "and reduce-wait: that of FSDP1, FSDP2, GraphTrainer or Inductor, or list scheduling by "

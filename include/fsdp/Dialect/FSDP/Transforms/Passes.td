@@ -218,8 +218,14 @@ def LimitInFlightPass : Pass<"fsdp-limit-in-flight", "::mlir::ModuleOp"> {
     not yet resharded, whatever the timing of streams: an all-gather is launched
     `after` the reshard that makes room for it, and moves after that reshard if it
     stands ahead. All-gathers are admitted in the order in which they are waited
-    for. 0 is no limit. The step may read several units at once: a limit below
-    that is rejected, but the default rises to it.
+    for. The step may read several units at once: a limit below that is rejected,
+    but the default rises to it, and to two calls where buckets have several units.
+
+    With a limit, the host runs ahead, as in FSDP: an all-gather starts as soon
+    as the limit, its stream and its operands let it (`ahead`), and not where it
+    is issued. So with a limit of 2, two buffers alternate, and the forward
+    gathers a unit while the one before it computes. 0 is no limit: then
+    all-gathers start where they are issued.
 
     A unit that is gathered in the forward and still read in the backward (the
     root; each unit of `shard_grad_op`) does not count: what a strategy keeps is
@@ -285,11 +291,13 @@ def PlaceReduceWaitsPass : Pass<"fsdp-place-reduce-waits", "::mlir::ModuleOp"> {
   let summary = "choose when the backward waits for reductions";
   let description = [{
     A reduction is launched as soon as the last gradient of its unit is there,
-    and waited for where its result is first used: by the update of its unit.
-    With `reduce-wait=backward`, all are waited for where the backward ends, as in
-    FSDP1. With `reduce-wait=next`, each is waited for before the next unit's gradient
-    is laid out flat, as in FSDP2: one flat gradient is alive at a time. A wait
-    only moves to an earlier place.
+    and waited for where its result is first used: by the update of its unit. What
+    it reduces lives until then. With `reduce-wait=backward`, all are waited for
+    where the backward ends. With `reduce-wait=next`, each call is waited for before
+    the next one is launched, in front of the flat gradient that completes it, as in
+    FSDP2: one call is in flight at a time. FSDP1 leaves it to the allocator when
+    memory of a gradient is used again (`record_stream`); a plan has to say it. A
+    wait only moves to an earlier place.
 
     Before and after: the scheduled level. It decides, and `--fsdp-apply-schedule`
     moves. Remark `reduce` for each wait that moves.

@@ -34,8 +34,8 @@ def Plan_Dialect : Dialect {
     | `convert-fsdp-to-plan` | one launch per call, one buffer per value |
     | `plan-fold-views` | views are windows; they launch nothing |
     | `plan-select-kernels` | every launch is a kernel that writes its result in place, or takes the allocator hook |
-    | `plan-assign-memory` | every buffer has an offset |
     | `plan-insert-sync` | everything that is ordered across streams has an event |
+    | `plan-assign-memory` | every buffer has an offset |
   }];
   let cppNamespace = "::fsdp::plan";
   let useDefaultTypePrinterParser = 1;

@@ -13,14 +13,16 @@ def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
   let summary = "insert events between streams";
   let description = [{
     A command that reads what another stream writes, writes what another stream
-    reads or writes, or writes into a place that another stream has used, waits
-    for an event of that stream; so does a collective for those over other axes
-    whose groups share two ranks or more with its own. Waits that follow from earlier ones are left
-    out; those of the forward from its own, since it also runs alone. All streams are joined before and after a program.
+    reads or writes, or writes first into a buffer that comes `after` others which
+    another stream uses, waits for an event of that stream; so does a collective for
+    those over other axes whose groups share two ranks or more with its own. Waits
+    that follow from earlier ones are left out, also those of the schedule; those
+    of the forward follow from its own, since it also runs alone. All streams are
+    joined before and after a program. The waits of the compute stream are those of
+    the scheduled level: the schedule says where it waits for what it reads.
 
-    Before: every buffer has a place. After: the same, with `plan.record` and
-    `plan.wait`; any order of execution that the streams and events allow gives
-    the same bits.
+    After: the same, with `plan.record` and `plan.wait`; any order of execution
+    that the streams and events allow gives the same bits.
   }];
 }
 
@@ -30,9 +32,12 @@ def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
     What outlives a program comes first, side by side. After it lie the buffers
     that live inside one program, from the first command that touches them to the
     last (`gradient` and `output`: to the end of the program); buffers that are
-    never alive at once share bytes. Where that crosses streams, the later buffer
-    names the earlier one (`after`). Offsets are multiples of 64 bytes, of 512
-    for CUDA.
+    never alive at once share bytes. What another stream than that of the
+    computations touches is alive from where that stream may touch it to where the
+    compute stream knows that it is done, by the events that are there: so nothing
+    waits for a place. Offsets are multiples of 64 bytes, of 512 for CUDA.
+
+    Before: `plan-insert-sync`.
 
     Remark `memory` for each program: the peak, and the most bytes that are alive
     at once, below which no plan can get.
