@@ -108,8 +108,8 @@ static Expected<std::string> readText(const std::string &path) {
   if (!file)
     return file.error();
   if (file->size() > maxListBytes)
-    return Error{path + ": expected at most 1 GiB, found " +
-                 std::to_string(file->size()) + " bytes"};
+    return Error::damage(path + ": expected at most 1 GiB, found " +
+                         std::to_string(file->size()) + " bytes");
   return file->read();
 }
 
@@ -228,12 +228,12 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
   if (!text)
     return text.error();
   if (uint64_t found = checksum(*text); found != expected)
-    return Error{path + ": expected a file with checksum " +
-                 spellChecksum(expected) + ", found " + spellChecksum(found) +
-                 ": the file is damaged"};
+    return Error::damage(path + ": expected a file with checksum " +
+                         spellChecksum(expected) + ", found " +
+                         spellChecksum(found) + ": the file is damaged");
   simdjson::dom::parser parser;
   auto reject = [&](const Error &error) {
-    return Error{path + ": " + error.message};
+    return Error::damage(path + ": " + error.message);
   };
   auto list = JSONCursor::parse(parser, *text, "files");
   if (!list)
@@ -245,9 +245,10 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
   for (const JSONCursor::Member &member : *members) {
     CheckedFile file{std::string(member.key), {}};
     if (!isPlainName(file.name) && file.name != getRankFile(rank))
-      return reject(Error{"expected the name of a file in the same folder, "
-                          "found " +
-                          quoteJSON(file.name)});
+      return reject(
+          Error::damage("expected the name of a file in the same folder, "
+                        "found " +
+                        quoteJSON(file.name)));
     auto bytes = readCount(member.value, "bytes", 1, INT64_MAX);
     if (!bytes)
       return reject(bytes.error());
@@ -260,9 +261,9 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
       return reject(blocks.error());
     uint64_t count = (file.sums.bytes - 1) / BlockSums::blockBytes + 1;
     if (blocks->size() != count)
-      return reject(Error{blocksField->where() + ": expected " +
-                          std::to_string(count) + " checksums, found " +
-                          std::to_string(blocks->size())});
+      return reject(Error::damage(blocksField->where() + ": expected " +
+                                  std::to_string(count) + " checksums, found " +
+                                  std::to_string(blocks->size())));
     for (const JSONCursor &block : *blocks) {
       auto sum = readChecksum(block);
       if (!sum)
@@ -279,14 +280,15 @@ static std::optional<Error> checkManifest(const std::string &path,
                                           const std::string &text) {
   size_t end = text.rfind(ending);
   if (end == std::string::npos)
-    return Error{path + ": expected a checksum at its end, found none"};
+    return Error::damage(path + ": expected a checksum at its end, found none");
   std::string_view rest = std::string_view(text).substr(end + ending.size());
   std::string expected =
       '"' + spellChecksum(checksum(std::string_view(text).substr(0, end))) +
       "\"\n}\n";
   if (rest != expected)
-    return Error{path + ": expected what its checksum says, found other "
-                        "content: the file is damaged"};
+    return Error::damage(path +
+                         ": expected what its checksum says, found other "
+                         "content: the file is damaged");
   return std::nullopt;
 }
 
@@ -302,18 +304,18 @@ checkTensors(const std::string &folder, const TensorFiles::Tensors &found,
   for (const auto &[name, shape] : expected) {
     auto tensor = found.find(name);
     if (tensor == found.end())
-      return Error{folder + ": expected tensor " + name +
-                   ", as its manifest says, found none"};
+      return Error::damage(folder + ": expected tensor " + name +
+                           ", as its manifest says, found none");
     if (tensor->second.dtype != shape.dtype ||
         tensor->second.shape != shape.sizes)
-      return Error{folder + ": " + name +
-                   ": expected the element type and the sizes that its "
-                   "manifest says, found others"};
+      return Error::damage(folder + ": " + name +
+                           ": expected the element type and the sizes that its "
+                           "manifest says, found others");
   }
   for (const auto &[name, tensor] : found)
     if (!expected.count(name))
-      return Error{folder + ": expected the tensors of its manifest, found " +
-                   name};
+      return Error::damage(
+          folder + ": expected the tensors of its manifest, found " + name);
   return std::nullopt;
 }
 
@@ -325,14 +327,15 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
   if (auto error = checkManifest(path, *text))
     return *error;
   auto reject = [&](const Error &error) {
-    return Error{path + ": " + error.message};
+    return Error::damage(path + ": " + error.message);
   };
   simdjson::dom::parser parser;
   auto manifest = JSONCursor::parse(parser, *text, "manifest");
   if (!manifest)
     return reject(manifest.error());
+  // Not damage: one of a later version is of use to that.
   if (auto found = readCount(*manifest, "version", version, version); !found)
-    return reject(found.error());
+    return Error{path + ": " + found.error().message};
   auto state = readState(*manifest);
   if (!state)
     return reject(state.error());
@@ -346,9 +349,10 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
   if (!lists)
     return reject(lists.error());
   if (lists->size() != state->ranks)
-    return reject(Error{listsField->where() + ": expected one for each of " +
-                        std::to_string(state->ranks) + " ranks, found " +
-                        std::to_string(lists->size())});
+    return reject(
+        Error::damage(listsField->where() + ": expected one for each of " +
+                      std::to_string(state->ranks) + " ranks, found " +
+                      std::to_string(lists->size())));
 
   Checkpoint result;
   result.folder = folder;

@@ -77,13 +77,26 @@ void fsdp::checkAgreement(std::span<const PlanFile> plans) {
   }
 }
 
-/// The first failure: the exit code as a digit, then the sentence.
+std::string fsdp::encodeFailure(const Error &error) {
+  return std::to_string(error.exitCode()) + error.what();
+}
+
+Error fsdp::decodeFailure(const std::string &text) {
+  for (Failure kind :
+       {Failure::Rejected, Failure::CheckFailed, Failure::RankFailed})
+    if (text.starts_with(std::to_string(static_cast<int>(kind))))
+      return Error(text.substr(1), kind);
+  return Error("expected why another process has failed, found '" +
+                   text.substr(0, 40) + "'",
+               Failure::RankFailed);
+}
+
 static const char *const failureKey = "failure";
 
 Error fsdp::tellFailure(Store &store, const Error &error,
                         std::chrono::milliseconds timeout) {
   if (store.add("failures", 1) == 1)
-    store.set(failureKey, std::to_string(error.exitCode()) + error.what());
+    store.set(failureKey, encodeFailure(error));
   else if (auto first = findFailure(store, timeout))
     return *first;
   return error;
@@ -91,7 +104,7 @@ Error fsdp::tellFailure(Store &store, const Error &error,
 
 std::optional<Error> fsdp::findFailure(Store &store,
                                        std::chrono::milliseconds timeout) {
-  if (auto text = store.get(failureKey, timeout); text && !text->empty())
-    return Error(text->substr(1), static_cast<Failure>((*text)[0] - '0'));
+  if (auto text = store.get(failureKey, timeout))
+    return decodeFailure(*text);
   return std::nullopt;
 }

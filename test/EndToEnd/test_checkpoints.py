@@ -1,6 +1,7 @@
 """Checkpoints: a training that goes on has the bits of one that was never stopped, whatever stopped it."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -208,6 +209,74 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, name, 
     assert outcome(result.stdout)[1] == expected[1]
     # What was damaged is not lost, and not in the way.
     assert steps_of(folder) == [2, 4, 6] and (folder / "step-00000004.damaged").exists()
+
+
+# One that was damaged before keeps its name, and all that it has.
+def test_nothing_that_is_damaged_is_deleted(two_checkpoints):
+    command, expected, folder = two_checkpoints
+    kept = {name: folder / name for name in ("step-00000004.damaged", "step-00000004.damaged-2")}
+    for name, path in kept.items():
+        path.mkdir()
+        (path / name).write_text(name)
+    flip_bit(folder / "step-00000004" / "manifest.json", 0.5)
+    train(command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder)
+    assert all((path / name).read_text() == name for name, path in kept.items())
+    assert steps_of(folder) == [2, 6] and (folder / "step-00000004.damaged-3" / "manifest.json").exists()
+
+
+@pytest.fixture(scope="session")
+def failing_files(once):
+    """A library for LD_PRELOAD, with which calls of the system fail."""
+    source = pathlib.Path(__file__).parent / "Inputs" / "failing_files.c"
+    return once("libfailing_files.so", lambda path: subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", path], check=True))
+
+
+# What cannot be read today may be whole tomorrow.
+@pytest.mark.parametrize("call, number, name", [
+    ("open", errno.EIO, "manifest.json"), ("open", errno.ESTALE, "ranks/rank-00002.json"), ("open", errno.EMFILE, "ranks/rank-00001.safetensors"),
+    ("open", errno.EACCES, "shard-00001-model-00001-of-00002.safetensors"), ("pread", errno.ESTALE, "manifest.json"),
+    ("pread", errno.EIO, "shard-00002-model-00002-of-00002.safetensors"), ("openat", errno.EACCES, ""), ("openat", errno.EMFILE, "")])
+def test_what_cannot_be_read_is_not_damaged(call, number, name, two_checkpoints, failing_files):
+    command, _, folder = two_checkpoints
+    failing = folder if call == "openat" else pathlib.Path("step-00000004") / name
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder,
+                  LD_PRELOAD=str(failing_files), FSDP_FAIL=f"{call} {number} {failing}")
+    assert result.returncode == 1 and result.stderr.count("error:") == 1 and os.strerror(number) in result.stderr, result.stderr
+    assert "before it" not in result.stderr and steps_of(folder) == [2, 4] and not list(folder.glob("*.damaged*"))
+
+
+# One process cannot read what the other one can: none goes back to an older one.
+@needs_mpi
+def test_what_one_process_cannot_read_stops_all(two_checkpoints, failing_files):
+    command, _, folder = two_checkpoints
+    options = [*command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder]
+    failing = {"LD_PRELOAD": str(failing_files), "FSDP_FAIL": f"pread {errno.EIO} step-00000004/ranks/rank-00002.safetensors"}
+    script = '[ $OMPI_COMM_WORLD_RANK = 0 ] && unset FSDP_FAIL; exec "$@"'
+    process = start_processes((2, *options), before=["bash", "-c", script, "bash"], **failing)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1 and os.strerror(errno.EIO) in stderr, stderr
+    assert steps_of(folder) == [2, 4] and not list(folder.glob("*.damaged*"))
+
+
+def limited(descriptors: int, *command) -> subprocess.CompletedProcess:
+    """fsdp-run with so few descriptors."""
+    script = f'ulimit -n {descriptors}; exec "$@"'
+    return subprocess.run([*map(str, ["bash", "-c", script, "limited", BUILD / "bin" / "fsdp-run", *command])], capture_output=True, text=True,
+                          timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+# A checkpoint of 2 ranks, two of 8: with few descriptors, the newest one loads; with too few, nothing is given up.
+def test_few_descriptors_lose_no_checkpoint(plans, references, training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path)
+    wide = arguments(plans, references, "gpt2", 8, "", "") + weights("gpt2")
+    train(wide, "--steps", 6, "--every", 2, "--checkpoint", tmp_path, "--resume", "auto")
+    wide += ["--steps", 6, "--resume", "auto", "--checkpoint", tmp_path]
+    result = limited(24, *wide)
+    assert result.returncode == 0 and "going on after step 6" in result.stderr, result.stderr
+    result = limited(8, *wide)
+    assert result.returncode != 0 and "before it" not in result.stderr, result.stderr
+    assert steps_of(tmp_path) == [2, 4, 6] and not list(tmp_path.glob("*.damaged*"))
 
 
 def test_names_lead_to_files_of_the_folder_only(two_checkpoints):

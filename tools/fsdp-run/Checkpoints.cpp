@@ -51,7 +51,8 @@ static void synchronize(const fs::path &folder) {
     failTo("write", folder, cause);
 }
 
-/// The checkpoints of a folder, the newest last.
+/// The checkpoints of a folder, the newest last. None that cannot be seen is
+/// taken for one that is not there.
 static std::vector<std::string> listCheckpoints(const fs::path &folder) {
   std::vector<std::pair<std::size_t, std::string>> names;
   std::error_code failed;
@@ -67,6 +68,8 @@ static std::vector<std::string> listCheckpoints(const fs::path &folder) {
         }))
       names.emplace_back(name.size(), name);
   }
+  if (failed && failed != std::errc::no_such_file_or_directory)
+    throw Error(folder.string() + ": cannot read: " + failed.message());
   std::ranges::sort(names); // Longer numbers are larger.
   std::vector<std::string> paths;
   for (auto &[length, name] : names)
@@ -165,8 +168,8 @@ void Checkpoints::findResumed() {
   while (folder.size() > 1 && folder.ends_with('/'))
     folder.pop_back();
   if (!isAutomatic && archive::Checkpoint::isOne(folder)) {
-    candidates = {folder};
-    openNext(/*mayFail=*/false);
+    path = folder;
+    open();
     return;
   }
   candidates = listCheckpoints(folder);
@@ -178,32 +181,39 @@ void Checkpoints::findResumed() {
         "folder of them or auto, "
         "found " +
         folder);
-  while (!openNext(/*mayFail=*/true))
-    ;
+  while (!found) {
+    path = takeCandidate("expected a checkpoint that is whole, found none");
+    try {
+      open();
+    } catch (const Error &error) {
+      if (!error.isDamage())
+        throw;
+      giveUp(error.what());
+    }
+  }
 }
 
-/// Opens the newest candidate; if it is damaged, says so and returns false.
-bool Checkpoints::openNext(bool mayFail) {
-  if (candidates.empty())
-    throw Error("--resume: expected a checkpoint that is whole, found none");
-  path = candidates.back();
-  candidates.pop_back();
+void Checkpoints::open() {
   auto checkpoint = archive::Checkpoint::open(path);
-  if (checkpoint) {
-    found.emplace(std::move(*checkpoint));
-    checkFits();
-    return true;
-  }
-  if (!mayFail)
-    throw Error("--resume: " + checkpoint.error().message);
-  giveUp(checkpoint.error().message);
-  return false;
+  if (!checkpoint)
+    throw Error(checkpoint.error());
+  found.emplace(std::move(*checkpoint));
+  checkFits();
+}
+
+std::string Checkpoints::takeCandidate(const std::string &problem) {
+  if (candidates.empty())
+    throw Error("--resume: " + problem);
+  std::string next = std::move(candidates.back());
+  candidates.pop_back();
+  return next;
 }
 
 void Checkpoints::giveUp(const std::string &why) {
   processes.note("note: --resume: " + why +
                  "; trying the checkpoint before it");
   unusable.push_back(path);
+  found.reset();
 }
 
 /// That it is one of this model; values are not read.
@@ -229,31 +239,51 @@ static double secondsSince(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
+/// What a process shows of its attempt to load a checkpoint begins with one of
+/// these, or is empty.
+static constexpr char isDamaged = 'd', isUnread = 'u';
+
+/// What rank 0 answers: nothing if all have loaded the checkpoint; else the
+/// folder of the one to try next, and why, if one of them has found damage.
+/// Throws if one could not read it: it may be whole.
+std::string Checkpoints::judge(const std::vector<std::string> &attempts) {
+  std::string damage;
+  for (const std::string &attempt : attempts) {
+    if (attempt.starts_with(isUnread))
+      throw Error("--resume: " + attempt.substr(1));
+    if (damage.empty() && !attempt.empty())
+      damage = attempt.substr(1);
+  }
+  if (damage.empty())
+    return damage;
+  fs::path next = takeCandidate(damage);
+  return next.filename().string() + '\0' + damage;
+}
+
 void Checkpoints::load(Session &session) {
   auto begin = std::chrono::steady_clock::now();
   for (unsigned attempt = 0;; ++attempt) {
     std::string problem;
     bool isSame = true;
     try {
+      if (!found)
+        open();
       archive::TensorFiles files = std::move(found->files);
       Weights weights = Weights::of(path, std::move(files));
       std::vector<Weights::Match> matches = weights.match(plan);
       weights.load(matches, session);
       weights.loadStates(plan, matches, session);
+      session.setSeeds(options.seeds); // which an attempt may have changed
       isSame = loadOwn(*found, plan, session);
       session.setUpdates(found->state.updates);
     } catch (const Error &error) {
-      problem = error.what();
+      problem =
+          (error.isDamage() ? isDamaged : isUnread) + std::string(error.what());
     }
-    std::string verdict = processes.consult(
+    std::string answer = processes.consult(
         "loading a checkpoint, attempt " + std::to_string(attempt), problem,
-        [](const std::vector<std::string> &problems) {
-          for (const std::string &each : problems)
-            if (!each.empty())
-              return each;
-          return std::string();
-        });
-    if (verdict.empty()) {
+        [this](const auto &attempts) { return judge(attempts); });
+    if (answer.empty()) {
       loading = secondsSince(begin);
       if (!isSame)
         processes.note("note: --resume: " + path + " is of the mesh " +
@@ -262,11 +292,26 @@ void Checkpoints::load(Session &session) {
                        "model buffers of rank 0");
       return;
     }
-    if (candidates.empty())
-      throw Error("--resume: " + verdict);
-    giveUp(verdict);
-    while (!openNext(/*mayFail=*/true))
-      ;
+    std::size_t end = std::min(answer.find('\0'), answer.size());
+    std::string next = answer.substr(0, end);
+    if (!archive::isPlainName(next))
+      throw Error("--resume: expected the name of a checkpoint from rank 0, "
+                  "found '" +
+                  next + "'");
+    giveUp(answer.substr(std::min(end + 1, answer.size())));
+    path = (fs::path(path).parent_path() / next).string();
+  }
+}
+
+/// Gives a folder another name, which nothing has.
+static void putAside(const std::string &path) {
+  std::string aside = path + std::string(damaged);
+  for (unsigned number = 2; ::rename(path.c_str(), aside.c_str()) != 0;
+       ++number) {
+    // A folder takes the place of no other one that has anything in it.
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+      failTo("rename", path);
+    aside = path + std::string(damaged) + "-" + std::to_string(number);
   }
 }
 
@@ -286,10 +331,7 @@ void Checkpoints::prepare(Session &session) {
     if (!fs::equivalent(fs::path(each).parent_path(), options.checkpoint,
                         ignored))
       continue;
-    std::string aside = each + std::string(damaged);
-    fs::remove_all(aside, ignored);
-    if (::rename(each.c_str(), aside.c_str()) != 0)
-      failTo("rename", each);
+    putAside(each);
   }
 }
 

@@ -40,7 +40,8 @@ public:
     return std::filesystem::path(path).filename().string();
   }
 
-  /// Loads it. Where it is damaged, all processes go on to the one before it.
+  /// Loads it. Where it is damaged, all processes go on to the one before it,
+  /// which rank 0 names; where it cannot be read, they end.
   void load(Session &session);
 
   /// Sets aside the memory that `save` needs, and puts aside what is damaged.
@@ -67,7 +68,11 @@ public:
 
 private:
   void findResumed();
-  bool openNext(bool mayFail);
+  /// Opens the one at `path`.
+  void open();
+  /// The next one to try; throws with this problem if there is none.
+  std::string takeCandidate(const std::string &problem);
+  std::string judge(const std::vector<std::string> &attempts);
   void giveUp(const std::string &why);
   void checkFolder();
   void checkFits() const;

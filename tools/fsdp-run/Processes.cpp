@@ -269,13 +269,13 @@ std::string Processes::consult(
   auto keyOf = [&](unsigned rank) {
     return what + ", rank " + std::to_string(rank);
   };
-  constexpr char good = '+', bad = '-';
+  constexpr char good = '+';
   if (!isFirst()) {
     world.store->set(keyOf(world.rank), shown);
     std::string text = await(what, 0, what, defaultTimeout);
-    if (text[0] == bad)
-      throw Error(text.substr(1), Failure::RankFailed);
-    return text.substr(1);
+    if (text.starts_with(good))
+      return text.substr(1);
+    throw decodeFailure(text);
   }
   std::vector<std::string> all = {shown};
   for (unsigned rank = 1; rank != size(); ++rank)
@@ -284,8 +284,12 @@ std::string Processes::consult(
     std::string text = answer(all);
     world.store->set(what, good + text);
     return text;
+  } catch (const Error &error) {
+    world.store->set(what, encodeFailure(error));
+    throw;
   } catch (const std::exception &error) {
-    world.store->set(what, bad + std::string(error.what()));
+    world.store->set(what,
+                     encodeFailure(Error(error.what(), Failure::RankFailed)));
     throw;
   }
 }
