@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 using namespace fsdp::archive;
 namespace fs = std::filesystem;
@@ -297,6 +298,35 @@ bool Checkpoint::isOne(const std::string &folder) {
   return fs::exists(fs::path(folder) / manifestName, ignored);
 }
 
+/// That axes, "replicate=2 shard=4", have so many ranks; what was not written
+/// by ranks of a mesh says so by a word, "PyTorch".
+static std::optional<Error> checkMesh(const std::string &mesh, uint32_t ranks) {
+  if (mesh.find('=') == std::string::npos)
+    return std::nullopt;
+  auto reject = [&] {
+    return Error::damage("manifest.mesh: expected the axes of " +
+                         std::to_string(ranks) + " ranks, as in shard=" +
+                         std::to_string(ranks) + ", found " + quoteJSON(mesh));
+  };
+  uint64_t product = 1;
+  for (std::string_view rest = mesh; !rest.empty();) {
+    size_t end = std::min(rest.find(' '), rest.size());
+    std::string_view axis = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    size_t equals = axis.find('=');
+    uint32_t size = 0;
+    if (equals == std::string_view::npos)
+      return reject();
+    const char *last = axis.data() + axis.size();
+    auto [parsed, error] =
+        std::from_chars(axis.data() + equals + 1, last, size);
+    product *= size;
+    if (error != std::errc() || parsed != last || product > maxRanks)
+      return reject();
+  }
+  return product == ranks ? std::nullopt : std::optional(reject());
+}
+
 /// That the files have the tensors of the manifest.
 static std::optional<Error>
 checkTensors(const std::string &folder, const TensorFiles::Tensors &found,
@@ -354,11 +384,15 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
                       std::to_string(state->ranks) + " ranks, found " +
                       std::to_string(lists->size())));
 
+  if (auto error = checkMesh(state->mesh, state->ranks))
+    return reject(*error);
+
   Checkpoint result;
   result.folder = folder;
   result.state = std::move(*state);
   result.rankFiles.resize(result.state.ranks);
   std::vector<CheckedFile> shards;
+  std::set<std::string> names;
   for (unsigned rank = 0; rank != result.state.ranks; ++rank) {
     auto sum = readChecksum((*lists)[rank]);
     if (!sum)
@@ -368,6 +402,10 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
     if (!files)
       return files.error();
     for (CheckedFile &file : *files) {
+      if (!names.insert(file.name).second)
+        return Error::damage((fs::path(folder) / getRankList(rank)).string() +
+                             ": expected files of the rank alone, found " +
+                             file.name + ", which another one has, too");
       result.lists.push_back(file);
       if (file.name != getRankFile(rank)) {
         shards.push_back(std::move(file));

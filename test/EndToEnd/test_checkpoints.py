@@ -308,11 +308,13 @@ def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
     good = (newest / "manifest.json").read_text()
     tensors = json.loads(good)["tensors"]
     name = next(iter(tensors))
-    for changes, why in [({"ranks": 3}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
+    for changes, why in [({"ranks": 3}, "mesh: expected the axes of 3 ranks"), ({"ranks": 3, "mesh": "replicate=1 shard=3"}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
                          ({"tensors": tensors | {"extra": {"dtype": "F32", "shape": [2]}}}, "extra"),
                          ({"tensors": tensors | {name: {"dtype": "F32", "shape": [3]}}}, name),
                          ({"tensors": {key: value for key, value in tensors.items() if key != name}}, name),
-                         ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names")]:
+                         ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names"),
+                         *[({"mesh": mesh}, 'mesh: expected the axes of 2 ranks, as in shard=2, found "')
+                           for mesh in ("shard=4", "shard=1", "shard=0", "shard=-2", "a=65536 b=65536", "=2 x", "shard=2=2")]]:
         (newest / "manifest.json").write_text(good)
         sign(newest, **changes)
         result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)

@@ -81,3 +81,46 @@ TEST_F(CheckpointTest, TenThousandRanksNeedFewDescriptors) {
   for (unsigned rank = 0; rank != ranks; ++rank)
     ASSERT_EQ(found[rank], static_cast<int32_t>(rank));
 }
+
+// Ranks are numbered by it when a checkpoint is loaded.
+TEST_F(CheckpointTest, MeshAndRanksAgree) {
+  for (const char *mesh :
+       {"shard=4", "replicate=2 shard=2", "a=1 b=4 c=1", "PyTorch", ""}) {
+    write(4, mesh);
+    auto checkpoint = Checkpoint::open(folder);
+    EXPECT_TRUE(checkpoint) << mesh << ": " << checkpoint.error().message;
+  }
+  for (const char *mesh :
+       {"shard=2", "shard=8", "replicate=4 shard=4", "shard=0", "shard=-4",
+        "shard=4 x", "shard=", "shard=4,", "a=4294967296 b=4294967296",
+        "shard=4294967300", "a=65536 b=65536 c=65536 d=65536 e=4"}) {
+    write(4, mesh);
+    auto checkpoint = Checkpoint::open(folder);
+    ASSERT_FALSE(checkpoint) << mesh;
+    EXPECT_EQ(checkpoint.error().message,
+              getPath("manifest.json") +
+                  ": manifest.mesh: expected the axes of 4 ranks, as in "
+                  "shard=4, found \"" +
+                  mesh + "\"");
+    EXPECT_TRUE(checkpoint.error().isDamage);
+  }
+}
+
+TEST_F(CheckpointTest, FilesBelongToOneRank) {
+  write(2, "shard=2");
+  std::string list = test::readFile(getPath(getRankList(0)));
+  TempFolder::write(getRankList(1), list.substr(0, list.find(",\n")) + "}\n");
+  TrainingState state;
+  state.ranks = 2;
+  std::vector<uint64_t> sums;
+  for (unsigned rank : {0, 1})
+    sums.push_back(checksum(test::readFile(getPath(getRankList(rank)))));
+  TempFolder::write(Checkpoint::manifestName,
+                    spellManifest(state, {{"w", {DType::I32, {1}}}}, sums));
+  auto checkpoint = Checkpoint::open(folder);
+  ASSERT_FALSE(checkpoint);
+  EXPECT_EQ(checkpoint.error().message,
+            getPath(getRankList(1)) +
+                ": expected files of the rank alone, found " +
+                getShardFile(0, 0, 1) + ", which another one has, too");
+}
