@@ -93,13 +93,8 @@ Error fsdp::decodeFailure(const std::string &text) {
 
 static const char *const failureKey = "failure";
 
-Error fsdp::tellFailure(Store &store, const Error &error,
-                        std::chrono::milliseconds timeout) {
-  if (store.add("failures", 1) == 1)
-    store.set(failureKey, encodeFailure(error));
-  else if (auto first = findFailure(store, timeout))
-    return *first;
-  return error;
+Error fsdp::tellFailure(Store &store, const Error &error) {
+  return decodeFailure(store.setFirst(failureKey, encodeFailure(error)));
 }
 
 std::optional<Error> fsdp::findFailure(Store &store,

@@ -47,7 +47,7 @@ Error Rendezvous::fail(const Error &error) {
   if (isAlone())
     return error;
   try {
-    return tellFailure(*store, error, timeout);
+    return tellFailure(*store, error);
   } catch (const std::exception &) {
     // Nobody can be told.
   }

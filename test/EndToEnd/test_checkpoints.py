@@ -64,6 +64,46 @@ def training(plans, references):
     return command, train(command, "--steps", STEPS)
 
 
+# A learning rate that is forgotten is another training, and nobody sees it.
+def test_hyper_parameters_come_from_the_checkpoint(plans, references, tmp_path):
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
+    hyper = ["--steps", STEPS, "--lr", 0.0123, "--beta1", 0.8, "--beta2", 0.98, "--eps", 1e-7, "--weight-decay", 0.1,
+             "--lr-schedule", "cosine", "--warmup-steps", 3]
+    losses, parameters = train(command, *hyper, "--checkpoint", tmp_path, "--every", 2)
+    shutil.rmtree(tmp_path / "step-00000006")
+    result = succeed("fsdp-run", *command, "--resume", tmp_path / "step-00000002")
+    assert outcome(result.stdout) == (losses[2:], parameters) and "goes on with" not in result.stderr
+    result = succeed("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path, "--lr", 0.5, "--steps", STEPS + 1)
+    for name, after, before in ("--lr", "0.5", "0.0123"), ("--steps", "7", "6"):
+        assert f"note: --resume: the training goes on with {name} {after}, it was {before}" in result.stderr, result.stderr
+    assert result.stderr.count("goes on with") == 2
+    # Nothing to go on from says nothing.
+    result = tool("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path / "new")
+    assert result.returncode == 1 and "expected --steps N, how many steps to train on" in result.stderr
+
+
+def test_rates_of_a_file_are_given_again(plans, references, tmp_path):
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
+    rates = tmp_path / "rates"
+    rates.write_text("0.01\n" * STEPS)
+    train(command, "--steps", 2, "--lr-schedule", rates, "--checkpoint", tmp_path / "run")
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", tmp_path / "run")
+    assert result.returncode == 1 and "expected --lr-schedule, since the rates of the checkpoint came from a file" in result.stderr
+    train(command, "--steps", STEPS, "--lr-schedule", rates, "--resume", tmp_path / "run")
+
+
+def test_facts_of_a_manifest_are_checked(two_checkpoints):
+    command, _, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    facts = json.loads((newest / "manifest.json").read_text())["facts"]
+    for changes, why in [({"--lr": "fast"}, "expected a number as --lr of the checkpoint, found 'fast'"), ({"--lr": "-1"}, "learning rate"),
+                         ({"--beta1": "1.5"}, "expected"), ({"--steps": "6 "}, "--steps"), ({"--warmup-steps": "7"}, "--warmup-steps"),
+                         ({"--lr-scale": "0=1"}, "--lr-scale"), ({"--lr-scale": " 1=0.500000"}, "a version that rounded")]:
+        sign(newest, facts=facts | changes)
+        result = tool("fsdp-run", *command, "--resume", newest, *([] if "--steps" in changes else ["--steps", STEPS]))
+        assert result.returncode == 1 and why in result.stderr and result.stderr.count("error:") == 1, (changes, result.stderr)
+
+
 def steps_of(folder: pathlib.Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-????????"))
 
@@ -351,6 +391,33 @@ def test_a_folder_belongs_to_one_training(training, tmp_path):
     assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr
 
 
+# The file of a process that was killed is taken over; of another machine, nobody can tell.
+def test_a_lock_of_a_process_that_has_ended_is_taken_over(training, tmp_path):
+    command, _ = training
+    lock = tmp_path / ".lock"
+    with training_of(command, tmp_path, "--steps", 1000000, "--every", 10) as process:
+        host, boot, number, begun = lock.read_text().split()
+        assert host == os.uname().nodename and int(number) == process.pid
+    assert lock.exists()  # It was killed.
+    ended = lock.read_text()
+    go_on = [*command, "--checkpoint", tmp_path, "--resume", "auto"]
+    steps = steps_of(tmp_path)[-1] + 1
+    train(go_on, "--steps", steps)
+    assert not lock.exists()
+    own = f"{host} {boot} {os.getpid()} {pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[19]}"
+    for text, why in [(own, f"{lock} is of process {os.getpid()} on {host}\n"), (f"elsewhere 1-2-3 {number} {begun}", f"{lock} is of process {number} on elsewhere, of which this machine"),
+                      ("", "is of process 0 on ?, of which this machine"), ("\0" * 2000, "of which this machine")]:
+        lock.write_text(text)
+        result = tool("fsdp-run", *go_on, "--steps", steps + 1)
+        assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr and why in result.stderr, (text, result.stderr)
+        assert lock.read_text() == text
+    # Its number is another process's now; and the machine has started anew.
+    for text in (ended.replace(number, str(os.getpid())), f"{host} 1-2-3 {os.getpid()} {begun}"):
+        lock.write_text(text)
+        train(go_on, "--steps", steps := steps + 1)
+        assert not lock.exists()
+
+
 # The old one stays, and the training ends: nobody notices a note in the night.
 def test_a_full_disk_leaves_the_old_checkpoint(training, tmp_path):
     command, _ = training
@@ -437,6 +504,18 @@ def test_a_kill_leaves_checkpoints_that_load(start, long_training, pytestconfig,
             shutil.rmtree(tmp_path)
             tmp_path.mkdir()
     assert train(command, "--resume", tmp_path)[1] == expected[1]
+
+
+# A slow disk is no failure: the others wait as long as the process lives.
+@needs_mpi
+def test_writing_may_take_longer_than_the_timeout(training, failing_files, tmp_path):
+    command, expected = training
+    script = '[ $OMPI_COMM_WORLD_RANK = 0 ] && unset FSDP_FAIL; exec "$@"'
+    process = start_processes((2, *command, "--steps", STEPS, "--every", 3, "--checkpoint", tmp_path, "--timeout", 1), before=["bash", "-c", script, "bash"],
+                              LD_PRELOAD=str(failing_files), FSDP_FAIL="fsync -1 (deleted)")
+    stdout, stderr = process.communicate(timeout=100)
+    assert process.returncode == 0, stderr
+    assert outcome(stdout) == expected and steps_of(tmp_path) == [3, 6]
 
 
 @needs_mpi

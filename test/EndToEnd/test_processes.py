@@ -230,6 +230,10 @@ def test_processes_must_be_given_the_same(arguments, plans, tmp_path):
     assert differ(plans("gpt2", 2, "--strategy", "shard_grad_op"), *rest) == (
         "error: rank 1: expected a plan with digest D as on rank 0, found with digest D")
     assert differ(*arguments, "--seed", 3) == "error: rank 1: expected --seed 0 as on rank 0, found 3"
+    # All of them: the first is not in the way of the others.
+    assert differ(*arguments[:-1], 3, "--rename", "h=h", "--eps", 0.5) == (
+        'error: rank 1: expected --steps 2 as on rank 0, found 3; rank 1: expected --eps 1e-08 as on rank 0, found 0.5; '
+        'rank 1: expected --rename none as on rank 0, found "h=h"')
     weights = tmp_path / "weights.safetensors"
     succeed("fsdp-run", *arguments, "--summon", weights)
     other = list(arguments)

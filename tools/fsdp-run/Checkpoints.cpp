@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -77,28 +76,6 @@ static std::vector<std::string> listCheckpoints(const fs::path &folder) {
   return paths;
 }
 
-class Checkpoints::Lock {
-public:
-  explicit Lock(const fs::path &folder)
-      : descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor < 0)
-      failTo("open", folder);
-    // Ends with the process. Some file systems of several machines have none.
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(descriptor);
-      throw Error("--checkpoint: expected a folder of this training alone, "
-                  "found another run that writes to " +
-                  folder.string());
-    }
-  }
-  ~Lock() { ::close(descriptor); }
-  Lock(const Lock &) = delete;
-  Lock &operator=(const Lock &) = delete;
-
-private:
-  int descriptor;
-};
-
 //===----------------------------------------------------------------------===//
 // Before the training
 //===----------------------------------------------------------------------===//
@@ -150,7 +127,7 @@ void Checkpoints::checkFolder() {
                 (failed ? failed.message() : std::strerror(errno)));
   if (!processes.isFirst())
     return;
-  lock = std::make_unique<Lock>(folder);
+  lock = std::make_unique<FolderLock>(folder.string());
   // What a run that was killed has left.
   for (fs::directory_iterator it(folder, failed), end; !failed && it != end;
        it.increment(failed)) {
@@ -282,7 +259,8 @@ void Checkpoints::load(Session &session) {
     }
     std::string answer = processes.consult(
         "loading a checkpoint, attempt " + std::to_string(attempt), problem,
-        [this](const auto &attempts) { return judge(attempts); });
+        [this](const auto &attempts) { return judge(attempts); },
+        Processes::Wait::Files);
     if (answer.empty()) {
       loading = secondsSince(begin);
       if (!isSame)
@@ -388,9 +366,10 @@ double Checkpoints::write(const archive::TrainingState &state) const {
     shown = std::string("!") + error.what();
   }
   try {
-    processes.consult(what, shown, [&](const auto &lists) {
-      return publish(state, folder, lists);
-    });
+    processes.consult(
+        what, shown,
+        [&](const auto &lists) { return publish(state, folder, lists); },
+        Processes::Wait::Files);
   } catch (const std::exception &) {
     std::error_code ignored;
     if (processes.isFirst())

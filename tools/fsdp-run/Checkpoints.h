@@ -11,6 +11,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
 #define FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
 
+#include "FolderLock.h"
 #include "Options.h"
 #include "Processes.h"
 #include "fsdp/Runtime/Snapshot.h"
@@ -95,9 +96,7 @@ private:
   long long newest = -1; ///< The latest step of which one is in the folder.
   std::future<double> writing;
   double loading = 0, saving = 0;
-  /// Of the folder: nobody else writes there. Held by rank 0.
-  class Lock;
-  std::unique_ptr<Lock> lock;
+  std::unique_ptr<FolderLock> lock; ///< Of the folder; rank 0 has it.
 };
 
 } // namespace fsdp

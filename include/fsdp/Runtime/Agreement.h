@@ -38,8 +38,7 @@ Error decodeFailure(const std::string &text);
 
 /// Tells all sessions of a run that it has failed. Returns the first failure,
 /// which is another one if somebody came before.
-Error tellFailure(Store &store, const Error &error,
-                  std::chrono::milliseconds timeout);
+Error tellFailure(Store &store, const Error &error);
 
 /// The first failure of the run; waits so long for one.
 std::optional<Error> findFailure(Store &store,

@@ -23,6 +23,10 @@ public:
 
   virtual void set(const std::string &key, const std::string &value) = 0;
 
+  /// Sets a key unless it is set, in one step. Returns what it is then.
+  virtual std::string setFirst(const std::string &key,
+                               const std::string &value) = 0;
+
   /// Waits until the key is set; nothing if `timeout` is over before.
   virtual std::optional<std::string> get(const std::string &key,
                                          std::chrono::milliseconds timeout) = 0;

@@ -1,5 +1,5 @@
-// A file system that fails, for LD_PRELOAD: calls CALL ("open", "pread" or "openat") on a path that ends with PATH fail with the
-// error NUMBER, where FSDP_FAIL is "CALL NUMBER PATH".
+// A file system that fails, for LD_PRELOAD: calls CALL ("open", "pread", "openat" or "fsync") on a path that ends with PATH fail with
+// the error NUMBER, or take -NUMBER seconds, where FSDP_FAIL is "CALL NUMBER PATH".
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,8 +20,10 @@ static int fails(const char *call, const char *path) {
   size_t length = strlen(path), suffix = strlen(end);
   if (length < suffix || strcmp(path + length - suffix, end) != 0)
     return 0;
+  if (number < 0)
+    sleep(-number);
   errno = number;
-  return 1;
+  return number > 0;
 }
 
 int open(const char *path, int flags, ...) {
@@ -52,12 +54,22 @@ int openat(int folder, const char *path, int flags, ...) {
   return ((int (*)(int, const char *, int, ...))dlsym(RTLD_NEXT, "openat"))(folder, path, flags, mode);
 }
 
-ssize_t pread(int file, void *to, size_t count, off_t offset) {
+static int fails_on(const char *call, int file) {
   char link[64], path[4096];
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   ssize_t length = readlink(link, path, sizeof path - 1);
   path[length < 0 ? 0 : length] = 0;
-  if (fails("pread", path))
+  return fails(call, path);
+}
+
+int fsync(int file) {
+  if (fails_on("fsync", file))
+    return -1;
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+
+ssize_t pread(int file, void *to, size_t count, off_t offset) {
+  if (fails_on("pread", file))
     return -1;
   return ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(file, to, count, offset);
 }

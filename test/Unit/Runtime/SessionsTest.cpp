@@ -331,6 +331,9 @@ void checkStore(Store &store, Store &other) {
   store.set("nothing", "");
   EXPECT_EQ(other.get("zeros", 0ms), zeros);
   EXPECT_EQ(other.get("nothing", 0ms), "");
+  EXPECT_EQ(store.setFirst("first", "one"), "one");
+  EXPECT_EQ(other.setFirst("first", "two"), "one");
+  EXPECT_EQ(other.get("first", 0ms), "one");
   std::thread setter([&] {
     std::this_thread::sleep_for(5ms);
     other.set("key", "value");
