@@ -2,6 +2,8 @@
 
 #include "fsdp/Runtime/Agreement.h"
 
+#include <algorithm>
+
 using namespace fsdp;
 using planfile::PlanFile;
 
@@ -39,12 +41,14 @@ void fsdp::checkCollectives(const std::string &who, const planfile::Plan &plan,
   std::size_t begin = 0, place = 0;
   std::string communicator;
   auto lineOf = [&](const std::string &text) {
-    return text.substr(begin, text.find('\n', begin) - begin);
+    std::size_t start = std::min(begin, text.size());
+    return text.substr(start, text.find('\n', start) - start);
   };
   auto isCollective = [](const std::string &line) {
     return !line.empty() && !line.starts_with(heading);
   };
-  for (std::string line = lineOf(expected); line == lineOf(found);
+  for (std::string line = lineOf(expected);
+       line == lineOf(found) && begin < std::max(expected.size(), found.size());
        line = lineOf(expected)) {
     begin += line.size() + 1;
     place = isCollective(line) ? place + 1 : 0;

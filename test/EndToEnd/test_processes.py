@@ -196,6 +196,12 @@ def test_a_process_for_each_rank(arguments):
         1, "", [f"error: {arguments[0]}: expected a process for each of its 2 ranks, found 3; start it with mpirun -n 2"])
 
 
+def test_a_secret_is_shared(arguments):
+    expected = mpirun((2, *arguments, "--json"))
+    ran = mpirun((2, *arguments, "--json"), FSDP_STORE_SECRET="open sesame")
+    assert ran.returncode == 0 and outcome(ran.stdout) == outcome(expected.stdout)
+
+
 # What a launcher has started without --backend would train four times.
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_processes_that_do_not_know_each_other_are_told(variable, arguments):

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -379,19 +380,35 @@ double Checkpoints::write(const archive::TrainingState &state) const {
   return secondsSince(begin);
 }
 
+/// The checksums of the lists that a process has written, or why it has not;
+/// untrusted.
+static void readSums(std::string_view text, std::vector<std::uint64_t> &sums) {
+  constexpr std::size_t digits = 16;
+  if (text.starts_with('!'))
+    throw Error(std::string(text.substr(1)), Failure::RankFailed);
+  for (; !text.empty(); text.remove_prefix(std::min(digits, text.size()))) {
+    std::uint64_t &sum = sums.emplace_back();
+    const char *end = text.data() + std::min(digits, text.size());
+    auto [last, error] = std::from_chars(text.data(), end, sum, digits);
+    if (error != std::errc() || last != text.data() + digits)
+      throw Error("--checkpoint: expected checksums from all processes, found "
+                  "something else",
+                  Failure::RankFailed);
+  }
+}
+
 /// Rank 0 gives the folder its name: then it is whole.
 std::string Checkpoints::publish(const archive::TrainingState &state,
                                  const fs::path &folder,
                                  const std::vector<std::string> &lists) const {
-  constexpr std::size_t digits = 16;
   std::vector<std::uint64_t> sums;
-  for (std::string_view text : lists) {
-    if (text.starts_with('!'))
-      throw Error(std::string(text.substr(1)), Failure::RankFailed);
-    for (; !text.empty(); text.remove_prefix(digits))
-      sums.push_back(
-          std::stoull(std::string(text.substr(0, digits)), nullptr, digits));
-  }
+  for (const std::string &text : lists)
+    readSums(text, sums);
+  if (sums.size() != state.ranks)
+    throw Error("--checkpoint: expected the checksums of " +
+                    std::to_string(state.ranks) + " ranks, found " +
+                    std::to_string(sums.size()),
+                Failure::RankFailed);
   for (unsigned rank = 0; rank != sums.size(); ++rank)
     if (::access((folder / archive::getRankList(rank)).c_str(), R_OK) != 0)
       throw Error("--checkpoint: expected a folder that all processes share, "

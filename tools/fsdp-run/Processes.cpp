@@ -293,7 +293,11 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
   std::vector<PeerWatch::Peer> peers;
   for (unsigned rank = 0; rank != size(); ++rank) {
     peers.push_back({rank, world.hosts[rank], 0});
-    processes >> peers.back().process;
+    if (!(processes >> peers.back().process) || peers.back().process < 1)
+      throw Error("expected the processes of all ranks from rank 0, found "
+                  "none of rank " +
+                      std::to_string(rank),
+                  Failure::RankFailed);
   }
   watch.emplace(
       std::move(peers), world.rank, world.store,
@@ -505,7 +509,12 @@ int Processes::finish(int code) {
     const char *key = "exit code";
     if (isFirst())
       world.store->set(key, std::to_string(code));
-    code = std::stoi(await(key, 0, "end"));
+    std::string text = await(key, 0, "end");
+    // As `fsdp-run --help` lists them.
+    if (text.size() != 1 || text[0] < '0' || text[0] > '4')
+      throw Error("expected an exit code from rank 0, found '" + text + "'",
+                  Failure::RankFailed);
+    code = text[0] - '0';
   }
   watch.reset(); // From now on, a process may end.
   connected->finish();

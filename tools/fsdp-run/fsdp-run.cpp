@@ -492,7 +492,7 @@ int Run::execute() {
     exported->write(session);
   std::vector<Span> spans;
   if (!options.trace.empty() || !options.profile.empty())
-    spans = gatherSpans(processes, session.spans());
+    spans = gatherSpans(plan.plan(), processes, session.spans());
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {

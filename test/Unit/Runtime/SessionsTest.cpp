@@ -348,10 +348,10 @@ TEST(LocalStore, SetsAddsAndWaits) {
 }
 
 TEST(TCPStore, SetsAddsAndWaits) {
-  for (const char *host : {"127.0.0.1", "::1", "any name"}) {
+  for (const char *host : {"127.0.0.1", "::1", "localhost", "0.0.0.0"}) {
     std::uint16_t port = 0;
     std::shared_ptr<Store> store = serveStore(host, port);
-    std::string address = host == std::string("::1") ? host : "127.0.0.1";
+    std::string address = host == std::string("0.0.0.0") ? "127.0.0.1" : host;
     std::shared_ptr<Store> other = connectStore(address, port);
     checkStore(*store, *other);
   }
@@ -359,10 +359,9 @@ TEST(TCPStore, SetsAddsAndWaits) {
 
 // What a machine sends to another address of it does not arrive.
 TEST(TCPStore, ListensOnTheGivenAddressAlone) {
-  for (bool isNamed : {false, true}) {
+  for (const char *host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
     std::uint16_t port = 0;
-    std::shared_ptr<Store> store =
-        serveStore(isNamed ? "localhost" : "127.0.0.1", port);
+    std::shared_ptr<Store> store = serveStore(host, port);
     int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -370,9 +369,39 @@ TEST(TCPStore, ListensOnTheGivenAddressAlone) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
     EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr *>(&address),
                         sizeof address) == 0,
-              isNamed);
+              host == std::string("0.0.0.0"));
     ::close(socket);
   }
+}
+
+TEST(TCPStore, AnAddressOfAnotherMachineIsRejected) {
+  std::uint16_t port = 0;
+  EXPECT_THAT([&] { serveStore("192.0.2.1", port); },
+              ThrowsMessage<Error>(
+                  "cannot open the store of the run: expected an address of "
+                  "this machine, found 192.0.2.1; with MASTER_ADDR=0.0.0.0 for "
+                  "rank 0, it listens on all"));
+  EXPECT_THAT([&] { serveStore("no.such.host.invalid", port); },
+              ThrowsMessage<Error>(StartsWith(
+                  "cannot open the store of the run: expected an address of "
+                  "this machine, found no.such.host.invalid: ")));
+}
+
+// Who does not know it reads and writes other keys.
+TEST(TCPStore, ASecretKeepsOthersOut) {
+  std::uint16_t port = 0;
+  ::setenv(storeSecretVariable, "open sesame", 1);
+  std::shared_ptr<Store> store = serveStore("127.0.0.1", port);
+  std::shared_ptr<Store> friendly = connectStore("127.0.0.1", port);
+  ::unsetenv(storeSecretVariable);
+  std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
+  store->set("key", "value");
+  EXPECT_EQ(friendly->get("key", 0ms), "value");
+  EXPECT_EQ(other->get("key", 0ms), std::nullopt);
+  EXPECT_EQ(other->setFirst("failure", "3stop"), "3stop");
+  EXPECT_EQ(store->get("failure", 0ms), std::nullopt);
+  EXPECT_EQ(store->add("count", 1), 1);
+  EXPECT_EQ(other->add("count", 1), 1);
 }
 
 // An agent's store has keys of earlier runs.
