@@ -51,6 +51,21 @@ static void synchronize(const fs::path &folder) {
     failTo("write", folder, cause);
 }
 
+/// Makes a folder, and those above it, survive a power failure.
+static std::error_code makeFolders(const fs::path &folder) {
+  std::vector<fs::path> made;
+  std::error_code failed;
+  for (fs::path each = fs::absolute(folder).lexically_normal();
+       !fs::exists(each, failed) && each.has_relative_path();
+       each = each.parent_path())
+    made.push_back(each);
+  if (!fs::create_directories(folder, failed) && failed)
+    return failed;
+  for (const fs::path &each : made)
+    synchronize(each.parent_path());
+  return {};
+}
+
 /// The checkpoints of a folder, the newest last. None that cannot be seen is
 /// taken for one that is not there.
 static std::vector<std::string> listCheckpoints(const fs::path &folder) {
@@ -119,7 +134,7 @@ void Checkpoints::checkFolder() {
   const fs::path folder = options.checkpoint;
   std::error_code failed;
   if (processes.isFirst())
-    fs::create_directories(folder, failed);
+    failed = makeFolders(folder);
   if (failed ||
       (processes.isFirst() && ::access(folder.c_str(), W_OK | X_OK) != 0))
     throw Error("--checkpoint: expected a folder that can be written to, found "
@@ -435,13 +450,19 @@ void Checkpoints::removeOld(const fs::path &newest) const {
     return;
   std::vector<std::string> all = listCheckpoints(options.checkpoint);
   auto keep = static_cast<std::size_t>(options.keep);
+  std::vector<fs::path> removed;
   for (std::size_t i = 0; i + keep < all.size(); ++i) {
     // Nobody takes it for a checkpoint while it goes.
     fs::path old = all[i],
              hidden = old.parent_path() /
                       ("." + old.filename().string() + std::string(partial));
-    std::error_code ignored;
     if (old != newest && ::rename(old.c_str(), hidden.c_str()) == 0)
-      fs::remove_all(hidden, ignored);
+      removed.push_back(hidden);
   }
+  // Nor after a power failure, which may forget the name and not what follows.
+  if (!removed.empty())
+    synchronize(newest.parent_path());
+  std::error_code ignored;
+  for (const fs::path &hidden : removed)
+    fs::remove_all(hidden, ignored);
 }
