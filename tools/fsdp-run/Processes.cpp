@@ -153,7 +153,7 @@ namespace {
 
 /// What a process brings: its facts, or why it cannot go on.
 struct Brought {
-  std::string process = {}; ///< Its number.
+  std::string process = {}; ///< Its number and where that is known.
   std::vector<Fact> facts = {};
   std::optional<Error> error;
 };
@@ -267,7 +267,7 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
     return;
   }
   Brought own;
-  own.process = std::to_string(::getpid());
+  own.process = std::to_string(::getpid()) + ' ' + PeerWatch::ownSpace();
   try {
     own.facts = prepare();
   } catch (const Error &error) {
@@ -292,14 +292,15 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
   std::istringstream processes(await(agreed, 0, "agree"));
   std::vector<PeerWatch::Peer> peers;
   for (unsigned rank = 0; rank != size(); ++rank) {
-    peers.push_back({rank, world.hosts[rank], 0});
-    if (!(processes >> peers.back().process) || peers.back().process < 1)
+    peers.push_back({rank, world.hosts[rank], "", 0});
+    PeerWatch::Peer &peer = peers.back();
+    if (!(processes >> peer.process >> peer.space) || peer.process < 1)
       throw Error("expected the processes of all ranks from rank 0, found "
                   "none of rank " +
                       std::to_string(rank),
                   Failure::RankFailed);
   }
-  watch.emplace(
+  watch = std::make_shared<PeerWatch>(
       std::move(peers), world.rank, world.store,
       [this](const Error &error) { stop(error); },
       [this] { isStopRequested.store(true); });
@@ -453,8 +454,8 @@ void Processes::printRecords() noexcept {
     std::vector<std::string> records;
     if (size() == 1)
       records.push_back(lastRecord);
-    // Those who are dead tell nothing, and the others do so at once.
-    auto end = std::chrono::steady_clock::now() + 500ms;
+    // Those who are dead tell nothing, and the others do so when they hear.
+    auto end = std::chrono::steady_clock::now() + FailureWatch::period + 500ms;
     for (unsigned rank = 0; size() > 1 && rank != size(); ++rank)
       if (auto record = world.store->get(
               recordKey(rank),

@@ -50,6 +50,8 @@ public:
   /// What connects them; null for one process alone.
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
+  /// Who looks after the others, once they agree; null for one process alone.
+  std::shared_ptr<FailureWatch> failureWatch() const { return watch; }
 
   /// Says something on stderr, once.
   void note(const std::string &sentence) const;
@@ -120,7 +122,7 @@ private:
   std::shared_ptr<RankLog> log;
   std::function<std::string()> recorder;
   std::string lastRecord; ///< Of a recorder that has ended.
-  std::optional<PeerWatch> watch;
+  std::shared_ptr<PeerWatch> watch;
 };
 
 class Processes::Recorder {

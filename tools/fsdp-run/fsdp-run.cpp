@@ -163,6 +163,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
   SessionOptions result;
   result.backend = processes.backend();
   result.store = processes.store();
+  result.watch = processes.failureWatch();
   result.processes = processes.onThisMachine();
   result.overlap = options.overlap;
   result.canary = options.json;
