@@ -96,7 +96,8 @@ if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTest
   # Twice in one process: what a test leaves behind is what the next one finds.
   GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|SymbolicTests|RuntimeFilesTest|CommTest|SessionTest|FsdpRunTest'
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
-  stage fuzz env FSDP_FUZZ_SEED=1 scripts/fuzz.sh
+  # Another part of what there is for each commit.
+  stage fuzz env FSDP_FUZZ_SEED=$((16#$(git rev-parse --short=7 HEAD | cut -c-7))) scripts/fuzz.sh
   unset ASAN_OPTIONS UBSAN_OPTIONS
 fi
 mpi_test=$(command -v mpirun >/dev/null && echo MPITest)

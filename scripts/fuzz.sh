@@ -2,7 +2,7 @@
 # Feeds damaged files to everything that reads one, under the address and undefined behaviour sanitizers.
 #
 #   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these; 20 seconds of all by default:
-#                                           hardware mlir plan profile pt2 tensors
+#                                           checkpoint hardware mlir plan profile pt2 tensors
 #
 # FSDP_FUZZ_SEED repeats a run, as far as time allows; without it, each begins elsewhere.
 # What reached new code lies in build/fuzz/TARGET afterwards, and what failed in build/fuzz/TARGET-crash-*, which
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1-20}
 targets=("${@:2}")
-[ ${#targets[@]} -ne 0 ] || targets=(hardware mlir plan profile pt2 tensors)
+[ ${#targets[@]} -ne 0 ] || targets=(checkpoint hardware mlir plan profile pt2 tensors)
 cmake --preset asan >/dev/null
 cmake --build --preset asan -j"$(env -u OMP_NUM_THREADS nproc)" --target fuzzers
 
@@ -21,13 +21,15 @@ TMPDIR=$(mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 touch "$TMPDIR/begun"
+seed=${FSDP_FUZZ_SEED-$RANDOM}
+echo "fuzz: FSDP_FUZZ_SEED=$seed"
 failed=()
 for target in "${targets[@]}"; do
   found=build/fuzz/$target
   mkdir -p "$found"
   seeds=fuzz/corpus/$target
   [ "$target" != plan ] || seeds=build/asan/fuzz/seeds # the format may change: compiled by this build
-  if build/asan/bin/fuzz-"$target" -seed="${FSDP_FUZZ_SEED-0}" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
+  if build/asan/bin/fuzz-"$target" -seed="$seed" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
       -artifact_prefix="$found-" "$found" "$seeds" >"$found.log" 2>&1; then
     result=ok
   else
@@ -35,7 +37,7 @@ for target in "${targets[@]}"; do
     failed+=("$target")
   fi
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found.log")
-  printf 'fuzz: %-9s %10s runs in %s s  %s\n' "$target" "${runs:-?}" "$seconds" "$result"
+  printf 'fuzz: %-10s %10s runs in %s s  %s\n' "$target" "${runs:-?}" "$seconds" "$result"
 done
 # What a machine that is gone tomorrow knows of it: where it failed, and on what.
 for target in "${failed[@]}"; do

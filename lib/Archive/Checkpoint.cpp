@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 using namespace fsdp::archive;
 namespace fs = std::filesystem;
@@ -108,8 +109,8 @@ static Expected<std::string> readText(const std::string &path) {
   if (!file)
     return file.error();
   if (file->size() > maxListBytes)
-    return Error{path + ": expected at most 1 GiB, found " +
-                 std::to_string(file->size()) + " bytes"};
+    return Error::damage(path + ": expected at most 1 GiB, found " +
+                         std::to_string(file->size()) + " bytes");
   return file->read();
 }
 
@@ -228,12 +229,12 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
   if (!text)
     return text.error();
   if (uint64_t found = checksum(*text); found != expected)
-    return Error{path + ": expected a file with checksum " +
-                 spellChecksum(expected) + ", found " + spellChecksum(found) +
-                 ": the file is damaged"};
+    return Error::damage(path + ": expected a file with checksum " +
+                         spellChecksum(expected) + ", found " +
+                         spellChecksum(found) + ": the file is damaged");
   simdjson::dom::parser parser;
   auto reject = [&](const Error &error) {
-    return Error{path + ": " + error.message};
+    return Error::damage(path + ": " + error.message);
   };
   auto list = JSONCursor::parse(parser, *text, "files");
   if (!list)
@@ -245,9 +246,10 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
   for (const JSONCursor::Member &member : *members) {
     CheckedFile file{std::string(member.key), {}};
     if (!isPlainName(file.name) && file.name != getRankFile(rank))
-      return reject(Error{"expected the name of a file in the same folder, "
-                          "found " +
-                          quoteJSON(file.name)});
+      return reject(
+          Error::damage("expected the name of a file in the same folder, "
+                        "found " +
+                        quoteJSON(file.name)));
     auto bytes = readCount(member.value, "bytes", 1, INT64_MAX);
     if (!bytes)
       return reject(bytes.error());
@@ -260,9 +262,9 @@ readRankList(const std::string &path, unsigned rank, uint64_t expected) {
       return reject(blocks.error());
     uint64_t count = (file.sums.bytes - 1) / BlockSums::blockBytes + 1;
     if (blocks->size() != count)
-      return reject(Error{blocksField->where() + ": expected " +
-                          std::to_string(count) + " checksums, found " +
-                          std::to_string(blocks->size())});
+      return reject(Error::damage(blocksField->where() + ": expected " +
+                                  std::to_string(count) + " checksums, found " +
+                                  std::to_string(blocks->size())));
     for (const JSONCursor &block : *blocks) {
       auto sum = readChecksum(block);
       if (!sum)
@@ -279,20 +281,50 @@ static std::optional<Error> checkManifest(const std::string &path,
                                           const std::string &text) {
   size_t end = text.rfind(ending);
   if (end == std::string::npos)
-    return Error{path + ": expected a checksum at its end, found none"};
+    return Error::damage(path + ": expected a checksum at its end, found none");
   std::string_view rest = std::string_view(text).substr(end + ending.size());
   std::string expected =
       '"' + spellChecksum(checksum(std::string_view(text).substr(0, end))) +
       "\"\n}\n";
   if (rest != expected)
-    return Error{path + ": expected what its checksum says, found other "
-                        "content: the file is damaged"};
+    return Error::damage(path +
+                         ": expected what its checksum says, found other "
+                         "content: the file is damaged");
   return std::nullopt;
 }
 
 bool Checkpoint::isOne(const std::string &folder) {
   std::error_code ignored;
   return fs::exists(fs::path(folder) / manifestName, ignored);
+}
+
+/// That axes, "replicate=2 shard=4", have so many ranks; what was not written
+/// by ranks of a mesh says so by a word, "PyTorch".
+static std::optional<Error> checkMesh(const std::string &mesh, uint32_t ranks) {
+  if (mesh.find('=') == std::string::npos)
+    return std::nullopt;
+  auto reject = [&] {
+    return Error::damage("manifest.mesh: expected the axes of " +
+                         std::to_string(ranks) + " ranks, as in shard=" +
+                         std::to_string(ranks) + ", found " + quoteJSON(mesh));
+  };
+  uint64_t product = 1;
+  for (std::string_view rest = mesh; !rest.empty();) {
+    size_t end = std::min(rest.find(' '), rest.size());
+    std::string_view axis = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    size_t equals = axis.find('=');
+    uint32_t size = 0;
+    if (equals == std::string_view::npos)
+      return reject();
+    const char *last = axis.data() + axis.size();
+    auto [parsed, error] =
+        std::from_chars(axis.data() + equals + 1, last, size);
+    product *= size;
+    if (error != std::errc() || parsed != last || product > maxRanks)
+      return reject();
+  }
+  return product == ranks ? std::nullopt : std::optional(reject());
 }
 
 /// That the files have the tensors of the manifest.
@@ -302,18 +334,18 @@ checkTensors(const std::string &folder, const TensorFiles::Tensors &found,
   for (const auto &[name, shape] : expected) {
     auto tensor = found.find(name);
     if (tensor == found.end())
-      return Error{folder + ": expected tensor " + name +
-                   ", as its manifest says, found none"};
+      return Error::damage(folder + ": expected tensor " + name +
+                           ", as its manifest says, found none");
     if (tensor->second.dtype != shape.dtype ||
         tensor->second.shape != shape.sizes)
-      return Error{folder + ": " + name +
-                   ": expected the element type and the sizes that its "
-                   "manifest says, found others"};
+      return Error::damage(folder + ": " + name +
+                           ": expected the element type and the sizes that its "
+                           "manifest says, found others");
   }
   for (const auto &[name, tensor] : found)
     if (!expected.count(name))
-      return Error{folder + ": expected the tensors of its manifest, found " +
-                   name};
+      return Error::damage(
+          folder + ": expected the tensors of its manifest, found " + name);
   return std::nullopt;
 }
 
@@ -325,14 +357,15 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
   if (auto error = checkManifest(path, *text))
     return *error;
   auto reject = [&](const Error &error) {
-    return Error{path + ": " + error.message};
+    return Error::damage(path + ": " + error.message);
   };
   simdjson::dom::parser parser;
   auto manifest = JSONCursor::parse(parser, *text, "manifest");
   if (!manifest)
     return reject(manifest.error());
+  // Not damage: one of a later version is of use to that.
   if (auto found = readCount(*manifest, "version", version, version); !found)
-    return reject(found.error());
+    return Error{path + ": " + found.error().message};
   auto state = readState(*manifest);
   if (!state)
     return reject(state.error());
@@ -346,15 +379,20 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
   if (!lists)
     return reject(lists.error());
   if (lists->size() != state->ranks)
-    return reject(Error{listsField->where() + ": expected one for each of " +
-                        std::to_string(state->ranks) + " ranks, found " +
-                        std::to_string(lists->size())});
+    return reject(
+        Error::damage(listsField->where() + ": expected one for each of " +
+                      std::to_string(state->ranks) + " ranks, found " +
+                      std::to_string(lists->size())));
+
+  if (auto error = checkMesh(state->mesh, state->ranks))
+    return reject(*error);
 
   Checkpoint result;
   result.folder = folder;
   result.state = std::move(*state);
   result.rankFiles.resize(result.state.ranks);
   std::vector<CheckedFile> shards;
+  std::set<std::string> names;
   for (unsigned rank = 0; rank != result.state.ranks; ++rank) {
     auto sum = readChecksum((*lists)[rank]);
     if (!sum)
@@ -364,6 +402,10 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
     if (!files)
       return files.error();
     for (CheckedFile &file : *files) {
+      if (!names.insert(file.name).second)
+        return Error::damage((fs::path(folder) / getRankList(rank)).string() +
+                             ": expected files of the rank alone, found " +
+                             file.name + ", which another one has, too");
       result.lists.push_back(file);
       if (file.name != getRankFile(rank)) {
         shards.push_back(std::move(file));

@@ -6,11 +6,53 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
+#include <mutex>
 #include <sys/stat.h>
 #include <unistd.h>
 
 using namespace fsdp::archive;
+
+namespace {
+/// Closed on destruction.
+struct Descriptor {
+  explicit Descriptor(int number) : number(number) {}
+  Descriptor(const Descriptor &) = delete;
+  Descriptor &operator=(const Descriptor &) = delete;
+  ~Descriptor() { ::close(number); }
+  int number;
+};
+} // namespace
+
+using SharedDescriptor = std::shared_ptr<Descriptor>;
+
+/// A file that is open, or was.
+class InputFile::Source : public std::enable_shared_from_this<Source> {
+public:
+  explicit Source(std::string name) : name(std::move(name)) {}
+
+  /// Opens it for the first time.
+  std::optional<Error> open();
+  /// While it is held, it is not closed.
+  Expected<SharedDescriptor> get();
+
+  const std::string name;
+  struct stat status = {}; ///< When it was opened first.
+
+private:
+  void keep(SharedDescriptor opened);
+
+  /// Enough for who reads several files in turn; few of what a process has.
+  static constexpr size_t mostOpen = 8;
+  static std::mutex mutex;
+  /// In the order in which they were opened.
+  static std::deque<std::weak_ptr<Source>> latest;
+  SharedDescriptor descriptor; ///< Null: closed.
+};
+
+std::mutex InputFile::Source::mutex;
+std::deque<std::weak_ptr<InputFile::Source>> InputFile::Source::latest;
 
 static const char *describe(mode_t mode) {
   if (S_ISDIR(mode))
@@ -22,68 +64,119 @@ static const char *describe(mode_t mode) {
   return "a device";
 }
 
-Expected<InputFile> InputFile::open(const std::string &path) {
+static Error cannot(const char *what, const std::string &name) {
+  return {name + ": cannot " + what + ": " + std::strerror(errno),
+          /*isDamage=*/errno == ENOENT};
+}
+
+static Expected<SharedDescriptor> openFile(const std::string &name,
+                                           struct stat &status) {
   // Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
-  int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (descriptor < 0)
-    return Error{path + ": cannot open: " + std::strerror(errno)};
-  InputFile file(path, descriptor, 0);
-  struct stat status;
-  if (::fstat(descriptor, &status) != 0)
-    return Error{path + ": cannot read: " + std::strerror(errno)};
+  int number =
+      ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (number < 0)
+    return cannot("open", name);
+  auto opened = std::make_shared<Descriptor>(number);
+  if (::fstat(number, &status) != 0)
+    return cannot("read", name);
+  return opened;
+}
+
+std::optional<Error> InputFile::Source::open() {
+  Expected<SharedDescriptor> opened = openFile(name, status);
+  if (!opened)
+    return opened.error();
   if (!S_ISREG(status.st_mode))
-    return Error{path + ": expected a regular file, found " +
-                 describe(status.st_mode)};
+    return Error::damage(name + ": expected a regular file, found " +
+                         describe(status.st_mode));
   if (status.st_size == 0)
-    return Error{path + ": expected at least one byte, found an empty file"};
-  file.bytes = static_cast<uint64_t>(status.st_size);
-  return file;
+    return Error::damage(name +
+                         ": expected at least one byte, found an empty file");
+  keep(std::move(*opened));
+  return std::nullopt;
+}
+
+Expected<SharedDescriptor> InputFile::Source::get() {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (descriptor)
+      return descriptor;
+  }
+  struct stat now;
+  Expected<SharedDescriptor> opened = openFile(name, now);
+  if (!opened)
+    return opened;
+  // Some file systems of several machines number their files anew.
+  if (now.st_size != status.st_size ||
+      now.st_mtim.tv_sec != status.st_mtim.tv_sec ||
+      now.st_mtim.tv_nsec != status.st_mtim.tv_nsec)
+    return Error{name + ": expected the file that was opened before, found "
+                        "that it has been changed while it was in use"};
+  keep(*opened);
+  return opened;
+}
+
+void InputFile::Source::keep(SharedDescriptor opened) {
+  SharedDescriptor oldest; // Closed when the lock is free.
+  std::lock_guard<std::mutex> lock(mutex);
+  latest.erase(std::remove_if(latest.begin(), latest.end(),
+                              [](const auto &each) { return each.expired(); }),
+               latest.end());
+  descriptor = std::move(opened);
+  latest.push_back(weak_from_this());
+  if (latest.size() <= mostOpen)
+    return;
+  if (std::shared_ptr<Source> source = latest.front().lock())
+    oldest = std::move(source->descriptor);
+  latest.pop_front();
+}
+
+InputFile::InputFile(std::shared_ptr<Source> source)
+    : source(std::move(source)) {}
+InputFile::InputFile(InputFile &&other) noexcept = default;
+InputFile &InputFile::operator=(InputFile &&other) noexcept = default;
+InputFile::~InputFile() = default;
+
+uint64_t InputFile::size() const {
+  return static_cast<uint64_t>(source->status.st_size);
+}
+
+const std::string &InputFile::path() const { return source->name; }
+
+Expected<InputFile> InputFile::open(const std::string &path) {
+  auto source = std::make_shared<Source>(path);
+  if (auto error = source->open())
+    return *error;
+  return InputFile(std::move(source));
 }
 
 Expected<InputFile> InputFile::open(const std::string &path, BlockSums sums) {
   Expected<InputFile> file = open(path);
   if (!file)
     return file;
-  if (file->bytes != sums.bytes)
-    return Error{path + ": expected the " + std::to_string(sums.bytes) +
-                 " bytes that were written, found " +
-                 std::to_string(file->bytes) + ": the file is damaged"};
+  if (file->size() != sums.bytes)
+    return Error::damage(path + ": expected the " + std::to_string(sums.bytes) +
+                         " bytes that were written, found " +
+                         std::to_string(file->size()) +
+                         ": the file is damaged");
   file->checks = std::make_unique<Checks>();
   file->checks->sums = std::move(sums);
   return file;
 }
 
-InputFile::InputFile(InputFile &&other) noexcept
-    : name(std::move(other.name)),
-      descriptor(std::exchange(other.descriptor, -1)), bytes(other.bytes),
-      checks(std::move(other.checks)) {}
-
-InputFile &InputFile::operator=(InputFile &&other) noexcept {
-  std::swap(name, other.name);
-  std::swap(descriptor, other.descriptor);
-  std::swap(bytes, other.bytes);
-  std::swap(checks, other.checks);
-  return *this;
-}
-
-InputFile::~InputFile() {
-  if (descriptor >= 0)
-    ::close(descriptor);
-}
-
 std::optional<Error> InputFile::checkBlock(uint64_t block,
                                            const char *content) const {
   uint64_t begin = block * BlockSums::blockBytes;
-  uint64_t size = std::min(BlockSums::blockBytes, bytes - begin);
+  uint64_t size = std::min(BlockSums::blockBytes, this->size() - begin);
   uint64_t expected = checks->sums.sums[block];
   uint64_t found = checksum({content, size});
   if (found == expected)
     return std::nullopt;
-  return Error{name + ": expected bytes " + std::to_string(begin) + " to " +
-               std::to_string(begin + size) + " with checksum " +
-               spellChecksum(expected) + ", found " + spellChecksum(found) +
-               ": the file is damaged"};
+  return Error::damage(path() + ": expected bytes " + std::to_string(begin) +
+                       " to " + std::to_string(begin + size) +
+                       " with checksum " + spellChecksum(expected) +
+                       ", found " + spellChecksum(found) +
+                       ": the file is damaged");
 }
 
 std::optional<Error> InputFile::read(uint64_t offset, char *to,
@@ -93,7 +186,7 @@ std::optional<Error> InputFile::read(uint64_t offset, char *to,
   while (count != 0) {
     uint64_t number = offset / BlockSums::blockBytes;
     uint64_t begin = number * BlockSums::blockBytes;
-    uint64_t size = std::min(BlockSums::blockBytes, bytes - begin);
+    uint64_t size = std::min(BlockSums::blockBytes, this->size() - begin);
     uint64_t part = std::min(count, begin + size - offset);
     if (part == size) {
       if (auto error = readPlain(begin, to, size))
@@ -122,15 +215,21 @@ std::optional<Error> InputFile::read(uint64_t offset, char *to,
 
 std::optional<Error> InputFile::readPlain(uint64_t offset, char *to,
                                           uint64_t count) const {
-  assert(offset <= bytes && count <= bytes - offset && "not in the file");
+  assert(offset <= size() && count <= size() - offset && "not in the file");
+  if (count == 0)
+    return std::nullopt;
+  Expected<SharedDescriptor> descriptor = source->get();
+  if (!descriptor)
+    return descriptor.error();
   while (count != 0) {
-    ssize_t found = ::pread(descriptor, to, count, static_cast<off_t>(offset));
+    ssize_t found =
+        ::pread((*descriptor)->number, to, count, static_cast<off_t>(offset));
     if (found < 0 && errno == EINTR)
       continue;
     if (found < 0)
-      return Error{name + ": cannot read: " + std::strerror(errno)};
+      return cannot("read", path());
     if (found == 0)
-      return Error{name + ": expected the " + std::to_string(bytes) +
+      return Error{path() + ": expected the " + std::to_string(size()) +
                    " bytes that it had when it was opened, found " +
                    std::to_string(offset) +
                    ": it has been changed while it was in use"};

@@ -144,7 +144,7 @@ Expected<Safetensors> Safetensors::read(Expected<InputFile> file) {
     return file.error();
   const std::string path = file->path();
   auto reject = [&](const std::string &why) {
-    return Error{path + ": " + why};
+    return Error::damage(path + ": " + why);
   };
 
   if (file->size() < 8)

@@ -104,7 +104,7 @@ readOffsets(const std::string &text) {
 
 std::optional<Error> TensorFiles::addBoxes(const Safetensors &file) {
   auto reject = [&](const std::string &why) {
-    return Error{file.path() + ": " + why};
+    return Error::damage(file.path() + ": " + why);
   };
   std::map<std::string, std::vector<int64_t>> offsets;
   if (auto text = file.metadata().find(shardingInfo);
@@ -167,11 +167,12 @@ std::optional<Error> TensorFiles::checkCoverage(const std::string &path) {
       found += piece.info->bytes;
     if (!bytes || static_cast<uint64_t>(*bytes) != found ||
         !areDisjoint(tensor.pieces))
-      return Error{path + ": " + name +
-                   ": expected boxes that cover the tensor once, found " +
-                   std::to_string(tensor.pieces.size()) + " boxes of " +
-                   std::to_string(found) + " bytes in all for " +
-                   (bytes ? std::to_string(*bytes) : "2^63 or more")};
+      return Error::damage(
+          path + ": " + name +
+          ": expected boxes that cover the tensor once, found " +
+          std::to_string(tensor.pieces.size()) + " boxes of " +
+          std::to_string(found) + " bytes in all for " +
+          (bytes ? std::to_string(*bytes) : "2^63 or more"));
   }
   return std::nullopt;
 }

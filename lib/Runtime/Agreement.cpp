@@ -2,6 +2,8 @@
 
 #include "fsdp/Runtime/Agreement.h"
 
+#include <algorithm>
+
 using namespace fsdp;
 using planfile::PlanFile;
 
@@ -39,12 +41,14 @@ void fsdp::checkCollectives(const std::string &who, const planfile::Plan &plan,
   std::size_t begin = 0, place = 0;
   std::string communicator;
   auto lineOf = [&](const std::string &text) {
-    return text.substr(begin, text.find('\n', begin) - begin);
+    std::size_t start = std::min(begin, text.size());
+    return text.substr(start, text.find('\n', start) - start);
   };
   auto isCollective = [](const std::string &line) {
     return !line.empty() && !line.starts_with(heading);
   };
-  for (std::string line = lineOf(expected); line == lineOf(found);
+  for (std::string line = lineOf(expected);
+       line == lineOf(found) && begin < std::max(expected.size(), found.size());
        line = lineOf(expected)) {
     begin += line.size() + 1;
     place = isCollective(line) ? place + 1 : 0;
@@ -77,21 +81,29 @@ void fsdp::checkAgreement(std::span<const PlanFile> plans) {
   }
 }
 
-/// The first failure: the exit code as a digit, then the sentence.
+std::string fsdp::encodeFailure(const Error &error) {
+  return std::to_string(error.exitCode()) + error.what();
+}
+
+Error fsdp::decodeFailure(const std::string &text) {
+  for (Failure kind :
+       {Failure::Rejected, Failure::CheckFailed, Failure::RankFailed})
+    if (text.starts_with(std::to_string(static_cast<int>(kind))))
+      return Error(text.substr(1), kind);
+  return Error("expected why another process has failed, found '" +
+                   text.substr(0, 40) + "'",
+               Failure::RankFailed);
+}
+
 static const char *const failureKey = "failure";
 
-Error fsdp::tellFailure(Store &store, const Error &error,
-                        std::chrono::milliseconds timeout) {
-  if (store.add("failures", 1) == 1)
-    store.set(failureKey, std::to_string(error.exitCode()) + error.what());
-  else if (auto first = findFailure(store, timeout))
-    return *first;
-  return error;
+Error fsdp::tellFailure(Store &store, const Error &error) {
+  return decodeFailure(store.setFirst(failureKey, encodeFailure(error)));
 }
 
 std::optional<Error> fsdp::findFailure(Store &store,
                                        std::chrono::milliseconds timeout) {
-  if (auto text = store.get(failureKey, timeout); text && !text->empty())
-    return Error(text->substr(1), static_cast<Failure>((*text)[0] - '0'));
+  if (auto text = store.get(failureKey, timeout))
+    return decodeFailure(*text);
   return std::nullopt;
 }

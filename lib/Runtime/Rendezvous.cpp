@@ -2,7 +2,6 @@
 #include "Rendezvous.h"
 
 #include "Text.h"
-#include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Agreement.h"
 
 #include <utility>
@@ -22,32 +21,19 @@ Rendezvous::Rendezvous(std::shared_ptr<Store> given, RankRange here,
                 "it meets the others");
 }
 
-Rendezvous::~Rendezvous() {
-  isOver.store(true);
-  if (watcher.joinable())
-    watcher.join();
-}
-
-void Rendezvous::watch(std::function<void(const Error &)> onFailure) {
+void Rendezvous::watch(std::shared_ptr<FailureWatch> shared,
+                       std::function<void(const Error &)> onFailure) {
   if (isAlone())
     return;
-  archive::SignalsBlocked blocked;
-  watcher = std::thread([this, onFailure = std::move(onFailure)] {
-    try {
-      for (; !isOver.load(); std::this_thread::sleep_for(slice))
-        if (auto failure = findFailure(*store, 0ms))
-          return onFailure(*failure);
-    } catch (const std::exception &error) {
-      onFailure(Error(error.what(), Failure::RankFailed));
-    }
-  });
+  looks = shared ? std::move(shared) : watchStore(store);
+  subscription = looks->subscribe(std::move(onFailure));
 }
 
 Error Rendezvous::fail(const Error &error) {
   if (isAlone())
     return error;
   try {
-    return tellFailure(*store, error, timeout);
+    return tellFailure(*store, error);
   } catch (const std::exception &) {
     // Nobody can be told.
   }

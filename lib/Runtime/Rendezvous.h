@@ -10,10 +10,10 @@
 
 #include "fsdp/Runtime/Comm.h"
 #include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/FailureWatch.h"
 
-#include <atomic>
 #include <functional>
-#include <thread>
+#include <memory>
 
 namespace fsdp {
 
@@ -21,14 +21,15 @@ class Rendezvous {
 public:
   Rendezvous(std::shared_ptr<Store> store, RankRange here, unsigned worldSize,
              std::chrono::milliseconds timeout);
-  ~Rendezvous();
   Rendezvous(const Rendezvous &) = delete;
   Rendezvous &operator=(const Rendezvous &) = delete;
 
   bool isAlone() const { return here.count == worldSize; }
 
-  /// Calls `onFailure`, from a thread of its own, when another session fails.
-  void watch(std::function<void(const Error &)> onFailure);
+  /// Calls `onFailure`, from another thread, when another session fails. With
+  /// `shared`, somebody looks for that already.
+  void watch(std::shared_ptr<FailureWatch> shared,
+             std::function<void(const Error &)> onFailure);
 
   /// Tells the others, and returns the first failure of the run.
   Error fail(const Error &error);
@@ -47,8 +48,8 @@ private:
   RankRange here;
   unsigned worldSize;
   std::chrono::milliseconds timeout;
-  std::atomic<bool> isOver{false};
-  std::thread watcher;
+  std::shared_ptr<FailureWatch> looks;
+  std::shared_ptr<void> subscription; ///< Ends before what it is of.
 };
 
 } // namespace fsdp

@@ -6,6 +6,7 @@
 #include "SessionImpl.h"
 #include "Text.h"
 
+#include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Agreement.h"
 
@@ -62,13 +63,19 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
       groups[i] = {};
   for (unsigned r = 0; r != here.count; ++r)
     ranks[r].rank.rank = here.first + r;
-  rendezvous.watch([this](const Error &error) { fail(error); });
+  rendezvous.watch(options.watch, [this](const Error &error) { fail(error); });
   onCaller(Failure::CheckFailed, [&] {
     if (rendezvous.isAlone())
       return;
-    std::string collectives = describeCollectives(plan);
-    checkCollectives("rank " + std::to_string(here.first), plan,
-                     rendezvous.share("collectives", collectives));
+    // The text, which may be long, is for who has another one.
+    const std::string key = "collectives";
+    std::string text = describeCollectives(plan);
+    std::string digest = archive::spellChecksum(archive::checksum(text));
+    if (here.first == 0)
+      rendezvous.share(key, text);
+    if (rendezvous.share("digest of " + key, digest) != digest)
+      checkCollectives("rank " + std::to_string(here.first), plan,
+                       rendezvous.share(key, text));
     rendezvous.meet("agree on the plan");
   });
   onAllRanks(Failure::Rejected, [this](RankData &data) { open(data); });

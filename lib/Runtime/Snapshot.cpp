@@ -317,12 +317,12 @@ public:
   OwnFile(const archive::Safetensors &file, Session &session)
       : file(file), session(session) {}
 
-  /// What `rank` holds of a tensor, if the file has it.
-  void load(const std::string &key, const TensorName &tensor,
+  /// What `rank` holds of a tensor. False if the file does not have it.
+  bool load(const std::string &key, const TensorName &tensor,
             planfile::DType type, unsigned rank) {
     const archive::TensorInfo *info = file.find(key);
     if (!info)
-      return;
+      return false;
     std::uint64_t bytes = planfile::getItemSize(type);
     std::uint64_t numel = 0;
     for (const Box &box : session.heldBoxes(tensor, rank))
@@ -333,6 +333,7 @@ public:
                   std::string(archive::getMLIRName(archive::DType(type))) +
                   ", found " + spellTensor(info->shape, info->dtype));
     session.writeHeld(tensor, rank, read(*info));
+    return true;
   }
   void loadReplica(const std::string &key, const TensorName &tensor,
                    planfile::DType type, unsigned rank) {
@@ -353,7 +354,7 @@ private:
     content.resize(info.bytes);
     if (auto error = file.read(
             info, 0, reinterpret_cast<char *>(content.data()), content.size()))
-      throw Error(error->message);
+      throw Error(*error);
     return content;
   }
 
@@ -375,8 +376,15 @@ bool fsdp::loadOwn(const archive::Checkpoint &checkpoint,
     OwnFile own(*file, session);
     forEachBuffer(plan.plan(), [&](const planfile::Buffer &buffer) {
       std::string_view name = plan.string(buffer.name());
-      own.load(std::string(bufferPrefix).append(name),
-               {TensorName::Kind::Buffer, name}, buffer.dtype(), rank);
+      TensorName tensor{TensorName::Kind::Buffer, name};
+      // Of what had not changed, an attempt to load another checkpoint may
+      // have.
+      if (!own.load(std::string(bufferPrefix).append(name), tensor,
+                    buffer.dtype(), rank) &&
+          buffer.bytes())
+        session.writeHeld(tensor, rank,
+                          std::as_bytes(std::span(buffer.bytes()->data(),
+                                                  buffer.bytes()->size())));
     });
     if (!isSame)
       continue;

@@ -19,6 +19,17 @@ public:
     changed.notify_all();
   }
 
+  std::string setFirst(const std::string &key,
+                       const std::string &value) override {
+    std::string found;
+    {
+      std::lock_guard lock(mutex);
+      found = values.emplace(key, value).first->second;
+    }
+    changed.notify_all();
+    return found;
+  }
+
   std::optional<std::string> get(const std::string &key,
                                  std::chrono::milliseconds timeout) override {
     std::unique_lock lock(mutex);

@@ -17,7 +17,7 @@ namespace fsdp {
 /// The value, or what prevented it as an exception.
 template <typename T> T take(archive::Expected<T> expected) {
   if (!expected)
-    throw Error(expected.error().message);
+    throw Error(expected.error());
   return std::move(*expected);
 }
 

@@ -27,6 +27,12 @@ public:
     });
   }
 
+  std::string setFirst(const std::string &key,
+                       const std::string &value) override {
+    return guarded(
+        [&] { return store->compareSet(values + key, std::string(), value); });
+  }
+
   /// Asks now and then: whoever waits in the store keeps other threads out. The
   /// longer it has waited, the less often, so that a thousand ranks do not keep
   /// the store from its work.

@@ -60,7 +60,7 @@ static HostTensor readBox(const Weights::Value &value, const Box &box) {
   tensor.bytes.resize(box.numel() * planfile::getItemSize(value.type));
   if (auto error = archive::readBox(
           pieces, box, reinterpret_cast<char *>(tensor.bytes.data())))
-    throw Error(error->message);
+    throw Error(*error);
   return tensor;
 }
 

@@ -1,6 +1,7 @@
 """Checkpoints: a training that goes on has the bits of one that was never stopped, whatever stopped it."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -61,6 +62,46 @@ def training(plans, references):
     """The arguments of a training, which lack its steps, and what it is to end with after STEPS of them."""
     command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
     return command, train(command, "--steps", STEPS)
+
+
+# A learning rate that is forgotten is another training, and nobody sees it.
+def test_hyper_parameters_come_from_the_checkpoint(plans, references, tmp_path):
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
+    hyper = ["--steps", STEPS, "--lr", 0.0123, "--beta1", 0.8, "--beta2", 0.98, "--eps", 1e-7, "--weight-decay", 0.1,
+             "--lr-schedule", "cosine", "--warmup-steps", 3]
+    losses, parameters = train(command, *hyper, "--checkpoint", tmp_path, "--every", 2)
+    shutil.rmtree(tmp_path / "step-00000006")
+    result = succeed("fsdp-run", *command, "--resume", tmp_path / "step-00000002")
+    assert outcome(result.stdout) == (losses[2:], parameters) and "goes on with" not in result.stderr
+    result = succeed("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path, "--lr", 0.5, "--steps", STEPS + 1)
+    for name, after, before in ("--lr", "0.5", "0.0123"), ("--steps", "7", "6"):
+        assert f"note: --resume: the training goes on with {name} {after}, it was {before}" in result.stderr, result.stderr
+    assert result.stderr.count("goes on with") == 2
+    # Nothing to go on from says nothing.
+    result = tool("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path / "new")
+    assert result.returncode == 1 and "expected --steps N, how many steps to train on" in result.stderr
+
+
+def test_rates_of_a_file_are_given_again(plans, references, tmp_path):
+    command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
+    rates = tmp_path / "rates"
+    rates.write_text("0.01\n" * STEPS)
+    train(command, "--steps", 2, "--lr-schedule", rates, "--checkpoint", tmp_path / "run")
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", tmp_path / "run")
+    assert result.returncode == 1 and "expected --lr-schedule, since the rates of the checkpoint came from a file" in result.stderr
+    train(command, "--steps", STEPS, "--lr-schedule", rates, "--resume", tmp_path / "run")
+
+
+def test_facts_of_a_manifest_are_checked(two_checkpoints):
+    command, _, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    facts = json.loads((newest / "manifest.json").read_text())["facts"]
+    for changes, why in [({"--lr": "fast"}, "expected a number as --lr of the checkpoint, found 'fast'"), ({"--lr": "-1"}, "learning rate"),
+                         ({"--beta1": "1.5"}, "expected"), ({"--steps": "6 "}, "--steps"), ({"--warmup-steps": "7"}, "--warmup-steps"),
+                         ({"--lr-scale": "0=1"}, "--lr-scale"), ({"--lr-scale": " 1=0.500000"}, "a version that rounded")]:
+        sign(newest, facts=facts | changes)
+        result = tool("fsdp-run", *command, "--resume", newest, *([] if "--steps" in changes else ["--steps", STEPS]))
+        assert result.returncode == 1 and why in result.stderr and result.stderr.count("error:") == 1, (changes, result.stderr)
 
 
 def steps_of(folder: pathlib.Path) -> list[int]:
@@ -210,6 +251,74 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, name, 
     assert steps_of(folder) == [2, 4, 6] and (folder / "step-00000004.damaged").exists()
 
 
+# One that was damaged before keeps its name, and all that it has.
+def test_nothing_that_is_damaged_is_deleted(two_checkpoints):
+    command, expected, folder = two_checkpoints
+    kept = {name: folder / name for name in ("step-00000004.damaged", "step-00000004.damaged-2")}
+    for name, path in kept.items():
+        path.mkdir()
+        (path / name).write_text(name)
+    flip_bit(folder / "step-00000004" / "manifest.json", 0.5)
+    train(command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder)
+    assert all((path / name).read_text() == name for name, path in kept.items())
+    assert steps_of(folder) == [2, 6] and (folder / "step-00000004.damaged-3" / "manifest.json").exists()
+
+
+@pytest.fixture(scope="session")
+def failing_files(once):
+    """A library for LD_PRELOAD, with which calls of the system fail."""
+    source = pathlib.Path(__file__).parent / "Inputs" / "failing_files.c"
+    return once("libfailing_files.so", lambda path: subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", path], check=True))
+
+
+# What cannot be read today may be whole tomorrow.
+@pytest.mark.parametrize("call, number, name", [
+    ("open", errno.EIO, "manifest.json"), ("open", errno.ESTALE, "ranks/rank-00002.json"), ("open", errno.EMFILE, "ranks/rank-00001.safetensors"),
+    ("open", errno.EACCES, "shard-00001-model-00001-of-00002.safetensors"), ("pread", errno.ESTALE, "manifest.json"),
+    ("pread", errno.EIO, "shard-00002-model-00002-of-00002.safetensors"), ("openat", errno.EACCES, ""), ("openat", errno.EMFILE, "")])
+def test_what_cannot_be_read_is_not_damaged(call, number, name, two_checkpoints, failing_files):
+    command, _, folder = two_checkpoints
+    failing = folder if call == "openat" else pathlib.Path("step-00000004") / name
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder,
+                  LD_PRELOAD=str(failing_files), FSDP_FAIL=f"{call} {number} {failing}")
+    assert result.returncode == 1 and result.stderr.count("error:") == 1 and os.strerror(number) in result.stderr, result.stderr
+    assert "before it" not in result.stderr and steps_of(folder) == [2, 4] and not list(folder.glob("*.damaged*"))
+
+
+# One process cannot read what the other one can: none goes back to an older one.
+@needs_mpi
+def test_what_one_process_cannot_read_stops_all(two_checkpoints, failing_files):
+    command, _, folder = two_checkpoints
+    options = [*command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder]
+    failing = {"LD_PRELOAD": str(failing_files), "FSDP_FAIL": f"pread {errno.EIO} step-00000004/ranks/rank-00002.safetensors"}
+    script = '[ $OMPI_COMM_WORLD_RANK = 0 ] && unset FSDP_FAIL; exec "$@"'
+    process = start_processes((2, *options), before=["bash", "-c", script, "bash"], **failing)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1 and os.strerror(errno.EIO) in stderr, stderr
+    assert steps_of(folder) == [2, 4] and not list(folder.glob("*.damaged*"))
+
+
+def limited(descriptors: int, *command) -> subprocess.CompletedProcess:
+    """fsdp-run with so few descriptors."""
+    script = f'ulimit -n {descriptors}; exec "$@"'
+    return subprocess.run([*map(str, ["bash", "-c", script, "limited", BUILD / "bin" / "fsdp-run", *command])], capture_output=True, text=True,
+                          timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+# A checkpoint of 2 ranks, two of 8: with few descriptors, the newest one loads; with too few, nothing is given up.
+def test_few_descriptors_lose_no_checkpoint(plans, references, training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 2, "--checkpoint", tmp_path)
+    wide = arguments(plans, references, "gpt2", 8, "", "") + weights("gpt2")
+    train(wide, "--steps", 6, "--every", 2, "--checkpoint", tmp_path, "--resume", "auto")
+    wide += ["--steps", 6, "--resume", "auto", "--checkpoint", tmp_path]
+    result = limited(24, *wide)
+    assert result.returncode == 0 and "going on after step 6" in result.stderr, result.stderr
+    result = limited(8, *wide)
+    assert result.returncode != 0 and "before it" not in result.stderr, result.stderr
+    assert steps_of(tmp_path) == [2, 4, 6] and not list(tmp_path.glob("*.damaged*"))
+
+
 def test_names_lead_to_files_of_the_folder_only(two_checkpoints):
     command, _, folder = two_checkpoints
     newest = folder / "step-00000004"
@@ -239,11 +348,13 @@ def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
     good = (newest / "manifest.json").read_text()
     tensors = json.loads(good)["tensors"]
     name = next(iter(tensors))
-    for changes, why in [({"ranks": 3}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
+    for changes, why in [({"ranks": 3}, "mesh: expected the axes of 3 ranks"), ({"ranks": 3, "mesh": "replicate=1 shard=3"}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
                          ({"tensors": tensors | {"extra": {"dtype": "F32", "shape": [2]}}}, "extra"),
                          ({"tensors": tensors | {name: {"dtype": "F32", "shape": [3]}}}, name),
                          ({"tensors": {key: value for key, value in tensors.items() if key != name}}, name),
-                         ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names")]:
+                         ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names"),
+                         *[({"mesh": mesh}, 'mesh: expected the axes of 2 ranks, as in shard=2, found "')
+                           for mesh in ("shard=4", "shard=1", "shard=0", "shard=-2", "a=65536 b=65536", "=2 x", "shard=2=2")]]:
         (newest / "manifest.json").write_text(good)
         sign(newest, **changes)
         result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
@@ -278,6 +389,33 @@ def test_a_folder_belongs_to_one_training(training, tmp_path):
     with training_of(command, tmp_path, "--steps", 1000000, "--every", 10):
         result = tool("fsdp-run", *command, "--steps", STEPS, "--checkpoint", tmp_path, "--resume", "auto")
     assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr
+
+
+# The file of a process that was killed is taken over; of another machine, nobody can tell.
+def test_a_lock_of_a_process_that_has_ended_is_taken_over(training, tmp_path):
+    command, _ = training
+    lock = tmp_path / ".lock"
+    with training_of(command, tmp_path, "--steps", 1000000, "--every", 10) as process:
+        host, boot, number, begun = lock.read_text().split()
+        assert host == os.uname().nodename and int(number) == process.pid
+    assert lock.exists()  # It was killed.
+    ended = lock.read_text()
+    go_on = [*command, "--checkpoint", tmp_path, "--resume", "auto"]
+    steps = steps_of(tmp_path)[-1] + 1
+    train(go_on, "--steps", steps)
+    assert not lock.exists()
+    own = f"{host} {boot} {os.getpid()} {pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[19]}"
+    for text, why in [(own, f"{lock} is of process {os.getpid()} on {host}\n"), (f"elsewhere 1-2-3 {number} {begun}", f"{lock} is of process {number} on elsewhere, of which this machine"),
+                      ("", "is of process 0 on ?, of which this machine"), ("\0" * 2000, "of which this machine")]:
+        lock.write_text(text)
+        result = tool("fsdp-run", *go_on, "--steps", steps + 1)
+        assert result.returncode == 1 and "expected a folder of this training alone, found another run" in result.stderr and why in result.stderr, (text, result.stderr)
+        assert lock.read_text() == text
+    # Its number is another process's now; and the machine has started anew.
+    for text in (ended.replace(number, str(os.getpid())), f"{host} 1-2-3 {os.getpid()} {begun}"):
+        lock.write_text(text)
+        train(go_on, "--steps", steps := steps + 1)
+        assert not lock.exists()
 
 
 # The old one stays, and the training ends: nobody notices a note in the night.
@@ -366,6 +504,18 @@ def test_a_kill_leaves_checkpoints_that_load(start, long_training, pytestconfig,
             shutil.rmtree(tmp_path)
             tmp_path.mkdir()
     assert train(command, "--resume", tmp_path)[1] == expected[1]
+
+
+# A slow disk is no failure: the others wait as long as the process lives.
+@needs_mpi
+def test_writing_may_take_longer_than_the_timeout(training, failing_files, tmp_path):
+    command, expected = training
+    script = '[ $OMPI_COMM_WORLD_RANK = 0 ] && unset FSDP_FAIL; exec "$@"'
+    process = start_processes((2, *command, "--steps", STEPS, "--every", 3, "--checkpoint", tmp_path, "--timeout", 1), before=["bash", "-c", script, "bash"],
+                              LD_PRELOAD=str(failing_files), FSDP_FAIL="fsync -1 (deleted)")
+    stdout, stderr = process.communicate(timeout=100)
+    assert process.returncode == 0, stderr
+    assert outcome(stdout) == expected and steps_of(tmp_path) == [3, 6]
 
 
 @needs_mpi

@@ -41,6 +41,22 @@ def test_shards_are_the_data_that_numpy_wrote(dtype, plans, tokens, tmp_path):
     assert train(plan, one) != expected and train(plan, one, "--shuffle", 4) != expected
 
 
+# Nobody raises the limit of descriptors to train on many files.
+def test_five_thousand_files_need_few_descriptors(plans, tmp_path):
+    data = np.random.default_rng(2).integers(0, VOCABULARY, (5000, LENGTH)).astype("<u2")
+    one, many = tmp_path / "one.bin", tmp_path / "many"
+    one.write_bytes(data.tobytes())
+    many.mkdir()
+    for i, sequence in enumerate(data):
+        (many / f"{i:04}.bin").write_bytes(sequence.tobytes())
+    options = ["--shuffle", 3, "--steps", STEPS, "--json"]
+    command = [BUILD / "bin" / "fsdp-run", plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", many, *options]
+    result = subprocess.run([*map(str, ["bash", "-c", 'ulimit -n 256; exec "$@"', "limited", *command])], capture_output=True, text=True, timeout=120,
+                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert result.returncode == 0, result.stderr
+    assert outcome(result.stdout) == train(plans("gpt2", 2), one, "--shuffle", 3)
+
+
 # The wrapped batch too: step 4 of 6 takes the last sequence of an epoch.
 @pytest.mark.parametrize("shuffle", [[], ["--shuffle", 3]], ids=str)
 def test_a_training_goes_on_in_the_data(shuffle, plans, tokens, tmp_path):

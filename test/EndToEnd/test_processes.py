@@ -196,6 +196,12 @@ def test_a_process_for_each_rank(arguments):
         1, "", [f"error: {arguments[0]}: expected a process for each of its 2 ranks, found 3; start it with mpirun -n 2"])
 
 
+def test_a_secret_is_shared(arguments):
+    expected = mpirun((2, *arguments, "--json"))
+    ran = mpirun((2, *arguments, "--json"), FSDP_STORE_SECRET="open sesame")
+    assert ran.returncode == 0 and outcome(ran.stdout) == outcome(expected.stdout)
+
+
 # What a launcher has started without --backend would train four times.
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_processes_that_do_not_know_each_other_are_told(variable, arguments):
@@ -230,6 +236,10 @@ def test_processes_must_be_given_the_same(arguments, plans, tmp_path):
     assert differ(plans("gpt2", 2, "--strategy", "shard_grad_op"), *rest) == (
         "error: rank 1: expected a plan with digest D as on rank 0, found with digest D")
     assert differ(*arguments, "--seed", 3) == "error: rank 1: expected --seed 0 as on rank 0, found 3"
+    # All of them: the first is not in the way of the others.
+    assert differ(*arguments[:-1], 3, "--rename", "h=h", "--eps", 0.5) == (
+        'error: rank 1: expected --steps 2 as on rank 0, found 3; rank 1: expected --eps 1e-08 as on rank 0, found 0.5; '
+        'rank 1: expected --rename none as on rank 0, found "h=h"')
     weights = tmp_path / "weights.safetensors"
     succeed("fsdp-run", *arguments, "--summon", weights)
     other = list(arguments)

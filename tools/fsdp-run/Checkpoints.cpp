@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -51,7 +51,23 @@ static void synchronize(const fs::path &folder) {
     failTo("write", folder, cause);
 }
 
-/// The checkpoints of a folder, the newest last.
+/// Makes a folder, and those above it, survive a power failure.
+static std::error_code makeFolders(const fs::path &folder) {
+  std::vector<fs::path> made;
+  std::error_code failed;
+  for (fs::path each = fs::absolute(folder).lexically_normal();
+       !fs::exists(each, failed) && each.has_relative_path();
+       each = each.parent_path())
+    made.push_back(each);
+  if (!fs::create_directories(folder, failed) && failed)
+    return failed;
+  for (const fs::path &each : made)
+    synchronize(each.parent_path());
+  return {};
+}
+
+/// The checkpoints of a folder, the newest last. None that cannot be seen is
+/// taken for one that is not there.
 static std::vector<std::string> listCheckpoints(const fs::path &folder) {
   std::vector<std::pair<std::size_t, std::string>> names;
   std::error_code failed;
@@ -67,34 +83,14 @@ static std::vector<std::string> listCheckpoints(const fs::path &folder) {
         }))
       names.emplace_back(name.size(), name);
   }
+  if (failed && failed != std::errc::no_such_file_or_directory)
+    throw Error(folder.string() + ": cannot read: " + failed.message());
   std::ranges::sort(names); // Longer numbers are larger.
   std::vector<std::string> paths;
   for (auto &[length, name] : names)
     paths.push_back((folder / name).string());
   return paths;
 }
-
-class Checkpoints::Lock {
-public:
-  explicit Lock(const fs::path &folder)
-      : descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (descriptor < 0)
-      failTo("open", folder);
-    // Ends with the process. Some file systems of several machines have none.
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(descriptor);
-      throw Error("--checkpoint: expected a folder of this training alone, "
-                  "found another run that writes to " +
-                  folder.string());
-    }
-  }
-  ~Lock() { ::close(descriptor); }
-  Lock(const Lock &) = delete;
-  Lock &operator=(const Lock &) = delete;
-
-private:
-  int descriptor;
-};
 
 //===----------------------------------------------------------------------===//
 // Before the training
@@ -138,7 +134,7 @@ void Checkpoints::checkFolder() {
   const fs::path folder = options.checkpoint;
   std::error_code failed;
   if (processes.isFirst())
-    fs::create_directories(folder, failed);
+    failed = makeFolders(folder);
   if (failed ||
       (processes.isFirst() && ::access(folder.c_str(), W_OK | X_OK) != 0))
     throw Error("--checkpoint: expected a folder that can be written to, found "
@@ -147,7 +143,7 @@ void Checkpoints::checkFolder() {
                 (failed ? failed.message() : std::strerror(errno)));
   if (!processes.isFirst())
     return;
-  lock = std::make_unique<Lock>(folder);
+  lock = std::make_unique<FolderLock>(folder.string());
   // What a run that was killed has left.
   for (fs::directory_iterator it(folder, failed), end; !failed && it != end;
        it.increment(failed)) {
@@ -165,8 +161,8 @@ void Checkpoints::findResumed() {
   while (folder.size() > 1 && folder.ends_with('/'))
     folder.pop_back();
   if (!isAutomatic && archive::Checkpoint::isOne(folder)) {
-    candidates = {folder};
-    openNext(/*mayFail=*/false);
+    path = folder;
+    open();
     return;
   }
   candidates = listCheckpoints(folder);
@@ -178,32 +174,39 @@ void Checkpoints::findResumed() {
         "folder of them or auto, "
         "found " +
         folder);
-  while (!openNext(/*mayFail=*/true))
-    ;
+  while (!found) {
+    path = takeCandidate("expected a checkpoint that is whole, found none");
+    try {
+      open();
+    } catch (const Error &error) {
+      if (!error.isDamage())
+        throw;
+      giveUp(error.what());
+    }
+  }
 }
 
-/// Opens the newest candidate; if it is damaged, says so and returns false.
-bool Checkpoints::openNext(bool mayFail) {
-  if (candidates.empty())
-    throw Error("--resume: expected a checkpoint that is whole, found none");
-  path = candidates.back();
-  candidates.pop_back();
+void Checkpoints::open() {
   auto checkpoint = archive::Checkpoint::open(path);
-  if (checkpoint) {
-    found.emplace(std::move(*checkpoint));
-    checkFits();
-    return true;
-  }
-  if (!mayFail)
-    throw Error("--resume: " + checkpoint.error().message);
-  giveUp(checkpoint.error().message);
-  return false;
+  if (!checkpoint)
+    throw Error(checkpoint.error());
+  found.emplace(std::move(*checkpoint));
+  checkFits();
+}
+
+std::string Checkpoints::takeCandidate(const std::string &problem) {
+  if (candidates.empty())
+    throw Error("--resume: " + problem);
+  std::string next = std::move(candidates.back());
+  candidates.pop_back();
+  return next;
 }
 
 void Checkpoints::giveUp(const std::string &why) {
   processes.note("note: --resume: " + why +
                  "; trying the checkpoint before it");
   unusable.push_back(path);
+  found.reset();
 }
 
 /// That it is one of this model; values are not read.
@@ -229,31 +232,52 @@ static double secondsSince(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
+/// What a process shows of its attempt to load a checkpoint begins with one of
+/// these, or is empty.
+static constexpr char isDamaged = 'd', isUnread = 'u';
+
+/// What rank 0 answers: nothing if all have loaded the checkpoint; else the
+/// folder of the one to try next, and why, if one of them has found damage.
+/// Throws if one could not read it: it may be whole.
+std::string Checkpoints::judge(const std::vector<std::string> &attempts) {
+  std::string damage;
+  for (const std::string &attempt : attempts) {
+    if (attempt.starts_with(isUnread))
+      throw Error("--resume: " + attempt.substr(1));
+    if (damage.empty() && !attempt.empty())
+      damage = attempt.substr(1);
+  }
+  if (damage.empty())
+    return damage;
+  fs::path next = takeCandidate(damage);
+  return next.filename().string() + '\0' + damage;
+}
+
 void Checkpoints::load(Session &session) {
   auto begin = std::chrono::steady_clock::now();
   for (unsigned attempt = 0;; ++attempt) {
     std::string problem;
     bool isSame = true;
     try {
+      if (!found)
+        open();
       archive::TensorFiles files = std::move(found->files);
       Weights weights = Weights::of(path, std::move(files));
       std::vector<Weights::Match> matches = weights.match(plan);
       weights.load(matches, session);
       weights.loadStates(plan, matches, session);
+      session.setSeeds(options.seeds); // which an attempt may have changed
       isSame = loadOwn(*found, plan, session);
       session.setUpdates(found->state.updates);
     } catch (const Error &error) {
-      problem = error.what();
+      problem =
+          (error.isDamage() ? isDamaged : isUnread) + std::string(error.what());
     }
-    std::string verdict = processes.consult(
+    std::string answer = processes.consult(
         "loading a checkpoint, attempt " + std::to_string(attempt), problem,
-        [](const std::vector<std::string> &problems) {
-          for (const std::string &each : problems)
-            if (!each.empty())
-              return each;
-          return std::string();
-        });
-    if (verdict.empty()) {
+        [this](const auto &attempts) { return judge(attempts); },
+        Processes::Wait::Files);
+    if (answer.empty()) {
       loading = secondsSince(begin);
       if (!isSame)
         processes.note("note: --resume: " + path + " is of the mesh " +
@@ -262,11 +286,26 @@ void Checkpoints::load(Session &session) {
                        "model buffers of rank 0");
       return;
     }
-    if (candidates.empty())
-      throw Error("--resume: " + verdict);
-    giveUp(verdict);
-    while (!openNext(/*mayFail=*/true))
-      ;
+    std::size_t end = std::min(answer.find('\0'), answer.size());
+    std::string next = answer.substr(0, end);
+    if (!archive::isPlainName(next))
+      throw Error("--resume: expected the name of a checkpoint from rank 0, "
+                  "found '" +
+                  next + "'");
+    giveUp(answer.substr(std::min(end + 1, answer.size())));
+    path = (fs::path(path).parent_path() / next).string();
+  }
+}
+
+/// Gives a folder another name, which nothing has.
+static void putAside(const std::string &path) {
+  std::string aside = path + std::string(damaged);
+  for (unsigned number = 2; ::rename(path.c_str(), aside.c_str()) != 0;
+       ++number) {
+    // A folder takes the place of no other one that has anything in it.
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
+      failTo("rename", path);
+    aside = path + std::string(damaged) + "-" + std::to_string(number);
   }
 }
 
@@ -286,10 +325,7 @@ void Checkpoints::prepare(Session &session) {
     if (!fs::equivalent(fs::path(each).parent_path(), options.checkpoint,
                         ignored))
       continue;
-    std::string aside = each + std::string(damaged);
-    fs::remove_all(aside, ignored);
-    if (::rename(each.c_str(), aside.c_str()) != 0)
-      failTo("rename", each);
+    putAside(each);
   }
 }
 
@@ -346,9 +382,10 @@ double Checkpoints::write(const archive::TrainingState &state) const {
     shown = std::string("!") + error.what();
   }
   try {
-    processes.consult(what, shown, [&](const auto &lists) {
-      return publish(state, folder, lists);
-    });
+    processes.consult(
+        what, shown,
+        [&](const auto &lists) { return publish(state, folder, lists); },
+        Processes::Wait::Files);
   } catch (const std::exception &) {
     std::error_code ignored;
     if (processes.isFirst())
@@ -358,19 +395,35 @@ double Checkpoints::write(const archive::TrainingState &state) const {
   return secondsSince(begin);
 }
 
+/// The checksums of the lists that a process has written, or why it has not;
+/// untrusted.
+static void readSums(std::string_view text, std::vector<std::uint64_t> &sums) {
+  constexpr std::size_t digits = 16;
+  if (text.starts_with('!'))
+    throw Error(std::string(text.substr(1)), Failure::RankFailed);
+  for (; !text.empty(); text.remove_prefix(std::min(digits, text.size()))) {
+    std::uint64_t &sum = sums.emplace_back();
+    const char *end = text.data() + std::min(digits, text.size());
+    auto [last, error] = std::from_chars(text.data(), end, sum, digits);
+    if (error != std::errc() || last != text.data() + digits)
+      throw Error("--checkpoint: expected checksums from all processes, found "
+                  "something else",
+                  Failure::RankFailed);
+  }
+}
+
 /// Rank 0 gives the folder its name: then it is whole.
 std::string Checkpoints::publish(const archive::TrainingState &state,
                                  const fs::path &folder,
                                  const std::vector<std::string> &lists) const {
-  constexpr std::size_t digits = 16;
   std::vector<std::uint64_t> sums;
-  for (std::string_view text : lists) {
-    if (text.starts_with('!'))
-      throw Error(std::string(text.substr(1)), Failure::RankFailed);
-    for (; !text.empty(); text.remove_prefix(digits))
-      sums.push_back(
-          std::stoull(std::string(text.substr(0, digits)), nullptr, digits));
-  }
+  for (const std::string &text : lists)
+    readSums(text, sums);
+  if (sums.size() != state.ranks)
+    throw Error("--checkpoint: expected the checksums of " +
+                    std::to_string(state.ranks) + " ranks, found " +
+                    std::to_string(sums.size()),
+                Failure::RankFailed);
   for (unsigned rank = 0; rank != sums.size(); ++rank)
     if (::access((folder / archive::getRankList(rank)).c_str(), R_OK) != 0)
       throw Error("--checkpoint: expected a folder that all processes share, "
@@ -397,13 +450,19 @@ void Checkpoints::removeOld(const fs::path &newest) const {
     return;
   std::vector<std::string> all = listCheckpoints(options.checkpoint);
   auto keep = static_cast<std::size_t>(options.keep);
+  std::vector<fs::path> removed;
   for (std::size_t i = 0; i + keep < all.size(); ++i) {
     // Nobody takes it for a checkpoint while it goes.
     fs::path old = all[i],
              hidden = old.parent_path() /
                       ("." + old.filename().string() + std::string(partial));
-    std::error_code ignored;
     if (old != newest && ::rename(old.c_str(), hidden.c_str()) == 0)
-      fs::remove_all(hidden, ignored);
+      removed.push_back(hidden);
   }
+  // Nor after a power failure, which may forget the name and not what follows.
+  if (!removed.empty())
+    synchronize(newest.parent_path());
+  std::error_code ignored;
+  for (const fs::path &hidden : removed)
+    fs::remove_all(hidden, ignored);
 }

@@ -11,6 +11,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
 #define FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
 
+#include "FolderLock.h"
 #include "Options.h"
 #include "Processes.h"
 #include "fsdp/Runtime/Snapshot.h"
@@ -40,7 +41,8 @@ public:
     return std::filesystem::path(path).filename().string();
   }
 
-  /// Loads it. Where it is damaged, all processes go on to the one before it.
+  /// Loads it. Where it is damaged, all processes go on to the one before it,
+  /// which rank 0 names; where it cannot be read, they end.
   void load(Session &session);
 
   /// Sets aside the memory that `save` needs, and puts aside what is damaged.
@@ -67,7 +69,11 @@ public:
 
 private:
   void findResumed();
-  bool openNext(bool mayFail);
+  /// Opens the one at `path`.
+  void open();
+  /// The next one to try; throws with this problem if there is none.
+  std::string takeCandidate(const std::string &problem);
+  std::string judge(const std::vector<std::string> &attempts);
   void giveUp(const std::string &why);
   void checkFolder();
   void checkFits() const;
@@ -90,9 +96,7 @@ private:
   long long newest = -1; ///< The latest step of which one is in the folder.
   std::future<double> writing;
   double loading = 0, saving = 0;
-  /// Of the folder: nobody else writes there. Held by rank 0.
-  class Lock;
-  std::unique_ptr<Lock> lock;
+  std::unique_ptr<FolderLock> lock; ///< Of the folder; rank 0 has it.
 };
 
 } // namespace fsdp

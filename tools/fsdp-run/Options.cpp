@@ -3,6 +3,7 @@
 #include "Options.h"
 
 #include "LearningRates.h"
+#include "Processes.h"
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Runtime/Data.h"
 
@@ -10,6 +11,8 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <sstream>
 
 using namespace fsdp;
 
@@ -62,6 +65,111 @@ static void readScales(const std::vector<std::string> &texts,
   }
 }
 
+//===----------------------------------------------------------------------===//
+// Hyper-parameters
+//===----------------------------------------------------------------------===//
+
+namespace {
+struct NumberOption {
+  const char *name, *help;
+  double HyperParameters::*value;
+};
+} // namespace
+
+static constexpr NumberOption numberOptions[] = {
+    {"--lr", "Learning rate", &HyperParameters::lr},
+    {"--beta1", "Of AdamW", &HyperParameters::beta1},
+    {"--beta2", "Of AdamW", &HyperParameters::beta2},
+    {"--eps", "Of AdamW", &HyperParameters::eps},
+    {"--weight-decay", "Of AdamW, decoupled", &HyperParameters::weightDecay},
+    {"--momentum", "Of SGD, if the plan has a buffer for it",
+     &HyperParameters::momentum}};
+
+static std::string spellNumber(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return text;
+}
+
+TrainingFacts fsdp::spellHyperParameters(const Options &options) {
+  TrainingFacts facts;
+  auto add = [&](const char *name, std::string value) {
+    facts.emplace_back(name, std::move(value));
+  };
+  add("--steps", std::to_string(options.steps));
+  add("--lr-schedule", LearningRates::isNamed(options.lrSchedule)
+                           ? options.lrSchedule
+                           : "with digest " + digestFile(options.lrSchedule));
+  add("--warmup-steps", std::to_string(options.warmupSteps));
+  for (const NumberOption &option : numberOptions)
+    add(option.name, spellNumber(options.hyperParameters.*option.value));
+  std::string scales;
+  for (auto [group, factor] : options.lrScales)
+    scales += (scales.empty() ? "" : " ") + std::to_string(group) + "=" +
+              spellNumber(factor);
+  add("--lr-scale", scales.empty() ? "none" : scales);
+  return facts;
+}
+
+static void checkSteps(const Options &options) {
+  if (options.data.empty())
+    return;
+  if (options.steps == 0 && !options.given.contains("--steps"))
+    throw Error("expected --steps N, how many steps to train on " +
+                options.data + "; found none");
+  if (options.steps < 1)
+    throw Error("--steps: expected at least 1, found " +
+                std::to_string(options.steps));
+  if (options.warmupSteps < 0 || options.warmupSteps > options.steps)
+    throw Error("--warmup-steps: expected from 0 to the " +
+                std::to_string(options.steps) + " of --steps, found " +
+                std::to_string(options.warmupSteps));
+}
+
+void fsdp::resumeHyperParameters(const TrainingFacts &facts, Options &options) {
+  std::map<std::string, std::string> told(facts.begin(), facts.end());
+  for (const std::string &name : options.given)
+    told.erase(name);
+  auto take = [&](const char *name, auto &value) {
+    auto fact = told.find(name);
+    if (fact == told.end())
+      return;
+    const std::string &text = fact->second;
+    const char *end = text.data() + text.size();
+    auto [last, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || last != end)
+      throw Error(std::string("--resume: expected a number as ") + name +
+                  " of the checkpoint, found '" + text + "'");
+  };
+  take("--steps", options.steps);
+  take("--warmup-steps", options.warmupSteps);
+  for (const NumberOption &option : numberOptions)
+    take(option.name, options.hyperParameters.*option.value);
+  options.hyperParameters.check();
+  if (auto schedule = told.find("--lr-schedule"); schedule != told.end()) {
+    if (!LearningRates::isNamed(schedule->second))
+      throw Error("--resume: expected --lr-schedule, since the rates of the "
+                  "checkpoint came from a file, which it does not have; found "
+                  "none");
+    options.lrSchedule = schedule->second;
+  }
+  if (auto scales = told.find("--lr-scale"); scales != told.end() &&
+                                             !scales->second.empty() &&
+                                             scales->second != "none") {
+    // Six digits after the point are not always all.
+    if (scales->second.starts_with(' '))
+      throw Error("--resume: expected --lr-scale, since the checkpoint is of a "
+                  "version that rounded the factors (" +
+                  scales->second.substr(1) + "); found none");
+    std::istringstream words(scales->second);
+    std::vector<std::string> texts;
+    for (std::string word; words >> word;)
+      texts.push_back(word);
+    readScales(texts, options.lrScales);
+  }
+  checkSteps(options);
+}
+
 std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   Options options;
   HyperParameters &hyper = options.hyperParameters;
@@ -105,9 +213,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "the same on any number of ranks")
       ->type_name("SEED")
       ->needs(data);
-  CLI::Option *steps =
-      app.add_option("--steps", options.steps, "How many steps to train")
-          ->needs(data);
+  app.add_option("--steps", options.steps, "How many steps to train")
+      ->needs(data);
   app.add_option("--program", options.program,
                  "The program of the plan that trains, or is compared")
       ->capture_default_str();
@@ -124,18 +231,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "Allowed: TOLERANCE * max|reference| + 1e-7 in each tensor")
       ->needs(reference)
       ->capture_default_str();
-  struct {
-    const char *name, *help;
-    double *value;
-  } numbers[] = {{"--lr", "Learning rate", &hyper.lr},
-                 {"--beta1", "Of AdamW", &hyper.beta1},
-                 {"--beta2", "Of AdamW", &hyper.beta2},
-                 {"--eps", "Of AdamW", &hyper.eps},
-                 {"--weight-decay", "Of AdamW, decoupled", &hyper.weightDecay},
-                 {"--momentum", "Of SGD, if the plan has a buffer for it",
-                  &hyper.momentum}};
-  for (auto &number : numbers)
-    app.add_option(number.name, *number.value, number.help)
+  for (const NumberOption &option : numberOptions)
+    app.add_option(option.name, hyper.*option.value, option.help)
         ->needs(data)
         ->capture_default_str();
   std::vector<std::string> lrScales;
@@ -151,10 +248,9 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                      "with the rate of each step on a line")
           ->needs(data)
           ->capture_default_str();
-  CLI::Option *warmup =
-      app.add_option("--warmup-steps", options.warmupSteps,
-                     "The rate rises from 0 to --lr in the first steps")
-          ->needs(data);
+  app.add_option("--warmup-steps", options.warmupSteps,
+                 "The rate rises from 0 to --lr in the first steps")
+      ->needs(data);
   std::string seeds = "0";
   app.add_option("--seed", seeds,
                  "Rank r draws random numbers as after torch.manual_seed(SEED "
@@ -254,7 +350,8 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
           ->needs(checkpoint);
   app.add_option("--resume", options.resume,
                  "Go on with the training of a checkpoint, or of the newest "
-                 "one of a folder that is not damaged. auto: of that of "
+                 "one of a folder that is not damaged, with its steps and "
+                 "hyper-parameters unless others are given. auto: of that of "
                  "--checkpoint, if it has any")
       ->type_name("FOLDER|auto")
       ->needs(data);
@@ -317,12 +414,11 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   if (!*data && !*reference)
     throw Error("expected --data to train on or --reference to compare with, "
                 "found neither");
-  if (*data && !*steps)
-    throw Error("expected --steps N, how many steps to train on " +
-                options.data + "; found none");
-  if (*data && options.steps < 1)
-    throw Error("--steps: expected at least 1, found " +
-                std::to_string(options.steps));
+  for (const auto &[name, value] : spellHyperParameters({}))
+    if (*app.get_option(name))
+      options.given.insert(name);
+  if (options.resume.empty())
+    checkSteps(options);
   if (*evalEvery && options.evalEvery < 1)
     throw Error("--eval-every: expected at least 1, found " +
                 std::to_string(options.evalEvery));
@@ -333,11 +429,6 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   } catch (const Error &error) {
     throw Error(std::string("--seed: ") + error.what());
   }
-  if (*warmup &&
-      (options.warmupSteps < 0 || options.warmupSteps > options.steps))
-    throw Error("--warmup-steps: expected from 0 to the " +
-                std::to_string(options.steps) + " of --steps, found " +
-                std::to_string(options.warmupSteps));
   if (*lrSchedule && !LearningRates::isNamed(options.lrSchedule))
     for (const char *other : {"--lr", "--warmup-steps"})
       if (*app.get_option(other))

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,19 @@ struct Options {
   bool verify = false;
   bool json = false, overlap = false;
   std::uint64_t chaosSeed = 0; ///< 0: no chaos.
+  /// Those of `resumable` that the command line has.
+  std::set<std::string> given;
   double timeout = std::chrono::duration<double>(defaultTimeout).count();
 };
+
+/// What a training is told, by the names of the options.
+using TrainingFacts = std::vector<std::pair<std::string, std::string>>;
+
+/// The hyper-parameters and steps of a training, which a checkpoint keeps.
+TrainingFacts spellHyperParameters(const Options &options);
+/// Those that are not given become what they were: `facts` of a checkpoint,
+/// which are untrusted.
+void resumeHyperParameters(const TrainingFacts &facts, Options &options);
 
 /// Reads the command line. Nothing if it asked for help, which has been given;
 /// throws `fsdp::Error` where it is wrong.

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 
 using namespace fsdp;
@@ -14,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Between two looks.
 static constexpr std::chrono::milliseconds nap = 100ms;
-/// Between two counts, and how long nothing may be counted.
-static constexpr auto beat = 1s, longestSilence = 8s;
+/// How long nothing may be counted.
+static constexpr auto longestSilence = 8s;
 /// How often to look after a signal: what sends it kills a second later.
 static constexpr std::chrono::milliseconds shortNap = 10ms;
 
@@ -52,6 +53,13 @@ void PeerWatch::obeySignals() {
     endBySignal(signal);
 }
 
+std::string PeerWatch::ownSpace() {
+  std::error_code failed;
+  std::string name =
+      std::filesystem::read_symlink("/proc/self/ns/pid", failed).string();
+  return failed || name.empty() ? "?" : name; // "pid:[4026531836]"
+}
+
 PeerWatch::PeerWatch(std::vector<Peer> given, unsigned rank,
                      std::shared_ptr<Store> store,
                      std::function<void(const Error &)> onFailure,
@@ -59,9 +67,10 @@ PeerWatch::PeerWatch(std::vector<Peer> given, unsigned rank,
     : peers(std::move(given)), rank(rank), store(std::move(store)),
       onFailure(std::move(onFailure)), onStop(std::move(onStop)),
       lastHeard(Clock::now()) {
-  // In another process namespace, the host's name may still be the same.
+  // Two of which one sees the other one see each other.
   for (const Peer &peer : peers)
-    seen.push_back(peer.host == peers[rank].host && !isDead(peer));
+    seen.push_back(peer.host == peers[rank].host &&
+                   peer.space == peers[rank].space && !isDead(peer));
   thread = std::thread([this] { work(); });
 }
 
@@ -99,19 +108,19 @@ bool PeerWatch::isLowestHere() const {
   return true;
 }
 
-/// To the next rank, if it can't be seen.
+/// To the next rank, if it can't be seen; and what counts up if the one before
+/// this one cannot see it.
 std::optional<Error> PeerWatch::listen() {
   auto key = [](unsigned who) { return "alive " + std::to_string(who); };
-  Clock::time_point now = Clock::now();
-  if (now - lastCounted < beat)
-    return std::nullopt;
-  lastCounted = now;
-  store->add(key(rank), 1);
-  const Peer &next = peers[(rank + 1) % peers.size()];
+  std::size_t count = peers.size();
+  if (!seen[(rank + count - 1) % count])
+    store->add(key(rank), 1);
+  const Peer &next = peers[(rank + 1) % count];
   if (seen[next.rank])
     return std::nullopt;
-  if (std::int64_t count = store->add(key(next.rank), 0); count != heard) {
-    heard = count;
+  Clock::time_point now = Clock::now();
+  if (std::int64_t beats = store->add(key(next.rank), 0); beats != heard) {
+    heard = beats;
     lastHeard = now;
   }
   if (now - lastHeard < longestSilence)
@@ -122,13 +131,26 @@ std::optional<Error> PeerWatch::listen() {
                Failure::RankFailed);
 }
 
+/// The store, every second; after a signal, which may come because one has
+/// failed, at each look.
+std::optional<Error> PeerWatch::ask() {
+  Clock::time_point now = Clock::now();
+  bool isDue = now - lastAsked >= period;
+  if (!isDue && !isStopped)
+    return std::nullopt;
+  if (auto failure = findFailure(*store, 0ms))
+    return failure;
+  if (!isDue)
+    return std::nullopt;
+  lastAsked = now;
+  return listen();
+}
+
 std::optional<Error> PeerWatch::look() {
   if (auto dead = findDead())
     return dead;
   try {
-    if (auto failure = findFailure(*store, 0ms))
-      return failure;
-    return listen();
+    return ask();
   } catch (const Error &error) {
     auto dead = findDead();
     return dead ? *dead : error;
@@ -137,10 +159,13 @@ std::optional<Error> PeerWatch::look() {
 
 void PeerWatch::work() {
   sigset_t signals = terminationSignals();
-  bool isStopped = false;
   while (!isOver.load()) {
-    if (auto failure = look())
-      return onFailure(*failure);
+    if (auto failure = look()) {
+      // What it stops may hang.
+      std::thread ringing([&] { ring(*failure); });
+      onFailure(*failure);
+      return ringing.join();
+    }
     timespec limit{
         0, std::chrono::nanoseconds(isStopped ? shortNap : nap).count()};
     int signal = sigtimedwait(&signals, nullptr, &limit);

@@ -1,6 +1,6 @@
 //===- PeerWatch.h - Who of the other processes still lives -----*- C++ -*-===//
 //
-// A thread that looks after the processes of a run, so that one that has died
+// The thread that looks after the processes of a run, so that one that has died
 // is named by the others whatever they are doing. On its own machine it sees
 // them in the process table; of one on another machine it hears through the
 // store, where each process counts up every second.
@@ -15,8 +15,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
 #define FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
 
-#include "fsdp/Runtime/Error.h"
-#include "fsdp/Runtime/Store.h"
+#include "fsdp/Runtime/FailureWatch.h"
 
 #include <atomic>
 #include <functional>
@@ -27,7 +26,7 @@
 
 namespace fsdp {
 
-class PeerWatch {
+class PeerWatch final : public FailureWatch {
 public:
   /// Blocks these signals in this thread and those that it will start: before
   /// any.
@@ -39,8 +38,12 @@ public:
   struct Peer {
     unsigned rank;
     std::string host;
+    std::string space; ///< Of the numbers of processes: those of another one
+                       ///< mean nothing here.
     pid_t process;
   };
+  /// That of this process.
+  static std::string ownSpace();
   /// All processes of the run by rank, this one among them. `onFailure` is
   /// called once, by the thread, when one of them has died or has told of a
   /// failure; `onStop` when the run is to end.
@@ -49,9 +52,7 @@ public:
             std::function<void(const Error &)> onFailure,
             std::function<void()> onStop);
   /// Before the processes may end.
-  ~PeerWatch();
-  PeerWatch(const PeerWatch &) = delete;
-  PeerWatch &operator=(const PeerWatch &) = delete;
+  ~PeerWatch() override;
 
   /// A sentence about a process of this machine that has died, if one has.
   std::optional<Error> findDead() const;
@@ -63,6 +64,7 @@ private:
   bool isDead(const Peer &peer) const;
   void work();
   std::optional<Error> look();
+  std::optional<Error> ask();
   std::optional<Error> listen();
 
   std::vector<Peer> peers;
@@ -72,7 +74,8 @@ private:
   std::function<void()> onStop;
   std::vector<bool> seen; ///< In this machine's process table, at first.
   std::int64_t heard = 0; ///< What the next rank has counted.
-  std::chrono::steady_clock::time_point lastHeard, lastCounted;
+  std::chrono::steady_clock::time_point lastHeard, lastAsked;
+  bool isStopped = false; ///< By a signal.
   std::atomic<bool> isOver{false};
   std::thread thread;
 };

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <thread>
 #include <unistd.h>
@@ -152,22 +153,19 @@ namespace {
 
 /// What a process brings: its facts, or why it cannot go on.
 struct Brought {
-  std::string process = {}; ///< Its number.
+  std::string process = {}; ///< Its number and where that is known.
   std::vector<Fact> facts = {};
   std::optional<Error> error;
 };
 
 } // namespace
 
-/// Texts that are separated by zeros. The second is the exit code, if there is
-/// an error.
+/// Texts that are separated by zeros: the number of the process, the failure if
+/// there is one, names and values.
 static std::string encode(const Brought &brought) {
-  std::string text = brought.process + '\0';
-  if (brought.error)
-    text += std::to_string(brought.error->exitCode()) + '\0' +
-            brought.error->what() + '\0';
-  else
-    text += '\0';
+  std::string text = brought.process + '\0' +
+                     (brought.error ? encodeFailure(*brought.error) : "") +
+                     '\0';
   for (const Fact &fact : brought.facts)
     text += fact.name + '\0' + fact.value + '\0';
   return text;
@@ -182,13 +180,66 @@ static Brought decode(std::string_view text) {
     return part;
   };
   brought.process = next();
-  if (std::string code = next(); !code.empty())
-    brought.error.emplace(next(), static_cast<Failure>(code[0] - '0'));
+  if (std::string failure = next(); !failure.empty())
+    brought.error = decodeFailure(failure);
   while (!text.empty()) {
     std::string name = next();
     brought.facts.push_back({std::move(name), next()});
   }
   return brought;
+}
+
+/// A fact that some ranks have another one of than rank 0.
+struct Difference {
+  std::string name, expected, found;
+  auto operator<=>(const Difference &) const = default;
+};
+
+static std::string spellRanks(const std::vector<std::size_t> &ranks) {
+  constexpr std::size_t most = 3;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i != ranks.size() && i != most; ++i)
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  if (ranks.size() > most)
+    text += " and " + std::to_string(ranks.size() - most) + " more";
+  return text;
+}
+
+/// Every fact that is not the same everywhere, in one sentence; nothing if
+/// there is none.
+static std::string compareFacts(const std::vector<Brought> &all) {
+  std::vector<Difference> order;
+  std::map<Difference, std::vector<std::size_t>> differences;
+  const std::vector<Fact> &expected = all[0].facts;
+  auto valueOf = [](const std::vector<Fact> &facts, const std::string &name) {
+    auto fact = std::ranges::find(facts, name, &Fact::name);
+    return fact == facts.end() ? std::string("none") : fact->value;
+  };
+  for (std::size_t rank = 1; rank != all.size(); ++rank) {
+    if (all[rank].facts == expected)
+      continue;
+    auto compare = [&](const std::string &name) {
+      Difference each{name, valueOf(expected, name),
+                      valueOf(all[rank].facts, name)};
+      if (each.expected == each.found)
+        return;
+      std::vector<std::size_t> &ranks = differences[each];
+      if (ranks.empty())
+        order.push_back(each);
+      if (ranks.empty() || ranks.back() != rank)
+        ranks.push_back(rank);
+    };
+    for (const Fact &fact : expected)
+      compare(fact.name);
+    for (const Fact &fact : all[rank].facts)
+      compare(fact.name);
+  }
+  std::string text;
+  for (const Difference &each : order)
+    text += (text.empty() ? "" : "; ") + spellRanks(differences[each]) +
+            ": expected " + each.name + " " + each.expected +
+            " as on rank 0, found " + each.found;
+  return text;
 }
 
 /// What is wrong with what the processes have brought, as the exit code and a
@@ -205,18 +256,8 @@ static std::optional<Error> judge(const std::vector<Brought> &all) {
       return Error("rank " + std::to_string(rank) + ": " +
                        all[rank].error->what(),
                    all[rank].error->kind());
-  for (std::size_t rank = 1; rank != all.size(); ++rank)
-    for (std::size_t i = 0; i != all[rank].facts.size(); ++i) {
-      const Fact &found = all[rank].facts[i];
-      if (i >= all[0].facts.size() || all[0].facts[i].name != found.name)
-        break; // Of another version, which is the first fact.
-      const std::string &expected = all[0].facts[i].value;
-      if (found.value != expected)
-        return Error("rank " + std::to_string(rank) + ": expected " +
-                         found.name + " " + expected + " as on rank 0, found " +
-                         found.value,
-                     Failure::CheckFailed);
-    }
+  if (std::string text = compareFacts(all); !text.empty())
+    return Error(text, Failure::CheckFailed);
   return std::nullopt;
 }
 
@@ -226,7 +267,7 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
     return;
   }
   Brought own;
-  own.process = std::to_string(::getpid());
+  own.process = std::to_string(::getpid()) + ' ' + PeerWatch::ownSpace();
   try {
     own.facts = prepare();
   } catch (const Error &error) {
@@ -239,22 +280,27 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
   if (isFirst()) {
     std::vector<Brought> all;
     for (unsigned rank = 0; rank != size(); ++rank)
-      all.push_back(decode(await(key + std::to_string(rank), rank,
-                                 "say what it is to run", defaultTimeout)));
+      all.push_back(decode(
+          await(key + std::to_string(rank), rank, "say what it is to run")));
     if (std::optional<Error> verdict = judge(all))
-      throw tellFailure(*world.store, *verdict, defaultTimeout);
+      throw tellFailure(*world.store, *verdict);
     std::string processes;
     for (const Brought &one : all)
       processes += one.process + ' ';
     world.store->set(agreed, processes);
   }
-  std::istringstream processes(await(agreed, 0, "agree", defaultTimeout));
+  std::istringstream processes(await(agreed, 0, "agree"));
   std::vector<PeerWatch::Peer> peers;
   for (unsigned rank = 0; rank != size(); ++rank) {
-    peers.push_back({rank, world.hosts[rank], 0});
-    processes >> peers.back().process;
+    peers.push_back({rank, world.hosts[rank], "", 0});
+    PeerWatch::Peer &peer = peers.back();
+    if (!(processes >> peer.process >> peer.space) || peer.process < 1)
+      throw Error("expected the processes of all ranks from rank 0, found "
+                  "none of rank " +
+                      std::to_string(rank),
+                  Failure::RankFailed);
   }
-  watch.emplace(
+  watch = std::make_shared<PeerWatch>(
       std::move(peers), world.rank, world.store,
       [this](const Error &error) { stop(error); },
       [this] { isStopRequested.store(true); });
@@ -262,37 +308,40 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
 
 std::string Processes::consult(
     const std::string &what, const std::string &shown,
-    const std::function<std::string(const std::vector<std::string> &)> &answer)
-    const {
+    const std::function<std::string(const std::vector<std::string> &)> &answer,
+    Wait wait) const {
   if (size() == 1)
     return answer({shown});
   auto keyOf = [&](unsigned rank) {
     return what + ", rank " + std::to_string(rank);
   };
-  constexpr char good = '+', bad = '-';
+  constexpr char good = '+';
   if (!isFirst()) {
     world.store->set(keyOf(world.rank), shown);
-    std::string text = await(what, 0, what, defaultTimeout);
-    if (text[0] == bad)
-      throw Error(text.substr(1), Failure::RankFailed);
-    return text.substr(1);
+    std::string text = await(what, 0, what, wait);
+    if (text.starts_with(good))
+      return text.substr(1);
+    throw decodeFailure(text);
   }
   std::vector<std::string> all = {shown};
   for (unsigned rank = 1; rank != size(); ++rank)
-    all.push_back(await(keyOf(rank), rank, what, defaultTimeout));
+    all.push_back(await(keyOf(rank), rank, what, wait));
   try {
     std::string text = answer(all);
     world.store->set(what, good + text);
     return text;
+  } catch (const Error &error) {
+    world.store->set(what, encodeFailure(error));
+    throw;
   } catch (const std::exception &error) {
-    world.store->set(what, bad + std::string(error.what()));
+    world.store->set(what,
+                     encodeFailure(Error(error.what(), Failure::RankFailed)));
     throw;
   }
 }
 
 std::string Processes::await(const std::string &key, unsigned rank,
-                             const std::string &deed,
-                             std::chrono::milliseconds timeout) const {
+                             const std::string &deed, Wait wait) const {
   auto end = std::chrono::steady_clock::now() + timeout;
   do {
     if (!watch)
@@ -301,9 +350,12 @@ std::string Processes::await(const std::string &key, unsigned rank,
       return *value;
     if (auto failure = findFailure(*world.store, 0ms))
       throw Error(*failure);
-  } while (std::chrono::steady_clock::now() < end);
-  throw Error("waited " + std::to_string(timeout.count() / 1000) +
-                  " s for rank " + std::to_string(rank) + " to " + deed,
+  } while (wait == Wait::Files || std::chrono::steady_clock::now() < end);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.10g",
+                std::chrono::duration<double>(timeout).count());
+  throw Error("waited " + std::string(seconds) + " s for rank " +
+                  std::to_string(rank) + " to " + deed,
               Failure::RankFailed);
 }
 
@@ -317,7 +369,7 @@ Error Processes::tell(const Error &error) noexcept {
     sentence.insert(0, "rank " + std::to_string(world.rank) + ": ");
   Error first(sentence, error.kind());
   try {
-    first = tellFailure(*world.store, first, farewell);
+    first = tellFailure(*world.store, first);
     showRecord(first);
     if (world.store->add("said", 1) == 1) {
       printError(first.what());
@@ -402,8 +454,8 @@ void Processes::printRecords() noexcept {
     std::vector<std::string> records;
     if (size() == 1)
       records.push_back(lastRecord);
-    // Those who are dead tell nothing, and the others do so at once.
-    auto end = std::chrono::steady_clock::now() + 500ms;
+    // Those who are dead tell nothing, and the others do so when they hear.
+    auto end = std::chrono::steady_clock::now() + FailureWatch::period + 500ms;
     for (unsigned rank = 0; size() > 1 && rank != size(); ++rank)
       if (auto record = world.store->get(
               recordKey(rank),
@@ -451,14 +503,19 @@ void Processes::leave() const noexcept {
   }
 }
 
-int Processes::finish(int code, std::chrono::milliseconds timeout) {
+int Processes::finish(int code) {
   if (!connected)
     return code;
   if (size() > 1) {
     const char *key = "exit code";
     if (isFirst())
       world.store->set(key, std::to_string(code));
-    code = std::stoi(await(key, 0, "end", timeout));
+    std::string text = await(key, 0, "end");
+    // As `fsdp-run --help` lists them.
+    if (text.size() != 1 || text[0] < '0' || text[0] > '4')
+      throw Error("expected an exit code from rank 0, found '" + text + "'",
+                  Failure::RankFailed);
+    code = text[0] - '0';
   }
   watch.reset(); // From now on, a process may end.
   connected->finish();

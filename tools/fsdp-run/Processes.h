@@ -24,6 +24,8 @@ namespace fsdp {
 /// value or a digest of that.
 struct Fact {
   std::string name, value;
+
+  bool operator==(const Fact &) const = default;
 };
 
 class Processes {
@@ -48,6 +50,8 @@ public:
   /// What connects them; null for one process alone.
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
+  /// Who looks after the others, once they agree; null for one process alone.
+  std::shared_ptr<FailureWatch> failureWatch() const { return watch; }
 
   /// Says something on stderr, once.
   void note(const std::string &sentence) const;
@@ -66,13 +70,19 @@ public:
   /// Somebody wants the run to end.
   bool isStopped() const { return isStopRequested.load(); }
 
+  /// How long a process waits for another one: until the time-out, or as long
+  /// as that lives, because it reads or writes files.
+  enum class Wait { Timeout, Files };
+  void setTimeout(std::chrono::milliseconds given) { timeout = given; }
+
   /// Of what all processes show, by rank, rank 0 makes an answer, which all
   /// return. Throws on all of them if that throws. `what` is used once. From
   /// any thread; waits.
   std::string
   consult(const std::string &what, const std::string &shown,
           const std::function<std::string(const std::vector<std::string> &)>
-              &answer) const;
+              &answer,
+          Wait wait = Wait::Timeout) const;
 
   /// Calls `prepare` and compares what it returns with rank 0's. Throws on all
   /// processes if it throws on one, or if they differ.
@@ -83,14 +93,13 @@ public:
   int fail(const Error &error) noexcept;
 
   /// The process has done its part: returns the exit code of rank 0.
-  int finish(int code, std::chrono::milliseconds timeout);
+  int finish(int code);
 
 private:
   /// The value of a key that `rank` sets when it does its `deed`. Throws if the
   /// run has failed.
   std::string await(const std::string &key, unsigned rank,
-                    const std::string &deed,
-                    std::chrono::milliseconds timeout) const;
+                    const std::string &deed, Wait wait = Wait::Timeout) const;
   /// Tells the others of a failure, and says it unless somebody has. Returns
   /// the first one.
   Error tell(const Error &error) noexcept;
@@ -106,13 +115,14 @@ private:
   void leave() const noexcept;
 
   std::shared_ptr<Backend> connected;
+  std::chrono::milliseconds timeout = defaultTimeout;
   World world;
   std::atomic<bool> isSaid{false}, hasEnded{false}, isStopRequested{false};
   std::mutex recordMutex; ///< Of the next three.
   std::shared_ptr<RankLog> log;
   std::function<std::string()> recorder;
   std::string lastRecord; ///< Of a recorder that has ended.
-  std::optional<PeerWatch> watch;
+  std::shared_ptr<PeerWatch> watch;
 };
 
 class Processes::Recorder {

@@ -2,8 +2,10 @@
 
 #include "Spans.h"
 
+#include "fsdp/Runtime/Spans.h"
+
+#include <cmath>
 #include <cstring>
-#include <type_traits>
 
 using namespace fsdp;
 
@@ -16,48 +18,38 @@ static double findOrigin() {
          seconds(std::chrono::steady_clock::now());
 }
 
-// All processes are of one version, and so have one layout.
-static_assert(std::is_trivially_copyable_v<Span>);
-
-static std::string encode(double origin, const std::vector<Span> &spans) {
-  std::string text(sizeof origin + spans.size() * sizeof(Span), '\0');
-  std::memcpy(text.data(), &origin, sizeof origin);
-  if (!spans.empty())
-    std::memcpy(text.data() + sizeof origin, spans.data(),
-                spans.size() * sizeof(Span));
-  return text;
-}
-
-static std::vector<Span> decode(const std::string &text, double &origin) {
-  std::memcpy(&origin, text.data(), sizeof origin);
-  std::vector<Span> spans((text.size() - sizeof origin) / sizeof(Span));
-  if (!spans.empty())
-    std::memcpy(spans.data(), text.data() + sizeof origin,
-                spans.size() * sizeof(Span));
-  return spans;
-}
-
-std::vector<Span> fsdp::gatherSpans(const Processes &processes,
+std::vector<Span> fsdp::gatherSpans(const planfile::Plan &plan,
+                                    const Processes &processes,
                                     const std::vector<Span> &own) {
   if (processes.size() == 1)
     return own;
   std::vector<Span> all;
   double here = findOrigin();
-  processes.consult("show what was run", encode(here, own),
-                    [&](const std::vector<std::string> &texts) {
-                      for (std::size_t rank = 0; rank != texts.size(); ++rank) {
-                        double there = here;
-                        std::vector<Span> spans = decode(texts[rank], there);
-                        bool isNear =
-                            processes.hosts()[rank] == processes.hosts()[0];
-                        double shift = isNear ? 0 : there - here;
-                        for (Span &span : spans) {
-                          span.begin += shift;
-                          span.end += shift;
-                          all.push_back(span);
-                        }
-                      }
-                      return "";
-                    });
+  std::string shown(sizeof here, '\0');
+  std::memcpy(shown.data(), &here, sizeof here);
+  processes.consult(
+      "show what was run", shown + encodeSpans(own),
+      [&](const std::vector<std::string> &texts) {
+        for (unsigned rank = 0; rank != texts.size(); ++rank) {
+          std::string_view text = texts[rank];
+          double there = NAN;
+          if (text.size() >= sizeof there)
+            std::memcpy(&there, text.data(), sizeof there);
+          if (!std::isfinite(there))
+            throw Error("rank " + std::to_string(rank) +
+                            ": expected the time of its clock, found none",
+                        Failure::RankFailed);
+          std::vector<Span> spans =
+              decodeSpans(plan, rank, text.substr(sizeof there));
+          bool isNear = processes.hosts()[rank] == processes.hosts()[0];
+          double shift = isNear ? 0 : there - here;
+          for (Span &span : spans) {
+            span.begin += shift;
+            span.end += shift;
+            all.push_back(span);
+          }
+        }
+        return "";
+      });
   return all;
 }

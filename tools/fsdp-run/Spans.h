@@ -9,7 +9,8 @@ namespace fsdp {
 /// The spans of all ranks in seconds of rank 0's clock, for rank 0; nothing for
 /// the others. All processes call it. Those of one machine have one clock; for
 /// others, the time of day says how far theirs is away.
-std::vector<Span> gatherSpans(const Processes &processes,
+std::vector<Span> gatherSpans(const planfile::Plan &plan,
+                              const Processes &processes,
                               const std::vector<Span> &own);
 
 } // namespace fsdp

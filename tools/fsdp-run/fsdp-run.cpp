@@ -163,6 +163,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
   SessionOptions result;
   result.backend = processes.backend();
   result.store = processes.store();
+  result.watch = processes.failureWatch();
   result.processes = processes.onThisMachine();
   result.overlap = options.overlap;
   result.canary = options.json;
@@ -288,7 +289,7 @@ namespace {
 /// A run before anything is allocated: all that can be rejected is.
 class Run {
 public:
-  Run(const Options &options, Processes &processes);
+  Run(const Options &given, Processes &processes);
 
   std::vector<Fact> facts() const;
   /// Returns the exit code.
@@ -299,28 +300,29 @@ private:
   void noteChanges(
       const std::vector<std::pair<std::string, std::string>> &before) const;
   archive::TrainingState begin(Session &session);
+  void resumeOptions();
 
-  const Options &options;
+  Options options; ///< Those that are not given are the checkpoint's.
   Processes &processes;
   Resident before = measureResident();
   unsigned ranks = 0;
   planfile::PlanFile plan;
   std::optional<Reference> reference;
   std::optional<Data> data, evalData;
+  Checkpoints checkpoints;
   LearningRates rates;
   Summon summon;
-  Checkpoints checkpoints;
   std::optional<Start> start; ///< Unless the training goes on.
   std::optional<Export> exported;
   std::optional<TensorBoard> tensorBoard;
 };
 
-Run::Run(const Options &options, Processes &processes)
-    : options(options), processes(processes),
+Run::Run(const Options &given, Processes &processes)
+    : options(given), processes(processes),
       plan((checkFiles(options, processes.isFirst()),
             openPlan(options, processes, ranks))),
-      rates(options), summon(plan, options, processes.isFirst()),
-      checkpoints(plan, options, processes) {
+      checkpoints(plan, options, processes), rates((resumeOptions(), options)),
+      summon(plan, options, processes.isFirst()) {
   (void)scaleGroups(plan, options.lrScales);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
@@ -346,6 +348,13 @@ Run::Run(const Options &options, Processes &processes)
                    processes.isFirst());
   if (!options.tensorBoard.empty() && processes.isFirst())
     tensorBoard.emplace(options.tensorBoard);
+}
+
+void Run::resumeOptions() {
+  if (options.resume.empty())
+    return;
+  const archive::TrainingState *resumed = checkpoints.resumed();
+  resumeHyperParameters(resumed ? resumed->facts : TrainingFacts(), options);
 }
 
 namespace {
@@ -380,22 +389,8 @@ std::vector<Fact> Run::trainingFacts() const {
                                  ? std::to_string(*options.shuffleSeed)
                                  : "none");
   facts.addText("--program", options.program);
-  if (LearningRates::isNamed(options.lrSchedule))
-    facts.addText("--lr-schedule", options.lrSchedule);
-  else
-    facts.addFile("--lr-schedule", options.lrSchedule);
-  facts.add("--warmup-steps", options.warmupSteps);
-  const HyperParameters &hyper = options.hyperParameters;
-  facts.add("--lr", hyper.lr);
-  facts.add("--beta1", hyper.beta1);
-  facts.add("--beta2", hyper.beta2);
-  facts.add("--eps", hyper.eps);
-  facts.add("--weight-decay", hyper.weightDecay);
-  facts.add("--momentum", hyper.momentum);
-  std::string scales;
-  for (auto [group, factor] : options.lrScales)
-    scales += " " + std::to_string(group) + "=" + std::to_string(factor);
-  facts.addText("--lr-scale", scales);
+  for (auto &[name, value] : spellHyperParameters(options))
+    facts.addText(name.c_str(), std::move(value));
   facts.add("--seed", options.seeds.first);
   facts.add("a shared seed:", options.seeds.areShared);
   return std::move(facts.all);
@@ -413,13 +408,14 @@ std::vector<Fact> Run::facts() const {
                   "with tables of digest " + digestTables(options.weights));
   else
     facts.addFile("weights", options.weights);
+  std::string renames;
   for (const std::string &rename : options.renames)
-    facts.addText("--rename", rename);
+    renames += (renames.empty() ? "" : " ") + archive::quoteJSON(rename);
+  facts.addText("--rename", renames.empty() ? "none" : renames);
   facts.addText("--init", options.init);
   facts.addFile("a reference", options.reference);
   facts.add("batches to evaluate:", evalData ? evalData->batches() : 0);
   facts.add("--eval-every", options.evalEvery);
-  facts.add("--steps", options.steps);
   facts.add("--summon:", !options.summon.empty());
   facts.addText("--summon-only", options.summonOnly);
   facts.add("--with-grads:", options.withGrads);
@@ -442,7 +438,8 @@ void Run::noteChanges(
   std::map<std::string, std::string> told(before.begin(), before.end());
   for (const Fact &fact : trainingFacts())
     if (auto it = told.find(fact.name);
-        it != told.end() && it->second != fact.value)
+        it != told.end() && it->second != fact.value &&
+        !(it->second.empty() && fact.value == "none")) // as it was spelled
       processes.note("note: --resume: the training goes on with " + fact.name +
                      " " + fact.value + ", it was " + it->second);
 }
@@ -496,7 +493,7 @@ int Run::execute() {
     exported->write(session);
   std::vector<Span> spans;
   if (!options.trace.empty() || !options.profile.empty())
-    spans = gatherSpans(processes, session.spans());
+    spans = gatherSpans(plan.plan(), processes, session.spans());
   // One that can't be written does not take the other with it.
   auto write = [&](const std::string &path, auto writer) {
     try {
@@ -521,12 +518,13 @@ int runOn(Processes &processes, int argc, char **argv) {
     options = parseOptions(argc, argv);
     if (!options)
       return {};
+    processes.setTimeout(timeoutOf(*options));
     run.emplace(*options, processes);
     return processes.size() > 1 ? run->facts() : std::vector<Fact>();
   });
   int code = run ? run->execute() : 0;
   run.reset();
-  return processes.finish(code, options ? timeoutOf(*options) : defaultTimeout);
+  return processes.finish(code);
 }
 
 /// The exit code of a run of which nothing is left.

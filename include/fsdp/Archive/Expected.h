@@ -20,6 +20,14 @@ namespace fsdp::archive {
 /// Why something failed.
 struct Error {
   std::string message;
+  /// What was read is not what was written: it is missing, or has another
+  /// checksum, size or format. Not so where it could not be read, which may be
+  /// over tomorrow.
+  bool isDamage = false;
+
+  static Error damage(std::string message) {
+    return {std::move(message), true};
+  }
 };
 
 /// A `T`, or the `Error` that prevented it.

@@ -5,6 +5,9 @@
 // checked in it could be changed before it is used. With checksums of its
 // blocks, what is read is checked first.
 //
+// Any number of files may be known at once: of all of a process, those that
+// were opened last stay open, and another one is opened again when it is read.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_ARCHIVE_INPUTFILE_H
@@ -20,7 +23,6 @@
 
 namespace fsdp::archive {
 
-/// Closed on destruction.
 class InputFile {
 public:
   /// Rejects whatever is not a regular file, and empty files.
@@ -34,21 +36,21 @@ public:
   ~InputFile();
 
   /// In bytes, when it was opened.
-  uint64_t size() const { return bytes; }
+  uint64_t size() const;
 
   /// The path as it was given to `open`.
-  const std::string &path() const { return name; }
+  const std::string &path() const;
 
   /// Copies `count` bytes from `offset` on, inside of `size()`. An error if the
-  /// file has become shorter, or can't be read.
+  /// file has been changed, or can't be read.
   std::optional<Error> read(uint64_t offset, char *to, uint64_t count) const;
   Expected<std::string> read(uint64_t offset, uint64_t count) const;
   /// The whole file.
-  Expected<std::string> read() const { return read(0, bytes); }
+  Expected<std::string> read() const { return read(0, size()); }
 
 private:
-  InputFile(std::string name, int descriptor, uint64_t bytes)
-      : name(std::move(name)), descriptor(descriptor), bytes(bytes) {}
+  class Source;
+  explicit InputFile(std::shared_ptr<Source> source);
 
   std::optional<Error> readPlain(uint64_t offset, char *to,
                                  uint64_t count) const;
@@ -61,9 +63,7 @@ private:
     uint64_t number = UINT64_MAX;
   };
 
-  std::string name;
-  int descriptor;
-  uint64_t bytes;
+  std::shared_ptr<Source> source; ///< Its descriptor ends with it.
   std::unique_ptr<Checks> checks; ///< Null: none are known.
 };
 

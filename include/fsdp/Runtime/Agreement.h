@@ -31,10 +31,14 @@ std::string describeCollectives(const planfile::Plan &plan);
 void checkCollectives(const std::string &who, const planfile::Plan &plan,
                       const std::string &expected);
 
+/// A failure as others read it: the exit code as a digit, then the sentence.
+std::string encodeFailure(const Error &error);
+/// `text` is untrusted.
+Error decodeFailure(const std::string &text);
+
 /// Tells all sessions of a run that it has failed. Returns the first failure,
 /// which is another one if somebody came before.
-Error tellFailure(Store &store, const Error &error,
-                  std::chrono::milliseconds timeout);
+Error tellFailure(Store &store, const Error &error);
 
 /// The first failure of the run; waits so long for one.
 std::optional<Error> findFailure(Store &store,

@@ -8,6 +8,8 @@
 #ifndef FSDP_RUNTIME_ERROR_H
 #define FSDP_RUNTIME_ERROR_H
 
+#include "fsdp/Archive/Expected.h"
+
 #include <stdexcept>
 #include <string>
 
@@ -24,12 +26,19 @@ class Error : public std::runtime_error {
 public:
   explicit Error(const std::string &sentence, Failure kind = Failure::Rejected)
       : std::runtime_error(sentence), failure(kind) {}
+  /// What prevented a file from being read.
+  explicit Error(const archive::Error &error, Failure kind = Failure::Rejected)
+      : std::runtime_error(error.message), failure(kind),
+        damaged(error.isDamage) {}
 
   Failure kind() const { return failure; }
   int exitCode() const { return static_cast<int>(failure); }
+  /// A file is not what was written; see `archive::Error`.
+  bool isDamage() const { return damaged; }
 
 private:
   Failure failure;
+  bool damaged = false;
 };
 
 } // namespace fsdp

@@ -19,6 +19,7 @@
 #include "fsdp/Archive/Box.h"
 #include "fsdp/Runtime/Comm.h"
 #include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/FailureWatch.h"
 
 #include <memory>
 #include <span>
@@ -97,6 +98,8 @@ struct SessionOptions {
   /// Where sessions of one run meet. Null, for one that has all ranks: in
   /// memory.
   std::shared_ptr<Store> store;
+  /// Who hears first that the run has failed; null: the session looks itself.
+  std::shared_ptr<FailureWatch> watch;
   /// The index of the device on this machine.
   unsigned device = 0;
   /// The longest wait for another rank: at least 1 ms.

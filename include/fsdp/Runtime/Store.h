@@ -23,6 +23,10 @@ public:
 
   virtual void set(const std::string &key, const std::string &value) = 0;
 
+  /// Sets a key unless it is set, in one step. Returns what it is then.
+  virtual std::string setFirst(const std::string &key,
+                               const std::string &value) = 0;
+
   /// Waits until the key is set; nothing if `timeout` is over before.
   virtual std::optional<std::string> get(const std::string &key,
                                          std::chrono::milliseconds timeout) = 0;
@@ -35,10 +39,13 @@ public:
 /// In the memory of this process.
 std::shared_ptr<Store> makeLocalStore();
 
+/// In the environment: what all keys of the stores below begin with.
+inline constexpr const char *storeSecretVariable = "FSDP_STORE_SECRET";
+
 /// PyTorch's TCPStore, with its server in this process: anybody who reaches it
-/// may read and write. It listens on that address alone if `host` is one in
-/// numbers; on all of this machine if it is a name, which other machines may
-/// know as another address. `port` 0 becomes one that is free.
+/// may read and write. It listens on the address of `host` alone, a number or a
+/// name; on all of this machine if the name is known as another one than
+/// localhost, and leads nowhere else here. `port` 0 becomes one that is free.
 std::shared_ptr<Store> serveStore(const std::string &host, std::uint16_t &port);
 
 /// One that another process serves. Its keys begin with `prefix`.

@@ -2,9 +2,14 @@
 
 #include "fsdp/Archive/InputFile.h"
 
+#include "FewDescriptors.h"
 #include "TempFolder.h"
 
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <sys/stat.h>
+#include <thread>
 
 using namespace fsdp::archive;
 
@@ -60,4 +65,65 @@ TEST_F(InputFileTest, RejectsWhatIsNoFile) {
   EXPECT_EQ(getError(write("empty", "")),
             getPath("empty") +
                 ": expected at least one byte, found an empty file");
+}
+
+TEST_F(InputFileTest, ManyFilesNeedFewDescriptors) {
+  constexpr size_t count = 500;
+  std::vector<InputFile> files;
+  test::FewDescriptors few(64);
+  for (size_t i = 0; i != count; ++i) {
+    auto file = InputFile::open(write(std::to_string(i), std::to_string(i)));
+    ASSERT_TRUE(file) << file.error().message;
+    files.push_back(std::move(*file));
+  }
+  // Each thread closes what another one reads.
+  std::vector<std::thread> threads;
+  std::atomic<size_t> good = 0;
+  for (size_t first = 0; first != 4; ++first)
+    threads.emplace_back([&, first] {
+      for (size_t i = first; i < count; i += 4) {
+        auto content = files[i].read();
+        good += content && *content == std::to_string(i);
+      }
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  EXPECT_EQ(good, count);
+}
+
+TEST_F(InputFileTest, RejectsWhatWasReplacedWhileItWasClosed) {
+  std::vector<InputFile> files;
+  for (size_t i = 0; i != 20; ++i)
+    files.push_back(std::move(*InputFile::open(write(std::to_string(i), "x"))));
+  write("0", "longer");
+  auto content = files[0].read();
+  ASSERT_FALSE(content);
+  EXPECT_EQ(content.error().message,
+            getPath("0") + ": expected the file that was opened before, found "
+                           "that it has been changed while it was in use");
+  EXPECT_FALSE(content.error().isDamage);
+}
+
+// A file that cannot be read may be whole.
+TEST_F(InputFileTest, OnlyWhatIsNotWhatWasWrittenIsDamage) {
+  BlockSums sums = BlockSums::of({"hello"});
+  auto isDamage = [&](const std::string &path) {
+    auto file = InputFile::open(path, sums);
+    auto content = file ? file->read() : Expected<std::string>(file.error());
+    EXPECT_FALSE(content);
+    return content.error().isDamage;
+  };
+  EXPECT_TRUE(isDamage(write("other", "jello")));
+  EXPECT_TRUE(isDamage(write("longer", "hello!")));
+  EXPECT_TRUE(isDamage(write("empty", "")));
+  EXPECT_TRUE(isDamage(getPath("missing")));
+  EXPECT_TRUE(isDamage(folder));
+  EXPECT_FALSE(isDamage(getPath("other/below")));
+  EXPECT_FALSE(isDamage(getPath(std::string(300, 'x'))));
+  test::FewDescriptors none(0);
+  auto file = InputFile::open(getPath("other"));
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().message,
+            getPath("other") + ": cannot open: " + std::strerror(EMFILE));
+  EXPECT_FALSE(file.error().isDamage);
 }

@@ -7,6 +7,8 @@
 #include "SharedBackend.h"
 #include "SmallModel.h"
 
+#include "fsdp/Runtime/Agreement.h"
+
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -331,6 +333,9 @@ void checkStore(Store &store, Store &other) {
   store.set("nothing", "");
   EXPECT_EQ(other.get("zeros", 0ms), zeros);
   EXPECT_EQ(other.get("nothing", 0ms), "");
+  EXPECT_EQ(store.setFirst("first", "one"), "one");
+  EXPECT_EQ(other.setFirst("first", "two"), "one");
+  EXPECT_EQ(other.get("first", 0ms), "one");
   std::thread setter([&] {
     std::this_thread::sleep_for(5ms);
     other.set("key", "value");
@@ -345,21 +350,72 @@ TEST(LocalStore, SetsAddsAndWaits) {
 }
 
 TEST(TCPStore, SetsAddsAndWaits) {
-  for (const char *host : {"127.0.0.1", "::1", "any name"}) {
+  for (const char *host : {"127.0.0.1", "::1", "localhost", "0.0.0.0"}) {
     std::uint16_t port = 0;
     std::shared_ptr<Store> store = serveStore(host, port);
-    std::string address = host == std::string("::1") ? host : "127.0.0.1";
+    std::string address = host == std::string("0.0.0.0") ? "127.0.0.1" : host;
     std::shared_ptr<Store> other = connectStore(address, port);
     checkStore(*store, *other);
   }
 }
 
+/// Counts the requests that it passes on.
+class CountingStore final : public Store {
+public:
+  void set(const std::string &key, const std::string &value) override {
+    ++requests;
+    store->set(key, value);
+  }
+  std::string setFirst(const std::string &key,
+                       const std::string &value) override {
+    ++requests;
+    return store->setFirst(key, value);
+  }
+  std::optional<std::string> get(const std::string &key,
+                                 std::chrono::milliseconds timeout) override {
+    ++requests;
+    return store->get(key, timeout);
+  }
+  std::int64_t add(const std::string &key, std::int64_t amount) override {
+    ++requests;
+    return store->add(key, amount);
+  }
+
+  std::atomic<unsigned> requests = 0;
+
+private:
+  std::shared_ptr<Store> store = makeLocalStore();
+};
+
+// A thousand processes share it.
+TEST(FailureWatch, AsksOncePerPeriodAndTellsAll) {
+  auto store = std::make_shared<CountingStore>();
+  std::shared_ptr<FailureWatch> watch = watchStore(store);
+  std::atomic<unsigned> heard = 0;
+  auto first = watch->subscribe([&](const Error &) { ++heard; });
+  auto second = watch->subscribe([&](const Error &) { ++heard; });
+  auto gone = watch->subscribe([&](const Error &) { heard += 100; });
+  gone.reset();
+  std::this_thread::sleep_for(2 * FailureWatch::period);
+  EXPECT_LE(store->requests, 2u);
+  tellFailure(*store, Error("lost", Failure::RankFailed));
+  auto end = std::chrono::steady_clock::now() + 20s;
+  while (heard != 2 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(heard, 2u);
+  // Who comes later hears it at once.
+  auto late = watch->subscribe([&](const Error &error) {
+    EXPECT_STREQ(error.what(), "lost");
+    ++heard;
+  });
+  EXPECT_EQ(heard, 3u);
+}
+
 // What a machine sends to another address of it does not arrive.
 TEST(TCPStore, ListensOnTheGivenAddressAlone) {
-  for (bool isNamed : {false, true}) {
+  for (const char *host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
     std::uint16_t port = 0;
-    std::shared_ptr<Store> store =
-        serveStore(isNamed ? "localhost" : "127.0.0.1", port);
+    std::shared_ptr<Store> store = serveStore(host, port);
     int socket = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -367,9 +423,39 @@ TEST(TCPStore, ListensOnTheGivenAddressAlone) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
     EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr *>(&address),
                         sizeof address) == 0,
-              isNamed);
+              host == std::string("0.0.0.0"));
     ::close(socket);
   }
+}
+
+TEST(TCPStore, AnAddressOfAnotherMachineIsRejected) {
+  std::uint16_t port = 0;
+  EXPECT_THAT([&] { serveStore("192.0.2.1", port); },
+              ThrowsMessage<Error>(
+                  "cannot open the store of the run: expected an address of "
+                  "this machine, found 192.0.2.1; with MASTER_ADDR=0.0.0.0 for "
+                  "rank 0, it listens on all"));
+  EXPECT_THAT([&] { serveStore("no.such.host.invalid", port); },
+              ThrowsMessage<Error>(StartsWith(
+                  "cannot open the store of the run: expected an address of "
+                  "this machine, found no.such.host.invalid: ")));
+}
+
+// Who does not know it reads and writes other keys.
+TEST(TCPStore, ASecretKeepsOthersOut) {
+  std::uint16_t port = 0;
+  ::setenv(storeSecretVariable, "open sesame", 1);
+  std::shared_ptr<Store> store = serveStore("127.0.0.1", port);
+  std::shared_ptr<Store> friendly = connectStore("127.0.0.1", port);
+  ::unsetenv(storeSecretVariable);
+  std::shared_ptr<Store> other = connectStore("127.0.0.1", port);
+  store->set("key", "value");
+  EXPECT_EQ(friendly->get("key", 0ms), "value");
+  EXPECT_EQ(other->get("key", 0ms), std::nullopt);
+  EXPECT_EQ(other->setFirst("failure", "3stop"), "3stop");
+  EXPECT_EQ(store->get("failure", 0ms), std::nullopt);
+  EXPECT_EQ(store->add("count", 1), 1);
+  EXPECT_EQ(other->add("count", 1), 1);
 }
 
 // An agent's store has keys of earlier runs.
