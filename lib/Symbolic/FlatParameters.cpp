@@ -51,22 +51,26 @@ static Content layOut(const Unit &unit, DType dtype, const Get &get) {
   return flat;
 }
 
+Number Machine::stored(std::string_view kind, std::string_view name,
+                       DType storage) {
+  auto number = [&](DType dtype) {
+    Number base =
+        Key("initial", hashText(kind), hashText(name), dtype).number();
+    values.note(base, std::string(kind).append(" ").append(name));
+    return base;
+  };
+  Number own = number(storage);
+  if (kind == "parameter")
+    for (DType compute : {DType::F16, DType::BF16, DType::F32, DType::F64})
+      if (compute != storage)
+        values.defineCast(own, compute, number(compute));
+  return own;
+}
+
 Content Machine::initial(const Unit &unit, std::string_view kind) {
   return layOut(unit, unit.storage, [&](const Unit::Parameter &parameter) {
-    auto number = [&](DType dtype) {
-      Number base =
-          Key("initial", hashText(kind), hashText(parameter.name), dtype)
-              .number();
-      values.note(base, std::string(kind).append(" ").append(parameter.name));
-      return base;
-    };
-    Number stored = number(unit.storage);
-    // Each program computes in a type of its own.
-    if (kind == "parameter")
-      for (DType compute : {DType::F16, DType::BF16, DType::F32, DType::F64})
-        if (compute != unit.storage)
-          values.defineCast(stored, compute, number(compute));
-    return Content::vector(stored, parameter.numel, unit.same);
+    return Content::vector(stored(kind, parameter.name, unit.storage),
+                           parameter.numel, unit.same);
   });
 }
 

@@ -128,6 +128,10 @@ public:
   // Flat parameters. A window is that of a rank's piece.
   Content readFlat(const Unit &unit, const Window &window);
   void writeFlat(const Unit &unit, const Window &window, const Content &flat);
+  /// The number of a parameter, or of a state of it, before all commands, in a
+  /// type. Stored in one, a cast to another is the parameter in that: programs
+  /// compute in types of their own, and models cast parameters themselves.
+  Number stored(std::string_view kind, std::string_view name, DType storage);
   /// What a flat parameter, or a state of it, is before all commands.
   Content initial(const Unit &unit, std::string_view kind);
   /// The hyper-parameters of a decay group, which the caller writes.

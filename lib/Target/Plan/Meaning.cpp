@@ -140,12 +140,20 @@ LogicalResult SourceRun::addArgument(func::FuncOp func,
       return emitError(argument.getLoc()) << "expected a dense parameter";
     // Elements are numbered in the order of the flat parameter.
     sy::Layout flat = sy::Layout::vector(window.layout->numel);
+    // A cast of what is stored is the parameter in another type; one of what
+    // was cast for the program is no more than that.
     sy::Key key("initial", sy::hashText("parameter"),
                 sy::hashText(name.getValue()), window.dtype);
-    machine.values.note(key.number(), ("parameter " + name.getValue()).str());
-    machine.memory.write(window.at(0, flat),
-                         sy::Content::vector(key.number(), window.layout->numel,
-                                             sy::everywhere));
+    sy::Number number = key.number();
+    auto owner = parameters.find(name);
+    if (owner != parameters.end() &&
+        toPlanDType(owner->second.first.getStorage()) == window.dtype)
+      number = machine.stored("parameter", name.getValue(), window.dtype);
+    else
+      machine.values.note(number, ("parameter " + name.getValue()).str());
+    machine.memory.write(
+        window.at(0, flat),
+        sy::Content::vector(number, window.layout->numel, sy::everywhere));
     return success();
   }
   uint64_t hash = 0;
