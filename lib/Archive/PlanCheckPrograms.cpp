@@ -58,9 +58,8 @@ bool PlanChecker::checkOperators() {
 /// True if a constant can stand for an argument that is no tensor or list of
 /// tensors.
 static bool fits(const OperatorSchema::Argument &argument, Value value) {
-  // The mask of attention's backward may be missing; its schema can't say so.
   if (value == Value::None)
-    return argument.isOptional || argument.name == "attn_bias";
+    return argument.isOptional || mayBeUndefined(argument.name);
   struct Rule {
     std::string_view kind;
     Value one, another, list;

@@ -146,6 +146,10 @@ std::size_t Launch::record(Stack &stack, Device &device, bool keep) {
       if (tensor.sizes() != result.place.sizes() ||
           tensor.scalar_type() != result.place.scalar_type())
         reject(what + " has other sizes or another type than its buffer");
+      if (tensor.device() != result.place.device())
+        reject(what + " comes back on " + tensor.device().str() +
+               ", and its buffer is on " + result.place.device().str() +
+               ": each step would wait for a copy");
       if (keep)
         result.place.copy_(tensor);
       // Where the layout differs the values are copied, at every call.

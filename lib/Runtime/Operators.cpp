@@ -101,9 +101,7 @@ public:
         return generator;
       if (optional)
         return {};
-      // The mask of attention's backward may be missing; its schema can't say
-      // so.
-      if (formal.name() != "attn_bias")
+      if (!planfile::mayBeUndefined(formal.name()))
         mismatch("None", *type);
       return at::Tensor();
     }

@@ -44,6 +44,13 @@ struct OperatorSchema {
   }
 };
 
+/// True if the tensor of this name may be missing, though no schema can say so:
+/// attention's backward without a mask, or with sequences of one length.
+inline bool mayBeUndefined(std::string_view argument) {
+  return argument == "attn_bias" || argument == "cum_seq_q" ||
+         argument == "cum_seq_k";
+}
+
 /// Reads a schema; nothing if the text is not one.
 std::optional<OperatorSchema> parseOperatorSchema(std::string_view text);
 

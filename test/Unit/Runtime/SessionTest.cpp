@@ -25,14 +25,20 @@ at::Tensor throwFromProbe(const at::Tensor &self) {
   at::Tensor scratch = at::empty_like(self);
   throw 5;
 }
+/// As kernels of a GPU return what they have made on the host.
+at::Tensor elsewhere(const at::Tensor &self) {
+  return at::empty_like(self, at::TensorOptions(c10::kMeta));
+}
 
 TORCH_LIBRARY(fsdp_test, library) {
   library.def("throws(Tensor self, Tensor(a!) out) -> Tensor(a!)");
   library.def("throws_new(Tensor self) -> Tensor");
+  library.def("elsewhere(Tensor self) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(fsdp_test, CPU, library) {
   library.impl("throws", throwNumber);
   library.impl("throws_new", throwFromProbe);
+  library.impl("elsewhere", elsewhere);
 }
 
 /// loss = sum(x w + b), gradients and update with ATen alone.
@@ -455,6 +461,17 @@ TEST(Session, ExceptionsOfAnyTypeAreFailures) {
   EXPECT_THAT(
       [&] { loaded.session.run(); },
       ThrowsMessage<Error>(HasSubstr("an exception of an unknown type")));
+}
+
+TEST(Session, ResultsOfAnotherDeviceAreRejected) {
+  TestPlan plan = makeSmallPlan(2);
+  plan.on(Stream::Compute, Role::Forward)
+      .launch("fsdp_test::elsewhere(Tensor self) -> Tensor", {4}, "odd", {4});
+  EXPECT_THAT(
+      [&] { Loaded(std::move(plan), 2, trusting("fsdp_test::elsewhere")); },
+      ThrowsMessage<Error>(HasSubstr(
+          "fsdp_test::elsewhere: result 0 comes back on meta, and its buffer "
+          "is on cpu: each step would wait for a copy")));
 }
 
 // The draws of two ranks, after each of some runs.

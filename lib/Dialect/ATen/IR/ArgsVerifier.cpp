@@ -66,11 +66,9 @@ static bool takes(const Argument &argument, Kind kind) {
   case Kind::Tensor:
     return name == "Tensor";
   case Kind::None:
-    // The mask of attention's backward may be missing, and its schema can't
-    // say so.
     return argument.isList
                ? argument.noneInside
-               : argument.isOptional || argument.name == "attn_bias";
+               : argument.isOptional || planfile::mayBeUndefined(argument.name);
   case Kind::Text:
     return name == "str";
   case Kind::DType:

@@ -23,14 +23,19 @@ namespace fsdp::aten {
 static constexpr StringLiteral
     cpuForward = "_scaled_dot_product_flash_attention_for_cpu",
     cpuBackward = "_scaled_dot_product_flash_attention_for_cpu_backward",
-    cudaForward = "_scaled_dot_product_efficient_attention",
-    cudaBackward = "_scaled_dot_product_efficient_attention_backward";
+    flashForward = "_scaled_dot_product_flash_attention",
+    flashBackward = "_scaled_dot_product_flash_attention_backward",
+    efficientForward = "_scaled_dot_product_efficient_attention",
+    efficientBackward = "_scaled_dot_product_efficient_attention_backward";
 
-/// What the kernel rounds the number of logarithms per head up to.
+/// What the efficient kernel rounds the number of logarithms per head up to.
 static constexpr int64_t logarithms = 32;
 
-/// What it wants rows to be aligned to, in bytes.
+/// What both want rows to be aligned to, in bytes.
 static constexpr int64_t rowBytes = 16;
+
+/// The largest head of the flash kernel, in elements.
+static constexpr int64_t largestHead = 256;
 
 namespace {
 
@@ -74,7 +79,11 @@ private:
   void retargetDevices(CallOp call);
   LogicalResult retargetAttention(CallOp call);
   LogicalResult check(CallOp call, OpFoldResult mask);
+  bool fitsFlash(CallOp call, Value mask, OpFoldResult isCausal);
+  Value getUnreadState(CallOp call);
   Value expandMask(CallOp call, Value mask, OpBuilder &builder);
+
+  DenseMap<Block *, Value> unreadStates;
 };
 
 } // namespace
@@ -170,6 +179,39 @@ Value RetargetDevicePass::expandMask(CallOp call, Value mask,
       .getResult(0);
 }
 
+/// Flash attention is the fastest one, but has 16 bits and no mask, one size of
+/// heads, and another triangle where queries are not as many as keys.
+bool RetargetDevicePass::fitsFlash(CallOp call, Value mask,
+                                   OpFoldResult isCausal) {
+  RankedTensorType query = typeOf(call, 0), key = typeOf(call, 1);
+  bool isSquare = query.getDimSize(2) == key.getDimSize(2);
+  auto causal = dyn_cast<Attribute>(isCausal);
+  return (query.getElementType().isBF16() || query.getElementType().isF16()) &&
+         !mask && query.getDimSize(3) <= largestHead &&
+         typeOf(call, 2).getDimSize(3) == query.getDimSize(3) &&
+         (isSquare || causal == BoolAttr::get(&getContext(), false));
+}
+
+/// What the backward is given as seed and offset: without dropout it reads
+/// neither. Those that the forward returns may be in host memory, and a step
+/// that copied them to the device would wait for it.
+Value RetargetDevicePass::getUnreadState(CallOp call) {
+  Value &state = unreadStates[call->getBlock()];
+  if (state)
+    return state;
+  OpBuilder builder(call);
+  Arguments arguments(&getContext());
+  arguments.add(builder.getDenseI64ArrayAttr({}));
+  arguments.add(builder.getI64IntegerAttr(0));
+  arguments.addNamed("dtype", TypeAttr::get(builder.getI64Type()));
+  arguments.addNamed("device", DeviceAttr::get(&getContext(), device));
+  return state = CallOp::create(builder, call.getLoc(),
+                                RankedTensorType::get({}, builder.getI64Type()),
+                                "full", arguments.get(), arguments.inputs,
+                                call.getPhaseAttr(), StringAttr())
+                     .getResult(0);
+}
+
 LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
   MLIRContext *context = &getContext();
   OpBuilder builder(call);
@@ -186,31 +228,39 @@ LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
   OpFoldResult dropout = argumentOr(call, 3, zero);
   if (dropout != zero)
     return call.emitError("expected attention without dropout");
+  OpFoldResult isCausal = argumentOr(call, 4, isFalse);
   auto expanded = dyn_cast<Value>(mask);
+  bool isFlash = fitsFlash(call, expanded, isCausal);
   if (expanded)
     mask = expanded = expandMask(call, expanded, builder);
 
   RankedTensorType query = typeOf(call, 0);
-  Type scalar = RankedTensorType::get({}, builder.getI64Type());
-  Type sums = RankedTensorType::get(
-      {query.getDimSize(0), query.getDimSize(1),
-       int64_t(llvm::alignTo(query.getDimSize(2), logarithms))},
-      builder.getF32Type());
+  Type unused = builder.getNoneType();
+  int64_t numSums = query.getDimSize(2);
+  if (!isFlash)
+    numSums = int64_t(llvm::alignTo(numSums, logarithms));
+  Type sums =
+      RankedTensorType::get({query.getDimSize(0), query.getDimSize(1), numSums},
+                            builder.getF32Type());
 
   Arguments arguments(context);
   for (unsigned i = 0; i != 3; ++i)
     arguments.add(call.getArg(i));
-  arguments.add(mask);
-  arguments.add(builder.getBoolAttr(true)); // the sums are for the backward
+  if (!isFlash) {
+    arguments.add(mask);
+    arguments.add(builder.getBoolAttr(true)); // the sums are for the backward
+  }
   arguments.add(dropout);
-  arguments.add(argumentOr(call, 4, isFalse));
+  arguments.add(isCausal);
   if (scale)
     arguments.addNamed("scale", scale);
-  auto forward =
-      CallOp::create(builder, call.getLoc(),
-                     TypeRange{call.getResultTypes()[0], sums, scalar, scalar},
-                     cudaForward, arguments.get(), arguments.inputs,
-                     call.getPhaseAttr(), call.getScopeAttr());
+  SmallVector<Type> results(isFlash ? 9 : 4, unused);
+  results[0] = call.getResultTypes()[0];
+  results[1] = sums;
+  StringRef name = isFlash ? flashForward : efficientForward;
+  auto forward = CallOp::create(builder, call.getLoc(), results, name,
+                                arguments.get(), arguments.inputs,
+                                call.getPhaseAttr(), call.getScopeAttr());
 
   for (OpOperand &use :
        llvm::make_early_inc_range(call.getResult(1).getUses())) {
@@ -224,23 +274,37 @@ LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
         (given && given != call.getArg("attn_mask")))
       return user.emitError("expected the mask of its forward");
     OpBuilder at(user);
+    Value state = getUnreadState(forward);
+    SmallVector<Type> types(user.getResultTypes());
     Arguments back(context);
     for (unsigned i = 0; i != 4; ++i) // gradient, query, key, value
       back.add(user.getArg(i));
-    back.add(expanded ? OpFoldResult(expanded) : OpFoldResult(none));
+    if (!isFlash)
+      back.add(expanded ? OpFoldResult(expanded) : OpFoldResult(none));
     back.add(user.getArg(4)); // the output
-    for (unsigned i = 1; i != 4; ++i)
-      back.add(forward.getResult(i));
-    back.add(user.getArg(6));
-    back.add(at.getDenseBoolArrayAttr({true, true, true, false}));
-    back.add(argumentOr(user, 7, isFalse));
+    back.add(forward.getResult(1));
+    if (isFlash) {
+      back.add(none); // sequences of one length have no table
+      back.add(none);
+      back.add(at.getI64IntegerAttr(query.getDimSize(2)));
+      back.add(at.getI64IntegerAttr(typeOf(call, 1).getDimSize(2)));
+      back.add(user.getArg(6)); // dropout
+      back.add(argumentOr(user, 7, isFalse));
+      back.add(state);
+      back.add(state);
+    } else {
+      back.add(state);
+      back.add(state);
+      back.add(user.getArg(6));
+      back.add(at.getDenseBoolArrayAttr({true, true, true, false}));
+      back.add(argumentOr(user, 7, isFalse));
+      types.push_back(unused);
+    }
     if (OpFoldResult given = user.getArg("scale"))
       back.addNamed("scale", given);
-    SmallVector<Type> types(user.getResultTypes());
-    types.push_back(at.getNoneType());
-    auto backward =
-        CallOp::create(at, user.getLoc(), types, cudaBackward, back.get(),
-                       back.inputs, user.getPhaseAttr(), user.getScopeAttr());
+    auto backward = CallOp::create(
+        at, user.getLoc(), types, isFlash ? flashBackward : efficientBackward,
+        back.get(), back.inputs, user.getPhaseAttr(), user.getScopeAttr());
     user.replaceAllUsesWith(backward.getResults().take_front(3));
     user.erase();
   }
@@ -249,7 +313,7 @@ LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
   remark::passed(forward.getLoc(), remark::RemarkOpts::name("retarget")
                                        .category(getArgument())
                                        .function("attention"))
-      << "uses " << cudaForward;
+      << "uses " << name;
   return success();
 }
 
@@ -263,6 +327,7 @@ void RetargetDevicePass::runOnOperation() {
                              " got one of another device");
     return signalPassFailure();
   }
+  unreadStates.clear();
   SmallVector<CallOp> attention;
   getOperation().walk([&](CallOp call) {
     retargetDevices(call);

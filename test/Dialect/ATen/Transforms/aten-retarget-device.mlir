@@ -21,16 +21,17 @@
 // SAME: aten.device = #aten<device cpu>
 // SAME: _scaled_dot_product_flash_attention_for_cpu
 
-// The sums are as many as the kernel makes, and go to the backward with seed and offset.
+// The sums are as many as the kernel makes. Seed and offset, which may be in host memory, are not used: the backward reads neither.
 // CHECK: module attributes {aten.device = #aten<device cuda>}
 module attributes {aten.device = #aten<device cpu>} {
 // CHECK-LABEL: @causal
 func.func @causal(%q: tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) attributes {aten.program} {
+  // CHECK: %[[STATE:.*]] = aten.call "full"([], 0, dtype = i64, device = cuda) {phase = #aten<phase forward>} : () -> tensor<i64>
   // CHECK: %[[F:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention"(%[[Q:.*]], %[[Q]], %[[Q]], none, true, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
-  // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
+  // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x32xf32>, none, none)
   %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
     : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>) -> (tensor<2x3x17x8xf32>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
-  // CHECK: %[[B:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention_backward"(%[[Q]], %[[Q]], %[[Q]], %[[Q]], none, %[[F]]#0, %[[F]]#1, %[[F]]#2, %[[F]]#3, 0.0, [true, true, true, false], true, scale = 0.5) {phase = #aten<phase backward>}
+  // CHECK: %[[B:.*]]:4 = aten.call "_scaled_dot_product_efficient_attention_backward"(%[[Q]], %[[Q]], %[[Q]], %[[Q]], none, %[[F]]#0, %[[F]]#1, %[[STATE]], %[[STATE]], 0.0, [true, true, true, false], true, scale = 0.5) {phase = #aten<phase backward>}
   // CHECK-SAME: -> (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, none)
   %g:3 = aten.call "_scaled_dot_product_flash_attention_for_cpu_backward"(%q, %q, %q, %q, %o, %l, 0.0, true, scale = 0.5) {phase = #aten<phase backward>}
     : (tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17x8xf32>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
@@ -54,6 +55,53 @@ func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<
   %z = aten.call "full"([2], 0.0, device = cpu, pin_memory = false) : () -> tensor<2xf32>
   return %o, %g#0, %z : tensor<2x3x16x8xf32>, tensor<2x3x16x8xf32>, tensor<2xf32>
 }
+}
+
+// -----
+
+// 16 bits without a mask. All attention of a block has one constant in place of seed and offset.
+// CHECK-LABEL: @flash
+func.func @flash(%q: tensor<2x3x17x8xbf16>) -> (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>) attributes {aten.program} {
+  // CHECK: %[[STATE:.*]] = aten.call "full"([], 0, dtype = i64, device = cuda)
+  // CHECK: %[[F:.*]]:9 = aten.call "_scaled_dot_product_flash_attention"(%[[Q:.*]], %[[Q]], %[[Q]], 0.0, true, scale = 0.5)
+  // CHECK-SAME: -> (tensor<2x3x17x8xbf16>, tensor<2x3x17xf32>, none, none, none, none, none, none, none)
+  %o, %l = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "a"}
+    : (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>) -> (tensor<2x3x17x8xbf16>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+  // CHECK-NEXT: %[[G:.*]]:9 = aten.call "_scaled_dot_product_flash_attention"(%[[F]]#0,
+  %p, %m = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%o, %q, %q, 0.0, true, scale = 0.5) {phase = #aten<phase forward>, scope = "b"}
+    : (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>) -> (tensor<2x3x17x8xbf16>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+  // CHECK: aten.call "_scaled_dot_product_flash_attention_backward"(%[[Q]], %[[F]]#0, %[[Q]], %[[Q]], %[[G]]#0, %[[G]]#1, none, none, 17, 17, 0.0, true, %[[STATE]], %[[STATE]], scale = 0.5) {phase = #aten<phase backward>}
+  %h:3 = aten.call "_scaled_dot_product_flash_attention_for_cpu_backward"(%q, %o, %q, %q, %p, %m, 0.0, true, scale = 0.5) {phase = #aten<phase backward>}
+    : (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+      -> (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>)
+  // CHECK: aten.call "_scaled_dot_product_flash_attention_backward"(%{{.*}}, %[[Q]], %[[Q]], %[[Q]], %[[F]]#0, %[[F]]#1, none, none, 17, 17, 0.0, true, %[[STATE]], %[[STATE]], scale = 0.5)
+  %g:3 = aten.call "_scaled_dot_product_flash_attention_for_cpu_backward"(%h#0, %q, %q, %q, %o, %l, 0.0, true, scale = 0.5) {phase = #aten<phase backward>}
+    : (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17xf32, #aten.strided<[51, 1, 3]>>)
+      -> (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>)
+  return %p, %g#1 : tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>
+}
+
+// -----
+
+// Flash attention has no mask, no values of another size, no other triangle.
+// CHECK-LABEL: @others
+func.func @others(%q: tensor<2x3x16x8xbf16>, %v: tensor<2x3x16x16xbf16>, %k: tensor<2x3x24x8xbf16>, %m: tensor<16x16xbf16>, %w: tensor<2x3x16x264xf16>) attributes {aten.program} {
+  // CHECK: "_scaled_dot_product_efficient_attention"
+  %a:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
+    : (tensor<2x3x16x8xbf16>, tensor<2x3x16x8xbf16>, tensor<2x3x16x8xbf16>, tensor<16x16xbf16>) -> (tensor<2x3x16x8xbf16>, tensor<2x3x16xf32>)
+  // CHECK: "_scaled_dot_product_efficient_attention"
+  %b:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %v)
+    : (tensor<2x3x16x8xbf16>, tensor<2x3x16x8xbf16>, tensor<2x3x16x16xbf16>) -> (tensor<2x3x16x16xbf16>, tensor<2x3x16xf32>)
+  // CHECK: "_scaled_dot_product_efficient_attention"
+  %c:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %k, %k, 0.0, true)
+    : (tensor<2x3x16x8xbf16>, tensor<2x3x24x8xbf16>, tensor<2x3x24x8xbf16>) -> (tensor<2x3x16x8xbf16>, tensor<2x3x16xf32>)
+  // CHECK: "_scaled_dot_product_efficient_attention"
+  %d:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%w, %w, %w)
+    : (tensor<2x3x16x264xf16>, tensor<2x3x16x264xf16>, tensor<2x3x16x264xf16>) -> (tensor<2x3x16x264xf16>, tensor<2x3x16xf32>)
+  // CHECK: "_scaled_dot_product_flash_attention"(%{{.*}}, %{{.*}}, %{{.*}}, 0.0, false)
+  %e:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %k, %k)
+    : (tensor<2x3x16x8xbf16>, tensor<2x3x24x8xbf16>, tensor<2x3x24x8xbf16>) -> (tensor<2x3x16x8xbf16>, tensor<2x3x16xf32>)
+  return
 }
 
 // -----

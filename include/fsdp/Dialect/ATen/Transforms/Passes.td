@@ -54,14 +54,17 @@ def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
   let summary = "rewrite a graph that was captured for another device";
   let description = [{
     Device arguments become the new device. Attention, which PyTorch decides at
-    capture, becomes the variant of CUDA that takes every element type and a
-    mask: `_scaled_dot_product_efficient_attention`. A mask is expanded to all
-    batches and heads, as that kernel wants it. Between forward and backward,
-    the logarithms of the sums have another size there, and a seed and an offset
-    go along, which without dropout nobody reads.
+    capture, becomes a variant of CUDA:
+    `_scaled_dot_product_flash_attention` in 16 bits, without a mask, with heads
+    of one size of at most 256, and, if it is causal, as many keys as queries;
+    `_scaled_dot_product_efficient_attention` otherwise. A mask is expanded to
+    all batches and heads, as that kernel wants it, and the logarithms of the
+    sums have another size there. The seed and the offset that a forward returns
+    are not used: without dropout the backward does not read them, and those of
+    the efficient kernel are in host memory. It gets a constant in their place.
 
     A module that is for the device already is left alone. From CUDA to the CPU
-    is rejected, and so is what the kernel cannot do: dropout, heads and masks
+    is rejected, and so is what the kernels cannot do: dropout, heads and masks
     whose rows are not aligned to 16 bytes, sums of logarithms that are used
     otherwise.
 
