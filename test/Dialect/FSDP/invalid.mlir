@@ -828,3 +828,9 @@ fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout
 // F3: an unsharded gradient is a tensor.
 // expected-error @below {{expected a tensor as #fsdp.state<@u, unsharded_gradient>, got '!fsdp.shard<4xf32, 2>'}}
 func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@u, unsharded_gradient>})
+
+// -----
+
+// A state is of a unit that is there: verifiers look it up.
+// expected-error @below {{no unit is called 'nope', of which #fsdp.state<@nope, gradient> is}}
+func.func private @f(!fsdp.shard<4xf32, 2> {fsdp.state = #fsdp.state<@nope, gradient>})

@@ -96,10 +96,13 @@ static LogicalResult verifyState(Operation *op, NamedAttribute attr,
   if (!state)
     return wrongKind(op, attr, "a state of a unit");
   auto check = [&](bool isRight, StringRef expected) -> LogicalResult {
-    if (isRight)
-      return success();
-    return op->emitOpError("expected a ")
-           << expected << " as " << state << ", got " << type;
+    if (!isRight)
+      return op->emitOpError("expected a ")
+             << expected << " as " << state << ", got " << type;
+    if (!SymbolTable::lookupNearestSymbolFrom<UnitOp>(op, state.getUnit()))
+      return op->emitOpError("no unit is called '")
+             << state.getUnit().getValue() << "', of which " << state << " is";
+    return success();
   };
   if (state.getKind() == StateAttr::getUnshardedGradientKind())
     return check(isa<RankedTensorType>(type), "tensor");
