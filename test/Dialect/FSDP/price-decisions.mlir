@@ -2,7 +2,7 @@
 // DEFINE: %{logical} = fsdp-opt %S/remat.mlir --fsdp-shard=ranks=2
 // DEFINE: %{remarks} = --remark-format=emitRemark -o /dev/null
 // DEFINE: %{price} = --fsdp-price-decisions --remarks-filter=fsdp-price-decisions %{remarks}
-// DEFINE: %{real} = --fsdp-async --fsdp-annotate-costs --fsdp-schedule --remarks-filter=fsdp-schedule %{remarks}
+// DEFINE: %{real} = --fsdp-async --fsdp-place-reduce-waits --fsdp-apply-schedule --fsdp-annotate-costs --fsdp-schedule --remarks-filter=fsdp-schedule %{remarks}
 
 // RUN: %{logical} %{price} 2> %t.txt
 // RUN: %{logical} %{real} 2>> %t.txt

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Analysis/IssueOrder.h"
+#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -50,6 +50,37 @@ static void findWaits(Operation *launch, SmallVectorImpl<Operation *> &waits) {
       findWaits(user, waits);
 }
 
+SmallVector<Operation *> placeReduceWaits(IssueOrder &order, ReduceWait when) {
+  if (when == ReduceWait::Use)
+    return {};
+  // From the end, where each reduction sees what comes next.
+  Operation *place = getEndOfBackward(order);
+  struct Move {
+    Operation *launch, *wait, *before;
+  };
+  SmallVector<Move> moves;
+  bool isLast = false; // the next flat gradient completes a call
+  for (Operation *op : llvm::reverse(order.getOperations())) {
+    if (isa<FlattenGradsOp>(op) && std::exchange(isLast, false))
+      place = op;
+    if (getReducedUnit(*op).empty())
+      continue;
+    isLast = when == ReduceWait::Next;
+    SmallVector<Operation *> waits;
+    findWaits(op, waits);
+    for (Operation *wait : waits)
+      if (order.isBefore(place, wait) &&
+          order.isBefore(wait->getOperand(0).getDefiningOp(), place))
+        moves.push_back({op, wait, place});
+  }
+  SmallVector<Operation *> launches;
+  for (const Move &move : llvm::reverse(moves)) {
+    order.moveBefore(move.wait, move.before);
+    launches.push_back(move.launch);
+  }
+  return launches;
+}
+
 namespace {
 class PlaceReduceWaitsPass
     : public ProgramPass<impl::PlaceReduceWaitsPassBase<PlaceReduceWaitsPass>,
@@ -57,41 +88,16 @@ class PlaceReduceWaitsPass
   using ProgramPass::ProgramPass;
 
   LogicalResult runOnProgram(func::FuncOp program) final {
-    if (reduceWait == ReduceWait::Use)
-      return success();
-
-    // From the end, where each reduction sees what comes next.
     auto order = IssueOrder::read(program.getBody().front());
     if (failed(order))
       return failure();
-    Operation *place = getEndOfBackward(*order);
-    struct Move {
-      Operation *launch, *wait, *before;
-    };
-    SmallVector<Move> moves;
-    bool isLast = false; // the next flat gradient completes a call
-    for (Operation *op : llvm::reverse(order->getOperations())) {
-      if (isa<FlattenGradsOp>(op) && std::exchange(isLast, false))
-        place = op;
-      if (getReducedUnit(*op).empty())
-        continue;
-      isLast = reduceWait == ReduceWait::Next;
-      SmallVector<Operation *> waits;
-      findWaits(op, waits);
-      for (Operation *wait : waits)
-        if (order->isBefore(place, wait) &&
-            order->isBefore(wait->getOperand(0).getDefiningOp(), place))
-          moves.push_back({op, wait, place});
-    }
-    for (const Move &move : llvm::reverse(moves)) {
-      order->moveBefore(move.wait, move.before);
-      remark::passed(move.launch->getLoc(), getRemark("fsdp-place-reduce-waits",
-                                                      "reduce", move.launch))
-          << remark::metric("Unit", getReducedUnit(*move.launch))
+    for (Operation *launch : placeReduceWaits(*order, reduceWait))
+      remark::passed(launch->getLoc(),
+                     getRemark("fsdp-place-reduce-waits", "reduce", launch))
+          << remark::metric("Unit", getReducedUnit(*launch))
           << remark::metric("Wait", reduceWait == ReduceWait::Next
                                         ? "in front of the next reduction"
                                         : "at the end of the backward");
-    }
     order->write();
     return success();
   }

@@ -97,6 +97,7 @@ findPrice(func::FuncOp step, const CostModel &costs,
   auto order = IssueOrder::read(copy.getBody().front());
   if (failed(order))
     return failure();
+  placeReduceWaits(*order, ReduceWait::Next);
   StepProblem built = buildStepProblem(copy, *order);
   if (std::string error = check(built.problem); !error.empty())
     return step.emitError("cannot be scheduled: ") << error;

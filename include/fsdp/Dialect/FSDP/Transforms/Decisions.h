@@ -9,7 +9,9 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_DECISIONS_H
 #define FSDP_DIALECT_FSDP_TRANSFORMS_DECISIONS_H
 
+#include "fsdp/Analysis/IssueOrder.h"
 #include "fsdp/Archive/Profile.h"
+#include "fsdp/Dialect/FSDP/Transforms/Options.h"
 #include "fsdp/Planner/Hardware.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -39,6 +41,11 @@ void recompute(mlir::func::FuncOp step, llvm::StringRef module);
 /// Turns the collectives of a step of the logical level into launches and
 /// waits, as `--fsdp-async` does.
 mlir::LogicalResult makeAsync(mlir::func::FuncOp step);
+
+/// Decides when the backward waits for reductions, as
+/// `--fsdp-place-reduce-waits` does. Returns those whose waits have moved.
+llvm::SmallVector<mlir::Operation *> placeReduceWaits(IssueOrder &order,
+                                                      ReduceWait when);
 
 /// What durations come from.
 struct CostModel {
