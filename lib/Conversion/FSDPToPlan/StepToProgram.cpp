@@ -100,8 +100,8 @@ void Lowering::setInsertionPointBefore(IntegerAttr group) {
   builder.setInsertionPoint(block, begin);
 }
 
-/// An event after what has been lowered last, or after `command` and the rest
-/// of its group, and a wait of another stream.
+/// An event after a command and the rest of its group, for which another stream
+/// waits.
 void Lowering::waitFor(Location loc, plan::CommandOpInterface command,
                        Stream waiter) {
   // Nothing stands between the collectives of a group.

@@ -5,6 +5,8 @@
 // RUN: %{shard} --fsdp-bucket=bucket=bytes:160 %{verify} | FileCheck %s --check-prefix=BYTES
 // RUN: %{shard} -o %t && fsdp-opt %t --fsdp-bucket | diff %t -
 // RUN: fsdp-opt %t --fsdp-bucket=bucket=bytes:100 | diff %t -
+// A unit that exceeds the limit alone is copied alone, and nothing stands before it.
+// RUN: fsdp-opt %t --fsdp-bucket=bucket=copy:bytes:1 %{verify} | FileCheck %s --check-prefix=ALONE
 // RUN: not fsdp-opt %t --fsdp-bucket=bucket=units:-2 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: fsdp-opt %t --fsdp-bucket=bucket=units:2 --remarks-filter=fsdp-bucket --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
@@ -51,3 +53,7 @@
 // COPY: fsdp.async.all_reduce on @mesh {{.*}} via f32 %{{[0-9]+}} : tensor<f32>
 // COPY: fsdp.async.reduce_scatter @u.3 {{.*}} bucket [[D:[0-9]+]] copy :
 // COPY-NEXT: fsdp.async.reduce_scatter @u.2 {{.*}} bucket [[D]] copy :
+
+// ALONE: fsdp.async.unshard @root <forward> over ["shard"] %arg0 copy :
+// ALONE: fsdp.async.unshard @u.0 <forward> over ["shard"] %arg1 copy :
+// ALONE: fsdp.async.reduce_scatter @root {{.*}} copy :

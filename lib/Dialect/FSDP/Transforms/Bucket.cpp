@@ -69,6 +69,8 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
 /// A gather may be launched earlier than it was, a reduction only later. What
 /// is copied for the one or of the other goes with it.
 void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
+  if (bucket.empty()) // before a launch that exceeds the limit alone
+    return;
   CollectiveOpInterface first = bucket.front(), last = bucket.back();
   // What an all-reduce alone sums is one buffer already.
   if (copies &&
