@@ -34,10 +34,15 @@ Error Rendezvous::fail(const Error &error) {
     return error;
   try {
     return tellFailure(*store, error);
-  } catch (const std::exception &) {
-    // Nobody can be told.
+  } catch (const std::exception &lost) {
+    // Nobody can be told, and nobody can tell whether the rank that this one
+    // blames had not only left because of another one.
+    if (error.kind() != Failure::RankFailed)
+      return error;
+    return Error(std::string(error.what()) +
+                     "; who failed first is not known: " + lost.what(),
+                 error.kind());
   }
-  return error;
 }
 
 std::string Rendezvous::await(const std::string &key,

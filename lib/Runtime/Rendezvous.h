@@ -31,7 +31,8 @@ public:
   void watch(std::shared_ptr<FailureWatch> shared,
              std::function<void(const Error &)> onFailure);
 
-  /// Tells the others, and returns the first failure of the run.
+  /// Tells the others, and returns the first failure of the run, as far as it
+  /// can be known.
   Error fail(const Error &error);
 
   /// Returns when all sessions have called it for this `deed`, "load the plan".
