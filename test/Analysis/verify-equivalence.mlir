@@ -72,7 +72,7 @@ func.func @step(%u: !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, paramet
         !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, parameter>},
         !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg>},
         !fsdp.shard<32xf32, 2> {fsdp.state = #fsdp.state<@u, exp_avg_sq>},
-        tensor<4xf32> {aten.buffer_mutation = "run"}) attributes {aten.program} {
+        tensor<4xf32> {aten.buffer_mutation = "run"}) attributes {aten.program, fsdp.source = @step.source} {
   %keep = aten.call "bernoulli"(%in) : (tensor<4x4xf32>) -> tensor<4x4xf32>
   %u0 = fsdp.unshard @u <forward> over ["shard"] %u : !fsdp.shard<32xf32, 2> -> !fsdp.gathered<32xf32>
   %a0 = fsdp.view %u0[@u, "a"] : !fsdp.gathered<32xf32> -> tensor<4x4xf32>
@@ -108,7 +108,7 @@ func.func private @step.source(
     %a: tensor<4x4xf32> {aten.param = "a"}, %b: tensor<4x4xf32> {aten.param = "b"}, %r: tensor<4xf32> {aten.param = "r"},
     %run: tensor<4xf32> {aten.buffer = "run", aten.persistent}, %in: tensor<4x4xf32> {aten.input = 0 : i64})
     -> (tensor<f32> {aten.loss}, tensor<4x4xf32> {aten.grad_of = "a"}, tensor<4x4xf32> {aten.grad_of = "b"},
-        tensor<4xf32> {aten.grad_of = "r"}, tensor<4xf32> {aten.buffer_mutation = "run"}) attributes {fsdp.source = @step} {
+        tensor<4xf32> {aten.grad_of = "r"}, tensor<4xf32> {aten.buffer_mutation = "run"}) {
   %keep = aten.call "bernoulli"(%in) : (tensor<4x4xf32>) -> tensor<4x4xf32>
   %x = aten.call "mm"(%keep, %a) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %y = aten.call "mm"(%x, %b) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>

@@ -69,6 +69,25 @@ def test_a_reduction_may_become_two(via, divisors, tolerance, tmp_path):
             "--tolerance", tolerance)
 
 
+# Sums over shards are kept for the last micro-batch: undivided, and then divided by all ranks, or the other way round.
+@pytest.mark.parametrize("shards, replicas", [("<pre = 1, post = 1>", "<pre = 2, post = 2>"), ("<pre = 4, post = 1>", "<pre = 1, post = 1>")])
+def test_the_divisor_may_move_where_replicas_are_summed_last(shards, replicas, tmp_path):
+    succeed("fsdp-translate", "--import-pt2", FIXTURES / "gpt2.pt2", "-o", tmp_path / "aten.mlir")
+    text = succeed("fsdp-opt", tmp_path / "aten.mlir", "--fsdp-assign-units", "--fsdp-shard=mesh=2x2 strategy=hybrid_shard",
+                   "--fsdp-accumulate=accumulate=3 no-all-reduce=true", "--fsdp-insert-optimizer").stdout
+    text, scattered = re.subn(r"(reduce_scatter @\S+ over .* divide) <pre = 2, post = 1>", rf"\1 {shards}", text)
+    text, reduced = re.subn(r"(all_reduce @\S+ over .* divide) <pre = 1, post = 2>", rf"\1 {replicas}", text)
+    assert (scattered, reduced) == (9, 3)
+    (tmp_path / "hooked.mlir").write_text(text)
+    succeed("fsdp-opt", tmp_path / "hooked.mlir", "--fsdp-name-reductions", "--fsdp-verify-logical", "--fsdp-verify-equivalence", "--fsdp-hoist-constants", *SCHEDULED,
+            "--lower-to-plan", "--plan-verify", "-o", tmp_path / "plan.mlir")
+    # Only if all programs do so.
+    wrong, count = re.subn(re.escape(shards), "<pre = 2, post = 1>", text, count=1)
+    (tmp_path / "wrong.mlir").write_text(wrong)
+    result = tool("fsdp-opt", tmp_path / "wrong.mlir", "--fsdp-name-reductions", "--fsdp-verify-equivalence")
+    assert count and result.returncode == 1 and re.search(r"expected the gradient of unit '\S+' to be divided by", result.stderr), result.stderr
+
+
 # What follows a hook is held to what the hook has decided.
 @pytest.mark.parametrize("pattern, replacement, sentence", [
     ("via bf16", "via f32", "expected #fsdp.reduction<over"),

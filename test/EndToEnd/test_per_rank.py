@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(ORACLE))
 
+import fsdp_mlir  # noqa: E402
 import ranks  # noqa: E402
 
 IGNORE = ["--ignore", r"^(blocks\.1\.outer\.weight|stem\.bias)$"]
@@ -60,6 +61,18 @@ def test_ignored_parameters_are_those_of_fsdp1(options, make, small_archive, on_
     assert differ == {*ranks.IGNORED, "norm.running_mean", "norm.running_var"}
 
 
+# What is ignored stays whole, whatever the groups of the rest.
+def test_ignored_parameters_beside_small_groups(small_archive, on_two_ranks, tmp_path):
+    succeed("fsdp-plan", small_archive, "--ranks", 4, "--optimizer", "sgd", *IGNORE, "--reshard-after-forward", 2, "-o", tmp_path / "step.plan")
+    text = succeed("fsdp-translate", "--import-plan", tmp_path / "step.plan").stdout
+    assert '"local" = 2' in text and re.search(r"plan\.all_gather .* over \[1\]|\[2\]", text)
+    succeed("fsdp-plan", small_archive, "--ranks", 4, "--optimizer", "sgd", *IGNORE, "-o", tmp_path / "whole.plan")
+    batches = {name: value.repeat(2, *[1] * (value.dim() - 1)) for name, value in load_file(on_two_ranks / "all.safetensors").items()}
+    save_file(batches, tmp_path / "data.safetensors")
+    groups, whole = (train(tmp_path / name, small_archive, tmp_path / "data.safetensors", tmp_path / "end.safetensors", steps=2) for name in ("step.plan", "whole.plan"))
+    assert_close(groups, whole)
+
+
 # Nothing of them is communicated, and a plan without the option is another one.
 def test_nothing_of_an_ignored_parameter_is_sent(make):
     text = succeed("fsdp-translate", "--import-plan", make(*IGNORE)).stdout
@@ -104,6 +117,40 @@ def test_buffers_are_synchronised(what, options, make, small_archive, on_two_ran
         assert_close(train(plan, small_archive, data, tmp_path / "end.safetensors", *more), expected)
     if what == "mean":  # of the ranks in any order
         assert_close(ends(plan, small_archive, on_two_ranks, tmp_path)[1], expected)
+
+
+class Remembers(torch.nn.Module):
+    """Keeps its loss, and one mean twice: values that the step reduces more than once."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("last", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("again", torch.zeros(8))
+
+    def forward(self, x):
+        y = self.linear(x)
+        loss = y.square().mean()
+        self.last.copy_(loss.detach())
+        self.mean.copy_(y.detach().mean(0))
+        self.again.copy_(y.detach().mean(0))
+        return loss
+
+
+@pytest.mark.parametrize("what", ["broadcast", "mean"])
+def test_equal_buffers_are_each_synchronised(what, tmp_path):
+    torch.manual_seed(0)
+    model, x = Remembers(), torch.randn(2, 4, 8)
+    fsdp_mlir.save(fsdp_mlir.capture(model, (x[0],)), tmp_path / "model.pt2")
+    save_file({"x": x}, tmp_path / "data.safetensors")
+    succeed("fsdp-plan", tmp_path / "model.pt2", "--ranks", 2, "--sync-buffers", what, "-o", tmp_path / "step.plan")
+    found = train(tmp_path / "step.plan", tmp_path / "model.pt2", tmp_path / "data.safetensors", tmp_path / "end.safetensors", steps=1)
+    with torch.no_grad():
+        outputs = [model.linear(each) for each in x]
+    means, losses = torch.stack([y.mean(0) for y in outputs]), torch.stack([y.square().mean() for y in outputs])
+    for name, values in ("last", losses), ("mean", means), ("again", means):
+        torch.testing.assert_close(found[name], values[0] if what == "broadcast" else values.mean(0))
 
 
 # A broadcast takes integers, too, and with one rank there is nobody to ask.

@@ -236,7 +236,7 @@ SourceRun::Call::getArguments(ArrayRef<const sy::Window *> operands) const {
   return result;
 }
 
-LogicalResult SourceRun::addCall(aten::CallOp op) {
+LogicalResult SourceRun::addCall(aten::CallOp op, aten::ArgsAttr args) {
   if (op.getNumResults() == 0)
     return success();
   if (Value source = aten::getViewSource(op)) {
@@ -254,8 +254,7 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
     }
     return success();
   }
-  auto call =
-      getCall(op, op.getCalleeAttr(), op.getArgsAttr(), op.getNumResults());
+  auto call = getCall(op, op.getCalleeAttr(), args, op.getNumResults());
   if (failed(call))
     return failure();
   SmallVector<const sy::Window *> operands;
@@ -287,6 +286,34 @@ LogicalResult SourceRun::addCall(aten::CallOp op) {
                                            pf::getItemSize(window.dtype)};
   if (machine.memory.getProblem())
     return op.emitOpError("expected operands that have been computed");
+  return success();
+}
+
+/// The gradient of the loss by the loss, in the types of
+/// `torch.amp.GradScaler.scale` where it is scaled.
+LogicalResult SourceRun::addSeed(aten::CallOp seed) {
+  SeedFactor factor = getSeedFactor(step);
+  FailureOr<aten::ArgsAttr> args = getSeedArgs(seed, factor.divisor);
+  if (failed(args) || failed(addCall(seed, *args)))
+    return failure();
+  if (!factor.isScaled)
+    return success();
+  auto scale = addScalerBuffer(GradScaler::getScaleName());
+  if (failed(scale))
+    return failure();
+  lossScale = *scale;
+  Place &place = places[seed.getResult(0)];
+  pf::DType own = place.window.dtype,
+            wide = own == pf::DType::F64 ? own : pf::DType::F32;
+  auto scaled = call("mul.Tensor", {place.window, *lossScale}, {}, wide);
+  if (failed(scaled))
+    return failure();
+  sy::Window window = scaled->front();
+  if (wide != own) {
+    window = this->place(number, own);
+    machine.copy(scaled->front(), window);
+  }
+  place = {window, window.begin};
   return success();
 }
 
@@ -388,8 +415,10 @@ FailureOr<PlanMeaning> SourceRun::run() {
   for (BlockArgument argument : source.getArguments())
     if (failed(addArgument(source, argument)))
       return failure();
+  aten::CallOp seed = getGradientSeed(source);
   for (auto call : source.getBody().front().getOps<aten::CallOp>())
-    if (failed(addCall(call)))
+    if (failed(call == seed ? addSeed(call)
+                            : addCall(call, call.getArgsAttr())))
       return failure();
   machine.describeEffects(meanings);
   if (failed(addResults()))

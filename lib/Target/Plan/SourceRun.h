@@ -10,7 +10,7 @@
 
 #include "Arguments.h"
 
-#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/FSDP/IR/Programs.h"
 #include "fsdp/Symbolic/Machine.h"
 #include "fsdp/Target/Plan/Meaning.h"
 
@@ -56,7 +56,9 @@ private:
   mlir::LogicalResult readUnits();
   mlir::LogicalResult addArgument(mlir::func::FuncOp func,
                                   mlir::BlockArgument argument);
-  mlir::LogicalResult addCall(aten::CallOp op);
+  mlir::LogicalResult addCall(aten::CallOp op, aten::ArgsAttr args);
+  mlir::LogicalResult addSeed(aten::CallOp seed);
+  mlir::FailureOr<sy::Window> addScalerBuffer(llvm::StringRef name);
   mlir::FailureOr<const Call *> getCall(mlir::Operation *op,
                                         aten::OpNameAttr callee,
                                         aten::ArgsAttr args, size_t numResults);

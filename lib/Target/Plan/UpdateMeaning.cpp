@@ -267,6 +267,21 @@ SourceRun::call(StringRef name, ArrayRef<sy::Window> operands,
   return results;
 }
 
+/// An argument of the step, which its source has not.
+FailureOr<sy::Window> SourceRun::addScalerBuffer(StringRef buffer) {
+  for (BlockArgument argument : step.getArguments()) {
+    auto name = step.getArgAttrOfType<StringAttr>(
+        argument.getArgNumber(), ATenDialect::getBufferAttrName());
+    if (!name || name != buffer)
+      continue;
+    if (failed(addArgument(step, argument)))
+      return failure();
+    return places[argument].window;
+  }
+  return step.emitError("expected the buffer '")
+         << buffer << "' of the grad-scaler, found none";
+}
+
 /// What stops updates and scales gradients, if the program says that its loss
 /// is scaled.
 LogicalResult SourceRun::addFoundInf() {
@@ -284,24 +299,16 @@ LogicalResult SourceRun::addFoundInf() {
   }
   foundInf = place(number, pf::DType::F32);
   machine.copy(all, *foundInf);
-  auto find = [&](StringRef buffer, std::optional<sy::Window> &found) {
-    for (BlockArgument argument : step.getArguments()) {
-      auto name = step.getArgAttrOfType<StringAttr>(
-          argument.getArgNumber(), ATenDialect::getBufferAttrName());
-      if (!name || name != buffer)
-        continue;
-      if (failed(addArgument(step, argument)))
-        return failure();
-      found = places[argument].window;
-      return success();
-    }
-    return LogicalResult(step.emitError("expected the buffer '")
-                         << buffer << "' of the grad-scaler, found none");
-  };
-  return success(
-      succeeded(find(GradScaler::getScaleName(), lossScale)) &&
-      succeeded(find(GradScaler::getSkippedName(), skipped)) &&
-      succeeded(find(GradScaler::getGrowthTrackerName(), growthTracker)));
+  auto skips = addScalerBuffer(GradScaler::getSkippedName()),
+       tracker = addScalerBuffer(GradScaler::getGrowthTrackerName());
+  if (failed(skips) || failed(tracker))
+    return failure();
+  skipped = *skips;
+  growthTracker = *tracker;
+  if (lossScale)
+    return success();
+  return step.emitError("expected a source that says where the backward "
+                        "starts, whose loss is scaled; found none");
 }
 
 /// What clips the norm of all gradients, if the program says that it is

@@ -1,7 +1,10 @@
 // A step of several micro-batches becomes a program for each kind of them.
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3' --fsdp-verify-equivalence | FileCheck %s
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-sync=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=NOSYNC
-// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=2:mean' | FileCheck %s --check-prefix=TWO
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=2:mean' --fsdp-verify-equivalence -o %t.two
+// RUN: FileCheck %s --check-prefix=TWO < %t.two
+// RUN: sed '/func @first/,/return/s/\[\], 0.5/[], 1.0/' %t.two | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=SEED
+// RUN: sed 's/fsdp.mean_loss, //' %t.two | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=SEED
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='mesh=2x4 strategy=hybrid_shard reduce-dtype=bf16' --fsdp-accumulate='accumulate=3 no-all-reduce=true' --fsdp-verify-equivalence | FileCheck %s --check-prefix=PARTIAL
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4 reshard-after-backward=false' --fsdp-accumulate='accumulate=3' --fsdp-insert-optimizer --fsdp-verify-logical --fsdp-async --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-equivalence | FileCheck %s --check-prefix=KEPT
 // RUN: not fsdp-opt %s --fsdp-assign-units --fsdp-shard='ranks=4' --fsdp-accumulate='accumulate=3 no-all-reduce=true' 2>&1 | FileCheck %s --check-prefix=NONE
@@ -13,7 +16,6 @@
 // CHECK-NOT: fsdp.accumulate
 // CHECK: %[[S:.*]] = fsdp.reduce_scatter @root
 // CHECK: return %{{.*}}, %[[S]]
-// CHECK: func.func private @first.source
 // CHECK: func.func @middle(
 // CHECK-SAME: %[[BEFORE:[a-z0-9]+]]: !fsdp.shard<12xf32, 4> {fsdp.state = #fsdp.state<@root, sharded_gradient>}
 // CHECK: %[[S:.*]] = fsdp.reduce_scatter @root
@@ -73,13 +75,19 @@
 // KEPT-NOT: fsdp.async.unshard
 // KEPT: fsdp.adamw @root
 
-// Of two micro-batches, none is between; the backward starts with one half.
+// Of two micro-batches, none is between; the backward starts with one half, and the model that both share with 1.
+// TWO: module attributes {{.*}}fsdp.mean_loss, fsdp.micro_batches = 2
 // TWO: func.func @first(
-// TWO: "full"([], {{0\.5|5\.0*e-01}}
-// TWO: func.func private @first.source
+// TWO-SAME: fsdp.source = @step.source
 // TWO: "full"([], {{0\.5|5\.0*e-01}}
 // TWO-NOT: @middle
 // TWO: func.func @last(
+// TWO-SAME: fsdp.source = @step.source
+// TWO: "full"([], {{0\.5|5\.0*e-01}}
+// TWO: func.func private @step.source(
+// TWO: "full"([], 1.0
+
+// SEED: error: the gradient of 'w' depends on another value: expected a result of 'full'
 func.func @step(%w: tensor<3x4xf32> {aten.param = "w"}, %x: tensor<2x4xf32> {aten.input = 0 : i64})
     -> (tensor<f32> {aten.loss}, tensor<3x4xf32> {aten.grad_of = "w"}) attributes {aten.program} {
   %one = aten.call "full"([], 1.0, dtype = f32, device = cpu, pin_memory = false) {aten.gradient_seed, phase = #aten<phase backward>} : () -> tensor<f32>

@@ -9,7 +9,7 @@
 // RUN: not fsdp-opt %t --fsdp-clip-gradients=clip-grad-norm=0.5 2>&1 | FileCheck %s --check-prefix=TWICE
 
 // In the order of units, whatever that of the updates is. The frozen bias of b.1 lies at 16 to 20.
-// CHECK: func.func @step{{.*}} attributes {aten.program, fsdp.clip_grad_norm = array<f64: 5.000000e-01, 2.000000e+00>}
+// CHECK: func.func @step{{.*}} attributes {aten.program, fsdp.clip_grad_norm = array<f64: 5.000000e-01, 2.000000e+00>
 // CHECK: %[[A:.*]] = fsdp.measure squared_norm @[[FIRST:[a-z.0-9]*]] [0 to {{[0-9]*}}] %{{.*}} : !fsdp.shard
 // CHECK-NEXT: %[[B:.*]] = fsdp.measure squared_norm @{{[a-z.0-9]*}} [0 to {{[0-9]*}}] %{{.*}} initial %[[A]] : !fsdp.shard
 // CHECK-NEXT: %[[C:.*]] = fsdp.measure squared_norm @{{[a-z.0-9]*}} [0 to {{[0-9]*}}] %{{.*}} initial %[[B]] : !fsdp.shard

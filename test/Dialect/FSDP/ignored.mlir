@@ -6,7 +6,7 @@
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" --fsdp-verify-equivalence | FileCheck %s --check-prefix=MEAN
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=broadcast" --fsdp-verify-equivalence | FileCheck %s --check-prefix=FIRST
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" | sed 's/sync_buffers = "mean"/sync_buffers = "broadcast"/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=OTHER
-// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2" | sed 's/{aten.program}/{aten.program, fsdp.sync_buffers = "mean"}/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=LACKS
+// RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2" | sed 's/{aten.program,/{aten.program, fsdp.sync_buffers = "mean",/' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=LACKS
 // RUN: fsdp-opt %s --fsdp-assign-units --fsdp-shard="ranks=2 sync-buffers=mean" | sed 's/, fsdp.sync_buffers = "mean"//' | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=UNSAID
 // covers: ignored arguments
 

@@ -806,6 +806,18 @@ module attributes {fsdp.micro_batches = 0 : i64} {}
 
 // -----
 
+// F1: without micro-batches, there is no mean of them.
+// expected-error @below {{attribute "fsdp.mean_loss" does not stand on an operation other than a module with micro-batches}}
+module attributes {fsdp.mean_loss} {}
+
+// -----
+
+// F2: it is there or not.
+// expected-error @below {{expected attribute "fsdp.mean_loss" to be without a value, got 2 : i64}}
+module attributes {fsdp.mean_loss = 2 : i64, fsdp.micro_batches = 2 : i64} {}
+
+// -----
+
 // F2: a part of a step is one of three.
 // expected-error @below {{expected attribute "fsdp.part" to be a part of a step, got "first"}}
 func.func private @f() attributes {fsdp.part = "first"}

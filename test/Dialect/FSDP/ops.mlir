@@ -27,8 +27,9 @@ fsdp.unit @whole on @copies shard ["shard"] replicate ["replicate"] storage f32 
 fsdp.unit @small on @groups shard ["shard", "local"] replicate ["replicate"] storage f32 reduce f32
   layout <["c" : 8 at 0], numel = 8, padded = 8> {reshard_after_forward}
 
-// CHECK: func.func private @step.source() attributes {fsdp.source = @step}
-func.func private @step.source() -> () attributes {fsdp.source = @step}
+// CHECK: func.func private @step() attributes {fsdp.source = @step.source}
+func.func private @step.source() -> ()
+func.func private @step() -> () attributes {fsdp.source = @step.source}
 
 // CHECK-LABEL: func.func @logical
 // CHECK-SAME: {fsdp.state = #fsdp.state<@h.0, parameter>}

@@ -4,7 +4,9 @@
 // RUN: FileCheck %s < %t
 // RUN: fsdp-opt %t --fsdp-verify-logical --fsdp-verify-equivalence --fsdp-async --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence -o /dev/null
 // RUN: fsdp-opt %t --fsdp-clip-gradients=clip-grad-norm=0.5 | FileCheck %s --check-prefix=CLIP
-// RUN: fsdp-opt %t.seed.mlir --fsdp-shard=ranks=4 --fsdp-accumulate=accumulate=2 --fsdp-insert-optimizer --fsdp-scale-loss=grad-scaler=default | FileCheck %s --check-prefix=PARTS
+// RUN: fsdp-opt %t.seed.mlir --fsdp-shard=ranks=4 --fsdp-accumulate=accumulate=2 --fsdp-insert-optimizer --fsdp-scale-loss=grad-scaler=default --fsdp-verify-equivalence -o %t.parts
+// RUN: FileCheck %s --check-prefix=PARTS < %t.parts
+// RUN: sed '/func @first/,/return/s/"mul.Tensor"(\(%%[0-9]*\), %%arg4)/"mul.Tensor"(\1, \1)/' %t.parts | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=UNSCALED
 // RUN: fsdp-opt %t.seed.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer=optimizer=none --fsdp-scale-loss=grad-scaler=default | FileCheck %s --check-prefix=NONE
 // RUN: fsdp-opt %t.seed.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer --fsdp-scale-loss=grad-scaler=default --remarks-filter=fsdp-scale-loss --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --fsdp-insert-optimizer --fsdp-scale-loss=grad-scaler=default 2>&1 | FileCheck %s --check-prefix=SEED
@@ -38,4 +40,5 @@
 // SEED: error: {{.*}}expected an archive that says where the backward of a loss of one number starts
 // STOP: error: {{.*}}expected an update that divides by the scale of the loss
 // UNIT: error:
+// UNSCALED: error: {{.*}}the gradient of 'scale' depends on another value
 // GROWTH: error: {{.*}}expected the scale to grow and to back off

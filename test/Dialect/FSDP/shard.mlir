@@ -22,7 +22,7 @@
 // CHECK-SAME: %[[X:.*]]: tensor<2x4xf32> {aten.input = 0 : i64})
 // CHECK-SAME: -> (tensor<f32> {aten.loss}, !fsdp.shard<4xf32, 4> {fsdp.state = #fsdp.state<@root, gradient>},
 // CHECK-SAME: !fsdp.shard<16xf32, 4> {fsdp.state = #fsdp.state<@b.0, gradient>},
-// CHECK-SAME: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, gradient>}) attributes {aten.program} {
+// CHECK-SAME: !fsdp.shard<20xf32, 4> {fsdp.state = #fsdp.state<@b.1, gradient>}) attributes {aten.program, fsdp.source = @step.source} {
 // CHECK: %[[F0:.*]] = fsdp.unshard @b.0 <forward> over ["shard"] %[[B0]]
 // CHECK-NEXT: %[[V:.*]] = fsdp.view %[[F0]][@b.0, "b.0.w"]
 // CHECK-NEXT: %[[T:.*]] = aten.call "t"(%[[V]]) {phase = #aten<phase forward>}
@@ -54,7 +54,7 @@
 
 // CHECK-LABEL: func.func private @step.source
 // CHECK-SAME: aten.param = "scale"
-// CHECK-SAME: attributes {fsdp.source = @step}
+// CHECK-NEXT: aten.call
 // CHECK-NOT: fsdp.
 // CHECK: return
 

@@ -142,6 +142,14 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
                ? success()
                : wrongKind(op, attr, "an i64 of at least 1");
   }
+  if (attr.getName() == getMeanLossAttrName()) {
+    if (!isa<ModuleOp>(op) || !op->hasAttr(getMicroBatchesAttrName()))
+      return misplaced(op, attr,
+                       "an operation other than a module with micro-batches");
+    return isa<UnitAttr>(attr.getValue())
+               ? success()
+               : wrongKind(op, attr, "without a value");
+  }
   if (attr.getName() == getReductionsAttrName()) {
     auto list = dyn_cast<ArrayAttr>(attr.getValue());
     if (!isa<UnitOp>(op))
@@ -157,7 +165,7 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
       {getInitAttrName(), {isMark, "without a value"}},
       {getSharedCoreAttrName(), {isMark, "without a value"}},
       {getSourceAttrName(),
-       {isa<FlatSymbolRefAttr>(attr.getValue()), "the symbol of a program"}},
+       {isa<FlatSymbolRefAttr>(attr.getValue()), "the symbol of a function"}},
       {getPartAttrName(), {isa<PartAttr>(attr.getValue()), "a part of a step"}},
       {getNoDecayAttrName(),
        {names && llvm::all_of(names, llvm::IsaPred<StringAttr>),

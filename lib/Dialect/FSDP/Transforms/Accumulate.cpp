@@ -17,25 +17,17 @@ namespace fsdp {
 
 /// Divides the gradient of the loss by the loss, with which the backward
 /// starts.
-static LogicalResult divideSeed(func::FuncOp func, int64_t divisor) {
-  aten::CallOp call = getGradientSeed(func);
-  if (!call)
-    return func.emitError(
+static LogicalResult divideSeed(func::FuncOp program, int64_t divisor) {
+  aten::CallOp seed = getGradientSeed(program);
+  if (!seed)
+    return program.emitError(
         "expected an archive that says where the backward starts, to divide "
         "the loss by the micro-batches: capture it with fsdp_mlir.capture, or "
         "leave ':mean' out");
-  SmallVector<Attribute> values(call.getArgs().getValues());
-  bool isFill = call.getCallee().getName() == "full" ||
-                call.getCallee().getName() == "full_like";
-  auto one = isFill && values.size() > 1 ? dyn_cast<FloatAttr>(values[1])
-                                         : FloatAttr();
-  if (!one)
-    return call.emitError("expected the backward to start with full(1.0), "
-                          "found another operator");
-  values[1] =
-      FloatAttr::get(one.getType(), one.getValueAsDouble() / double(divisor));
-  call.setArgsAttr(aten::ArgsAttr::get(func.getContext(), values,
-                                       call.getArgs().getKeywords()));
+  FailureOr<aten::ArgsAttr> args = getSeedArgs(seed, divisor);
+  if (failed(args))
+    return failure();
+  seed.setArgsAttr(*args);
   return success();
 }
 
@@ -186,7 +178,7 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
     if (failed(programs))
       return failure();
     const Accumulation &steps = accumulate;
-    func::FuncOp program = programs->front(), source = getSource(program);
+    func::FuncOp program = programs->front();
     if (failed(checkLevel(program, {Level::Logical})))
       return failure();
     if (program->hasAttr(FSDPDialect::getPartAttrName()))
@@ -196,29 +188,27 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
     if (getGradients(program).empty())
       return program.emitError("expected a program that trains, to accumulate "
                                "its gradients; found one without gradients");
-    if (steps.isMean)
-      for (func::FuncOp func : {program, source})
-        if (func && failed(divideSeed(func, steps.microBatches)))
-          return failure();
+    if (steps.isMean && failed(divideSeed(program, steps.microBatches)))
+      return failure();
 
     SmallVector<Part> parts = {Part::First, Part::Middle, Part::Last};
     if (steps.microBatches == 2)
       parts = {Part::First, Part::Last};
     for (Part part : parts)
-      if (failed(createPart(program, source, part)))
+      if (failed(createPart(program, part)))
         return failure();
     program.erase();
-    if (source)
-      source.erase();
-    module->setAttr(
-        FSDPDialect::getMicroBatchesAttrName(),
-        Builder(&getContext()).getI64IntegerAttr(steps.microBatches));
+    Builder builder(&getContext());
+    module->setAttr(FSDPDialect::getMicroBatchesAttrName(),
+                    builder.getI64IntegerAttr(steps.microBatches));
+    if (steps.isMean)
+      module->setAttr(FSDPDialect::getMeanLossAttrName(),
+                      builder.getUnitAttr());
     return success();
   }
 
-  /// A copy of the program and of its source, which are called as the part is.
-  LogicalResult createPart(func::FuncOp program, func::FuncOp source,
-                           Part part) {
+  /// A copy of the program, which is called as the part is.
+  LogicalResult createPart(func::FuncOp program, Part part) {
     SymbolTable symbols(getOperation());
     StringRef name = stringifyPart(part);
     if (symbols.lookup(name))
@@ -227,13 +217,6 @@ class AccumulatePass : public impl::AccumulatePassBase<AccumulatePass> {
     func::FuncOp copy = program.clone();
     copy.setName(name);
     symbols.insert(copy, Block::iterator(program));
-    if (source) {
-      func::FuncOp model = source.clone();
-      model.setName((name + ".source").str());
-      model->setAttr(FSDPDialect::getSourceAttrName(),
-                     FlatSymbolRefAttr::get(copy));
-      symbols.insert(model, Block::iterator(program));
-    }
     Reduced reduced = noSync        ? Reduced::None
                       : noAllReduce ? Reduced::OverShards
                                     : Reduced::All;

@@ -191,13 +191,6 @@ SmallVector<unsigned> getGradients(func::FuncOp program) {
   return gradients;
 }
 
-aten::CallOp getGradientSeed(func::FuncOp func) {
-  for (auto call : func.getBody().front().getOps<aten::CallOp>())
-    if (call->hasAttr(aten::ATenDialect::getGradientSeedAttrName()))
-      return call;
-  return {};
-}
-
 aten::Phase getGatherPhase(aten::Phase phase) {
   return phase == aten::Phase::Forward ? phase : aten::Phase::Backward;
 }

@@ -11,6 +11,7 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
 #include "mlir/IR/Remarks.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -151,10 +152,14 @@ class ReshardPolicyPass
     auto units = getOperation().getOps<UnitOp>();
     if (units.empty())
       return reject() << "expected a step with units";
-    ArrayAttr axes = (*units.begin()).getShardAxes();
+    // Parameters that are ignored are in units of their own, which stay whole.
+    llvm::SmallSetVector<ArrayAttr, 2> found;
     for (UnitOp unit : units)
-      if (unit.getShardAxes() != axes || axes.empty())
-        return reject() << "expected units that are sharded over the same axes";
+      if (!unit.getShardAxes().empty())
+        found.insert(unit.getShardAxes());
+    if (found.size() != 1)
+      return reject() << "expected units that are sharded over the same axes";
+    ArrayAttr axes = found.front();
 
     int64_t shards = mesh.getGroupSize(axes);
     int64_t ranks = reshardAfterForward.group.value_or(shards);

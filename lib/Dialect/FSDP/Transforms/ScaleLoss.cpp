@@ -187,12 +187,6 @@ class ScaleLossPass : public impl::ScaleLossPassBase<ScaleLossPass> {
             name && GradScaler::isState(name))
           return func.emitError("expected no buffer that is called ")
                  << name << ", as one of the grad-scaler is";
-    if (source) {
-      Scaler scaler(source, gradScaler);
-      if (failed(scaler.scaleSeed()))
-        return failure();
-      scaler.finish();
-    }
     Scaler scaler(program, gradScaler);
     if (failed(scaler.scaleSeed()))
       return failure();

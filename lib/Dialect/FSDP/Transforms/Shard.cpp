@@ -516,10 +516,10 @@ LogicalResult Sharder::run() {
   source.setName((step.getSymName() + ".source").str());
   source.setPrivate();
   source->removeAttr(aten::ATenDialect::getProgramAttrName());
-  source->setAttr(FSDPDialect::getSourceAttrName(),
-                  FlatSymbolRefAttr::get(step));
   SymbolTable(step->getParentOfType<ModuleOp>())
       .insert(source, std::next(Block::iterator(step)));
+  step->setAttr(FSDPDialect::getSourceAttrName(),
+                FlatSymbolRefAttr::get(source));
 
   DenseSet<unsigned> used;
   for (auto [argument, parameter] : byArgument)

@@ -254,8 +254,7 @@ class VerifyFuturesPass
     : public impl::VerifyFuturesPassBase<VerifyFuturesPass> {
   void runOnOperation() final {
     for (auto func : getOperation().getOps<func::FuncOp>())
-      if (!func.isDeclaration() &&
-          !func->hasAttr(FSDPDialect::getSourceAttrName()) &&
+      if (!func.isDeclaration() && !isSource(func) &&
           failed(FutureVerifier().verify(func)))
         return signalPassFailure();
     markAllAnalysesPreserved();

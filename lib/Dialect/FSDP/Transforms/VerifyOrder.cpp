@@ -139,8 +139,7 @@ namespace {
 class VerifyOrderPass : public impl::VerifyOrderPassBase<VerifyOrderPass> {
   void runOnOperation() final {
     for (auto func : getOperation().getOps<func::FuncOp>())
-      if (!func.isDeclaration() &&
-          !func->hasAttr(FSDPDialect::getSourceAttrName()) &&
+      if (!func.isDeclaration() && !isSource(func) &&
           failed(OrderVerifier().verify(func)))
         return signalPassFailure();
     markAllAnalysesPreserved();

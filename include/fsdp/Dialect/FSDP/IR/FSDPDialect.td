@@ -48,10 +48,11 @@ def FSDP_Dialect : Dialect {
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
     | function | `fsdp.sync_buffers = "mean"` | the buffers that it changes become the mean of all ranks', or with "broadcast" those of the first rank |
     | function | `fsdp.init` | runs once, ahead of all programs |
-    | function | `fsdp.source = @step` | the private copy of that program as it was before sharding |
+    | function | `fsdp.source = @step.source` | the model that the program was made from, as it was before sharding; no pass changes it |
     | function | `fsdp.part = #fsdp.part<first>` | a program for one micro-batch of a step: the first one, one between, or the last one |
     | unit | `fsdp.reductions = [#fsdp.reduction<over ["shard"] divide <pre = 2, post = 2> via f32 to f32>]` | how its gradients are reduced, where it is not as `fsdp-shard` does it |
     | module | `fsdp.micro_batches = 4 : i64` | how many micro-batches a step has |
+    | module | `fsdp.mean_loss` | beside `fsdp.micro_batches`: the loss of a step is the mean of theirs, so each starts its backward with a part of 1 |
 
     Buffers keep their role from the aten level. A buffer that the step changes
     is state as well: `aten.buffer` on the argument and `aten.buffer_mutation` on
@@ -93,6 +94,7 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getPartAttrName() { return "fsdp.part"; }
     static llvm::StringRef getReductionsAttrName() { return "fsdp.reductions"; }
     static llvm::StringRef getMicroBatchesAttrName() { return "fsdp.micro_batches"; }
+    static llvm::StringRef getMeanLossAttrName() { return "fsdp.mean_loss"; }
 
   private:
     void registerAttributes();

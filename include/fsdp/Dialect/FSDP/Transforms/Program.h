@@ -89,10 +89,6 @@ StateAttr getState(mlir::DictionaryAttr port);
 /// computed.
 llvm::SmallVector<unsigned> getGradients(mlir::func::FuncOp program);
 
-/// The call with which the backward starts: the gradient of the loss by the
-/// loss. Null if nothing says which one it is.
-aten::CallOp getGradientSeed(mlir::func::FuncOp func);
-
 /// The elements of the parameters that `isIn`: from the first one of each run
 /// of them to where the next other one begins, or the layout ends. What lies
 /// between is padding, which is 0 and has no gradient, so it stays 0.
