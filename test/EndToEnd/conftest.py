@@ -192,9 +192,42 @@ def plans(once):
 
     def find(graph: str, ranks: int, *options: str) -> pathlib.Path:
         return once(f"{digest(graph, ranks, *options)}.plan",
-                    lambda path: succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", "--ranks", ranks, "-o", path, *options))
+                    lambda path: succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *([] if "--mesh" in options else ["--ranks", ranks]), "-o", path, *options))
 
     return find
+
+
+@pytest.fixture(scope="session")
+def micro_batches(references, once):
+    """micro_batches(graph, ranks, count): like `references`, with another batch for each rank in each micro-batch of a step."""
+    from safetensors.torch import load_file, save_file
+
+    def find(graph: str, ranks: int, count: int) -> pathlib.Path:
+        def make(path):
+            import torch
+            save_file({name: torch.stack([tensor.roll(k, 0) for k in range(count)]) if name.startswith("in_") else tensor
+                       for name, tensor in load_file(references(graph, ranks)).items()}, path)
+
+        return references(graph, ranks) if count == 1 else once(f"{graph}_ref{ranks}x{count}.safetensors", make)
+
+    return find
+
+
+def find_bits(graph: str, inputs: pathlib.Path, seed: int, plans: list) -> dict[str, str]:
+    """What each plan leaves behind: a hash, or the sentence of a failure. With a seed, in chaos."""
+    found, todo = {}, list(map(str, plans))
+    while todo:
+        result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", inputs, seed, *todo, timeout=3600)
+        lines = [line.partition("\t") for line in result.stdout.splitlines()]
+        found |= {plan: sentence for plan, _, sentence in lines}
+        if result.returncode == 0:
+            break
+        # Whoever crashes is tried again, alone: what a rejected load leaves behind is not its fault.
+        last = lines[-1][0]
+        if len(lines) == 1:
+            found[last] = f"crashed with {result.returncode}: {result.stderr.strip()}"
+        todo = todo[max(len(lines) - 1, 1):]
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,9 @@ them and writes docs/mutation.md.
 import collections
 import json
 import re
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from conftest import FIXTURES, ROOT, succeed, tool
+from conftest import FIXTURES, ROOT, find_bits, succeed, tool
 
 
 def text_of(plan, folder):
@@ -126,41 +123,32 @@ TRIALS = {
     "role_chain": ("ranks=3 schedule=list hardware=h100", 3, 10),
     "gpt2, partial": ("mesh=2x2 accumulate=2 no-all-reduce reshard-after-backward=false", 4, 20),
     "frozen, no_sync": ("ranks=3 accumulate=3 no-sync reshard-after-backward=false bucket=copy:units:2", 3, 20),
+    "role_chain, scaled": ("ranks=3 accumulate=2:mean grad-scaler=init_scale=8 clip-grad-norm=0.5", 3, 20),
+    "bert, ignored": ("ranks=3 ignore=bias lr-groups=dims<2", 3, 20),
+    "role_batch_norm, mean": ("mesh=2x2 sync-buffers=mean schedule=fsdp2", 4, 10),
     "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2 offload=params clip-grad-norm=0.5", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}
 Mutant = collections.namedtuple("Mutant", "op mutation verdict sentence what")
 
 
-def bits(trial, seed, plans):
-    """What each plan leaves behind: a hash, or the sentence of a failure."""
-    (graph, *_), (options, ranks, _) = trial.split(","), TRIALS[trial]
-    inputs, micro = FIXTURES / f"{graph}_ref{ranks}.safetensors", re.search(r"accumulate=(\d+)", options)
-    if micro:  # each rank has another batch in each micro-batch
-        tensors = {name: torch.stack([tensor.roll(k, 0) for k in range(int(micro[1]))]) if name.startswith("in_") else tensor
-                   for name, tensor in load_file(inputs).items()}
-        inputs = Path(plans[0]).parent / "inputs.safetensors"
-        save_file(tensors, inputs)
-    result = tool("fsdp-bits", FIXTURES / f"{graph}.pt2", inputs, seed, *plans, timeout=3600)
-    assert result.returncode == 0, f"the last of these crashes:\n{result.stdout}{result.stderr}"
-    return dict(line.split("\t") for line in result.stdout.splitlines())
-
-
 @pytest.fixture(scope="module")
-def trials(request, once, tmp_path_factory):
+def trials(request, once, micro_batches, tmp_path_factory):
     """trials(graph, level): all mutants, and the bits of the original and of those that no verifier rejects."""
     def write(graph, level, path):
-        options, _, every = TRIALS[graph]
+        (options, ranks, every), name = TRIALS[graph], graph.partition(",")[0]
+        micro = re.search(r"accumulate=(\d+)", options)
+        inputs = micro_batches(name, ranks, int(micro[1]) if micro else 1)
         if not request.config.getoption("--all-mutants"):
             every *= 40
         folder = tmp_path_factory.mktemp(f"{graph}-{level}")
-        output = succeed("fsdp-mutate", FIXTURES / f"{graph.split(',')[0]}.pt2", "--pipeline", options, *LEVELS[level],
+        output = succeed("fsdp-mutate", FIXTURES / f"{name}.pt2", "--pipeline", options, *LEVELS[level],
                          "--every", every, "--pairs", 4000 // every, "-o", folder, timeout=3600).stdout
         mutants = [Mutant(*line.split("\t")) for line in output.splitlines()]
         plans = ["original.plan", *sorted({m.verdict for m in mutants if m.verdict.endswith(".plan")})]
         # In order and in chaos; of a sample, each mutant in one of the two.
         chosen = (plans, plans) if request.config.getoption("--all-mutants") else [plans[:1] + plans[1 + seed::2] for seed in (0, 1)]
-        found = [bits(graph, seed, [folder / plan for plan in some]) for seed, some in enumerate(chosen)]
+        found = [find_bits(name, inputs, seed, [folder / plan for plan in some]) for seed, some in enumerate(chosen)]
         found = {plan: sorted({each[str(folder / plan)] for each in found if str(folder / plan) in each}) for plan in plans}
         rejected = {plan for plan in plans if any(each.startswith("rejected: ") for each in found[plan])}
         mutants = [m._replace(verdict="runtime") if m.verdict in rejected else m for m in mutants]
@@ -174,11 +162,11 @@ def trials(request, once, tmp_path_factory):
 
 
 # The oracle of the tests below can tell.
-def test_bits_show_a_wrong_divisor(plans, tmp_path):
+def test_bits_show_a_wrong_divisor(plans, references, tmp_path):
     plan = plans("gpt2", 3)
     mutant = plan_of(substitute(r"(plan\.reduce_scatter @shard_reduce divide <pre = )[0-9.]+,", r"\g<1>1,", text_of(plan, tmp_path)),
                      tmp_path)
-    found = bits("gpt2", 0, [plan, mutant])
+    found = find_bits("gpt2", references("gpt2", 3), 0, [plan, mutant])
     assert re.fullmatch("[0-9a-f]{16}", found[str(mutant)]) and found[str(plan)] != found[str(mutant)]
 
 
@@ -243,7 +231,7 @@ PAGE = """# Mutation tests of the verifiers
 pytest -q -s test/EndToEnd/test_mutations.py --all-mutants
 ```
 
-A valid schedule and a valid plan of eleven graphs, two of them also in micro-batches, are mutated in one place. An operation is deleted, duplicated, swapped with its
+A valid schedule and a valid plan of each line below are mutated in one place. An operation is deleted, duplicated, swapped with its
 neighbour, or moved; it takes another operand, or exchanges one with the next of its kind; its group, divisor, phase, offset,
 event, stream or unit changes; a word of one of its attributes or types changes; or two of these at once. Each of the {count} mutants goes through all verifiers
 ({unparsed} more do not parse: an operand is used ahead of its definition).

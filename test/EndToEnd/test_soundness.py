@@ -7,12 +7,11 @@ many and writes docs/soundness.md.
 
 import collections
 import os
-import subprocess
 
 import pytest
-from conftest import BUILD, FIXTURES, ROOT, succeed, tool
+from conftest import BUILD, FIXTURES, ROOT, find_bits, succeed
 
-# Ten graphs, the ranks and options of their plans.
+# Graphs, and more of a name if there are several plans of one; the ranks and options of their plans.
 GRAPHS = {
     "gpt2": (3, ()),
     "bert": (3, ("--strategy", "shard_grad_op", "--ignore", "bias", "--lr-groups", "dims<2")),
@@ -25,28 +24,17 @@ GRAPHS = {
     "role_user_output": (3, ("--keep-output",)),
     "role_chain": (3, ("--schedule", "list")),
     "role_encoder_decoder": (3, ("--schedule", "fsdp2")),
+    "role_chain, micro-batches": (3, ("--accumulate", "3:mean", "--grad-scaler", "init_scale=8", "--clip-grad-norm", "0.5")),
+    "llama, no_sync": (3, ("--accumulate", "2", "--no-sync", "--reshard-after-backward", "false", "--bucket", "copy:units:2")),
+    "bert, partial": (4, ("--mesh", "2x2", "--accumulate", "2", "--no-all-reduce", "--offload", "params")),
+    "frozen, hook": (4, ("--mesh", "2x2", "--load-pass-plugin", str(BUILD / "lib" / "CompressReplicas.so"), "--comm-hook", "compress-replicas")),
+    "llama_bf16, hybrid": (4, ("--mesh", "2x2", "--schedule", "fsdp2", "--clip-grad-norm", "0.1:inf")),
+    "role_batch_norm, scaled": (3, ("--sync-buffers", "mean", "--grad-scaler", "default")),
+    "role_dropout, scaled": (3, ("--accumulate", "2:mean", "--grad-scaler", "init_scale=4")),
+    "gpt2, programs": (3, ("--program", f"long={FIXTURES / 'gpt2.pt2'}", "--accumulate", "2", "--reduce-wait", "use")),
 }
 ROUND = 1000  # mutants whose plans lie in a folder at a time
 COLUMNS = ["tried", "not a plan", "not proved", "not loaded", "same bits"]
-
-
-def bits(graph, seed, reference, plans):
-    """What each plan leaves behind: a hash, or the sentence of a failure."""
-    found, todo = {}, list(plans)
-    while todo:
-        command = [BUILD / "bin" / "fsdp-bits", FIXTURES / f"{graph}.pt2", reference, str(seed), *todo]
-        result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=3600,
-                                env={**os.environ, "OMP_NUM_THREADS": "1"})
-        lines = [line.partition("\t") for line in result.stdout.splitlines()]
-        found |= {plan: sentence for plan, _, sentence in lines}
-        if result.returncode == 0:
-            break
-        # Whoever crashes is tried again, alone: what a rejected load leaves behind is not its fault.
-        last = lines[-1][0]
-        if len(lines) == 1:
-            found[last] = f"crashed with {result.returncode}: {result.stderr.strip()}"
-        todo = todo[max(len(lines) - 1, 1):]
-    return found
 
 
 def attack(graph, plan, reference, count, seed, folder):
@@ -57,7 +45,7 @@ def attack(graph, plan, reference, count, seed, folder):
     accepted = {str(folder / name): (field, what) for field, name, what in (line for line in lines if len(line) == 3)}
     counts = {line[0]: collections.Counter(dict(zip(COLUMNS, map(int, line[1:4])))) for line in lines if len(line) != 3}
     original = str(folder / "original.plan")
-    found = [bits(graph, chaos, reference, [original, *accepted]) for chaos in (0, 1)]
+    found = [find_bits(graph.partition(",")[0], reference, chaos, [original, *accepted]) for chaos in (0, 1)]
     right = {each[original] for each in found}
     assert len(right) == 1 and len(*right) == 16, right
     harmful = []
@@ -74,19 +62,19 @@ def attack(graph, plan, reference, count, seed, folder):
 
 
 @pytest.fixture(scope="module")
-def campaign(request, plans, references, tmp_path_factory):
+def campaign(request, plans, micro_batches, tmp_path_factory):
     """campaign(graph): counts by field, and the harmful."""
     total = 13_000 if request.config.getoption("--all-mutants") else 10
     results = {}
 
     def find(graph):
         if graph not in results:
-            ranks, options = GRAPHS[graph]
+            (ranks, options), name = GRAPHS[graph], graph.partition(",")[0]
+            micro = int(options[options.index("--accumulate") + 1].partition(":")[0]) if "--accumulate" in options else 1
             counts, harmful = collections.defaultdict(collections.Counter), []
             for start in range(0, total, ROUND):
                 folder = tmp_path_factory.mktemp(graph) / str(start)
-                found, bad = attack(graph, plans(graph, ranks, *options), references(graph, ranks), min(total, ROUND),
-                                    start, folder)
+                found, bad = attack(graph, plans(name, ranks, *options), micro_batches(name, ranks, micro), min(total, ROUND), start, folder)
                 harmful += bad
                 for field, count in found.items():
                     counts[field] += count
@@ -123,7 +111,8 @@ def test_every_field_is_attacked(campaign, request):
     for field in ("MeshAxis.size", "Communicator.axes", "Launch.args", "Launch.results", "Shape.values", "Buffer.dtype",
                   "Buffer.role", "ReduceScatter.pre", "ReduceScatter.post", "Unit.shards", "Meaning.value"):
         assert fields[field]["tried"] > 100, field
-    rows = [(f"{graph}, {GRAPHS[graph][0]} ranks {' '.join(GRAPHS[graph][1])}".strip(), count) for graph, count in graphs.items()]
+    rows = [(f"{graph}, {GRAPHS[graph][0]} ranks {' '.join(os.path.basename(option) if '/' in option else option for option in GRAPHS[graph][1])}".strip(), count)
+            for graph, count in graphs.items()]
     (ROOT / "docs" / "soundness.md").write_text(PAGE.format(
         tried=tried, graphs=table("plan", rows), fields=table("field", sorted(fields.items()))))
 

@@ -11,6 +11,7 @@
 #include "fsdp/Runtime/Reference.h"
 #include "fsdp/Runtime/Weights.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -60,18 +61,20 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
   weights.load(weights.match(*plan), session);
   session.setHyperParameters({});
   std::uint64_t hash = 0;
+  auto runProgram = [&](const std::string &program, std::size_t batch,
+                        const Roles &roles) {
+    // A plan may use the memory of inputs that it has read.
+    for (unsigned rank = 0; rank != ranks; ++rank)
+      for (unsigned index = 0; index != session.inputCount(program); ++index)
+        session.setInput(rank, index, reference.input(batch, rank, index),
+                         program);
+    session.run(program, roles);
+    double loss = session.loss(program);
+    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+  };
   auto run = [&](const Roles &roles) {
-    for (std::size_t k = 0; k != programs.size(); ++k) {
-      const std::string &program = programs[k];
-      // A plan may use the memory of inputs that it has read.
-      for (unsigned rank = 0; rank != ranks; ++rank)
-        for (unsigned index = 0; index != session.inputCount(program); ++index)
-          session.setInput(rank, index, reference.input(k, rank, index),
-                           program);
-      session.run(program, roles);
-      double loss = session.loss(program);
-      hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
-    }
+    for (std::size_t k = 0; k != programs.size(); ++k)
+      runProgram(programs[k], k, roles);
   };
   auto addGradients = [&] {
     for (const std::string &name : session.gradientNames())
@@ -83,6 +86,11 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
   addGradients();
   for (int i = 0; i != numSteps; ++i)
     run({});
+  // Other programs of the plan take the same inputs.
+  for (const planfile::Program *program : *(*plan)->programs())
+    if (std::string name(plan->string(program->name()));
+        !program->is_init() && !std::ranges::count(programs, name))
+      runProgram(name, 0, {});
   for (const std::string &name : session.parameterNames())
     hash = hashTensor(hash, session.parameter(name));
   std::set<std::string> states;
