@@ -144,13 +144,45 @@ Value getMemoryOf(OpResult result) {
       .Default([](Operation *op) { return aten::getViewSource(op); });
 }
 
+/// What an argument is, in whatever program: null if it is its own.
+static Attribute getArgumentKey(func::FuncOp program, unsigned index) {
+  auto get = [&](StringRef name) { return program.getArgAttr(index, name); };
+  if (Attribute state = get(FSDPDialect::getStateAttrName()))
+    return state;
+  for (StringRef name : {StringRef(FSDPDialect::getResultAttrName()),
+                         StringRef(aten::ATenDialect::getBufferAttrName()),
+                         StringRef(aten::ATenDialect::getConstantAttrName())})
+    if (Attribute value = get(name)) {
+      Attribute content = get(aten::ATenDialect::getValueAttrName());
+      return ArrayAttr::get(
+          program.getContext(),
+          {StringAttr::get(program.getContext(), name), value,
+           content ? content : UnitAttr::get(program.getContext())});
+    }
+  return {};
+}
+
 int64_t getPersistentBytes(func::FuncOp step, MemorySpace space) {
   int64_t bytes = 0;
-  for (BlockArgument argument : step.getArguments())
-    if (getSpace(argument.getType()) == space &&
-        !step.getArgAttr(argument.getArgNumber(),
-                         FSDPDialect::getHyperAttrName()))
-      bytes += getMemoryBytes(argument.getType());
+  DenseSet<Attribute> counted;
+  auto add = [&](func::FuncOp program) {
+    for (BlockArgument argument : program.getArguments()) {
+      unsigned index = argument.getArgNumber();
+      if (getSpace(argument.getType()) != space ||
+          program.getArgAttr(index, FSDPDialect::getHyperAttrName()))
+        continue;
+      Attribute key = getArgumentKey(program, index);
+      if (!key || counted.insert(key).second)
+        bytes += getMemoryBytes(argument.getType());
+    }
+  };
+  add(step);
+  // What other programs keep is there as well.
+  if (auto module = step->getParentOfType<ModuleOp>())
+    for (auto other : module.getOps<func::FuncOp>())
+      if (other != step && !other.isDeclaration() &&
+          other->hasAttr(aten::ATenDialect::getProgramAttrName()))
+        add(other);
   return bytes;
 }
 

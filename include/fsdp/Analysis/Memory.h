@@ -27,7 +27,8 @@ struct MemoryPeak {
     unsigned values = 0;
   };
 
-  /// The arguments: shards, states, inputs, constants. They live throughout.
+  /// The arguments: shards, states, inputs, constants, also those of the other
+  /// programs of the module. They live throughout.
   int64_t persistent = 0;
   /// What the step made, and has not used for the last time.
   int64_t transient = 0;
@@ -65,7 +66,7 @@ findMemoryLives(const StreamOrder &order,
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step,
                           MemorySpace space = MemorySpace::Device);
 
-/// The bytes of the arguments of a step: `MemoryPeak::persistent`.
+/// The bytes of the arguments of all programs: `MemoryPeak::persistent`.
 int64_t getPersistentBytes(mlir::func::FuncOp step,
                            MemorySpace space = MemorySpace::Device);
 

@@ -395,35 +395,50 @@ static bool goesToHost(Value value) {
   });
 }
 
-/// True if what is reduced waits for the last micro-batch to be reduced
-/// further.
-static bool staysPartial(func::FuncOp func, Value value) {
-  return llvm::any_of(value.getUses(), [&](OpOperand &use) {
-    if (isa<AsyncWaitOp, AccumulateOp>(use.getOwner()))
-      return staysPartial(func, use.getOwner()->getResult(0));
-    if (!isa<func::ReturnOp>(use.getOwner()))
-      return false;
-    auto state = func.getResultAttrOfType<StateAttr>(
-        use.getOperandNumber(), FSDPDialect::getStateAttrName());
-    return state && state.getKind() == StateAttr::getPartialGradientKind();
-  });
+/// Where the program returns what becomes of a reduced gradient; null if it
+/// does not. `isSummed` if what was accumulated is added on the way.
+static OpOperand *getReturn(Value value, bool &isSummed) {
+  for (OpOperand &use : value.getUses()) {
+    Operation *user = use.getOwner();
+    if (isa<func::ReturnOp>(user))
+      return &use;
+    if (!isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user))
+      continue;
+    isSummed |= isa<AccumulateOp>(user);
+    if (OpOperand *found = getReturn(user->getResult(0), isSummed))
+      return found;
+  }
+  return nullptr;
 }
 
 /// Where a reduction leaves its result: the last one in the gradient of the
-/// unit, if that is on the device, others in memory of their own. Only the last
-/// one is in the storage type, unless the two are the same; then the next
-/// reduces in place.
+/// unit, if that is on the device, or where the next micro-batch finds it;
+/// others in memory of their own. Only the last one is in the storage type,
+/// unless the two are the same; then the next reduces in place.
 Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
                            ShardType type) {
-  if (type.getElementType() != tables.getUnit(unit).getStorage() ||
-      staysPartial(func, op->getResult(0)))
-    return addTransient(op->getLoc(), getMemoryType(type));
-  if (goesToHost(op->getResult(0))) {
+  RankedTensorType own = getMemoryType(type);
+  bool isSummed = false,
+       isStored = type.getElementType() == tables.getUnit(unit).getStorage();
+  OpOperand *returned = getReturn(op->getResult(0), isSummed);
+  auto state =
+      returned
+          ? func.getResultAttrOfType<StateAttr>(returned->getOperandNumber(),
+                                                FSDPDialect::getStateAttrName())
+          : StateAttr();
+  bool isAccumulated = state && state.isAccumulated();
+  bool isPartial =
+      isAccumulated && state.getKind() == StateAttr::getPartialGradientKind();
+  if (goesToHost(op->getResult(0)) && isStored && !isPartial) {
     Value &place = reduced[unit];
-    return place =
-               place ? place : addTransient(op->getLoc(), getMemoryType(type));
+    return place = place ? place : addTransient(op->getLoc(), own);
   }
-  return getState(op, unit, StateAttr::getGradientKind(), type);
+  if (isAccumulated && !isSummed && !goesToHost(op->getResult(0)) &&
+      getMemoryType(returned->get().getType()) == own)
+    return tables.getState(op->getLoc(), state, type);
+  return isStored && !isAccumulated
+             ? getState(op, unit, StateAttr::getGradientKind(), type)
+             : addTransient(op->getLoc(), own);
 }
 
 /// What is reduced: of the type of the sums.
