@@ -304,3 +304,42 @@ def test_other_sums_are_refuted(name, options, tmp_path):
         (tmp_path / "p.mlir").write_text(text[:begin] + text[begin:].replace(old, new, 1))
         result = tool("fsdp-opt", tmp_path / "p.mlir", "--plan-verify")
         assert result.returncode != 0 and "expected" in result.stderr and "cannot prove" not in result.stderr, (what, result.stderr)
+
+
+# The report has a row for each program, and a step is the first, the middle one for all between, and the last.
+@pytest.mark.parametrize("options, micro_batches", [([], 2), ([], 5), (["--no-sync"], 3), (["--mesh", "2x2", "--no-all-reduce"], 4)], ids=str)
+def test_the_report_adds_the_programs_of_a_step(options, micro_batches, tmp_path):
+    ways = options if "--mesh" in options else ["--ranks", 2, *options]
+    shown = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *ways, "--accumulate", micro_batches, "--hardware", "h100", "--program", f"long={FIXTURES / 'gpt2.pt2'}",
+                    "-o", tmp_path / "step.plan", "--report", tmp_path / "report.json").stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    rows = {row["name"]: row for row in report["programs"]}
+    runs = {"first": 1, "last": 1, "long": 0} | ({"middle": micro_batches - 2} if micro_batches > 2 else {})
+    assert {name: row["runs"] for name, row in rows.items()} == runs
+    text = succeed("fsdp-translate", "--import-plan", tmp_path / "step.plan").stdout
+    for name, row in rows.items():
+        body = re.search(rf"plan\.program @{name} .*?\n    }}", text, re.DOTALL)[0]
+        assert row["collectives"] == len(re.findall(r"plan\.(?:all_gather|reduce_scatter|all_reduce) ", body))
+        assert row["launches"] == body.count("plan.launch ") and row["predicted_ns"] > 0
+    total = {key: sum(row["runs"] * row[key] for row in rows.values()) for key in ("launches", "copies", "collectives", "bytes")}
+    assert total == {key: report[key] for key in ("launches", "copies")} | {
+        "collectives": sum(row["calls"] for row in report["collectives"]), "bytes": sum(row["bytes"] for row in report["collectives"])}
+    assert sum(unit["gathers"] for unit in report["units"]) == sum(row["calls"] for row in report["collectives"] if row["kind"] == "all_gather")
+    assert report["memory"]["lower_bound_bytes"] == max(row["lower_bound_bytes"] for row in rows.values())
+    step = sum(row["runs"] * row["predicted_ns"] for row in rows.values())
+    assert re.search(rf"a step +{total['launches']} +{total['collectives']} .* {step / 1e6:.2f} ms\n", shown), shown
+
+
+# What other programs keep counts: the memory of the optimizer is there in the first micro-batch, too.
+def test_a_budget_counts_what_other_programs_keep(tmp_path):
+    def needs(*options):
+        succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, *options, "-o", tmp_path / "step.plan", "--report", tmp_path / "report.json")
+        return json.loads((tmp_path / "report.json").read_text())["memory"]
+
+    memory = needs("--accumulate", 2)
+    # Casts and temporaries of kernels are not in the schedule; there are as many as without micro-batches.
+    excess = needs()["arena_bytes"] - needs()["scheduled_bytes"]
+    assert memory["arena_bytes"] - memory["scheduled_bytes"] == pytest.approx(excess, abs=4096)
+    assert not any(row["what"] == "reduced gradients" for row in memory["persistent"])
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--accumulate", 2, "--budget", memory["scheduled_bytes"] - 1, "-o", tmp_path / "less.plan")
+    assert result.returncode == 1 and "memory peaks at" in result.stderr, result.stderr

@@ -99,8 +99,6 @@ USAGE = {
         f"fsdp-plan: error: --no-decay: expected {NO_DECAY}; found 'dims<2|'",
     "--ranks 2 --no-decay bias --optimizer none":
         "fsdp-plan: error: --no-decay: expected --optimizer adamw or sgd, which decay weights; found 'none'",
-    "--ranks 2 --hardware cpu":
-        "fsdp-plan: error: --hardware: expected --trace or --schedule list, which use it; found neither",
     "--ranks 2 --schedule fsdp3":
         "fsdp-plan: error: --schedule: expected one of none, fsdp1, fsdp2, manual-block, inductor, list; found 'fsdp3'",
     "--ranks 2 --schedule fsdp1 --limit-all-gathers 3":

@@ -76,7 +76,7 @@ def test_profile_of_a_run(options, plans, tmp_path):
 
 
 @pytest.mark.parametrize("options, sentence", [
-    (("--profile", "p.json"), "--profile: expected --trace or --schedule list, which use it; found neither"),
+    (("--profile", "/nowhere/p.json"), "/nowhere/p.json: cannot open: No such file or directory"),
     (("--schedule", "list", "--limit-all-gathers", "3"), "--schedule: 'list' already says what --limit-all-gathers is; give one of the two"),
     (("--trace", "/nowhere/t.json"), "/nowhere/t.json: cannot create the file: No such file or directory"),
     (("--schedule", "list", "--profile", "/nowhere/p.json"), "/nowhere/p.json: cannot open: No such file or directory"),

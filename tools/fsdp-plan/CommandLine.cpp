@@ -150,16 +150,10 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
   line.unproved = parser.unproved;
   line.timing = parser.timing;
 
-  // Costs are for a timeline, or for a schedule that is made from them.
+  // Measured times are those of a machine: what was not measured is its.
   FSDPPipelineOptions &options = line.options;
-  bool isPriced = !line.trace.empty() || options.schedule == Preset::List;
-  for (auto [name, value] : {std::pair("profile", &options.profile),
-                             std::pair("hardware", &options.hardware)})
-    if (!value->empty() && !isPriced)
-      return reject(llvm::Twine("--") + name +
-                    ": expected --trace or --schedule list, which use it; "
-                    "found neither");
-  if (!line.trace.empty() && options.hardware.empty())
+  bool isPriced = !line.trace.empty() || !options.profile.empty();
+  if (isPriced && options.hardware.empty())
     options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
 
   // Every output can be written, and is no input.

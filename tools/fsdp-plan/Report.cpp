@@ -74,15 +74,13 @@ public:
     summary.hostBytes = plan.host_bytes() + plan.pinned_bytes();
     addUnits();
     addPersistent();
-    bool isFirst = true;
     for (const pf::Program *program : *plan.programs()) {
       if (program->is_init())
         summary.initLaunches += countLaunches(*program);
-      else if (std::exchange(isFirst, false))
-        addStep(*program);
       else
-        addOther(*program);
+        addProgram(*program);
     }
+    addCalls();
     if (plan.unproved())
       summary.unproved = plan.unproved()->str();
     if (plan.notes())
@@ -217,55 +215,51 @@ private:
     }
   }
 
-  void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes) {
+  void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes,
+                  PlanSummary::Work &work) const {
     std::string name; // of the axes
     for (uint32_t axis : *plan.communicators()->Get(communicator)->axes())
       if (const pf::MeshAxis &own = *plan.mesh()->Get(axis); own.size() != 1)
         name += (name.empty() ? "" : "_") + text(own.name());
-    auto it =
-        llvm::find_if(summary.traffic, [&](const PlanSummary::Traffic &row) {
-          return row.kind == kind && row.communicator == name;
-        });
-    if (it == summary.traffic.end())
-      it = summary.traffic.insert(it, {kind.str(), name, 0, 0});
-    ++it->calls;
-    it->bytes += bytes;
+    work.add({{{kind.str(), name, 1, bytes}}}, 1);
   }
 
-  void addHostCopy(const pf::Copy &copy) {
+  void addHostCopy(const pf::Copy &copy, PlanSummary::Work &work) const {
     bool isOnHost = buffer(copy.source()).space() != pf::Space::Device;
     bool goesToHost = buffer(copy.target()).space() != pf::Space::Device;
     if (isOnHost == goesToHost)
       return;
-    PlanSummary::Traffic &row = summary.hostCopies[goesToHost];
+    PlanSummary::Traffic &row = work.hostCopies[goesToHost];
     ++row.calls;
     row.bytes += bytesOf(copy.source());
   }
 
-  void addCollective(const pf::Command &command) {
+  void addCollective(const pf::Command &command,
+                     PlanSummary::Program &program) {
     if (const auto *gather = command.step_as_AllGather()) {
       uint64_t group = pf::getGroupSize(plan, gather->communicator());
       addTraffic("all_gather", gather->communicator(),
-                 bytesOf(gather->source()) * (group - 1));
+                 bytesOf(gather->source()) * (group - 1), program.work);
       if (gather->unit() != none)
-        ++summary.units[gather->unit()].gathers;
+        summary.units[gather->unit()].gathers += program.runs;
     } else if (const auto *reduce = command.step_as_ReduceScatter()) {
       uint64_t group = pf::getGroupSize(plan, reduce->communicator());
       addTraffic("reduce_scatter", reduce->communicator(),
-                 bytesOf(reduce->source()) * (group - 1) / group);
+                 bytesOf(reduce->source()) * (group - 1) / group, program.work);
       if (reduce->unit() != none)
-        ++summary.units[reduce->unit()].reductions;
+        summary.units[reduce->unit()].reductions += program.runs;
     } else if (const auto *all = command.step_as_AllReduce()) {
       uint64_t group = pf::getGroupSize(plan, all->communicator());
       addTraffic("all_reduce", all->communicator(),
-                 2 * bytesOf(all->source()) * (group - 1) / group);
+                 2 * bytesOf(all->source()) * (group - 1) / group,
+                 program.work);
       if (all->unit() != none)
-        ++summary.units[all->unit()].reductions;
+        summary.units[all->unit()].reductions += program.runs;
     }
   }
 
   /// Copies into or out of one buffer: a collective of each unit.
-  void addCopied(const pf::Command &copies) {
+  void addCopied(const pf::Command &copies, unsigned runs) {
     if (copies.stream() == pf::Stream::Compute)
       return;
     std::set<uint32_t> gathered, reduced;
@@ -279,10 +273,10 @@ private:
     // That of a single unit says whose it is.
     if (gathered.size() > 1)
       for (uint32_t unit : gathered)
-        ++summary.units[unit].gathers;
+        summary.units[unit].gathers += runs;
     if (reduced.size() > 1)
       for (uint32_t unit : reduced)
-        ++summary.units[unit].reductions;
+        summary.units[unit].reductions += runs;
   }
 
   static unsigned countLaunches(const pf::Program &program) {
@@ -344,26 +338,59 @@ private:
     return {plan.persistent_bytes() + bound, lifetimes.empty() ? -1 : time};
   }
 
-  void addOther(const pf::Program &program) {
-    PlanSummary::Program row;
-    row.name = text(program.name());
-    row.launches = countLaunches(program);
-    for (const pf::Command *command : *program.commands())
-      row.collectives += command->step_as_AllGather() ||
-                         command->step_as_ReduceScatter() ||
-                         command->step_as_AllReduce();
-    row.lowerBound = findPeak(findLives(program)).first;
-    // Programs share the bytes that none of them keeps.
-    summary.lowerBound = std::max(summary.lowerBound, row.lowerBound);
-    summary.others.push_back(std::move(row));
+  /// How often a step runs it: a step of micro-batches is the first part, the
+  /// middle one for all between, and the last; any other step is the first
+  /// program.
+  unsigned countRuns(const pf::Program &program) const {
+    switch (program.part()) {
+    case pf::Part::First:
+    case pf::Part::Last:
+      return 1;
+    case pf::Part::Middle:
+      return plan.micro_batches() - 2;
+    case pf::Part::Whole:
+      break;
+    }
+    return summary.programs.empty();
   }
 
-  void addStep(const pf::Program &program) {
-    std::map<std::string, unsigned> hooked, foreign, untrusted;
+  void addProgram(const pf::Program &program) {
+    PlanSummary::Program row;
+    row.name = text(program.name());
+    row.runs = countRuns(program);
     for (const pf::Command *command : *program.commands()) {
-      if (const pf::Launch *launch = command->step_as_Launch()) {
+      if (command->step_type() == pf::Step::Launch) {
+        ++row.work.launches;
+        addCopied(*command, row.runs);
+      } else if (command->step_type() == pf::Step::Copy) {
+        ++row.work.copies;
+        addHostCopy(*command->step_as_Copy(), row.work);
+      }
+      addCollective(*command, row);
+    }
+    if (row.runs)
+      summary.step.add(row.work, row.runs);
+    // Programs share the bytes that none of them keeps.
+    Lives lives = findLives(program);
+    auto [bound, peakTime] = findPeak(lives);
+    row.lowerBound = bound;
+    if (bound > summary.lowerBound) {
+      summary.lowerBound = bound;
+      if (peakTime >= 0)
+        setPeak(program, lives, peakTime);
+    }
+    summary.programs.push_back(std::move(row));
+  }
+
+  /// Which operators all programs call, and how often that stands there.
+  void addCalls() {
+    std::map<std::string, unsigned> hooked, foreign, untrusted;
+    for (const pf::Program *program : *plan.programs())
+      for (const pf::Command *command : *program->commands()) {
+        const pf::Launch *launch = command->step_as_Launch();
+        if (!launch || program->is_init())
+          continue;
         std::string name = text(plan.operators()->Get(launch->op())->name());
-        ++summary.launches;
         if (launch->results() && launch->results()->size())
           ++hooked[name];
         llvm::StringRef base = name;
@@ -373,24 +400,14 @@ private:
                      std::string_view(base.data(), base.size()));
                  facts && !facts->isSafeInPlan())
           ++untrusted[name];
-        addCopied(*command);
-      } else if (command->step_type() == pf::Step::Copy) {
-        ++summary.copies;
-        addHostCopy(*command->step_as_Copy());
       }
-      addCollective(*command);
-    }
     summary.hooked.assign(hooked.begin(), hooked.end());
     summary.foreign.assign(foreign.begin(), foreign.end());
     summary.untrusted.assign(untrusted.begin(), untrusted.end());
-    addPeak(program, findLives(program));
   }
 
-  void addPeak(const pf::Program &program, const Lives &lives) {
-    auto [bound, peakTime] = findPeak(lives);
-    summary.lowerBound = bound;
-    if (peakTime < 0)
-      return;
+  void setPeak(const pf::Program &program, const Lives &lives,
+               int64_t peakTime) {
     const pf::Command *peak = program.commands()->Get(unsigned(peakTime));
     summary.peakAt = text(peak->node()) + ", " +
                      llvm::StringRef(pf::EnumNameRole(peak->role())).lower();
@@ -405,6 +422,7 @@ private:
       row.bytes += bytesOf(root);
       ++row.buffers;
     }
+    summary.alive.clear();
     for (auto &[what, row] : rows)
       summary.alive.push_back(row);
     llvm::sort(summary.alive, [](const auto &a, const auto &b) {
@@ -455,8 +473,77 @@ void printCalls(llvm::StringRef title,
 
 } // namespace
 
+void PlanSummary::Work::add(const Work &other, unsigned times) {
+  for (const Traffic &row : other.traffic) {
+    auto own = llvm::find_if(traffic, [&](const Traffic &known) {
+      return known.kind == row.kind && known.communicator == row.communicator;
+    });
+    if (own == traffic.end())
+      own = traffic.insert(own, {row.kind, row.communicator, 0, 0});
+    own->calls += times * row.calls;
+    own->bytes += times * row.bytes;
+  }
+  for (auto [own, row] : llvm::zip_equal(hostCopies, other.hostCopies)) {
+    own.calls += times * row.calls;
+    own.bytes += times * row.bytes;
+  }
+  launches += times * other.launches;
+  copies += times * other.copies;
+}
+
 PlanSummary fsdp::summarize(const pf::Plan &plan) {
   return Summarizer(plan).run();
+}
+
+static std::pair<unsigned, uint64_t>
+countTraffic(const PlanSummary::Work &work) {
+  std::pair<unsigned, uint64_t> sum;
+  for (const PlanSummary::Traffic &row : work.traffic) {
+    sum.first += row.calls;
+    sum.second += row.bytes;
+  }
+  return sum;
+}
+
+static std::string spellTime(int64_t nanoseconds) {
+  return nanoseconds ? llvm::formatv("{0:f2} ms", double(nanoseconds) / 1e6)
+                     : std::string();
+}
+
+/// A row for each, if there are several or times, and one for the step.
+static void printPrograms(const PlanSummary &summary, llvm::raw_ostream &os) {
+  bool isTimed = llvm::any_of(summary.programs, [](const auto &program) {
+    return program.nanoseconds != 0;
+  });
+  if (summary.programs.size() < 2 && !isTimed)
+    return;
+  os << "\nprogram           runs/step  launches  collectives    received  "
+        "least memory"
+     << (isTimed ? "   predicted\n" : "\n");
+  auto print = [&](llvm::StringRef name, llvm::StringRef runs,
+                   const PlanSummary::Work &work, uint64_t lowerBound,
+                   int64_t nanoseconds) {
+    auto [calls, bytes] = countTraffic(work);
+    os << llvm::formatv("{0,-17} {1,9} {2,9} {3,12} {4,11} {5,13}", name, runs,
+                        work.launches, calls, spellBytes(bytes),
+                        spellBytes(lowerBound));
+    if (isTimed)
+      os << llvm::formatv(" {0,11}", spellTime(nanoseconds));
+    os << "\n";
+  };
+  int64_t nanoseconds = 0;
+  uint64_t lowerBound = 0;
+  for (const PlanSummary::Program &program : summary.programs) {
+    print(archive::escape(program.name),
+          program.runs ? std::to_string(program.runs) : "-", program.work,
+          program.lowerBound, program.nanoseconds);
+    nanoseconds += program.runs * program.nanoseconds;
+    if (program.runs)
+      lowerBound = std::max(lowerBound, program.lowerBound);
+  }
+  if (llvm::count_if(summary.programs,
+                     [](const auto &program) { return program.runs != 0; }) > 1)
+    print("a step", "", summary.step, lowerBound, nanoseconds);
 }
 
 void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
@@ -486,29 +573,24 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   }
 
   os << "\nper step and rank\n";
-  for (const PlanSummary::Traffic &row : summary.traffic)
+  const PlanSummary::Work &step = summary.step;
+  for (const PlanSummary::Traffic &row : step.traffic)
     os << llvm::formatv("  {0,-15} over {1,-11} {2,4} calls {3,12}\n", row.kind,
                         row.communicator, row.calls, spellBytes(row.bytes));
-  if (summary.traffic.empty())
+  if (step.traffic.empty())
     os << "  no communication\n";
-  for (const PlanSummary::Traffic &row : summary.hostCopies)
+  for (const PlanSummary::Traffic &row : step.hostCopies)
     if (row.calls)
       os << llvm::formatv("  {0,-15} {1,-16} {2,4} calls {3,12}\n", row.kind,
                           row.communicator, row.calls, spellBytes(row.bytes));
-  os << llvm::formatv("  {0} launches, {1} copies", summary.launches,
-                      summary.copies);
+  os << llvm::formatv("  {0} launches, {1} copies", step.launches, step.copies);
   if (summary.recomputed)
     os << llvm::formatv("; {0} operators computed again in the backward",
                         summary.recomputed);
   if (summary.initLaunches)
     os << llvm::formatv("; {0} launches once, at load", summary.initLaunches);
   os << "\n";
-  for (const PlanSummary::Program &other : summary.others)
-    os << llvm::formatv(
-        "  program {0}: {1} launches, {2} collectives, at least "
-        "{3} alive\n",
-        archive::escape(other.name), other.launches, other.collectives,
-        spellBytes(other.lowerBound));
+  printPrograms(summary, os);
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
@@ -582,7 +664,8 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     foreign[name] = calls;
   for (const auto &[name, calls] : summary.untrusted)
     untrusted[name] = calls;
-  Array units, traffic, hostCopies, persistent, offloaded, alive, notes, others;
+  Array units, traffic, hostCopies, persistent, offloaded, alive, notes,
+      programs;
   for (const PlanSummary::Unit &unit : summary.units)
     units.push_back(Object{{"name", unit.name},
                            {"parameters", int64_t(unit.parameters)},
@@ -591,12 +674,12 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                            {"shard_bytes", int64_t(unit.shardBytes)},
                            {"gathers", unit.gathers},
                            {"reductions", unit.reductions}});
-  for (const PlanSummary::Traffic &row : summary.traffic)
+  for (const PlanSummary::Traffic &row : summary.step.traffic)
     traffic.push_back(Object{{"kind", row.kind},
                              {"communicator", row.communicator},
                              {"calls", row.calls},
                              {"bytes", int64_t(row.bytes)}});
-  for (const PlanSummary::Traffic &row : summary.hostCopies)
+  for (const PlanSummary::Traffic &row : summary.step.hostCopies)
     if (row.calls)
       hostCopies.push_back(Object{{"copied", row.communicator},
                                   {"calls", row.calls},
@@ -614,11 +697,18 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
     alive.push_back(aliveRow(row));
   for (const std::string &note : summary.notes)
     notes.push_back(note);
-  for (const PlanSummary::Program &other : summary.others)
-    others.push_back(Object{{"name", other.name},
-                            {"launches", other.launches},
-                            {"collectives", other.collectives},
-                            {"lower_bound_bytes", int64_t(other.lowerBound)}});
+  for (const PlanSummary::Program &program : summary.programs) {
+    auto [calls, bytes] = countTraffic(program.work);
+    programs.push_back(
+        Object{{"name", program.name},
+               {"runs", program.runs},
+               {"launches", program.work.launches},
+               {"copies", program.work.copies},
+               {"collectives", calls},
+               {"bytes", int64_t(bytes)},
+               {"predicted_ns", program.nanoseconds},
+               {"lower_bound_bytes", int64_t(program.lowerBound)}});
+  }
   return Object{
       {"ranks", int64_t(summary.ranks)},
       {"mesh", std::move(mesh)},
@@ -627,11 +717,11 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"units", std::move(units)},
       {"collectives", std::move(traffic)},
       {"host_copies", std::move(hostCopies)},
-      {"launches", summary.launches},
-      {"copies", summary.copies},
+      {"launches", summary.step.launches},
+      {"copies", summary.step.copies},
       {"init_launches", summary.initLaunches},
       {"recomputed", summary.recomputed},
-      {"programs", std::move(others)},
+      {"programs", std::move(programs)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},

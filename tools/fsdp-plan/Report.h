@@ -38,39 +38,48 @@ struct PlanSummary {
     unsigned buffers = 0;
   };
 
-  /// A program beside the one that all else is about.
+  /// What is done by a program, or by all of a step.
+  struct Work {
+    std::vector<Traffic> traffic;
+    /// Copies from host to device, and from device to host.
+    std::array<Traffic, 2> hostCopies = {
+        {{"copy", "to device", 0, 0}, {"copy", "to host", 0, 0}}};
+    unsigned launches = 0, copies = 0;
+
+    void add(const Work &other, unsigned times);
+  };
   struct Program {
     std::string name;
-    unsigned launches = 0, collectives = 0;
+    unsigned runs = 0; ///< In a step; 0 if it is of none.
+    Work work;
     uint64_t lowerBound = 0; ///< As that of the summary.
+    /// By the costs of the schedule. Not from the plan; 0 if there are none.
+    int64_t nanoseconds = 0;
   };
 
   std::string device, strategy;
   uint64_t ranks = 1;
   std::vector<std::pair<std::string, uint64_t>> mesh;
   std::vector<Unit> units;
-  std::vector<Traffic> traffic;
-  /// Copies from host to device, and from device to host.
-  std::array<Traffic, 2> hostCopies = {
-      {{"copy", "to device", 0, 0}, {"copy", "to host", 0, 0}}};
+  /// All but init. A step runs some, in their order.
+  std::vector<Program> programs;
+  Work step;
   std::vector<Alive> persistent; ///< By role.
   std::vector<Alive> offloaded;  ///< In host memory, by role.
   uint64_t persistentBytes = 0, arenaBytes = 0;
   uint64_t hostBytes = 0, pinnedBytes = 0; ///< All, and those that are pinned.
-  uint64_t lowerBound =
-      0; ///< Persistent region plus most transient bytes alive at once.
+  /// Persistent region plus most transient bytes alive at once in a program.
+  uint64_t lowerBound = 0;
   /// What is alive at the peak of the scheduled level: values alone. Not from
   /// the plan; 0 if nobody knows.
   uint64_t scheduledBytes = 0;
-  std::string peakAt;       ///< Node and role of the command at the peak.
-  std::vector<Alive> alive; ///< Transient memory at the peak, largest first.
-  unsigned launches = 0, copies = 0;
+  std::string peakAt;        ///< Node and role of the command at the peak.
+  std::vector<Alive> alive;  ///< Transient memory at the peak, largest first.
   unsigned initLaunches = 0; ///< Once, when the plan is loaded.
   /// Operators of the schedule; 0 if unknown.
   unsigned recomputed = 0;
   std::vector<std::pair<std::string, unsigned>> hooked, foreign,
-      untrusted; ///< Operator names and calls.
-  std::vector<Program> others;
+      untrusted; ///< Operator names and calls, in all programs.
   std::vector<std::string> notes;
   std::string unproved; // why; empty if the plan was proved
 };

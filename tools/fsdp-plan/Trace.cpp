@@ -269,9 +269,19 @@ void TraceWriter::writeMemory() {
   }
 }
 
-void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
+static StepProblem read(func::FuncOp step) {
   auto order = IssueOrder::read(step.getBody().front());
   assert(succeeded(order) && "the schedule has been applied");
-  StepProblem problem = buildStepProblem(step, *order);
-  TraceWriter(problem, os).write();
+  return buildStepProblem(step, *order);
+}
+
+int64_t fsdp::predictTime(func::FuncOp program) {
+  StepProblem step = read(program);
+  std::vector<uint32_t> order(step.problem.operations.size());
+  std::iota(order.begin(), order.end(), 0);
+  return measure(step.problem, simulate(step.problem, order)).makespan;
+}
+
+void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
+  TraceWriter(read(step), os).write();
 }

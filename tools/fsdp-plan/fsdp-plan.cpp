@@ -146,9 +146,13 @@ LogicalResult run(const CommandLine &line) {
     return failure();
   mlir::func::FuncOp step = programs->front();
   int64_t scheduledBytes = 0;
-  for (mlir::func::FuncOp program : *programs)
+  llvm::StringMap<int64_t> predicted; // by program
+  for (mlir::func::FuncOp program : *programs) {
     scheduledBytes =
         std::max(scheduledBytes, findMemoryPeak(program).getTotal());
+    if (!options.hardware.empty() || options.schedule == Preset::List)
+      predicted[program.getSymName()] = predictTime(program);
+  }
   unsigned recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
@@ -187,6 +191,8 @@ LogicalResult run(const CommandLine &line) {
   PlanSummary summary = summarize(file->plan());
   summary.scheduledBytes = scheduledBytes;
   summary.recomputed = recomputed;
+  for (PlanSummary::Program &program : summary.programs)
+    program.nanoseconds = predicted.lookup(program.name);
   if (options.budget && summary.arenaBytes > uint64_t(options.budget))
     return reject("--budget: the plan needs an arena of " +
                   llvm::Twine(summary.arenaBytes) + " bytes, more than " +
