@@ -69,7 +69,7 @@ USAGE = {
     "--ranks 2 --remat scope:nosuch":
         "fsdp-plan: error: no module of the forward has path 'nosuch'; there is none that is known",
     "--ranks 2 --remat budget:16":
-        "fsdp-plan: error: no unit is a module that could be recomputed; say which scopes may be",
+        "fsdp-plan: error: no module of the forward repeats or is a unit, to be recomputed; say which ones may be, with remat=scope:REGEX",
     "--ranks 2 --remat h.0": f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'h.0'",
     "--ranks 2 --remat budget:-4":
         f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'budget:-4'",

@@ -1,9 +1,10 @@
 """Recomputation: gradients as PyTorch's own, with different data on each rank, in less memory."""
 
 import json
+import re
 
 import pytest
-from conftest import FIXTURES, succeed
+from conftest import FIXTURES, succeed, tool
 
 # All blocks, parts of them, and what has state (batch norm) or is frozen.
 CASES = {"gpt2": r"transformer\.h\.\d+", "llama": r".*\.(self_attn|mlp)", "bert": r".*layer\.\d+", "frozen": r"transformer\.h\.\d+",
@@ -28,3 +29,16 @@ def test_recomputed_step_equals_pytorch(graph, strategy, plans, references):
 def test_recomputation_takes_less_memory(graph, plans, tmp_path):
     plain = arena(plans, tmp_path, graph)
     assert arena(plans, tmp_path, graph, "--remat", f"scope:{CASES[graph]}") < 0.9 * plain
+
+
+# What is computed again is a module, however its parameters are wrapped.
+@pytest.mark.parametrize("wrap", ["auto", "size:3000", "size:20000", r"scope:transformer\.h\.\d\.mlp"])
+def test_a_budget_recomputes_blocks_whatever_the_units(wrap, tmp_path):
+    def plan(*options):
+        return succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--wrap", wrap, *options, "-o", tmp_path / "step.plan").stdout
+
+    least = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--wrap", wrap, "--remat", "budget:1", "-o", tmp_path / "none.plan").stderr
+    found = re.search(r"found one of (\d+) with 2 of 2 scopes recomputed", least)
+    assert found, least
+    # A block alone may do.
+    assert int(re.search(r"(\d+) operators computed again", plan("--remat", f"budget:{found[1]}"))[1]) >= 29

@@ -49,10 +49,13 @@ public:
   explicit ModuleTree(func::FuncOp step);
 
   /// Mark units, by one policy each.
-  LogicalResult markRepeated();
+  void markRepeated();
   LogicalResult markMatching(StringRef regex);
   LogicalResult markClass(StringRef name);
   LogicalResult markLarge(int64_t numElements);
+
+  /// The paths of what is marked.
+  std::vector<std::string> getMarked() const;
 
   /// Writes the unit of each parameter; those of one unit have equal `types`,
   /// and all or none of them are ignored: those whose name has a match of
@@ -217,9 +220,9 @@ bool ModuleTree::markBlocks(unsigned parent) {
   return found;
 }
 
-LogicalResult ModuleTree::markRepeated() {
+void ModuleTree::markRepeated() {
   if (markBlocks(0))
-    return success();
+    return;
   // Single layers, as of a perceptron, if they are most of the model.
   for (unsigned parent = 0; parent < modules.size(); ++parent) {
     std::optional<Sizes> sizes = markSiblings(parent, 1);
@@ -228,7 +231,14 @@ LogicalResult ModuleTree::markRepeated() {
     for (unsigned child : modules[parent].children)
       modules[child].isUnit = false;
   }
-  return success();
+}
+
+std::vector<std::string> ModuleTree::getMarked() const {
+  std::vector<std::string> paths;
+  for (const Module &module : modules)
+    if (module.isUnit)
+      paths.push_back(module.path.str());
+  return paths;
 }
 
 //===----------------------------------------------------------------------===//
@@ -398,6 +408,12 @@ LogicalResult ModuleTree::assign(const DenseMap<Attribute, Attribute> &types,
   return success();
 }
 
+std::vector<std::string> findRepeatedModules(func::FuncOp model) {
+  ModuleTree tree(model);
+  tree.markRepeated();
+  return tree.getMarked();
+}
+
 //===----------------------------------------------------------------------===//
 // The pass
 //===----------------------------------------------------------------------===//
@@ -409,8 +425,10 @@ struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
   LogicalResult mark(ModuleTree &tree, func::FuncOp step) {
     auto [policy, value] = StringRef(wrap).split(':');
     int64_t numElements;
-    if (policy == "auto" && value.empty())
-      return tree.markRepeated();
+    if (policy == "auto" && value.empty()) {
+      tree.markRepeated();
+      return success();
+    }
     if (policy == "scope" && !value.empty())
       return tree.markMatching(value);
     if (policy == "class" && !value.empty())

@@ -276,36 +276,25 @@ LogicalResult Rematerializer::run(int64_t budget) {
 // The pass
 //===----------------------------------------------------------------------===//
 
-/// The modules of a unit. One that is merged is called "first..last", and has
-/// modules beside these.
-static void addModules(UnitOp unit, llvm::StringSet<> &paths) {
-  auto [first, last] = unit.getSymName().split("..");
-  if (last.empty()) {
-    paths.insert(first);
-    return;
-  }
-  for (ParameterAttr parameter : unit.getLayout().getParameters())
-    for (StringRef end : {first, last}) {
-      StringRef path = parameter.getName();
-      size_t parent = end.rfind('.') + 1; // 0 if it has none
-      if (path.take_front(parent) == end.take_front(parent))
-        paths.insert(path.take_front(path.find('.', parent)));
-    }
-}
-
-/// The modules of all units.
-static llvm::StringSet<> getUnitModules(ModuleOp module) {
-  llvm::StringSet<> units;
-  for (auto unit : module.getOps<UnitOp>())
-    addModules(unit, units);
-  return units;
+/// What may be computed again where nobody says what: the repeated modules of
+/// the model, however its parameters are wrapped; of a model without any, the
+/// modules that are units.
+static llvm::StringSet<> getCandidates(func::FuncOp step) {
+  llvm::StringSet<> paths;
+  if (func::FuncOp source = getSource(step))
+    for (const std::string &path : findRepeatedModules(source))
+      paths.insert(path);
+  if (paths.empty())
+    for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
+      paths.insert(unit.getSymName());
+  return paths;
 }
 
 std::vector<std::string> findRecomputable(func::FuncOp step) {
-  llvm::StringSet<> units = getUnitModules(step->getParentOfType<ModuleOp>());
+  llvm::StringSet<> candidates = getCandidates(step);
   Rematerializer rematerializer(step);
   rematerializer.findScopes(
-      [&](StringRef path) { return units.contains(path); });
+      [&](StringRef path) { return candidates.contains(path); });
   return rematerializer.getRepeatable();
 }
 
@@ -330,13 +319,13 @@ class RematPass
       return success();
     Rematerializer rematerializer(step);
     if (remat.scope.empty()) {
-      llvm::StringSet<> units = getUnitModules(getOperation());
+      llvm::StringSet<> candidates = getCandidates(step);
       if (rematerializer.findScopes(
-              [&](StringRef path) { return units.contains(path); }) == 0 &&
+              [&](StringRef path) { return candidates.contains(path); }) == 0 &&
           findMemoryPeak(step).getTotal() > remat.budget)
         return emitError(step.getLoc())
-               << "no unit is a module that could be recomputed; say which "
-                  "scopes may be";
+               << "no module of the forward repeats or is a unit, to be "
+                  "recomputed; say which ones may be, with remat=scope:REGEX";
       return rematerializer.run(remat.budget);
     }
     FailureOr<llvm::Regex> regex =

@@ -31,8 +31,8 @@ void applyReshard(mlir::func::FuncOp step, mlir::ArrayAttr kept = {});
 void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
                             mlir::ArrayAttr kept = {});
 
-/// The modules of units of which the backward of a step of the logical level
-/// reads something that may be computed again.
+/// The repeated modules, or else those of units, of which the backward of a
+/// step of the logical level reads something that may be computed again.
 std::vector<std::string> findRecomputable(mlir::func::FuncOp step);
 
 /// Has the backward compute again what it reads of that module.

@@ -89,6 +89,10 @@ StateAttr getState(mlir::DictionaryAttr port);
 /// computed.
 llvm::SmallVector<unsigned> getGradients(mlir::func::FuncOp program);
 
+/// The paths of the modules of `model`, of the aten level, that `--wrap auto`
+/// makes units of: its outermost repeated blocks, or else layers.
+std::vector<std::string> findRepeatedModules(mlir::func::FuncOp model);
+
 /// The elements of the parameters that `isIn`: from the first one of each run
 /// of them to where the next other one begins, or the layout ends. What lies
 /// between is padding, which is 0 and has no gradient, so it stays 0.
