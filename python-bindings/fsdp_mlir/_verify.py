@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from fsdp_mlir import _precision, _step
+from fsdp_mlir import _compiled, _precision, _step
 from fsdp_mlir._state import Attributes
 from fsdp_mlir.errors import CaptureError
 
@@ -81,8 +81,8 @@ def verify(module: torch.nn.Module, program: ExportedProgram, inputs: tuple[Any,
 
     Both draw the same random numbers. Raises CaptureError if they differ, and if they cannot be compared: without weights.
     """
-    _check_content(module)
-    with torch.random.fork_rng(devices=[]):
+    with _compiled.eager(module) as module, torch.random.fork_rng(devices=[]):
+        _check_content(module)
         torch.manual_seed(_SEED)  # not where capture has left the generator: a module may have seeded it
         expected = _eager(module, program, inputs, kwargs or {})
         found = _graph(module, program, inputs, kwargs or {})
@@ -124,7 +124,7 @@ def verify_example(program: TrainingProgram) -> None:
     module, args, kwargs = program.source
     _check_content(module)
     try:
-        with torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
+        with _compiled.eager(module) as module, torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
             fits = _loss(module, program, *fresh((args, kwargs))).isfinite()
     except Exception:  # shuffled lengths or offsets may be invalid
         fits = False

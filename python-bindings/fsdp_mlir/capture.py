@@ -33,7 +33,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
+from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -72,15 +72,16 @@ def capture(
 
     Raises CaptureError, by a sentence that names the place, for whatever cannot be captured without changing what is
     computed. Warns (CaptureWarning) about eval mode, about activation checkpointing, which the graph does not keep, and about
-    parameters that are not used. The module is left as it was.
+    parameters that are not used. The module is left as it was. Of what torch.compile has made, the original is captured, by its names.
     """
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
-    _reject.check_module(module)
-    precision = _precision.Precision(module, mixed_precision)
-    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
+    with _compiled.uncompiled(module) as module:
+        _reject.check_module(module)
+        precision = _precision.Precision(module, mixed_precision)
+        program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
     program.mixed_precision = mixed_precision
     for sentence in _warnings(module, program, checkpointed) if gradients else ():
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
