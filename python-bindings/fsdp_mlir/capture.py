@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -102,7 +103,7 @@ def _capture(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_step.any_names())
-        examples, named = stack.enter_context(_meta.on_cpu(module, (args, kwargs)))
+        examples, named = _apart(stack.enter_context(_meta.on_cpu(module, (args, kwargs))))
         functions = stack.enter_context(_functions.functions())
         step = _step.Step(module, loss_index, outputs, functions, precision)
         if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
@@ -128,6 +129,19 @@ def _capture(
     metadata["loss_index"] = step.seen.loss_index
     metadata.update(precision.metadata)
     return program, step.seen.checkpointed
+
+
+def _apart(arguments: Any) -> Any:
+    """Copies a tensor that is passed a second time (labels=input_ids): a trace takes both arguments for one."""
+    seen: set[int] = set()
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            return tensor
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, copy, arguments)
 
 
 def _warnings(module: torch.nn.Module, program: ExportedProgram, checkpointed: set[str]) -> Iterator[str]:

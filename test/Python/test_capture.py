@@ -289,3 +289,18 @@ def test_of_what_is_compiled_the_original_is_captured(kind, tmp_path):
     next(n for n in program.graph.nodes if n.target == torch.ops.aten.relu.default).target = torch.ops.aten.tanh.default
     with pytest.raises(fsdp_mlir.CaptureError, match="the graph does not compute what the model does"):
         fsdp_mlir.verify(model, program, (torch.randn(2, 4),))
+
+
+def test_a_tensor_that_is_passed_twice_is_two_inputs():
+    class Distance(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x, target, more=None):
+            return (self.inner(x) - target).square().mean() + (self.inner(more) * target).sum()
+
+    model, x = Distance(), torch.randn(2, 4)
+    program = fsdp_mlir.capture(model, (x, x), {"more": x})
+    assert program.graph_module.meta["custom"]["inputs"] == ["x", "target", "more"]
+    fsdp_mlir.verify(model, program, (torch.randn(2, 4), torch.randn(2, 4)), {"more": torch.randn(2, 4)})
