@@ -85,14 +85,17 @@ def _export_again(
         if counting:
             raise _depends(counting)
         return first
-    if changes and constant and not again:  # tables that the first call keeps for all others
-        if _difference(second, _export(step, module, args, kwargs, dynamic_shapes)) is None:
+    if changes and not again:
+        third = _difference(second, _export(step, module, args, kwargs, dynamic_shapes))
+        if third is None and constant:  # tables that the first call keeps for all others
             return second
+        if third is not None:  # not because of what the first call has set
+            different, changes = third, []
     if changes:
         raise _depends(changes)
     raise CaptureError(
         f"{_reject.place_of(different, module)}: the forward computes something else each time it is called (a random number of "
-        f"Python or NumPy, the time, or a variable outside of the module), and {_ALWAYS}; make it an input"
+        f"Python or NumPy, the time, or a variable outside of the module), and {_ALWAYS}; make it an input, or turn it off"
     )
 
 

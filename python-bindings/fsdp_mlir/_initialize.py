@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fsdp_mlir import _meta, _write
+from fsdp_mlir import _compiled, _meta, _write
 from fsdp_mlir.errors import CaptureError
 
 # The types of the safetensors format.
@@ -60,6 +60,11 @@ def initialize(
     if path.suffix != ".safetensors":
         raise CaptureError(f"`{path.name}` should end in .safetensors")
     _write.check(path)
+    with _compiled.uncompiled(module) as original:
+        _initialize(original, path, seed, param_init_fn)
+
+
+def _initialize(module: torch.nn.Module, path: Path, seed: int, param_init_fn: Callable[[torch.nn.Module], Any] | None) -> None:
     names = _primary_names(module)
     header, places, size = _layout(names, seed)
     with _write.replacing(path) as part, open(part, "wb") as file:

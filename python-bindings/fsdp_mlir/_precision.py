@@ -124,11 +124,6 @@ class Precision:
             "reduce_dtype": {kept.name: _DTYPES[kept.dtypes[1]] for kept in trained if kept.dtypes[1] != kept.dtypes[0]},
         }
 
-    @property
-    def is_low(self) -> bool:
-        """Whether something is computed with 16 bits."""
-        return any(kept.dtypes[0].itemsize < 4 for kept in self._casts)
-
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """While this is entered, the module computes like that; what it writes to its buffers is in them afterwards."""

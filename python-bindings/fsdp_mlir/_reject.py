@@ -127,6 +127,7 @@ def watching(module: torch.nn.Module, seen: Any) -> Iterator[None]:
         (torch.Tensor, "backward", differentiates),
         (torch.autograd, "grad", differentiates),
         (torch.autograd, "backward", differentiates),
+        (torch, "_check_tensor_all", lambda *args, **kwargs: None),  # a check of data, as _constants leaves them out
         (torch, "manual_seed", seeds),
         (torch.random, "manual_seed", seeds),
     ):
@@ -224,7 +225,9 @@ def check_graph(graph: torch.fx.Graph, module: torch.nn.Module) -> None:
 
 
 def place_of(node: torch.fx.Node, module: torch.nn.Module) -> str:
-    """Where a node of an exported graph comes from: file, line and module."""
+    """Where a node of an exported graph comes from: file, line and module; of a constant, where it is used."""
+    if node.op in ("placeholder", "get_attr"):
+        node = next(iter(node.users), node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return _place(_frames_of(node.meta.get("stack_trace") or ""), Names(module).of(path_of(stack[-1][0]) if stack else ""))
 

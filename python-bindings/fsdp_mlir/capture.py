@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
+from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -72,15 +73,16 @@ def capture(
 
     Raises CaptureError, by a sentence that names the place, for whatever cannot be captured without changing what is
     computed. Warns (CaptureWarning) about eval mode, about activation checkpointing, which the graph does not keep, and about
-    parameters that are not used. The module is left as it was.
+    parameters that are not used. The module is left as it was. Of what torch.compile has made, the original is captured, by its names.
     """
     if not isinstance(module, torch.nn.Module):
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
-    _reject.check_module(module)
-    precision = _precision.Precision(module, mixed_precision)
-    program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
+    with _compiled.uncompiled(module) as module:
+        _reject.check_module(module)
+        precision = _precision.Precision(module, mixed_precision)
+        program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
     program.mixed_precision = mixed_precision
     for sentence in _warnings(module, program, checkpointed) if gradients else ():
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
@@ -101,7 +103,7 @@ def _capture(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_step.any_names())
-        examples, named = stack.enter_context(_meta.on_cpu(module, (args, kwargs)))
+        examples, named = _apart(stack.enter_context(_meta.on_cpu(module, (args, kwargs))))
         functions = stack.enter_context(_functions.functions())
         step = _step.Step(module, loss_index, outputs, functions, precision)
         if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection, AdditionalInputs
@@ -127,6 +129,19 @@ def _capture(
     metadata["loss_index"] = step.seen.loss_index
     metadata.update(precision.metadata)
     return program, step.seen.checkpointed
+
+
+def _apart(arguments: Any) -> Any:
+    """Copies a tensor that is passed a second time (labels=input_ids): a trace takes both arguments for one."""
+    seen: set[int] = set()
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            return tensor
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return pytree.tree_map_only(torch.Tensor, copy, arguments)
 
 
 def _warnings(module: torch.nn.Module, program: ExportedProgram, checkpointed: set[str]) -> Iterator[str]:

@@ -222,3 +222,85 @@ class Routed(nn.Module):
 
 def test_parts_that_models_leave_out_where_they_are_compiled(agrees):
     agrees(Routed(), (torch.randn(2, 4),))
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return self.inner(x).relu() + self.calls
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([Counting(), Counting()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+def compiled_inside():
+    model = Stack()
+    model.blocks[1] = torch.compile(model.blocks[1])
+    return model
+
+
+def compiled_in_place():
+    model = Stack()
+    model.blocks[0].compile()
+    model.compile()
+    return model
+
+
+class CompiledMethod(Stack):
+    @torch.compile
+    def forward(self, x):
+        return super().forward(x)
+
+
+COMPILED = {
+    "the model": lambda: torch.compile(Stack()),
+    "the model and a submodule": lambda: torch.compile(compiled_inside()),
+    "a submodule": compiled_inside,
+    "in place": compiled_in_place,
+    "a method": CompiledMethod,
+}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_of_what_is_compiled_the_original_is_captured(kind, tmp_path):
+    model, x = COMPILED[kind](), torch.randn(2, 4)
+    names = list(model.state_dict())
+    program = fsdp_mlir.capture(model, (x,))
+    plain = fsdp_mlir.capture(Stack(), (x,))
+    assert sorted(program.state_dict) == sorted(Stack().state_dict())
+    assert str(program.graph) == str(plain.graph)
+    assert list(model.state_dict()) == names
+    fsdp_mlir.save(program, tmp_path / "model.pt2")
+    fsdp_mlir.verify(model, program, (torch.randn(2, 4),))
+    next(n for n in program.graph.nodes if n.target == torch.ops.aten.relu.default).target = torch.ops.aten.tanh.default
+    with pytest.raises(fsdp_mlir.CaptureError, match="the graph does not compute what the model does"):
+        fsdp_mlir.verify(model, program, (torch.randn(2, 4),))
+
+
+def test_a_tensor_that_is_passed_twice_is_two_inputs():
+    class Distance(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x, target, more=None):
+            return (self.inner(x) - target).square().mean() + (self.inner(more) * target).sum()
+
+    model, x = Distance(), torch.randn(2, 4)
+    program = fsdp_mlir.capture(model, (x, x), {"more": x})
+    assert program.graph_module.meta["custom"]["inputs"] == ["x", "target", "more"]
+    fsdp_mlir.verify(model, program, (torch.randn(2, 4), torch.randn(2, 4)), {"more": torch.randn(2, 4)})

@@ -144,7 +144,13 @@ def asserts_of_results(y, ids):
     return torch.distributions.Normal(y, y.exp()).log_prob(ids.float())
 
 
-@pytest.mark.parametrize("body", [asserts, raises, warns, asserts_of_results], ids=lambda f: f.__name__)
+def checks(y, ids):
+    torch._check_tensor_all(ids >= 0)
+    torch._check_tensor_all(y.abs() < 1e6, lambda: "too large")
+    return y + ids
+
+
+@pytest.mark.parametrize("body", [asserts, raises, warns, asserts_of_results, checks], ids=lambda f: f.__name__)
 def test_tests_of_data_that_only_raise_or_warn_are_left_out(body, agrees):
     inputs = (torch.randn(2, 4), torch.arange(8).view(2, 4))
     agrees(Checked(body), inputs, data=(torch.randn(2, 4), torch.arange(1, 9).view(2, 4)))

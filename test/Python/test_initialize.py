@@ -240,3 +240,15 @@ def test_the_file_has_its_suffix(tmp_path):
         fsdp_mlir.initialize(meta(Bare), tmp_path / "init.pt2")
     with pytest.raises(FileNotFoundError):
         fsdp_mlir.initialize(meta(Bare), tmp_path / "none" / "init.safetensors", param_init_fn=lambda m: m.weight.zero_())
+
+
+def test_names_are_those_without_compile(tmp_path):
+    def model():
+        return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+    plain, compiled = model(), model()
+    compiled.load_state_dict(plain.state_dict())
+    compiled[0] = torch.compile(compiled[0])
+    for name, module in (("plain", plain), ("compiled", torch.compile(compiled))):
+        fsdp_mlir.initialize(module, tmp_path / f"{name}.safetensors")
+    assert (tmp_path / "plain.safetensors").read_bytes() == (tmp_path / "compiled.safetensors").read_bytes()

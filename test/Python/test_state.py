@@ -3,6 +3,7 @@
 import random
 import time
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -100,6 +101,21 @@ def test_tensors_that_are_written_to():
 @pytest.mark.parametrize("body", [lambda m, y: y * random.random(), lambda m, y: y * time.time(), count_globally])
 def test_what_python_computes_anew(body):
     assert ": the forward computes something else each time it is called (a random number" in rejection(Model(body))
+
+
+def draws_after_installing(model, y):
+    model.installed = True
+    mask = torch.tensor(numpy.random.rand(64, 4) < 0.5).float().mean(0)
+    return y * mask
+
+
+# A flag that only the first call sets is not to blame.
+def test_what_is_drawn_anew_is_named_and_not_a_flag():
+    place = f"`test_state.py:{Model.forward.__code__.co_firstlineno + 1}` (the model itself)"
+    assert rejection(Model(draws_after_installing, installed=False)) == (
+        f"{place}: the forward computes something else each time it is called (a random number of Python or NumPy, the time, or a "
+        "variable outside of the module), and a plan computes the same in every step; make it an input, or turn it off"
+    )
 
 
 def table(model, y):

@@ -1,9 +1,13 @@
 """verify() says whether a graph computes what its module does, and save() asks it."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import nn
+from torch.export.graph_signature import OutputKind
 
 import fsdp_mlir
 
@@ -61,6 +65,67 @@ def test_a_wrong_backward_is_found():
     program.graph_module.recompile()
     with pytest.raises(fsdp_mlir.CaptureError, match="the gradient of `table.weight` is"):
         fsdp_mlir.verify(model, program, *example())
+
+
+class Autocast(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+        self.model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_key_value_heads=2))
+        self.dtype = dtype
+
+    def forward(self, ids):
+        with torch.autocast("cpu", self.dtype):
+            return self.model(input_ids=ids, labels=ids).loss
+
+
+def scale_gradient(program, name, factor):
+    """In the graph alone."""
+    place = next(i for i, s in enumerate(program.graph_signature.output_specs) if s.target == name)
+    output = program.graph.output_node()
+    results = list(output.args[0])
+    with program.graph.inserting_before(output):
+        results[place] = program.graph.call_function(torch.ops.aten.mul.Tensor, (results[place], factor))
+    output.args = (tuple(results),)
+    program.graph_module.recompile()
+
+
+def without_term(program):
+    """The gradient of the rotated keys without one of its two terms."""
+    sums = program.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    node = next(n for n in sums if n.meta["custom"]["phase"] == "bw" and all(isinstance(a, torch.fx.Node) for a in n.args))
+    node.replace_all_uses_with(node.args[0])
+    program.graph_module.recompile()
+
+
+def without_mask(program):
+    """Attention that sees what comes later, in the forward and the backward."""
+    nodes = [n for n in program.graph.nodes if "_scaled_dot_product_flash_attention_for_cpu" in str(n.target)]
+    assert len(nodes) == 4
+    for node in nodes:
+        node.kwargs = {"scale": node.kwargs["scale"]}
+    program.graph_module.recompile()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_autocast_rounds_is_allowed_for_and_no_more(dtype):
+    model = Autocast(dtype)
+    ids = torch.randint(128, (2, 32), generator=torch.Generator().manual_seed(1))
+    program = fsdp_mlir.capture(model, (ids,))
+    differs = "the graph does not compute what the model does: "
+    fsdp_mlir.verify(model, program, (ids,))
+    trained = [s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
+    for name in trained:
+        wrong = copy.deepcopy(program)
+        scale_gradient(wrong, name, 1.01)
+        with pytest.raises(fsdp_mlir.CaptureError, match=f"^{differs}the gradient of `{name}` is .* eager PyTorch"):
+            fsdp_mlir.verify(model, wrong, (ids,))
+    for mutate in (without_term, without_mask):
+        wrong = copy.deepcopy(program)
+        mutate(wrong)
+        with pytest.raises(fsdp_mlir.CaptureError, match=f"^{differs}the .* is .* in eager PyTorch"):
+            fsdp_mlir.verify(model, wrong, (ids,))
 
 
 # Both draw the same: a mask of another probability shows.

@@ -54,11 +54,11 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
   std::optional<Session> loaded;
   try {
     loaded.emplace(plan->plan(), ranks, std::move(options));
+    weights.load(weights.match(*plan), *loaded);
   } catch (const Error &error) {
     throw Error(std::string("rejected: ") + error.what());
   }
   Session &session = *loaded;
-  weights.load(weights.match(*plan), session);
   session.setHyperParameters({});
   std::uint64_t hash = 0;
   auto runProgram = [&](const std::string &program, std::size_t batch,
