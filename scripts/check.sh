@@ -118,4 +118,5 @@ if [ $all = yes ]; then
   done
   stage tidy /usr/lib/llvm-22/bin/run-clang-tidy -quiet -hide-progress -p build/clang "^$PWD/(lib|tools)/"
 fi
+scripts/check_pages.sh
 .venv/bin/python scripts/count_results.py "$out/results" --stages-passed $stages_passed --stages-failed $stages_failed

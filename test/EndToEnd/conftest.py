@@ -15,6 +15,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc"))
+# Which of what there is too much of is tried: scripts/check.sh has it follow the commit.
+SAMPLE = int(os.environ.get("FSDP_SAMPLE", 0))
 FIXTURES = ROOT / "test" / "fixtures"
 FAKE_GPUS = BUILD / "test" / "FakeGPUs" / "bin" / "fsdp-run"
 ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
@@ -211,6 +213,12 @@ def micro_batches(references, once):
         return references(graph, ranks) if count == 1 else once(f"{graph}_ref{ranks}x{count}.safetensors", make)
 
     return find
+
+
+def made_on() -> str:
+    """What a page of results begins with: scripts/check_pages.sh says how much of its code is newer."""
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return f"Made on commit `{commit}`."
 
 
 def find_bits(graph: str, inputs: pathlib.Path, seed: int, plans: list) -> dict[str, str]:

@@ -7,8 +7,10 @@ import pytest
 import torch
 from conftest import FIXTURES, succeed, tool
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_weights import llama  # noqa: F401
+
+import fsdp_mlir
 
 
 def export(llama, weights, tmp_path, target, *options):
@@ -84,3 +86,32 @@ def test_batch_norm_is_exported_whole(tmp_path):
     succeed("fsdp-run", tmp_path / "step.plan", "--weights", FIXTURES / "role_batch_norm.pt2", "--data",
             FIXTURES / "role_batch_norm_train2x5.safetensors", "--steps", 1, "--export", tmp_path / "model.safetensors")
     assert any("running_mean" in name for name in load_file(tmp_path / "model.safetensors"))
+
+
+class Tied(torch.nn.Module):
+    """One parameter by two names, as that of an embedding and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return torch.nn.functional.cross_entropy(self.head(self.embed(ids)), ids)
+
+
+# Both names load into the model, as what PyTorch saves does, and training goes on from either.
+@pytest.mark.parametrize("options", [[], ["--offload", "all"], ["--strategy", "no_shard"]], ids=" ".join)
+def test_a_tied_parameter_is_exported(options, tmp_path):
+    torch.manual_seed(0)
+    model, ids = Tied(), torch.arange(8).view(2, 4)
+    fsdp_mlir.save(fsdp_mlir.capture(model, (ids[0],)), tmp_path / "model.pt2")
+    save_file({"ids": ids}, tmp_path / "data.safetensors")
+    succeed("fsdp-plan", tmp_path / "model.pt2", "--ranks", 2, *options, "-o", tmp_path / "step.plan")
+    run = ["fsdp-run", tmp_path / "step.plan", "--data", tmp_path / "data.safetensors", "--steps", 2, "--summon", tmp_path / "summoned.safetensors"]
+    succeed(*run, "--weights", tmp_path / "model.pt2", "--export", tmp_path / "trained.safetensors")
+    trained, summoned = load_file(tmp_path / "trained.safetensors"), load_file(tmp_path / "summoned.safetensors")
+    missing, unexpected = model.load_state_dict(trained, strict=False)
+    assert not unexpected and len(missing) <= 1 and model.head.weight is model.embed.weight
+    assert all(torch.equal(model.embed.weight, value) for value in summoned.values())
+    succeed(*run, "--weights", tmp_path / "trained.safetensors")

@@ -8,6 +8,8 @@ from typing import Any
 
 HEAD = """# Models
 
+Made on commit `{commit}`.
+
 What was tried from module to trained plan, and what came of it. Each model has random weights and sizes that are small; each
 is captured, planned with {sets} random sets of options (ranks from 1 to {ranks}, strategy, units, prefetch, buckets, presets,
 recomputation), and run with another batch on every rank: one step, whose loss and every gradient are compared with eager
@@ -49,12 +51,12 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def document(outcomes: list[dict[str, Any]]) -> str:
+def document(outcomes: list[dict[str, Any]], commit: str) -> str:
     from runner import RANKS, SETS, STEPS
 
     written = [o for o in outcomes if o["library"] != "plain"]
     both = f"{summary(outcomes)}\nOf the libraries' own: {summary(written)}\nSome of the hand-written ones are there to be rejected."
-    lines = [HEAD.format(sets=SETS, ranks=RANKS, steps=STEPS, summary=both)]
+    lines = [HEAD.format(commit=commit, sets=SETS, ranks=RANKS, steps=STEPS, summary=both)]
     libraries = Counter(o["library"] for o in outcomes)
     for library in libraries:
         rows = [o for o in outcomes if o["library"] == library]

@@ -21,6 +21,7 @@ FEATURES: dict[str, list[Any]] = {
     "sharding": ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2",
                  "reshard true", "reshard false", "reshard 2", "reshard true 2x2"],
     "first_block": ["as the rest", "reshard"],
+    "axis_of_one": [False, True],
     "wrap": ["blocks", "parts", "size"],
     "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list"],
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
@@ -70,6 +71,7 @@ def is_possible(case: Case) -> bool:
     sharding, schedule, first_differs = case.get("sharding", ""), case.get("schedule"), case.get("first_block") == "reshard"
     return not (
         (case.get("world") == 2 and sharding and (sharding == "reshard 2" or has_mesh(case)))
+        or (case.get("axis_of_one") is True and sharding and has_mesh(case))
         # By size, it is not known what is a unit. There is nothing to reshard, or the number is of all units.
         or ((first_differs or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
         or (first_differs and sharding in ("no_shard", "reshard 2"))
