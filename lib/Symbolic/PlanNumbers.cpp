@@ -20,6 +20,10 @@ getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes) {
   return key.number();
 }
 
+uint64_t getMicroBatchesNumber(uint64_t count) {
+  return Key("micro-batches").add(count).number();
+}
+
 uint64_t getParametersNumber(std::vector<ParameterFacts> parameters) {
   std::sort(parameters.begin(), parameters.end(),
             [](const ParameterFacts &left, const ParameterFacts &right) {

@@ -44,7 +44,9 @@ private:
   void runUpdate(const pf::Update &update);
   void runMeasure(const pf::Measure &measure);
   Proof checkMesh() const;
+  Proof checkMicroBatches() const;
   Proof checkParameters() const;
+  bool hasMeaning(std::string_view what) const;
   bool means(std::string_view what, uint64_t number) const;
   Proof verifyProgram();
   Meanings describe(Roles roles);

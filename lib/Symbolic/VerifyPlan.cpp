@@ -290,6 +290,17 @@ Proof PlanVerifier::checkMesh() const {
               text + "]"};
 }
 
+/// That a step has as many micro-batches as its gradients are sums or means of.
+Proof PlanVerifier::checkMicroBatches() const {
+  uint64_t count = plan.micro_batches();
+  if ((count == 1 && !hasMeaning("micro-batches")) ||
+      means("micro-batches", getMicroBatchesNumber(count)))
+    return {};
+  return {Proof::Refuted, "micro-batches: expected as many in a step as the "
+                          "meaning of the plan is of, found " +
+                              std::to_string(count)};
+}
+
 /// That parameters are loaded and trained as those of the model.
 Proof PlanVerifier::checkParameters() const {
   std::vector<ParameterFacts> facts;
@@ -313,6 +324,12 @@ Proof PlanVerifier::checkParameters() const {
   return {Proof::Refuted,
           "units: expected the parameters of the model, found other names, "
           "sizes, strides or trainable ones"};
+}
+
+bool PlanVerifier::hasMeaning(std::string_view what) const {
+  return std::any_of(
+      plan.meaning()->begin(), plan.meaning()->end(),
+      [&](const pf::Meaning *own) { return nameOf(own->what()) == what; });
 }
 
 bool PlanVerifier::means(std::string_view what, uint64_t number) const {
@@ -536,6 +553,8 @@ Proof PlanVerifier::run() {
             unknown + ": expected what the model computes, without which "
                       "nothing can be proved; found none"};
   Proof proof = checkMesh();
+  if (proof)
+    proof = checkMicroBatches();
   return proof ? checkParameters() : proof;
 }
 

@@ -343,3 +343,15 @@ def test_a_budget_counts_what_other_programs_keep(tmp_path):
     assert not any(row["what"] == "reduced gradients" for row in memory["persistent"])
     result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--accumulate", 2, "--budget", memory["scheduled_bytes"] - 1, "-o", tmp_path / "less.plan")
     assert result.returncode == 1 and "memory peaks at" in result.stderr, result.stderr
+
+
+# The mean of three is not that of seven, although no command says how many there are.
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_another_number_of_micro_batches_is_refuted(count, tmp_path):
+    succeed("fsdp-plan", FIXTURES / "role_chain.pt2", "--ranks", 2, "--accumulate", "3:mean", "-o", tmp_path / "step.plan")
+    text = succeed("fsdp-translate", "--import-plan", tmp_path / "step.plan").stdout
+    other, changed = re.subn("micro_batches = 3", f"micro_batches = {count}", text)
+    assert changed == 1
+    (tmp_path / "other.mlir").write_text(other)
+    result = tool("fsdp-opt", "--plan-verify", tmp_path / "other.mlir", "-o", "/dev/null")
+    assert result.returncode == 1 and "micro" in result.stderr, result.stderr

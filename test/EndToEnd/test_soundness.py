@@ -65,7 +65,7 @@ def attack(graph, plan, reference, count, seed, folder):
 @pytest.fixture(scope="module")
 def campaign(request, plans, micro_batches, once, tmp_path_factory):
     """campaign(graph): counts by field, and the harmful."""
-    total = 8_000 if request.config.getoption("--all-mutants") else 10
+    total = 10_000 if request.config.getoption("--all-mutants") else 10
 
     def write(graph, path):
         (ranks, options), name = GRAPHS[graph], graph.partition(",")[0]

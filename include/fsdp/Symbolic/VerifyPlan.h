@@ -40,8 +40,9 @@ struct Proof {
 ///   touch the same bytes before it, and so is what is read;
 /// * no command writes what it still reads, or a place twice;
 /// * the loss, the reduced gradients, the updated parameters and states, and
-///   the outputs have the numbers in `Program.meaning`, and the mesh and the
-///   table of parameters those in `Plan.meaning`.
+///   the outputs have the numbers in `Program.meaning`, and the mesh, the
+///   micro-batches of a step and the table of parameters those in
+///   `Plan.meaning`.
 ///
 /// What a plan does that has a program without a meaning can not be proved.
 /// The plan must be checked. Takes time n log n in its commands.
@@ -51,6 +52,10 @@ Proof verifyPlan(const planfile::Plan &plan);
 /// how many there are. Axes by name and size, outermost first.
 uint64_t
 getMeshNumber(const std::vector<std::pair<std::string, uint64_t>> &axes);
+
+/// The number of "micro-batches" in `Plan.meaning`, of plans whose step has
+/// several: a mean over them depends on how many there are.
+uint64_t getMicroBatchesNumber(uint64_t count);
 
 /// What the outside knows of a parameter: how its elements lie in a flat
 /// parameter, in whose order they are loaded, and whether it is trained.

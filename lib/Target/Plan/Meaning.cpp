@@ -83,6 +83,11 @@ LogicalResult SourceRun::readUnits() {
     numRanks = mesh.getNumRanks();
     whole["mesh"] = {sy::getMeshNumber(named)};
   }
+  if (auto count = module->getAttrOfType<IntegerAttr>(
+          FSDPDialect::getMicroBatchesAttrName());
+      count && count.getInt() != 1)
+    whole["micro-batches"] = {
+        sy::getMicroBatchesNumber(uint64_t(count.getInt()))};
   std::vector<sy::ParameterFacts> facts;
   for (auto unit : module.getOps<UnitOp>()) {
     sy::Unit &own = units[unit];
