@@ -40,11 +40,12 @@ protected:
 };
 
 TEST_F(CUDADeviceTest, MakesItsStreamsAndWarmsUpOnCompute) {
-  EXPECT_THAT(made, ElementsAre("setDevice 0", "streamCreate a.compute flags 1",
-                                "streamCreate a.gather flags 1",
-                                "streamCreate a.reduce flags 1",
-                                "streamCreate a.all_reduce flags 1",
-                                "streamCreate a.copy flags 1",
+  EXPECT_THAT(made, ElementsAre("setDevice 0",
+                                "streamCreate a.compute flags 1 priority 0",
+                                "streamCreate a.gather flags 1 priority -5",
+                                "streamCreate a.reduce flags 1 priority -5",
+                                "streamCreate a.all_reduce flags 1 priority -5",
+                                "streamCreate a.copy flags 1 priority 0",
                                 "useStream a.compute", "useStream default"));
   EXPECT_EQ(fake.warmUps, 1u);
   EXPECT_EQ(device->torchDevice(), c10::Device(c10::kCUDA, 0));

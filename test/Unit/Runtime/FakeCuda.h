@@ -248,7 +248,13 @@ private:
                                      " x " + std::to_string(bytes) + " on " +
                                      at(stream).name);
     };
-    api.streamCreateWithFlags = [this](cudaStream_t *stream, unsigned flags) {
+    api.deviceGetStreamPriorityRange = [](int *least, int *greatest) {
+      *least = 0;
+      *greatest = -5;
+      return cudaSuccess;
+    };
+    api.streamCreateWithPriority = [this](cudaStream_t *stream, unsigned flags,
+                                          int priority) {
       static const char *const kinds[] = {"compute", "gather", "reduce",
                                           "all_reduce", "copy"};
       std::lock_guard lock(mutex);
@@ -256,8 +262,9 @@ private:
                              kinds[made[self].streams++ % std::size(kinds)],
                          random()});
       *stream = reinterpret_cast<cudaStream_t>(&streams.back());
-      return note("streamCreate",
-                  streams.back().name + " flags " + std::to_string(flags));
+      return note("streamCreate", streams.back().name + " flags " +
+                                      std::to_string(flags) + " priority " +
+                                      std::to_string(priority));
     };
     api.streamDestroy = [this](cudaStream_t stream) {
       std::lock_guard lock(mutex);

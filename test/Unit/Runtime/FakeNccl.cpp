@@ -240,6 +240,9 @@ private:
         std::memcpy(operation.target, outbox(static_cast<int>(what.root)),
                     piece);
       break;
+    case Description::Kind::Window:
+      std::memcpy(operation.target, &operation.source, sizeof operation.source);
+      break;
     case Description::Kind::ReduceScatter:
       sum(type, operation, rank * what.count);
       break;
@@ -383,7 +386,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t *config) {
   if (size > mostRanks || rank >= size || config->blocking != 0)
     return ncclInvalidArgument;
-  note("init " + std::to_string(rank) + " of " + std::to_string(size));
+  note("init " + std::to_string(rank) + " of " + std::to_string(size) +
+       (config->CTAPolicy == NCCL_CTA_POLICY_ZERO ? " on copy engines" : ""));
   *comm = std::make_unique<ncclComm>(
               std::make_shared<Communicator>(size, id.internal, rank))
               .release();
@@ -424,13 +428,18 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *place,
     if (!blocks.contains(place) || flags != NCCL_WIN_COLL_SYMMETRIC)
       return ncclInvalidArgument;
   }
-  *window = static_cast<ncclWindow_t>(place);
-  return begin(comm, {Description::Kind::Window, 0, 0, bytes});
+  // Written when all members have come.
+  comm->self->begin({{Description::Kind::Window, 0, 0, bytes},
+                     static_cast<const std::byte *>(place),
+                     reinterpret_cast<std::byte *>(window),
+                     nullptr});
+  return ncclInProgress;
 }
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) {
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   note("deregister");
-  return ncclSuccess;
+  std::lock_guard lock(blocksMutex);
+  return blocks.contains(window) ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <optional>
 #include <span>
 
@@ -63,6 +64,9 @@ public:
         ranks(group.members) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    // Copy engines where memory is registered: the processors compute.
+    if (size > 1)
+      config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
     checkNCCL(ncclCommInitRankConfig(&comm, static_cast<int>(size), id,
                                      static_cast<int>(index), &config),
               "ncclCommInitRankConfig");
@@ -81,8 +85,9 @@ public:
       if (world.isAborted())
         throw Error("a kernel may still wait for a peer");
       for (ncclWindow_t window : windows)
-        checkNCCL(ncclCommWindowDeregister(comm, window),
-                  "ncclCommWindowDeregister");
+        if (window)
+          checkNCCL(ncclCommWindowDeregister(comm, window),
+                    "ncclCommWindowDeregister");
       checkNCCL(ncclCommFinalize(comm), "ncclCommFinalize");
       settle("ncclCommFinalize");
       ncclCommDestroy(comm);
@@ -270,7 +275,8 @@ private:
                    contains(one.collective.target);
           }))
         continue;
-      ncclWindow_t window = nullptr;
+      // NCCL's thread writes it when it comes to it.
+      ncclWindow_t &window = windows.emplace_back(nullptr);
       ncclResult_t result = ncclCommWindowRegister(
           comm, block.begin, block.bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
       // These GPUs have no symmetric memory: collectives need none.
@@ -278,8 +284,6 @@ private:
         return;
       checkNCCL(result, "ncclCommWindowRegister");
       settle("ncclCommWindowRegister");
-      if (window)
-        windows.push_back(window);
     }
   }
 
@@ -302,7 +306,7 @@ private:
   ncclComm_t comm = nullptr;
   std::vector<Planned> planned;
   std::map<std::pair<DType, double>, ncclRedOp_t> factors;
-  std::vector<ncclWindow_t> windows;
+  std::deque<ncclWindow_t> windows; ///< Null where NCCL has made none.
   /// The workspace, and where sources arrive and sums are made in it.
   std::byte *token = nullptr, *arrivals = nullptr, *scratch = nullptr;
   std::size_t workspace = 0, chunk = 0; ///< Bytes; elements.

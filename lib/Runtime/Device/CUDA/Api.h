@@ -47,8 +47,10 @@ struct CudaApi {
   std::function<cudaError_t(void *target, const void *source, std::size_t,
                             cudaMemcpyKind, cudaStream_t)>
       memcpyAsync;
-  std::function<cudaError_t(cudaStream_t *, unsigned flags)>
-      streamCreateWithFlags;
+  std::function<cudaError_t(cudaStream_t *, unsigned flags, int priority)>
+      streamCreateWithPriority;
+  std::function<cudaError_t(int *least, int *greatest)>
+      deviceGetStreamPriorityRange;
   std::function<cudaError_t(cudaStream_t)> streamDestroy;
   std::function<cudaError_t(cudaStream_t)> streamSynchronize;
   std::function<cudaError_t(cudaStream_t)> streamQuery;

@@ -57,12 +57,21 @@ static Places places;
 CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index)
     : api(api), rank(rank), index(index) {
   check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
-  for (CudaStream &stream : streams) {
+  int least = 0, greatest = 0;
+  check(api.deviceGetStreamPriorityRange(&least, &greatest),
+        "cudaDeviceGetStreamPriorityRange");
+  for (std::size_t i = 0; i != streams.size(); ++i) {
+    // A collective that is ready gets the next free processors: all ranks wait
+    // for the last of them.
+    bool isOfPeers = Stream(i) == Stream::Gather ||
+                     Stream(i) == Stream::Reduce ||
+                     Stream(i) == Stream::AllReduce;
     // Non-blocking: nothing may wait for the legacy stream by itself.
     cudaStream_t made = nullptr;
-    check(api.streamCreateWithFlags(&made, cudaStreamNonBlocking),
-          "cudaStreamCreateWithFlags");
-    stream = CudaStream(made, CudaCloser{&api});
+    check(api.streamCreateWithPriority(&made, cudaStreamNonBlocking,
+                                       isOfPeers ? greatest : least),
+          "cudaStreamCreateWithPriority");
+    streams[i] = CudaStream(made, CudaCloser{&api});
   }
   api.useStream(stream(Stream::Compute));
   api.warmUp();

@@ -90,6 +90,38 @@ public:
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
     next.releasePool(device, pool);
   }
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return next.getPoolUseCount(device, pool);
+  }
+  void
+  createOrIncrefPool(c10::DeviceIndex device, c10::MempoolId_t pool,
+                     std::shared_ptr<ca::CUDAAllocator> allocator) override {
+    next.createOrIncrefPool(device, pool, std::move(allocator));
+  }
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool,
+                   bool isUsed) override {
+    next.setUseOnOOM(device, pool, isUsed);
+  }
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    next.setNoSplit(device, pool);
+  }
+  bool checkPoolLiveAllocations(
+      c10::DeviceIndex device, c10::MempoolId_t pool,
+      const std::unordered_set<void *> &expected) override {
+    return next.checkPoolLiveAllocations(device, pool, expected);
+  }
+  void recordAnnotation(
+      const std::vector<std::pair<std::string, std::string>> &data) override {
+    next.recordAnnotation(data);
+  }
+  void pushCompileContext(std::string &context) override {
+    next.pushCompileContext(context);
+  }
+  void popCompileContext() override { next.popCompileContext(); }
+  void setUserMetadata(const std::string &data) override {
+    next.setUserMetadata(data);
+  }
+  std::string getUserMetadata() override { return next.getUserMetadata(); }
   ca::ShareableHandle shareIpcHandle(void *place) override {
     return next.shareIpcHandle(place);
   }
@@ -167,7 +199,8 @@ const CudaApi &fsdp::cudaApi() {
       .hostUnregister = cudaHostUnregister,
       .memsetAsync = cudaMemsetAsync,
       .memcpyAsync = cudaMemcpyAsync,
-      .streamCreateWithFlags = cudaStreamCreateWithFlags,
+      .streamCreateWithPriority = cudaStreamCreateWithPriority,
+      .deviceGetStreamPriorityRange = cudaDeviceGetStreamPriorityRange,
       .streamDestroy = cudaStreamDestroy,
       .streamSynchronize = cudaStreamSynchronize,
       .streamQuery =
