@@ -23,6 +23,8 @@ def rejection(name, *arguments):
 SIZE = "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB"
 
 NO_DECAY = "a regular expression of names of parameters, dims<N with N of at least 1, or both as dims<N|REGEX"
+NO_MODULES = ("fsdp-plan: error: expected modules inside of the model, which are what is recomputed, found none: make modules of its parts, or capture it with "
+              "fsdp_mlir.capture if the archive does not name them")
 
 OFFLOAD = f"none, params, optimizer, all or bytes=SIZE, which is {SIZE}"
 
@@ -66,10 +68,8 @@ USAGE = {
         "fsdp-plan: error: --reshard-after-forward: expected a number of ranks that divides the 4 of --ranks; found '3'",
     "--ranks 2 --reshard-after-forward true --strategy no_shard":
         "fsdp-plan: error: --reshard-after-forward: --strategy 'no_shard' already says what is freed; give one of the two",
-    "--ranks 2 --remat scope:nosuch":
-        "fsdp-plan: error: no module of the forward has path 'nosuch'; there is none that is known",
-    "--ranks 2 --remat budget:16":
-        "fsdp-plan: error: no module of the forward repeats or is a unit, to be recomputed; say which ones may be, with remat=scope:REGEX",
+    "--ranks 2 --remat scope:nosuch": NO_MODULES,
+    "--ranks 2 --remat budget:16": NO_MODULES,
     "--ranks 2 --remat h.0": f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'h.0'",
     "--ranks 2 --remat budget:-4":
         f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'budget:-4'",

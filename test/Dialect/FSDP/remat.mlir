@@ -34,7 +34,10 @@
 // BUDGET: error: expected a step that holds at most 16 bytes, found one of 232 with 1 of 1 scopes recomputed, which is all that helps; shard over more ranks, or allow more{{$}}
 
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:16 2>&1 | FileCheck %s --check-prefix=UNITS
-// UNITS: error: no module of the forward repeats or is a unit, to be recomputed; say which ones may be, with remat=scope:REGEX{{$}}
+// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:b 2>&1 | FileCheck %s --check-prefix=UNITS
+// UNITS: error: expected modules inside of the model, which are what is recomputed, found none: make modules of its parts, or capture it with fsdp_mlir.capture
+// RUN: sed 's/scope = "b"/scope = "c"/' %s | not fsdp-opt --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:16 2>&1 | FileCheck %s --check-prefix=OTHERS
+// OTHERS: error: no module of the forward repeats or is a unit, to be recomputed; say which ones may be, with remat=scope:REGEX{{$}}
 
 // What fits is left alone, also where there is no choice.
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:100000 | FileCheck %s --check-prefix=FITS

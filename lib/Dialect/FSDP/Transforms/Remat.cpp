@@ -314,6 +314,13 @@ class RematPass
     registerCostModels(registry);
   }
 
+  static LogicalResult rejectModel(func::FuncOp step) {
+    return step.emitError(
+        "expected modules inside of the model, which are what is recomputed, "
+        "found none: make modules of its parts, or capture it with "
+        "fsdp_mlir.capture if the archive does not name them");
+  }
+
   LogicalResult runOnProgram(func::FuncOp step) final {
     if (remat.scope.empty() && !remat.budget)
       return success();
@@ -323,9 +330,11 @@ class RematPass
       if (rematerializer.findScopes(
               [&](StringRef path) { return candidates.contains(path); }) == 0 &&
           findMemoryPeak(step).getTotal() > remat.budget)
-        return emitError(step.getLoc())
-               << "no module of the forward repeats or is a unit, to be "
-                  "recomputed; say which ones may be, with remat=scope:REGEX";
+        return rematerializer.getPaths().empty()
+                   ? rejectModel(step)
+                   : step.emitError("no module of the forward repeats or is a "
+                                    "unit, to be recomputed; say which ones "
+                                    "may be, with remat=scope:REGEX");
       return rematerializer.run(remat.budget);
     }
     FailureOr<llvm::Regex> regex =
@@ -334,6 +343,8 @@ class RematPass
       return failure();
     if (rematerializer.findScopes(
             [&](StringRef path) { return regex->match(path); }) == 0) {
+      if (rematerializer.getPaths().empty())
+        return rejectModel(step);
       InFlightDiagnostic diagnostic = emitError(step.getLoc())
                                       << "no module of the forward has path '"
                                       << remat.scope << "'";
