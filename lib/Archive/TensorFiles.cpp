@@ -142,31 +142,17 @@ std::optional<Error> TensorFiles::addBoxes(const Safetensors &file) {
   return std::nullopt;
 }
 
-static bool areDisjoint(std::vector<TensorPieces::Piece> &pieces) {
-  if (pieces.empty() || pieces[0].box.sizes.empty())
-    return pieces.size() <= 1;
-  std::sort(pieces.begin(), pieces.end(), [](const auto &a, const auto &b) {
-    return a.box.offsets < b.box.offsets;
-  });
-  for (size_t i = 0; i != pieces.size(); ++i)
-    for (size_t k = i + 1; k != pieces.size(); ++k) {
-      const Box &box = pieces[i].box;
-      if (pieces[k].box.offsets[0] >= box.offsets[0] + box.sizes[0])
-        break; // So do all after it.
-      if (intersect(box, pieces[k].box))
-        return false;
-    }
-  return true;
-}
-
 std::optional<Error> TensorFiles::checkCoverage(const std::string &path) {
   for (auto &[name, tensor] : table) {
     auto bytes = getDenseBytes(tensor.shape, tensor.dtype);
     uint64_t found = 0;
-    for (const TensorPieces::Piece &piece : tensor.pieces)
+    std::vector<const Box *> boxes;
+    for (const TensorPieces::Piece &piece : tensor.pieces) {
       found += piece.info->bytes;
+      boxes.push_back(&piece.box);
+    }
     if (!bytes || static_cast<uint64_t>(*bytes) != found ||
-        !areDisjoint(tensor.pieces))
+        !areDisjoint(std::move(boxes)))
       return Error::damage(
           path + ": " + name +
           ": expected boxes that cover the tensor once, found " +
