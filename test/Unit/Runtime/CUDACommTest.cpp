@@ -413,4 +413,24 @@ TEST(CUDASum, TheTargetMayBeASource) {
   EXPECT_THAT(b, ElementsAre(11, 22, 33, 44));
 }
 
+// The quotient of a sum that is there needs no memory beside it.
+TEST(CUDASum, IsDividedInPlace) {
+  using enum DType;
+  for (DType type : {F16, BF16, F32, F64})
+    for (double post : {1.0, 4.0, 3.0, 1.7}) {
+      std::vector<std::byte> source = type == F64    ? bytesOf<double>(5)
+                                      : type == BF16 ? bytesOf<c10::BFloat16>(5)
+                                      : type == F16  ? bytesOf<c10::Half>(5)
+                                                     : bytesOf<float>(5);
+      constexpr std::size_t count = 80;
+      std::vector<std::byte> expected = source;
+      const std::byte *sources[] = {source.data()};
+      Reduction how{type, type, type, 1, post};
+      reduce(how, sources, 0, expected.data(), count);
+      addInOrder({how, sources, 0, source.data(), count, nullptr, 0},
+                 c10::kCPU);
+      EXPECT_EQ(source, expected) << EnumNameDType(type) << " " << post;
+    }
+}
+
 } // namespace

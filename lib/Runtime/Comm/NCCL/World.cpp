@@ -3,7 +3,6 @@
 
 #include "../../DTypes.h"
 
-#include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
@@ -111,12 +110,11 @@ public:
                     EnumNameDType(c.targetType));
       if (c.reduce == ReduceKind::Sum)
         divide(planned.back());
-      bool isMax = c.reduce == ReduceKind::Max;
-      if (isMax || planned.back().divisor != 1)
-        chunk = std::max(chunk, std::min(c.count, mostChunk));
-      if (isMax)
-        gathered = std::max(gathered, std::min(c.count, mostChunk) * size *
-                                          itemSize(c.sourceType));
+      if (c.reduce != ReduceKind::Max)
+        continue;
+      chunk = std::max(chunk, std::min(c.count, mostChunk));
+      gathered = std::max(gathered, std::min(c.count, mostChunk) * size *
+                                        itemSize(c.sourceType));
     }
     std::size_t head = sizeof(float); // The token of the barrier.
     head = (head + gathered + Sum::scratchItem) / Sum::scratchItem *
@@ -163,41 +161,22 @@ private:
     double divisor = 1; ///< Of the sum, when it is there.
   };
 
-  /// A divisor is a factor of the sources where that is exact, or of many bits;
-  /// but one that FSDP applies after the sum is not, for f16, whose numbers it
-  /// would make too small (FSDP1 `_get_gradient_predivide_factor`).
+  /// Sums are divided when they are there, in one kernel over a shard: NCCL has
+  /// no symmetric kernels, nor sums in the switch, for factors of the sources.
+  /// Only sums of f16, which may be too large, need what FSDP divides by ahead
+  /// of them (FSDP1 `_get_gradient_predivide_factor`), a power of two.
   void divide(Planned &one) {
     const Collective &c = one.collective;
-    double factor = 1;
-    auto place = [&](double divisor, bool isAfter) {
-      int exponent = 0;
-      bool isExact = std::frexp(divisor, &exponent) == 0.5;
-      bool isWide = c.via == DType::F32 || c.via == DType::F64;
-      if ((isExact || isWide) && !(isAfter && c.via == DType::F16))
-        factor /= divisor;
-      else
-        one.divisor *= divisor;
-    };
-    place(c.pre, false);
-    place(c.post, true);
-    if (factor == 1)
+    int exponent = 0;
+    one.divisor = c.pre * c.post;
+    if (c.via != DType::F16 || c.pre == 1 ||
+        std::frexp(c.pre, &exponent) != 0.5)
       return;
-    union {
-      c10::Half f16;
-      c10::BFloat16 bf16;
-      float f32;
-      double f64;
-    } scalar{.f64 = factor};
-    if (c.via == DType::F16)
-      scalar.f16 = static_cast<float>(factor);
-    else if (c.via == DType::BF16)
-      scalar.bf16 = static_cast<float>(factor);
-    else if (c.via == DType::F32)
-      scalar.f32 = static_cast<float>(factor);
-    auto [known, isNew] = factors.try_emplace({c.via, factor}, ncclSum);
+    one.divisor = c.post;
+    c10::Half factor = static_cast<float>(1 / c.pre);
+    auto [known, isNew] = factors.try_emplace(c.pre, ncclSum);
     if (isNew)
-      checkNCCL(ncclRedOpCreatePreMulSum(&known->second, &scalar,
-                                         *summedType(c.via),
+      checkNCCL(ncclRedOpCreatePreMulSum(&known->second, &factor, ncclFloat16,
                                          ncclScalarHostImmediate, comm),
                 "ncclRedOpCreatePreMulSum");
     one.op = known->second;
@@ -233,8 +212,8 @@ private:
                          0,
                          c.target,
                          c.count,
-                         scratch,
-                         chunk},
+                         nullptr,
+                         0},
                         stream);
   }
 
@@ -305,8 +284,8 @@ private:
   const std::vector<unsigned> ranks; ///< Of the members.
   ncclComm_t comm = nullptr;
   std::vector<Planned> planned;
-  std::map<std::pair<DType, double>, ncclRedOp_t> factors;
-  std::deque<ncclWindow_t> windows; ///< Null where NCCL has made none.
+  std::map<double, ncclRedOp_t> factors; ///< By the divisor, of f16.
+  std::deque<ncclWindow_t> windows;      ///< Null where NCCL has made none.
   /// The workspace, and where sources arrive and sums are made in it.
   std::byte *token = nullptr, *arrivals = nullptr, *scratch = nullptr;
   std::size_t workspace = 0, chunk = 0; ///< Bytes; elements.

@@ -45,6 +45,14 @@ void fsdp::addInOrder(const Sum &sum, c10::Device device) {
                       type, sum.count));
     return;
   }
+  // One kernel, which computes in f32 or f64 and rounds once.
+  if (sum.sources.size() == 1 && how.pre == 1 &&
+      how.sourceType == how.targetType && how.via == how.targetType &&
+      sum.sources[0] + sum.begin * itemSize(how.sourceType) == sum.target) {
+    if (how.post != 1)
+      tensor(sum.target, scalarType(how.targetType), sum.count).div_(how.post);
+    return;
+  }
   bool isWide = how.via == DType::F64;
   bool rounds = !isWide && how.via != DType::F32 && how.via != how.targetType;
   std::byte *roundedPlace = sum.scratch + sum.chunk * sizeof(double);

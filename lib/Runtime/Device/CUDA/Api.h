@@ -27,7 +27,8 @@ struct Sum {
   std::byte *target;
   std::size_t count;
   /// Of this stream alone: for `chunk` elements, scratchItem bytes each. Sums
-  /// are kept here, so that the target may be one of the sources.
+  /// are kept here, so that the target may be one of the sources. None is
+  /// needed where the only source is the target, of the type of the sum.
   std::byte *scratch;
   std::size_t chunk;
 
