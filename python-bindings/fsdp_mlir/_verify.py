@@ -17,7 +17,8 @@ from fsdp_mlir._state import Attributes
 from fsdp_mlir.errors import CaptureError
 
 _WIDE = {torch.float64: 1e-6, torch.float32: 1e-3}
-_AVERAGED = 64  # so many elements average out what rounding does to them, to an eighth; beyond that, errors are not independent
+_SHALLOW = 64  # results of 16 bits in a row: what fewer may add up to is allowed to all
+_AVERAGED = 8  # so many elements average out what rounding does to them; beyond that, errors are not independent, as those of an LSTM's steps
 _SEED = 20241122
 _NOISE = 1e-3  # of the largest gradient: what the tolerance of any is at least relative to
 
@@ -36,7 +37,7 @@ def _tolerance(program: ExportedProgram) -> float:
         value = node.meta.get("val")
         depth[node] = max((depth[n] for n in node.all_input_nodes), default=0) + (_is_real(value) and value.dtype.itemsize < 4)
     coarse = torch.bfloat16 if real - {torch.float16, torch.float32, torch.float64} else torch.float16
-    return torch.finfo(coarse).eps / 2 * max(*depth.values(), _AVERAGED) ** 0.5
+    return torch.finfo(coarse).eps / 2 * max(*depth.values(), _SHALLOW) ** 0.5
 
 
 def _is_real(value: Any) -> bool:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import nn
+from torch.distributed.fsdp import MixedPrecision
 from torch.export.graph_signature import OutputKind
 
 import fsdp_mlir
@@ -118,7 +119,7 @@ def test_what_autocast_rounds_is_allowed_for_and_no_more(dtype):
     trained = [s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
     for name in trained:
         wrong = copy.deepcopy(program)
-        scale_gradient(wrong, name, 1.01)
+        scale_gradient(wrong, name, 1.02)
         with pytest.raises(fsdp_mlir.CaptureError, match=f"^{differs}the gradient of `{name}` is .* eager PyTorch"):
             fsdp_mlir.verify(model, wrong, (ids,))
     for mutate in (without_term, without_mask):
@@ -126,6 +127,25 @@ def test_what_autocast_rounds_is_allowed_for_and_no_more(dtype):
         mutate(wrong)
         with pytest.raises(fsdp_mlir.CaptureError, match=f"^{differs}the .* is .* in eager PyTorch"):
             fsdp_mlir.verify(model, wrong, (ids,))
+
+
+# The steps of an LSTM make the same error again: gradients in bfloat16 are up to 0.7 % too large or too small as a whole.
+def test_errors_of_steps_add_up():
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model, x = nn.LSTM(8, 8, 2), torch.randn(3, 2, 8)
+
+        class Loss(nn.Module):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, x):
+                return self.inner(x)[0].square().mean()
+
+        module = Loss(model)
+        program = fsdp_mlir.capture(module, (x,), mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+        fsdp_mlir.verify(module, program, (torch.randn_like(x),))
 
 
 # Both draw the same: a mask of another probability shows.
