@@ -45,8 +45,9 @@ inline std::optional<Box> intersect(const Box &left, const Box &right) {
   return common;
 }
 
-/// Whether no two boxes of one tensor, all with as many axes, have an element in
-/// common. Takes time n log n where planes separate them, as those of shards.
+/// Whether no two boxes of one tensor, all with as many axes, have an element
+/// in common. Takes time n log n where planes separate them, as those of
+/// shards.
 bool areDisjoint(std::vector<const Box *> boxes);
 
 /// Boxes of at most `most` elements each, in order, that make up a box.
