@@ -1,7 +1,6 @@
 //===- Memory.cpp - What a scheduled step holds in memory -----------------===//
 //
-// One walk finds the life of each value that is memory of its own, a second one
-// over time the peak.
+// The peak is found in one walk over the lives of all memory.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,7 +22,7 @@ namespace {
 /// What memory is for, as people say it.
 std::string describe(const MemoryLife &life) {
   if (life.isCommunication)
-    return "buffers of copied collectives";
+    return "buffers and casts of collectives";
   return TypeSwitch<Operation *, std::string>(life.value.getDefiningOp())
       .Case([](AsyncUnshardOp op) {
         return ("gathered unit '" + op.getUnit() + "'").str();
@@ -55,93 +54,8 @@ std::string describe(const MemoryLife &life) {
 
 } // namespace
 
-/// The bytes that a copied launch takes beside operands and result: its part of
-/// the bucket's buffer, and of the sums of several units. (As elsewhere, the
-/// shard in the type in which it is gathered is not counted.)
-static int64_t getCommunicationBytes(CollectiveOpInterface launch) {
-  int64_t bytes = getMemoryBytes(launch->getResult(0).getType());
-  if (isa<AsyncUnshardOp>(launch.getOperation()))
-    return bytes;
-  // Sums of several units are copied out, those of one are where they belong.
-  return getMemoryBytes(launch->getOperand(0).getType()) +
-         (launch.getBucketAttr() ? bytes : 0);
-}
-
 static MemorySpace getSpace(Type type) {
   return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
-}
-
-SmallVector<MemoryLife, 0> findMemoryLives(const StreamOrder &order,
-                                           MemorySpace space) {
-  SmallVector<MemoryLife, 0> lives;
-  DenseMap<Value, unsigned> owners; // to an index of lives
-  // Units that are gathered in one buffer, until they are copied out: the lives
-  // of each, and of its part of the buffer.
-  SmallVector<SmallVector<std::pair<unsigned, unsigned>, 1>, 0> gathers;
-  DenseMap<Value, unsigned> gatherOf; // by the future
-  Attribute bucket;                   // of the latest gather
-  for (auto [index, op] : llvm::enumerate(order.getOperations())) {
-    unsigned position = index;
-    unsigned begin = order.getStart(position), end = order.getEnd(position);
-    for (Value operand : op->getOperands())
-      if (auto owner = owners.find(operand); owner != owners.end()) {
-        MemoryLife &life = lives[owner->second];
-        life.end = std::max(life.end, end);
-      }
-    for (OpResult result : op->getResults()) {
-      if (Value memory = getMemoryOf(result)) {
-        // Arguments are in no list: they live anyway.
-        if (auto owner = owners.find(memory); owner != owners.end()) {
-          unsigned life = owner->second;
-          owners[result] = life;
-        }
-      } else if (int64_t bytes = getSpace(result.getType()) == space
-                                     ? getMemoryBytes(result.getType())
-                                     : 0) {
-        unsigned unit = owners[result] = lives.size();
-        lives.push_back({result, bytes, begin, end});
-        auto launch = dyn_cast<CollectiveOpInterface>(op);
-        if (!launch || !launch.getCopy())
-          continue;
-        lives.push_back({result, getCommunicationBytes(launch), begin, end});
-        lives.back().isCommunication = true;
-        if (!isa<AsyncUnshardOp>(op))
-          continue;
-        if (!bucket || launch.getBucketAttr() != bucket)
-          gathers.emplace_back();
-        bucket = launch.getBucketAttr();
-        gathers.back().push_back({unit, unit + 1});
-        gatherOf[result] = gathers.size() - 1;
-      }
-    }
-    // All that was gathered at once is copied out at the first wait.
-    auto wait = dyn_cast<AsyncWaitOp>(op);
-    if (auto found = wait ? gatherOf.find(wait.getFuture()) : gatherOf.end();
-        found != gatherOf.end()) {
-      for (auto [unit, buffer] : gathers[found->second])
-        lives[unit].begin = lives[unit].end = lives[buffer].end = position;
-      gathers[found->second].clear();
-    }
-  }
-  return lives;
-}
-
-Value getMemoryOf(OpResult result) {
-  unsigned index = result.getResultNumber();
-  return TypeSwitch<Operation *, Value>(result.getOwner())
-      .Case([](AsyncWaitOp op) { return op.getFuture(); })
-      .Case([](AsyncUnshardOp op) {
-        // A group of one rank: the shard is the whole.
-        ShardType shard = op.getShardType();
-        auto full = cast<GatheredType>(op.getFuture().getType().getValueType());
-        return shard.getShards() == 1 &&
-                       shard.getElementType() == full.getElementType()
-                   ? Value(op.getShard())
-                   : Value();
-      })
-      .Case([](AccumulateOp op) { return op.getSum(); })
-      .Case([&](UpdateOpInterface op) { return op.getStates()[index].before; })
-      .Default([](Operation *op) { return aten::getViewSource(op); });
 }
 
 /// What an argument is, in whatever program: null if it is its own.
@@ -175,6 +89,10 @@ int64_t getPersistentBytes(func::FuncOp step, MemorySpace space) {
       if (!key || counted.insert(key).second)
         bytes += getMemoryBytes(argument.getType());
     }
+    for (auto [index, type] : llvm::enumerate(program.getResultTypes()))
+      if (getSpace(type) == space &&
+          program.getResultAttr(index, aten::ATenDialect::getLossAttrName()))
+        bytes += getMemoryBytes(type);
   };
   add(step);
   // What other programs keep is there as well.

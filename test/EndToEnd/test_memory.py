@@ -7,6 +7,11 @@ import pytest
 from conftest import FIXTURES, succeed
 
 ALIGNMENT = 64
+OPTIONS = ["", *(f"--schedule {name}" for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")), "--mesh 2x2", "--mesh 1x1",
+           "--strategy shard_grad_op", "--strategy no_shard", "--bucket units:2", "--bucket copy:units:2", "--bucket merge:units:2", "--reduce-wait use",
+           "--offload all", "--offload params", "--storage-dtype f32", "--reduce-dtype bf16", "--accumulate 3", "--accumulate 3 --no-sync",
+           "--mesh 2x2 --accumulate 2 --no-all-reduce", "--accumulate 2 --reshard-after-backward false", "--clip-grad-norm 1",
+           "--reshard-after-forward 2", "--optimizer none", "--device cuda", "--ignore weight", "--forward-prefetch 2 --limit-all-gathers 3"]
 HYPER = 64  # bytes on the host: the hyper-parameters of one decay group, aligned
 
 
@@ -31,6 +36,18 @@ def test_highest_byte_is_the_planned_peak(summary):
     ranks, found = summary
     planned = found["planned_bytes"] // ranks - HYPER
     assert planned - ALIGNMENT < found["highest_byte"] <= planned
+
+
+# A schedule is priced by the memory of its values, long before there is a plan. What the plan takes in addition is alignment, and gaps
+# between buffers that none fits into.
+@pytest.mark.parametrize("graph", ["gpt2", "llama", "llama_bf16", "bert", "frozen", "role_batch_norm", "role_dropout", "role_tied"])
+def test_the_peak_of_the_schedule_is_that_of_the_plan(graph, tmp_path):
+    for options in OPTIONS:
+        ranks = [] if "--mesh" in options else ["--ranks", 4]
+        shown = succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *ranks, *options.split(), "-o", tmp_path / "p.plan", "--report", tmp_path / "r.json").stdout
+        memory = json.loads((tmp_path / "r.json").read_text())["memory"]
+        assert memory["scheduled_bytes"] == memory["value_bytes"] <= memory["lower_bound_bytes"] <= memory["arena_bytes"], options
+        assert re.search(r"of which values of the schedule +\S+ \w+ +\+\S+ \w+ alignment, \+\S+ \w+ gaps\n", shown), shown
 
 
 # The arena, scratch of operators, the allocator's heap, and pages of code and files are all there is.

@@ -70,6 +70,8 @@ struct PlanSummary {
   uint64_t hostBytes = 0, pinnedBytes = 0; ///< All, and those that are pinned.
   /// Persistent region plus most transient bytes alive at once in a program.
   uint64_t lowerBound = 0;
+  /// The same without alignment.
+  uint64_t valueBytes = 0;
   /// What is alive at the peak of the scheduled level: values alone. Not from
   /// the plan; 0 if nobody knows.
   uint64_t scheduledBytes = 0;

@@ -197,8 +197,8 @@ LogicalResult run(const CommandLine &line) {
     return reject("--budget: the plan needs an arena of " +
                   llvm::Twine(summary.arenaBytes) + " bytes, more than " +
                   llvm::Twine(options.budget.bytes) +
-                  "; what the schedule holds would fit, the temporaries of "
-                  "kernels do not");
+                  "; what the schedule holds would fit, alignment and gaps "
+                  "between buffers do not");
   if (failed(writeAll(line, *file, summary, trace)))
     return failure();
   printReport(summary, llvm::outs());

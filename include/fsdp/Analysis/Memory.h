@@ -27,8 +27,8 @@ struct MemoryPeak {
     unsigned values = 0;
   };
 
-  /// The arguments: shards, states, inputs, constants, also those of the other
-  /// programs of the module. They live throughout.
+  /// The arguments, shards, states, inputs and constants, and the loss, also
+  /// those of the other programs of the module. They live throughout.
   int64_t persistent = 0;
   /// What the step made, and has not used for the last time.
   int64_t transient = 0;
@@ -66,12 +66,9 @@ findMemoryLives(const StreamOrder &order,
 MemoryPeak findMemoryPeak(mlir::func::FuncOp step,
                           MemorySpace space = MemorySpace::Device);
 
-/// The bytes of the arguments of all programs: `MemoryPeak::persistent`.
+/// The bytes that all programs keep: `MemoryPeak::persistent`.
 int64_t getPersistentBytes(mlir::func::FuncOp step,
                            MemorySpace space = MemorySpace::Device);
-
-/// The value in whose memory a result lies; null if it has its own.
-mlir::Value getMemoryOf(mlir::OpResult result);
 
 /// Sums up lives by what they are, largest first.
 llvm::SmallVector<MemoryPeak::Alive>

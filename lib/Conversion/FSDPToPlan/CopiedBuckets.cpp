@@ -109,6 +109,7 @@ void Lowering::gatherCopied(AsyncUnshardOp first,
       gather.launches.size() == 1 ? first.getUnitAttr() : FlatSymbolRefAttr(),
       IntegerAttr(), role, Stream::Gather);
   for (AsyncUnshardOp op : gather.launches) {
+    addAfter(op.getAfter(), source);
     addAfter(op.getAfter(), gather.whole);
     copiedGathers[op.getFuture()] = gather;
     launches[op.getFuture()] = launch;

@@ -160,6 +160,7 @@ LogicalResult Lowering::lower(AsyncUnshardOp op) {
     if (op.getBucketAttr())
       setInsertionPointBefore(op.getBucketAttr());
     launches[op.getFuture()] = copy(loc, piece, cast, Stream::Gather);
+    addAfter(op.getAfter(), cast);
     piece = cast;
   }
   Value full = piece; // for a group of one rank

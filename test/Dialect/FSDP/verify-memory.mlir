@@ -7,15 +7,15 @@
 
 // COPIED: peak | Category:fsdp-verify-memory | Function=step | Bytes=384, Persistent=128
 // Copied, both units have one buffer until the first wait, and their own memory from there on.
-// COPY: error: memory peaks at 384 B, 128 B of it in arguments, and the budget is 383 B: this schedule fits into 384 bytes, and not into less
-// COPY: note: buffers of copied collectives: 128 B in 2 values
+// COPY: error: memory peaks at 384 B, 128 B of it persistent, and the budget is 383 B: this schedule fits into 384 bytes, and not into less
+// COPY: note: buffers and casts of collectives: 128 B in 2 values
 // COPY: note: gathered unit 'u': 64 B in 1 value
 // COPY: note: gathered unit 'v': 64 B in 1 value
 
 // Arguments: two shards of 32 bytes and an input of 64, not the scalars: 128.
 // At the second launch: both units (64 each), the product and a part of it (64
 // and 48).
-// OVER: verify-memory.mlir:[[#@LINE+24]]:{{[0-9]+}}: error: memory peaks at 368 B, 128 B of it in arguments, and the budget is 367 B: this schedule fits into 368 bytes, and not into less
+// OVER: verify-memory.mlir:[[#@LINE+24]]:{{[0-9]+}}: error: memory peaks at 368 B, 128 B of it persistent, and the budget is 367 B: this schedule fits into 368 bytes, and not into less
 // OVER: note: gathered unit 'u': 64 B in 1 value
 // OVER: note: gathered unit 'v': 64 B in 1 value
 // OVER: note: made in 'm.h': 64 B in 1 value

@@ -183,7 +183,7 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
         << spellBytes(step.persistentBytes + peak.bytes)
         << (isProgram ? " in program order, " : " in the leanest order, ")
         << spellBytes(step.persistentBytes)
-        << " of it in arguments, and the limit is " << spellBytes(budget)
+        << " of it persistent, and the limit is " << spellBytes(budget)
         << ": the smallest that can be met is "
         << step.persistentBytes + peak.bytes << " bytes";
     SmallVector<MemoryLife> lives;

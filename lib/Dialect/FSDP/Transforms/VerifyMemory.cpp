@@ -43,7 +43,7 @@ class VerifyMemoryPass
     InFlightDiagnostic diag =
         (peak.at ? peak.at : step.getOperation())->emitError("memory peaks at ")
         << spellBytes(peak.getTotal()) << ", " << spellBytes(peak.persistent)
-        << " of it in arguments, and the budget is " << spellBytes(budget)
+        << " of it persistent, and the budget is " << spellBytes(budget)
         << ": this schedule fits into " << peak.getTotal()
         << " bytes, and not into less";
     for (const MemoryPeak::Alive &alive :
