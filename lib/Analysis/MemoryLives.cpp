@@ -138,14 +138,16 @@ enum class Place {
 } // namespace
 
 /// Reductions of a unit, one after the other, are in one place where they can.
-static Place getPlace(CollectiveOpInterface reduction,
+static Place getPlace(CollectiveOpInterface launch,
                       SymbolTableCollection &symbols) {
-  FlatSymbolRefAttr name = reduction.getUnitAttr();
-  auto unit = name ? symbols.lookupNearestSymbolFrom<UnitOp>(reduction, name)
-                   : UnitOp();
+  FlatSymbolRefAttr name = launch.getUnitAttr();
+  if (isa<UnshardOp, AsyncUnshardOp>(launch.getOperation()))
+    return Place::Own;
+  auto unit =
+      name ? symbols.lookupNearestSymbolFrom<UnitOp>(launch, name) : UnitOp();
   if (!unit)
     return Place::Own;
-  Value result = reduction->getResult(0);
+  Value result = launch->getResult(0);
   Reduced reduced(result, result.getType());
   bool isStored = getElementType(result.getType()) == unit.getStorage();
   bool isAccumulated = reduced.state && reduced.state.isAccumulated();
@@ -195,6 +197,7 @@ private:
   void findCopyOut(AsyncUnshardOp op);
   bool isInPlace(Operation *op, Value operand);
   void readOperands(Operation *op, unsigned place);
+  Value getHome(Value value);
   void take(OpResult result, unsigned begin, unsigned end);
   void takeForLaunch(CollectiveOpInterface launch, unsigned begin,
                      unsigned end);
@@ -226,8 +229,8 @@ private:
 };
 } // namespace
 
-/// The loss is computed where it is kept, and units that the next micro-batch
-/// finds are gathered there.
+/// The loss is computed where it is kept, and units and gradients that the next
+/// micro-batch finds are gathered and laid out there.
 void Lives::findKept(func::ReturnOp op) {
   auto program = op->getParentOfType<func::FuncOp>();
   for (OpOperand &use : op->getOpOperands()) {
@@ -235,10 +238,14 @@ void Lives::findKept(func::ReturnOp op) {
     auto wait = memory.getDefiningOp<AsyncWaitOp>();
     if (wait)
       memory = wait.getFuture();
-    if (program.getResultAttr(use.getOperandNumber(),
-                              aten::ATenDialect::getLossAttrName())
-            ? wait || isWhole(use.get(), memory)
-            : getReturnedState(use) && memory.getDefiningOp<AsyncUnshardOp>())
+    bool isKept = program.getResultAttr(use.getOperandNumber(),
+                                        aten::ATenDialect::getLossAttrName())
+                      ? wait || isWhole(use.get(), memory)
+                      : getReturnedState(use) &&
+                            (memory.getDefiningOp<AsyncUnshardOp>() ||
+                             (memory.getDefiningOp<FlattenGradsOp>() &&
+                              memory.hasOneUse()));
+    if (isKept)
       kept.insert(memory);
   }
 }
@@ -321,49 +328,40 @@ void Lives::readOperands(Operation *op, unsigned place) {
   }
 }
 
-void Lives::take(OpResult result, unsigned begin, unsigned end) {
+/// What the value is laid out as a part of, or in the place of.
+Value Lives::getHome(Value value) {
   // The first gradient in it takes all of a flat one.
-  Value memory = flats.lookup(result);
-  if (!memory)
-    memory = result;
-  if (auto flat = memory.getDefiningOp<FlattenGradsOp>();
-      flat && memory.hasOneUse()) {
-    OpOperand &use = *memory.use_begin();
-    if (isa<func::ReturnOp>(use.getOwner()) && getReturnedState(use))
-      return;
-  }
-  for (bool isMoved = true; isMoved;) {
-    isMoved = false;
-    for (Operation *user : memory.getUsers())
-      if (isInPlace(user, memory)) {
-        memory = user->getResult(0);
-        isMoved = true;
-        break;
-      }
-  }
-  if (kept.contains(memory))
+  if (Value flat = flats.lookup(value))
+    value = flat;
+  auto inPlace = [&] {
+    return llvm::find_if(value.getUsers(), [&](Operation *user) {
+      return isInPlace(user, value);
+    });
+  };
+  for (auto user = inPlace(); user != value.user_end(); user = inPlace())
+    value = user->getResult(0);
+  return value;
+}
+
+void Lives::take(OpResult result, unsigned begin, unsigned end) {
+  Value home = getHome(result);
+  auto launch = home.getDefiningOp<CollectiveOpInterface>();
+  Place place = launch ? getPlace(launch, symbols) : Place::Own;
+  if (place == Place::Kept || kept.contains(home))
     return;
-  unsigned *life = &owners.try_emplace(memory, lives.size()).first->second;
-  if (auto launch = memory.getDefiningOp<CollectiveOpInterface>();
-      launch && !isa<AsyncUnshardOp>(launch.getOperation())) {
-    Place place = getPlace(launch, symbols);
-    if (place == Place::Kept) {
-      owners.erase(memory);
-      return;
-    }
-    if (place == Place::Gradient)
-      end = order.getOperations().size() - 1;
-    if (place != Place::Own)
-      *life = reduced
-                  .try_emplace({launch.getUnitAttr(), unsigned(place)},
-                               lives.size())
-                  .first->second;
-  }
-  if (*life == lives.size())
-    lives.push_back({memory, getMemoryBytes(memory.getType()), begin, end});
-  lives[*life].end = std::max(lives[*life].end, end);
-  unsigned index = *life;
-  owners[result] = index;
+  if (place == Place::Gradient)
+    end = order.getOperations().size() - 1;
+  unsigned life =
+      place == Place::Own
+          ? owners.try_emplace(home, lives.size()).first->second
+          : reduced
+                .try_emplace({launch.getUnitAttr(), unsigned(place)},
+                             lives.size())
+                .first->second;
+  if (life == lives.size())
+    lives.push_back({home, getMemoryBytes(home.getType()), begin, end});
+  lives[life].end = std::max(lives[life].end, end);
+  owners[result] = life;
 }
 
 /// What a launch takes beside its operand and its result: where it casts, and
