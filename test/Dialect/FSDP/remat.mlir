@@ -18,7 +18,7 @@
 
 // 8 products of 4 and a mul; %n is no longer kept.
 // REMARK: remat | Category:fsdp-remat | Function=step | BytesSaved=32, Flops=72, Operations=2, Scope=b
-// REMARK: peak | Category:fsdp-remat | Function=step | After=232, Before=232, Flops=72, Scopes=1
+// REMARK: peak | Category:fsdp-remat | Function=step | After=232, Before=196, Flops=72, Scopes=1
 
 // A recomputation that reads the gather of the forward would keep it alive.
 // RUN: sed 's/= fsdp.unshard @b <backward>/= fsdp.unshard @b <forward>/' %t.mlir | not fsdp-opt --fsdp-verify-equivalence 2>&1 | FileCheck %s --check-prefix=PHASE
