@@ -46,7 +46,6 @@ FailureOr<IssueOrder> IssueOrder::read(Block &block) {
   IssueOrder order(block);
   if (failed(order.readPlaces()))
     return failure();
-  order.index();
   if (failed(order.readAfter()) || (!order.isOwn() && failed(order.check())))
     return failure();
   return order;
@@ -56,7 +55,6 @@ IssueOrder IssueOrder::getOwn(Block &block) {
   IssueOrder order(block);
   for (Operation &op : block)
     order.operations.push_back(&op);
-  order.index();
   return order;
 }
 
@@ -97,8 +95,8 @@ LogicalResult IssueOrder::readPlaces() {
 
 LogicalResult IssueOrder::readAfter() {
   Names names(*block);
-  SmallVector<Operation *, 0> byPlace(operations.begin(), operations.end());
-  for (Operation *op : byPlace) {
+  SmallVector<Operation *, 0> byPlace;
+  for (Operation *op : operations) {
     auto places = dyn_cast_or_null<DenseI64ArrayAttr>(
         op->getDiscardableAttr(names.after));
     if (!places)
@@ -106,6 +104,8 @@ LogicalResult IssueOrder::readAfter() {
     if (!isa<AsyncUnshardOp, AsyncCopyOp>(op))
       return op->emitError(
           "is to start after a reshard, but is no all-gather and no copy");
+    if (byPlace.empty())
+      byPlace.assign(operations.begin(), operations.end());
     for (int64_t place : places.asArrayRef()) {
       if (place < 0 || place >= int64_t(byPlace.size()) ||
           !isa<AsyncReshardOp>(byPlace[place]))
@@ -117,27 +117,30 @@ LogicalResult IssueOrder::readAfter() {
   return success();
 }
 
-void IssueOrder::index() {
+/// Between two numbers there is room for as many moves to one place.
+static constexpr unsigned numMoves = 20;
+
+void IssueOrder::number() const {
   places.reserve(operations.size());
+  uint64_t number = 0;
   for (auto it = operations.begin(); it != operations.end(); ++it)
-    places[*it] = it;
+    places[*it] = {it, number += uint64_t(1) << numMoves};
 }
 
-unsigned IssueOrder::getNumber(Operation *op) const {
-  if (numbers.empty()) {
-    numbers.reserve(operations.size());
-    for (auto [number, each] : llvm::enumerate(operations))
-      numbers[each] = number;
-  }
-  return numbers.lookup(op);
+IssueOrder::Place &IssueOrder::getPlace(Operation *op) const {
+  if (places.empty())
+    number();
+  auto found = places.find(op);
+  assert(found != places.end() && "not an operation of the block");
+  return found->second;
 }
 
 bool IssueOrder::isBefore(Operation *a, Operation *b) const {
-  return getNumber(a) < getNumber(b);
+  return getPlace(a).number < getPlace(b).number;
 }
 
 Operation *IssueOrder::getNext(Operation *op) const {
-  auto next = std::next(places.lookup(op));
+  auto next = std::next(getPlace(op).it);
   return next == operations.end() ? nullptr : *next;
 }
 
@@ -145,8 +148,14 @@ void IssueOrder::moveBefore(Operation *op, Operation *place) {
   assert(mayMove(op) && "all else keeps its order");
   if (op == place)
     return;
-  operations.splice(places.lookup(place), operations, places.lookup(op));
-  numbers.clear();
+  Place &own = getPlace(op);
+  const Place &next = getPlace(place);
+  operations.splice(next.it, operations, own.it);
+  uint64_t previous =
+      own.it == operations.begin() ? 0 : getPlace(*std::prev(own.it)).number;
+  own.number = previous + (next.number - previous) / 2;
+  if (own.number == previous)
+    number();
 }
 
 void IssueOrder::moveAfter(Operation *op, Operation *place) {
@@ -175,11 +184,17 @@ void IssueOrder::write() const {
       op->setDiscardableAttr(names.issue, builder.getI64IntegerAttr(place));
     Names::remove(op, names.after);
   }
+  if (after.empty())
+    return;
+  DenseMap<Operation *, int64_t> reshardPlaces;
+  for (auto [place, op] : llvm::enumerate(operations))
+    if (isa<AsyncReshardOp>(op))
+      reshardPlaces[op] = place;
   for (const auto &[launch, reshards] : after)
     launch->setDiscardableAttr(
         names.after, builder.getDenseI64ArrayAttr(
                          llvm::map_to_vector(reshards, [&](Operation *reshard) {
-                           return int64_t(getNumber(reshard));
+                           return reshardPlaces.lookup(reshard);
                          })));
 }
 

@@ -8,7 +8,6 @@
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include <algorithm>
-#include <map>
 
 using namespace fsdp::planner;
 
@@ -48,7 +47,7 @@ private:
   const std::vector<Command> &commands;
   uint32_t last;
   std::vector<Clock> streams;
-  std::map<uint32_t, Clock> events;
+  std::vector<Clock> events; // empty: not recorded
   /// What the compute stream does not know to be done, from `done` on.
   std::vector<std::vector<Launch>> running;
   std::vector<size_t> done;
@@ -89,13 +88,14 @@ void Replay::run(std::vector<Lifetime> &lives) {
     Clock &clock = streams[command.stream];
     switch (command.kind) {
     case CommandKind::Record:
+      if (command.event >= events.size())
+        events.resize(command.event + size_t(1));
       events[command.event] = clock;
       break;
     case CommandKind::Wait: {
-      auto event = events.find(command.event);
-      if (event == events.end())
+      if (command.event >= events.size() || events[command.event].empty())
         break;
-      join(clock, event->second);
+      join(clock, events[command.event]);
       if (command.stream == 0)
         for (size_t stream = 1; stream != streams.size(); ++stream)
           finish(stream, clock[stream], int64_t(begin), lives);

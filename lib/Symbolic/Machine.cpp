@@ -120,11 +120,11 @@ Number Machine::call(const Operator &op, const std::vector<Number> &arguments,
       key.add(target ? target->layout->order : 0);
   if (!op.hasEffect)
     return key.number();
-  Number number = key.add(numEffects++).number();
-  taken.push_back(
-      std::exchange(effects, Key("effects", effects, number).number()));
+  Number number = key.add(effects.count++).number();
+  taken.push_back(std::exchange(
+      effects.latest, Key("effects", effects.latest, number).number()));
   if (values.isRecording)
-    values.note(effects, values.maker + " after", taken);
+    values.note(effects.latest, values.maker + " after", taken);
   taken.pop_back();
   return number;
 }
@@ -533,9 +533,9 @@ void Machine::allReduce(const Window &source, const Window &target,
 }
 
 void Machine::describeEffects(Meanings &meanings) {
-  if (numEffects)
+  if (effects.count)
     meanings["sequence of effects"] =
-        describe(Content::vector(effects, 1), effects);
+        describe(Content::vector(effects.latest, 1), effects.latest);
 }
 
 } // namespace fsdp::symbolic

@@ -71,6 +71,9 @@ void Memory::report(const Window &window, Problem::Kind kind, uint64_t begin,
 
 /// The first segment that ends after `at`.
 Memory::Segments::iterator Memory::find(Segments &part, uint64_t at) {
+  // Memory that grows is written at its end.
+  if (part.empty() || std::prev(part.end())->second.end <= at)
+    return part.end();
   auto found = part.upper_bound(at);
   if (found != part.begin() && std::prev(found)->second.end > at)
     --found;
@@ -110,6 +113,7 @@ bool Memory::checkRead(const Window &window) {
     }
     int32_t &reader = segment.readers[static_cast<size_t>(actor.stream)];
     reader = std::max(reader, actor.position);
+    hasHoles |= stores[segment.store].hasGaps;
     at = segment.end;
   }
   checkLoss(window);
@@ -233,10 +237,6 @@ Content Memory::readPacked(const Window &window) {
     return getAll(extent, *whole.map, all) ? values->select(*layout.map, all)
                                            : getBytes(window, "element");
   }
-  Segments &part = segments[static_cast<size_t>(window.space)];
-  for (auto it = find(part, window.begin);
-       it != part.end() && it->first < window.end(); ++it)
-    hasGaps |= stores[it->second.store].hasGaps;
   if (hasGaps && !values->isWhole(result, layout.numel))
     report(window, Problem::Unwritten, window.begin, window.end(), nullptr, {});
   return result;
@@ -246,14 +246,13 @@ Content Memory::readPacked(const Window &window) {
 void Memory::place(const Window &window, uint64_t begin, uint64_t end,
                    Store store) {
   Segments &part = segments[static_cast<size_t>(window.space)];
-  for (auto lost = find(part, begin); lost != part.end() && lost->first < end;
-       ++lost)
+  auto it = find(part, begin);
+  for (auto lost = it; lost != part.end() && lost->first < end; ++lost)
     if (lost->second.root != window.root)
       losses.try_emplace(lost->second.root,
                          Loss{std::max(begin, lost->first),
                               std::min(end, lost->second.end), actor,
                               window.root});
-  auto it = find(part, begin);
   if (it != part.end() && it->first < begin) {
     // Keep what lies before, and perhaps what lies behind.
     Segment rest = it->second;

@@ -33,12 +33,26 @@ public:
   Proof run();
 
 private:
+  /// A program under way.
+  struct Run {
+    Memory memory;
+    Machine::Effects effects = {};
+    std::array<Clock, numStreams> clocks = {};
+    std::vector<Clock> events = {};
+    /// Of each set of axes, as bits: its latest collective on each stream.
+    std::map<uint64_t, Clock> collectives = {};
+    uint32_t group = none; // of the latest command
+    int32_t first = 0;     // of that group
+    int32_t position = 0;  // of the next command
+  };
+
   void readTables();
   void readUnits();
   void setInitialContent();
   void setGathered(const pf::Program &own);
-  void runProgram(const pf::Program &program, Roles roles);
-  void checkGroups(const pf::Command &command, const Clock &done);
+  Run begin(const pf::Program &program);
+  Run runProgram(const pf::Program &program, Roles roles, Run run);
+  void checkGroups(const pf::Command &command, const Clock &done, Run &run);
   void runCommand(const pf::Command &command);
   void runLaunch(const pf::Launch &launch);
   void runUpdate(const pf::Update &update);
@@ -76,8 +90,6 @@ private:
   // The run.
   uint32_t program = 0;
   int32_t position = 0;
-  /// Of each set of axes, as bits: its latest collective on each stream.
-  std::map<uint64_t, Clock> collectives;
   std::string message;
 };
 

@@ -500,9 +500,11 @@ Content Values::unknown(Number base, uint64_t size, std::string_view reason) {
 
 void Values::note(Number base, std::string_view words,
                   std::vector<Number> operands) {
-  if (isRecording)
-    origins.try_emplace(base,
-                        Origin{std::string(words), maker, std::move(operands)});
+  if (!isRecording)
+    return;
+  auto [origin, isNew] = origins.try_emplace(base);
+  if (isNew)
+    origin->second = {std::string(words), std::move(operands)};
 }
 
 void Values::note(Number base, std::string_view words, const Content &content) {

@@ -127,7 +127,8 @@ static std::string at(const char *list, uint32_t index, std::string_view name) {
 
 /// Groups that share two ranks or more must not start in either order: one rank
 /// might start with the one, another rank with the other.
-void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done) {
+void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done,
+                               Run &run) {
   uint64_t axes = 0;
   if (const pf::AllGather *gather = command.step_as_AllGather())
     axes = getAxes(gather->communicator());
@@ -137,7 +138,7 @@ void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done) {
     axes = getAxes(reduce->communicator());
   if (axes == 0)
     return;
-  for (const auto &[others, latest] : collectives)
+  for (const auto &[others, latest] : run.collectives)
     if (others != axes && (others & axes) != 0)
       for (size_t stream = 0; stream != numStreams; ++stream)
         if (latest[stream] > done[stream] && message.empty())
@@ -148,52 +149,72 @@ void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done) {
                     nameOfCommand(latest[stream]) +
                     ", whose groups share ranks with its own, found no order "
                     "between them";
-  collectives[axes][static_cast<size_t>(command.stream())] = position;
+  run.collectives[axes][static_cast<size_t>(command.stream())] = position;
 }
 
-/// Runs the commands of some roles, in file order; events order the streams.
-void PlanVerifier::runProgram(const pf::Program &commands, Roles roles) {
+PlanVerifier::Run PlanVerifier::begin(const pf::Program &commands) {
+  setGathered(commands);
   machine.memory.beginProgram([&](uint32_t root) {
     const pf::Buffer &buffer = *plan.buffers()->Get(root);
     return pf::isPersistent(buffer.role()) ||
            buffer.role() == BufferRole::Input;
   });
-  machine.resetEffects();
-  collectives.clear();
-  std::array<Clock, numStreams> clocks;
-  std::vector<Clock> events(commands.events());
-  uint32_t group = none;
-  int32_t first = 0; // of the group
-  for (position = 0; position != int32_t(commands.commands()->size());
-       ++position) {
+  Run run{std::move(machine.memory)};
+  run.events.resize(commands.events());
+  return run;
+}
+
+/// Runs the commands of some roles, in file order; events order the streams.
+/// Returns the run as it was before the first command of another role: with
+/// more roles, it goes on from there.
+PlanVerifier::Run PlanVerifier::runProgram(const pf::Program &commands,
+                                           Roles roles, Run run) {
+  std::optional<Run> fork;
+  auto keep = [&] {
+    if (fork || roles == all)
+      return;
+    fork = run; // without the memory, which the machine has
+    fork->memory = machine.memory;
+    fork->effects = machine.effects;
+    fork->position = position;
+  };
+  machine.memory = std::move(run.memory);
+  machine.effects = run.effects;
+  for (position = run.position;
+       position != int32_t(commands.commands()->size()); ++position) {
     const pf::Command &command = *commands.commands()->Get(uint32_t(position));
-    if (!(roles & bit(command.role())))
+    if (!(roles & bit(command.role()))) {
+      keep();
       continue;
+    }
     size_t stream = static_cast<size_t>(command.stream());
-    clocks[stream][stream] = position;
+    Clock &clock = run.clocks[stream];
+    clock[stream] = position;
     if (const pf::Record *record = command.step_as_Record())
-      events[record->event()] = clocks[stream];
+      run.events[record->event()] = clock;
     else if (const pf::Wait *wait = command.step_as_Wait())
-      clocks[stream].join(events[wait->event()]);
+      clock.join(run.events[wait->event()]);
     // Of the collectives of a group, none is done before the others.
-    if (command.group() == none || command.group() != group)
-      first = position;
-    group = command.group();
-    Clock done = clocks[stream];
-    done[stream] = first - 1;
+    if (command.group() == none || command.group() != run.group)
+      run.first = position;
+    run.group = command.group();
+    Clock done = clock;
+    done[stream] = run.first - 1;
     machine.memory.setActor({position, command.stream()}, done);
     if (machine.values.isRecording)
       machine.values.maker = nameOfCommand(position);
-    checkGroups(command, done);
+    checkGroups(command, done, run);
     runCommand(command);
     if (machine.memory.getProblem() || !message.empty())
-      return;
+      return run;
   }
+  keep();
   // All streams are joined after a program.
   Clock end;
   end.fill(position);
   position = -1;
   machine.memory.setActor({}, end);
+  return fork ? std::move(*fork) : std::move(run);
 }
 
 //===----------------------------------------------------------------------===//
@@ -504,13 +525,12 @@ Proof PlanVerifier::verifyProgram() {
   Roles present = 0;
   for (const pf::Command *command : *own.commands())
     present |= bit(command->role());
+  Run run = begin(own);
   for (Roles roles : {forward, gradients, all}) {
     // A forward is all of a program that has nothing else.
     if (roles != all && !(present & ~forward))
       continue;
-    machine.memory = before;
-    setGathered(own);
-    runProgram(own, roles);
+    run = runProgram(own, roles, std::move(run));
     if (Proof proof = check(); !proof)
       return proof;
     Meanings found = describe(roles);
@@ -537,7 +557,7 @@ Proof PlanVerifier::run() {
       if (own.is_init() != isInit)
         continue;
       if (isInit)
-        runProgram(own, bit(Role::Init));
+        runProgram(own, bit(Role::Init), begin(own));
       if (Proof proof = isInit ? check() : verifyProgram(); !proof)
         return proof;
       isRun |= !isInit;

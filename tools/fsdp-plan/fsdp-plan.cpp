@@ -28,6 +28,11 @@
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Support/Timing.h"
 
+#include <cstdlib>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 using namespace fsdp;
 using llvm::StringRef;
 using mlir::failed;
@@ -115,16 +120,18 @@ LogicalResult run(const CommandLine &line) {
 
   mlir::DialectRegistry registry;
   registerAllDialects(registry);
-  mlir::MLIRContext context(registry, mlir::MLIRContext::Threading::DISABLED);
+  // The IR ends with the process: to take it apart first would only take time.
+  static auto &context =
+      *new mlir::MLIRContext(registry, mlir::MLIRContext::Threading::DISABLED);
   context.printOpOnDiagnostic(false); // one sentence, and where
   mlir::ScopedDiagnosticHandler handler(&context, printDiagnostic);
   if (failed(enableRemarks(context, line.remarks)))
     return failure();
 
   mlir::TimingScope importing = root.nest("import");
-  mlir::OwningOpRef<mlir::ModuleOp> module =
-      importPT2(line.input, ImportOptions{line.bind}, &context);
-  if (!module || failed(importOthers(line, *module)))
+  static mlir::ModuleOp module =
+      importPT2(line.input, ImportOptions{line.bind}, &context).release();
+  if (!module || failed(importOthers(line, module)))
     return failure();
   importing.stop();
 
@@ -139,9 +146,9 @@ LogicalResult run(const CommandLine &line) {
   lower.enableTiming(passes);
   buildSchedulePipeline(schedule, options);
   buildLoweringPipeline(lower, options);
-  if (failed(schedule.run(*module)) || failed(mlir::verify(*module)))
+  if (failed(schedule.run(module)) || failed(mlir::verify(module)))
     return failure();
-  auto programs = getPrograms(*module);
+  auto programs = getPrograms(module);
   if (failed(programs))
     return failure();
   mlir::func::FuncOp step = programs->front();
@@ -162,12 +169,12 @@ LogicalResult run(const CommandLine &line) {
     llvm::raw_string_ostream stream(trace);
     writeTrace(step, stream);
   }
-  if (failed(lower.run(*module)) || failed(mlir::verify(*module)))
+  if (failed(lower.run(module)) || failed(mlir::verify(module)))
     return failure();
   passes.stop();
 
   mlir::TimingScope exporting = root.nest("export");
-  mlir::FailureOr<planfile::PlanFile> file = exportPlan(*module, line.output);
+  mlir::FailureOr<planfile::PlanFile> file = exportPlan(module, line.output);
   if (failed(file))
     return failure();
   exporting.stop();
@@ -180,7 +187,7 @@ LogicalResult run(const CommandLine &line) {
     if (!line.unproved)
       return reject(line.output + ": cannot prove the plan: " + proof.message +
                     "; --unproved writes it all the same");
-    auto plan = *module->getOps<plan::ModuleOp>().begin();
+    auto plan = *module.getOps<plan::ModuleOp>().begin();
     plan.setUnproved(proof.message);
     file = exportPlan(plan, line.output);
     if (failed(file))
@@ -207,7 +214,27 @@ LogicalResult run(const CommandLine &line) {
 
 } // namespace
 
+/// An import touches a hundred megabytes, most of them for IR that stays: in
+/// large pages, in one heap that gives nothing back, a plan takes a tenth less
+/// time. Where the system has none, nothing changes.
+static void useLargePages() {
+#ifdef __GLIBC__
+  constexpr size_t bytes = size_t(1) << 30; // of addresses
+  auto *begin = static_cast<char *>(::sbrk(0));
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, -1);
+  void *volatile heap = std::malloc(bytes); // which grows the heap
+  std::free(heap);
+  uintptr_t first = llvm::alignTo(reinterpret_cast<uintptr_t>(begin), 4096),
+            last = reinterpret_cast<uintptr_t>(::sbrk(0));
+  if (first < last)
+    (void)::madvise(reinterpret_cast<void *>(first), last - first,
+                    MADV_HUGEPAGE);
+#endif
+}
+
 int main(int argc, char **argv) {
+  useLargePages();
   initTool("fsdp-plan");
   CommandLine line;
   return failed(parseCommandLine(argc, argv, line)) || failed(run(line));

@@ -67,17 +67,22 @@ private:
   mlir::LogicalResult check() const;
   /// True if nothing was decided: the order is the block's.
   bool isOwn() const;
-  void index();
-  unsigned getNumber(mlir::Operation *op) const;
+
+  using Operations = std::list<mlir::Operation *>;
+  /// Where an operation is, and a number that grows along the order.
+  struct Place {
+    Operations::const_iterator it;
+    uint64_t number;
+  };
+  Place &getPlace(mlir::Operation *op) const;
+  /// Numbers the operations, with room between them.
+  void number() const;
 
   mlir::Block *block;
-  std::list<mlir::Operation *> operations;
-  llvm::DenseMap<mlir::Operation *, std::list<mlir::Operation *>::iterator>
-      places;
+  Operations operations;
+  mutable llvm::DenseMap<mlir::Operation *, Place> places; // once asked for
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Operation *, 1>>
       after;
-  /// Valid until the next move.
-  mutable llvm::DenseMap<mlir::Operation *, unsigned> numbers;
 };
 
 /// Reports an error if the block still has decisions: then its own order is

@@ -107,6 +107,11 @@ public:
 
   Values values;
   Memory memory{values};
+  /// Draws, and what else is not known, of the program so far, in their order.
+  struct Effects {
+    Number latest = 0;
+    uint64_t count = 0;
+  } effects;
 
   /// The operator of a qualified name, "aten::mm"; the reference stays valid.
   /// The schema must be one.
@@ -178,8 +183,6 @@ public:
   /// Of a content as an operand, with sizes and type.
   Number getOperand(const Window &window, const Content &content) const;
 
-  /// A new program begins.
-  void resetEffects() { effects = numEffects = 0; }
   /// All draws, and what else is not known, in their order, if there are any:
   /// the next program's draws go on from there.
   void describeEffects(Meanings &meanings);
@@ -225,8 +228,6 @@ private:
   std::vector<const Window *> operands; // of the command
   uint64_t same = everywhere;           // of what it has taken
   std::vector<Number> taken;            // the vectors of that, for words
-  uint64_t numEffects = 0;
-  Number effects = 0; // so far, in order
 };
 
 } // namespace fsdp::symbolic

@@ -117,7 +117,7 @@ public:
   // Words
   //===--------------------------------------------------------------------===//
 
-  /// Who makes values now, in words; remembered with what is made while
+  /// Who makes values now, in words; what is made is remembered while
   /// `isRecording`.
   std::string maker;
   bool isRecording = false;
@@ -141,7 +141,7 @@ private:
     ReduceKind kind;
   };
   struct Origin {
-    std::string words, maker;
+    std::string words;
     std::vector<Number> operands;
   };
   void describe(Number base, unsigned depth, std::string &text) const;

@@ -252,16 +252,27 @@ struct ConvertFSDPToPlan
             builder.getI64IntegerAttr(meaning.number), optional(meaning.words),
             optional(meaning.unknown));
     };
-    for (func::FuncOp func : *functions) {
-      func::FuncOp source = getSource(func);
+    // The parts of a step are made from one source.
+    for (ArrayRef<func::FuncOp> left(*functions); !left.empty();) {
+      func::FuncOp source = getSource(left.front());
+      SeedFactor factor = getSeedFactor(left.front());
+      ArrayRef<func::FuncOp> steps = left.take_while([&](func::FuncOp func) {
+        SeedFactor own = getSeedFactor(func);
+        return getSource(func) == source && own.divisor == factor.divisor &&
+               own.isScaled == factor.isScaled;
+      });
+      left = left.drop_front(steps.size());
       if (!source)
         continue;
-      FailureOr<PlanMeaning> meaning = getMeaning(source, func);
-      if (failed(meaning))
+      auto meanings = getMeanings(source, steps);
+      if (failed(meanings))
         return signalPassFailure();
-      if (func == first)
-        addMeanings(meaning->plan, {});
-      addMeanings(meaning->program, FlatSymbolRefAttr::get(func));
+      for (auto [func, meaning] : llvm::zip_equal(steps, *meanings)) {
+        if (func == first)
+          addMeanings(meaning.plan, {});
+        addMeanings(meaning.program,
+                    FlatSymbolRefAttr::get(func::FuncOp(func)));
+      }
     }
 
     for (Operation &op : llvm::make_early_inc_range(*module.getBody()))

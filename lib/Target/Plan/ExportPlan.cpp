@@ -37,12 +37,19 @@ template <typename Key> struct Table {
 class Exporter {
 public:
   Exporter(plan::ModuleOp module, StringRef name)
-      : module(module), name(name) {}
+      : module(module), meaningOps(module.getOps<plan::MeaningOp>()),
+        name(name) {}
 
   FailureOr<pf::PlanFile> run();
 
 private:
-  uint32_t string(StringRef text) { return strings.number(text.str()); }
+  uint32_t string(StringRef text) {
+    auto [entry, isNew] =
+        stringNumbers.try_emplace(text, uint32_t(strings.size()));
+    if (isNew)
+      strings.push_back(entry->getKey());
+    return entry->second;
+  }
   uint32_t string(std::optional<StringRef> text) {
     return text ? string(*text) : pf::none;
   }
@@ -68,15 +75,19 @@ private:
   LogicalResult addPrograms();
   FailureOr<Offset<void>> getStep(Operation &op, pf::Step &kind);
   template <typename Op> uint8_t addCollective(Op op, pf::Step kind);
+  uint32_t getOperator(plan::LaunchOp launch);
   FailureOr<Offset<pf::Launch>> getLaunch(plan::LaunchOp launch);
   LogicalResult addArenas();
 
   plan::ModuleOp module;
+  SmallVector<plan::MeaningOp, 0> meaningOps;
   StringRef name;
   FlatBufferBuilder fbb{1 << 20};
-  Table<std::string> strings;
+  llvm::StringMap<uint32_t> stringNumbers;
+  std::vector<StringRef> strings; // the keys of these
   Table<std::vector<int64_t>> shapes;
   Table<std::pair<std::string, std::string>> operators; // name and schema
+  DenseMap<Attribute, uint32_t> operatorOf;             // by known callee
   std::map<ConstantValue, uint32_t> constantNumbers;
   std::vector<Offset<pf::Constant>> constants;
   DenseMap<Value, uint32_t> buffers, events;
@@ -223,6 +234,19 @@ LogicalResult Exporter::addUnits() {
 // Programs
 //===----------------------------------------------------------------------===//
 
+uint32_t Exporter::getOperator(plan::LaunchOp launch) {
+  aten::OpNameAttr callee = launch.getCalleeAttr();
+  auto known = operatorOf.find(callee);
+  if (known != operatorOf.end())
+    return known->second;
+  uint32_t number =
+      operators.number({callee.getQualifiedName(), getSchemaText(launch)});
+  // The schema of an operator that is not known is that of the call.
+  if (callee.getFacts())
+    operatorOf[callee] = number;
+  return number;
+}
+
 FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
   FailureOr<LaunchArguments> arguments = completeArguments(launch);
   if (failed(arguments))
@@ -250,9 +274,7 @@ FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
   std::vector<uint32_t> results;
   for (Value result : arguments->results)
     results.push_back(buffer(result));
-  std::pair<std::string, std::string> op(
-      launch.getCalleeAttr().getQualifiedName(), getSchemaText(launch));
-  return pf::CreateLaunchDirect(fbb, operators.number(op), &args,
+  return pf::CreateLaunchDirect(fbb, getOperator(launch), &args,
                                 results.empty() ? nullptr : &results);
 }
 
@@ -440,7 +462,7 @@ Exporter::getMeanings(StringRef program,
     return text ? fbb.CreateSharedString(text->str())
                 : Offset<flatbuffers::String>();
   };
-  for (auto meaning : module.getOps<plan::MeaningOp>()) {
+  for (plan::MeaningOp meaning : meaningOps) {
     if (meaning.getProgram().value_or("") != program)
       continue;
     meanings.emplace_back(uint64_t(meaning.getNumber()),
@@ -485,8 +507,8 @@ FailureOr<pf::PlanFile> Exporter::run() {
   if (module.getNotes())
     for (StringAttr note : module.getNotes()->getAsRange<StringAttr>())
       notes.push_back(fbb.CreateString(note.getValue().str()));
-  for (const std::string &text : strings.keys)
-    stringTable.push_back(fbb.CreateString(text));
+  for (StringRef text : strings)
+    stringTable.push_back(fbb.CreateString(text.data(), text.size()));
   StringRef device = stringifyEnum(module.getDevice()),
             strategy = module.getStrategy()
                            ? stringifyEnum(*module.getStrategy())

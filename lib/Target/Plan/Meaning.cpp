@@ -414,7 +414,7 @@ LogicalResult SourceRun::addResults() {
   return success();
 }
 
-FailureOr<PlanMeaning> SourceRun::run() {
+LogicalResult SourceRun::runSource() {
   if (failed(readUnits()))
     return failure();
   for (BlockArgument argument : source.getArguments())
@@ -425,20 +425,46 @@ FailureOr<PlanMeaning> SourceRun::run() {
     if (failed(call == seed ? addSeed(call)
                             : addCall(call, call.getArgsAttr())))
       return failure();
+  effects = machine.effects;
+  return success();
+}
+
+FailureOr<PlanMeaning> SourceRun::runStep(func::FuncOp next) {
+  bool isFirst = next == step;
+  static_cast<StepRun &>(*this) = StepRun(next);
+  machine.effects = effects;
+  machine.values.isRecording = true;
+  if (lossScale && !isFirst) {
+    auto scale = addScalerBuffer(GradScaler::getScaleName());
+    if (failed(scale))
+      return failure();
+    lossScale = *scale;
+  }
   machine.describeEffects(meanings);
   if (failed(addResults()))
     return failure();
-  return PlanMeaning{std::move(whole), std::move(meanings)};
+  return PlanMeaning{whole, std::move(meanings)};
 }
 
-FailureOr<PlanMeaning> fsdp::getMeaning(func::FuncOp source,
-                                        func::FuncOp step) {
+FailureOr<SmallVector<PlanMeaning>>
+fsdp::getMeanings(func::FuncOp source, ArrayRef<func::FuncOp> steps) {
+  func::FuncOp first = steps.front();
   std::vector<uint64_t> sizes;
-  for (auto mesh : step->getParentOfType<ModuleOp>().getOps<MeshOp>())
+  for (auto mesh : first->getParentOfType<ModuleOp>().getOps<MeshOp>())
     for (AxisAttr axis : mesh.getAxes().getAsRange<AxisAttr>())
       sizes.push_back(uint64_t(axis.getSize()));
   std::optional<sy::Ranks> ranks = sy::Ranks::get(sizes);
   if (!ranks)
-    return step.emitError("expected a mesh of at most four million ranks");
-  return SourceRun(source, step, *ranks).run();
+    return first.emitError("expected a mesh of at most four million ranks");
+  SourceRun run(source, first, *ranks);
+  if (failed(run.runSource()))
+    return failure();
+  SmallVector<PlanMeaning> meanings;
+  for (func::FuncOp step : steps) {
+    FailureOr<PlanMeaning> meaning = run.runStep(step);
+    if (failed(meaning))
+      return failure();
+    meanings.push_back(std::move(*meaning));
+  }
+  return meanings;
 }

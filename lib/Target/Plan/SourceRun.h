@@ -26,16 +26,43 @@ namespace sy = fsdp::symbolic;
 /// Of the parameter in the flat one: those of its sizes if it says nothing.
 std::vector<int64_t> getStrides(ParameterAttr parameter);
 
-class SourceRun {
+/// What is of one step alone, of those that are made from a source.
+struct StepRun {
+  explicit StepRun(mlir::func::FuncOp step) : step(step) {}
+
+  mlir::func::FuncOp step;
+  llvm::StringRef rule; // of the update; empty if there is none
+  llvm::SmallVector<llvm::StringRef> kinds; // of the states that it changes
+  bool isScaled = false;                    // by what nothing says
+  PartAttr part; // of a step of several micro-batches
+  llvm::DenseMap<mlir::Attribute, llvm::StringRef> accumulated; // by unit
+  llvm::DenseMap<mlir::Attribute, mlir::Type> kept; // gathered, by unit
+  /// The decay groups of elements of a unit.
+  struct DecayGroup {
+    uint64_t begin, end, number;
+  };
+  llvm::SmallDenseSet<uint64_t> withoutDecay; // groups
+  llvm::DenseMap<mlir::Attribute, llvm::SmallVector<DecayGroup>> groups;
+  /// The kinds of state that some program has of each unit.
+  llvm::DenseMap<mlir::Attribute, llvm::SmallVector<llvm::StringRef>> states;
+  llvm::DenseMap<mlir::Operation *, sy::Content> reduced; // gradients, of units
+  std::optional<sy::Window> clipFactor, foundInf, skipped, growthTracker;
+  sy::Meanings meanings;
+};
+
+class SourceRun : private StepRun {
 public:
-  SourceRun(mlir::func::FuncOp source, mlir::func::FuncOp step,
+  /// `first`: of the steps, which all scale the loss alike.
+  SourceRun(mlir::func::FuncOp source, mlir::func::FuncOp first,
             const sy::Ranks &ranks)
-      : source(source), step(step),
-        symbols(step->getParentOfType<mlir::ModuleOp>()), machine(ranks) {
+      : StepRun(first), source(source),
+        symbols(first->getParentOfType<mlir::ModuleOp>()), machine(ranks) {
     machine.values.isRecording = true;
   }
 
-  mlir::FailureOr<PlanMeaning> run();
+  /// What the steps have in common; and one of them, after that.
+  mlir::LogicalResult runSource();
+  mlir::FailureOr<PlanMeaning> runStep(mlir::func::FuncOp step);
 
 private:
   /// Where a value lies, and where the tensor starts whose storage it shares.
@@ -92,7 +119,7 @@ private:
   mlir::FailureOr<Place> place(mlir::Location loc, mlir::Type type);
   sy::Window place(const sy::Layout &layout, pf::DType dtype);
 
-  mlir::func::FuncOp source, step;
+  mlir::func::FuncOp source;
   mlir::SymbolTable symbols;
   sy::Machine machine;
   std::deque<sy::Layout> layouts;
@@ -105,26 +132,11 @@ private:
 
   uint64_t axes = 0; // of more than one rank, as bits
   int64_t numRanks = 1;
-  llvm::StringRef rule; // of the update; empty if there is none
-  llvm::SmallVector<llvm::StringRef> kinds; // of the states that it changes
-  bool isScaled = false;                    // by what nothing says
-  PartAttr part; // of a step of several micro-batches
-  llvm::DenseMap<mlir::Attribute, llvm::StringRef> accumulated; // by unit
-  llvm::DenseMap<mlir::Attribute, mlir::Type> kept; // gathered, by unit
-  /// The decay groups of elements of a unit.
-  struct DecayGroup {
-    uint64_t begin, end, number;
-  };
-  llvm::SmallDenseSet<uint64_t> withoutDecay; // groups
-  llvm::DenseMap<mlir::Attribute, llvm::SmallVector<DecayGroup>> groups;
-  /// The kinds of state that some program has of each unit.
-  llvm::DenseMap<mlir::Attribute, llvm::SmallVector<llvm::StringRef>> states;
   llvm::DenseMap<mlir::StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<mlir::Operation *, sy::Unit> units;
-  llvm::DenseMap<mlir::Operation *, sy::Content> reduced; // gradients, of units
-  std::optional<sy::Window> clipFactor, lossScale, foundInf, skipped;
-  std::optional<sy::Window> growthTracker;
-  sy::Meanings meanings, whole; // of the program, and of the plan
+  std::optional<sy::Window> lossScale;
+  sy::Machine::Effects effects; // of the source
+  sy::Meanings whole;           // of the plan
 };
 
 } // namespace fsdp::detail

@@ -346,7 +346,7 @@ TEST_F(MachineTest, DrawsHaveAnOrder) {
   auto restart = [&] {
     Meanings meanings;
     machine.describeEffects(meanings);
-    machine.resetEffects();
+    machine.effects = {};
     return meanings.empty() ? 0 : meanings["sequence of effects"].number;
   };
   EXPECT_EQ(restart(), 0u);

@@ -19,12 +19,14 @@ struct PlanMeaning {
   symbolic::Meanings program; ///< What is left by this one.
 };
 
-/// What must be there at the end of the program `step` made from `source`, of
-/// the aten level: the loss and the gradients as means over all ranks, each
-/// parameter with a gradient updated once by the rule of `step`'s optimizer,
-/// mutated buffers, and the outputs that `step` keeps.
-mlir::FailureOr<PlanMeaning> getMeaning(mlir::func::FuncOp source,
-                                        mlir::func::FuncOp step);
+/// What must be there at the end of each of the programs `steps` made from
+/// `source`, of the aten level: the loss and the gradients as means over all
+/// ranks, each parameter with a gradient updated once by the rule of the step's
+/// optimizer, mutated buffers, and the outputs that the step keeps. There is a
+/// step, and all have one `SeedFactor`.
+mlir::FailureOr<llvm::SmallVector<PlanMeaning>>
+getMeanings(mlir::func::FuncOp source,
+            llvm::ArrayRef<mlir::func::FuncOp> steps);
 
 } // namespace fsdp
 

@@ -160,11 +160,13 @@ void Prefetcher::prefetchBackward(BackwardPrefetch when) {
 }
 
 void Prefetcher::apply() {
-  DenseMap<Operation *, int64_t> callsBefore;
-  int64_t calls = 0;
-  for (Operation *op : order.getOperations()) {
-    callsBefore[op] = calls;
-    calls += isa<aten::CallOp>(op);
+  DenseMap<Operation *, int64_t> callsBefore; // for remarks
+  if (!moves.empty() && moves.front().before->getContext()->getRemarkEngine()) {
+    int64_t calls = 0;
+    for (Operation *op : order.getOperations()) {
+      callsBefore[op] = calls;
+      calls += isa<aten::CallOp>(op);
+    }
   }
   for (const Move &move : moves) {
     order.moveBefore(move.gather->launch, move.before);

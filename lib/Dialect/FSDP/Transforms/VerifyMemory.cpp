@@ -35,7 +35,7 @@ class VerifyMemoryPass
     if (failed(checkApplied(step.getBody().front())))
       return failure();
     MemoryPeak peak = findMemoryPeak(step);
-    if (peak.at)
+    if (peak.at && step.getContext()->getRemarkEngine())
       emitRemarks(peak, findMemoryPeak(step, MemorySpace::Host).getTotal());
     if (budget == 0 || peak.getTotal() <= budget)
       return success();

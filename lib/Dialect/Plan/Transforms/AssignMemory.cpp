@@ -14,6 +14,8 @@
 #include "mlir/IR/Remarks.h"
 #include "llvm/Support/MathExtras.h"
 
+#include <array>
+
 namespace fsdp::plan {
 #define GEN_PASS_DEF_ASSIGNMEMORY
 #include "fsdp/Dialect/Plan/Transforms/Passes.h.inc"
@@ -23,10 +25,12 @@ using namespace mlir;
 
 namespace fsdp::plan {
 
-/// When the buffers of a program are touched, by their roots.
-static DenseMap<Operation *, planner::Lifetime> findLives(ProgramOp program) {
+using BufferLife = std::pair<BufferOp, planner::Lifetime>;
+
+/// When the buffers of a program are touched.
+static SmallVector<BufferLife, 0> findLives(ProgramOp program) {
   std::vector<planner::Command> commands;
-  SmallVector<Operation *> roots;
+  SmallVector<BufferOp, 0> roots;
   DenseMap<Operation *, uint32_t> numbers;
   DenseMap<Value, uint32_t> events;
   for (auto op : program.getBody().front().getOps<CommandOpInterface>()) {
@@ -54,37 +58,30 @@ static DenseMap<Operation *, planner::Lifetime> findLives(ProgramOp program) {
     }
     commands.push_back(std::move(command));
   }
-  DenseMap<Operation *, planner::Lifetime> lives;
+  SmallVector<BufferLife, 0> lives;
   for (auto [root, life] : llvm::zip_equal(
            roots, planner::findLives(commands, roots.size(),
                                      getMaxEnumValForStream() + 1))) {
-    if (cast<BufferOp>(root).isReadAfterProgram())
+    if (BufferOp(root).isReadAfterProgram())
       life.end = static_cast<int64_t>(commands.size());
-    lives[root] = life;
+    lives.emplace_back(root, life);
   }
   return lives;
 }
 
-/// Places those of `candidates` that live inside `program` only in an arena,
-/// from `start` on.
-static void
-assignTransient(ProgramOp program,
-                const DenseMap<Operation *, planner::Lifetime> &lives,
-                ArrayRef<BufferOp> candidates, Space space, int64_t start,
-                int64_t alignment) {
+/// Places buffers that live inside `program` only in an arena, from `start` on.
+static void assignTransient(ProgramOp program, ArrayRef<BufferLife> transient,
+                            Space space, int64_t start, int64_t alignment) {
   SmallVector<BufferOp> buffers;
   std::vector<planner::Lifetime> lifetimes;
-  for (BufferOp buffer : candidates) {
-    auto life = lives.find(buffer);
-    if (life == lives.end() || buffer.getSpace() != space)
-      continue;
-    int64_t bytes = getExtent(buffer.getTensorType());
+  for (auto [buffer, life] : transient) {
+    int64_t bytes = getExtent(BufferOp(buffer).getTensorType());
     if (bytes == 0) {
-      buffer.setOffset(start);
+      BufferOp(buffer).setOffset(start);
       continue;
     }
     buffers.push_back(buffer);
-    lifetimes.push_back({bytes, life->second.begin, life->second.end});
+    lifetimes.push_back({bytes, life.begin, life.end});
   }
   planner::MemoryPlan plan = planner::assignMemory(lifetimes, alignment);
   for (auto [buffer, offset] : llvm::zip_equal(buffers, plan.offsets))
@@ -103,35 +100,41 @@ struct AssignMemory : impl::AssignMemoryBase<AssignMemory> {
   void runOnOperation() override {
     ModuleOp plan = getOperation();
     int64_t alignment = plan.getDevice() == aten::Device::CUDA ? 512 : 64;
-    // What several programs touch has one place, like what is persistent.
-    DenseMap<Operation *, ProgramOp> user;
-    DenseSet<Operation *> shared;
-    for (auto program : plan.getBody().front().getOps<ProgramOp>())
-      for (Operation &op : program.getBody().front())
-        for (Value operand : op.getOperands())
-          if (isa<BufferType>(operand.getType())) {
-            Operation *root = getRoot(operand);
-            if (user.try_emplace(root, program).first->second != program)
-              shared.insert(root);
-          }
     constexpr unsigned numSpaces = getMaxEnumValForSpace() + 1;
-    int64_t ends[numSpaces] = {}; // of the persistent region of each
-    SmallVector<BufferOp> transient;
-    for (auto buffer : plan.getBody().front().getOps<BufferOp>()) {
-      if (!buffer.isPersistent() && !shared.contains(buffer)) {
-        transient.push_back(buffer);
-        continue;
+    struct Use {
+      unsigned program;
+      planner::Lifetime life;
+      bool isShared = false;
+    };
+    DenseMap<Operation *, Use> uses;
+    auto programs = llvm::to_vector(plan.getBody().front().getOps<ProgramOp>());
+    for (auto [number, program] : llvm::enumerate(programs))
+      for (auto [buffer, life] : findLives(program)) {
+        auto [use, isNew] =
+            uses.try_emplace(buffer, Use{unsigned(number), life});
+        use->second.isShared |= !isNew;
       }
-      int64_t &end = ends[static_cast<unsigned>(buffer.getSpace())];
-      buffer.setOffset(end);
-      end = llvm::alignTo(end + getExtent(buffer.getTensorType()), alignment);
+    // What several programs touch has one place, like what is persistent.
+    int64_t ends[numSpaces] = {}; // of the persistent region of each
+    std::vector<std::array<SmallVector<BufferLife, 0>, numSpaces>> transient(
+        programs.size());
+    for (auto buffer : plan.getBody().front().getOps<BufferOp>()) {
+      auto space = static_cast<unsigned>(buffer.getSpace());
+      auto use = uses.find(buffer);
+      bool isUsed = use != uses.end();
+      if (buffer.isPersistent() || (isUsed && use->second.isShared)) {
+        int64_t &end = ends[space];
+        buffer.setOffset(end);
+        end = llvm::alignTo(end + getExtent(buffer.getTensorType()), alignment);
+      } else if (isUsed) {
+        transient[use->second.program][space].emplace_back(buffer,
+                                                           use->second.life);
+      }
     }
-    for (auto program : plan.getBody().front().getOps<ProgramOp>()) {
-      auto lives = findLives(program);
+    for (auto [program, lives] : llvm::zip_equal(programs, transient))
       for (unsigned space = 0; space != numSpaces; ++space)
-        assignTransient(program, lives, transient, Space(space), ends[space],
+        assignTransient(program, lives[space], Space(space), ends[space],
                         alignment);
-    }
   }
 };
 } // namespace

@@ -58,6 +58,9 @@ class EventAssigner {
 public:
   /// Takes the commands of all roles up to the `last` one.
   EventAssigner(ProgramOp program, Role last, const Axes &axes);
+  /// False if the last role has no commands: what those before it need is
+  /// there.
+  bool isNeeded();
   void run();
 
 private:
@@ -99,6 +102,12 @@ EventAssigner::EventAssigner(ProgramOp program, Role last, const Axes &axes)
       commands.push_back(command);
   clocks.resize(commands.size());
   events.resize(commands.size());
+}
+
+bool EventAssigner::isNeeded() {
+  return llvm::any_of(commands, [&](CommandOpInterface command) {
+    return command.getRole() == last;
+  });
 }
 
 /// The axes of more than one rank that a collective is over; 0 if it is none.
@@ -231,7 +240,8 @@ struct InsertSync : impl::InsertSyncBase<InsertSync> {
     Axes axes = findAxes(getOperation());
     for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
       for (Role last : {Role::Forward, Role::Backward, Role::Update})
-        EventAssigner(program, last, axes).run();
+        if (EventAssigner assigner(program, last, axes); assigner.isNeeded())
+          assigner.run();
     // Events that nothing waits for.
     for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
       for (auto record : llvm::make_early_inc_range(
