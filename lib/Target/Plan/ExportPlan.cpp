@@ -36,9 +36,15 @@ template <typename Key> struct Table {
 
 class Exporter {
 public:
-  Exporter(plan::ModuleOp module, StringRef name)
-      : module(module), meaningOps(module.getOps<plan::MeaningOp>()),
-        name(name) {}
+  Exporter(plan::ModuleOp module, StringRef name) : module(module), name(name) {
+    // One walk: the body has as many buffers as the model has values.
+    for (Operation &op : module.getBody().front())
+      llvm::TypeSwitch<Operation *>(&op)
+          .Case([&](plan::BufferOp op) { bufferOps.push_back(op); })
+          .Case([&](plan::UnitOp op) { unitOps.push_back(op); })
+          .Case([&](plan::ProgramOp op) { programOps.push_back(op); })
+          .Case([&](plan::MeaningOp op) { meaningOps.push_back(op); });
+  }
 
   FailureOr<pf::PlanFile> run();
 
@@ -80,6 +86,9 @@ private:
   LogicalResult addArenas();
 
   plan::ModuleOp module;
+  SmallVector<plan::BufferOp, 0> bufferOps;
+  SmallVector<plan::UnitOp, 0> unitOps;
+  SmallVector<plan::ProgramOp> programOps;
   SmallVector<plan::MeaningOp, 0> meaningOps;
   StringRef name;
   FlatBufferBuilder fbb{1 << 20};
@@ -172,7 +181,7 @@ LogicalResult Exporter::addBuffers() {
 /// The sizes of the arenas, and where persistent memory ends.
 LogicalResult Exporter::addArenas() {
   uint64_t alignment = module.getDevice() == aten::Device::CUDA ? 512 : 64;
-  for (auto op : module.getOps<plan::BufferOp>()) {
+  for (plan::BufferOp op : bufferOps) {
     uint64_t end = llvm::alignTo(
         *op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
     uint64_t &bytes = arena[unsigned(op.getSpace())];
@@ -189,7 +198,7 @@ LogicalResult Exporter::addArenas() {
 
 LogicalResult Exporter::addUnits() {
   llvm::StringMap<uint32_t> shards, gradients;
-  for (auto op : module.getOps<plan::BufferOp>()) {
+  for (plan::BufferOp op : bufferOps) {
     if (op.getRole() == plan::BufferRole::Shard)
       shards[*op.getOwner()] = buffer(op.getBuffer());
     if (op.getRole() == plan::BufferRole::Gradient)
@@ -199,7 +208,7 @@ LogicalResult Exporter::addUnits() {
     auto it = map.find(key);
     return it == map.end() ? pf::none : it->second;
   };
-  for (auto op : module.getOps<plan::UnitOp>()) {
+  for (plan::UnitOp op : unitOps) {
     FailureOr<pf::DType> storage = getDType(op, op.getStorage()),
                          reduce = getDType(op, op.getReduce());
     if (failed(storage) || failed(reduce))
@@ -422,7 +431,7 @@ std::optional<StringRef> getNode(Location loc) {
 }
 
 LogicalResult Exporter::addPrograms() {
-  for (auto program : module.getOps<plan::ProgramOp>()) {
+  for (plan::ProgramOp program : programOps) {
     events.clear();
     for (auto record : program.getOps<plan::RecordOp>())
       events.try_emplace(record.getEvent(), uint32_t(events.size()));
@@ -474,9 +483,9 @@ Exporter::getMeanings(StringRef program,
 }
 
 FailureOr<pf::PlanFile> Exporter::run() {
-  for (auto op : module.getOps<plan::UnitOp>())
+  for (plan::UnitOp op : unitOps)
     units.try_emplace(op.getSymName(), uint32_t(units.size()));
-  for (auto op : module.getOps<plan::ProgramOp>())
+  for (plan::ProgramOp op : programOps)
     programs.try_emplace(op.getSymName(), uint32_t(programs.size()));
   std::vector<Offset<pf::Communicator>> communicatorTable;
   for (auto op : module.getOps<plan::CommunicatorOp>()) {

@@ -8,6 +8,14 @@
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward-prefetch=-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 // RUN: fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch --remarks-filter=fsdp-prefetch --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
+// 22 launches in front of one operation, in the order in which they are needed: more than have room there without new numbers.
+// RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --fsdp-assign-units=wrap=size:1 --fsdp-shard=ranks=2 --fsdp-async --fsdp-prefetch=forward-prefetch=40 --fsdp-apply-schedule --fsdp-verify-futures | FileCheck %s --check-prefix=MANY
+// MANY: fsdp.async.wait
+// MANY-COUNT-19: fsdp.async.unshard
+// MANY-NEXT: fsdp.async.unshard @m.cls.predictions.transform.dense <forward>
+// MANY-NEXT: fsdp.async.unshard @m.cls.predictions.transform.LayerNorm <forward>
+// MANY-NEXT: fsdp.async.unshard @m.cls.predictions <forward>
+
 // CHECK: fsdp.async.all_reduce on @mesh
 // CHECK: %[[U3:.*]] = fsdp.async.unshard @u3 <backward>
 // CHECK-NEXT: aten.call "mul.Tensor"({{.*}}) {phase = #aten<phase backward>}

@@ -238,12 +238,14 @@ namespace {
 struct InsertSync : impl::InsertSyncBase<InsertSync> {
   void runOnOperation() override {
     Axes axes = findAxes(getOperation());
-    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
+    auto programs =
+        llvm::to_vector(getOperation().getBody().front().getOps<ProgramOp>());
+    for (ProgramOp program : programs)
       for (Role last : {Role::Forward, Role::Backward, Role::Update})
         if (EventAssigner assigner(program, last, axes); assigner.isNeeded())
           assigner.run();
     // Events that nothing waits for.
-    for (auto program : getOperation().getBody().front().getOps<ProgramOp>())
+    for (ProgramOp program : programs)
       for (auto record : llvm::make_early_inc_range(
                program.getBody().front().getOps<RecordOp>()))
         if (record.getEvent().use_empty())
