@@ -1,9 +1,10 @@
-"""Does a captured graph compute what the module does? One step of both, compared."""
+"""Does a captured graph compute what the module does? One step of both, compared. Plans train: _training."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fsdp_mlir import _compiled, _precision, _step
+from fsdp_mlir import _compiled, _precision, _step, _training
 from fsdp_mlir._state import Attributes
+from fsdp_mlir._training import Results
 from fsdp_mlir.errors import CaptureError
 
 _WIDE = {torch.float64: 1e-6, torch.float32: 1e-3}
+_COARSE = {"bf16": torch.bfloat16, "f16": torch.float16}
 _SHALLOW = 64  # results of 16 bits in a row: what fewer may add up to is allowed to all
 _AVERAGED = 8  # so many elements average out what rounding does to them; beyond that, errors are not independent, as those of an LSTM's steps
 _SEED = 20241122
@@ -76,30 +79,70 @@ class Incomparable(CaptureError):
     """There is nothing in eager PyTorch to compare the program with."""
 
 
-def verify(module: torch.nn.Module, program: ExportedProgram, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+def verify(
+    module: torch.nn.Module,
+    program: ExportedProgram,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    plan: str | os.PathLike[str] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+) -> None:
     """Compares one step of `program`, which capture returned, with eager PyTorch on `inputs` and `kwargs`, arguments of `module`.
 
     Compares the loss, each gradient and each buffer that the step changes, all with the module's present weights, and leaves
-    the module as it was. Sizes that are fixed in the program must be those of the inputs.
+    the module as it was. Sizes that are fixed in the program must be those of the inputs. Both draw the same random numbers.
 
-    Both draw the same random numbers. Raises CaptureError if they differ, and if they cannot be compared: without weights.
+    With `plan`, a file that fsdp-plan has made of the program, two updates of fsdp-run as well: losses, gradients, parameters, states of
+    the optimizer and buffers; the second once more by a run that goes on from a checkpoint, with the same bits. Each rank of each update
+    gets the elements of the inputs in another order, where the module takes them. `optimizer` is torch.optim.AdamW or SGD as the training
+    would have it, with its groups, by default with a learning rate of 1e-3; with `max_norm`, gradients are clipped as by
+    torch.nn.utils.clip_grad_norm_. The tools must be on the PATH.
+
+    Raises CaptureError if they differ, and if they cannot be compared: without weights, or with what is said of the plan or optimizer.
     """
+    kwargs = kwargs or {}
     with _compiled.eager(module) as module, torch.random.fork_rng(devices=[]):
         _check_content(module)
 
-        def step(run: Callable[..., dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        def step(run: Callable[..., Results]) -> Results:
             torch.manual_seed(_SEED)  # not where capture has left the generator: a module may have seeded it
-            return run(module, program, inputs, kwargs or {})
+            return run(module, program, inputs, kwargs)
 
-        expected, found, tolerance = step(_eager), step(_graph), _tolerance(program)
-        wrong = _differences(expected, found, tolerance)
-        if wrong:  # few need to know what noise there is
-            with _Rounding():
-                rounded = [step(_eager) for _ in range(_ROUNDINGS)]
-            wrong = _differences(expected, found, tolerance, rounded)
-    if wrong:
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
+        wrong = _wrong(step(_eager), step(_graph), _tolerance(program), lambda: step(_eager))
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
+        if plan is not None:
+            _verify_training(module, program, inputs, kwargs, _training.Plan(plan), optimizer, max_norm, norm_type)
+
+
+def _verify_training(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], plan: _training.Plan,
+                     optimizer: torch.optim.Optimizer | None, max_norm: float | None, norm_type: float) -> None:  # fmt: skip
+    parameters = dict(module.named_parameters())
+    trained = [s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
+    if optimizer is None:
+        optimizer = plan.rule([parameters[name] for name in trained], lr=1e-3)
+    ours = _training.Optimizer(optimizer, plan, {parameter: name for name, parameter in parameters.items()}, trained)
+    batches = [fresh((args, kwargs), seed) for seed in range(_training.UPDATES * plan.ranks)]
+    if not all(_fits(module, program, batch) for batch in batches):
+        batches = [(args, kwargs)] * len(batches)
+    tolerance = max([_tolerance(program), *(torch.finfo(_COARSE[d]).eps / 2 * _SHALLOW**0.5 for d in plan.types & _COARSE.keys())])
+    sentence = _training.compare(
+        module,
+        lambda batch: _eager(module, program, *batch),
+        lambda expected, found, again: _wrong(expected, found, tolerance, again, "the plan"),
+        batches,
+        lambda batch: _users(module, program, *batch),
+        plan,
+        ours,
+        max_norm,
+        norm_type,
+    )
+    if sentence:
+        raise CaptureError(f"{plan.path} does not train as PyTorch does: {sentence}")
 
 
 def _precision_of(module: torch.nn.Module, program: ExportedProgram) -> _precision.Precision:
@@ -116,10 +159,10 @@ def _check_content(module: torch.nn.Module) -> None:
             raise Incomparable(f"not compared with eager PyTorch: `{name}` has no content")
 
 
-def fresh(value: Any) -> Any:
+def fresh(value: Any, seed: int = 0) -> Any:
     """Arguments like these with other contents: the elements of each tensor, shuffled. Numbers in order (offsets, positions)
     stay in order."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
 
     def shuffle(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() and not tensor.is_floating_point() and not tensor.is_complex() and (tensor.diff() >= 0).all():
@@ -136,12 +179,18 @@ def verify_example(program: TrainingProgram) -> None:
     """verify() of a program that capture returned, on new data where the module takes it, else on the example."""
     module, args, kwargs = program.source
     _check_content(module)
-    try:
-        with _compiled.eager(module) as module, torch.random.fork_rng(devices=[]), torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
-            fits = _loss(module, program, *fresh((args, kwargs))).isfinite()
-    except Exception:  # shuffled lengths or offsets may be invalid
-        fits = False
+    with _compiled.eager(module) as original:
+        fits = _fits(original, program, fresh((args, kwargs)))
     verify(module, program, *(fresh((args, kwargs)) if fits else (args, kwargs)))
+
+
+def _fits(module: torch.nn.Module, program: ExportedProgram, batch: Any) -> bool:
+    """Whether the module computes a loss of it: shuffled lengths or offsets may be invalid."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
+            return bool(_loss(module, program, *batch).isfinite())
+    except Exception:
+        return False
 
 
 @contextlib.contextmanager
@@ -164,7 +213,7 @@ def _loss(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ..
     return loss
 
 
-def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
     """The loss, the gradients and the changed buffers, by what they are."""
     specs = program.graph_signature.output_specs
     trained = [s.target for s in specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
@@ -221,15 +270,20 @@ class _Rounding(TorchDispatchMode):
         return (value + part * torch.finfo(value.dtype).eps * value).to(value.dtype)
 
 
-def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What the graph computes, called as _eager calls it."""
+def _users(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The inputs of the program, of these arguments of the module."""
     names = _step.input_names(_step.Step(module, None, ()), pytree.tree_structure((args, kwargs)))
     given = dict(zip(names, pytree.tree_leaves((args, kwargs))))
     wanted = program.graph_module.meta["custom"]["inputs"]
     missing = [name for name in wanted if name not in given]
     if missing:
         raise CaptureError(f"the program has the input `{missing[0]}`, which the inputs leave out; they are " + ", ".join(given))
-    users = iter(given[name] for name in wanted)
+    return [given[name] for name in wanted]
+
+
+def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+    """What the graph computes, called as _eager calls it."""
+    users = iter(_users(module, program, args, kwargs))
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     values = []
     for spec in program.graph_signature.input_specs:
@@ -250,17 +304,25 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
 
 
-def _differences(
-    expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], tolerance: float, rounded: Sequence[dict[str, torch.Tensor]] = ()
-) -> list[str]:
-    """A sentence for each result that is wrong; `rounded`: what is expected by steps that round otherwise."""
+def _wrong(expected: Results, found: Results, tolerance: float, again: Callable[[], Results], where: str = "the graph") -> list[str]:
+    """A sentence for each result of `where` that is wrong; again() computes the expected ones."""
+    wrong = _differences(expected, found, tolerance, [], where)
+    if wrong:  # few need to know what noise there is
+        with _Rounding():
+            rounded = [again() for _ in range(_ROUNDINGS)]
+        wrong = _differences(expected, found, tolerance, rounded, where)
+    return wrong
+
+
+def _differences(expected: Results, found: Results, tolerance: float, rounded: list[Results], where: str) -> list[str]:
+    """`rounded`: what is expected by steps that round otherwise."""
     gradients = [value.abs().double() for key, value in expected.items() if "gradient" in key and value.numel() and value.isfinite().all()]
     element = _NOISE * max((g.max().item() for g in gradients), default=0.0)
     length = _NOISE * max((g.norm().item() for g in gradients), default=0.0)
     return [
         text
         for key in expected
-        for text in _difference(key, expected[key], found[key], [other[key] for other in rounded], element, length, tolerance)
+        for text in _difference(key, expected[key], found[key], [other[key] for other in rounded], element, length, tolerance, where)
     ]
 
 
@@ -272,9 +334,10 @@ def _difference(
     least_element: float,
     least_length: float,
     tolerance: float,
+    where: str,
 ) -> Iterator[str]:
     if expected.shape != found.shape or expected.dtype != found.dtype:
-        yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in the graph"
+        yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in {where}"
         return
     if not expected.numel() or torch.equal(expected, found):
         return
@@ -287,7 +350,7 @@ def _difference(
     allowed = max(tolerance * scale, tolerance * least_element, *(n.abs().max().item() for n in noise))
     if error.max() > allowed + 1e-30:
         place = int(error.argmax())
-        yield f"{what} is {eager[place].item():.6g} at element {place} in eager PyTorch, {mine[place].item():.6g} in the graph"
+        yield f"{what} is {eager[place].item():.6g} at element {place} in eager PyTorch, {mine[place].item():.6g} in {where}"
         return
     eager = torch.where(finite, eager, 0.0)
     length = eager.norm().item()
