@@ -6,10 +6,12 @@ which only autograd or functionalization makes, are replaced as the joint graph 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -81,6 +83,21 @@ def embedding_bag(
     return total, bag, sizes, sizes
 
 
+def _in_f32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Under autocast, computed in f32: so does PyTorch with the operator that `function` stands for, and not with what it is made of."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        wide = pytree.tree_map_only(Tensor, lambda x: x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x, (args, kwargs))
+        with torch.autocast("cpu", enabled=False):
+            return function(*wide[0], **wide[1])
+
+    return run
+
+
+@_in_f32
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
     """By products of matrices where PyTorch does so, else by differences. The gradient of a distance of 0 is 0."""
     large = x1.shape[-2] > 25 or x2.shape[-2] > 25
@@ -127,6 +144,7 @@ def linalg_solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     return x.squeeze(-1) if vector else x
 
 
+@_in_f32
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

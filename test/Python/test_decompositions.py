@@ -128,3 +128,21 @@ def test_grouped_products_of_transformers(ends, agrees):
     pytest.importorskip("transformers.integrations.moe")
     program = agrees(Fn(grouped, (3, 4, 5)), (torch.randn(7, 4), torch.tensor(ends, dtype=torch.int32)))
     assert not any("transformers" in str(n.target) for n in program.graph.nodes)
+
+
+# What autocast computes in f32, however it is written.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_operators_that_autocast_computes_in_f32(dtype, agrees):
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x, labels):
+            with torch.autocast("cpu", dtype):
+                y = self.inner(x)
+                scores = y.view(10, 4, 8).log_softmax(-1)
+                lengths = torch.full((4,), 10), torch.full((4,), 3)
+                return torch.cdist(y, x).mean() + torch.nn.functional.ctc_loss(scores, labels, *lengths)
+
+    agrees(Distances(), (torch.randn(40, 8), torch.randint(1, 8, (4, 3))), tolerance=2e-2)
