@@ -7,6 +7,7 @@ which only autograd or functionalization makes, are replaced as the joint graph 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,33 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     return torch.linalg.vector_norm(x[first] - x[second], p, -1)
 
 
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    """With a dense gradient: that of a shard is a part of a flat one."""
+    return aten.embedding(weight, indices, padding_idx, scale_grad_by_freq)
+
+
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """PyTorch's own decomposition counts what stands behind the end of the labels, the first -1."""
+    label = (target == -1).cumsum(-1) == 0
+    chosen = torch.where(label, target, 0)
+    is_label = (torch.nn.functional.one_hot(chosen, x.shape[-1]).bool() & label[..., None]).any(-2)
+    margins = (1 - x.gather(-1, chosen)[..., :, None] + x[..., None, :]).clamp_min(0)
+    counts = label[..., :, None] & ~is_label[..., None, :]
+    loss = torch.where(counts, margins, 0).sum((-1, -2)) / x.shape[-1]
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Without the test that no variance is negative."""
+    var = var * torch.ones_like(input) if isinstance(var, float) else var
+    var = var.unsqueeze(-1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
+    var = var + (var.clamp_min(eps) - var).detach()
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
 class _Solve(torch.autograd.Function):
     """A X = B by the two routines of LAPACK that torch.linalg.solve calls."""
 
@@ -133,6 +161,7 @@ class _Solve(torch.autograd.Function):
         return -grad_b @ x.mH, grad_b
 
 
+@_in_f32
 def linalg_solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vector else b
@@ -217,6 +246,8 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.padding_idx: embedding_bag,
     aten.embedding_bag.default: embedding_bag,
     aten._embedding_bag.default: embedding_bag,
+    aten.embedding.default: embedding,
+    aten.multilabel_margin_loss.default: _in_f32(multilabel_margin_loss),
     aten.cdist.default: cdist,
     aten.pdist.default: pdist,
     aten.linalg_solve.default: linalg_solve,
@@ -225,7 +256,7 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.dropout_.default: dropout_,
     aten.bernoulli_.float: bernoulli_,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
-    aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
+    aten.adaptive_avg_pool3d.default: _in_f32(adaptive_avg_pool),
 }
 
 
@@ -309,7 +340,10 @@ class Substitute(TorchFunctionMode):
         return _UNTRACEABLE.get(func, func)(*args, **(kwargs or {}))
 
 
-_UNTRACEABLE: dict[Any, Callable[..., Any]] = {torch.nn.functional.ctc_loss: ctc_loss}
+_UNTRACEABLE: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.ctc_loss: ctc_loss,
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+}
 
 
 JOINT: dict[Any, Callable[..., Any]] = {

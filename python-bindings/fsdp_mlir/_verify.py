@@ -237,7 +237,7 @@ def _gradients(loss: torch.Tensor, parameters: list[torch.Tensor], inputs: list[
         for leaf in leaves:
             leaf.grad = None
         loss.backward()
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        return [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]  # those of Embedding(sparse=True) are sparse
     finally:
         for leaf, grad in zip(leaves, before):
             leaf.grad = grad

@@ -47,6 +47,10 @@ def distances(**options):
     return Fn(lambda self, x: torch.cdist(x @ self.weight, x, **options).pow(2).sum().sqrt())
 
 
+def labelled(**options):
+    return Fn(lambda self, x, labels: F.multilabel_margin_loss(x @ self.weight, labels, **options))
+
+
 CASES = {
     "weight_norm": lambda: (Fn(norm, layer=nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))), (torch.randn(2, 4),)),
     "weight_norm of all": lambda: (Fn(norm, layer=nn.utils.weight_norm(nn.Conv1d(4, 5, 3), dim=None)), (torch.randn(2, 4, 8),)),
@@ -85,6 +89,13 @@ CASES = {
     "pool in 3 dimensions": lambda: (
         Fn(lambda s, x: F.adaptive_avg_pool3d(s.conv(x), 1).pow(2).sum(), conv=nn.Conv3d(3, 4, 3)),
         (torch.randn(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d),),
+    ),
+    "several labels": lambda: (labelled(), (torch.randn(3, 4), torch.tensor([[1, 0, -1, 2], [-1, 3, 1, 1], [3, 2, 0, 1]]))),
+    "several labels of one": lambda: (labelled(reduction="sum"), (torch.randn(4), torch.tensor([2, -1, 1, 0]))),
+    "variances": lambda: (Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, (v @ s.weight).abs())), (torch.randn(3, 4), torch.randn(3, 4))),
+    "few variances": lambda: (
+        Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, v, full=True, eps=0.5, reduction="sum")),
+        (torch.randn(3, 4), torch.rand(3)),
     ),
     "as_strided": lambda: (Fn(lambda s, x: (x @ s.weight).as_strided((3, 2), (2, 3), 1).pow(2).sum()), (torch.randn(4, 4),)),
     "as_strided, overlapping": lambda: (
@@ -143,6 +154,8 @@ def test_operators_that_autocast_computes_in_f32(dtype, agrees):
                 y = self.inner(x)
                 scores = y.view(10, 4, 8).log_softmax(-1)
                 lengths = torch.full((4,), 10), torch.full((4,), 3)
-                return torch.cdist(y, x).mean() + torch.nn.functional.ctc_loss(scores, labels, *lengths)
+                pooled = F.adaptive_avg_pool3d(y.view(10, 1, 4, 2, 4), 1)
+                solved = torch.linalg.solve(y[:8] + 4 * torch.eye(8, dtype=dtype), y[8:16])
+                return torch.cdist(y, x).mean() + F.ctc_loss(scores, labels, *lengths) + (pooled * 1.01).square().mean() + solved.square().mean()
 
     agrees(Distances(), (torch.randn(40, 8), torch.randint(1, 8, (4, 3))), tolerance=2e-2)

@@ -225,3 +225,21 @@ def test_a_missing_argument_is_named():
     other = Other()
     with pytest.raises(fsdp_mlir.CaptureError, match="the program has the input `x`, which the inputs leave out; they are ids, y"):
         fsdp_mlir.verify(other, program, args, kwargs)
+
+
+# Eager PyTorch has a sparse gradient, which the graph has in full.
+def test_sparse_gradients_are_compared():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(9, 4, sparse=True)
+
+        def forward(self, ids):
+            return self.table(ids).square().sum()
+
+    model, ids = Sparse(), torch.tensor([1, 1, 3])
+    program = fsdp_mlir.capture(model, (ids,))
+    fsdp_mlir.verify(model, program, (ids,))
+    scale_gradient(program, "table.weight", 1.02)
+    with pytest.raises(fsdp_mlir.CaptureError, match="the gradient of `table.weight` is"):
+        fsdp_mlir.verify(model, program, (ids,))
