@@ -37,6 +37,30 @@ def _of_libraries() -> dict[Any, Callable[..., Any]]:
     return {} if found is None else {found.default: grouped_mm}
 
 
+def _outside_autocast(function: Callable[..., Any], in_f32: bool = False) -> Callable[..., Any]:
+    """Under autocast, computed as the operator that `function` stands for: what that is made of, PyTorch does not cast. `in_f32`: the
+    operator is on autocast's list of those that are computed in f32."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        if in_f32:
+            args, kwargs = pytree.tree_map_only(Tensor, _widen, (args, kwargs))
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
+
+
+_in_f32 = functools.partial(_outside_autocast, in_f32=True)
+
+
+@_outside_autocast
 def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     """[S, K] x [E, K, N] -> [S, N]: rows offs[e - 1] to offs[e] times weight[e], zeros after the last.
 
@@ -82,20 +106,6 @@ def embedding_bag(
     if mode == 1:
         total = total / sizes.clamp_min(1).to(total.dtype)[:, None]
     return total, bag, sizes, sizes
-
-
-def _in_f32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Under autocast, computed in f32: so does PyTorch with the operator that `function` stands for, and not with what it is made of."""
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_autocast_enabled("cpu"):
-            return function(*args, **kwargs)
-        wide = pytree.tree_map_only(Tensor, lambda x: x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x, (args, kwargs))
-        with torch.autocast("cpu", enabled=False):
-            return function(*wide[0], **wide[1])
-
-    return run
 
 
 @_in_f32

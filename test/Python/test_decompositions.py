@@ -159,3 +159,19 @@ def test_operators_that_autocast_computes_in_f32(dtype, agrees):
                 return torch.cdist(y, x).mean() + F.ctc_loss(scores, labels, *lengths) + (pooled * 1.01).square().mean() + solved.square().mean()
 
     agrees(Distances(), (torch.randn(40, 8), torch.randint(1, 8, (4, 3))), tolerance=2e-2)
+
+
+# Autocast does not know the operator of transformers: it keeps the dtype of its inputs.
+def test_grouped_products_inside_autocast(agrees):
+    pytest.importorskip("transformers.integrations.moe")
+
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.Parameter(torch.randn(3, 4, 5))
+
+        def forward(self, x, ends):
+            with torch.autocast("cpu", torch.bfloat16):
+                return torch.ops.transformers.grouped_mm_fallback(x, self.experts, ends).pow(2).sum()
+
+    agrees(Inside(), (torch.randn(6, 4), torch.tensor([2, 2, 6], dtype=torch.int32)))
