@@ -47,7 +47,7 @@ class Plan:
         self.ranks = math.prod(map(int, re.findall(r'"[^"]*" = (\d+)', re.search(r"plan\.module @\S+ mesh \[(.*?)\]", text)[1])))
         self.rule = torch.optim.SGD if re.search(r" plan\.sgd ", text) else torch.optim.AdamW
         self.has_momentum = '"momentum"' in text
-        self.types = {name for pair in re.findall(r" storage (\w+) reduce (\w+) ", text) for name in pair}
+        self.types = set(re.findall(r" (?:storage|reduce|via) (\w+)", text))
         for pattern, what, remedy in (
             (r" plan\.(adamw|sgd) ", None, "plan with --optimizer adamw or sgd"),
             (r"micro_batches = ", "accumulates gradients over micro-batches", "plan without --accumulate"),
@@ -80,23 +80,24 @@ class Optimizer:
         if kind is not plan.rule:
             raise CaptureError(f"{plan.path} updates with {plan.rule.__name__}, the optimizer is {type(given).__name__}")
         takes, default = _OPTIMIZERS[kind], kind([torch.zeros(())]).param_groups[0]
-        for group in given.param_groups:
+        groups = [{k: v.item() if k in takes and torch.is_tensor(v) else v for k, v in group.items()} for group in given.param_groups]
+        for group in groups:
             for key, value in group.items():
                 if key not in (*takes, *_IRRELEVANT) and value != default[key]:
                     raise CaptureError(f"{key}={value} of the optimizer is none of a plan's: leave it at {default[key]}")
         self.hyper: dict[str, Any] = {}
         for key in takes:
-            values = {group[key] for group in given.param_groups} - ({0} if key == "weight_decay" and len(given.param_groups) > 1 else set())
+            values = {group[key] for group in groups} - ({0} if key == "weight_decay" and len(groups) > 1 else set())
             if len(values) > 1:
                 raise CaptureError(f"the groups of the optimizer differ in {key} ({', '.join(map(str, sorted(values)))}), and those of a plan do not")
             self.hyper[key] = values.pop() if values else 0.0
         if self.hyper.get("momentum") and not plan.has_momentum:
             raise CaptureError(f"{plan.path} has no momentum, the optimizer has {self.hyper['momentum']}; plan with --momentum")
-        held = {names[p] for group in given.param_groups for p in group["params"] if p in names}
+        held = {names[p] for group in groups for p in group["params"] if p in names}
         left = [name for name in trained if name not in held]
         if left:
             raise CaptureError(f"the optimizer lacks `{left[0]}`, which the plan trains; give it all parameters that require grad")
-        self.torch = kind([{k: g[k] for k in ("params", *takes)} for g in given.param_groups], fused=True)
+        self.torch = kind([{k: g[k] for k in ("params", *takes)} for g in groups], fused=True)
 
     def options(self) -> Iterator[Any]:
         """For fsdp-run."""
