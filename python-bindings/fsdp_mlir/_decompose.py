@@ -154,6 +154,21 @@ def gaussian_nll_loss(
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
+@_in_f32
+def quantile(x: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+    if not isinstance(q, (int, float)) or interpolation != "linear":
+        return torch.quantile(x, q, dim, keepdim, interpolation=interpolation)
+    values, place = (x.reshape(-1), 0) if dim is None else (x, dim)
+    rank = q * (values.shape[place] - 1)
+    below = int(rank)
+    ranked = values.sort(place).values
+    low, high = (ranked.narrow(place, number, 1) for number in (below, min(below + 1, values.shape[place] - 1)))
+    result = torch.lerp(low, high, rank - below).masked_fill(values.isnan().any(place, keepdim=True), torch.nan)
+    if dim is None:
+        return result.reshape([1] * x.dim() if keepdim else [])
+    return result if keepdim else result.squeeze(place)
+
+
 class _Solve(torch.autograd.Function):
     """A X = B by the two routines of LAPACK that torch.linalg.solve calls."""
 
@@ -351,6 +366,8 @@ class Substitute(TorchFunctionMode):
 
 
 _UNTRACEABLE: dict[Any, Callable[..., Any]] = {
+    torch.quantile: quantile,
+    torch.Tensor.quantile: quantile,
     torch.nn.functional.ctc_loss: ctc_loss,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
 }

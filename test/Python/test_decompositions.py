@@ -92,6 +92,10 @@ CASES = {
     ),
     "several labels": lambda: (labelled(), (torch.randn(3, 4), torch.tensor([[1, 0, -1, 2], [-1, 3, 1, 1], [3, 2, 0, 1]]))),
     "several labels of one": lambda: (labelled(reduction="sum"), (torch.randn(4), torch.tensor([2, -1, 1, 0]))),
+    "quantiles": lambda: (
+        Fn(lambda s, x: torch.quantile(x @ s.weight, 0.9, dim=-1).sum() + (x @ s.weight).quantile(0.3) + torch.quantile(x @ s.weight, q=1, dim=0, keepdim=True).sum()),
+        (torch.randn(5, 4),),
+    ),
     "variances": lambda: (Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, (v @ s.weight).abs())), (torch.randn(3, 4), torch.randn(3, 4))),
     "few variances": lambda: (
         Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, v, full=True, eps=0.5, reduction="sum")),
