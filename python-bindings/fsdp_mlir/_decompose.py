@@ -6,10 +6,13 @@ which only autograd or functionalization makes, are replaced as the joint graph 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -34,6 +37,30 @@ def _of_libraries() -> dict[Any, Callable[..., Any]]:
     return {} if found is None else {found.default: grouped_mm}
 
 
+def _outside_autocast(function: Callable[..., Any], in_f32: bool = False) -> Callable[..., Any]:
+    """Under autocast, computed as the operator that `function` stands for: what that is made of, PyTorch does not cast. `in_f32`: the
+    operator is on autocast's list of those that are computed in f32."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        if in_f32:
+            args, kwargs = pytree.tree_map_only(Tensor, _widen, (args, kwargs))
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
+
+
+_in_f32 = functools.partial(_outside_autocast, in_f32=True)
+
+
+@_outside_autocast
 def grouped_mm(rows: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     """[S, K] x [E, K, N] -> [S, N]: rows offs[e - 1] to offs[e] times weight[e], zeros after the last.
 
@@ -81,6 +108,7 @@ def embedding_bag(
     return total, bag, sizes, sizes
 
 
+@_in_f32
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
     """By products of matrices where PyTorch does so, else by differences. The gradient of a distance of 0 is 0."""
     large = x1.shape[-2] > 25 or x2.shape[-2] > 25
@@ -97,6 +125,48 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: int | None = Non
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     first, second = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
     return torch.linalg.vector_norm(x[first] - x[second], p, -1)
+
+
+def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
+    """With a dense gradient: that of a shard is a part of a flat one."""
+    return aten.embedding(weight, indices, padding_idx, scale_grad_by_freq)
+
+
+def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """PyTorch's own decomposition counts what stands behind the end of the labels, the first -1."""
+    label = (target == -1).cumsum(-1) == 0
+    chosen = torch.where(label, target, 0)
+    is_label = (torch.nn.functional.one_hot(chosen, x.shape[-1]).bool() & label[..., None]).any(-2)
+    margins = (1 - x.gather(-1, chosen)[..., :, None] + x[..., None, :]).clamp_min(0)
+    counts = label[..., :, None] & ~is_label[..., None, :]
+    loss = torch.where(counts, margins, 0).sum((-1, -2)) / x.shape[-1]
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Without the test that no variance is negative."""
+    var = var * torch.ones_like(input) if isinstance(var, float) else var
+    var = var.unsqueeze(-1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
+    var = var + (var.clamp_min(eps) - var).detach()
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+@_in_f32
+def quantile(x: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+    if not isinstance(q, (int, float)) or interpolation != "linear":
+        return torch.quantile(x, q, dim, keepdim, interpolation=interpolation)
+    values, place = (x.reshape(-1), 0) if dim is None else (x, dim)
+    rank = q * (values.shape[place] - 1)
+    below = int(rank)
+    ranked = values.sort(place).values
+    low, high = (ranked.narrow(place, number, 1) for number in (below, min(below + 1, values.shape[place] - 1)))
+    result = torch.lerp(low, high, rank - below).masked_fill(values.isnan().any(place, keepdim=True), torch.nan)
+    if dim is None:
+        return result.reshape([1] * x.dim() if keepdim else [])
+    return result if keepdim else result.squeeze(place)
 
 
 class _Solve(torch.autograd.Function):
@@ -116,6 +186,7 @@ class _Solve(torch.autograd.Function):
         return -grad_b @ x.mH, grad_b
 
 
+@_in_f32
 def linalg_solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
     b = b.unsqueeze(-1) if vector else b
@@ -127,6 +198,7 @@ def linalg_solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     return x.squeeze(-1) if vector else x
 
 
+@_in_f32
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
@@ -199,6 +271,8 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.embedding_bag.padding_idx: embedding_bag,
     aten.embedding_bag.default: embedding_bag,
     aten._embedding_bag.default: embedding_bag,
+    aten.embedding.default: embedding,
+    aten.multilabel_margin_loss.default: _in_f32(multilabel_margin_loss),
     aten.cdist.default: cdist,
     aten.pdist.default: pdist,
     aten.linalg_solve.default: linalg_solve,
@@ -207,7 +281,7 @@ FORWARD: dict[Any, Callable[..., Any]] = {
     aten.dropout_.default: dropout_,
     aten.bernoulli_.float: bernoulli_,
     aten.adaptive_avg_pool2d.default: adaptive_avg_pool,
-    aten.adaptive_avg_pool3d.default: adaptive_avg_pool,
+    aten.adaptive_avg_pool3d.default: _in_f32(adaptive_avg_pool),
 }
 
 
@@ -291,7 +365,12 @@ class Substitute(TorchFunctionMode):
         return _UNTRACEABLE.get(func, func)(*args, **(kwargs or {}))
 
 
-_UNTRACEABLE: dict[Any, Callable[..., Any]] = {torch.nn.functional.ctc_loss: ctc_loss}
+_UNTRACEABLE: dict[Any, Callable[..., Any]] = {
+    torch.quantile: quantile,
+    torch.Tensor.quantile: quantile,
+    torch.nn.functional.ctc_loss: ctc_loss,
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+}
 
 
 JOINT: dict[Any, Callable[..., Any]] = {

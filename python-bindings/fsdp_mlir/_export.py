@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._export.passes import replace_set_grad_with_hop_pass
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -148,7 +149,7 @@ def _same_value(a: Any, b: Any) -> bool:
 
 def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any) -> ExportedProgram:
     def attempt() -> ExportedProgram:
-        with _reject.watching(module, step.seen), _quiet():
+        with _reject.watching(module, step.seen), _reject.patched((replace_set_grad_with_hop_pass, "_is_set_grad_enabled_sub_mod", _is_region)), _quiet():
             return torch.export.export(step, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
 
     try:
@@ -162,6 +163,16 @@ def _export(step: Step, module: torch.nn.Module, args: Any, kwargs: Any, dynamic
             return attempt()
     except Exception as error:
         raise (_reject.explain(error, module) if _reject.depends_on_data(error) else rejection) from error
+
+
+def _is_region(node: torch.fx.Node, omit_if_same_with_ambient: bool = False) -> bool:
+    """Whether a part of the graph is one of torch.no_grad(), or of enable_grad(). torch.export asks its first node alone, and where the
+    part lies inside of autocast, that enters autocast again."""
+    if node.op != "call_module":
+        return False
+    part = node.graph.owning_module.get_submodule(node.target)
+    sets = part.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
+    return bool(sets) and not (omit_if_same_with_ambient and sets[0].args[0] == torch.is_grad_enabled())
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""Does a captured graph compute what the module does? One step of both, compared."""
+"""Does a captured graph compute what the module does? One step of both, compared. Plans train: _training."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,16 +12,20 @@ import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fsdp_mlir import _compiled, _precision, _step
+from fsdp_mlir import _compiled, _precision, _step, _training
 from fsdp_mlir._state import Attributes
+from fsdp_mlir._training import Results
 from fsdp_mlir.errors import CaptureError
 
 _WIDE = {torch.float64: 1e-6, torch.float32: 1e-3}
+_COARSE = {"bf16": torch.bfloat16, "f16": torch.float16}
 _SHALLOW = 64  # results of 16 bits in a row: what fewer may add up to is allowed to all
 _AVERAGED = 8  # so many elements average out what rounding does to them; beyond that, errors are not independent, as those of an LSTM's steps
 _SEED = 20241122
 _NOISE = 1e-3  # of the largest gradient: what the tolerance of any is at least relative to
+_ROUNDINGS = 8  # so many steps that round otherwise show how far rounding moves a result
 
 
 def _tolerance(program: ExportedProgram) -> float:
@@ -74,20 +79,70 @@ class Incomparable(CaptureError):
     """There is nothing in eager PyTorch to compare the program with."""
 
 
-def verify(module: torch.nn.Module, program: ExportedProgram, inputs: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+def verify(
+    module: torch.nn.Module,
+    program: ExportedProgram,
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    plan: str | os.PathLike[str] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+) -> None:
     """Compares one step of `program`, which capture returned, with eager PyTorch on `inputs` and `kwargs`, arguments of `module`.
 
     Compares the loss, each gradient and each buffer that the step changes, all with the module's present weights, and leaves
-    the module as it was. Sizes that are fixed in the program must be those of the inputs.
+    the module as it was. Sizes that are fixed in the program must be those of the inputs. Both draw the same random numbers.
 
-    Both draw the same random numbers. Raises CaptureError if they differ, and if they cannot be compared: without weights.
+    With `plan`, a file that fsdp-plan has made of the program, two updates of fsdp-run as well: losses, gradients, parameters, states of
+    the optimizer and buffers; the second once more by a run that goes on from a checkpoint, with the same bits. Each rank of each update
+    gets the elements of the inputs in another order, where the module takes them. `optimizer` is torch.optim.AdamW or SGD as the training
+    would have it, with its groups, by default with a learning rate of 1e-3; with `max_norm`, gradients are clipped as by
+    torch.nn.utils.clip_grad_norm_. The tools must be on the PATH.
+
+    Raises CaptureError if they differ, and if they cannot be compared: without weights, or with what is said of the plan or optimizer.
     """
+    kwargs = kwargs or {}
     with _compiled.eager(module) as module, torch.random.fork_rng(devices=[]):
         _check_content(module)
-        torch.manual_seed(_SEED)  # not where capture has left the generator: a module may have seeded it
-        expected = _eager(module, program, inputs, kwargs or {})
-        found = _graph(module, program, inputs, kwargs or {})
-    _compare(expected, found, _tolerance(program))
+
+        def step(run: Callable[..., Results]) -> Results:
+            torch.manual_seed(_SEED)  # not where capture has left the generator: a module may have seeded it
+            return run(module, program, inputs, kwargs)
+
+        wrong = _wrong(step(_eager), step(_graph), _tolerance(program), lambda: step(_eager))
+        if wrong:
+            more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
+        if plan is not None:
+            _verify_training(module, program, inputs, kwargs, _training.Plan(plan), optimizer, max_norm, norm_type)
+
+
+def _verify_training(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], plan: _training.Plan,
+                     optimizer: torch.optim.Optimizer | None, max_norm: float | None, norm_type: float) -> None:  # fmt: skip
+    parameters = dict(module.named_parameters())
+    trained = [s.target for s in program.graph_signature.output_specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
+    if optimizer is None:
+        optimizer = plan.rule([parameters[name] for name in trained], lr=1e-3)
+    ours = _training.Optimizer(optimizer, plan, {parameter: name for name, parameter in parameters.items()}, trained)
+    batches = [fresh((args, kwargs), seed) for seed in range(_training.UPDATES * plan.ranks)]
+    if not all(_fits(module, program, batch) for batch in batches):
+        batches = [(args, kwargs)] * len(batches)
+    tolerance = max([_tolerance(program), *(torch.finfo(_COARSE[d]).eps / 2 * _SHALLOW**0.5 for d in plan.types & _COARSE.keys())])
+    sentence = _training.compare(
+        module,
+        lambda batch: _eager(module, program, *batch),
+        lambda expected, found, again: _wrong(expected, found, tolerance, again, "the plan"),
+        batches,
+        lambda batch: _users(module, program, *batch),
+        plan,
+        ours,
+        max_norm,
+        norm_type,
+    )
+    if sentence:
+        raise CaptureError(f"{plan.path} does not train as PyTorch does: {sentence}")
 
 
 def _precision_of(module: torch.nn.Module, program: ExportedProgram) -> _precision.Precision:
@@ -104,10 +159,10 @@ def _check_content(module: torch.nn.Module) -> None:
             raise Incomparable(f"not compared with eager PyTorch: `{name}` has no content")
 
 
-def fresh(value: Any) -> Any:
+def fresh(value: Any, seed: int = 0) -> Any:
     """Arguments like these with other contents: the elements of each tensor, shuffled. Numbers in order (offsets, positions)
     stay in order."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
 
     def shuffle(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() and not tensor.is_floating_point() and not tensor.is_complex() and (tensor.diff() >= 0).all():
@@ -124,22 +179,27 @@ def verify_example(program: TrainingProgram) -> None:
     """verify() of a program that capture returned, on new data where the module takes it, else on the example."""
     module, args, kwargs = program.source
     _check_content(module)
-    try:
-        with _compiled.eager(module) as module, torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
-            fits = _loss(module, program, *fresh((args, kwargs))).isfinite()
-    except Exception:  # shuffled lengths or offsets may be invalid
-        fits = False
+    with _compiled.eager(module) as original:
+        fits = _fits(original, program, fresh((args, kwargs)))
     verify(module, program, *(fresh((args, kwargs)) if fits else (args, kwargs)))
+
+
+def _fits(module: torch.nn.Module, program: ExportedProgram, batch: Any) -> bool:
+    """Whether the module computes a loss of it: shuffled lengths or offsets may be invalid."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _unchanged(module), _precision_of(module, program).applied():
+            return bool(_loss(module, program, *batch).isfinite())
+    except Exception:
+        return False
 
 
 @contextlib.contextmanager
 def _unchanged(module: torch.nn.Module) -> Iterator[None]:
-    """Puts back the module's attributes, buffers, and the state of the random numbers."""
+    """Puts back the module's attributes and buffers."""
     attributes = Attributes(module)
     buffers = [(part, key, b, b.detach().clone()) for part in module.modules() for key, b in part._buffers.items() if b is not None]
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
         attributes.restore()
         for part, key, buffer, value in buffers:
@@ -153,7 +213,7 @@ def _loss(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ..
     return loss
 
 
-def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _eager(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
     """The loss, the gradients and the changed buffers, by what they are."""
     specs = program.graph_signature.output_specs
     trained = [s.target for s in specs if s.kind == OutputKind.GRADIENT_TO_PARAMETER]
@@ -177,7 +237,7 @@ def _gradients(loss: torch.Tensor, parameters: list[torch.Tensor], inputs: list[
         for leaf in leaves:
             leaf.grad = None
         loss.backward()
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        return [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]  # those of Embedding(sparse=True) are sparse
     finally:
         for leaf, grad in zip(leaves, before):
             leaf.grad = grad
@@ -190,15 +250,40 @@ class _Interpreter(torch.fx.Interpreter):
         return super().call_function(torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target, args, kwargs)
 
 
-def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """What the graph computes, called as _eager calls it."""
+class _Rounding(TorchDispatchMode):
+    """Moves what is computed in 16 bits by up to a unit in the last place, at random. How far that moves a result is its noise: all
+    that there is of a gradient whose terms cancel, as that of a bias ahead of a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(_SEED)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_new = not any(r.alias_info for r in func._schema.returns)
+        return pytree.tree_map_only(torch.Tensor, self._move, result) if is_new else result
+
+    def _move(self, value: torch.Tensor) -> torch.Tensor:
+        if not value.is_floating_point() or value.dtype.itemsize > 2:
+            return value
+        part = 2 * torch.rand(value.shape, generator=self._generator) - 1
+        return (value + part * torch.finfo(value.dtype).eps * value).to(value.dtype)
+
+
+def _users(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The inputs of the program, of these arguments of the module."""
     names = _step.input_names(_step.Step(module, None, ()), pytree.tree_structure((args, kwargs)))
     given = dict(zip(names, pytree.tree_leaves((args, kwargs))))
     wanted = program.graph_module.meta["custom"]["inputs"]
     missing = [name for name in wanted if name not in given]
     if missing:
         raise CaptureError(f"the program has the input `{missing[0]}`, which the inputs leave out; they are " + ", ".join(given))
-    users = iter(given[name] for name in wanted)
+    return [given[name] for name in wanted]
+
+
+def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+    """What the graph computes, called as _eager calls it."""
+    users = iter(_users(module, program, args, kwargs))
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     values = []
     for spec in program.graph_signature.input_specs:
@@ -219,35 +304,61 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
 
 
-def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], tolerance: float) -> None:
+def _wrong(expected: Results, found: Results, tolerance: float, again: Callable[[], Results], where: str = "the graph") -> list[str]:
+    """A sentence for each result of `where` that is wrong; again() computes the expected ones."""
+    wrong = _differences(expected, found, tolerance, [], where)
+    if wrong:  # few need to know what noise there is
+        with _Rounding():
+            rounded = [again() for _ in range(_ROUNDINGS)]
+        wrong = _differences(expected, found, tolerance, rounded, where)
+    return wrong
+
+
+def _differences(expected: Results, found: Results, tolerance: float, rounded: list[Results], where: str) -> list[str]:
+    """`rounded`: what is expected by steps that round otherwise."""
     gradients = [value.abs().double() for key, value in expected.items() if "gradient" in key and value.numel() and value.isfinite().all()]
     element = _NOISE * max((g.max().item() for g in gradients), default=0.0)
     length = _NOISE * max((g.norm().item() for g in gradients), default=0.0)
-    wrong = [text for key in expected for text in _difference(key, expected[key], found[key], element, length, tolerance)]
-    if wrong:
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise CaptureError(f"the graph does not compute what the model does: {wrong[0]}{more}; please report this model")
+    return [
+        text
+        for key in expected
+        for text in _difference(key, expected[key], found[key], [other[key] for other in rounded], element, length, tolerance, where)
+    ]
 
 
 def _difference(
-    what: str, expected: torch.Tensor, found: torch.Tensor, least_element: float, least_length: float, tolerance: float
+    what: str,
+    expected: torch.Tensor,
+    found: torch.Tensor,
+    rounded: list[torch.Tensor],
+    least_element: float,
+    least_length: float,
+    tolerance: float,
+    where: str,
 ) -> Iterator[str]:
     if expected.shape != found.shape or expected.dtype != found.dtype:
-        yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in the graph"
+        yield f"{what} is {expected.dtype}{list(expected.shape)} in eager PyTorch, {found.dtype}{list(found.shape)} in {where}"
         return
     if not expected.numel() or torch.equal(expected, found):
         return
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    mine, eager = found.to(wide).reshape(-1), expected.to(wide).reshape(-1)
+    mine, eager, *others = (value.to(wide).reshape(-1) for value in (found, expected, *rounded))
     error = torch.where(mine.isfinite() | eager.isfinite(), (mine - eager).abs(), 0.0).nan_to_num(torch.inf, torch.inf)
     finite = eager.isfinite() & mine.isfinite()
+    noise = [torch.where(finite & other.isfinite(), other - eager, 0.0) for other in others]
     scale = eager[finite].abs().max().item() if finite.any() else 0.0
-    if error.max() > tolerance * max(scale, least_element) + 1e-30:
+    allowed = max(tolerance * scale, tolerance * least_element, *(n.abs().max().item() for n in noise))
+    if error.max() > allowed + 1e-30:
         place = int(error.argmax())
-        yield f"{what} is {eager[place].item():.6g} at element {place} in eager PyTorch, {mine[place].item():.6g} in the graph"
+        yield f"{what} is {eager[place].item():.6g} at element {place} in eager PyTorch, {mine[place].item():.6g} in {where}"
         return
-    mine, eager = mine[finite], eager[finite]
+    eager = torch.where(finite, eager, 0.0)
     length = eager.norm().item()
-    along = ((mine - eager).mul(eager.conj()).sum().real / max(length, 1e-150)).item()
-    if abs(along) > tolerance / min(len(eager), _AVERAGED) ** 0.5 * (length + least_length) + 1e-30:
-        yield f"{what} is {1 + along / length:.4g} times that of eager PyTorch"
+
+    def along(change: torch.Tensor) -> float:
+        return (change.mul(eager.conj()).sum().real / max(length, 1e-150)).item()
+
+    excess = along(torch.where(finite, mine - eager, 0.0))
+    averaged = tolerance / min(max(int(finite.sum()), 1), _AVERAGED) ** 0.5
+    if abs(excess) > max(averaged * (length + least_length), *(abs(along(n)) for n in noise), 1e-30):
+        yield f"{what} is {1 + excess / length:.4g} times that of eager PyTorch"

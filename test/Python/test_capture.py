@@ -115,6 +115,39 @@ class Blocks(nn.Module):
         return x.float().square().mean()
 
 
+class Partly(nn.Module):
+    """Inside autocast, without a gradient through one of its two ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.inner(x)
+            with torch.no_grad():
+                z = self.inner(y)
+                with torch.enable_grad():
+                    z = z + self.inner(y) * 2
+            return (y * z).float().sum()
+
+
+# torch.export forgets regions inside of autocast: gradients would be those of both ways.
+def test_no_grad_inside_autocast(agrees):
+    agrees(Partly(), (torch.randn(8, 4),), tolerance=2e-2)
+    agrees(Autocast(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))), (torch.randn(8, 4),), tolerance=2e-2)
+
+
+class Autocast(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(x).float().square().sum()
+
+
 def test_scopes_survive_autocast(agrees):
     program = agrees(Blocks(lambda: torch.autocast("cpu", torch.bfloat16)), (torch.randn(2, 4),), tolerance=2e-2)
     scopes = collections.Counter()

@@ -47,6 +47,10 @@ def distances(**options):
     return Fn(lambda self, x: torch.cdist(x @ self.weight, x, **options).pow(2).sum().sqrt())
 
 
+def labelled(**options):
+    return Fn(lambda self, x, labels: F.multilabel_margin_loss(x @ self.weight, labels, **options))
+
+
 CASES = {
     "weight_norm": lambda: (Fn(norm, layer=nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))), (torch.randn(2, 4),)),
     "weight_norm of all": lambda: (Fn(norm, layer=nn.utils.weight_norm(nn.Conv1d(4, 5, 3), dim=None)), (torch.randn(2, 4, 8),)),
@@ -85,6 +89,17 @@ CASES = {
     "pool in 3 dimensions": lambda: (
         Fn(lambda s, x: F.adaptive_avg_pool3d(s.conv(x), 1).pow(2).sum(), conv=nn.Conv3d(3, 4, 3)),
         (torch.randn(2, 3, 4, 4, 4).to(memory_format=torch.channels_last_3d),),
+    ),
+    "several labels": lambda: (labelled(), (torch.randn(3, 4), torch.tensor([[1, 0, -1, 2], [-1, 3, 1, 1], [3, 2, 0, 1]]))),
+    "several labels of one": lambda: (labelled(reduction="sum"), (torch.randn(4), torch.tensor([2, -1, 1, 0]))),
+    "quantiles": lambda: (
+        Fn(lambda s, x: torch.quantile(x @ s.weight, 0.9, dim=-1).sum() + (x @ s.weight).quantile(0.3) + torch.quantile(x @ s.weight, q=1, dim=0, keepdim=True).sum()),
+        (torch.randn(5, 4),),
+    ),
+    "variances": lambda: (Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, (v @ s.weight).abs())), (torch.randn(3, 4), torch.randn(3, 4))),
+    "few variances": lambda: (
+        Fn(lambda s, x, v: F.gaussian_nll_loss(x @ s.weight, x, v, full=True, eps=0.5, reduction="sum")),
+        (torch.randn(3, 4), torch.rand(3)),
     ),
     "as_strided": lambda: (Fn(lambda s, x: (x @ s.weight).as_strided((3, 2), (2, 3), 1).pow(2).sum()), (torch.randn(4, 4),)),
     "as_strided, overlapping": lambda: (
@@ -128,3 +143,39 @@ def test_grouped_products_of_transformers(ends, agrees):
     pytest.importorskip("transformers.integrations.moe")
     program = agrees(Fn(grouped, (3, 4, 5)), (torch.randn(7, 4), torch.tensor(ends, dtype=torch.int32)))
     assert not any("transformers" in str(n.target) for n in program.graph.nodes)
+
+
+# What autocast computes in f32, however it is written.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_operators_that_autocast_computes_in_f32(dtype, agrees):
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x, labels):
+            with torch.autocast("cpu", dtype):
+                y = self.inner(x)
+                scores = y.view(10, 4, 8).log_softmax(-1)
+                lengths = torch.full((4,), 10), torch.full((4,), 3)
+                pooled = F.adaptive_avg_pool3d(y.view(10, 1, 4, 2, 4), 1)
+                solved = torch.linalg.solve(y[:8] + 4 * torch.eye(8, dtype=dtype), y[8:16])
+                return torch.cdist(y, x).mean() + F.ctc_loss(scores, labels, *lengths) + (pooled * 1.01).square().mean() + solved.square().mean()
+
+    agrees(Distances(), (torch.randn(40, 8), torch.randint(1, 8, (4, 3))), tolerance=2e-2)
+
+
+# Autocast does not know the operator of transformers: it keeps the dtype of its inputs.
+def test_grouped_products_inside_autocast(agrees):
+    pytest.importorskip("transformers.integrations.moe")
+
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.Parameter(torch.randn(3, 4, 5))
+
+        def forward(self, x, ends):
+            with torch.autocast("cpu", torch.bfloat16):
+                return torch.ops.transformers.grouped_mm_fallback(x, self.experts, ends).pow(2).sum()
+
+    agrees(Inside(), (torch.randn(6, 4), torch.tensor([2, 2, 6], dtype=torch.int32)))

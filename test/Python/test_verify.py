@@ -129,6 +129,39 @@ def test_what_autocast_rounds_is_allowed_for_and_no_more(dtype):
             fsdp_mlir.verify(model, wrong, (ids,))
 
 
+class BiasAheadOfBatchNorm(nn.Module):
+    """Its weight norm is what the graph computes in another order than eager PyTorch does."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.inner, self.norm, self.dtype = nn.Linear(16, 32), nn.BatchNorm1d(32), dtype
+
+    def forward(self, x, y):
+        with torch.autocast("cpu", self.dtype):
+            z = self.norm(self.inner(x)).float()
+        return (torch._weight_norm(z, y.norm(dim=1, keepdim=True), 0) - y).square().mean()
+
+
+# The gradient of the bias is zero, as a sum of terms that are not: what is found is how they were rounded, and no two ways agree.
+def test_a_gradient_that_is_all_rounding_is_allowed_for_and_no_more():
+    apart = 0.0
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, inputs = BiasAheadOfBatchNorm(torch.float16), (torch.randn(512, 16), torch.randn(512, 32))
+        program = fsdp_mlir.capture(model, inputs)
+        fsdp_mlir.verify(model, program, inputs)
+        loss, *gradients = program.module(check_guards=False)(*inputs)
+        model(*inputs).backward()
+        apart = max(apart, ((model.inner.bias.grad - gradients[1]).abs().max() / model.inner.bias.grad.abs().max()).item())
+        model.zero_grad()
+    assert apart > 0.05  # they do not agree, or the test says nothing
+    for name, parameter in model.named_parameters():
+        wrong = copy.deepcopy(program)
+        scale_gradient(wrong, name, 20.0 if name == "inner.bias" else 1.02)
+        with pytest.raises(fsdp_mlir.CaptureError, match=f"the gradient of `{name}` is "):
+            fsdp_mlir.verify(model, wrong, inputs)
+
+
 # The steps of an LSTM make the same error again: gradients in bfloat16 are up to 0.7 % too large or too small as a whole.
 def test_errors_of_steps_add_up():
     for seed in range(8):
@@ -192,3 +225,21 @@ def test_a_missing_argument_is_named():
     other = Other()
     with pytest.raises(fsdp_mlir.CaptureError, match="the program has the input `x`, which the inputs leave out; they are ids, y"):
         fsdp_mlir.verify(other, program, args, kwargs)
+
+
+# Eager PyTorch has a sparse gradient, which the graph has in full.
+def test_sparse_gradients_are_compared():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(9, 4, sparse=True)
+
+        def forward(self, ids):
+            return self.table(ids).square().sum()
+
+    model, ids = Sparse(), torch.tensor([1, 1, 3])
+    program = fsdp_mlir.capture(model, (ids,))
+    fsdp_mlir.verify(model, program, (ids,))
+    scale_gradient(program, "table.weight", 1.02)
+    with pytest.raises(fsdp_mlir.CaptureError, match="the gradient of `table.weight` is"):
+        fsdp_mlir.verify(model, program, (ids,))
