@@ -290,10 +290,13 @@ static bool putInPlace(int number, const Target &target) {
 static std::optional<Error> replaceFile(const std::string &path,
                                         const Target &target, uint64_t bytes,
                                         const NextPiece &next) {
-  SignalsBlocked whileTemporary;
+  // Without a name, nothing is left by a signal: the next piece may take long.
+  std::optional<SignalsBlocked> whileTemporary;
   Descriptor file(
       ::open(target.folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
   std::string name; // where the file system knows no files without one
+  if (file.number < 0)
+    whileTemporary.emplace();
   for (int count = 0; file.number < 0 && count != 100; ++count) {
     name = getName(target, count);
     file.number =
@@ -318,6 +321,8 @@ static std::optional<Error> replaceFile(const std::string &path,
     if (!content.write(*piece))
       return fail(cannot(path, "write"));
   }
+  if (!whileTemporary)
+    whileTemporary.emplace();
   bool isWritten =
       content.finish() &&
       (!target.exists ||
