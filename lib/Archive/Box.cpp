@@ -2,6 +2,8 @@
 
 #include "fsdp/Archive/Box.h"
 
+#include <numeric>
+
 using namespace fsdp::archive;
 
 /// Sorts boxes along an axis, and calls `add(begin, end)` for each run of them
@@ -60,4 +62,42 @@ bool fsdp::archive::areDisjoint(std::vector<const Box *> boxes) {
                });
   }
   return true;
+}
+
+std::vector<int64_t> fsdp::archive::rowMajor(size_t axes) {
+  std::vector<int64_t> order(axes);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+std::vector<Box> fsdp::archive::cut(const std::vector<int64_t> &shape,
+                                    const std::vector<int64_t> &order,
+                                    int64_t begin, int64_t end) {
+  auto axisOf = [&](size_t place) { return static_cast<size_t>(order[place]); };
+  std::vector<Box> boxes;
+  while (begin < end) {
+    // Whole rows from `place` on: the slowest one with a row that begins here.
+    size_t place = shape.size();
+    int64_t row = 1, next = 1;
+    while (place > 0 && begin % next == 0 && begin + next <= end) {
+      row = next;
+      next *= shape[axisOf(--place)];
+    }
+    Box box = Box::whole(shape);
+    int64_t rest = begin;
+    for (size_t p = shape.size(); p-- > 0; rest /= shape[axisOf(p)]) {
+      box.offsets[axisOf(p)] = rest % shape[axisOf(p)];
+      if (p < place)
+        box.sizes[axisOf(p)] = 1;
+    }
+    int64_t rows = 1;
+    if (place != shape.size()) {
+      size_t axis = axisOf(place);
+      rows = box.sizes[axis] =
+          std::min(shape[axis] - box.offsets[axis], (end - begin) / row);
+    }
+    boxes.push_back(std::move(box));
+    begin += rows * row;
+  }
+  return boxes;
 }

@@ -2,9 +2,10 @@
 
 #include "fsdp/Archive/Checkpoint.h"
 
-#include "JSONCursor.h"
+#include "CheckpointJSON.h"
 #include "fsdp/Archive/Escape.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -13,7 +14,8 @@
 using namespace fsdp::archive;
 namespace fs = std::filesystem;
 
-static constexpr int64_t version = 1;
+/// The first version says nothing of who holds what: all files are opened.
+static constexpr int64_t firstVersion = 1, version = 2;
 static constexpr const char *ranksFolder = "ranks/";
 /// What the manifest ends with is a checksum of all before it.
 static constexpr std::string_view ending = "  \"checksum\": ";
@@ -31,6 +33,12 @@ std::string fsdp::archive::getShardFile(unsigned rank, unsigned file,
                                         unsigned files) {
   return spell("shard-%05u-model-%05u-of-%05u.safetensors", rank + 1, file + 1,
                files);
+}
+
+std::string fsdp::archive::getPart(unsigned rank, unsigned ranks) {
+  return ranks <= ranksInPart
+             ? std::string()
+             : spell("part-%05u", rank / ranksInPart + 1, 0, 0);
 }
 
 std::string fsdp::archive::getRankFile(unsigned rank) {
@@ -59,9 +67,18 @@ fsdp::archive::spellRankList(const std::vector<CheckedFile> &files) {
   return text + "\n}\n";
 }
 
+/// "[1, 2]"
+template <typename Numbers>
+static std::string spellNumbers(const Numbers &all) {
+  std::string text;
+  for (auto number : all)
+    text += (text.empty() ? "[" : ", ") + std::to_string(number);
+  return text.empty() ? "[]" : text + "]";
+}
+
 std::string
 fsdp::archive::spellManifest(const TrainingState &state,
-                             const std::map<std::string, TensorShape> &tensors,
+                             const std::map<std::string, HeldTensor> &tensors,
                              const std::vector<uint64_t> &lists) {
   std::string text = "{\n";
   auto add = [&](const char *name, const std::string &value) {
@@ -86,10 +103,15 @@ fsdp::archive::spellManifest(const TrainingState &state,
   for (const auto &[name, tensor] : tensors) {
     members += (members.empty() ? "\n    " : ",\n    ") + quoteJSON(name) +
                ": {\"dtype\": " + quoteJSON(getSafetensorsName(tensor.dtype)) +
-               ", \"shape\": [";
-    for (size_t i = 0; i != tensor.sizes.size(); ++i)
-      members += (i ? ", " : "") + std::to_string(tensor.sizes[i]);
-    members += "]}";
+               ", \"shape\": " + spellNumbers(tensor.shape);
+    if (tensor.order != rowMajor(tensor.shape.size()))
+      members += ", \"order\": " + spellNumbers(tensor.order);
+    std::string runs;
+    for (const RankRun &run : tensor.runs)
+      runs += (runs.empty() ? "" : ", ") +
+              spellNumbers(std::initializer_list<uint64_t>{
+                  run.rank, run.stride, run.count, run.each});
+    members += ", \"ranks\": [" + runs + "]}";
   }
   add("tensors", "{" + members + "}");
   members.clear();
@@ -104,7 +126,7 @@ fsdp::archive::spellManifest(const TrainingState &state,
 // Reading
 //===----------------------------------------------------------------------===//
 
-static Expected<std::string> readText(const std::string &path) {
+Expected<std::string> fsdp::archive::readText(const std::string &path) {
   Expected<InputFile> file = InputFile::open(path);
   if (!file)
     return file.error();
@@ -114,7 +136,7 @@ static Expected<std::string> readText(const std::string &path) {
   return file->read();
 }
 
-static Expected<uint64_t> readChecksum(const JSONCursor &value) {
+Expected<uint64_t> fsdp::archive::readChecksum(const JSONCursor &value) {
   auto text = value.asString();
   uint64_t sum = 0;
   if (text && text->size() == 16) {
@@ -126,16 +148,35 @@ static Expected<uint64_t> readChecksum(const JSONCursor &value) {
   return value.expected("a checksum of 16 digits");
 }
 
-static Expected<int64_t> readCount(const JSONCursor &object, const char *name,
-                                   int64_t least, int64_t most) {
-  auto field = object.at(name);
-  if (!field)
-    return field.error();
-  auto number = field->asInteger();
+static Expected<int64_t> readNumber(const JSONCursor &value, int64_t least,
+                                    int64_t most) {
+  auto number = value.asInteger();
   if (!number || *number < least || *number > most)
-    return field->expected("a number from " + std::to_string(least) + " to " +
-                           std::to_string(most));
+    return value.expected("a number from " + std::to_string(least) + " to " +
+                          std::to_string(most));
   return number;
+}
+
+Expected<int64_t> fsdp::archive::readCount(const JSONCursor &object,
+                                           const char *name, int64_t least,
+                                           int64_t most) {
+  auto field = object.at(name);
+  return field ? readNumber(*field, least, most) : field.error();
+}
+
+static Expected<std::vector<int64_t>> readNumbers(const JSONCursor &value,
+                                                  int64_t least, int64_t most) {
+  auto elements = value.elements();
+  if (!elements)
+    return elements.error();
+  std::vector<int64_t> numbers;
+  for (const JSONCursor &element : *elements) {
+    auto number = readNumber(element, least, most);
+    if (!number)
+      return number.error();
+    numbers.push_back(*number);
+  }
+  return numbers;
 }
 
 static Expected<std::vector<std::pair<std::string, std::string>>>
@@ -187,93 +228,88 @@ static Expected<TrainingState> readState(const JSONCursor &manifest) {
   return state;
 }
 
-static Expected<std::map<std::string, TensorShape>>
-readShapes(const JSONCursor &manifest) {
+/// Nothing of who holds it.
+static Expected<HeldTensor> readTensor(const JSONCursor &value) {
+  auto dtypeField = value.at("dtype");
+  if (!dtypeField)
+    return dtypeField.error();
+  auto name = dtypeField->asString();
+  auto dtype = name ? getDTypeFromSafetensorsName(*name) : std::nullopt;
+  if (!dtype)
+    return dtypeField->expected("a known element type");
+  auto shapeField = value.at("shape");
+  if (!shapeField)
+    return shapeField.error();
+  auto shape = readNumbers(*shapeField, 0, INT64_MAX);
+  if (!shape)
+    return shape.error();
+  if (!getDenseBytes(*shape, *dtype))
+    return Error{shapeField->where() +
+                 ": expected less than 2^63 bytes, found more"};
+  return HeldTensor{*dtype, *shape, rowMajor(shape->size()), {}};
+}
+
+static std::optional<Error> readHolders(const JSONCursor &value, uint32_t ranks,
+                                        HeldTensor &tensor) {
+  auto members = value.members();
+  if (!members)
+    return members.error();
+  for (const JSONCursor::Member &member : *members)
+    if (member.key == "order") {
+      auto order = readNumbers(member.value, 0, INT64_MAX);
+      if (!order)
+        return order.error();
+      std::vector<int64_t> sorted = *order;
+      std::sort(sorted.begin(), sorted.end());
+      if (sorted != tensor.order)
+        return member.value.expected("each of the " +
+                                     std::to_string(tensor.order.size()) +
+                                     " axes once");
+      tensor.order = std::move(*order);
+    }
+  auto field = value.at("ranks");
+  if (!field)
+    return field.error();
+  auto runs = field->elements();
+  if (!runs)
+    return runs.error();
+  for (const JSONCursor &each : *runs) {
+    auto run = readNumbers(each, 0, INT64_MAX);
+    if (!run)
+      return run.error();
+    if (run->size() != 4 || (*run)[0] > maxRanks || (*run)[1] > maxRanks ||
+        (*run)[2] > maxRanks)
+      return each.expected("a rank, a step to the next one, how many, and how "
+                           "many elements each has");
+    tensor.runs.push_back(
+        {static_cast<uint32_t>((*run)[0]), static_cast<uint32_t>((*run)[1]),
+         static_cast<uint32_t>((*run)[2]), static_cast<uint64_t>((*run)[3])});
+  }
+  if (auto error = tensor.check(ranks))
+    return Error{field->where() + ": " + error->message};
+  return std::nullopt;
+}
+
+/// `withHolders`: as from version 2 on.
+static Expected<std::map<std::string, HeldTensor>>
+readTensors(const JSONCursor &manifest, uint32_t ranks, bool withHolders) {
   auto field = manifest.at("tensors");
   if (!field)
     return field.error();
   auto members = field->members();
   if (!members)
     return members.error();
-  std::map<std::string, TensorShape> shapes;
+  std::map<std::string, HeldTensor> tensors;
   for (const JSONCursor::Member &member : *members) {
-    auto dtypeField = member.value.at("dtype");
-    if (!dtypeField)
-      return dtypeField.error();
-    auto name = dtypeField->asString();
-    auto dtype = name ? getDTypeFromSafetensorsName(*name) : std::nullopt;
-    if (!dtype)
-      return dtypeField->expected("a known element type");
-    auto shapeField = member.value.at("shape");
-    if (!shapeField)
-      return shapeField.error();
-    auto sizes = shapeField->elements();
-    if (!sizes)
-      return sizes.error();
-    TensorShape &shape = shapes[std::string(member.key)];
-    shape.dtype = *dtype;
-    for (const JSONCursor &each : *sizes) {
-      auto size = each.asInteger();
-      if (!size || *size < 0)
-        return each.expected("a size of at least 0");
-      shape.sizes.push_back(*size);
-    }
+    auto tensor = readTensor(member.value);
+    if (!tensor)
+      return tensor.error();
+    if (withHolders)
+      if (auto error = readHolders(member.value, ranks, *tensor))
+        return *error;
+    tensors.emplace(member.key, std::move(*tensor));
   }
-  return shapes;
-}
-
-/// What a rank wrote, the file of its own last if there is one.
-static Expected<std::vector<CheckedFile>>
-readRankList(const std::string &path, unsigned rank, uint64_t expected) {
-  auto text = readText(path);
-  if (!text)
-    return text.error();
-  if (uint64_t found = checksum(*text); found != expected)
-    return Error::damage(path + ": expected a file with checksum " +
-                         spellChecksum(expected) + ", found " +
-                         spellChecksum(found) + ": the file is damaged");
-  simdjson::dom::parser parser;
-  auto reject = [&](const Error &error) {
-    return Error::damage(path + ": " + error.message);
-  };
-  auto list = JSONCursor::parse(parser, *text, "files");
-  if (!list)
-    return reject(list.error());
-  auto members = list->members();
-  if (!members)
-    return reject(members.error());
-  std::vector<CheckedFile> files;
-  for (const JSONCursor::Member &member : *members) {
-    CheckedFile file{std::string(member.key), {}};
-    if (!isPlainName(file.name) && file.name != getRankFile(rank))
-      return reject(
-          Error::damage("expected the name of a file in the same folder, "
-                        "found " +
-                        quoteJSON(file.name)));
-    auto bytes = readCount(member.value, "bytes", 1, INT64_MAX);
-    if (!bytes)
-      return reject(bytes.error());
-    file.sums.bytes = static_cast<uint64_t>(*bytes);
-    auto blocksField = member.value.at("blocks");
-    if (!blocksField)
-      return reject(blocksField.error());
-    auto blocks = blocksField->elements();
-    if (!blocks)
-      return reject(blocks.error());
-    uint64_t count = (file.sums.bytes - 1) / BlockSums::blockBytes + 1;
-    if (blocks->size() != count)
-      return reject(Error::damage(blocksField->where() + ": expected " +
-                                  std::to_string(count) + " checksums, found " +
-                                  std::to_string(blocks->size())));
-    for (const JSONCursor &block : *blocks) {
-      auto sum = readChecksum(block);
-      if (!sum)
-        return reject(sum.error());
-      file.sums.sums.push_back(*sum);
-    }
-    files.push_back(std::move(file));
-  }
-  return files;
+  return tensors;
 }
 
 /// A text without its last lines, of which one has its checksum.
@@ -330,14 +366,14 @@ static std::optional<Error> checkMesh(const std::string &mesh, uint32_t ranks) {
 /// That the files have the tensors of the manifest.
 static std::optional<Error>
 checkTensors(const std::string &folder, const TensorFiles::Tensors &found,
-             const std::map<std::string, TensorShape> &expected) {
+             const std::map<std::string, HeldTensor> &expected) {
   for (const auto &[name, shape] : expected) {
     auto tensor = found.find(name);
     if (tensor == found.end())
       return Error::damage(folder + ": expected tensor " + name +
                            ", as its manifest says, found none");
     if (tensor->second.dtype != shape.dtype ||
-        tensor->second.shape != shape.sizes)
+        tensor->second.shape != shape.shape)
       return Error::damage(folder + ": " + name +
                            ": expected the element type and the sizes that its "
                            "manifest says, found others");
@@ -347,6 +383,37 @@ checkTensors(const std::string &folder, const TensorFiles::Tensors &found,
       return Error::damage(
           folder + ": expected the tensors of its manifest, found " + name);
   return std::nullopt;
+}
+
+/// All files of all ranks: nothing says which of them have what.
+static Expected<TensorFiles>
+openAll(const std::string &folder, const RankFiles &ranks,
+        const std::map<std::string, HeldTensor> &tensors) {
+  std::vector<CheckedFile> shards;
+  std::set<std::string> names;
+  for (uint32_t rank = 0; rank != ranks.ranks(); ++rank) {
+    auto files = ranks.readList(rank);
+    if (!files)
+      return files.error();
+    for (CheckedFile &file : *files) {
+      if (!names.insert(file.name).second)
+        return Error::damage(ranks.pathOf(rank, getRankList(rank)) +
+                             ": expected files of the rank alone, found " +
+                             file.name + ", which another one has, too");
+      if (file.name != getRankFile(rank))
+        shards.push_back(std::move(file));
+      else if (auto own = Safetensors::open(ranks.pathOf(rank, file.name),
+                                            std::move(file.sums));
+               !own)
+        return own.error();
+    }
+  }
+  auto opened = TensorFiles::open(folder, std::move(shards));
+  if (!opened)
+    return opened.error();
+  if (auto error = checkTensors(folder, opened->tensors(), tensors))
+    return *error;
+  return opened;
 }
 
 Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
@@ -364,14 +431,18 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
   if (!manifest)
     return reject(manifest.error());
   // Not damage: one of a later version is of use to that.
-  if (auto found = readCount(*manifest, "version", version, version); !found)
+  auto found = readCount(*manifest, "version", firstVersion, version);
+  if (!found)
     return Error{path + ": " + found.error().message};
+  bool hasHolders = *found != firstVersion;
   auto state = readState(*manifest);
   if (!state)
     return reject(state.error());
-  auto shapes = readShapes(*manifest);
-  if (!shapes)
-    return reject(shapes.error());
+  if (auto error = checkMesh(state->mesh, state->ranks))
+    return reject(*error);
+  auto tensors = readTensors(*manifest, state->ranks, hasHolders);
+  if (!tensors)
+    return reject(tensors.error());
   auto listsField = manifest->at("lists");
   if (!listsField)
     return reject(listsField.error());
@@ -383,62 +454,45 @@ Expected<Checkpoint> Checkpoint::open(const std::string &folder) {
         Error::damage(listsField->where() + ": expected one for each of " +
                       std::to_string(state->ranks) + " ranks, found " +
                       std::to_string(lists->size())));
-
-  if (auto error = checkMesh(state->mesh, state->ranks))
-    return reject(*error);
-
-  Checkpoint result;
-  result.folder = folder;
-  result.state = std::move(*state);
-  result.rankFiles.resize(result.state.ranks);
-  std::vector<CheckedFile> shards;
-  std::set<std::string> names;
-  for (unsigned rank = 0; rank != result.state.ranks; ++rank) {
-    auto sum = readChecksum((*lists)[rank]);
+  std::vector<uint64_t> sums;
+  for (const JSONCursor &list : *lists) {
+    auto sum = readChecksum(list);
     if (!sum)
       return reject(sum.error());
-    auto files = readRankList((fs::path(folder) / getRankList(rank)).string(),
-                              rank, *sum);
+    sums.push_back(*sum);
+  }
+
+  Checkpoint result;
+  result.state = std::move(*state);
+  result.ranks =
+      std::make_shared<RankFiles>(folder, hasHolders, std::move(sums));
+  if (!hasHolders) {
+    auto files = openAll(folder, *result.ranks, *tensors);
     if (!files)
       return files.error();
-    for (CheckedFile &file : *files) {
-      if (!names.insert(file.name).second)
-        return Error::damage((fs::path(folder) / getRankList(rank)).string() +
-                             ": expected files of the rank alone, found " +
-                             file.name + ", which another one has, too");
-      result.lists.push_back(file);
-      if (file.name != getRankFile(rank)) {
-        shards.push_back(std::move(file));
-        continue;
-      }
-      auto own = Safetensors::open((fs::path(folder) / file.name).string(),
-                                   std::move(file.sums));
-      if (!own)
-        return own.error();
-      result.rankFiles[rank].emplace(std::move(*own));
-    }
+    result.files = std::move(*files);
+    return result;
   }
-  auto opened = TensorFiles::open(folder, std::move(shards));
-  if (!opened)
-    return opened.error();
-  result.files = std::move(*opened);
-  if (auto error = checkTensors(folder, result.files.tensors(), *shapes))
-    return *error;
+  result.held = std::make_shared<Held>(std::move(*tensors));
+  TensorFiles::Tensors table;
+  for (const auto &[name, tensor] : *result.held)
+    table.emplace(
+        name,
+        TensorPieces{tensor.dtype,
+                     tensor.shape,
+                     {},
+                     [ranks = result.ranks, held = result.held, &name = name,
+                      &tensor = tensor](const Box &box,
+                                        const TensorPieces::Visit &visit) {
+                       return ranks->forEachPiece(name, tensor, box, visit);
+                     }});
+  result.files = TensorFiles::of(std::move(table));
   return result;
 }
 
 std::optional<Error> Checkpoint::verify() const {
-  std::string block;
-  for (const CheckedFile &each : lists) {
-    auto file =
-        InputFile::open((fs::path(folder) / each.name).string(), each.sums);
-    if (!file)
-      return file.error();
-    for (uint64_t at = 0; at < file->size(); at += BlockSums::blockBytes) {
-      block.resize(std::min(BlockSums::blockBytes, file->size() - at));
-      if (auto error = file->read(at, block.data(), block.size()))
-        return error;
-    }
-  }
+  for (uint32_t rank = 0; rank != ranks->ranks(); ++rank)
+    if (auto error = ranks->verify(rank, held.get()))
+      return error;
   return std::nullopt;
 }

@@ -179,6 +179,41 @@ std::optional<Error> InputFile::checkBlock(uint64_t block,
                        ": the file is damaged");
 }
 
+/// Of a block, of which more may be read soon.
+std::optional<Error> InputFile::readFromBlock(uint64_t number, uint64_t size,
+                                              uint64_t offset, char *to,
+                                              uint64_t count) const {
+  static std::mutex mutex; // Of all blocks that are kept.
+  static std::deque<std::weak_ptr<Block>> kept;
+  constexpr size_t mostKept = 8;
+  std::lock_guard<std::mutex> lock(mutex);
+  Block &block = *checks->latest;
+  if (block.number != number) {
+    if (block.number == UINT64_MAX)
+      kept.push_back(checks->latest);
+    block.content.resize(size);
+    block.number = number;
+    auto error =
+        readPlain(number * BlockSums::blockBytes, block.content.data(), size);
+    if (!error)
+      error = checkBlock(number, block.content.data());
+    if (error) {
+      block.number = UINT64_MAX;
+      return error;
+    }
+  }
+  std::memcpy(to, block.content.data() + offset, count);
+  kept.erase(std::remove_if(kept.begin(), kept.end(),
+                            [](const auto &each) { return each.expired(); }),
+             kept.end());
+  for (; kept.size() > mostKept; kept.pop_front())
+    if (auto oldest = kept.front().lock()) {
+      std::string().swap(oldest->content);
+      oldest->number = UINT64_MAX;
+    }
+  return std::nullopt;
+}
+
 std::optional<Error> InputFile::read(uint64_t offset, char *to,
                                      uint64_t count) const {
   if (!checks)
@@ -193,18 +228,9 @@ std::optional<Error> InputFile::read(uint64_t offset, char *to,
         return error;
       if (auto error = checkBlock(number, to))
         return error;
-    } else {
-      std::string &block = checks->block;
-      if (checks->number != number) {
-        checks->number = UINT64_MAX;
-        block.resize(size);
-        if (auto error = readPlain(begin, block.data(), size))
-          return error;
-        if (auto error = checkBlock(number, block.data()))
-          return error;
-        checks->number = number;
-      }
-      std::memcpy(to, block.data() + (offset - begin), part);
+    } else if (auto error =
+                   readFromBlock(number, size, offset - begin, to, part)) {
+      return error;
     }
     offset += part;
     to += part;

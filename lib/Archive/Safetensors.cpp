@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <tuple>
+#include <utility>
 
 using namespace fsdp::archive;
 
@@ -206,9 +208,10 @@ const TensorInfo *Safetensors::find(std::string_view name) const {
 
 /// The length and the header, padded so that the data starts at a multiple of
 /// 8 bytes.
+template <typename Tensor>
 static Expected<std::string>
-makeHeader(const std::vector<const TensorRef *> &tensors,
-           const SafetensorsMetadata &metadata) {
+makeHeader(const std::vector<const Tensor *> &tensors,
+           const SafetensorsMetadata &metadata, uint64_t &offset) {
   std::string text = "{";
   auto beginMember = [&](std::string_view key) {
     if (text.size() > 1)
@@ -225,9 +228,9 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
     text += '}';
   }
 
-  uint64_t offset = 0;
-  std::map<std::string_view, const TensorRef *> names;
-  for (const TensorRef *tensor : tensors) {
+  offset = 0;
+  std::set<std::string_view> names;
+  for (const Tensor *tensor : tensors) {
     auto reject = [&](const std::string &why) {
       return Error{"tensor '" + tensor->name + "': " + why};
     };
@@ -236,11 +239,9 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
       return reject("expected an element type that the format has, found " +
                     std::string(getMLIRName(tensor->dtype)));
     auto bytes = getDenseBytes(tensor->shape, tensor->dtype);
-    if (!bytes || static_cast<uint64_t>(*bytes) != tensor->bytes.size())
-      return reject("expected as many bytes as the shape has, found " +
-                    std::to_string(tensor->bytes.size()));
-    if (tensor->name == "__metadata__" ||
-        !names.emplace(tensor->name, tensor).second)
+    if (!bytes)
+      return reject("expected less than 2^63 bytes, found more");
+    if (tensor->name == "__metadata__" || !names.insert(tensor->name).second)
       return reject("expected a name of its own, found one that is taken");
 
     beginMember(tensor->name);
@@ -248,7 +249,7 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
     for (size_t i = 0; i != tensor->shape.size(); ++i)
       text += (i ? "," : "") + std::to_string(tensor->shape[i]);
     text += "],\"data_offsets\":[" + std::to_string(offset) + ",";
-    offset += tensor->bytes.size();
+    offset += static_cast<uint64_t>(*bytes);
     text += std::to_string(offset) + "]}";
   }
   text += '}';
@@ -263,18 +264,40 @@ makeHeader(const std::vector<const TensorRef *> &tensors,
   return length + text;
 }
 
+/// Large elements first, so that every tensor is aligned to its item size.
+template <typename Tensor>
+static std::vector<const Tensor *> sort(const std::vector<Tensor> &tensors) {
+  std::vector<const Tensor *> ordered;
+  for (const Tensor &tensor : tensors)
+    ordered.push_back(&tensor);
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const Tensor *a, const Tensor *b) {
+                     return getItemSize(a->dtype) > getItemSize(b->dtype);
+                   });
+  return ordered;
+}
+
+static std::optional<Error> checkBytes(const std::string &name, DType dtype,
+                                       const std::vector<int64_t> &shape,
+                                       uint64_t found) {
+  auto bytes = getDenseBytes(shape, dtype);
+  if (!bytes || static_cast<uint64_t>(*bytes) != found)
+    return Error{"tensor '" + name +
+                 "': expected as many bytes as the shape has, found " +
+                 std::to_string(found)};
+  return std::nullopt;
+}
+
 Expected<uint64_t> fsdp::archive::writeSafetensors(
     const std::string &path, const std::vector<TensorRef> &tensors,
     const SafetensorsMetadata &metadata, BlockSums *sums) {
-  std::vector<const TensorRef *> ordered;
-  for (const TensorRef &tensor : tensors)
-    ordered.push_back(&tensor);
-  std::sort(ordered.begin(), ordered.end(),
-            [](const TensorRef *a, const TensorRef *b) {
-              return std::pair(getItemSize(b->dtype), a) <
-                     std::pair(getItemSize(a->dtype), b);
-            });
-  Expected<std::string> header = makeHeader(ordered, metadata);
+  for (const TensorRef &each : tensors)
+    if (auto error =
+            checkBytes(each.name, each.dtype, each.shape, each.bytes.size()))
+      return Error{path + ": " + error->message};
+  std::vector<const TensorRef *> ordered = sort(tensors);
+  uint64_t bytes = 0;
+  Expected<std::string> header = makeHeader(ordered, metadata, bytes);
   if (!header)
     return Error{path + ": " + header.error().message};
 
@@ -284,4 +307,43 @@ Expected<uint64_t> fsdp::archive::writeSafetensors(
   if (sums)
     *sums = BlockSums::of(pieces);
   return writeFile(path, pieces);
+}
+
+std::vector<size_t>
+fsdp::archive::getFileOrder(const std::vector<TensorSpec> &tensors) {
+  std::vector<size_t> order;
+  for (const TensorSpec *each : sort(tensors))
+    order.push_back(static_cast<size_t>(each - tensors.data()));
+  return order;
+}
+
+Expected<uint64_t> fsdp::archive::writeSafetensors(
+    const std::string &path, const std::vector<TensorSpec> &tensors,
+    const SafetensorsMetadata &metadata,
+    const std::function<Expected<std::string>(size_t)> &read) {
+  uint64_t bytes = 0;
+  Expected<std::string> header = makeHeader(sort(tensors), metadata, bytes);
+  if (!header)
+    return Error{path + ": " + header.error().message};
+  std::vector<size_t> order = getFileOrder(tensors);
+  std::string content = std::move(*header);
+  auto next = order.begin();
+  bool isBegun = false;
+  return writeFile(
+      path, content.size() + bytes, [&]() -> Expected<std::string_view> {
+        if (!std::exchange(isBegun, true))
+          return std::string_view(content);
+        // An empty piece would be the end.
+        for (content.clear(); content.empty() && next != order.end(); ++next) {
+          Expected<std::string> found = read(*next);
+          if (!found)
+            return found.error();
+          const TensorSpec &tensor = tensors[*next];
+          if (auto error = checkBytes(tensor.name, tensor.dtype, tensor.shape,
+                                      found->size()))
+            return Error{path + ": " + error->message};
+          content = std::move(*found);
+        }
+        return std::string_view(content);
+      });
 }

@@ -102,7 +102,7 @@ readOffsets(const std::string &text) {
   return result;
 }
 
-std::optional<Error> TensorFiles::addBoxes(const Safetensors &file) {
+Expected<std::vector<Box>> fsdp::archive::readBoxes(const Safetensors &file) {
   auto reject = [&](const std::string &why) {
     return Error::damage(file.path() + ": " + why);
   };
@@ -114,29 +114,41 @@ std::optional<Error> TensorFiles::addBoxes(const Safetensors &file) {
       return reject(found.error().message);
     offsets = std::move(*found);
   }
+  std::vector<Box> boxes;
   for (const TensorInfo &info : file.tensors()) {
-    Box box = Box::whole(info.shape);
+    Box &box = boxes.emplace_back(Box::whole(info.shape));
     if (auto found = offsets.find(info.name); found != offsets.end())
       box.offsets = found->second;
     if (box.offsets.size() != box.sizes.size())
       return reject(info.name + ": expected an offset for each of " +
                     std::to_string(box.sizes.size()) + " axes, found " +
                     std::to_string(box.offsets.size()));
+    for (size_t axis = 0; axis != box.sizes.size(); ++axis)
+      if (box.offsets[axis] > INT64_MAX - box.sizes[axis])
+        return reject(info.name + ": expected an offset below 2^63");
+  }
+  return boxes;
+}
+
+std::optional<Error> TensorFiles::addBoxes(const Safetensors &file) {
+  auto boxes = readBoxes(file);
+  if (!boxes)
+    return boxes.error();
+  for (size_t i = 0; i != boxes->size(); ++i) {
+    const TensorInfo &info = file.tensors()[i];
+    Box &box = (*boxes)[i];
     auto [it, isNew] =
         table.try_emplace(info.name, TensorPieces{info.dtype, info.shape, {}});
     TensorPieces &tensor = it->second;
     if (tensor.dtype != info.dtype || tensor.shape.size() != info.shape.size())
-      return reject(info.name +
-                    ": expected a box of the same element type and "
-                    "number of axes as in " +
-                    tensor.pieces[0].file->path());
-    for (size_t axis = 0; axis != box.sizes.size(); ++axis) {
-      // Where the last box ends, so does the tensor.
-      if (box.offsets[axis] > INT64_MAX - box.sizes[axis])
-        return reject(info.name + ": expected an offset below 2^63");
+      return Error::damage(file.path() + ": " + info.name +
+                           ": expected a box of the same element type and "
+                           "number of axes as in " +
+                           tensor.pieces[0].file->path());
+    // Where the last box ends, so does the tensor.
+    for (size_t axis = 0; axis != box.sizes.size(); ++axis)
       tensor.shape[axis] = std::max(isNew ? 0 : tensor.shape[axis],
                                     box.offsets[axis] + box.sizes[axis]);
-    }
     tensor.pieces.push_back({std::move(box), &file, &info});
   }
   return std::nullopt;
@@ -209,6 +221,12 @@ static std::vector<std::string> listBoxFiles(const std::string &folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+TensorFiles TensorFiles::of(Tensors tensors) {
+  TensorFiles result;
+  result.table = std::move(tensors);
+  return result;
 }
 
 Expected<TensorFiles> TensorFiles::open(const std::string &folder,
@@ -292,34 +310,45 @@ static uint64_t placeIn(const Box &box, const std::vector<int64_t> &index) {
   return place;
 }
 
-std::optional<Error> fsdp::archive::readBox(const TensorPieces &tensor,
-                                            const Box &box, char *to) {
-  uint64_t item = getItemSize(tensor.dtype);
-  for (const TensorPieces::Piece &piece : tensor.pieces) {
-    std::optional<Box> common = intersect(piece.box, box);
-    if (!common)
-      continue;
-    // Rows of the axes from `inner` on follow one another in both.
-    size_t inner = box.sizes.size();
-    uint64_t run = 1;
-    bool isWhole = true;
-    while (inner > 0 && isWhole) {
-      int64_t size = common->sizes[--inner];
-      run *= static_cast<uint64_t>(size);
-      isWhole = size == box.sizes[inner] && size == piece.box.sizes[inner];
-    }
-    std::vector<int64_t> index = common->offsets;
-    for (uint64_t left = common->numel() / run; left != 0; --left) {
-      if (auto error =
-              piece.file->read(*piece.info, placeIn(piece.box, index) * item,
-                               to + placeIn(box, index) * item, run * item))
-        return error;
-      for (size_t axis = inner; axis-- > 0;) {
-        if (++index[axis] < common->offsets[axis] + common->sizes[axis])
-          break;
-        index[axis] = common->offsets[axis];
-      }
+/// Copies what a piece has of a box.
+static std::optional<Error> readPart(const TensorPieces::Piece &piece,
+                                     const Box &box, uint64_t item, char *to) {
+  std::optional<Box> common = intersect(piece.box, box);
+  if (!common)
+    return std::nullopt;
+  // Rows of the axes from `inner` on follow one another in both.
+  size_t inner = box.sizes.size();
+  uint64_t run = 1;
+  bool isWhole = true;
+  while (inner > 0 && isWhole) {
+    int64_t size = common->sizes[--inner];
+    run *= static_cast<uint64_t>(size);
+    isWhole = size == box.sizes[inner] && size == piece.box.sizes[inner];
+  }
+  std::vector<int64_t> index = common->offsets;
+  for (uint64_t left = common->numel() / run; left != 0; --left) {
+    if (auto error =
+            piece.file->read(*piece.info, placeIn(piece.box, index) * item,
+                             to + placeIn(box, index) * item, run * item))
+      return error;
+    for (size_t axis = inner; axis-- > 0;) {
+      if (++index[axis] < common->offsets[axis] + common->sizes[axis])
+        break;
+      index[axis] = common->offsets[axis];
     }
   }
+  return std::nullopt;
+}
+
+std::optional<Error> fsdp::archive::readBox(const TensorPieces &tensor,
+                                            const Box &box, char *to) {
+  auto read = [&](const TensorPieces::Piece &piece) {
+    return readPart(piece, box, getItemSize(tensor.dtype), to);
+  };
+  if (tensor.find)
+    return tensor.find(box, read);
+  for (const TensorPieces::Piece &piece : tensor.pieces)
+    if (auto error = read(piece))
+      return error;
   return std::nullopt;
 }

@@ -143,6 +143,8 @@ static std::optional<Error> checkWritable(const std::string &path,
 std::optional<Error>
 fsdp::archive::checkOutputs(const std::vector<NamedPath> &outputs,
                             const std::vector<NamedPath> &inputs) {
+  if (outputs.empty())
+    return std::nullopt; // Inputs may be many, of many processes.
   std::vector<std::pair<Target, std::string>> taken;
   for (const NamedPath &input : inputs) {
     Target target;
@@ -169,17 +171,15 @@ fsdp::archive::checkOutputs(const std::vector<NamedPath> &outputs,
 //===----------------------------------------------------------------------===//
 
 /// False, with errno, where it fails.
-static bool writeAll(int descriptor,
-                     const std::vector<std::string_view> &pieces) {
-  for (std::string_view piece : pieces)
-    while (!piece.empty()) {
-      ssize_t written = ::write(descriptor, piece.data(), piece.size());
-      if (written < 0 && errno == EINTR)
-        continue;
-      if (written <= 0)
-        return false;
-      piece.remove_prefix(static_cast<size_t>(written));
-    }
+static bool writeAll(int descriptor, std::string_view piece) {
+  while (!piece.empty()) {
+    ssize_t written = ::write(descriptor, piece.data(), piece.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      return false;
+    piece.remove_prefix(static_cast<size_t>(written));
+  }
   return true;
 }
 
@@ -188,51 +188,65 @@ static bool writeAll(int descriptor,
 static constexpr size_t directBlock = size_t{1} << 20;
 static constexpr size_t directAlignment = 4096;
 
-/// As `writeAll`, of whole blocks from `buffer` with O_DIRECT, and of the rest
-/// with `flags`.
-static bool writeBlocks(int descriptor,
-                        const std::vector<std::string_view> &pieces,
-                        char *buffer, int flags) {
-  size_t held = 0;
-  for (std::string_view piece : pieces)
-    while (!piece.empty()) {
+namespace {
+
+/// Writes an empty file that must be on the disk soon. What is large goes there
+/// without copies in the page cache, which take the processor from a training
+/// that goes on meanwhile: whole blocks with O_DIRECT. All calls return false,
+/// with errno, where they fail.
+class NewFile {
+public:
+  NewFile(int descriptor, uint64_t bytes) : descriptor(descriptor) {
+    flags = ::fcntl(descriptor, F_GETFL);
+    if (bytes < directBlock || flags < 0 ||
+        ::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0)
+      return;
+    buffer.reset(
+        static_cast<char *>(std::aligned_alloc(directAlignment, directBlock)));
+    if (!buffer)
+      ::fcntl(descriptor, F_SETFL, flags);
+  }
+
+  bool write(std::string_view piece) {
+    while (buffer && !piece.empty()) {
       size_t part = std::min(piece.size(), directBlock - held);
-      std::memcpy(buffer + held, piece.data(), part);
+      std::memcpy(buffer.get() + held, piece.data(), part);
       piece.remove_prefix(part);
       held += part;
-      if (held != directBlock)
-        continue;
-      if (!writeAll(descriptor, {{buffer, held}}))
+      if (held == directBlock && !writeBlock())
         return false;
-      held = 0;
     }
-  return ::fcntl(descriptor, F_SETFL, flags) == 0 &&
-         writeAll(descriptor, {{buffer, held}});
-}
+    return writeAll(descriptor, piece);
+  }
 
-/// As `writeAll`, of an empty file that must be on the disk soon. What is large
-/// goes there without copies in the page cache, which take the processor from
-/// a training that goes on meanwhile.
-static bool writeNew(int descriptor,
-                     const std::vector<std::string_view> &pieces) {
-  size_t size = 0;
-  for (std::string_view piece : pieces)
-    size += piece.size();
-  int flags = ::fcntl(descriptor, F_GETFL);
-  if (size < directBlock || flags < 0 ||
-      ::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0)
-    return writeAll(descriptor, pieces);
-  std::unique_ptr<char, decltype(&std::free)> buffer(
-      static_cast<char *>(std::aligned_alloc(directAlignment, directBlock)),
-      &std::free);
-  if (buffer && writeBlocks(descriptor, pieces, buffer.get(), flags))
-    return true;
-  // Some file systems say at the first write that they cannot do it.
-  if (buffer && (errno != EINVAL || ::lseek(descriptor, 0, SEEK_CUR) != 0))
-    return false;
-  return ::fcntl(descriptor, F_SETFL, flags) == 0 &&
-         writeAll(descriptor, pieces);
-}
+  bool finish() { return !buffer || endDirect(); }
+
+private:
+  bool writeBlock() {
+    if (writeAll(descriptor, {buffer.get(), held})) {
+      held = 0;
+      return true;
+    }
+    // Some file systems say at the first write that they cannot do it.
+    return errno == EINVAL && ::lseek(descriptor, 0, SEEK_CUR) == 0 &&
+           endDirect();
+  }
+
+  /// The rest, and what comes later, is written as any file is.
+  bool endDirect() {
+    bool isDone = ::fcntl(descriptor, F_SETFL, flags) == 0 &&
+                  writeAll(descriptor, {buffer.get(), held});
+    buffer.reset();
+    return isDone;
+  }
+
+  int descriptor, flags;
+  /// Null: the file is written as any is.
+  std::unique_ptr<char, decltype(&std::free)> buffer{nullptr, &std::free};
+  size_t held = 0; ///< Bytes in the buffer.
+};
+
+} // namespace
 
 /// Makes a rename in `folder` survive a power failure.
 static bool syncFolder(const std::string &folder) {
@@ -273,13 +287,16 @@ static bool putInPlace(int number, const Target &target) {
   return false;
 }
 
-static std::optional<Error>
-replaceFile(const std::string &path, const Target &target,
-            const std::vector<std::string_view> &pieces) {
-  SignalsBlocked whileTemporary;
+static std::optional<Error> replaceFile(const std::string &path,
+                                        const Target &target, uint64_t bytes,
+                                        const NextPiece &next) {
+  // Without a name, nothing is left by a signal: the next piece may take long.
+  std::optional<SignalsBlocked> whileTemporary;
   Descriptor file(
       ::open(target.folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
   std::string name; // where the file system knows no files without one
+  if (file.number < 0)
+    whileTemporary.emplace();
   for (int count = 0; file.number < 0 && count != 100; ++count) {
     name = getName(target, count);
     file.number =
@@ -289,8 +306,25 @@ replaceFile(const std::string &path, const Target &target,
   }
   if (file.number < 0)
     return cannot(path, "create");
+  auto fail = [&](Error error) {
+    if (!name.empty())
+      ::unlink(name.c_str()); // Fails after a rename, as it should.
+    return error;
+  };
+  NewFile content(file.number, bytes);
+  for (;;) {
+    Expected<std::string_view> piece = next();
+    if (!piece)
+      return fail(piece.error());
+    if (piece->empty())
+      break;
+    if (!content.write(*piece))
+      return fail(cannot(path, "write"));
+  }
+  if (!whileTemporary)
+    whileTemporary.emplace();
   bool isWritten =
-      writeNew(file.number, pieces) &&
+      content.finish() &&
       (!target.exists ||
        ::fchmod(file.number, target.status.st_mode & 07777) == 0) &&
       ::fsync(file.number) == 0 &&
@@ -298,18 +332,26 @@ replaceFile(const std::string &path, const Target &target,
                     : ::rename(name.c_str(), target.path.c_str()) == 0);
   if (isWritten && syncFolder(target.folder))
     return std::nullopt;
-  Error error = cannot(path, "write");
-  if (!name.empty())
-    ::unlink(name.c_str()); // Fails after a rename, as it should.
-  return error;
+  return fail(cannot(path, "write"));
 }
 
 Expected<uint64_t>
 fsdp::archive::writeFile(const std::string &path,
                          const std::vector<std::string_view> &pieces) {
-  uint64_t size = 0;
+  uint64_t bytes = 0;
   for (std::string_view piece : pieces)
-    size += piece.size();
+    bytes += piece.size();
+  auto piece = pieces.begin();
+  return writeFile(path, bytes, [&]() -> Expected<std::string_view> {
+    while (piece != pieces.end() && piece->empty())
+      ++piece;
+    return piece == pieces.end() ? std::string_view() : *piece++;
+  });
+}
+
+Expected<uint64_t> fsdp::archive::writeFile(const std::string &path,
+                                            uint64_t bytes,
+                                            const NextPiece &next) {
   Target target;
   if (!resolve(path, target))
     return cannot(path, "create");
@@ -319,14 +361,22 @@ fsdp::archive::writeFile(const std::string &path,
   }
   int stream = path == "-" ? STDOUT_FILENO : findStream(target);
   if (stream < 0 && target.isRegular()) {
-    if (auto error = replaceFile(path, target, pieces))
+    if (auto error = replaceFile(path, target, bytes, next))
       return *error;
-    return size;
+    return bytes;
   }
   Descriptor file(stream >= 0
                       ? ::dup(stream)
                       : ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-  if (file.number < 0 || !writeAll(file.number, pieces))
+  if (file.number < 0)
     return cannot(path, "write");
-  return size;
+  for (;;) {
+    Expected<std::string_view> piece = next();
+    if (!piece)
+      return piece.error();
+    if (piece->empty())
+      return bytes;
+    if (!writeAll(file.number, *piece))
+      return cannot(path, "write");
+  }
 }

@@ -91,12 +91,12 @@ struct Part {
 
 } // namespace
 
-static uint64_t countBytes(const ModelTensor &tensor) {
+static uint64_t countBytes(const TensorSpec &tensor) {
   return static_cast<uint64_t>(
       getDenseBytes(tensor.shape, tensor.dtype).value_or(INT64_MAX));
 }
 
-static std::vector<Part> split(const std::vector<ModelTensor> &tensors,
+static std::vector<Part> split(const std::vector<TensorSpec> &tensors,
                                uint64_t maxBytes) {
   std::vector<Part> parts;
   uint64_t bytes = 0;
@@ -130,24 +130,21 @@ std::optional<Error> fsdp::archive::checkModelPath(const std::string &path) {
 
 std::optional<Error> fsdp::archive::writeModel(
     const std::string &path, uint64_t maxBytes,
-    const std::vector<ModelTensor> &tensors, bool writes,
+    const std::vector<TensorSpec> &tensors, bool writes,
     const std::function<Expected<std::string>(size_t)> &read) {
   auto writePart = [&](const Part &part,
                        const std::string &file) -> std::optional<Error> {
-    std::vector<std::string> contents;
-    for (size_t i = part.begin; i != part.end; ++i) {
-      Expected<std::string> content = read(i);
-      if (!content)
-        return content.error();
-      contents.push_back(writes ? std::move(*content) : std::string());
-    }
-    if (!writes)
+    std::vector<TensorSpec> own(
+        tensors.begin() + static_cast<ptrdiff_t>(part.begin),
+        tensors.begin() + static_cast<ptrdiff_t>(part.end));
+    auto readOwn = [&](size_t index) { return read(part.begin + index); };
+    if (!writes) {
+      for (size_t index : getFileOrder(own))
+        if (Expected<std::string> content = readOwn(index); !content)
+          return content.error();
       return std::nullopt;
-    std::vector<TensorRef> refs;
-    for (size_t i = part.begin; i != part.end; ++i)
-      refs.push_back({tensors[i].name, tensors[i].dtype, tensors[i].shape,
-                      contents[i - part.begin]});
-    auto written = writeSafetensors(file, refs, {{"format", "pt"}});
+    }
+    auto written = writeSafetensors(file, own, {{"format", "pt"}}, readOwn);
     return written ? std::nullopt : std::optional(written.error());
   };
   if (isFile(path))

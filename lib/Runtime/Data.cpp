@@ -5,11 +5,16 @@
 #include "Files.h"
 #include "Samples.h"
 #include "Text.h"
+#include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Shuffle.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
 #include <filesystem>
-#include <future>
+#include <functional>
+#include <mutex>
+#include <thread>
 #include <unistd.h>
 
 using namespace fsdp;
@@ -156,6 +161,70 @@ std::vector<std::string> fsdp::listDataFiles(const std::string &path) {
   return files;
 }
 
+namespace {
+
+/// A thread that does one thing at a time while its owner does another. A
+/// thread for each batch would be started and ended in each step.
+class Helper {
+public:
+  Helper() = default;
+  Helper(const Helper &) = delete;
+  Helper &operator=(const Helper &) = delete;
+  ~Helper() {
+    wait();
+    if (!thread.joinable())
+      return;
+    set(State::Over);
+    thread.join();
+  }
+
+  /// Does `job`, always the same one, which does not throw. What was begun
+  /// before must be done.
+  void start(std::function<void()> job) {
+    if (!thread.joinable()) {
+      archive::SignalsBlocked blocked; // They are the main thread's.
+      thread = std::thread([this, job = std::move(job)] { work(job); });
+    }
+    set(State::Busy);
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return state != State::Busy; });
+  }
+
+private:
+  enum class State : std::uint8_t { Idle, Busy, Over };
+
+  void set(State next) {
+    {
+      std::lock_guard lock(mutex);
+      state = next;
+    }
+    changed.notify_all();
+  }
+
+  void work(const std::function<void()> &job) {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [this] { return state != State::Idle; });
+        if (state == State::Over)
+          return;
+      }
+      job();
+      set(State::Idle);
+    }
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  State state = State::Idle;
+  std::thread thread; ///< From the first start on.
+};
+
+} // namespace
+
 class Data::Impl {
 public:
   Impl(std::vector<InputSpec> inputs, unsigned ranks,
@@ -166,15 +235,19 @@ public:
 
   void next(RankRange ranks);
   void seek(std::uint64_t to) {
-    ahead = {}; // waits
+    helper.wait();
+    ahead.isRead = false;
     position = to;
   }
 
   /// Batches of some ranks.
   struct Batches {
+    bool isRead = false; ///< Or in vain.
+    std::uint64_t position = 0;
     RankRange ranks = 0;
     /// Of each input of each rank.
-    std::vector<std::vector<std::byte>> contents;
+    std::vector<std::vector<std::byte>> contents = {};
+    std::exception_ptr failure = {};
   };
 
   std::vector<InputSpec> inputs;
@@ -183,43 +256,61 @@ public:
   std::uint64_t step; ///< Samples in a batch of every rank.
   std::uint64_t position = 0;
   Batches current{};
-  /// The batches at `position`, whose thread uses `samples`.
-  std::future<Batches> ahead;
 
 private:
-  Batches read(std::uint64_t position, RankRange ranks) const;
+  /// Reads those at the batches' position.
+  void read(Batches &batches) const;
+
+  /// The batches after the current ones, where the next ones are read.
+  Batches ahead{};
+  Helper helper; ///< While it works, `samples` and `ahead` are its own.
 };
 
-/// The batches that begin at `position`.
-Data::Impl::Batches Data::Impl::read(std::uint64_t position,
-                                     RankRange ranks) const {
-  Batches batches{ranks, {}};
-  std::uint64_t count = samples->count(), inBatch = samples->inBatch();
-  for (unsigned rank = ranks.first; rank != ranks.end(); ++rank)
-    for (std::size_t i = 0; i != inputs.size(); ++i) {
-      std::vector<std::byte> &content =
-          batches.contents.emplace_back(inputs[i].bytes());
-      std::size_t bytes = content.size() / inBatch;
-      for (std::uint64_t s = 0; s != inBatch; ++s) {
-        std::uint64_t taken = position + rank * inBatch + s;
-        std::uint64_t sample = taken % count;
-        if (shuffleSeed)
-          sample = shuffle(sample, count, *shuffleSeed, taken / count);
-        samples->read(i, sample, std::span(content).subspan(s * bytes, bytes));
+void Data::Impl::read(Batches &batches) const {
+  batches.failure = nullptr;
+  batches.isRead = true;
+  try {
+    std::uint64_t count = samples->count(), inBatch = samples->inBatch();
+    batches.contents.resize(batches.ranks.count * inputs.size());
+    auto content = batches.contents.begin();
+    for (unsigned rank = batches.ranks.first; rank != batches.ranks.end();
+         ++rank)
+      for (std::size_t i = 0; i != inputs.size(); ++i, ++content) {
+        content->resize(inputs[i].bytes());
+        std::size_t bytes = content->size() / inBatch;
+        for (std::uint64_t s = 0; s != inBatch; ++s) {
+          std::uint64_t taken = batches.position + rank * inBatch + s;
+          std::uint64_t sample = taken % count;
+          if (shuffleSeed)
+            sample = shuffle(sample, count, *shuffleSeed, taken / count);
+          samples->read(i, sample,
+                        std::span(*content).subspan(s * bytes, bytes));
+        }
       }
-    }
-  return batches;
+  } catch (...) {
+    batches.failure = std::current_exception();
+  }
 }
 
 void Data::Impl::next(RankRange ranks) {
-  Batches found = ahead.valid() ? ahead.get() : read(position, ranks);
-  if (found.ranks.first != ranks.first || found.ranks.count != ranks.count)
-    found = read(position, ranks);
-  current = std::move(found);
+  helper.wait();
+  auto set = [&](Batches &batches) {
+    batches.position = position;
+    batches.ranks = ranks;
+  };
+  if (!ahead.isRead || ahead.ranks.first != ranks.first ||
+      ahead.ranks.count != ranks.count) {
+    set(ahead);
+    read(ahead);
+  }
+  ahead.isRead = false;
+  if (ahead.failure)
+    std::rethrow_exception(ahead.failure);
+  std::swap(current, ahead);
   position += step;
-  ahead = std::async(samples->mayReadAhead() ? std::launch::async
-                                             : std::launch::deferred,
-                     &Impl::read, this, position, ranks);
+  set(ahead);
+  if (samples->mayReadAhead())
+    helper.start([this] { read(ahead); });
 }
 
 Data::Data(std::unique_ptr<Impl> impl) : impl(std::move(impl)) {}
@@ -262,7 +353,8 @@ void Data::next(RankRange ranks) { impl->next(ranks); }
 
 TensorView Data::input(unsigned rank, std::size_t index) const {
   const InputSpec &spec = impl->inputs[index];
-  const auto &[ranks, contents] = impl->current;
+  const Impl::Batches &batches = impl->current;
   return {spec.type, spec.sizes,
-          contents[(rank - ranks.first) * impl->inputs.size() + index]};
+          batches.contents[(rank - batches.ranks.first) * impl->inputs.size() +
+                           index]};
 }

@@ -15,7 +15,7 @@ static constexpr std::size_t leastBytes = 4096;
 Exchange::Exchange(Backend &backend, const RankContext &rank,
                    unsigned communicator, unsigned worldSize, Device &device,
                    bool isSmall)
-    : device(device), worldSize(worldSize) {
+    : device(device), rank(rank.rank), worldSize(worldSize) {
   std::size_t most =
       isSmall ? smallBytes : std::max(allBytes / worldSize, leastBytes);
   for (std::size_t size = most; size >= smallBytes; size /= 16)
@@ -29,36 +29,44 @@ Exchange::Exchange(Backend &backend, const RankContext &rank,
   everyone.stream = planfile::Stream::Compute;
   comm = backend.openComm(rank, communicator, everyone, device);
   std::vector<Collective> collectives;
-  for (std::size_t size : sizes)
-    collectives.push_back({.kind = Collective::Kind::AllGather,
-                           .sourceType = planfile::DType::U8,
-                           .targetType = planfile::DType::U8,
-                           .source = source,
-                           .target = target,
-                           .count = size});
+  for (bool toFirst : {false, true})
+    for (std::size_t size : sizes)
+      collectives.push_back({.kind = Collective::Kind::AllGather,
+                             .sourceType = planfile::DType::U8,
+                             .targetType = planfile::DType::U8,
+                             .source = source,
+                             .target = target,
+                             .count = size,
+                             .toFirst = toFirst});
   comm->prepare(collectives);
 }
 
-void Exchange::run(std::span<const std::byte> mine, std::size_t bytes) {
+void Exchange::run(std::span<const std::byte> mine, std::size_t bytes,
+                   bool toFirst) {
   std::size_t which = 0;
   while (sizes[which] < bytes)
     ++which;
-  for (std::size_t size = 0; size != sizes.size(); ++size)
-    comm->drain(size, 1);
   if (!mine.empty())
     device.copy(planfile::Stream::Compute, source, mine.data(), mine.size());
-  comm->run(which, 1);
-  latest = sizes[which];
-  received.resize(latest * worldSize);
-  device.copy(planfile::Stream::Compute, received.data(), target,
-              received.size());
+  std::size_t index = toFirst ? sizes.size() + which : which;
+  comm->run(index, 1);
+  if (!toFirst || rank == 0) {
+    latest = sizes[which];
+    received.resize(latest * worldSize);
+    device.copy(planfile::Stream::Compute, received.data(), target,
+                received.size());
+  }
+  // Peers may read this rank's memory: it is there until they have.
+  comm->drain(index, 1);
   device.synchronize();
 }
 
 void Session::Impl::exchange(
     const std::string &what, std::uint64_t bytes,
     const std::function<Piece(const RankData &)> &piece,
-    const std::function<void(unsigned, std::uint64_t, Piece)> &take) {
+    const std::function<void(unsigned, std::uint64_t, Piece)> &take,
+    bool toFirst) {
+  bool takes = !toFirst || isFirst();
   if (rendezvous.isAlone()) {
     for (const RankData &data : ranks)
       onRank(data, [&] {
@@ -90,8 +98,9 @@ void Session::Impl::exchange(
         std::size_t count = std::min<std::uint64_t>(part, bytes - at);
         std::size_t begin = std::min<std::uint64_t>(at, mine.size());
         exchange->run(mine.subspan(begin, std::min(count, mine.size() - begin)),
-                      count);
-        for (unsigned r = 0; &data == &ranks[0] && r != worldSize(); ++r)
+                      count, toFirst);
+        for (unsigned r = 0; takes && &data == &ranks[0] && r != worldSize();
+             ++r)
           take(r, at, {exchange->of(r), count});
       }
     } catch (const Error &error) {

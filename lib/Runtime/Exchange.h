@@ -1,8 +1,8 @@
 //===- Exchange.h - Bytes from every rank to every rank ---------*- C++ -*-===//
 //
-// What sessions of one run show one another between their runs: parts of
-// tensors, each put together on all of them. Through a communicator of its own,
-// over all ranks, in parts of a fixed size.
+// What sessions of one run show one another between their runs, or the first
+// one alone: parts of tensors, to put them together. Through a communicator of
+// its own, over all ranks, in parts of a fixed size.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_EXCHANGE_H
@@ -29,8 +29,9 @@ public:
   std::size_t capacity() const { return sizes.back(); }
 
   /// Shows the others `mine`, on the host or the device, and waits for what
-  /// they show: up to `bytes` each, the same number on all ranks.
-  void run(std::span<const std::byte> mine, std::size_t bytes);
+  /// they show: up to `bytes` each, the same number on all ranks. `toFirst`:
+  /// rank 0 alone is shown it.
+  void run(std::span<const std::byte> mine, std::size_t bytes, bool toFirst);
 
   /// What that rank has shown last, on the host.
   const std::byte *of(unsigned rank) const {
@@ -39,7 +40,7 @@ public:
 
 private:
   Device &device;
-  unsigned worldSize;
+  unsigned rank, worldSize;
   /// Of a rank's part: what is small need not travel as much.
   std::vector<std::size_t> sizes;
   std::byte *source, *target;

@@ -1,7 +1,10 @@
 //===- Mesh.cpp - Ranks, groups and shards --------------------------------===//
 #include "Mesh.h"
 
+#include "fsdp/Archive/Box.h"
+
 #include <algorithm>
+#include <functional>
 
 using namespace fsdp;
 
@@ -58,6 +61,29 @@ std::vector<unsigned> fsdp::shardIndices(const planfile::Plan &plan,
   for (const planfile::Unit *unit : *plan.units())
     indices.push_back(shardIndex(plan, *unit, rank));
   return indices;
+}
+
+std::vector<unsigned> fsdp::firstHolders(const planfile::Plan &plan,
+                                         const planfile::Unit &unit) {
+  std::vector<unsigned> holders(unit.shards(), none);
+  for (unsigned rank = 0; rank != planfile::getRankCount(plan); ++rank) {
+    unsigned &holder = holders[shardIndex(plan, unit, rank)];
+    holder = std::min(holder, rank);
+  }
+  return holders;
+}
+
+std::vector<std::int64_t>
+fsdp::storageOrder(const planfile::Plan &plan,
+                   const planfile::Parameter &parameter) {
+  if (parameter.strides() == none)
+    return {};
+  const auto &strides = *plan.shapes()->Get(parameter.strides())->values();
+  std::vector<std::int64_t> axes = archive::rowMajor(strides.size());
+  std::ranges::stable_sort(axes, std::greater{}, [&](std::int64_t axis) {
+    return strides.Get(static_cast<unsigned>(axis));
+  });
+  return axes;
 }
 
 ShardPart fsdp::intersect(const planfile::Unit &unit, unsigned shard,

@@ -30,6 +30,15 @@ unsigned shardIndex(const planfile::Plan &plan, const planfile::Unit &unit,
 /// mesh.
 std::vector<unsigned> shardIndices(const planfile::Plan &plan, unsigned rank);
 
+/// Of each shard of a unit, the first rank that holds it.
+std::vector<unsigned> firstHolders(const planfile::Plan &plan,
+                                   const planfile::Unit &unit);
+
+/// The axes of a parameter as it lies in memory, from the slowest to the
+/// fastest.
+std::vector<std::int64_t> storageOrder(const planfile::Plan &plan,
+                                       const planfile::Parameter &parameter);
+
 /// What a range of a flat parameter and one shard of it have in common, in
 /// elements from the start of the shard and of the range.
 struct ShardPart {

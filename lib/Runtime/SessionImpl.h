@@ -82,19 +82,23 @@ struct Session::Impl {
   void setBox(const TensorName &tensor, const Box &box,
               const TensorView &value);
   void setWhole(const TensorName &tensor, const TensorView &value);
-  HostTensor whole(const TensorName &tensor);
+  /// `toFirst`: the session of rank 0 alone gets its bytes.
+  HostTensor whole(const TensorName &tensor, bool toFirst = false);
+  bool isFirst() const { return here.first == 0; }
 
   /// Bytes that a rank has for all others, on the host or its device.
   using Piece = std::span<const std::byte>;
   /// Shows each rank's piece, which `piece` finds, to `take`, in parts: the
   /// rank, the offset of the part and its bytes. Pieces may be shorter than
   /// `bytes`: what is shown after their ends means nothing. All sessions of the
-  /// run call it for the same `what`.
-  void
-  exchange(const std::string &what, std::uint64_t bytes,
-           const std::function<Piece(const RankData &)> &piece,
-           const std::function<void(unsigned, std::uint64_t, Piece)> &take);
+  /// run call it for the same `what`. `toFirst`: to the session of rank 0
+  /// alone.
+  void exchange(const std::string &what, std::uint64_t bytes,
+                const std::function<Piece(const RankData &)> &piece,
+                const std::function<void(unsigned, std::uint64_t, Piece)> &take,
+                bool toFirst = false);
   const RankData &local(unsigned rank) const;
+  std::uint64_t digestParameters(const RankData &data) const;
   /// The first element of a rank's padding that is not 0.
   struct DirtyPad {
     std::uint64_t element = UINT64_MAX; ///< Of the unit; the largest: none.

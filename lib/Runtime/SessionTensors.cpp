@@ -2,6 +2,7 @@
 #include "DTypes.h"
 #include "SessionImpl.h"
 #include "Text.h"
+#include "fsdp/Archive/BlockSums.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <numeric>
 
 using namespace fsdp;
 using planfile::BufferRole;
@@ -140,53 +140,12 @@ static at::IntArrayRef toArray(std::span<const std::int64_t> values) {
   return {values.data(), values.size()};
 }
 
-/// Elements [begin, end) of a row-major tensor as boxes, in order, each as
-/// large as can be.
-static std::vector<Box> cut(const std::vector<std::int64_t> &sizes,
-                            std::int64_t begin, std::int64_t end) {
-  std::vector<Box> boxes;
-  while (begin < end) {
-    // Whole rows of `axis`: the slowest one with a row that begins here.
-    std::size_t axis = sizes.size();
-    std::int64_t row = 1, next = 1;
-    while (axis > 0 && begin % next == 0 && begin + next <= end) {
-      row = next;
-      next *= sizes[--axis];
-    }
-    Box box{std::vector<std::int64_t>(sizes.size()), sizes};
-    std::int64_t rest = begin;
-    for (std::size_t a = sizes.size(); a-- > 0; rest /= sizes[a]) {
-      box.offsets[a] = rest % sizes[a];
-      if (a < axis)
-        box.sizes[a] = 1;
-    }
-    std::int64_t rows = 1;
-    if (axis != sizes.size())
-      rows = box.sizes[axis] =
-          std::min(sizes[axis] - box.offsets[axis], (end - begin) / row);
-    boxes.push_back(std::move(box));
-    begin += rows * row;
-  }
-  return boxes;
-}
-
-/// The axes of a dense tensor from the slowest to the fastest.
-static std::vector<std::int64_t>
-storageOrder(const std::vector<std::int64_t> &strides) {
-  std::vector<std::int64_t> axes(strides.size());
-  std::iota(axes.begin(), axes.end(), 0);
-  std::ranges::stable_sort(axes, std::greater{}, [&](std::int64_t axis) {
-    return strides[static_cast<std::size_t>(axis)];
-  });
-  return axes;
-}
-
 namespace {
 /// A tensor of these sizes as it lies in memory without gaps.
 struct Storage {
   Storage(const std::vector<std::int64_t> &given,
-          const std::vector<std::int64_t> &strides)
-      : order(storageOrder(strides)), places(given.size()) {
+          std::vector<std::int64_t> axes)
+      : order(std::move(axes)), places(given.size()) {
     for (std::size_t i = 0; i != given.size(); ++i) {
       sizes.push_back(given[static_cast<std::size_t>(order[i])]);
       places[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
@@ -229,7 +188,7 @@ Session::Impl::held(const RankData &data, const Location &location) const {
     return {{{std::vector<std::int64_t>(axes), location.sizes},
              memory.tensor(location.buffer)}};
   const auto &[unit, parameter] = *location.place;
-  Storage storage(location.sizes, shape(plan, parameter->strides()));
+  Storage storage(location.sizes, storageOrder(plan, *parameter));
   auto numel =
       static_cast<std::uint64_t>(c10::multiply_integers(storage.sizes));
   ShardPart part = intersect(*plan.units()->Get(unit), data.rank.shards[unit],
@@ -237,19 +196,16 @@ Session::Impl::held(const RankData &data, const Location &location) const {
   std::vector<HeldBox> result;
   std::uint64_t at = part.inShard;
   auto begin = static_cast<std::int64_t>(part.inRange);
-  for (const Box &box : cut(storage.sizes, begin,
-                            begin + static_cast<std::int64_t>(part.count))) {
-    auto count = static_cast<std::uint64_t>(c10::multiply_integers(box.sizes));
-    Box permuted = box;
-    for (std::size_t axis = 0; axis != axes; ++axis) {
-      auto place = static_cast<std::size_t>(storage.places[axis]);
-      permuted.offsets[axis] = box.offsets[place];
-      permuted.sizes[axis] = box.sizes[place];
-    }
+  for (Box &box : archive::cut(location.sizes, storage.order, begin,
+                               begin + static_cast<std::int64_t>(part.count))) {
+    std::vector<std::int64_t> sizes;
+    for (std::int64_t axis : storage.order)
+      sizes.push_back(box.sizes[static_cast<std::size_t>(axis)]);
+    std::uint64_t count = box.numel();
     result.push_back(
-        {std::move(permuted), memory.slice(location.buffer, at, at + count)
-                                  .view(box.sizes)
-                                  .permute(storage.places)});
+        {std::move(box), memory.slice(location.buffer, at, at + count)
+                             .view(sizes)
+                             .permute(storage.places)});
     at += count;
   }
   return result;
@@ -307,21 +263,27 @@ void Session::Impl::setWhole(const TensorName &tensor,
   setBox(tensor, {std::vector<std::int64_t>(sizes.size()), sizes}, value);
 }
 
-HostTensor Session::Impl::whole(const TensorName &tensor) {
+HostTensor Session::Impl::whole(const TensorName &tensor, bool toFirst) {
   Location location = locate(tensor);
   planfile::DType type = ranks[0].rank.memory->type(location.buffer);
+  bool takes = !toFirst || isFirst();
   if (!location.place)
-    return read(ranks[0], location.buffer);
+    return takes ? read(ranks[0], location.buffer)
+                 : HostTensor{type, location.sizes, {}};
   // In storage order, the parts of the shards follow one another.
   const planfile::Parameter &parameter = *location.place->parameter;
   const planfile::Unit &unit = *plan.units()->Get(location.place->unit);
-  Storage storage(location.sizes, shape(plan, parameter.strides()));
-  at::Tensor flat = at::empty(storage.sizes, at::dtype(scalarType(type)));
+  Storage storage(location.sizes, storageOrder(plan, parameter));
   std::uint64_t item = itemSize(type), begin = parameter.offset();
-  auto *bytes = static_cast<std::byte *>(flat.data_ptr());
+  std::uint64_t numel = Box::whole(location.sizes).numel();
+  at::Tensor flat;
+  std::byte *bytes = nullptr;
+  if (takes) {
+    flat = at::empty(storage.sizes, at::dtype(scalarType(type)));
+    bytes = static_cast<std::byte *>(flat.data_ptr());
+  }
   auto partOf = [&](unsigned rank) {
-    return intersect(unit, shardIndex(plan, unit, rank), begin,
-                     begin + flat.nbytes() / item);
+    return intersect(unit, shardIndex(plan, unit, rank), begin, begin + numel);
   };
   std::uint64_t shardBytes = unit.numel() / unit.shards() * item;
   // Replicas may differ, in what is ignored: the first one is read.
@@ -333,7 +295,7 @@ HostTensor Session::Impl::whole(const TensorName &tensor) {
   }
   exchange(
       "reading " + location.name,
-      std::min<std::uint64_t>(flat.nbytes(), shardBytes),
+      std::min<std::uint64_t>(numel * item, shardBytes),
       [&](const RankData &data) {
         ShardPart part = partOf(data.rank.rank);
         return Piece(data.rank.memory->data(location.buffer) +
@@ -346,8 +308,109 @@ HostTensor Session::Impl::whole(const TensorName &tensor) {
         if (isRead[rank] && offset < size)
           std::memcpy(bytes + part.inRange * item + offset, piece.data(),
                       std::min<std::uint64_t>(size - offset, piece.size()));
+      },
+      toFirst);
+  return takes ? toHost(flat.permute(storage.places), type)
+               : HostTensor{type, location.sizes, {}};
+}
+
+HostTensor Session::gather(const TensorName &tensor) const {
+  return impl->whole(tensor, /*toFirst=*/true);
+}
+
+/// All bits of some elements and where they are, as one number: that of two
+/// parts is the sum of theirs. The elements are those from number `first` on.
+template <typename Element>
+static std::uint64_t digest(std::uint64_t seed, std::uint64_t first,
+                            const std::byte *bytes, std::uint64_t count) {
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = 0; i != count; ++i) {
+    Element element;
+    std::memcpy(&element, bytes + i * sizeof element, sizeof element);
+    // The finalizer of SplitMix64.
+    std::uint64_t mixed = (element + seed) ^ ((first + i) * 0x9e3779b97f4a7c15);
+    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+    sum += mixed ^ (mixed >> 31);
+  }
+  return sum;
+}
+
+static std::uint64_t digest(std::size_t item, std::uint64_t seed,
+                            std::uint64_t first, const std::byte *bytes,
+                            std::uint64_t count) {
+  switch (item) {
+  case 1:
+    return digest<std::uint8_t>(seed, first, bytes, count);
+  case 2:
+    return digest<std::uint16_t>(seed, first, bytes, count);
+  case 4:
+    return digest<std::uint32_t>(seed, first, bytes, count);
+  default:
+    return digest<std::uint64_t>(seed, first, bytes, count);
+  }
+}
+
+/// The same of a box of a tensor, whose elements are numbered row by row.
+static std::uint64_t digest(std::uint64_t seed,
+                            const std::vector<std::int64_t> &sizes,
+                            const Box &box, const at::Tensor &values) {
+  std::uint64_t row = sizes.empty() ? 1 : box.sizes.back(), sum = 0;
+  std::size_t item = values.element_size();
+  const auto *bytes = static_cast<const std::byte *>(values.const_data_ptr());
+  std::vector<std::int64_t> index = box.offsets;
+  for (std::uint64_t left = box.numel() / row; left != 0; --left) {
+    std::uint64_t first = 0;
+    for (std::size_t axis = 0; axis != sizes.size(); ++axis)
+      first = first * static_cast<std::uint64_t>(sizes[axis]) +
+              static_cast<std::uint64_t>(index[axis]);
+    sum += digest(item, seed, first, bytes, row);
+    bytes += row * item;
+    for (std::size_t axis = sizes.empty() ? 0 : sizes.size() - 1; axis-- > 0;) {
+      if (++index[axis] < box.offsets[axis] + box.sizes[axis])
+        break;
+      index[axis] = box.offsets[axis];
+    }
+  }
+  return sum;
+}
+
+std::uint64_t Session::Impl::digestParameters(const RankData &data) const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t u = 0; u != plan.units()->size(); ++u) {
+    const planfile::Unit &unit = *plan.units()->Get(u);
+    // Of replicas, the first one counts.
+    if (firstHolders(plan, unit)[data.rank.shards[u]] != data.rank.rank)
+      continue;
+    for (const planfile::Parameter *parameter : *unit.parameters()) {
+      std::string_view name = stringOf(plan, parameter->name());
+      Location location = locate({TensorName::Kind::Parameter, name});
+      for (const HeldBox &part : held(data, location))
+        sum += digest(archive::checksum(name), location.sizes, part.box,
+                      part.values.cpu().contiguous());
+    }
+  }
+  return sum;
+}
+
+std::uint64_t Session::digestParameters() const {
+  std::vector<std::uint64_t> own(impl->ranks.size());
+  for (std::size_t r = 0; r != own.size(); ++r)
+    impl->onRank(impl->ranks[r],
+                 [&] { own[r] = impl->digestParameters(impl->ranks[r]); });
+  std::uint64_t sum = 0;
+  impl->exchange(
+      "adding digests", sizeof sum,
+      [&](const Impl::RankData &data) {
+        return std::as_bytes(
+            std::span(&own[data.rank.rank - impl->here.first], 1));
+      },
+      [&](unsigned, std::uint64_t, Impl::Piece shown) {
+        std::uint64_t other;
+        std::memcpy(&other, shown.data(), sizeof other);
+        sum += other;
       });
-  return toHost(flat.permute(storage.places), type);
+  return sum;
 }
 
 std::vector<std::int64_t> Session::sizes(const TensorName &tensor) const {

@@ -26,16 +26,6 @@ std::string fsdp::spellMesh(const planfile::PlanFile &plan) {
   return text;
 }
 
-/// No lower rank holds the same shard.
-static bool isFirstReplica(const planfile::Plan &plan,
-                           const planfile::Unit &unit, unsigned rank) {
-  unsigned shard = shardIndex(plan, unit, rank);
-  for (unsigned lower = 0; lower != rank; ++lower)
-    if (shardIndex(plan, unit, lower) == shard)
-      return false;
-  return true;
-}
-
 /// Units whose gradients no all-reduce makes equal on all replicas.
 static std::set<std::uint32_t> findPrivateUnits(const planfile::Plan &plan) {
   std::set<std::uint32_t> units;
@@ -108,9 +98,14 @@ void Snapshot::add(const Session &session, unsigned rank, std::string key,
 
 void Snapshot::addParameters(const Session &session, unsigned rank) {
   std::set<std::uint32_t> privateUnits = findPrivateUnits(plan.plan());
+  std::vector<bool> isFirst;
+  for (const planfile::Unit *unit : *plan->units())
+    isFirst.push_back(
+        firstHolders(plan.plan(),
+                     *unit)[shardIndex(plan.plan(), *unit, rank)] == rank);
   auto addTensor = [&](std::uint32_t unit, std::string key,
                        const TensorName &tensor, planfile::DType type) {
-    if (isFirstReplica(plan.plan(), *plan->units()->Get(unit), rank))
+    if (isFirst[unit])
       add(session, rank, std::move(key), tensor, type, false);
     else if (privateUnits.contains(unit))
       add(session, rank, spellReplica(key, session.heldBoxes(tensor, rank)),
@@ -158,32 +153,63 @@ Snapshot::Snapshot(const planfile::PlanFile &plan, Session &session)
   session.pin(memory);
 }
 
-std::map<std::string, archive::TensorShape>
+/// Who holds the elements of each parameter of a plan.
+static std::map<const planfile::Parameter *, archive::HeldTensor>
+findHolders(const planfile::PlanFile &plan) {
+  std::map<const planfile::Parameter *, archive::HeldTensor> result;
+  for (const planfile::Unit *unit : *plan->units()) {
+    std::vector<unsigned> holders = firstHolders(plan.plan(), *unit);
+    std::uint64_t length = unit->numel() / unit->shards();
+    for (const planfile::Parameter *parameter : *unit->parameters()) {
+      archive::HeldTensor &tensor = result[parameter];
+      const auto &sizes = plan.shape(parameter->sizes());
+      tensor.shape.assign(sizes.begin(), sizes.end());
+      tensor.order = storageOrder(plan.plan(), *parameter);
+      std::uint64_t begin = parameter->offset();
+      std::uint64_t end = begin + Box::whole(tensor.shape).numel();
+      for (std::uint64_t at = begin; at < end; at = (at / length + 1) * length)
+        tensor.add(holders[at / length],
+                   std::min(end, (at / length + 1) * length) - at);
+    }
+  }
+  return result;
+}
+
+std::map<std::string, archive::HeldTensor>
 Snapshot::tensors(const planfile::PlanFile &plan) {
-  std::map<std::string, archive::TensorShape> result;
-  auto add = [&](std::string key, planfile::DType type, std::uint32_t shape) {
-    archive::TensorShape &tensor = result[std::move(key)];
+  std::map<std::string, archive::HeldTensor> result;
+  auto holders = findHolders(plan);
+  auto add = [&](std::string key, planfile::DType type,
+                 archive::HeldTensor tensor) {
     tensor.dtype = archive::DType(type);
+    result[std::move(key)] = std::move(tensor);
+  };
+  auto addWhole = [&](std::string key, planfile::DType type,
+                      std::uint32_t shape) {
+    archive::HeldTensor tensor{};
     if (shape != none)
-      tensor.sizes.assign(plan.shape(shape).begin(), plan.shape(shape).end());
+      tensor.shape.assign(plan.shape(shape).begin(), plan.shape(shape).end());
+    tensor.order = archive::rowMajor(tensor.shape.size());
+    tensor.add(0, Box::whole(tensor.shape).numel());
+    add(std::move(key), type, std::move(tensor));
   };
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters())
       add(std::string(plan.string(parameter->name())), unit->storage(),
-          parameter->sizes());
+          holders[parameter]);
   forEachState(plan.plan(),
                [&](std::uint32_t, const planfile::Parameter &parameter,
                    const planfile::Buffer &buffer) {
                  std::string_view name = plan.string(parameter.name());
                  add(spellState(name, plan.string(buffer.name())),
-                     buffer.dtype(), parameter.sizes());
+                     buffer.dtype(), holders[&parameter]);
                });
   for (const std::string &key : stepKeys(plan.plan()))
-    add(key, planfile::DType::F32, none);
+    addWhole(key, planfile::DType::F32, none);
   forEachBuffer(plan.plan(), [&](const planfile::Buffer &buffer) {
     if (!buffer.bytes())
-      add(std::string(plan.string(buffer.name())), buffer.dtype(),
-          buffer.sizes());
+      addWhole(std::string(plan.string(buffer.name())), buffer.dtype(),
+               buffer.sizes());
   });
   return result;
 }
@@ -289,21 +315,22 @@ CheckedFile Snapshot::writeOwn(const std::string &folder, unsigned rank) const {
   return writeTensors(folder, archive::getRankFile(rank), tensors, {});
 }
 
-std::vector<Snapshot::RankFiles>
-Snapshot::write(const std::string &folder) const {
-  std::vector<RankFiles> result;
+std::vector<std::uint64_t> Snapshot::write(const std::string &folder) const {
+  unsigned worldSize = planfile::getRankCount(plan.plan());
+  std::vector<std::uint64_t> lists;
   for (unsigned rank = ranks.first; rank != ranks.end(); ++rank) {
-    RankFiles files{rank, writeBoxes(folder, rank), 0};
-    files.files.push_back(writeOwn(folder, rank));
-    std::string list = archive::spellRankList(files.files);
-    files.list = archive::checksum(list);
+    std::string part = archive::getPart(rank, worldSize);
+    std::string own = part.empty() ? folder : folder + "/" + part;
+    std::vector<CheckedFile> files = writeBoxes(own, rank);
+    files.push_back(writeOwn(own, rank));
+    std::string list = archive::spellRankList(files);
+    lists.push_back(archive::checksum(list));
     auto written =
-        archive::writeFile(folder + "/" + archive::getRankList(rank), {list});
+        archive::writeFile(own + "/" + archive::getRankList(rank), {list});
     if (!written)
       throw Error(written.error().message, Failure::RankFailed);
-    result.push_back(std::move(files));
   }
-  return result;
+  return lists;
 }
 
 //===----------------------------------------------------------------------===//
@@ -369,10 +396,9 @@ bool fsdp::loadOwn(const archive::Checkpoint &checkpoint,
   bool isSame = checkpoint.state.mesh == spellMesh(plan);
   for (unsigned rank = session.ranks().first; rank != session.ranks().end();
        ++rank) {
-    const auto &file = checkpoint.rankFiles[isSame ? rank : 0];
+    auto file = checkpoint.ranks->openOwn(isSame ? rank : 0);
     if (!file)
-      throw Error("expected " + archive::getRankFile(isSame ? rank : 0) +
-                  " in the checkpoint, found none");
+      throw Error(file.error());
     OwnFile own(*file, session);
     forEachBuffer(plan.plan(), [&](const planfile::Buffer &buffer) {
       std::string_view name = plan.string(buffer.name());

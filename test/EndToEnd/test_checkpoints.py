@@ -310,6 +310,44 @@ def limited(descriptors: int, *command) -> subprocess.CompletedProcess:
                           timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+def put(path: pathlib.Path, kind: str) -> None:
+    """Something else in place of a file."""
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a directory":
+        path.mkdir()
+    elif kind == "a link to itself":
+        path.symlink_to(path.name)
+    elif kind == "a link into nothing":
+        path.symlink_to("nothing")
+    elif kind == "a link to what was there":
+        (path.parent / f"{path.name}.elsewhere").write_bytes(content)
+        path.symlink_to(f"{path.name}.elsewhere")
+    else:
+        path.write_bytes({"nothing": b"", "zeros": bytes(len(content)), "brackets": b"[" * 100000, "more": content + b"\0"}[kind])
+
+
+# Nobody waits for a pipe, and what is damaged is kept, whatever it is. A link that leads nowhere but to itself is not read, today.
+@pytest.mark.parametrize("name", ["manifest.json", "ranks/rank-00002.json", "ranks/rank-00001.safetensors", "shard-00001-model-00001-of-00002.safetensors"])
+@pytest.mark.parametrize("kind", ["a pipe", "a directory", "a link to itself", "a link into nothing", "a link to what was there", "nothing", "zeros", "brackets", "more"])
+def test_what_takes_the_place_of_a_file(kind, name, two_checkpoints):
+    command, expected, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    put(newest / name, kind)
+    names = sorted(path.relative_to(newest) for path in newest.rglob("*"))
+    result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder)
+    if kind == "a link to itself":
+        assert result.returncode == 1 and os.strerror(errno.ELOOP) in result.stderr and steps_of(folder) == [2, 4], result.stderr
+    else:
+        assert result.returncode == 0, result.stderr
+        isDamaged = kind != "a link to what was there"
+        assert ("trying the checkpoint before it" in result.stderr) == isDamaged, result.stderr
+        newest = folder / f"step-00000004{'.damaged' if isDamaged else ''}"
+    assert sorted(path.relative_to(newest) for path in newest.rglob("*")) == names
+
+
 # A checkpoint of 2 ranks, two of 8: with few descriptors, the newest one loads; with too few, nothing is given up.
 def test_few_descriptors_lose_no_checkpoint(plans, references, training, tmp_path):
     command, _ = training
@@ -317,10 +355,12 @@ def test_few_descriptors_lose_no_checkpoint(plans, references, training, tmp_pat
     wide = arguments(plans, references, "gpt2", 8, "", "") + weights("gpt2")
     train(wide, "--steps", 6, "--every", 2, "--checkpoint", tmp_path, "--resume", "auto")
     wide += ["--steps", 6, "--resume", "auto", "--checkpoint", tmp_path]
-    result = limited(24, *wide)
-    assert result.returncode == 0 and "going on after step 6" in result.stderr, result.stderr
-    result = limited(8, *wide)
-    assert result.returncode != 0 and "before it" not in result.stderr, result.stderr
+    for descriptors in (64, 32, 24):
+        result = limited(descriptors, *wide)
+        assert result.returncode == 0 and "going on after step 6" in result.stderr, result.stderr
+    for descriptors in (16, 12, 10, 8):
+        result = limited(descriptors, *wide)
+        assert "before it" not in result.stderr and (result.returncode != 0 or "going on after step 6" in result.stderr), result.stderr
     assert steps_of(tmp_path) == [2, 4, 6] and not list(tmp_path.glob("*.damaged*"))
 
 
@@ -353,9 +393,13 @@ def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
     good = (newest / "manifest.json").read_text()
     tensors = json.loads(good)["tensors"]
     name = next(iter(tensors))
-    for changes, why in [({"ranks": 3}, "mesh: expected the axes of 3 ranks"), ({"ranks": 3, "mesh": "replicate=1 shard=3"}, "rank-00003.json"), ({"ranks": 1 << 40}, "ranks"), ({"step": -1}, "step"), ({"version": 2}, "version"),
+    for changes, why in [({"ranks": 3}, "mesh: expected the axes of 3 ranks"), ({"ranks": 1, "mesh": "shard=1"}, "expected runs of 1 ranks"), ({"ranks": 1 << 40}, "ranks"),
+                         ({"step": -1}, "step"), ({"version": 3}, "version"), ({"version": 0}, "version"),
                          ({"tensors": tensors | {"extra": {"dtype": "F32", "shape": [2]}}}, "extra"),
-                         ({"tensors": tensors | {name: {"dtype": "F32", "shape": [3]}}}, name),
+                         ({"tensors": tensors | {name: tensors[name] | {"shape": [3]}}}, name),
+                         ({"tensors": tensors | {name: tensors[name] | {"ranks": tensors[name]["ranks"][:1]}}}, name),
+                         ({"tensors": tensors | {name: tensors[name] | {"ranks": tensors[name]["ranks"][::-1]}}}, name),
+                         ({"tensors": tensors | {name: tensors[name] | {"dtype": "I32"}}}, name),
                          ({"tensors": {key: value for key, value in tensors.items() if key != name}}, name),
                          ({"tensors": []}, "tensors"), ({"names": {"a": 3}}, "names"),
                          *[({"mesh": mesh}, 'mesh: expected the axes of 2 ranks, as in shard=2, found "')
@@ -364,6 +408,35 @@ def test_a_manifest_that_was_changed_on_purpose_is_rejected(two_checkpoints):
         sign(newest, **changes)
         result = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
         assert result.returncode == 1 and why in result.stderr and result.stderr.count("error:") == 1, (changes, result.stderr)
+
+
+# What nobody reads does not keep a training from going on, and who verifies is told.
+def test_what_a_manifest_adds_is_not_verified(two_checkpoints):
+    command, expected, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    good = (newest / "manifest.json").read_text()
+    extra = {"extra": {"dtype": "F32", "shape": [2], "ranks": [[0, 1, 2, 1]]}}
+    for changes, why in [({"tensors": json.loads(good)["tensors"] | extra}, "extra"), ({"ranks": 3, "mesh": "replicate=1 shard=3"}, "rank-00003.json")]:
+        (newest / "manifest.json").write_text(good)
+        sign(newest, **changes)
+        succeed("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
+        result = tool("fsdp-ckpt", "verify", newest)
+        assert result.returncode == 1 and why in result.stderr, result.stderr
+    (newest / "manifest.json").write_text(good)
+    assert succeed("fsdp-ckpt", "verify", newest).stdout == f"{newest}: whole\n"
+
+
+# Of version 1, which does not say who holds what.
+def test_an_old_checkpoint_goes_on(two_checkpoints, tmp_path):
+    command, expected, folder = two_checkpoints
+    newest = folder / "step-00000004"
+    manifest = json.loads((newest / "manifest.json").read_text())
+    for tensor in manifest["tensors"].values():
+        tensor.pop("ranks"), tensor.pop("order", None)
+    sign(newest, version=1, tensors=manifest["tensors"])
+    assert succeed("fsdp-ckpt", "verify", newest).stdout == f"{newest}: whole\n"
+    assert train(command, "--steps", STEPS, "--resume", newest)[1] == expected[1]
+    assert succeed("fsdp-ckpt", "diff", newest, newest).stdout.endswith(" tensors are equal\n")
 
 
 @pytest.mark.covers("types and settings of state dicts")

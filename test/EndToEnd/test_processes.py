@@ -156,9 +156,11 @@ def test_references_are_compared_by_all(graph, ranks, options, plans, references
 def test_rank_0_writes_what_all_hold(plans, tmp_path):
     for name, run in ("mpi", lambda *arguments: mpirun((4, *arguments))), ("local", lambda *arguments: tool("fsdp-run", *arguments)):
         ran = run(plans("gpt2", 4, "--mesh", "2x2", "--strategy", "hybrid_shard"), "--weights", FIXTURES / "gpt2.pt2",
-                  "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2, "--summon", tmp_path / name, "--with-grads")
+                  "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2, "--summon", tmp_path / name, "--with-grads",
+                  "--export", tmp_path / f"{name}.safetensors")
         assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "mpi").read_bytes() == (tmp_path / "local").read_bytes()
+    for name in ("", ".safetensors"):
+        assert (tmp_path / f"mpi{name}").read_bytes() == (tmp_path / f"local{name}").read_bytes()
 
 
 @pytest.fixture

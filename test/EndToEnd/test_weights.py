@@ -97,9 +97,16 @@ def wide(tmp_path):
     return [tmp_path / "step.plan", "--data", tmp_path / "data.safetensors"]
 
 
+# All processes see the same files: none is read to compare it.
 @needs_mpi
-def test_a_rank_reads_what_it_holds(wide, tmp_path):
-    plain, loaded = figures([*wide, "--init", "zeros"]), figures([*wide, "--weights", tmp_path / "hub"])
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_rank_reads_what_it_holds(kind, wide, tmp_path):
+    weights = tmp_path / "hub"
+    if kind == "file":
+        tensors = {name: value for path in weights.glob("*.safetensors") for name, value in load_file(path).items()}
+        weights = tmp_path / "weights.safetensors"
+        save_file(tensors, weights)
+    plain, loaded = figures([*wide, "--init", "zeros"]), figures([*wide, "--weights", weights])
     # Headers beside the shard.
     assert all(abs(loaded[rank][0] - plain[rank][0] - SIZE / 4) < PART / 16 for rank in range(4)), (loaded, plain)
     # A part at a time. Rank 0 has ended its first step: all its memory is in use.

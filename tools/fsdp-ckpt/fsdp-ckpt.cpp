@@ -47,10 +47,8 @@ static std::string spellShape(const TensorPieces &tensor) {
 }
 
 static std::uint64_t countBytes(const TensorPieces &tensor) {
-  std::uint64_t bytes = 0;
-  for (const TensorPieces::Piece &piece : tensor.pieces)
-    bytes += piece.info->bytes;
-  return bytes;
+  return archive::Box::whole(tensor.shape).numel() *
+         archive::getItemSize(tensor.dtype);
 }
 
 static std::uint64_t countBytes(const TensorFiles &files) {
@@ -83,8 +81,7 @@ static void print(const std::string &text) {
   std::printf("%s\n", archive::escape(text).c_str());
 }
 
-static void describe(const std::string &path) {
-  Checkpoint checkpoint = take(Checkpoint::open(path));
+static void describe(const std::string &path, const Checkpoint &checkpoint) {
   const archive::TrainingState &state = checkpoint.state;
   print(path + ": step " + std::to_string(state.step) + ", " +
         std::to_string(state.ranks) + " ranks (" + state.mesh + "), " +
@@ -95,17 +92,15 @@ static void describe(const std::string &path) {
 static int list(const std::string &path) {
   if (!Checkpoint::isOne(path)) {
     for (const std::string &each : findCheckpoints(path))
-      describe(each);
+      describe(each, take(Checkpoint::open(each)));
     return 0;
   }
-  describe(path);
   Checkpoint checkpoint = take(Checkpoint::open(path));
+  describe(path, checkpoint);
   for (const auto &[name, value] : checkpoint.state.facts)
     print("  " + name + " " + value);
   for (const auto &[name, tensor] : checkpoint.files.tensors())
-    print("  " + name + " " + spellShape(tensor) + ", " +
-          std::to_string(tensor.pieces.size()) +
-          (tensor.pieces.size() == 1 ? " box" : " boxes"));
+    print("  " + name + " " + spellShape(tensor));
   return 0;
 }
 
@@ -190,7 +185,7 @@ static int convert(const std::string &from, const std::string &to,
                     "that are called " +
                     spelling};
   }
-  std::vector<archive::ModelTensor> tensors;
+  std::vector<archive::TensorSpec> tensors;
   std::vector<const TensorPieces *> pieces;
   for (const auto &[name, tensor] : found) {
     tensors.push_back({name, tensor->dtype, tensor->shape});

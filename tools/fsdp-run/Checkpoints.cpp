@@ -222,7 +222,7 @@ void Checkpoints::checkFits() const {
     auto tensor = tensors.find(name);
     if (tensor == tensors.end())
       reject("without " + name);
-    if (tensor->second.shape != shape.sizes)
+    if (tensor->second.shape != shape.shape)
       reject("in which " + name + " has other sizes");
   }
 }
@@ -261,8 +261,7 @@ void Checkpoints::load(Session &session) {
     try {
       if (!found)
         open();
-      archive::TensorFiles files = std::move(found->files);
-      Weights weights = Weights::of(path, std::move(files));
+      Weights weights = Weights::of(path, std::move(found->files));
       std::vector<Weights::Match> matches = weights.match(plan);
       weights.load(matches, session);
       weights.loadStates(plan, matches, session);
@@ -279,6 +278,7 @@ void Checkpoints::load(Session &session) {
         Processes::Wait::Files);
     if (answer.empty()) {
       loading = secondsSince(begin);
+      found->ranks.reset(); // The files that are open.
       if (!isSame)
         processes.note("note: --resume: " + path + " is of the mesh " +
                        found->state.mesh +
@@ -351,8 +351,11 @@ void Checkpoints::finish() {
 void Checkpoints::makeFolder(const fs::path &folder) const {
   std::error_code failed;
   fs::remove_all(folder, failed);
-  if (!fs::create_directories(folder / ranksFolder, failed))
-    failTo("make", folder, failed.value());
+  unsigned ranks = planfile::getRankCount(plan.plan());
+  for (unsigned rank = 0; rank < ranks; rank += archive::ranksInPart)
+    if (fs::path part = folder / archive::getPart(rank, ranks) / ranksFolder;
+        !fs::create_directories(part, failed))
+      failTo("make", part, failed.value());
 }
 
 double Checkpoints::write(const archive::TrainingState &state) const {
@@ -369,15 +372,18 @@ double Checkpoints::write(const archive::TrainingState &state) const {
   std::string shown;
   try {
     std::error_code ignored;
+    fs::path part =
+        folder /
+        archive::getPart(processes.ranks(state.ranks).first, state.ranks);
     for (auto end = std::chrono::steady_clock::now() + longestDelay;
-         !fs::is_directory(folder / ranksFolder, ignored);
+         !fs::is_directory(part / ranksFolder, ignored);
          std::this_thread::sleep_for(50ms))
       if (std::chrono::steady_clock::now() > end)
         throw Error("--checkpoint: expected a folder that all processes "
                     "share, found none of rank 0's in " +
                     options.checkpoint);
-    for (const Snapshot::RankFiles &rank : snapshot->write(folder))
-      shown += archive::spellChecksum(rank.list);
+    for (std::uint64_t list : snapshot->write(folder))
+      shown += archive::spellChecksum(list);
   } catch (const std::exception &error) {
     shown = std::string("!") + error.what();
   }
@@ -425,7 +431,10 @@ std::string Checkpoints::publish(const archive::TrainingState &state,
                     std::to_string(sums.size()),
                 Failure::RankFailed);
   for (unsigned rank = 0; rank != sums.size(); ++rank)
-    if (::access((folder / archive::getRankList(rank)).c_str(), R_OK) != 0)
+    if (::access((folder / archive::getPart(rank, state.ranks) /
+                  archive::getRankList(rank))
+                     .c_str(),
+                 R_OK) != 0)
       throw Error("--checkpoint: expected a folder that all processes share, "
                   "found none of rank " +
                       std::to_string(rank) + "'s files in " + folder.string(),

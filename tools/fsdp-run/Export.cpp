@@ -3,6 +3,7 @@
 #include "Export.h"
 
 #include <algorithm>
+#include <exception>
 
 using namespace fsdp;
 
@@ -18,10 +19,10 @@ Export::Export(const planfile::PlanFile &plan, const Options &options,
   auto add = [&](TensorName::Kind kind, std::string_view name,
                  planfile::DType type, std::uint32_t shape) {
     auto found = names.find(std::string(name));
-    archive::ModelTensor tensor{found == names.end() ? std::string(name)
-                                                     : found->second,
-                                archive::DType(type),
-                                {}};
+    archive::TensorSpec tensor{found == names.end() ? std::string(name)
+                                                    : found->second,
+                               archive::DType(type),
+                               {}};
     if (shape != planfile::none)
       tensor.shape.assign(plan.shape(shape).begin(), plan.shape(shape).end());
     tensors.emplace_back(std::move(tensor), TensorName{kind, name});
@@ -53,18 +54,24 @@ Export::Export(const planfile::PlanFile &plan, const Options &options,
 void Export::write(const Session &session) const {
   if (path.empty())
     return;
-  std::vector<archive::ModelTensor> wanted;
+  std::vector<archive::TensorSpec> wanted;
   for (const auto &[tensor, name] : tensors)
     wanted.push_back(tensor);
+  // No exception passes through what writes, which has a file to clean up.
+  std::exception_ptr failure;
   auto read = [&](std::size_t index) -> archive::Expected<std::string> {
-    const TensorName &name = tensors[index].second;
-    HostTensor value = name.kind == TensorName::Kind::Parameter
-                           ? session.parameter(name.name)
-                           : session.buffer(name.name);
-    return std::string(reinterpret_cast<const char *>(value.bytes.data()),
-                       value.bytes.size());
+    try {
+      HostTensor value = session.gather(tensors[index].second);
+      return std::string(reinterpret_cast<const char *>(value.bytes.data()),
+                         value.bytes.size());
+    } catch (const std::exception &error) {
+      failure = std::current_exception();
+      return archive::Error{error.what()};
+    }
   };
-  if (auto error =
-          archive::writeModel(path, maxShardSize, wanted, writes, read))
+  auto error = archive::writeModel(path, maxShardSize, wanted, writes, read);
+  if (failure)
+    std::rethrow_exception(failure);
+  if (error)
     throw Error("--export: " + error->message, Failure::RankFailed);
 }

@@ -32,7 +32,7 @@ private:
   std::uint64_t maxShardSize;
   bool writes;
   /// By name in the file.
-  std::vector<std::pair<archive::ModelTensor, TensorName>> tensors;
+  std::vector<std::pair<archive::TensorSpec, TensorName>> tensors;
 };
 
 } // namespace fsdp

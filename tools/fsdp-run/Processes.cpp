@@ -4,8 +4,6 @@
 
 #include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
-#include "fsdp/Archive/InputFile.h"
-#include "fsdp/Archive/TensorFiles.h"
 #include "fsdp/Runtime/Agreement.h"
 #include "fsdp/Runtime/Hosts.h"
 
@@ -20,7 +18,6 @@
 #include <sstream>
 #include <thread>
 #include <unistd.h>
-#include <xxhash.h>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
@@ -32,49 +29,6 @@ std::string fsdp::findLibrary(const std::string &name) {
   std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe");
   return program.parent_path().parent_path() / "lib" / name;
-}
-
-static std::string spellDigest(XXH64_hash_t digest) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx",
-                static_cast<unsigned long long>(digest));
-  return digits;
-}
-
-std::string fsdp::digestFile(const std::string &path) {
-  auto file = archive::InputFile::open(path);
-  if (!file)
-    throw Error(file.error().message);
-  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t *)> state(
-      XXH3_createState(), XXH3_freeState);
-  XXH3_64bits_reset(state.get());
-  std::vector<char> part(std::size_t{1} << 20);
-  for (std::uint64_t at = 0; at < file->size(); at += part.size()) {
-    std::uint64_t count =
-        std::min<std::uint64_t>(part.size(), file->size() - at);
-    if (auto error = file->read(at, part.data(), count))
-      throw Error(error->message);
-    XXH3_64bits_update(state.get(), part.data(), count);
-  }
-  return spellDigest(XXH3_64bits_digest(state.get()));
-}
-
-std::string fsdp::digestTables(const std::string &folder) {
-  auto files = archive::TensorFiles::open(folder);
-  if (!files)
-    throw Error(files.error().message);
-  std::string text;
-  for (const archive::Safetensors &file : files->files())
-    for (const archive::TensorInfo &tensor : file.tensors()) {
-      text += tensor.name;
-      for (std::uint64_t number :
-           {std::uint64_t(tensor.dtype), tensor.offset, tensor.bytes})
-        text += " " + std::to_string(number);
-      for (std::int64_t size : tensor.shape)
-        text += " " + std::to_string(size);
-      text += '\n';
-    }
-  return spellDigest(XXH3_64bits(text.data(), text.size()));
 }
 
 std::string Processes::findOption(int argc, char **argv,
@@ -154,16 +108,17 @@ namespace {
 /// What a process brings: its facts, or why it cannot go on.
 struct Brought {
   std::string process = {}; ///< Its number and where that is known.
+  std::string files = {};
   std::vector<Fact> facts = {};
-  std::optional<Error> error;
+  std::optional<Error> error = {};
 };
 
 } // namespace
 
-/// Texts that are separated by zeros: the number of the process, the failure if
-/// there is one, names and values.
+/// Texts that are separated by zeros: the number of the process, its files, the
+/// failure if there is one, names and values.
 static std::string encode(const Brought &brought) {
-  std::string text = brought.process + '\0' +
+  std::string text = brought.process + '\0' + brought.files + '\0' +
                      (brought.error ? encodeFailure(*brought.error) : "") +
                      '\0';
   for (const Fact &fact : brought.facts)
@@ -180,6 +135,7 @@ static Brought decode(std::string_view text) {
     return part;
   };
   brought.process = next();
+  brought.files = next();
   if (std::string failure = next(); !failure.empty())
     brought.error = decodeFailure(failure);
   while (!text.empty()) {
@@ -261,7 +217,7 @@ static std::optional<Error> judge(const std::vector<Brought> &all) {
   return std::nullopt;
 }
 
-void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
+void Processes::agree(const std::function<Given()> &prepare) {
   if (size() == 1) {
     prepare();
     return;
@@ -269,7 +225,9 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
   Brought own;
   own.process = std::to_string(::getpid()) + ' ' + PeerWatch::ownSpace();
   try {
-    own.facts = prepare();
+    auto [facts, files] = prepare();
+    own.facts = std::move(facts);
+    own.files = std::move(files);
   } catch (const Error &error) {
     own.error = error;
   } catch (const std::exception &error) {
@@ -285,8 +243,12 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
     if (std::optional<Error> verdict = judge(all))
       throw tellFailure(*world.store, *verdict);
     std::string processes;
-    for (const Brought &one : all)
-      processes += one.process + ' ';
+    std::map<std::string_view, std::size_t> firsts;
+    for (std::size_t rank = 0; rank != all.size(); ++rank)
+      processes +=
+          all[rank].process + ' ' +
+          std::to_string(firsts.emplace(all[rank].files, rank).first->second) +
+          ' ';
     world.store->set(agreed, processes);
   }
   std::istringstream processes(await(agreed, 0, "agree"));
@@ -294,7 +256,9 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
   for (unsigned rank = 0; rank != size(); ++rank) {
     peers.push_back({rank, world.hosts[rank], "", 0});
     PeerWatch::Peer &peer = peers.back();
-    if (!(processes >> peer.process >> peer.space) || peer.process < 1)
+    if (!(processes >> peer.process >> peer.space >>
+          firstWithFiles.emplace_back()) ||
+        peer.process < 1 || firstWithFiles.back() > rank)
       throw Error("expected the processes of all ranks from rank 0, found "
                   "none of rank " +
                       std::to_string(rank),
@@ -304,6 +268,25 @@ void Processes::agree(const std::function<std::vector<Fact>()> &prepare) {
       std::move(peers), world.rank, world.store,
       [this](const Error &error) { stop(error); },
       [this] { isStopRequested.store(true); });
+}
+
+void Processes::compareFiles(const std::string &what,
+                             const std::function<std::string()> &digest) const {
+  if (std::ranges::count(firstWithFiles, 0u) ==
+      std::ptrdiff_t(firstWithFiles.size()))
+    return;
+  bool isReader = firstWithFiles[world.rank] == world.rank;
+  consult(
+      "comparing " + what, isReader ? digest() : "",
+      [&](const std::vector<std::string> &digests) {
+        std::vector<Brought> all;
+        for (unsigned first : firstWithFiles)
+          all.push_back({.facts = {{what, "with digest " + digests[first]}}});
+        if (std::string text = compareFacts(all); !text.empty())
+          throw Error(text, Failure::CheckFailed);
+        return std::string();
+      },
+      Wait::Files);
 }
 
 std::string Processes::consult(

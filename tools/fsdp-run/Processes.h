@@ -84,9 +84,21 @@ public:
               &answer,
           Wait wait = Wait::Timeout) const;
 
-  /// Calls `prepare` and compares what it returns with rank 0's. Throws on all
-  /// processes if it throws on one, or if they differ.
-  void agree(const std::function<std::vector<Fact>()> &prepare);
+  /// What a process is given.
+  struct Given {
+    std::vector<Fact> facts;
+    /// Which files it reads that may be large (`identifyFiles`).
+    std::string files = {};
+  };
+  /// Calls `prepare` and compares the facts that it returns with rank 0's.
+  /// Throws on all processes if it throws on one, or if they differ.
+  void agree(const std::function<Given()> &prepare);
+
+  /// Where processes have other files than rank 0, compares what is in them:
+  /// the first process that has some calls `digest`. Throws on all processes if
+  /// they differ. After `agree`.
+  void compareFiles(const std::string &what,
+                    const std::function<std::string()> &digest) const;
 
   /// The process can't go on: tells the others, and says so unless one of them
   /// has. Returns the exit code of the run.
@@ -122,6 +134,8 @@ private:
   std::shared_ptr<RankLog> log;
   std::function<std::string()> recorder;
   std::string lastRecord; ///< Of a recorder that has ended.
+  /// Of each rank, the first that has the same files.
+  std::vector<unsigned> firstWithFiles;
   std::shared_ptr<PeerWatch> watch;
 };
 
@@ -141,9 +155,15 @@ std::string findLibrary(const std::string &name);
 
 /// A number for the bytes of a file.
 std::string digestFile(const std::string &path);
-/// A number for what a folder of safetensors has where: not for the values, of
-/// which a process reads its own part alone.
-std::string digestTables(const std::string &folder);
+/// A number for what a file or a folder of tensors has where: not for the
+/// values.
+std::string digestTables(const std::string &path);
+/// A number for the values, too: of a file, all; of a folder, up to 192 KiB of
+/// each tensor, since it may be larger than a machine reads in minutes.
+std::string digestContents(const std::string &path);
+/// Tells files from others: their numbers in the file system, sizes and times.
+/// Two machines that see the same file say the same.
+std::string identifyFiles(const std::string &path);
 
 } // namespace fsdp
 

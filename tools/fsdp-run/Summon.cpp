@@ -54,11 +54,7 @@ Summon::Summon(const planfile::PlanFile &plan, const Options &options,
 void Summon::read(const Session &session,
                   const std::map<std::string, TensorName> &wanted) {
   for (const auto &[name, tensor] : wanted) {
-    HostTensor value = tensor.kind == TensorName::Kind::Parameter
-                           ? session.parameter(tensor.name)
-                       : tensor.kind == TensorName::Kind::Gradient
-                           ? session.gradient(tensor.name)
-                           : session.buffer(tensor.name);
+    HostTensor value = session.gather(tensor);
     if (writes)
       values[name] = std::move(value);
   }

@@ -3,6 +3,7 @@
 #include "Training.h"
 
 #include "Interruption.h"
+#include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Hosts.h"
 
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <set>
 #include <unistd.h>
-#include <xxhash.h>
 
 using namespace fsdp;
 
@@ -212,7 +212,8 @@ private:
                 "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
                 "\"highest_byte\": %llu, \"load_seconds\": %.6f, "
                 "\"save_seconds\": %.6f}}\n",
-                steps, total, hashParameters().c_str(),
+                steps, total,
+                archive::spellChecksum(session.digestParameters()).c_str(),
                 static_cast<long long>(growth.resident),
                 static_cast<long long>(growth.planned),
                 static_cast<long long>(growth.scratch),
@@ -220,19 +221,6 @@ private:
                 static_cast<long long>(growth.files),
                 static_cast<unsigned long long>(session.highestByte()),
                 checkpoints.loadSeconds(), checkpoints.saveSeconds());
-  }
-
-  /// All bits of all parameters in one number: equal for equal trainings.
-  std::string hashParameters() const {
-    XXH64_hash_t hash = 0;
-    for (const std::string &name : session.parameterNames()) {
-      HostTensor value = session.parameter(name);
-      hash = XXH3_64bits_withSeed(value.bytes.data(), value.bytes.size(), hash);
-    }
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx",
-                  static_cast<unsigned long long>(hash));
-    return digits;
   }
 
   static std::string spellLoss(double loss) {

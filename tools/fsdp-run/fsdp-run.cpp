@@ -402,12 +402,13 @@ std::vector<Fact> Run::facts() const {
   Facts facts{{{"version", FSDP_VERSION}}};
   for (Fact &fact : trainingFacts())
     facts.all.push_back(std::move(fact));
+  // What is in a file is compared where it is another one.
   std::error_code ignored;
-  if (std::filesystem::is_directory(options.weights, ignored))
-    facts.addText("weights",
-                  "with tables of digest " + digestTables(options.weights));
-  else
-    facts.addFile("weights", options.weights);
+  bool isFolder = std::filesystem::is_directory(options.weights, ignored);
+  facts.addText("weights", isFolder ? "with tables of digest " +
+                                          digestTables(options.weights)
+                           : options.weights.empty() ? "none"
+                                                     : "in one file");
   std::string renames;
   for (const std::string &rename : options.renames)
     renames += (renames.empty() ? "" : " ") + archive::quoteJSON(rename);
@@ -514,14 +515,18 @@ int Run::execute() {
 int runOn(Processes &processes, int argc, char **argv) {
   std::optional<Options> options;
   std::optional<Run> run;
-  processes.agree([&]() -> std::vector<Fact> {
+  processes.agree([&]() -> Processes::Given {
     options = parseOptions(argc, argv);
     if (!options)
       return {};
     processes.setTimeout(timeoutOf(*options));
     run.emplace(*options, processes);
-    return processes.size() > 1 ? run->facts() : std::vector<Fact>();
+    if (processes.size() == 1)
+      return {};
+    return {run->facts(), identifyFiles(options->weights)};
   });
+  processes.compareFiles("weights",
+                         [&] { return digestContents(options->weights); });
   int code = run ? run->execute() : 0;
   run.reset();
   return processes.finish(code);

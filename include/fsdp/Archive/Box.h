@@ -50,6 +50,16 @@ inline std::optional<Box> intersect(const Box &left, const Box &right) {
 /// shards.
 bool areDisjoint(std::vector<const Box *> boxes);
 
+/// Elements [begin, end) of a tensor as boxes, in order, each as large as can
+/// be: at most 2 n - 1 of n axes. Elements are counted in storage order, which
+/// is that of `order`: the axes from the slowest to the fastest.
+std::vector<Box> cut(const std::vector<int64_t> &shape,
+                     const std::vector<int64_t> &order, int64_t begin,
+                     int64_t end);
+
+/// The axes of a row-major tensor from the slowest to the fastest.
+std::vector<int64_t> rowMajor(size_t axes);
+
 /// Boxes of at most `most` elements each, in order, that make up a box.
 inline std::vector<Box> split(const Box &box, uint64_t most) {
   uint64_t count = box.numel();

@@ -3,8 +3,10 @@
 // A checkpoint is a folder:
 //
 //   manifest.json                          where the training was, every
-//                                          tensor's dtype and sizes, a checksum
-//                                          of each rank's list
+//                                          tensor's dtype and sizes and which
+//                                          ranks hold which of its elements
+//                                          (`RankFiles.h`), a checksum of each
+//                                          rank's list
 //   shard-00001-model-00001-of-00002.safetensors
 //                                          boxes of parameters, model buffers
 //                                          and optimizer states
@@ -16,6 +18,11 @@
 //   ranks/rank-00001.safetensors           what is a rank's own: its generator,
 //                                          its model buffers
 //
+// Of more than 1,024 ranks, each 1,024 have all but the manifest in a folder of
+// their own, part-00001 and so on: folders of tens of thousands of files are
+// slow. In version 1, all is in one folder, and the manifest does not say who
+// holds what.
+//
 // The manifest is written last. All of it is untrusted input: what is damaged
 // or missing is named, and names lead to files of the folder only.
 //
@@ -24,7 +31,9 @@
 #ifndef FSDP_ARCHIVE_CHECKPOINT_H
 #define FSDP_ARCHIVE_CHECKPOINT_H
 
-#include "fsdp/Archive/TensorFiles.h"
+#include "fsdp/Archive/RankFiles.h"
+
+#include <memory>
 
 namespace fsdp::archive {
 
@@ -48,8 +57,8 @@ struct Checkpoint {
 
   /// There is a manifest in the folder.
   static bool isOne(const std::string &folder);
-  /// Opens a folder, checks its lists and that the files have what these say;
-  /// what is read later is checked then.
+  /// Reads the manifest. Files are opened, and checked, when something of them
+  /// is read; of version 1, all are opened now.
   static Expected<Checkpoint> open(const std::string &folder);
 
   /// Reads all of all files, and checks it.
@@ -57,16 +66,18 @@ struct Checkpoint {
 
   TrainingState state;
   TensorFiles files; ///< Of all ranks.
-  /// What is a rank's own, by rank; empty if it has nothing.
-  std::vector<std::optional<Safetensors>> rankFiles;
+  std::shared_ptr<RankFiles> ranks;
 
 private:
-  std::string folder;
-  std::vector<CheckedFile> lists;
+  using Held = std::map<std::string, HeldTensor>;
+  std::shared_ptr<const Held> held; ///< Null: of version 1.
 };
 
 /// "shard-00001-model-00001-of-00002.safetensors", counted from 0.
 std::string getShardFile(unsigned rank, unsigned file, unsigned files);
+/// The folder of a rank among so many, "part-00001"; empty: there is one for
+/// all.
+std::string getPart(unsigned rank, unsigned ranks);
 /// "ranks/rank-00001.safetensors"
 std::string getRankFile(unsigned rank);
 /// "ranks/rank-00001.json"
@@ -75,14 +86,9 @@ std::string getRankList(unsigned rank);
 /// The list of a rank.
 std::string spellRankList(const std::vector<CheckedFile> &files);
 
-/// The dtype and the sizes of a whole tensor.
-struct TensorShape {
-  DType dtype;
-  std::vector<int64_t> sizes;
-};
 /// The manifest; `lists` are the checksums of the ranks' lists.
 std::string spellManifest(const TrainingState &state,
-                          const std::map<std::string, TensorShape> &tensors,
+                          const std::map<std::string, HeldTensor> &tensors,
                           const std::vector<uint64_t> &lists);
 
 } // namespace fsdp::archive

@@ -56,11 +56,19 @@ private:
                                  uint64_t count) const;
   std::optional<Error> checkBlock(uint64_t block, const char *content) const;
 
-  /// What the file must consist of, and the block that was read last.
+  std::optional<Error> readFromBlock(uint64_t block, uint64_t size,
+                                     uint64_t offset, char *to,
+                                     uint64_t count) const;
+
+  /// A block that was read last. Of all files of a process, a few have one.
+  struct Block {
+    std::string content;
+    uint64_t number = UINT64_MAX;
+  };
+  /// What the file must consist of.
   struct Checks {
     BlockSums sums;
-    std::string block;
-    uint64_t number = UINT64_MAX;
+    std::shared_ptr<Block> latest = std::make_shared<Block>();
   };
 
   std::shared_ptr<Source> source; ///< Its descriptor ends with it.

@@ -14,6 +14,7 @@
 #include "fsdp/Archive/DType.h"
 #include "fsdp/Archive/InputFile.h"
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -86,6 +87,25 @@ Expected<uint64_t> writeSafetensors(const std::string &path,
                                     const std::vector<TensorRef> &tensors,
                                     const SafetensorsMetadata &metadata = {},
                                     BlockSums *sums = nullptr);
+
+/// A dense, row-major tensor whose bytes are yet to come.
+struct TensorSpec {
+  std::string name;
+  DType dtype;
+  /// Sizes in elements; empty for a scalar.
+  std::vector<int64_t> shape;
+};
+
+/// The order in which tensors are written.
+std::vector<size_t> getFileOrder(const std::vector<TensorSpec> &tensors);
+
+/// The same of tensors that are read, by their index, when they are written:
+/// one at a time, in their order in the file.
+Expected<uint64_t>
+writeSafetensors(const std::string &path,
+                 const std::vector<TensorSpec> &tensors,
+                 const SafetensorsMetadata &metadata,
+                 const std::function<Expected<std::string>(size_t)> &read);
 
 } // namespace fsdp::archive
 

@@ -17,6 +17,8 @@
 #include "fsdp/Archive/Box.h"
 #include "fsdp/Archive/Safetensors.h"
 
+#include <functional>
+
 namespace fsdp::archive {
 
 /// Where a tensor is: each piece is a box, dense and row-major.
@@ -26,9 +28,15 @@ struct TensorPieces {
     const Safetensors *file;
     const TensorInfo *info;
   };
+  using Visit = std::function<std::optional<Error>(const Piece &)>;
+
   DType dtype;
   std::vector<int64_t> shape;
   std::vector<Piece> pieces;
+  /// Where files are opened when they are read: calls `visit` with the pieces
+  /// that have an element of a box. There are none in `pieces`.
+  std::function<std::optional<Error>(const Box &box, const Visit &visit)> find =
+      {};
 };
 
 /// Copies a box of a tensor, dense and row-major. An error if a file has been
@@ -52,8 +60,11 @@ public:
   static Expected<TensorFiles> open(const std::string &folder,
                                     std::vector<CheckedFile> files);
 
+  /// What others open.
+  static TensorFiles of(Tensors tensors);
+
   const Tensors &tensors() const { return table; }
-  /// In the order of their names.
+  /// Those that are open, in the order of their names.
   const std::vector<Safetensors> &files() const { return opened; }
 
 private:
@@ -64,6 +75,10 @@ private:
   std::vector<Safetensors> opened;
   Tensors table;
 };
+
+/// The box of each tensor of a file, in their order: what its metadata say of
+/// them, or all of a tensor.
+Expected<std::vector<Box>> readBoxes(const Safetensors &file);
 
 /// A plain name of something in a folder, which leads nowhere else.
 bool isPlainName(std::string_view name);

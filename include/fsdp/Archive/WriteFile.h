@@ -16,6 +16,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,12 @@ std::optional<Error> checkOutputs(const std::vector<NamedPath> &outputs,
 /// fails, a regular file at `path` is untouched and nothing is left behind.
 Expected<uint64_t> writeFile(const std::string &path,
                              const std::vector<std::string_view> &pieces);
+
+/// The same of pieces that are made one after the other, `bytes` in all; each
+/// is valid until the next one is asked for, and an empty one is the end.
+using NextPiece = std::function<Expected<std::string_view>()>;
+Expected<uint64_t> writeFile(const std::string &path, uint64_t bytes,
+                             const NextPiece &next);
 
 /// Signals wait for this thread while it exists. A thread that is started
 /// meanwhile never gets any.

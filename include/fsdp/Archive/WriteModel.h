@@ -1,8 +1,8 @@
 //===- WriteModel.h - A whole model for others ------------------*- C++ -*-===//
 //
 // Tensors as `save_pretrained` of Hugging Face writes them: in one safetensors
-// file, or in a folder of several with an index. The tensors of one file at a
-// time are whole in memory. A folder appears when all of it is on the disk.
+// file, or in a folder of several with an index. One tensor at a time is whole
+// in memory. A folder appears when all of it is on the disk.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,15 +11,7 @@
 
 #include "fsdp/Archive/Safetensors.h"
 
-#include <functional>
-
 namespace fsdp::archive {
-
-struct ModelTensor {
-  std::string name; ///< In the file.
-  DType dtype;
-  std::vector<int64_t> shape;
-};
 
 /// Why no model can be written to `path`, a .safetensors file or a folder that
 /// does not exist yet or is empty; before any work is done.
@@ -27,12 +19,12 @@ std::optional<Error> checkModelPath(const std::string &path);
 
 /// Writes tensors, which are in the order of their names, to a file or to files
 /// of at most `maxBytes` each, but for larger tensors. `read` returns the
-/// content of tensor number `index`; they are asked for in order. Where
-/// `writes` is false, all are read and nothing is written: what a process does
-/// that must take part in reading.
+/// content of tensor number `index`; they are asked for in the same order each
+/// time. Where `writes` is false, all are read and nothing is written: what a
+/// process does that must take part in reading.
 std::optional<Error>
 writeModel(const std::string &path, uint64_t maxBytes,
-           const std::vector<ModelTensor> &tensors, bool writes,
+           const std::vector<TensorSpec> &tensors, bool writes,
            const std::function<Expected<std::string>(size_t index)> &read);
 
 } // namespace fsdp::archive

@@ -59,6 +59,9 @@ struct Collective {
   /// All members' sources are as they were when the program began: a gather
   /// need not wait for its peers to arrive.
   bool sourceStable = false;
+  /// Of a gather: the first member alone wants it. The targets of the others
+  /// may be written to or not.
+  bool toFirst = false;
 };
 
 /// The ranks of one communicator that contain one rank.

@@ -211,6 +211,15 @@ public:
   HostTensor optimizerState(std::string_view name,
                             std::string_view state) const;
 
+  /// The same for the session of rank 0 alone: the others get no bytes. Of a
+  /// buffer, the first one.
+  HostTensor gather(const TensorName &tensor) const;
+
+  /// All bits of all parameters in one number, which does not depend on who
+  /// holds what: the sum of one for each element. All sessions of the run ask
+  /// at once.
+  std::uint64_t digestParameters() const;
+
   /// Between and after a unit's parameters lies padding, which must stay 0.
   /// A sentence for each unit whose flat parameter has a pad that is not, and,
   /// after a run without update, for each whose reduced gradient has. Of all

@@ -31,18 +31,13 @@ public:
   /// Copies; between two runs, on the session's thread.
   void take(const Session &session);
 
-  /// What a rank has written.
-  struct RankFiles {
-    unsigned rank;
-    std::vector<archive::CheckedFile> files;
-    std::uint64_t list; ///< The checksum of its list.
-  };
-  /// Writes the files of the latest copy into a folder that has a folder
-  /// `ranks`, on any thread. All is on the disk when it returns.
-  std::vector<RankFiles> write(const std::string &folder) const;
+  /// Writes the files of the latest copy into a folder that has the folders of
+  /// the ranks (`archive::getPart`), each with a folder `ranks`, on any thread.
+  /// Returns the checksum of each rank's list. All is on the disk then.
+  std::vector<std::uint64_t> write(const std::string &folder) const;
 
   /// The tensors of a checkpoint of this plan, of all ranks.
-  static std::map<std::string, archive::TensorShape>
+  static std::map<std::string, archive::HeldTensor>
   tensors(const planfile::PlanFile &plan);
 
 private:

@@ -96,6 +96,8 @@ private:
   }
 
   void allGather(const Collective &mine, std::size_t which) {
+    if (mine.toFirst && peers.index != 0)
+      return;
     std::size_t bytes = mine.count * itemSize(mine.sourceType);
     // Starting at different peers keeps the ranks from reading one another's
     // memory in the same order. The own piece may already be in place.

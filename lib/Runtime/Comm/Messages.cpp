@@ -92,10 +92,13 @@ static void forPeers(unsigned index, unsigned size, const Visit &visit) {
 void MessageComm::allGather(const Collective &mine) {
   std::size_t bytes = mine.count * itemSize(mine.sourceType);
   forPeers(index, size, [&](unsigned peer) {
-    receiveParts(0, peer, mine.target + peer * bytes, bytes);
+    if (!mine.toFirst || index == 0)
+      receiveParts(0, peer, mine.target + peer * bytes, bytes);
   });
-  forPeers(index, size,
-           [&](unsigned peer) { sendParts(0, peer, mine.source, bytes); });
+  forPeers(index, size, [&](unsigned peer) {
+    if (!mine.toFirst || peer == 0)
+      sendParts(0, peer, mine.source, bytes);
+  });
   // The own piece may already be in place.
   if (std::byte *own = mine.target + index * bytes; own != mine.source)
     std::memcpy(own, mine.source, bytes);

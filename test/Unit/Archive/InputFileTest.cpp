@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <malloc.h>
 #include <sys/stat.h>
 #include <thread>
 
@@ -126,4 +127,24 @@ TEST_F(InputFileTest, OnlyWhatIsNotWhatWasWrittenIsDamage) {
   EXPECT_EQ(file.error().message,
             getPath("other") + ": cannot open: " + std::strerror(EMFILE));
   EXPECT_FALSE(file.error().isDamage);
+}
+
+// A block of each of ten thousand files would be ten gigabytes.
+TEST_F(InputFileTest, FewBlocksAreKept) {
+  std::string content(2 * BlockSums::blockBytes, 'x');
+  BlockSums sums = BlockSums::of({content});
+  std::string path = write("a", content);
+  std::vector<InputFile> files;
+  size_t before = ::mallinfo2().hblkhd + ::mallinfo2().uordblks;
+  for (int i = 0; i != 100; ++i) {
+    auto file = InputFile::open(path, sums);
+    ASSERT_TRUE(file) << file.error().message;
+    files.push_back(std::move(*file));
+    EXPECT_EQ(*files.back().read(7, 3), "xxx");
+  }
+  size_t kept = ::mallinfo2().hblkhd + ::mallinfo2().uordblks - before;
+  EXPECT_LT(kept, 12 * BlockSums::blockBytes);
+  // What was let go is read again.
+  for (const InputFile &file : files)
+    EXPECT_EQ(*file.read(7, 3), "xxx");
 }

@@ -11,6 +11,7 @@
 #include <rapidcheck.h>
 
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <set>
 
@@ -295,6 +296,31 @@ TEST_F(DataTest, ErrorsWaitForTheirBatch) {
   data.seek(4);
   EXPECT_NO_THROW(data.next(2));
   EXPECT_NO_THROW(data.seek(0));
+}
+
+/// The threads of this process.
+static std::set<std::string> listThreads() {
+  std::set<std::string> names;
+  for (const auto &each :
+       std::filesystem::directory_iterator("/proc/self/task"))
+    names.insert(each.path().filename());
+  return names;
+}
+
+// To start one takes longer than a small step.
+TEST_F(DataTest, OneThreadReadsAllBatches) {
+  std::string path = writeTokens(std::vector<uint16_t>(3600, 3));
+  std::size_t before = listThreads().size();
+  Data data = open(path);
+  data.next(1);
+  std::set<std::string> first = listThreads();
+  EXPECT_EQ(first.size(), before + 1);
+  for (int step = 0; step != 100; ++step) {
+    if (step % 10 == 9)
+      data.seek(static_cast<std::uint64_t>(step));
+    data.next(1);
+    EXPECT_EQ(listThreads(), first);
+  }
 }
 
 // One process for each rank reads what one process for all of them does.

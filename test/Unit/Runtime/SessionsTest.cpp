@@ -143,6 +143,65 @@ TEST(Sessions, AWholeTensorIsReadFromAllOfThem) {
     EXPECT_FALSE(error) << error->what();
 }
 
+// Who writes a model has a tensor of it, and nobody else does.
+TEST(Sessions, AWholeTensorIsGatheredByTheFirstOfThem) {
+  TwoSessions both;
+  auto errors = runBoth([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+    load(loaded.session);
+    Loaded alone(makeSmallPlan(4), 4);
+    load(alone.session);
+    for (const char *name : {"w", "b", "w"}) {
+      HostTensor value = loaded.session.gather({.name = name});
+      EXPECT_EQ(value.sizes, alone.session.sizes({.name = name}));
+      EXPECT_EQ(value.bytes, ranks.first == 0
+                                 ? alone.session.parameter(name).bytes
+                                 : std::vector<std::byte>());
+      // The others' memory is as it was: all of them may read again.
+      EXPECT_EQ(loaded.session.parameter(name).bytes,
+                alone.session.parameter(name).bytes);
+    }
+  });
+  for (const std::optional<Error> &error : errors)
+    EXPECT_FALSE(error) << error->what();
+}
+
+// Equal parameters have equal digests, whoever holds them, and others do not.
+TEST(Sessions, ADigestDoesNotDependOnTheRanks) {
+  auto digestOf = [](const TestPlan &plan, unsigned ranks) {
+    Loaded loaded(plan, ranks);
+    load(loaded.session);
+    return loaded.session.digestParameters();
+  };
+  std::uint64_t expected = digestOf(makeSmallPlan(1), 1);
+  for (unsigned ranks : {2, 4})
+    EXPECT_EQ(digestOf(makeSmallPlan(ranks), ranks), expected);
+  EXPECT_EQ(digestOf(makeHybridPlan(), 4), expected);
+  TwoSessions both;
+  auto errors = runBoth([&](RankRange ranks) {
+    Loaded loaded(makeSmallPlan(4), ranks, both.options());
+    load(loaded.session);
+    EXPECT_EQ(loaded.session.digestParameters(), expected);
+    HostTensor value = loaded.session.parameter("w");
+    const std::vector<std::byte> before = value.bytes;
+    // A bit, and two elements that change places.
+    value.bytes.back() ^= std::byte(1);
+    loaded.session.setParameter("w", value);
+    EXPECT_NE(loaded.session.digestParameters(), expected);
+    value.bytes = before;
+    std::swap_ranges(value.bytes.begin(), value.bytes.begin() + 4,
+                     value.bytes.begin() + 4);
+    ASSERT_NE(value.bytes, before);
+    loaded.session.setParameter("w", value);
+    EXPECT_NE(loaded.session.digestParameters(), expected);
+    value.bytes = before;
+    loaded.session.setParameter("w", value);
+    EXPECT_EQ(loaded.session.digestParameters(), expected);
+  });
+  for (const std::optional<Error> &error : errors)
+    EXPECT_FALSE(error) << error->what();
+}
+
 TEST(Sessions, ATensorThatOneOfThemDoesNotReadIsWaitedForOnlySoLong) {
   TwoSessions both;
   both.timeout = 300ms;
