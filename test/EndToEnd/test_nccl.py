@@ -116,8 +116,8 @@ def test_a_process_for_each_rank(arguments):
 
 # A rank that never comes, a kernel that never ends, an error of NCCL.
 @pytest.mark.parametrize("fault,said", [
-    ("1 absentFrom 2", r"error: (?:rank \d: )?waited 2 s for the others of ranks 0 1 2 to join ncclCommInitRankConfig"),
-    ("1 hangsAt 5", r"error: rank [012], step 1, program step, .*: waited 2 s for the others of ranks 0 1 2 to join ncclGroupEnd"),
+    ("1 absentFrom 2", r"error: (?:rank \d: )?waited 2 s for the others of ranks 0 1 2 to join ncclCommSplit"),
+    ("1 hangsAt 5", r"error: rank [012], step 1, program step, .*: waited 2 s for the others of ranks 0 1 2 to join a collective"),
     ("1 failsAt 5", r"error: rank 1, step 1, program step, .*: ncclGroupEnd: remote process exited"),
 ])
 def test_what_goes_wrong_is_said_once(fault, said, arguments):

@@ -7,9 +7,8 @@
 using namespace fsdp;
 
 NCCLBackend::NCCLBackend(const CudaApi &cuda, RankMap map)
-    : nccl(cuda),
-      launch(readLaunch([](const char *name) { return std::getenv(name); })),
-      seen(joinWorld(launch, ownHost(), map)) {
+    : launch(readLaunch([](const char *name) { return std::getenv(name); })),
+      seen(joinWorld(launch, ownHost(), map)), nccl(cuda, seen.size()) {
   // Kernels of several communicators then start in the order of the plan, the
   // same on all ranks: they can't wait for one another.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);

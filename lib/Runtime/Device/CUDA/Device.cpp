@@ -87,6 +87,16 @@ CUDADevice::~CUDADevice() {
       api.streamSynchronize(stream.get());
 }
 
+void CUDADevice::abandon() {
+  for (CudaStream &stream : streams)
+    (void)stream.release();
+  for (Block &block : blocks)
+    (void)block.release();
+  for (std::vector<CudaEvent> &program : events)
+    for (CudaEvent &event : program)
+      (void)event.release();
+}
+
 void CUDADevice::enter() {
   current = this;
   check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");

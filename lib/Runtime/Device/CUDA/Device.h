@@ -60,6 +60,9 @@ public:
 protected:
   /// Returns when all work of the stream is done.
   virtual void finish(cudaStream_t stream) const;
+  /// Leaves all that it has to the end of the process: work that never ends
+  /// uses it, and giving anything back would wait for that.
+  void abandon();
 
 private:
   friend struct ScriptedHeap;
