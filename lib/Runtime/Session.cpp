@@ -140,8 +140,24 @@ void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
   checkFailure();
 }
 
+void Session::Impl::settle() {
+  if (std::exchange(isSettled, true))
+    return;
+  onAllRanks(Failure::RankFailed, [&](RankData &data) {
+    try {
+      data.rank.device->synchronize();
+    } catch (const Error &error) {
+      throw Error("rank " + std::to_string(data.rank.rank) + ", step " +
+                      std::to_string(data.rank.updates + 1) + ": " +
+                      error.what(),
+                  error.kind());
+    }
+  });
+}
+
 void Session::Impl::onRank(const RankData &data,
-                           const std::function<void()> &job) const {
+                           const std::function<void()> &job) {
+  settle();
   checkFailure();
   try {
     RankScope scope(data.rank.device.get());
@@ -185,6 +201,8 @@ void Session::Impl::open(RankData &data) {
   rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
+  if (rank.device->runsAhead())
+    rank.hyper = DeviceHyper(plan, *rank.device);
   rank.generator = makeGenerator(rank.device->torchDevice());
   for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
     rank.comms.push_back(backend->openComm(
@@ -269,7 +287,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     if (initFirst)
       runInit(data);
     Rank &rank = data.rank;
-    writeHyperParameters(*rank.memory);
+    writeHyperParameters(rank);
     rank.updates = updates;
     rank.statistics = {};
     AllocationCounts before = rank.device->allocationCounts();
@@ -281,6 +299,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     counts.heap -= before.heap;
     counts.heapBytes -= before.heapBytes;
   });
+  isSettled = !ranks[0].rank.device->runsAhead();
   statistics = ranks[0].rank.statistics;
   for (std::size_t r = 1; r != ranks.size(); ++r) {
     const Statistics &other = ranks[r].rank.statistics;
@@ -381,10 +400,10 @@ void Session::setHyperParameters(unsigned decayGroup,
 }
 
 /// What the updates of the next run read.
-void Session::Impl::writeHyperParameters(Memory &memory) const {
+void Session::Impl::writeHyperParameters(Rank &rank) const {
   for (const auto &[buffer, values] : groups) {
     using planfile::Hyper;
-    auto *numbers = reinterpret_cast<double *>(memory.data(buffer));
+    auto *numbers = reinterpret_cast<double *>(rank.memory->data(buffer));
     auto set = [&](Hyper number, double value) {
       numbers[static_cast<std::size_t>(number)] = value;
     };
@@ -398,6 +417,7 @@ void Session::Impl::writeHyperParameters(Memory &memory) const {
     set(Hyper::Momentum, values.momentum);
     set(Hyper::Update, static_cast<double>(updates + 1));
   }
+  rank.hyper.upload(*rank.memory, *rank.device);
 }
 
 Seeds Seeds::parse(std::string_view text) {

@@ -104,6 +104,21 @@ public:
   /// Returns when all work of this rank is done.
   virtual void synchronize() = 0;
 
+  /// `endRun` returns before the run is done: nobody but the rank reads its
+  /// memory, and what it has computed is waited for when it is read.
+  virtual bool runsAhead() const { return false; }
+  /// Around each run, whose streams begin where the compute stream is; after it
+  /// the compute stream goes on when all of them have ended.
+  virtual void beginRun() {}
+  virtual void endRun() { synchronize(); }
+
+  /// Copies bytes that may be changed at once to memory of the device, on the
+  /// compute stream. One that runs ahead waits only for the last upload but one
+  /// to this target; the first one allocates.
+  virtual void upload(void *target, std::span<const std::byte> bytes) {
+    copy(planfile::Stream::Compute, target, bytes.data(), bytes.size());
+  }
+
   /// The thread's allocations on the device follow `script` (null: none).
   virtual void follow(AllocationScript *script) = 0;
   virtual AllocationCounts allocationCounts() const = 0;

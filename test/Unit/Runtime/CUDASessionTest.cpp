@@ -25,13 +25,14 @@ public:
 
 class FakeBackend : public Backend {
 public:
-  FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), ranks(ranks) {}
+  FakeBackend(FakeCuda &fake, unsigned ranks, bool ahead = false)
+      : fake(fake), ranks(ranks), ahead(ahead) {}
 
   bool overlaps() const override { return true; }
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     fake.enter(static_cast<char>('a' + rank.rank));
-    return std::make_unique<FakeDevice>(fake.api, rank.rank);
+    return std::make_unique<FakeDevice>(fake.api, rank.rank, 0, ahead);
   }
   std::unique_ptr<Comm> openComm(const RankContext &, unsigned communicator,
                                  const Group &group, Device &device) override {
@@ -43,6 +44,7 @@ public:
 private:
   FakeCuda &fake;
   LocalCUDAWorld ranks;
+  bool ahead;
 };
 
 /// Losses, parameters and gradients of a few steps with different data on
@@ -55,6 +57,8 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
   options.overlap = overlap;
   options.backend = std::move(backend);
   Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
+  // A number of f32, too: that is what kernels of a GPU read.
+  session.setHyperParameters({.lr = 0x1p-9});
   session.setParameter("w",
                        toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
   session.setParameter("b", toHost(at::arange(4, at::kFloat) / 3));
@@ -113,6 +117,53 @@ TEST(CUDASession, UpdatesOnTheHost) {
   };
   // Once more in each of four steps.
   EXPECT_EQ(countWaits(makeOffloadedPlan), countWaits(makeSmallPlan) + 4);
+}
+
+// A rank whose memory no other one reads is given its next step while it still
+// runs the last: what changes from step to step comes to it through memory.
+TEST(CUDASession, AHostThatRunsAheadTrainsAsTheCPUDoes) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<HostTensor> expected = train(1, makeLocalBackend(1));
+  std::vector<HostTensor> actual =
+      train(1, std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true));
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i != actual.size(); ++i)
+    EXPECT_EQ(actual[i].bytes, expected[i].bytes) << i;
+  EXPECT_TRUE(fake.isEmpty());
+}
+
+// From the input to the end of a step, with another learning rate each time,
+// no call waits, allocates, frees or copies unpinned memory. Reading waits.
+TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  SessionOptions options;
+  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  auto step = [&](int number) {
+    session.setInput(
+        0, 0, toHost(at::sin(at::arange(8, at::kFloat).view({2, 4}) + number)));
+    session.setHyperParameters({.lr = 0.1 / number});
+    session.run();
+  };
+  step(1); // Its uploads make room.
+  session.loss();
+  fake.takeLog('a');
+  fake.takeBlocking('a');
+  for (int number : {2, 3, 4})
+    step(number);
+  EXPECT_THAT(fake.takeBlocking('a'), testing::IsEmpty());
+  // Of each step: the input, and the numbers of its one decay group.
+  FakeCuda::Log log = fake.takeLog('a');
+  auto count = [&](const char *end) {
+    return std::ranges::count_if(
+        log, [&](const std::string &call) { return call.ends_with(end); });
+  };
+  EXPECT_EQ(count(" x 32 on a.compute"), 3);
+  EXPECT_EQ(count(" x 8 on a.compute"), 3);
+  session.loss();
+  EXPECT_THAT(fake.takeBlocking('a'),
+              testing::Contains("streamSynchronize a.compute"));
 }
 
 TEST(CUDASession, ReportsACallThatFails) {

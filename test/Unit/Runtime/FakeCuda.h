@@ -350,6 +350,14 @@ private:
           return cudaErrorNotReady;
       return note("eventQuery", asked->name);
     };
+    api.eventSynchronize = [this](cudaEvent_t event) {
+      std::lock_guard lock(mutex);
+      std::shared_ptr<Event> asked = events.at(event);
+      while (asked->completed < asked->recorded)
+        if (!step())
+          throw std::logic_error("the event never comes");
+      return noteBlocking("eventSynchronize", asked->name);
+    };
     api.getErrorString = [](cudaError_t error) {
       return error == cudaErrorMemoryAllocation ? "out of memory"
                                                 : "it is broken";

@@ -410,14 +410,14 @@ NCCLDevice::~NCCLDevice() {
     ncclCommDestroy(everyone);
 }
 
-void NCCLDevice::finish(cudaStream_t stream) const {
+void NCCLDevice::awaitWork(const std::function<cudaError_t()> &query) const {
   world.await(
       [&] {
         for (ncclComm_t comm : comms)
           isSettled(comm, "a collective");
-        cudaError_t state = cuda().streamQuery(stream);
+        cudaError_t state = query();
         if (state != cudaErrorNotReady)
-          check(state, "cudaStreamQuery");
+          check(state, "waiting for its GPU");
         return state == cudaSuccess;
       },
       timeout,
@@ -425,4 +425,12 @@ void NCCLDevice::finish(cudaStream_t stream) const {
         return world.watch().describeLatest().value_or(
             "the work that it has given to its GPU");
       });
+}
+
+void NCCLDevice::finish(cudaStream_t stream) const {
+  awaitWork([&] { return cuda().streamQuery(stream); });
+}
+
+void NCCLDevice::finish(cudaEvent_t event) const {
+  awaitWork([&] { return cuda().eventQuery(event); });
 }

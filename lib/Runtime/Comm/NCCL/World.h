@@ -81,8 +81,8 @@ private:
 class NCCLDevice : public CUDADevice {
 public:
   NCCLDevice(NCCLWorld &world, const RankContext &rank)
-      : CUDADevice(world.cuda(), rank.rank, rank.device), world(world),
-        index(rank.device), timeout(rank.timeout) {}
+      : CUDADevice(world.cuda(), rank.rank, rank.device, /*ahead=*/true),
+        world(world), index(rank.device), timeout(rank.timeout) {}
   ~NCCLDevice() override;
 
   /// Those of one color become a communicator, ordered by `key`, whose calls
@@ -95,6 +95,8 @@ public:
 private:
   /// A collective may wait for a rank that has died: polls.
   void finish(cudaStream_t stream) const override;
+  void finish(cudaEvent_t event) const override;
+  void awaitWork(const std::function<cudaError_t()> &query) const;
   void connect(const RankContext &rank);
   void settle(const char *call) const;
   /// All communicators, in one group.

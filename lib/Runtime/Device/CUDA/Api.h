@@ -61,7 +61,7 @@ struct CudaApi {
       eventCreateWithFlags;
   std::function<cudaError_t(cudaEvent_t)> eventDestroy;
   std::function<cudaError_t(cudaEvent_t, cudaStream_t)> eventRecord;
-  std::function<cudaError_t(cudaEvent_t)> eventQuery;
+  std::function<cudaError_t(cudaEvent_t)> eventQuery, eventSynchronize;
   std::function<const char *(cudaError_t)> getErrorString;
 
   /// The thread's operators go to this stream; null: to PyTorch's default one.

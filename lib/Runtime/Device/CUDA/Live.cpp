@@ -226,6 +226,7 @@ const CudaApi &fsdp::cudaApi() {
           },
       .eventQuery =
           [](cudaEvent_t event) { return withoutTrace(cudaEventQuery(event)); },
+      .eventSynchronize = cudaEventSynchronize,
       .getErrorString = cudaGetErrorString,
       .useStream =
           [](cudaStream_t stream) {
