@@ -183,6 +183,35 @@ RankContext Session::Impl::contextOf(const Rank &rank) const {
           options.timeout};
 }
 
+/// What the plan and the libraries need must fit into what a GPU has.
+void Session::Impl::checkRoom(const RankData &data) {
+  std::optional<Device::Room> room = data.rank.device->room();
+  if (!room)
+    return;
+  std::uint64_t libraries = 0;
+  for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
+    libraries +=
+        backend->libraryBytes(groupOf(plan, c, data.rank.rank).members.size());
+  if (!rendezvous.isAlone()) // What it exchanges, much and little.
+    libraries += data.exchanges.size() * backend->libraryBytes(worldSize());
+  std::uint64_t taken = room->total - room->free, needed = 0;
+  if (__builtin_add_overflow(plan.device_bytes(), libraries, &needed) ||
+      needed > room->free)
+    throw Error("rank " + std::to_string(data.rank.rank) +
+                ": expected a plan that fits into the " +
+                spellBytes(room->free) + " that are free of the " +
+                spellBytes(room->total) + " of its GPU, found one that needs " +
+                spellBytes(plan.device_bytes()) + ", and " +
+                spellBytes(libraries) +
+                " for buffers of its communicators (an estimate); " +
+                spellBytes(taken) +
+                " are taken by CUDA's context, cuBLAS and other processes");
+  if (&data != &ranks[0])
+    return;
+  report.libraryBytes = libraries;
+  report.takenBytes = taken;
+}
+
 void Session::Impl::open(RankData &data) {
   Rank &rank = data.rank;
   RankContext context = contextOf(rank);
@@ -200,6 +229,7 @@ void Session::Impl::open(RankData &data) {
   rank.shards = shardIndices(plan, rank.rank);
   rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
+  checkRoom(data);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
   if (rank.device->runsAhead())
     rank.hyper = DeviceHyper(plan, *rank.device);
@@ -313,11 +343,13 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     ++updates;
 }
 
-/// Ranks on this machine's memory: what is sensible for it to hold.
+/// Ranks on this machine's memory: what is sensible for it to hold. That of a
+/// GPU is looked at when it is open.
 static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
   std::uint64_t host = 0, bytes = 0, memory = freeMemory();
+  bool isCPU = plan.device()->string_view() == "cpu";
   if (__builtin_add_overflow(plan.host_bytes(), plan.pinned_bytes(), &host) ||
-      __builtin_add_overflow(plan.device_bytes(), host, &bytes) ||
+      __builtin_add_overflow(isCPU ? plan.device_bytes() : 0, host, &bytes) ||
       bytes > memory / ranks)
     throw Error(
         "expected a plan that fits into the " + spellBytes(memory) +
@@ -349,8 +381,7 @@ Session::Session(const planfile::Plan &plan, RankRange ranks,
     throw Error("expected at most " + std::to_string(mostRanks) +
                 " ranks in one process, found a plan for " +
                 std::to_string(ranks.count));
-  if (plan.device()->string_view() == "cpu")
-    checkMemory(plan, ranks.count * options.processes);
+  checkMemory(plan, ranks.count * options.processes);
   if (options.backend && options.backend->overlaps())
     options.overlap = false;
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));

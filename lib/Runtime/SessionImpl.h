@@ -43,6 +43,7 @@ struct Session::Impl {
   unsigned worldSize() const { return planfile::getRankCount(plan); }
   RankContext contextOf(const Rank &rank) const;
   void open(RankData &data);
+  void checkRoom(const RankData &data);
   bool runInit(RankData &data);
   void initialise(RankData &data);
   void run(std::string_view program, Roles roles);

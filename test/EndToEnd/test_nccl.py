@@ -84,6 +84,7 @@ def test_mpirun_starts_them_too(arguments):
     ran = subprocess.run(["mpirun", "-n", "3", FAKE_GPUS, *map(str, arguments), "--backend", "nccl"], capture_output=True, text=True,
                          env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port()), **OPEN_MPI})
     assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.count("step 2/2") == 1
+    assert re.search(r"memory of its GPU beside that: [\d.]+ [MG]iB for NCCL's buffers, an estimate; 1.00 GiB before the start", ran.stdout), ran.stdout
 
 
 # Two machines, as far as the processes can tell; Slurm has dealt them out in turns.

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -77,6 +78,12 @@ public:
   /// compute stream selected, and the way back.
   virtual void enter() = 0;
   virtual void leave() = 0;
+
+  /// Bytes of the device; nothing if they are those of this process's machine.
+  struct Room {
+    std::uint64_t free, total;
+  };
+  virtual std::optional<Room> room() const { return std::nullopt; }
 
   /// A zero-filled block aligned to at least 4096 bytes, freed with the device.
   virtual std::byte *allocate(planfile::Space space, std::size_t bytes) = 0;

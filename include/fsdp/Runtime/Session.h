@@ -153,6 +153,10 @@ struct LoadReport {
   std::uint64_t hostBytes = 0;      ///< Planned host memory.
   std::uint64_t scratchBytes = 0;   ///< Probed scratch of hooked operators.
   std::uint64_t workspaceBytes = 0; ///< Of communicators.
+  /// Of a GPU: what libraries of communicators are expected to allocate there,
+  /// and what was taken before the plan was loaded, by CUDA's context, cuBLAS
+  /// and other processes.
+  std::uint64_t libraryBytes = 0, takenBytes = 0;
   std::vector<std::string> hookedOperators; ///< Names, each once.
 };
 

@@ -47,6 +47,16 @@ private:
   bool ahead;
 };
 
+/// The small plan with SGD, whose buffer is that of exp_avg.
+TestPlan makeMomentumPlan(std::uint32_t ranks) {
+  constexpr std::uint32_t expAvg = 1, hyper = 15;
+  TestPlan plan = makeSmallPlan(ranks);
+  plan.programs.back().commands.pop_back();
+  plan.on(planfile::Stream::Compute, planfile::Role::Update)
+      .update(planfile::UpdateRule::SGD, 0, {expAvg}, {{0, 20}}, {hyper});
+  return plan;
+}
+
 /// Losses, parameters and gradients of a few steps with different data on
 /// every rank.
 std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
@@ -58,7 +68,7 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
   options.backend = std::move(backend);
   Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
   // A number of f32, too: that is what kernels of a GPU read.
-  session.setHyperParameters({.lr = 0x1p-9});
+  session.setHyperParameters({.lr = 0x1p-9, .momentum = 0.5});
   session.setParameter("w",
                        toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
   session.setParameter("b", toHost(at::arange(4, at::kFloat) / 3));
@@ -122,14 +132,17 @@ TEST(CUDASession, UpdatesOnTheHost) {
 // A rank whose memory no other one reads is given its next step while it still
 // runs the last: what changes from step to step comes to it through memory.
 TEST(CUDASession, AHostThatRunsAheadTrainsAsTheCPUDoes) {
-  FakeCuda fake(1, /*isEager=*/true);
-  std::vector<HostTensor> expected = train(1, makeLocalBackend(1));
-  std::vector<HostTensor> actual =
-      train(1, std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true));
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i != actual.size(); ++i)
-    EXPECT_EQ(actual[i].bytes, expected[i].bytes) << i;
-  EXPECT_TRUE(fake.isEmpty());
+  for (auto make : {makeSmallPlan, makeMomentumPlan}) {
+    FakeCuda fake(1, /*isEager=*/true);
+    std::vector<HostTensor> expected =
+        train(1, makeLocalBackend(1), false, make);
+    std::vector<HostTensor> actual = train(
+        1, std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true), false, make);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i != actual.size(); ++i)
+      EXPECT_EQ(actual[i].bytes, expected[i].bytes) << i;
+    EXPECT_TRUE(fake.isEmpty());
+  }
 }
 
 // From the input to the end of a step, with another learning rate each time,
@@ -164,6 +177,40 @@ TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
   session.loss();
   EXPECT_THAT(fake.takeBlocking('a'),
               testing::Contains("streamSynchronize a.compute"));
+}
+
+// What a library of communicators will allocate in the first step counts, too.
+TEST(CUDASession, APlanMustFitIntoItsGPU) {
+  struct Hungry : FakeBackend {
+    using FakeBackend::FakeBackend;
+    std::uint64_t libraryBytes(std::size_t) const override { return 1 << 30; }
+  };
+  for (bool isEnough : {false, true}) {
+    FakeCuda fake(0, /*isEager=*/true);
+    std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+    std::size_t communicators =
+        planfile::GetPlan(bytes.data())->communicators()->size();
+    fake.freeBytes = (communicators << 30) + (isEnough ? 1 << 20 : 0);
+    SessionOptions options;
+    options.backend = std::make_unique<Hungry>(fake, 1);
+    std::string said;
+    try {
+      Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+      EXPECT_EQ(session.report().libraryBytes, communicators << 30);
+      EXPECT_EQ(session.report().takenBytes,
+                (std::size_t{80} << 30) - fake.freeBytes);
+    } catch (const Error &error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said,
+                testing::MatchesRegex(
+                    isEnough ? ""
+                             : "rank 0: expected a plan that fits into the .* "
+                               "that are free of the 80.* of its GPU, found "
+                               "one that needs .*, and .* for buffers of its "
+                               "communicators .an estimate.; .* are taken by "
+                               "CUDA's context, cuBLAS and other processes"));
+  }
 }
 
 TEST(CUDASession, ReportsACallThatFails) {

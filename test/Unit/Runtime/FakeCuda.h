@@ -77,6 +77,7 @@ public:
   /// Calls that shall fail, by name.
   std::map<std::string, cudaError_t> failures;
   unsigned warmUps = 0;
+  std::size_t freeBytes = std::size_t{79} << 30; ///< Of 80 GiB.
 
 private:
   struct Event {
@@ -207,6 +208,11 @@ private:
     api.setDevice = [this](int device) {
       std::lock_guard lock(mutex);
       return note("setDevice", std::to_string(device));
+    };
+    api.memGetInfo = [this](std::size_t *free, std::size_t *total) {
+      *free = freeBytes;
+      *total = std::size_t{80} << 30;
+      return cudaSuccess;
     };
     api.malloc = [this](void **place, std::size_t bytes) {
       std::lock_guard lock(mutex);

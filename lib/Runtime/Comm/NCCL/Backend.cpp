@@ -19,3 +19,16 @@ unsigned NCCLBackend::local() const {
   return launch.local.value_or(
       static_cast<unsigned>(std::count(seen.hosts.begin(), own, *own)));
 }
+
+/// NCCL 2.28 connects the rings of a communicator in its first collective. In
+/// each channel, a member has a buffer of each protocol for its neighbour
+/// (init.cc, `DEFAULT_LL_BUFFSIZE`, `DEFAULT_LL128_BUFFSIZE`,
+/// `DEFAULT_BUFFSIZE`; p2p.cc, `p2pRecvSetup`), and there are at most 32 of
+/// them
+/// (`maxChannels` of the ring graph, MAXCHANNELS / 2). Trees and the switch add
+/// to this where NCCL takes them; copy engines and symmetric kernels need none.
+std::uint64_t NCCLBackend::libraryBytes(std::size_t members) const {
+  constexpr std::uint64_t lowLatency = 512 << 10, lowLatency128 = 4800 << 10,
+                          simple = 4 << 20, mostChannels = 32;
+  return members > 1 ? mostChannels * (lowLatency + lowLatency128 + simple) : 0;
+}

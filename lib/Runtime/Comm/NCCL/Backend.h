@@ -24,6 +24,7 @@ public:
                                  const Group &group, Device &device) override {
     return nccl.openComm(rank, group, static_cast<NCCLDevice &>(device));
   }
+  std::uint64_t libraryBytes(std::size_t members) const override;
   void finish() override { leaveWorld(seen); }
   void abort() noexcept override { nccl.abort(); }
 

@@ -37,6 +37,7 @@ struct Sum {
 
 struct CudaApi {
   std::function<cudaError_t(int device)> setDevice;
+  std::function<cudaError_t(std::size_t *free, std::size_t *total)> memGetInfo;
   std::function<cudaError_t(void **, std::size_t)> malloc;
   std::function<cudaError_t(void *)> free;
   std::function<cudaError_t(void **, std::size_t, unsigned flags)> hostAlloc;

@@ -116,6 +116,12 @@ void CUDADevice::leave() {
   api.useStream(nullptr);
 }
 
+std::optional<Device::Room> CUDADevice::room() const {
+  std::size_t free = 0, total = 0;
+  check(api.memGetInfo(&free, &total), "cudaMemGetInfo");
+  return Room{free, total};
+}
+
 std::byte *CUDADevice::allocate(Space space, std::size_t bytes) {
   if (bytes == 0)
     return nullptr;

@@ -32,6 +32,7 @@ public:
   }
   void enter() override;
   void leave() override;
+  std::optional<Room> room() const override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
   void pin(std::span<std::byte> memory) override;
   void select(planfile::Stream stream) override;

@@ -194,6 +194,7 @@ static cudaError_t withoutTrace(cudaError_t state) {
 const CudaApi &fsdp::cudaApi() {
   static const CudaApi api{
       .setDevice = cudaSetDevice,
+      .memGetInfo = cudaMemGetInfo,
       .malloc = [](void **place,
                    std::size_t bytes) { return cudaMalloc(place, bytes); },
       .free = cudaFree,
