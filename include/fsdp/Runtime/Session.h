@@ -259,7 +259,9 @@ public:
   void setUpdates(std::uint64_t count);
 
   /// Runs the commands of `program` with these roles on all ranks, and
-  /// returns when all are done.
+  /// returns when all are done; with devices that run ahead, when these have
+  /// been given all, and who reads what they compute waits. What goes wrong in
+  /// between is thrown by that call, or by a later run.
   void run(std::string_view program = "step", Roles roles = {});
 
   /// Mean over ranks, of the latest run, which must have been of this program.
