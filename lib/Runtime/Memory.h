@@ -49,6 +49,11 @@ public:
   at::Tensor slice(std::uint32_t buffer, std::uint64_t begin,
                    std::uint64_t end) const;
 
+  /// A number of the device that is in no arena.
+  at::Tensor scalar(std::byte *place, planfile::DType type) const {
+    return make(place, type, planfile::Space::Device, {}, {});
+  }
+
   std::byte *arena(planfile::Space space) const {
     return arenas[static_cast<std::size_t>(space)].data;
   }

@@ -19,6 +19,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 using namespace fsdp;
 
@@ -52,8 +53,33 @@ static std::optional<at::Tensor> getScalar(Memory &memory,
   return memory.tensor(buffer).view(at::IntArrayRef());
 }
 
+DeviceHyper::DeviceHyper(const planfile::Plan &plan, Device &device) {
+  for (std::uint32_t i = 0; i != plan.buffers()->size(); ++i)
+    if (plan.buffers()->Get(i)->role() == planfile::BufferRole::Hyper)
+      places[i] = nullptr;
+  std::byte *all =
+      device.allocate(planfile::Space::Device, places.size() * sizeof(Values));
+  for (auto &[buffer, place] : places)
+    place = std::exchange(all, all + sizeof(Values));
+}
+
+void DeviceHyper::upload(const Memory &memory, Device &device) const {
+  if (places.empty())
+    return;
+  std::vector<Values> values;
+  for (const auto &[buffer, place] : places) {
+    const auto *numbers = reinterpret_cast<const double *>(memory.data(buffer));
+    auto get = [&](planfile::Hyper which) {
+      return static_cast<float>(numbers[static_cast<std::size_t>(which)]);
+    };
+    values.push_back(
+        {get(planfile::Hyper::LearningRate), get(planfile::Hyper::Update)});
+  }
+  device.upload(places.begin()->second, std::as_bytes(std::span(values)));
+}
+
 Update::Update(const planfile::Plan &plan, const planfile::Update &command,
-               unsigned shard, Memory &memory)
+               unsigned shard, Memory &memory, const DeviceHyper &numbers)
     : rule(command.rule()),
       hyper(reinterpret_cast<const double *>(memory.data(command.hyper()))),
       clipFactor(getScalar(memory, command.clip_factor())),
@@ -73,10 +99,19 @@ Update::Update(const planfile::Plan &plan, const planfile::Update &command,
   steps.assign(parameters.size(), step);
   divisor = at::empty_like(step);
   found = at::empty_like(step);
+  auto place = numbers.places.find(command.hyper());
+  if (place != numbers.places.end() &&
+      memory.range(command.parameter()).space == planfile::Space::Device) {
+    auto get = [&](DeviceHyper::Number which) {
+      return memory.scalar(place->second + which * sizeof(float),
+                           planfile::DType::F32);
+    };
+    lr = get(DeviceHyper::LearningRate);
+    number = get(DeviceHyper::Update);
+  }
 }
 
 void Update::run() {
-  using planfile::Hyper;
   if (parameters.empty())
     return;
   // What is found stays where it is: nobody waits for the device.
@@ -92,6 +127,12 @@ void Update::run() {
       at::reciprocal_out(divisor, *clipFactor);
     scale = divisor;
   }
+  lr.defined() ? runOnDevice(scale, stop) : runOnHost(scale, stop);
+}
+
+void Update::runOnHost(const std::optional<at::Tensor> &scale,
+                       const std::optional<at::Tensor> &stop) {
+  using planfile::Hyper;
   switch (rule) {
   case planfile::UpdateRule::AdamW:
     step.fill_(get(Hyper::Update));
@@ -104,17 +145,41 @@ void Update::run() {
                       /*amsgrad=*/false, /*maximize=*/false, scale, stop);
     return;
   case planfile::UpdateRule::SGD:
-    // The operator takes no buffers where momentum is 0.
-    bool hasMomentum = !states.empty() && get(Hyper::Momentum) != 0;
     at::_fused_sgd_(parameters, gradients,
-                    hasMomentum ? states[0] : std::vector<at::Tensor>(),
+                    hasMomentum() ? states[0] : std::vector<at::Tensor>(),
                     get(Hyper::WeightDecay),
-                    hasMomentum ? get(Hyper::Momentum) : 0,
+                    hasMomentum() ? get(Hyper::Momentum) : 0,
                     get(Hyper::LearningRate), /*dampening=*/0,
                     /*nesterov=*/false, /*maximize=*/false,
                     // The buffer is 0 until the first: then it makes no
                     // difference.
                     /*is_first_step=*/get(Hyper::Update) == 1, scale, stop);
+    return;
+  }
+}
+
+/// The same, where what changes from step to step is in memory.
+void Update::runOnDevice(const std::optional<at::Tensor> &scale,
+                         const std::optional<at::Tensor> &stop) {
+  using planfile::Hyper;
+  switch (rule) {
+  case planfile::UpdateRule::AdamW:
+    step.copy_(number);
+    if (skipped)
+      step.sub_(*skipped);
+    at::_fused_adamw_(parameters, gradients, states[0], states[1],
+                      /*max_exp_avg_sqs=*/{}, steps, lr, get(Hyper::Beta1),
+                      get(Hyper::Beta2), get(Hyper::WeightDecay),
+                      get(Hyper::Epsilon), /*amsgrad=*/false,
+                      /*maximize=*/false, scale, stop);
+    return;
+  case planfile::UpdateRule::SGD:
+    at::_fused_sgd_(parameters, gradients,
+                    hasMomentum() ? states[0] : std::vector<at::Tensor>(),
+                    get(Hyper::WeightDecay),
+                    hasMomentum() ? get(Hyper::Momentum) : 0, lr,
+                    /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/false, scale, stop);
     return;
   }
 }

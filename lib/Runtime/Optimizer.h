@@ -11,12 +11,29 @@
 #include "Memory.h"
 #include "fsdp/Archive/PlanFile.h"
 
+#include <map>
+
 namespace fsdp {
+
+/// The numbers of decay groups that change from step to step, in f32, in memory
+/// of a device that runs ahead: its kernels read them there.
+struct DeviceHyper {
+  enum Number : std::uint8_t { LearningRate, Update, Count };
+  using Values = std::array<float, Count>;
+
+  DeviceHyper() = default;
+  DeviceHyper(const planfile::Plan &plan, Device &device);
+  /// What the host has written to the plan's memory, uploaded in one copy.
+  void upload(const Memory &memory, Device &device) const;
+
+  std::map<std::uint32_t, std::byte *> places; ///< By buffer; of `Values`.
+};
 
 class Update {
 public:
+  /// An update of what is on the host takes nothing of `numbers`.
   Update(const planfile::Plan &plan, const planfile::Update &command,
-         unsigned shard, Memory &memory);
+         unsigned shard, Memory &memory, const DeviceHyper &numbers);
 
   /// By the hyper-parameters that are in the plan's memory now.
   void run();
@@ -25,11 +42,20 @@ private:
   double get(planfile::Hyper number) const {
     return hyper[static_cast<std::size_t>(number)];
   }
+  void runOnHost(const std::optional<at::Tensor> &scale,
+                 const std::optional<at::Tensor> &stop);
+  void runOnDevice(const std::optional<at::Tensor> &scale,
+                   const std::optional<at::Tensor> &stop);
+  /// The operator takes no buffers where momentum is 0.
+  bool hasMomentum() const {
+    return !states.empty() && get(planfile::Hyper::Momentum) != 0;
+  }
 
   planfile::UpdateRule rule;
   std::vector<at::Tensor> parameters, gradients;
   std::vector<std::vector<at::Tensor>> states; ///< By state, then by piece.
   const double *hyper;
+  at::Tensor lr, number; ///< On a device that runs ahead: of `DeviceHyper`.
   std::optional<at::Tensor> clipFactor, lossScale, foundInf, skipped;
   /// What the kernels divide gradients by, where there is a clip factor.
   at::Tensor divisor;

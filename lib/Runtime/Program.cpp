@@ -120,7 +120,8 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     const auto &step = *command.step_as_Update();
     prepared.kind = Kind::Update;
     prepared.index = static_cast<std::uint32_t>(updates.size());
-    updates.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
+    updates.emplace_back(plan, step, rank.shards.at(step.unit()), memory,
+                         rank.hyper);
     bool isScaled = step.clip_factor() != none || step.loss_scale() != none;
     touch(step.gradient(), isScaled);
     touch(step.hyper(), false);

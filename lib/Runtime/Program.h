@@ -51,6 +51,7 @@ struct Rank {
   std::function<void(const Error &)> fail;
 
   std::uint64_t updates = 0; ///< So far; set before each run.
+  DeviceHyper hyper;         ///< Of a device that runs ahead.
 
   Statistics statistics;
   FlightRecorder flights;

@@ -47,8 +47,11 @@ void Program::work(Lane &lane, RoleSet roles) {
     std::optional<RankScope> scope; // The first lane's thread is the rank's.
     if (&lane != &lanes[0])
       scope.emplace(rank.device.get());
+    // One of the rank's threads is enough for its device; the CPU needs none.
+    if (&lane == &lanes[0])
+      rank.device->beginRun();
     loop(lane, roles);
-    rank.device->synchronize();
+    rank.device->endRun();
   } catch (...) {
     std::size_t position = std::min(lane.position, lane.commands.size() - 1);
     lane.failure.emplace("rank " + std::to_string(rank.rank) + ", step " +

@@ -140,8 +140,24 @@ void Session::Impl::onAllRanks(Failure kind, const RankJob &job) {
   checkFailure();
 }
 
+void Session::Impl::settle() {
+  if (std::exchange(isSettled, true))
+    return;
+  onAllRanks(Failure::RankFailed, [&](RankData &data) {
+    try {
+      data.rank.device->synchronize();
+    } catch (const Error &error) {
+      throw Error("rank " + std::to_string(data.rank.rank) + ", step " +
+                      std::to_string(data.rank.updates + 1) + ": " +
+                      error.what(),
+                  error.kind());
+    }
+  });
+}
+
 void Session::Impl::onRank(const RankData &data,
-                           const std::function<void()> &job) const {
+                           const std::function<void()> &job) {
+  settle();
   checkFailure();
   try {
     RankScope scope(data.rank.device.get());
@@ -167,6 +183,35 @@ RankContext Session::Impl::contextOf(const Rank &rank) const {
           options.timeout};
 }
 
+/// What the plan and the libraries need must fit into what a GPU has.
+void Session::Impl::checkRoom(const RankData &data) {
+  std::optional<Device::Room> room = data.rank.device->room();
+  if (!room)
+    return;
+  std::uint64_t libraries = 0;
+  for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
+    libraries +=
+        backend->libraryBytes(groupOf(plan, c, data.rank.rank).members.size());
+  if (!rendezvous.isAlone()) // What it exchanges, much and little.
+    libraries += data.exchanges.size() * backend->libraryBytes(worldSize());
+  std::uint64_t taken = room->total - room->free, needed = 0;
+  if (__builtin_add_overflow(plan.device_bytes(), libraries, &needed) ||
+      needed > room->free)
+    throw Error("rank " + std::to_string(data.rank.rank) +
+                ": expected a plan that fits into the " +
+                spellBytes(room->free) + " that are free of the " +
+                spellBytes(room->total) + " of its GPU, found one that needs " +
+                spellBytes(plan.device_bytes()) + ", and " +
+                spellBytes(libraries) +
+                " for buffers of its communicators (an estimate); " +
+                spellBytes(taken) +
+                " are taken by CUDA's context, cuBLAS and other processes");
+  if (&data != &ranks[0])
+    return;
+  report.libraryBytes = libraries;
+  report.takenBytes = taken;
+}
+
 void Session::Impl::open(RankData &data) {
   Rank &rank = data.rank;
   RankContext context = contextOf(rank);
@@ -184,7 +229,10 @@ void Session::Impl::open(RankData &data) {
   rank.shards = shardIndices(plan, rank.rank);
   rank.device = backend->openDevice(context);
   DeviceScope entered(*rank.device);
+  checkRoom(data);
   rank.memory = std::make_unique<Memory>(plan, *rank.device);
+  if (rank.device->runsAhead())
+    rank.hyper = DeviceHyper(plan, *rank.device);
   rank.generator = makeGenerator(rank.device->torchDevice());
   for (std::uint32_t c = 0; c != plan.communicators()->size(); ++c)
     rank.comms.push_back(backend->openComm(
@@ -269,7 +317,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     if (initFirst)
       runInit(data);
     Rank &rank = data.rank;
-    writeHyperParameters(*rank.memory);
+    writeHyperParameters(rank);
     rank.updates = updates;
     rank.statistics = {};
     AllocationCounts before = rank.device->allocationCounts();
@@ -281,6 +329,7 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     counts.heap -= before.heap;
     counts.heapBytes -= before.heapBytes;
   });
+  isSettled = !ranks[0].rank.device->runsAhead();
   statistics = ranks[0].rank.statistics;
   for (std::size_t r = 1; r != ranks.size(); ++r) {
     const Statistics &other = ranks[r].rank.statistics;
@@ -294,11 +343,13 @@ void Session::Impl::run(std::string_view name, Roles roles) {
     ++updates;
 }
 
-/// Ranks on this machine's memory: what is sensible for it to hold.
+/// Ranks on this machine's memory: what is sensible for it to hold. That of a
+/// GPU is looked at when it is open.
 static void checkMemory(const planfile::Plan &plan, unsigned ranks) {
   std::uint64_t host = 0, bytes = 0, memory = freeMemory();
+  bool isCPU = plan.device()->string_view() == "cpu";
   if (__builtin_add_overflow(plan.host_bytes(), plan.pinned_bytes(), &host) ||
-      __builtin_add_overflow(plan.device_bytes(), host, &bytes) ||
+      __builtin_add_overflow(isCPU ? plan.device_bytes() : 0, host, &bytes) ||
       bytes > memory / ranks)
     throw Error(
         "expected a plan that fits into the " + spellBytes(memory) +
@@ -330,8 +381,7 @@ Session::Session(const planfile::Plan &plan, RankRange ranks,
     throw Error("expected at most " + std::to_string(mostRanks) +
                 " ranks in one process, found a plan for " +
                 std::to_string(ranks.count));
-  if (plan.device()->string_view() == "cpu")
-    checkMemory(plan, ranks.count * options.processes);
+  checkMemory(plan, ranks.count * options.processes);
   if (options.backend && options.backend->overlaps())
     options.overlap = false;
   impl = std::make_unique<Impl>(plan, ranks, std::move(options));
@@ -381,10 +431,10 @@ void Session::setHyperParameters(unsigned decayGroup,
 }
 
 /// What the updates of the next run read.
-void Session::Impl::writeHyperParameters(Memory &memory) const {
+void Session::Impl::writeHyperParameters(Rank &rank) const {
   for (const auto &[buffer, values] : groups) {
     using planfile::Hyper;
-    auto *numbers = reinterpret_cast<double *>(memory.data(buffer));
+    auto *numbers = reinterpret_cast<double *>(rank.memory->data(buffer));
     auto set = [&](Hyper number, double value) {
       numbers[static_cast<std::size_t>(number)] = value;
     };
@@ -398,6 +448,7 @@ void Session::Impl::writeHyperParameters(Memory &memory) const {
     set(Hyper::Momentum, values.momentum);
     set(Hyper::Update, static_cast<double>(updates + 1));
   }
+  rank.hyper.upload(*rank.memory, *rank.device);
 }
 
 Seeds Seeds::parse(std::string_view text) {

@@ -29,8 +29,10 @@ struct Session::Impl {
 
   /// On every rank's thread; rethrows the first failure, as of `kind`.
   void onAllRanks(Failure kind, const RankJob &job);
-  /// On the caller's thread, in place of the rank's.
-  void onRank(const RankData &data, const std::function<void()> &job) const;
+  /// On the caller's thread, in place of the rank's, when all runs are done.
+  void onRank(const RankData &data, const std::function<void()> &job);
+  /// Returns when all runs are done, of devices that run ahead.
+  void settle();
   /// On the caller's thread, for all ranks: what throws stops the run.
   void onCaller(Failure kind, const std::function<void()> &job);
   /// The first failure of the run is kept, here and by all other sessions.
@@ -41,10 +43,11 @@ struct Session::Impl {
   unsigned worldSize() const { return planfile::getRankCount(plan); }
   RankContext contextOf(const Rank &rank) const;
   void open(RankData &data);
+  void checkRoom(const RankData &data);
   bool runInit(RankData &data);
   void initialise(RankData &data);
   void run(std::string_view program, Roles roles);
-  void writeHyperParameters(Memory &memory) const;
+  void writeHyperParameters(Rank &rank) const;
 
   // Tensors in and out.
   struct Place {
@@ -76,9 +79,9 @@ struct Session::Impl {
                             const Location &location) const;
   /// Each box that a rank holds, and its place in memory that has them all,
   /// which has so many bytes.
-  void forEachHeld(const TensorName &tensor, unsigned rank, std::size_t bytes,
-                   const std::function<void(at::Tensor &values, std::size_t at)>
-                       &function) const;
+  void forEachHeld(
+      const TensorName &tensor, unsigned rank, std::size_t bytes,
+      const std::function<void(at::Tensor &values, std::size_t at)> &function);
   void setBox(const TensorName &tensor, const Box &box,
               const TensorView &value);
   void setWhole(const TensorName &tensor, const TensorView &value);
@@ -107,8 +110,8 @@ struct Session::Impl {
   DirtyPad findDirtyPad(const RankData &data, std::uint32_t unit,
                         std::uint32_t buffer) const;
   void write(const RankData &data, std::uint32_t buffer,
-             const TensorView &value) const;
-  HostTensor read(const RankData &data, std::uint32_t buffer) const;
+             const TensorView &value);
+  HostTensor read(const RankData &data, std::uint32_t buffer);
 
   const planfile::Plan &plan;
   SessionOptions options;
@@ -127,6 +130,8 @@ struct Session::Impl {
   LoadReport report;
   Statistics statistics;
 
+  /// False while devices may still run what they have been given.
+  bool isSettled = true;
   /// `init` may have read another content of a model buffer.
   bool buffersChanged = false;
   mutable std::mutex mutex;          ///< Of the failure and the phase.

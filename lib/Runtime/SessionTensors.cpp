@@ -1,5 +1,6 @@
 //===- SessionTensors.cpp - Tensors into a session, and out of it ---------===//
 #include "DTypes.h"
+#include "RankScope.h"
 #include "SessionImpl.h"
 #include "Text.h"
 #include "fsdp/Archive/BlockSums.h"
@@ -111,19 +112,20 @@ std::uint32_t Session::Impl::findState(std::uint32_t unit,
 }
 
 void Session::Impl::write(const RankData &data, std::uint32_t buffer,
-                          const TensorView &value) const {
-  onRank(data, [&] {
-    at::Tensor source = borrow(value);
-    const at::Tensor &target = data.rank.memory->tensor(buffer);
-    if (source.sizes() != target.sizes())
-      throw Error("the plan has sizes " + toText(target.sizes()) + ", given " +
-                  toText(source.sizes()));
-    target.copy_(source);
-  });
+                          const TensorView &value) {
+  at::Tensor source = borrow(value);
+  Memory &memory = *data.rank.memory;
+  if (source.sizes() != memory.sizes(buffer))
+    throw Error("the plan has sizes " + toText(memory.sizes(buffer)) +
+                ", given " + toText(source.sizes()));
+  if (!data.rank.device->runsAhead() || !memory.isContiguous(buffer))
+    return onRank(data, [&] { memory.tensor(buffer).copy_(source); });
+  checkFailure();
+  RankScope scope(data.rank.device.get());
+  data.rank.device->upload(memory.data(buffer), value.bytes);
 }
 
-HostTensor Session::Impl::read(const RankData &data,
-                               std::uint32_t buffer) const {
+HostTensor Session::Impl::read(const RankData &data, std::uint32_t buffer) {
   HostTensor host;
   onRank(data, [&] {
     Memory &memory = *data.rank.memory;
@@ -445,7 +447,7 @@ std::vector<Box> Session::heldBoxes(const TensorName &tensor,
 
 void Session::Impl::forEachHeld(
     const TensorName &tensor, unsigned rank, std::size_t bytes,
-    const std::function<void(at::Tensor &, std::size_t)> &function) const {
+    const std::function<void(at::Tensor &, std::size_t)> &function) {
   const RankData &data = local(rank);
   Location location = locate(tensor);
   onRank(data, [&] {

@@ -165,6 +165,12 @@ private:
         spellBytes(load.scratchBytes).c_str(),
         spellBytes(load.workspaceBytes).c_str(),
         spellBytes(checkpoints.bytes() / session.ranks().count).c_str());
+    if (load.takenBytes != 0)
+      std::printf("memory of its GPU beside that: %s for NCCL's buffers, an "
+                  "estimate; %s before the start, of CUDA's context, cuBLAS "
+                  "and other processes\n",
+                  spellBytes(load.libraryBytes).c_str(),
+                  spellBytes(load.takenBytes).c_str());
     if (processes.size() > 1)
       std::printf("%u processes on %s; figures of a process are rank 0's\n",
                   processes.size(),

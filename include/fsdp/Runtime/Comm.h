@@ -153,6 +153,11 @@ public:
                                          const Group &group,
                                          Device &device) = 0;
 
+  /// What a library allocates on the device for a communicator of so many
+  /// members, beside the plan's memory and the workspace, in bytes: an
+  /// estimate.
+  virtual std::uint64_t libraryBytes(std::size_t) const { return 0; }
+
   /// Leaves the other processes, who do so, too: the last call. Not after a
   /// failure.
   virtual void finish() {}

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -78,6 +79,12 @@ public:
   virtual void enter() = 0;
   virtual void leave() = 0;
 
+  /// Bytes of the device; nothing if they are those of this process's machine.
+  struct Room {
+    std::uint64_t free, total;
+  };
+  virtual std::optional<Room> room() const { return std::nullopt; }
+
   /// A zero-filled block aligned to at least 4096 bytes, freed with the device.
   virtual std::byte *allocate(planfile::Space space, std::size_t bytes) = 0;
 
@@ -103,6 +110,21 @@ public:
 
   /// Returns when all work of this rank is done.
   virtual void synchronize() = 0;
+
+  /// `endRun` returns before the run is done: nobody but the rank reads its
+  /// memory, and what it has computed is waited for when it is read.
+  virtual bool runsAhead() const { return false; }
+  /// Around each run, whose streams begin where the compute stream is; after it
+  /// the compute stream goes on when all of them have ended.
+  virtual void beginRun() {}
+  virtual void endRun() { synchronize(); }
+
+  /// Copies bytes that may be changed at once to memory of the device, on the
+  /// compute stream. One that runs ahead waits only for the last upload but one
+  /// to this target; the first one allocates.
+  virtual void upload(void *target, std::span<const std::byte> bytes) {
+    copy(planfile::Stream::Compute, target, bytes.data(), bytes.size());
+  }
 
   /// The thread's allocations on the device follow `script` (null: none).
   virtual void follow(AllocationScript *script) = 0;

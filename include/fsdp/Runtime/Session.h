@@ -153,6 +153,10 @@ struct LoadReport {
   std::uint64_t hostBytes = 0;      ///< Planned host memory.
   std::uint64_t scratchBytes = 0;   ///< Probed scratch of hooked operators.
   std::uint64_t workspaceBytes = 0; ///< Of communicators.
+  /// Of a GPU: what libraries of communicators are expected to allocate there,
+  /// and what was taken before the plan was loaded, by CUDA's context, cuBLAS
+  /// and other processes.
+  std::uint64_t libraryBytes = 0, takenBytes = 0;
   std::vector<std::string> hookedOperators; ///< Names, each once.
 };
 
@@ -264,7 +268,9 @@ public:
   void setUpdates(std::uint64_t count);
 
   /// Runs the commands of `program` with these roles on all ranks, and
-  /// returns when all are done.
+  /// returns when all are done; with devices that run ahead, when these have
+  /// been given all, and who reads what they compute waits. What goes wrong in
+  /// between is thrown by that call, or by a later run.
   void run(std::string_view program = "step", Roles roles = {});
 
   /// Mean over ranks, of the latest run, which must have been of this program.

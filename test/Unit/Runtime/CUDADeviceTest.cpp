@@ -126,6 +126,7 @@ TEST_F(CUDADeviceTest, CopiesWithinItsMemoryWithoutWaiting) {
   EXPECT_EQ(there[24], std::byte{0});
 }
 
+// As CUDA itself does: a fake that did not would hide it.
 TEST_F(CUDADeviceTest, CopiesFromAndToUnpinnedMemoryAtOnce) {
   std::byte *here = device->allocate(Space::Device, 64);
   log();
@@ -137,6 +138,72 @@ TEST_F(CUDADeviceTest, CopiesFromAndToUnpinnedMemoryAtOnce) {
                                  "streamSynchronize a.compute",
                                  "memcpyAsync host = a.m0+0 x 4 on a.compute",
                                  "streamSynchronize a.compute"));
+  int pinned = 0;
+  device->pin(std::as_writable_bytes(std::span(&pinned, 1)));
+  fake.takeBlocking('a');
+  fake.api.memcpyAsync(&pinned, here, 4, cudaMemcpyDefault,
+                       device->stream(Stream::Compute));
+  EXPECT_THAT(fake.takeBlocking('a'), IsEmpty());
+  fake.api.memcpyAsync(&back, here, 4, cudaMemcpyDefault,
+                       device->stream(Stream::Compute));
+  EXPECT_THAT(fake.takeBlocking('a'),
+              ElementsAre("memcpyAsync host = a.m0+0 x 4 on a.compute"));
+}
+
+//===----------------------------------------------------------------------===//
+// A host that runs ahead
+//===----------------------------------------------------------------------===//
+
+// Streams run in any order; each missing wait shows as a wrong number.
+TEST_F(CUDADeviceTest, RunsFollowOneAnotherOnTheGPU) {
+  for (unsigned seed = 0; seed != 50; ++seed) {
+    FakeCuda shuffled(seed);
+    shuffled.enter('a');
+    CUDADevice ahead(shuffled.api, 0, 0, /*ahead=*/true);
+    ahead.enter();
+    std::vector<int> numbers(static_cast<std::size_t>(Stream::MAX) + 1);
+    shuffled.takeBlocking('a');
+    for (int run = 1; run != 4; ++run) {
+      // What is uploaded is there for all streams.
+      shuffled.launch(ahead.stream(Stream::Compute), [&] { ++numbers[0]; });
+      ahead.beginRun();
+      for (std::size_t i = 1; i != numbers.size(); ++i)
+        shuffled.launch(ahead.stream(Stream(i)),
+                        [&, i] { numbers[i] = numbers[0]; });
+      ahead.endRun();
+      shuffled.launch(ahead.stream(Stream::Compute), [&, run] {
+        EXPECT_THAT(numbers, Each(run)) << "seed " << seed;
+      });
+    }
+    EXPECT_THAT(shuffled.takeBlocking('a'), IsEmpty());
+    ahead.synchronize();
+    ahead.leave();
+  }
+}
+
+TEST_F(CUDADeviceTest, UploadsTakeTheirBytesAtOnce) {
+  CUDADevice ahead(fake.api, 0, 0, /*ahead=*/true);
+  std::byte *place = ahead.allocate(Space::Device, 4);
+  int value = 0;
+  auto upload = [&] {
+    ahead.upload(place, std::as_bytes(std::span(&value, 1)));
+  };
+  std::vector<int> seen;
+  auto look = [&] {
+    fake.launch(ahead.stream(Stream::Compute),
+                [&] { seen.push_back(*reinterpret_cast<int *>(place)); });
+  };
+  upload();
+  ahead.synchronize();
+  fake.takeBlocking('a');
+  for (value = 1; value != 3; ++value) {
+    upload();
+    look();
+  }
+  EXPECT_THAT(seen, IsEmpty());
+  EXPECT_THAT(fake.takeBlocking('a'), IsEmpty());
+  ahead.synchronize();
+  EXPECT_THAT(seen, ElementsAre(1, 2));
 }
 
 TEST_F(CUDADeviceTest, EventsBelongToProgramsAndOrderStreams) {

@@ -25,13 +25,14 @@ public:
 
 class FakeBackend : public Backend {
 public:
-  FakeBackend(FakeCuda &fake, unsigned ranks) : fake(fake), ranks(ranks) {}
+  FakeBackend(FakeCuda &fake, unsigned ranks, bool ahead = false)
+      : fake(fake), ranks(ranks), ahead(ahead) {}
 
   bool overlaps() const override { return true; }
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     fake.enter(static_cast<char>('a' + rank.rank));
-    return std::make_unique<FakeDevice>(fake.api, rank.rank);
+    return std::make_unique<FakeDevice>(fake.api, rank.rank, 0, ahead);
   }
   std::unique_ptr<Comm> openComm(const RankContext &, unsigned communicator,
                                  const Group &group, Device &device) override {
@@ -43,7 +44,18 @@ public:
 private:
   FakeCuda &fake;
   LocalCUDAWorld ranks;
+  bool ahead;
 };
+
+/// The small plan with SGD, whose buffer is that of exp_avg.
+TestPlan makeMomentumPlan(std::uint32_t ranks) {
+  constexpr std::uint32_t expAvg = 1, hyper = 15;
+  TestPlan plan = makeSmallPlan(ranks);
+  plan.programs.back().commands.pop_back();
+  plan.on(planfile::Stream::Compute, planfile::Role::Update)
+      .update(planfile::UpdateRule::SGD, 0, {expAvg}, {{0, 20}}, {hyper});
+  return plan;
+}
 
 /// Losses, parameters and gradients of a few steps with different data on
 /// every rank.
@@ -55,6 +67,8 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
   options.overlap = overlap;
   options.backend = std::move(backend);
   Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
+  // A number of f32, too: that is what kernels of a GPU read.
+  session.setHyperParameters({.lr = 0x1p-9, .momentum = 0.5});
   session.setParameter("w",
                        toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
   session.setParameter("b", toHost(at::arange(4, at::kFloat) / 3));
@@ -113,6 +127,90 @@ TEST(CUDASession, UpdatesOnTheHost) {
   };
   // Once more in each of four steps.
   EXPECT_EQ(countWaits(makeOffloadedPlan), countWaits(makeSmallPlan) + 4);
+}
+
+// A rank whose memory no other one reads is given its next step while it still
+// runs the last: what changes from step to step comes to it through memory.
+TEST(CUDASession, AHostThatRunsAheadTrainsAsTheCPUDoes) {
+  for (auto make : {makeSmallPlan, makeMomentumPlan}) {
+    FakeCuda fake(1, /*isEager=*/true);
+    std::vector<HostTensor> expected =
+        train(1, makeLocalBackend(1), false, make);
+    std::vector<HostTensor> actual = train(
+        1, std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true), false, make);
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i != actual.size(); ++i)
+      EXPECT_EQ(actual[i].bytes, expected[i].bytes) << i;
+    EXPECT_TRUE(fake.isEmpty());
+  }
+}
+
+// From the input to the end of a step, with another learning rate each time,
+// no call waits, allocates, frees or copies unpinned memory. Reading waits.
+TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  SessionOptions options;
+  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  auto step = [&](int number) {
+    session.setInput(
+        0, 0, toHost(at::sin(at::arange(8, at::kFloat).view({2, 4}) + number)));
+    session.setHyperParameters({.lr = 0.1 / number});
+    session.run();
+  };
+  step(1); // Its uploads make room.
+  session.loss();
+  fake.takeLog('a');
+  fake.takeBlocking('a');
+  for (int number : {2, 3, 4})
+    step(number);
+  EXPECT_THAT(fake.takeBlocking('a'), testing::IsEmpty());
+  // Of each step: the input, and the numbers of its one decay group.
+  FakeCuda::Log log = fake.takeLog('a');
+  auto count = [&](const char *end) {
+    return std::ranges::count_if(
+        log, [&](const std::string &call) { return call.ends_with(end); });
+  };
+  EXPECT_EQ(count(" x 32 on a.compute"), 3);
+  EXPECT_EQ(count(" x 8 on a.compute"), 3);
+  session.loss();
+  EXPECT_THAT(fake.takeBlocking('a'),
+              testing::Contains("streamSynchronize a.compute"));
+}
+
+// What a library of communicators will allocate in the first step counts, too.
+TEST(CUDASession, APlanMustFitIntoItsGPU) {
+  struct Hungry : FakeBackend {
+    using FakeBackend::FakeBackend;
+    std::uint64_t libraryBytes(std::size_t) const override { return 1 << 30; }
+  };
+  for (bool isEnough : {false, true}) {
+    FakeCuda fake(0, /*isEager=*/true);
+    std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+    std::size_t communicators =
+        planfile::GetPlan(bytes.data())->communicators()->size();
+    fake.freeBytes = (communicators << 30) + (isEnough ? 1 << 20 : 0);
+    SessionOptions options;
+    options.backend = std::make_unique<Hungry>(fake, 1);
+    std::string said;
+    try {
+      Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+      EXPECT_EQ(session.report().libraryBytes, communicators << 30);
+      EXPECT_EQ(session.report().takenBytes,
+                (std::size_t{80} << 30) - fake.freeBytes);
+    } catch (const Error &error) {
+      said = error.what();
+    }
+    EXPECT_THAT(said,
+                testing::MatchesRegex(
+                    isEnough ? ""
+                             : "rank 0: expected a plan that fits into the .* "
+                               "that are free of the 80.* of its GPU, found "
+                               "one that needs .*, and .* for buffers of its "
+                               "communicators .an estimate.; .* are taken by "
+                               "CUDA's context, cuBLAS and other processes"));
+  }
 }
 
 TEST(CUDASession, ReportsACallThatFails) {

@@ -20,9 +20,9 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 
 namespace fsdp {
@@ -61,6 +61,13 @@ public:
 
   bool isDoneAtOnce() const { return isEager; }
 
+  /// What has held up the rank's thread since the last time: calls that wait
+  /// for work, allocate or free.
+  Log takeBlocking(char rank) {
+    std::lock_guard lock(mutex);
+    return std::exchange(blocking[rank], {});
+  }
+
   bool isEmpty() const {
     return streams.empty() && events.empty() && blocks.empty() &&
            pinned.empty();
@@ -70,9 +77,11 @@ public:
   /// Calls that shall fail, by name.
   std::map<std::string, cudaError_t> failures;
   unsigned warmUps = 0;
+  std::size_t freeBytes = std::size_t{79} << 30; ///< Of 80 GiB.
 
 private:
   struct Event {
+    explicit Event(std::string name) : name(std::move(name)) {}
     std::string name;
     std::uint64_t recorded = 0, completed = 0;
   };
@@ -113,6 +122,24 @@ private:
     auto aligned = (reinterpret_cast<std::uintptr_t>(begin) + 4095) & ~4095ull;
     return block.name + "+" +
            std::to_string(reinterpret_cast<std::uintptr_t>(address) - aligned);
+  }
+
+  /// Notes a call that holds up the thread.
+  cudaError_t noteBlocking(const std::string &call, const std::string &what) {
+    cudaError_t error = note(call, what);
+    if (!error)
+      blocking[self].push_back(call + " " + what);
+    return error;
+  }
+
+  /// The GPU reaches it by itself.
+  bool isReachable(const void *address) const {
+    if (nameOf(address) != "host")
+      return true;
+    auto *place = static_cast<const std::byte *>(address);
+    auto after = pinned.upper_bound(place);
+    return after != pinned.begin() &&
+           place < std::prev(after)->first + std::prev(after)->second;
   }
 
   /// Notes a call; false if it shall fail.
@@ -170,11 +197,6 @@ private:
     }
   }
 
-  template <typename Kind>
-  static void erase(std::list<Kind> &all, const void *one) {
-    all.remove_if([&](const Kind &each) { return &each == one; });
-  }
-
   void *newBlock(std::size_t bytes) {
     auto *place = static_cast<std::byte *>(std::malloc(bytes));
     std::memset(place, 0xcd, bytes);
@@ -187,9 +209,14 @@ private:
       std::lock_guard lock(mutex);
       return note("setDevice", std::to_string(device));
     };
+    api.memGetInfo = [this](std::size_t *free, std::size_t *total) {
+      *free = freeBytes;
+      *total = std::size_t{80} << 30;
+      return cudaSuccess;
+    };
     api.malloc = [this](void **place, std::size_t bytes) {
       std::lock_guard lock(mutex);
-      if (cudaError_t error = note("malloc", std::to_string(bytes)))
+      if (cudaError_t error = noteBlocking("malloc", std::to_string(bytes)))
         return error;
       *place = newBlock(bytes);
       return cudaSuccess;
@@ -197,8 +224,8 @@ private:
     api.hostAlloc = [this](void **place, std::size_t bytes, unsigned flags) {
       std::lock_guard lock(mutex);
       if (cudaError_t error =
-              note("hostAlloc",
-                   std::to_string(bytes) + " flags " + std::to_string(flags)))
+              noteBlocking("hostAlloc", std::to_string(bytes) + " flags " +
+                                            std::to_string(flags)))
         return error;
       *place = newBlock(bytes);
       return cudaSuccess;
@@ -209,7 +236,7 @@ private:
         auto block = blocks.find(static_cast<std::byte *>(place));
         if (block == blocks.end())
           return cudaErrorInvalidValue;
-        note(call, block->second.name);
+        noteBlocking(call, block->second.name);
         blocks.erase(block);
         std::free(place);
         return cudaSuccess;
@@ -219,15 +246,16 @@ private:
     api.freeHost = release("freeHost");
     api.hostRegister = [this](void *place, std::size_t bytes, unsigned flags) {
       std::lock_guard lock(mutex);
-      if (!pinned.insert(place).second)
+      if (!pinned.emplace(static_cast<std::byte *>(place), bytes).second)
         return cudaErrorHostMemoryAlreadyRegistered;
-      return note("hostRegister",
-                  std::to_string(bytes) + " flags " + std::to_string(flags));
+      return noteBlocking("hostRegister", std::to_string(bytes) + " flags " +
+                                              std::to_string(flags));
     };
     api.hostUnregister = [this](void *place) {
       std::lock_guard lock(mutex);
-      return pinned.erase(place) ? note("hostUnregister", "")
-                                 : cudaErrorHostMemoryNotRegistered;
+      return pinned.erase(static_cast<std::byte *>(place))
+                 ? noteBlocking("hostUnregister", "")
+                 : cudaErrorHostMemoryNotRegistered;
     };
     api.memsetAsync = [this](void *target, int value, std::size_t bytes,
                              cudaStream_t stream) {
@@ -244,9 +272,13 @@ private:
       if (kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault)
         return cudaErrorInvalidMemcpyDirection;
       push(stream, [=] { std::memcpy(target, source, bytes); });
-      return note("memcpyAsync", nameOf(target) + " = " + nameOf(source) +
-                                     " x " + std::to_string(bytes) + " on " +
-                                     at(stream).name);
+      std::string what = nameOf(target) + " = " + nameOf(source) + " x " +
+                         std::to_string(bytes) + " on " + at(stream).name;
+      if (isReachable(target) && isReachable(source))
+        return note("memcpyAsync", what);
+      // As with memory that may be paged out.
+      finish(at(stream));
+      return noteBlocking("memcpyAsync", what);
     };
     api.deviceGetStreamPriorityRange = [](int *least, int *greatest) {
       *least = 0;
@@ -270,13 +302,14 @@ private:
       std::lock_guard lock(mutex);
       if (!at(stream).queue.empty())
         std::abort();
-      erase(streams, stream);
+      streams.remove_if(
+          [&](const Stream &each) { return &each == &at(stream); });
       return cudaSuccess;
     };
     api.streamSynchronize = [this](cudaStream_t stream) {
       std::lock_guard lock(mutex);
       finish(at(stream));
-      return note("streamSynchronize", at(stream).name);
+      return noteBlocking("streamSynchronize", at(stream).name);
     };
     api.streamQuery = [this](cudaStream_t stream) {
       std::lock_guard lock(mutex);
@@ -289,30 +322,47 @@ private:
                                  unsigned) {
       std::lock_guard lock(mutex);
       at(stream).queue.push_back(
-          {[&waited = at(event), goal = at(event).recorded] {
-            return waited.completed >= goal;
+          {[waited = events.at(event), goal = at(event).recorded] {
+            return waited->completed >= goal;
           }});
       return note("streamWaitEvent", at(event).name + " by " + at(stream).name);
     };
     api.eventCreateWithFlags = [this](cudaEvent_t *event, unsigned flags) {
       std::lock_guard lock(mutex);
-      events.push_back({own("e", made[self].events++)});
-      *event = reinterpret_cast<cudaEvent_t>(&events.back());
-      return note("eventCreate",
-                  events.back().name + " flags " + std::to_string(flags));
+      auto one = std::make_shared<Event>(own("e", made[self].events++));
+      *event = reinterpret_cast<cudaEvent_t>(one.get());
+      events[*event] = one;
+      return note("eventCreate", one->name + " flags " + std::to_string(flags));
     };
     api.eventDestroy = [this](cudaEvent_t event) {
       std::lock_guard lock(mutex);
-      erase(events, event);
+      events.erase(event);
       return cudaSuccess;
     };
     api.eventRecord = [this](cudaEvent_t event, cudaStream_t stream) {
       std::lock_guard lock(mutex);
-      Event &recorded = at(event);
-      push(stream, [&recorded, number = ++recorded.recorded] {
-        recorded.completed = number;
+      // Whoever destroys it need not wait for the stream.
+      std::shared_ptr<Event> recorded = events.at(event);
+      push(stream, [recorded, number = ++recorded->recorded] {
+        recorded->completed = number;
       });
-      return note("eventRecord", recorded.name + " on " + at(stream).name);
+      return note("eventRecord", recorded->name + " on " + at(stream).name);
+    };
+    api.eventQuery = [this](cudaEvent_t event) {
+      std::lock_guard lock(mutex);
+      std::shared_ptr<Event> asked = events.at(event);
+      while (asked->completed < asked->recorded)
+        if (!step())
+          return cudaErrorNotReady;
+      return note("eventQuery", asked->name);
+    };
+    api.eventSynchronize = [this](cudaEvent_t event) {
+      std::lock_guard lock(mutex);
+      std::shared_ptr<Event> asked = events.at(event);
+      while (asked->completed < asked->recorded)
+        if (!step())
+          throw std::logic_error("the event never comes");
+      return noteBlocking("eventSynchronize", asked->name);
     };
     api.getErrorString = [](cudaError_t error) {
       return error == cudaErrorMemoryAllocation ? "out of memory"
@@ -345,10 +395,10 @@ private:
   std::minstd_rand random;
   bool isEager;
   std::list<Stream> streams;
-  std::list<Event> events;
+  std::map<cudaEvent_t, std::shared_ptr<Event>> events;
   std::map<const std::byte *, Block> blocks;
-  std::set<void *> pinned;
-  std::map<char, Log> logs;
+  std::map<const std::byte *, std::size_t> pinned;
+  std::map<char, Log> logs, blocking;
   std::map<char, Made> made;
 };
 

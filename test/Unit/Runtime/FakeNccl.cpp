@@ -30,7 +30,7 @@ struct Description {
     AllReduce,
     Broadcast,
     Window,
-    Finalize
+    Split
   };
   Kind kind;
   std::uint32_t type = 0, root = 0;
@@ -46,7 +46,7 @@ struct Member {
   Description description;
 };
 struct Meeting {
-  std::atomic<std::uint32_t> size, joined;
+  std::atomic<std::uint32_t> size, joined, connected;
   std::array<Member, mostRanks> members;
 };
 
@@ -67,11 +67,21 @@ std::size_t itemOf(ncclDataType_t type) {
 thread_local Setup setupHere;
 thread_local std::vector<std::string> calls;
 thread_local int made = 0;
-std::atomic<int> openComms{0};
 
+class Communicator;
+
+/// Of all threads.
+std::mutex mutex;
+std::set<Communicator *> living;
+std::vector<std::string> endings;
 /// Blocks, and whose they are.
-std::mutex blocksMutex;
 std::map<void *, FakeCuda *> blocks;
+
+/// What NCCL does not survive.
+[[noreturn]] void die(const char *what) {
+  std::fprintf(stderr, "NCCL: %s\n", what);
+  std::abort();
+}
 
 void note(std::string call) { calls.push_back(std::move(call)); }
 
@@ -82,12 +92,15 @@ struct Operation {
   cudaStream_t stream;
 };
 
+void pause() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
 /// One communicator of a rank. Kernels keep it.
 class Communicator : public std::enable_shared_from_this<Communicator> {
 public:
-  Communicator(int size, const std::string &name, int rank)
+  Communicator(int size, const std::string &name, int rank, bool isBlocking)
       : setup(setupHere), random(setup.seed * 64 + rank), size(size),
-        rank(rank), name(name), isAbsent(made++ == setup.absentFrom) {
+        rank(rank), name(name), isBlocking(isBlocking),
+        isAbsent(made++ == setup.absentFrom) {
     int file = ::shm_open(name.c_str(), O_RDWR | O_CREAT, 0600);
     bytes = outboxesAt + size * outboxBytes;
     if (file < 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0)
@@ -104,51 +117,139 @@ public:
       state = ncclInvalidUsage;
     if (!isAbsent)
       meeting().joined.fetch_add(1);
-    ++openComms;
+    std::lock_guard lock(mutex);
+    living.insert(this);
   }
   ~Communicator() {
     ::munmap(memory, bytes);
     ::shm_unlink(name.c_str());
-    --openComms;
+    std::lock_guard lock(mutex);
+    living.erase(this);
+  }
+
+  /// The rank's thread is in a call. Another one must not free what it uses.
+  class Inside {
+  public:
+    explicit Inside(Communicator &self) : self(self) { ++self.insiders; }
+    ~Inside() { --self.insiders; }
+    Inside(const Inside &) = delete;
+    Inside &operator=(const Inside &) = delete;
+
+  private:
+    Communicator &self;
+  };
+
+  /// All members have made it.
+  bool isComplete() {
+    if (meeting().joined.load() < static_cast<unsigned>(size))
+      return false;
+    ::shm_unlink(name.c_str());
+    return true;
   }
 
   ncclResult_t poll() {
-    if (state != ncclSuccess)
+    if (isBlocking || state != ncclSuccess)
       return state;
-    if (delay() || meeting().joined.load() < static_cast<unsigned>(size))
+    if (delay() || !isComplete())
       return ncclInProgress;
-    ::shm_unlink(name.c_str());
-    // Kernels of the CPU follow at once; a GPU goes on by itself.
-    bool isBusy = false;
-    if (setup.cuda->isDoneAtOnce() || !pending.empty())
-      for (cudaStream_t stream : streams)
-        isBusy |= setup.cuda->api.streamQuery(stream) == cudaErrorNotReady;
     if (!pending.empty() && pending.front()())
       pending.erase(pending.begin());
-    if (state == ncclSuccess && (isBusy || !pending.empty()))
-      return ncclInProgress;
-    return state;
+    return pending.empty() ? state.load() : ncclInProgress;
+  }
+
+  /// The latest call must be complete, and the communicator not revoked.
+  ncclResult_t ready() {
+    if (isRevoked)
+      return ncclInvalidUsage;
+    return pending.empty() ? ncclSuccess : ncclInvalidArgument;
+  }
+
+  /// Of a member that does not block: members of one color meet again.
+  void split(int color, int key, ncclComm_t *to, bool isChildBlocking);
+
+  /// The first collective connects the members, and waits for them.
+  ncclResult_t connect() {
+    if (std::exchange(isConnected, true))
+      return ncclSuccess;
+    meeting().connected.fetch_add(1);
+    while (meeting().connected.load() < static_cast<unsigned>(size)) {
+      if (isRevoked)
+        return ncclInternalError;
+      pause();
+    }
+    return ncclSuccess;
   }
 
   /// A collective: what is on a stream.
   void enqueue(const Operation &operation) {
-    streams.insert(operation.stream);
-    setup.cuda->launchPolled(operation.stream, [self = shared_from_this(),
-                                                operation, number = ++latest,
-                                                isPosted = false]() mutable {
-      return self->advance(operation, number, isPosted);
-    });
+    {
+      std::lock_guard lock(own);
+      streams.insert(operation.stream);
+      ++inFlight;
+    }
+    setup.cuda->launchPolled(operation.stream,
+                             [self = shared_from_this(), operation,
+                              number = ++latest, isPosted = false]() mutable {
+                               if (!self->advance(operation, number, isPosted))
+                                 return false;
+                               --self->inFlight;
+                               return true;
+                             });
   }
 
-  /// A call that all members make.
-  void begin(const Operation &operation) {
-    pending.emplace_back(
-        [this, operation, number = ++latest, isPosted = false]() mutable {
-          return advance(operation, number, isPosted);
-        });
+  /// Kernels of the CPU follow at once; a GPU goes on by itself.
+  ncclResult_t followUp() {
+    while (setup.cuda->isDoneAtOnce() && isBusy()) {
+      if (state != ncclSuccess)
+        return state;
+      if (isRevoked)
+        return ncclInternalError;
+      pause();
+    }
+    return state;
   }
 
-  void abort() { isAborted = true; }
+  /// A call that all members make, and that returns when they have.
+  ncclResult_t meet(const Operation &operation) {
+    std::uint64_t number = ++latest;
+    bool isPosted = false;
+    for (;;) {
+      isBusy();
+      if (advance(operation, number, isPosted))
+        return isRevoked ? ncclInternalError : state.load();
+      if (state != ncclSuccess)
+        return state;
+      if (isRevoked)
+        return ncclInternalError;
+      pause();
+    }
+  }
+
+  /// Makes kernels and calls return.
+  ncclResult_t revoke() {
+    if (!isBlocking)
+      die("revoked while it may still connect");
+    return isRevoked.exchange(true) ? ncclInvalidArgument : ncclSuccess;
+  }
+
+  void abort(bool isAlone) {
+    if (insiders)
+      die("aborted under a thread that uses it");
+    isAborted = true;
+    if (!isAlone)
+      return;
+    std::lock_guard lock(mutex);
+    for (Communicator *other : living)
+      if (other != this && other->setup.cuda == setup.cuda && other->inFlight &&
+          !other->isRevoked)
+        die("aborted alone, it waits for kernels of another communicator");
+  }
+
+  /// Waits for the kernels.
+  void settle() {
+    while (isBusy())
+      pause();
+  }
 
   int addFactor(double factor) {
     factors.push_back(factor);
@@ -160,23 +261,45 @@ public:
   int members() const { return size; }
 
 private:
+  /// What a member wants of a split.
+  struct Part {
+    int color, key;
+  };
+
   static constexpr std::size_t outboxesAt = (sizeof(Meeting) + 4095) & ~4095ull;
 
   Meeting &meeting() { return *reinterpret_cast<Meeting *>(memory); }
   std::byte *outbox(int member) {
     return memory + outboxesAt + member * outboxBytes;
   }
-  bool delay() { return random() % 3 == 0; }
+  bool delay() {
+    std::lock_guard lock(own);
+    return random() % 3 == 0;
+  }
+
+  /// Drives the streams with its kernels.
+  bool isBusy() {
+    std::set<cudaStream_t> all;
+    {
+      std::lock_guard lock(own);
+      all = streams;
+    }
+    for (cudaStream_t stream : all)
+      setup.cuda->api.streamQuery(stream);
+    return inFlight != 0;
+  }
 
   /// True when the operation is done.
   bool advance(const Operation &operation, std::uint64_t number,
                bool &isPosted) {
-    if (isAborted)
+    if ((isAborted || isRevoked) && !setup.isDeaf)
       return true;
     const Description &what = operation.description;
-    if (number == setup.failsAt)
+    bool isFaulty = isBlocking && number != 0;
+    if (isFaulty && number == setup.failsAt)
       state = ncclRemoteError;
-    if (state != ncclSuccess || number == setup.hangsAt || delay())
+    if (state != ncclSuccess || (isFaulty && number == setup.hangsAt) ||
+        delay())
       return false;
     Member &own = meeting().members[rank];
     auto all = [&](auto counter, std::uint64_t goal) {
@@ -220,6 +343,8 @@ private:
       return piece * size;
     case Description::Kind::Broadcast:
       return static_cast<int>(what.root) == rank ? piece : 0;
+    case Description::Kind::Split:
+      return sizeof(Part);
     default:
       return 0;
     }
@@ -239,6 +364,11 @@ private:
       if (piece)
         std::memcpy(operation.target, outbox(static_cast<int>(what.root)),
                     piece);
+      break;
+    case Description::Kind::Split:
+      for (int member = 0; member != size; ++member)
+        std::memcpy(operation.target + member * sizeof(Part), outbox(member),
+                    sizeof(Part));
       break;
     case Description::Kind::Window:
       std::memcpy(operation.target, &operation.source, sizeof operation.source);
@@ -293,14 +423,17 @@ private:
   }
 
   const Setup setup;
+  mutable std::mutex own; ///< Of the numbers and the streams.
   std::minstd_rand random;
   const int size, rank;
   const std::string name;
-  const bool isAbsent;
+  const bool isBlocking, isAbsent;
   std::size_t bytes = 0;
   std::byte *memory = nullptr;
   std::atomic<ncclResult_t> state{ncclSuccess};
-  std::atomic<bool> isAborted{false};
+  std::atomic<bool> isAborted{false}, isRevoked{false};
+  std::atomic<int> insiders{0}, inFlight{0};
+  bool isConnected = false;
   std::uint64_t latest = 0;
   std::vector<std::function<bool()>> pending;
   std::set<cudaStream_t> streams;
@@ -309,8 +442,10 @@ private:
 
 /// Between ncclGroupStart and ncclGroupEnd.
 thread_local int depth = 0;
+thread_local ncclResult_t groupError = ncclSuccess;
 thread_local std::vector<std::pair<std::shared_ptr<Communicator>, Operation>>
     group;
+thread_local std::vector<ncclComm_t> revoked, aborted;
 
 } // namespace
 
@@ -318,17 +453,76 @@ struct ncclComm {
   std::shared_ptr<Communicator> self;
 };
 
-static ncclResult_t launch(ncclComm_t comm, Operation operation) {
-  if (depth)
-    group.emplace_back(comm->self, operation);
-  else
-    comm->self->enqueue(operation);
-  return ncclInProgress;
+void Communicator::split(int color, int key, ncclComm_t *to,
+                         bool isChildBlocking) {
+  // What this member says, then what all have said.
+  auto parts = std::make_shared<std::vector<Part>>(1, Part{color, key});
+  parts->resize(1 + static_cast<std::size_t>(size));
+  Operation operation{{Description::Kind::Split},
+                      reinterpret_cast<const std::byte *>(parts->data()),
+                      reinterpret_cast<std::byte *>(parts->data() + 1),
+                      nullptr};
+  pending.emplace_back([=, this, number = ++latest, isPosted = false,
+                        child = std::shared_ptr<Communicator>()]() mutable {
+    if (!child) {
+      if (!advance(operation, number, isPosted))
+        return false;
+      std::set<int> keys;
+      for (std::size_t member = 1; member != parts->size(); ++member)
+        if ((*parts)[member].color == color)
+          keys.insert((*parts)[member].key);
+      child = std::make_shared<Communicator>(
+          static_cast<int>(keys.size()),
+          name + "-" + std::to_string(number) + "-" + std::to_string(color),
+          static_cast<int>(std::distance(keys.begin(), keys.find(key))),
+          isChildBlocking);
+    }
+    if (!child->isComplete())
+      return false;
+    *to = std::make_unique<ncclComm>(child).release();
+    return true;
+  });
 }
 
-static ncclResult_t begin(ncclComm_t comm, Description description) {
-  comm->self->begin({description, nullptr, nullptr, nullptr});
-  return ncclInProgress;
+static ncclResult_t finishGroup() {
+  ncclResult_t result = std::exchange(groupError, ncclSuccess);
+  auto operations = std::exchange(group, {});
+  for (auto &[comm, operation] : operations) {
+    Communicator::Inside inside(*comm);
+    if (result == ncclSuccess)
+      result = comm->connect();
+    if (result == ncclSuccess)
+      comm->enqueue(operation);
+  }
+  for (auto &[comm, operation] : operations) {
+    Communicator::Inside inside(*comm);
+    if (result == ncclSuccess)
+      result = comm->followUp();
+  }
+  auto end = [](const char *how, std::vector<ncclComm_t> &comms) {
+    if (comms.empty())
+      return;
+    for (ncclComm_t comm : comms)
+      comm->self->settle();
+    std::lock_guard lock(mutex);
+    endings.push_back(how + (" " + std::to_string(comms.size())));
+  };
+  end("revoked", revoked);
+  revoked.clear();
+  end("aborted", aborted);
+  for (ncclComm_t comm : std::exchange(aborted, {}))
+    std::unique_ptr<ncclComm>{comm};
+  return result;
+}
+
+static ncclResult_t launch(ncclComm_t comm, Operation operation) {
+  Communicator::Inside inside(*comm->self);
+  ncclResult_t result = comm->self->ready();
+  if (result == ncclSuccess)
+    group.emplace_back(comm->self, operation);
+  else
+    groupError = result;
+  return depth ? result : finishGroup();
 }
 
 static void noteCounted(const char *call, std::size_t count) {
@@ -344,9 +538,14 @@ std::vector<std::string> fakenccl::takeLog() {
   return std::exchange(calls, {});
 }
 
+std::vector<std::string> fakenccl::takeEndings() {
+  std::lock_guard lock(mutex);
+  return std::exchange(endings, {});
+}
+
 int fakenccl::leaks() {
-  std::lock_guard lock(blocksMutex);
-  return openComms.load() + static_cast<int>(blocks.size());
+  std::lock_guard lock(mutex);
+  return static_cast<int>(living.size() + blocks.size());
 }
 
 extern "C" {
@@ -356,7 +555,7 @@ ncclResult_t ncclMemAlloc(void **place, std::size_t bytes) {
     *place = setupHere.allocate(bytes);
   else if (setupHere.cuda->api.malloc(place, bytes) != cudaSuccess)
     return ncclUnhandledCudaError;
-  std::lock_guard lock(blocksMutex);
+  std::lock_guard lock(mutex);
   blocks[*place] = setupHere.allocate ? nullptr : setupHere.cuda;
   return ncclSuccess;
 }
@@ -364,7 +563,7 @@ ncclResult_t ncclMemAlloc(void **place, std::size_t bytes) {
 ncclResult_t ncclMemFree(void *place) {
   FakeCuda *owner = nullptr;
   {
-    std::lock_guard lock(blocksMutex);
+    std::lock_guard lock(mutex);
     owner = blocks[place];
     blocks.erase(place);
   }
@@ -384,13 +583,25 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t *config) {
-  if (size > mostRanks || rank >= size || config->blocking != 0)
+  if (size > mostRanks || rank >= size)
     return ncclInvalidArgument;
-  note("init " + std::to_string(rank) + " of " + std::to_string(size) +
-       (config->CTAPolicy == NCCL_CTA_POLICY_ZERO ? " on copy engines" : ""));
+  if (config->blocking != 0)
+    die("a call that blocks until all have come can't be given up");
+  note("init " + std::to_string(rank) + " of " + std::to_string(size));
   *comm = std::make_unique<ncclComm>(
-              std::make_shared<Communicator>(size, id.internal, rank))
+              std::make_shared<Communicator>(size, id.internal, rank, false))
               .release();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
+                           ncclComm_t *child, ncclConfig_t *config) {
+  if (ncclResult_t result = comm->self->ready())
+    return result;
+  note("split " + std::to_string(color) + " " + std::to_string(key) +
+       (config->CTAPolicy == NCCL_CTA_POLICY_ZERO ? " on copy engines" : ""));
+  *child = nullptr; // Until it is there.
+  comm->self->split(color, key, child, config->blocking != 0);
   return ncclInProgress;
 }
 
@@ -399,22 +610,25 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  note("finalize");
-  return begin(comm, {Description::Kind::Finalize});
-}
-
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   note("destroy");
+  comm->self->settle();
   std::unique_ptr<ncclComm>{comm};
   return ncclSuccess;
+}
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {
+  ncclResult_t result = comm->self->revoke();
+  if (result == ncclSuccess)
+    revoked.push_back(comm);
+  return depth ? result : finishGroup();
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   note("abort");
-  comm->self->abort();
-  std::unique_ptr<ncclComm>{comm};
-  return ncclSuccess;
+  comm->self->abort(depth == 0);
+  aborted.push_back(comm);
+  return depth ? ncclSuccess : finishGroup();
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *place,
@@ -424,21 +638,22 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *place,
   if (!setupHere.hasWindows)
     return ncclInvalidUsage;
   {
-    std::lock_guard lock(blocksMutex);
+    std::lock_guard lock(mutex);
     if (!blocks.contains(place) || flags != NCCL_WIN_COLL_SYMMETRIC)
       return ncclInvalidArgument;
   }
-  // Written when all members have come.
-  comm->self->begin({{Description::Kind::Window, 0, 0, bytes},
-                     static_cast<const std::byte *>(place),
-                     reinterpret_cast<std::byte *>(window),
-                     nullptr});
-  return ncclInProgress;
+  Communicator::Inside inside(*comm->self);
+  if (ncclResult_t result = comm->self->ready())
+    return result;
+  return comm->self->meet({{Description::Kind::Window, 0, 0, bytes},
+                           static_cast<const std::byte *>(place),
+                           reinterpret_cast<std::byte *>(window),
+                           nullptr});
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   note("deregister");
-  std::lock_guard lock(blocksMutex);
+  std::lock_guard lock(mutex);
   return blocks.contains(window) ? ncclSuccess : ncclInvalidArgument;
 }
 
@@ -465,12 +680,7 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   note("groupEnd");
-  if (--depth)
-    return ncclSuccess;
-  bool isEmpty = group.empty();
-  for (auto &[comm, operation] : std::exchange(group, {}))
-    comm->enqueue(operation);
-  return isEmpty ? ncclSuccess : ncclInProgress;
+  return --depth ? ncclSuccess : finishGroup();
 }
 
 ncclResult_t ncclAllGather(const void *source, void *target, std::size_t count,

@@ -2,10 +2,13 @@
 //
 // FakeNccl.cpp defines the functions of NCCL that the runtime calls, for ranks
 // that are threads or processes of one machine and have a `FakeCuda` each. They
-// meet in shared memory. No call blocks: it is in progress for a random number
-// of polls, as a real one may be. Collectives are kernels that poll; what the
-// members give must agree, call by call. Sums start with another member on each
-// rank, and are rounded after each addition.
+// meet in shared memory. Where a communicator does not block, its calls are in
+// progress for a random number of polls. Otherwise the first collective waits
+// for all members, and so does a window. Collectives are kernels that poll;
+// what the members give must agree, call by call. Sums start with another
+// member on each rank, and are rounded after each addition. What NCCL does not
+// survive ends the process: who aborts a communicator that a thread is in, or
+// aborts one while kernels of another wait, or revokes one that is being made.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_TEST_UNIT_RUNTIME_FAKENCCL_H
@@ -27,6 +30,8 @@ struct Setup {
   /// The operation of a communicator, counted from 1, that fails, or that it
   /// never comes to.
   std::uint64_t failsAt = 0, hangsAt = 0;
+  /// Nothing ends its kernels, as it is where copy engines wait.
+  bool isDeaf = false;
 };
 
 /// Of the communicators that this thread makes from now on.
@@ -34,6 +39,10 @@ void setUp(Setup setup);
 
 /// The calls that this thread has made since the last time.
 std::vector<std::string> takeLog();
+
+/// How groups of communicators have ended, in all threads, since the last time:
+/// "revoked 2".
+std::vector<std::string> takeEndings();
 
 /// Communicators of this process that have not been destroyed, and blocks that
 /// have not been freed.

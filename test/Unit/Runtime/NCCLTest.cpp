@@ -33,24 +33,24 @@ using Bytes = std::vector<std::byte>;
 
 /// One rank of a run.
 struct Rank {
-  Rank(unsigned rank, fakenccl::Setup setup, unsigned seed)
-      : fake(seed),
-        world((setup.cuda = &fake, fake.enter(char('a' + rank)),
-               setup.seed = seed, fakenccl::setUp(setup), fake.api)) {
+  Rank(unsigned rank, unsigned ranks, fakenccl::Setup setup, unsigned seed)
+      : fake(seed), world((setup.cuda = &fake, fake.enter(char('a' + rank)),
+                           setup.seed = seed, fakenccl::setUp(setup), fake.api),
+                          ranks) {
     context.rank = rank;
   }
 
   void open() { device = std::make_unique<NCCLDevice>(world, context); }
-  Comm &open(const Group &group, unsigned communicator = 0) {
-    comm = world.openComm(context, communicator, group, *device);
-    return *comm;
+  Comm &open(const Group &group) {
+    comms.push_back(world.openComm(context, group, *device));
+    return *comms.back();
   }
 
   FakeCuda fake;
   NCCLWorld world;
   RankContext context;
   std::unique_ptr<NCCLDevice> device;
-  std::unique_ptr<Comm> comm;
+  std::vector<std::unique_ptr<Comm>> comms;
 };
 
 struct Ranks {
@@ -63,12 +63,13 @@ struct Ranks {
   /// What each rank has thrown, if anything; all is given back then.
   std::vector<std::string>
   operator()(const std::function<void(Rank &)> &body) const {
+    int before = fakenccl::leaks(); // Some is left on purpose.
     std::shared_ptr<Store> store = makeLocalStore();
     std::vector<std::string> thrown(ranks);
     std::vector<std::thread> threads;
     for (unsigned r = 0; r != ranks; ++r)
       threads.emplace_back([&, r] {
-        Rank rank(r, setup(r), seed * 16 + r);
+        Rank rank(r, ranks, setup(r), seed * 16 + r);
         rank.context.store = store;
         rank.context.timeout = timeout;
         try {
@@ -78,13 +79,13 @@ struct Ranks {
           thrown[r] = error.what();
           rank.world.abort(); // As the session does, before it closes them.
         }
-        rank.comm.reset();
+        rank.comms.clear();
         rank.device.reset();
         EXPECT_TRUE(rank.fake.isEmpty());
       });
     for (std::thread &thread : threads)
       thread.join();
-    EXPECT_EQ(fakenccl::leaks(), 0);
+    EXPECT_EQ(fakenccl::leaks(), before);
     return thrown;
   }
 };
@@ -177,7 +178,7 @@ void check(const std::vector<Case> &cases, unsigned ranks, unsigned seed,
                                           .seed = seed}([&](Rank &rank) {
     Group group = everyNth(rank, ranks, step);
     auto size = static_cast<unsigned>(group.members.size());
-    Comm &comm = rank.open(group, step);
+    Comm &comm = rank.open(group);
     std::vector<Collective> collectives;
     std::vector<std::byte *> sources;
     for (const Case &one : cases) {
@@ -367,12 +368,11 @@ TEST(NCCL, ABucketIsOneCall) {
     comm.prepare(list);
     comm.run(0, 2);
     EXPECT_THAT(fakenccl::takeLog(),
-                ElementsAre(EndsWith(" on copy engines"), "register 8192",
-                            "groupStart", "allGather 16", "allGather 20",
-                            "groupEnd"));
-    rank.comm.reset();
-    EXPECT_THAT(fakenccl::takeLog(),
-                ElementsAre("deregister", "finalize", "destroy"));
+                ElementsAre(StartsWith("init "), EndsWith(" on copy engines"),
+                            "register 8192", "groupStart", "allGather 16",
+                            "allGather 20", "groupEnd"));
+    rank.comms.clear();
+    EXPECT_THAT(fakenccl::takeLog(), ElementsAre("deregister", "destroy"));
   });
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
@@ -412,28 +412,127 @@ TEST(NCCL, RejectsASumOfTwoTypes) {
                   "found BF16 to F32"));
 }
 
-// One that never comes: to a communicator, or to a collective.
+// One that never comes: to the run, to a communicator, or to a collective. The
+// others say for whom they have waited.
 TEST(NCCL, WaitsEndWithTheTimeOut) {
-  for (bool isAbsent : {false, true}) {
+  for (int absentFrom : {0, 1, -1}) {
     auto setup = [&](unsigned rank) {
       fakenccl::Setup setup;
-      if (rank == 1 && isAbsent)
-        setup.absentFrom = 0;
-      else if (rank == 1)
+      if (rank == 1 && absentFrom < 0)
         setup.hangsAt = 5;
+      else if (rank == 1)
+        setup.absentFrom = absentFrom;
       return setup;
     };
     std::vector<std::string> thrown =
         Ranks{.ranks = 3, .timeout = 100ms, .setup = setup}(
             [&](Rank &rank) { addUp(rank, 3, 5); });
+    const char *const what[] = {"a collective", "ncclCommInitRankConfig",
+                                "ncclCommSplit"};
     EXPECT_THAT(
         thrown,
-        Each(StartsWith(
-            isAbsent
-                ? "waited 0.1 s for the others of ranks 0 1 2 to join "
-                  "ncclCommInitRankConfig"
-                : "waited 0.1 s for the work that it has given to its GPU")));
+        Each(StrEq("waited 0.1 s for the others of ranks 0 1 2 to join " +
+                   std::string(what[absentFrom + 1]))));
   }
+}
+
+// NCCL connects members in their first collective: a thread is inside it, then,
+// and only another one can end that.
+TEST(NCCL, AThreadInsideNCCLIsReleased) {
+  for (bool isAborted : {false, true}) {
+    std::vector<std::string> thrown =
+        Ranks{.timeout = isAborted ? 20s : 100ms}([&](Rank &rank) {
+          Comm &comm = rank.open(everyNth(rank, 2));
+          Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
+          c.source = c.target = rank.device->allocate(Space::Device, 400);
+          comm.prepare(std::span(&c, 1));
+          if (rank.context.rank == 1)
+            return std::this_thread::sleep_for(300ms);
+          std::jthread other([&] {
+            std::this_thread::sleep_for(50ms);
+            if (isAborted)
+              rank.world.abort();
+          });
+          comm.run(0, 1);
+        });
+    EXPECT_EQ(thrown[0],
+              isAborted ? "stopped because another rank failed"
+                        : "waited 0.1 s for the others of ranks 0 1 to join a "
+                          "collective");
+  }
+}
+
+/// Rank 1 comes to no collective of the second communicator.
+fakenccl::Setup missSecond(unsigned rank) {
+  fakenccl::Setup setup;
+  setup.hangsAt = rank == 1 ? 2 : 0;
+  return setup;
+}
+
+// The driver holds up who launches more than it has room for.
+TEST(NCCL, AThreadInsideTheDriverIsReleased) {
+  std::vector<std::string> thrown =
+      Ranks{.timeout = 100ms, .setup = missSecond}([](Rank &rank) {
+        Comm &comm = rank.open(everyNth(rank, 2));
+        Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
+        c.source = c.target = rank.device->allocate(Space::Device, 400);
+        comm.prepare(std::span(&c, 1));
+        comm.run(0, 1);
+        rank.fake.api.streamSynchronize(rank.device->stream(GPUStream::Gather));
+        comm.run(0, 1);
+      });
+  EXPECT_THAT(thrown, Each("waited 0.1 s for the others of ranks 0 1 to join a "
+                           "collective"));
+}
+
+// One by one, each would wait for the kernels of the next (NVIDIA/nccl#1013).
+TEST(NCCL, CommunicatorsOfARankEndTogether) {
+  fakenccl::takeEndings();
+  std::vector<std::string> thrown =
+      Ranks{.timeout = 100ms, .setup = missSecond}([](Rank &rank) {
+        Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
+        c.source = c.target = rank.device->allocate(Space::Device, 400);
+        for (GPUStream stream : {GPUStream::Gather, GPUStream::Reduce})
+          rank.open(everyNth(rank, 2, 1, stream)).prepare(std::span(&c, 1));
+        for (const std::unique_ptr<Comm> &comm : rank.comms)
+          comm->run(0, 1);
+        rank.device->synchronize();
+      });
+  EXPECT_THAT(thrown, Each(StartsWith("waited 0.1 s for ")));
+  // With the one that they were split from.
+  EXPECT_THAT(
+      fakenccl::takeEndings(),
+      UnorderedElementsAre("revoked 2", "aborted 3", "revoked 2", "aborted 3"));
+}
+
+// A copy engine goes on waiting for its peer: the rank gives nothing back, and
+// its process can end.
+TEST(NCCL, WorkThatNothingEndsIsLeft) {
+  auto &fake = *new FakeCuda; // As long as the process.
+  fake.enter('a');
+  fakenccl::Setup setup{.cuda = &fake};
+  setup.hangsAt = 1;
+  setup.isDeaf = true;
+  fakenccl::setUp(setup);
+  auto world = std::make_unique<NCCLWorld>(fake.api, 1);
+  RankContext context;
+  context.timeout = 100ms;
+  auto device = std::make_unique<NCCLDevice>(*world, context);
+  std::byte *place = device->allocate(Space::Device, 400);
+  std::unique_ptr<Comm> comm = world->openComm(
+      context, {.members = {0}, .index = 0, .stream = GPUStream::Gather},
+      *device);
+  Collective c = sum(Kind::AllReduce, DType::F32, 100).collective;
+  c.source = c.target = place;
+  comm->prepare(std::span(&c, 1));
+  comm->run(0, 1);
+  EXPECT_THROW(device->synchronize(), Error);
+  world->abort();
+  fake.takeLog('a');
+  comm.reset();
+  device.reset();
+  world.reset();
+  EXPECT_THAT(fake.takeLog('a'), IsEmpty());
 }
 
 TEST(NCCL, AbortEndsEveryWait) {

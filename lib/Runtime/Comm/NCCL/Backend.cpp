@@ -7,9 +7,8 @@
 using namespace fsdp;
 
 NCCLBackend::NCCLBackend(const CudaApi &cuda, RankMap map)
-    : nccl(cuda),
-      launch(readLaunch([](const char *name) { return std::getenv(name); })),
-      seen(joinWorld(launch, ownHost(), map)) {
+    : launch(readLaunch([](const char *name) { return std::getenv(name); })),
+      seen(joinWorld(launch, ownHost(), map)), nccl(cuda, seen.size()) {
   // Kernels of several communicators then start in the order of the plan, the
   // same on all ranks: they can't wait for one another.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
@@ -19,4 +18,17 @@ unsigned NCCLBackend::local() const {
   auto own = seen.hosts.begin() + seen.rank;
   return launch.local.value_or(
       static_cast<unsigned>(std::count(seen.hosts.begin(), own, *own)));
+}
+
+/// NCCL 2.28 connects the rings of a communicator in its first collective. In
+/// each channel, a member has a buffer of each protocol for its neighbour
+/// (init.cc, `DEFAULT_LL_BUFFSIZE`, `DEFAULT_LL128_BUFFSIZE`,
+/// `DEFAULT_BUFFSIZE`; p2p.cc, `p2pRecvSetup`), and there are at most 32 of
+/// them
+/// (`maxChannels` of the ring graph, MAXCHANNELS / 2). Trees and the switch add
+/// to this where NCCL takes them; copy engines and symmetric kernels need none.
+std::uint64_t NCCLBackend::libraryBytes(std::size_t members) const {
+  constexpr std::uint64_t lowLatency = 512 << 10, lowLatency128 = 4800 << 10,
+                          simple = 4 << 20, mostChannels = 32;
+  return members > 1 ? mostChannels * (lowLatency + lowLatency128 + simple) : 0;
 }

@@ -20,11 +20,11 @@ public:
   World world() const override { return seen; }
   c10::DeviceType deviceType() const override { return c10::kCUDA; }
   bool overlaps() const override { return true; }
-  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned,
                                  const Group &group, Device &device) override {
-    return nccl.openComm(rank, communicator, group,
-                         static_cast<NCCLDevice &>(device));
+    return nccl.openComm(rank, group, static_cast<NCCLDevice &>(device));
   }
+  std::uint64_t libraryBytes(std::size_t members) const override;
   void finish() override { leaveWorld(seen); }
   void abort() noexcept override { nccl.abort(); }
 
@@ -32,11 +32,12 @@ protected:
   /// Its number on its machine, from 0.
   unsigned local() const;
 
-  NCCLWorld nccl;
-
 private:
   LaunchedProcess launch;
   World seen;
+
+protected:
+  NCCLWorld nccl;
 };
 
 } // namespace fsdp

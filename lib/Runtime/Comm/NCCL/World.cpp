@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
@@ -55,43 +57,28 @@ namespace fsdp {
 
 class NCCLComm : public Comm {
 public:
-  NCCLComm(NCCLWorld &world, const ncclUniqueId &id, const RankContext &rank,
-           const Group &group, NCCLDevice &device)
+  NCCLComm(NCCLWorld &world, const RankContext &rank, const Group &group,
+           NCCLDevice &device)
       : world(world), device(device), stream(device.stream(group.stream)),
-        timeout(rank.timeout), index(group.index),
         size(static_cast<unsigned>(group.members.size())),
-        ranks(group.members) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    // Copy engines where memory is registered: the processors compute.
-    if (size > 1)
-      config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-    checkNCCL(ncclCommInitRankConfig(&comm, static_cast<int>(size), id,
-                                     static_cast<int>(index), &config),
-              "ncclCommInitRankConfig");
-    try {
-      settle("ncclCommInitRankConfig");
-    } catch (const Error &) {
-      ncclCommAbort(comm);
-      throw;
-    }
-    device.comms.push_back(comm);
-  }
+        place(device.split(rank, static_cast<int>(group.members.front()),
+                           static_cast<int>(group.index), group.members)),
+        comm(place->comm) {}
 
   ~NCCLComm() override {
-    std::erase(device.comms, comm);
     try {
-      if (world.isAborted())
-        throw Error("a kernel may still wait for a peer");
-      for (ncclWindow_t window : windows)
-        if (window)
-          checkNCCL(ncclCommWindowDeregister(comm, window),
-                    "ncclCommWindowDeregister");
-      checkNCCL(ncclCommFinalize(comm), "ncclCommFinalize");
-      settle("ncclCommFinalize");
-      ncclCommDestroy(comm);
+      world.watch().check();
+      device.synchronize();
+      call("ncclCommWindowDeregister", [&] {
+        ncclResult_t result = ncclSuccess;
+        for (ncclWindow_t window : windows)
+          if (window && result == ncclSuccess)
+            result = ncclCommWindowDeregister(comm, window);
+        return result;
+      });
+      device.close(place);
     } catch (const Error &) {
-      ncclCommAbort(comm);
+      world.abort(); // The device aborts all that are left.
     }
   }
 
@@ -128,12 +115,15 @@ public:
 
   void run(std::size_t first, std::size_t count) override {
     std::span<const Planned> bucket(planned.data() + first, count);
-    checkNCCL(ncclGroupStart(), "ncclGroupStart");
-    for (const Planned &one : bucket)
-      if (one.collective.reduce != ReduceKind::Max)
-        enqueue(one);
-    checkNCCL(ncclGroupEnd(), "ncclGroupEnd");
-    settle("ncclGroupEnd");
+    call("ncclGroupEnd", [&] {
+      ncclResult_t result = ncclGroupStart();
+      for (const Planned &one : bucket)
+        if (one.collective.reduce != ReduceKind::Max && result == ncclSuccess)
+          result = enqueue(one);
+      // Also after a failure: whatever follows would be in the group.
+      ncclResult_t ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
     for (const Planned &one : bucket)
       if (one.collective.reduce == ReduceKind::Max)
         takeLargest(one.collective);
@@ -145,10 +135,9 @@ public:
   void drain(std::size_t, std::size_t) override {}
 
   void barrier() override {
-    checkNCCL(
-        ncclAllReduce(token, token, 1, ncclFloat32, ncclSum, comm, stream),
-        "ncclAllReduce");
-    settle("ncclAllReduce");
+    call("ncclAllReduce", [&] {
+      return ncclAllReduce(token, token, 1, ncclFloat32, ncclSum, comm, stream);
+    });
     device.synchronize();
   }
 
@@ -182,25 +171,34 @@ private:
     one.op = known->second;
   }
 
-  void enqueue(const Planned &one) {
+  /// Makes a call of NCCL, which may block, and marks its end in the stream.
+  template <typename Job> void call(const char *name, const Job &job) {
+    ncclResult_t result = ncclSuccess;
+    {
+      NCCLWatch::Call inside(world.watch(), place);
+      result = job();
+      if (result == ncclSuccess)
+        device.record(stream, place->done.get());
+    }
+    if (result == ncclSuccess)
+      return;
+    world.watch().check(); // Why it has failed.
+    checkNCCL(result, name);
+  }
+
+  ncclResult_t enqueue(const Planned &one) {
     const Collective &c = one.collective;
     std::size_t bytes = c.count * itemSize(c.sourceType);
     if (c.kind == Collective::Kind::AllGather)
-      checkNCCL(
-          ncclAllGather(c.source, c.target, bytes, ncclUint8, comm, stream),
-          "ncclAllGather");
-    else if (c.reduce == ReduceKind::First)
-      checkNCCL(
-          ncclBroadcast(c.source, c.target, bytes, ncclUint8, 0, comm, stream),
-          "ncclBroadcast");
-    else if (c.kind == Collective::Kind::ReduceScatter)
-      checkNCCL(ncclReduceScatter(c.source, c.target, c.count,
-                                  *summedType(c.via), one.op, comm, stream),
-                "ncclReduceScatter");
-    else
-      checkNCCL(ncclAllReduce(c.source, c.target, c.count, *summedType(c.via),
-                              one.op, comm, stream),
-                "ncclAllReduce");
+      return ncclAllGather(c.source, c.target, bytes, ncclUint8, comm, stream);
+    if (c.reduce == ReduceKind::First)
+      return ncclBroadcast(c.source, c.target, bytes, ncclUint8, 0, comm,
+                           stream);
+    if (c.kind == Collective::Kind::ReduceScatter)
+      return ncclReduceScatter(c.source, c.target, c.count, *summedType(c.via),
+                               one.op, comm, stream);
+    return ncclAllReduce(c.source, c.target, c.count, *summedType(c.via),
+                         one.op, comm, stream);
   }
 
   void divideSum(const Planned &one) {
@@ -223,10 +221,10 @@ private:
     std::vector<const std::byte *> sources(size);
     for (std::size_t at = 0; at < c.count; at += chunk) {
       std::size_t count = std::min(chunk, c.count - at);
-      checkNCCL(ncclAllGather(c.source + at * item, arrivals, count * item,
-                              ncclUint8, comm, stream),
-                "ncclAllGather");
-      settle("ncclAllGather");
+      call("ncclAllGather", [&] {
+        return ncclAllGather(c.source + at * item, arrivals, count * item,
+                             ncclUint8, comm, stream);
+      });
       for (unsigned member = 0; member != size; ++member)
         sources[member] = arrivals + member * count * item;
       device.cuda().sum({{c.via, c.via, c.via, 1, 1, ReduceKind::Max},
@@ -254,38 +252,29 @@ private:
                    contains(one.collective.target);
           }))
         continue;
-      // NCCL's thread writes it when it comes to it.
       ncclWindow_t &window = windows.emplace_back(nullptr);
-      ncclResult_t result = ncclCommWindowRegister(
-          comm, block.begin, block.bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-      // These GPUs have no symmetric memory: collectives need none.
-      if (result == ncclInvalidUsage)
+      bool isKnown = true;
+      call("ncclCommWindowRegister", [&] {
+        ncclResult_t result = ncclCommWindowRegister(
+            comm, block.begin, block.bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+        // These GPUs have no symmetric memory: collectives need none.
+        isKnown = result != ncclInvalidUsage || world.watch().isAborted();
+        return isKnown ? result : ncclSuccess;
+      });
+      if (!isKnown)
         return;
-      checkNCCL(result, "ncclCommWindowRegister");
-      settle("ncclCommWindowRegister");
     }
-  }
-
-  void settle(const char *call) {
-    world.await([&] { return isSettled(comm, call); }, timeout,
-                [&] {
-                  std::string text = "the others of ranks";
-                  for (unsigned rank : ranks)
-                    text += " " + std::to_string(rank);
-                  return text + " to join " + call;
-                });
   }
 
   NCCLWorld &world;
   NCCLDevice &device;
   const cudaStream_t stream;
-  const std::chrono::milliseconds timeout;
-  const unsigned index, size;
-  const std::vector<unsigned> ranks; ///< Of the members.
-  ncclComm_t comm = nullptr;
+  const unsigned size;
+  const NCCLWatch::Place place;
+  const ncclComm_t comm;
   std::vector<Planned> planned;
   std::map<double, ncclRedOp_t> factors; ///< By the divisor, of f16.
-  std::deque<ncclWindow_t> windows;      ///< Null where NCCL has made none.
+  std::vector<ncclWindow_t> windows;     ///< Null where NCCL has made none.
   /// The workspace, and where sources arrive and sums are made in it.
   std::byte *token = nullptr, *arrivals = nullptr, *scratch = nullptr;
   std::size_t workspace = 0, chunk = 0; ///< Bytes; elements.
@@ -293,7 +282,8 @@ private:
 
 } // namespace fsdp
 
-NCCLWorld::NCCLWorld(const CudaApi &cuda) : api(cuda) {
+NCCLWorld::NCCLWorld(const CudaApi &cuda, unsigned size)
+    : api(cuda), size(size), watching(std::make_shared<NCCLWatch>(api)) {
   api.malloc = [this](void **place, std::size_t bytes) {
     checkNCCL(ncclMemAlloc(place, bytes), "ncclMemAlloc");
     allocated.push_back({*place, bytes});
@@ -306,16 +296,12 @@ NCCLWorld::NCCLWorld(const CudaApi &cuda) : api(cuda) {
   };
 }
 
-ncclUniqueId NCCLWorld::agreeOnId(const RankContext &rank,
-                                  unsigned communicator, const Group &group) {
-  unsigned first = group.members.front();
-  std::string key = "nccl " + std::to_string(communicator) + " of rank " +
-                    std::to_string(first) + ", " +
-                    std::to_string(++opened[{communicator, first}]);
+ncclUniqueId NCCLWorld::agreeOnId(const RankContext &rank) {
+  std::string key = "nccl, " + std::to_string(++connected);
   ncclUniqueId id;
-  if (group.index == 0) {
+  if (rank.rank == 0) {
     checkNCCL(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    if (group.members.size() > 1)
+    if (size > 1)
       rank.store->set(key, {id.internal, sizeof id.internal});
     return id;
   }
@@ -325,8 +311,7 @@ ncclUniqueId NCCLWorld::agreeOnId(const RankContext &rank,
         text = rank.store->get(key, 100ms);
         return text.has_value();
       },
-      rank.timeout,
-      [&] { return "rank " + std::to_string(first) + " to connect"; });
+      rank.timeout, [] { return "rank 0 to connect"; });
   if (text->size() != sizeof id.internal)
     throw Error("expected an id of NCCL in the store, found something else");
   text->copy(id.internal, sizeof id.internal);
@@ -334,22 +319,118 @@ ncclUniqueId NCCLWorld::agreeOnId(const RankContext &rank,
 }
 
 std::unique_ptr<Comm> NCCLWorld::openComm(const RankContext &rank,
-                                          unsigned communicator,
                                           const Group &group,
                                           NCCLDevice &device) {
-  return std::make_unique<NCCLComm>(*this, agreeOnId(rank, communicator, group),
-                                    rank, group, device);
+  return std::make_unique<NCCLComm>(*this, rank, group, device);
 }
 
-void NCCLDevice::finish(cudaStream_t stream) const {
+//===----------------------------------------------------------------------===//
+// The communicators of a rank
+//===----------------------------------------------------------------------===//
+
+/// How long communicators may take to be revoked: a wait of a copy engine for a
+/// peer does not end before its process does.
+static constexpr std::chrono::milliseconds grace = 5s;
+
+static std::string spellRanks(const std::vector<unsigned> &ranks) {
+  std::string text = "ranks";
+  for (unsigned rank : ranks)
+    text += " " + std::to_string(rank);
+  return text;
+}
+
+void NCCLDevice::connect(const RankContext &rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  // No collective is ever run here.
+  config.minCTAs = config.maxCTAs = 1;
+  ncclUniqueId id = world.agreeOnId(rank);
+  checkNCCL(ncclCommInitRankConfig(&everyone, static_cast<int>(world.size), id,
+                                   static_cast<int>(rank.rank), &config),
+            "ncclCommInitRankConfig");
+  settle("ncclCommInitRankConfig");
+}
+
+void NCCLDevice::settle(const char *call) const {
+  world.await([&] { return isSettled(everyone, call); }, timeout,
+              [&] {
+                std::vector<unsigned> ranks(world.size);
+                std::iota(ranks.begin(), ranks.end(), 0U);
+                return "the others of " + spellRanks(ranks) + " to join " +
+                       call;
+              });
+}
+
+NCCLWatch::Place NCCLDevice::split(const RankContext &rank, int color, int key,
+                                   const std::vector<unsigned> &members) {
+  if (!everyone)
+    connect(rank);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  // Copy engines where memory is registered: the processors compute.
+  if (members.size() > 1)
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  CudaEvent done = makeEvent(cuda(), rank.rank);
+  checkNCCL(ncclCommSplit(everyone, color, key, &coming, &config),
+            "ncclCommSplit");
+  settle("ncclCommSplit");
+  comms.push_back(std::exchange(coming, nullptr));
+  return world.watch().add({comms.back(), static_cast<int>(index), timeout,
+                            spellRanks(members), std::move(done)});
+}
+
+void NCCLDevice::close(NCCLWatch::Place place) {
+  ncclComm_t comm = place->comm;
+  if (!world.watch().remove(place))
+    return;
+  std::erase(comms, comm);
+  checkNCCL(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+void NCCLDevice::abortAll() {
+  std::optional<std::vector<ncclComm_t>> revoked = world.watch().takeRevoked(
+      std::min<NCCLWatch::Clock::duration>(timeout, grace));
+  if (!revoked)
+    return abandon();
+  ncclGroupStart();
+  // First: that joins NCCL's thread, which may be about to write `coming`.
+  if (everyone)
+    ncclCommAbort(everyone);
+  if (coming)
+    ncclCommAbort(coming);
+  for (ncclComm_t comm : *revoked)
+    ncclCommAbort(comm);
+  ncclGroupEnd();
+}
+
+NCCLDevice::~NCCLDevice() {
+  if (world.watch().isAborted())
+    abortAll();
+  else if (everyone)
+    ncclCommDestroy(everyone);
+}
+
+void NCCLDevice::awaitWork(const std::function<cudaError_t()> &query) const {
   world.await(
       [&] {
         for (ncclComm_t comm : comms)
           isSettled(comm, "a collective");
-        cudaError_t state = cuda().streamQuery(stream);
+        cudaError_t state = query();
         if (state != cudaErrorNotReady)
-          check(state, "cudaStreamQuery");
+          check(state, "waiting for its GPU");
         return state == cudaSuccess;
       },
-      timeout, [] { return "the work that it has given to its GPU"; });
+      timeout,
+      [&] {
+        return world.watch().describeLatest().value_or(
+            "the work that it has given to its GPU");
+      });
+}
+
+void NCCLDevice::finish(cudaStream_t stream) const {
+  awaitWork([&] { return cuda().streamQuery(stream); });
+}
+
+void NCCLDevice::finish(cudaEvent_t event) const {
+  awaitWork([&] { return cuda().eventQuery(event); });
 }

@@ -1,10 +1,14 @@
 //===- World.h - Ranks as processes that NCCL connects ----------*- C++ -*-===//
 //
-// Every communicator of the plan is one of NCCL's, in which no call blocks: all
-// waits are polled here, so that they end with their time-out, with an error of
-// any communicator, or when the run is aborted. Device memory comes from NCCL
-// and is registered with each communicator as a symmetric window: its addresses
-// never change, and the plan's offsets are the same on all ranks.
+// Every communicator of the plan is one of NCCL's. They are split from one of
+// all ranks, in which no call blocks: so a rank that waits for the others to
+// connect polls, and gives up by itself. The calls of those that were split
+// block, since NCCL starts a thread for each that does not; `NCCLWatch` ends
+// them. Where the rank waits for its GPU, it polls. So waits end with their
+// time-out, with an error of any communicator, or when the run is aborted.
+// Device memory comes from NCCL and is registered with each communicator as a
+// symmetric window: its addresses never change, and the plan's offsets are the
+// same on all ranks.
 //
 // Sums have the order and the rounding of NCCL, not those of the local backend.
 //
@@ -14,14 +18,14 @@
 
 #include "../../Device/CUDA/Device.h"
 #include "../../Text.h"
+#include "Watch.h"
 #include "fsdp/Runtime/Comm.h"
 #include "fsdp/Runtime/Error.h"
 
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -32,14 +36,16 @@ class NCCLDevice;
 /// What the communicators of one rank share.
 class NCCLWorld {
 public:
-  explicit NCCLWorld(const CudaApi &cuda);
+  /// `size`: how many ranks the run has.
+  NCCLWorld(const CudaApi &cuda, unsigned size);
+  ~NCCLWorld() { watching->stop(); }
   NCCLWorld(const NCCLWorld &) = delete;
   NCCLWorld &operator=(const NCCLWorld &) = delete;
 
-  /// Waits for the other members.
-  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
-                                 const Group &group, NCCLDevice &device);
-  void abort() noexcept { aborted.store(true); }
+  /// Waits for all ranks, who open their communicators in the same order.
+  std::unique_ptr<Comm> openComm(const RankContext &rank, const Group &group,
+                                 NCCLDevice &device);
+  void abort() noexcept { watching->abort(); }
 
   // For the device and the communicators.
 
@@ -52,7 +58,7 @@ public:
   /// Memory of the device, in the order in which it was allocated.
   const std::vector<Block> &blocks() const { return allocated; }
 
-  bool isAborted() const { return aborted.load(std::memory_order_relaxed); }
+  NCCLWatch &watch() const { return *watching; }
 
   /// Polls until `test` is true. `describe`: what is waited for.
   template <typename Test, typename Describe>
@@ -60,33 +66,48 @@ public:
              const Describe &describe) const;
 
 private:
-  friend class NCCLComm;
+  friend class NCCLDevice;
 
-  /// Made by the first member, and known to the others through the store.
-  ncclUniqueId agreeOnId(const RankContext &rank, unsigned communicator,
-                         const Group &group);
+  /// Made by rank 0, and known to the others through the store.
+  ncclUniqueId agreeOnId(const RankContext &rank);
 
   CudaApi api;
+  const unsigned size;
   std::vector<Block> allocated;
-  /// How often the group of a communicator has been opened.
-  std::map<std::pair<unsigned, unsigned>, unsigned> opened;
-  std::atomic<bool> aborted{false};
+  unsigned connected = 0; ///< How often the ranks have.
+  std::shared_ptr<NCCLWatch> watching;
 };
 
 class NCCLDevice : public CUDADevice {
 public:
   NCCLDevice(NCCLWorld &world, const RankContext &rank)
-      : CUDADevice(world.cuda(), rank.rank, rank.device), world(world),
-        timeout(rank.timeout) {}
+      : CUDADevice(world.cuda(), rank.rank, rank.device, /*ahead=*/true),
+        world(world), index(rank.device), timeout(rank.timeout) {}
+  ~NCCLDevice() override;
+
+  /// Those of one color become a communicator, ordered by `key`, whose calls
+  /// block. Waits for all ranks of the run.
+  NCCLWatch::Place split(const RankContext &rank, int color, int key,
+                         const std::vector<unsigned> &members);
+  /// Destroys it if nothing has failed.
+  void close(NCCLWatch::Place comm);
 
 private:
-  friend class NCCLComm;
-
   /// A collective may wait for a rank that has died: polls.
   void finish(cudaStream_t stream) const override;
+  void finish(cudaEvent_t event) const override;
+  void awaitWork(const std::function<cudaError_t()> &query) const;
+  void connect(const RankContext &rank);
+  void settle(const char *call) const;
+  /// All communicators, in one group.
+  void abortAll();
 
   NCCLWorld &world;
+  unsigned index;
   std::chrono::milliseconds timeout;
+  ncclComm_t everyone = nullptr; ///< Of all ranks; its calls do not block.
+  /// One that everyone is being split into; NCCL's thread writes it.
+  ncclComm_t coming = nullptr;
   std::vector<ncclComm_t> comms; ///< That are open.
 };
 
@@ -94,8 +115,8 @@ private:
 /// is not complete yet has not.
 void checkNCCL(ncclResult_t result, const char *call);
 
-/// False as long as the latest call of the communicator is not complete. Throws
-/// if it, or an earlier collective, has failed.
+/// False as long as a call of the communicator is not complete. Throws if it,
+/// or an earlier collective, has failed.
 bool isSettled(ncclComm_t comm, const char *call);
 
 template <typename Test, typename Describe>
@@ -108,8 +129,7 @@ void NCCLWorld::await(const Test &test, std::chrono::milliseconds timeout,
                             longest = std::chrono::milliseconds(5);
   Clock::time_point begin = Clock::now();
   for (;;) {
-    if (isAborted())
-      throw Error("stopped because another rank failed", Failure::RankFailed);
+    watch().check();
     if (test())
       return;
     auto waited = Clock::now() - begin;

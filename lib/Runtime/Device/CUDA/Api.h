@@ -37,6 +37,7 @@ struct Sum {
 
 struct CudaApi {
   std::function<cudaError_t(int device)> setDevice;
+  std::function<cudaError_t(std::size_t *free, std::size_t *total)> memGetInfo;
   std::function<cudaError_t(void **, std::size_t)> malloc;
   std::function<cudaError_t(void *)> free;
   std::function<cudaError_t(void **, std::size_t, unsigned flags)> hostAlloc;
@@ -61,6 +62,7 @@ struct CudaApi {
       eventCreateWithFlags;
   std::function<cudaError_t(cudaEvent_t)> eventDestroy;
   std::function<cudaError_t(cudaEvent_t, cudaStream_t)> eventRecord;
+  std::function<cudaError_t(cudaEvent_t)> eventQuery, eventSynchronize;
   std::function<const char *(cudaError_t)> getErrorString;
 
   /// The thread's operators go to this stream; null: to PyTorch's default one.

@@ -8,14 +8,15 @@ namespace {
 
 class CUDABackend : public Backend {
 public:
-  explicit CUDABackend(unsigned ranks) : ranks(ranks) {}
+  explicit CUDABackend(unsigned ranks) : ranks(ranks), isAlone(ranks == 1) {}
 
   c10::DeviceType deviceType() const override { return c10::kCUDA; }
   bool overlaps() const override { return true; }
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     startCuda(rank.rank, rank.device);
-    return std::make_unique<CUDADevice>(cudaApi(), rank.rank, rank.device);
+    return std::make_unique<CUDADevice>(cudaApi(), rank.rank, rank.device,
+                                        isAlone);
   }
   std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
                                  const Group &group, Device &device) override {
@@ -26,6 +27,7 @@ public:
 
 private:
   LocalCUDAWorld ranks;
+  bool isAlone; ///< No other rank reads its memory.
 };
 
 } // namespace

@@ -54,8 +54,9 @@ static Places places;
 // The device
 //===----------------------------------------------------------------------===//
 
-CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index)
-    : api(api), rank(rank), index(index) {
+CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index,
+                       bool ahead)
+    : api(api), rank(rank), index(index), ahead(ahead) {
   check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
   int least = 0, greatest = 0;
   check(api.deviceGetStreamPriorityRange(&least, &greatest),
@@ -72,6 +73,8 @@ CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index)
                                        isOfPeers ? greatest : least),
           "cudaStreamCreateWithPriority");
     streams[i] = CudaStream(made, CudaCloser{&api});
+    if (ahead)
+      borders[i] = makeEvent(api, rank);
   }
   api.useStream(stream(Stream::Compute));
   api.warmUp();
@@ -87,6 +90,21 @@ CUDADevice::~CUDADevice() {
       api.streamSynchronize(stream.get());
 }
 
+void CUDADevice::abandon() {
+  for (CudaStream &stream : streams)
+    (void)stream.release();
+  for (Block &block : blocks)
+    (void)block.release();
+  for (std::vector<CudaEvent> &program : events)
+    for (CudaEvent &event : program)
+      (void)event.release();
+  for (CudaEvent &event : borders)
+    (void)event.release();
+  for (auto &[target, staging] : stagings)
+    for (CudaEvent &event : staging.uploaded)
+      (void)event.release();
+}
+
 void CUDADevice::enter() {
   current = this;
   check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
@@ -96,6 +114,12 @@ void CUDADevice::enter() {
 void CUDADevice::leave() {
   current = nullptr;
   api.useStream(nullptr);
+}
+
+std::optional<Device::Room> CUDADevice::room() const {
+  std::size_t free = 0, total = 0;
+  check(api.memGetInfo(&free, &total), "cudaMemGetInfo");
+  return Room{free, total};
 }
 
 std::byte *CUDADevice::allocate(Space space, std::size_t bytes) {
@@ -191,6 +215,54 @@ void CUDADevice::synchronize() {
 
 void CUDADevice::finish(cudaStream_t stream) const {
   check(api.streamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+void CUDADevice::finish(cudaEvent_t event) const {
+  check(api.eventSynchronize(event), "cudaEventSynchronize");
+}
+
+//===----------------------------------------------------------------------===//
+// A host that runs ahead
+//===----------------------------------------------------------------------===//
+
+void CUDADevice::beginRun() {
+  if (!ahead)
+    return;
+  record(streams[0].get(), borders[0].get());
+  for (std::size_t i = 1; i != streams.size(); ++i)
+    wait(streams[i].get(), borders[0].get());
+}
+
+void CUDADevice::endRun() {
+  if (!ahead)
+    return synchronize();
+  for (std::size_t i = 1; i != streams.size(); ++i) {
+    record(streams[i].get(), borders[i].get());
+    wait(streams[0].get(), borders[i].get());
+  }
+}
+
+void CUDADevice::upload(void *target, std::span<const std::byte> bytes) {
+  if (!ahead)
+    return Device::upload(target, bytes);
+  Staging &staging = stagings[target];
+  if (staging.bytes < bytes.size()) {
+    for (std::size_t i = 0; i != staging.copies.size(); ++i) {
+      staging.copies[i] = allocate(Space::Pinned, bytes.size());
+      staging.uploaded[i] = makeEvent(api, rank);
+    }
+    staging.bytes = bytes.size();
+  }
+  unsigned turn = staging.next++ % staging.copies.size();
+  cudaEvent_t uploaded = staging.uploaded[turn].get();
+  cudaError_t state = api.eventQuery(uploaded);
+  if (state == cudaErrorNotReady)
+    finish(uploaded);
+  else
+    check(state, "cudaEventQuery");
+  std::memcpy(staging.copies[turn], bytes.data(), bytes.size());
+  copy(Stream::Compute, target, staging.copies[turn], bytes.size());
+  record(stream(Stream::Compute), uploaded);
 }
 
 //===----------------------------------------------------------------------===//

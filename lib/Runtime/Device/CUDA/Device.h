@@ -15,13 +15,16 @@
 #include <c10/core/Allocator.h>
 
 #include <array>
+#include <map>
 
 namespace fsdp {
 
 class CUDADevice : public Device {
 public:
-  /// `index`: of the GPU on this machine.
-  CUDADevice(const CudaApi &api, unsigned rank, unsigned index = 0);
+  /// `index`: of the GPU on this machine. `ahead`: no other rank reads its
+  /// memory.
+  CUDADevice(const CudaApi &api, unsigned rank, unsigned index = 0,
+             bool ahead = false);
   ~CUDADevice() override;
 
   c10::Device torchDevice() const override {
@@ -29,6 +32,7 @@ public:
   }
   void enter() override;
   void leave() override;
+  std::optional<Room> room() const override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
   void pin(std::span<std::byte> memory) override;
   void select(planfile::Stream stream) override;
@@ -41,6 +45,10 @@ public:
               unsigned event) override;
   void wait(planfile::Stream stream, unsigned program, unsigned event) override;
   void synchronize() override;
+  bool runsAhead() const override { return ahead; }
+  void beginRun() override;
+  void endRun() override;
+  void upload(void *target, std::span<const std::byte> bytes) override;
   void follow(AllocationScript *script) override { this->script = script; }
   AllocationCounts allocationCounts() const override { return counts; }
 
@@ -58,20 +66,37 @@ public:
   void wait(cudaStream_t stream, cudaEvent_t event) const;
 
 protected:
-  /// Returns when all work of the stream is done.
+  /// Returns when all work of the stream is done, or the event has come.
   virtual void finish(cudaStream_t stream) const;
+  virtual void finish(cudaEvent_t event) const;
+  /// Leaves all that it has to the end of the process: work that never ends
+  /// uses it, and giving anything back would wait for that.
+  void abandon();
 
 private:
   friend struct ScriptedHeap;
   using Block = std::unique_ptr<void, std::function<void(void *)>>;
 
+  /// Pinned copies of what is uploaded to one place, taken in turns.
+  struct Staging {
+    std::size_t bytes = 0;
+    std::array<std::byte *, 2> copies = {};
+    std::array<CudaEvent, 2> uploaded;
+    unsigned next = 0;
+  };
+
   const CudaApi &api;
   unsigned rank, index;
+  bool ahead;
   planfile::Stream selected = planfile::Stream::Compute;
   std::vector<Block> blocks;
   std::array<CudaStream, static_cast<std::size_t>(planfile::Stream::MAX) + 1>
       streams;
   std::vector<std::vector<CudaEvent>> events; ///< By program.
+  /// Where each stream is at the border of a run.
+  std::array<CudaEvent, static_cast<std::size_t>(planfile::Stream::MAX) + 1>
+      borders;
+  std::map<void *, Staging> stagings; ///< By target.
   AllocationScript *script = nullptr;
   AllocationCounts counts;
 };

@@ -184,9 +184,17 @@ void installAllocator() {
 /// Of the calling thread's rank.
 static c10::DeviceIndex currentGPU() { return c10::cuda::current_device(); }
 
+/// PyTorch would take the answer "not yet" for the error of a kernel.
+static cudaError_t withoutTrace(cudaError_t state) {
+  if (state == cudaErrorNotReady)
+    cudaGetLastError();
+  return state;
+}
+
 const CudaApi &fsdp::cudaApi() {
   static const CudaApi api{
       .setDevice = cudaSetDevice,
+      .memGetInfo = cudaMemGetInfo,
       .malloc = [](void **place,
                    std::size_t bytes) { return cudaMalloc(place, bytes); },
       .free = cudaFree,
@@ -205,10 +213,7 @@ const CudaApi &fsdp::cudaApi() {
       .streamSynchronize = cudaStreamSynchronize,
       .streamQuery =
           [](cudaStream_t stream) {
-            cudaError_t state = cudaStreamQuery(stream);
-            if (state == cudaErrorNotReady)
-              cudaGetLastError(); // PyTorch would take it for a kernel's.
-            return state;
+            return withoutTrace(cudaStreamQuery(stream));
           },
       .streamWaitEvent = cudaStreamWaitEvent,
       .eventCreateWithFlags =
@@ -220,6 +225,9 @@ const CudaApi &fsdp::cudaApi() {
           [](cudaEvent_t event, cudaStream_t stream) {
             return cudaEventRecord(event, stream);
           },
+      .eventQuery =
+          [](cudaEvent_t event) { return withoutTrace(cudaEventQuery(event)); },
+      .eventSynchronize = cudaEventSynchronize,
       .getErrorString = cudaGetErrorString,
       .useStream =
           [](cudaStream_t stream) {
