@@ -213,6 +213,26 @@ TEST(CUDASession, APlanMustFitIntoItsGPU) {
   }
 }
 
+// The step that has failed is named by who reads its loss, and every later
+// call.
+TEST(CUDASession, AFailureOfAnEarlierStepIsReportedWhenItIsRead) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  SessionOptions options;
+  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  session.run(); // Its uploads make room.
+  fake.failures["streamSynchronize"] = cudaErrorUnknown;
+  session.run();
+  session.run();
+  for (int time = 0; time != 2; ++time)
+    EXPECT_THAT([&] { session.loss(); },
+                testing::ThrowsMessage<Error>(
+                    "rank 0, step 3: rank 0: cudaStreamSynchronize: it is "
+                    "broken"));
+  EXPECT_THROW(session.run(), Error);
+}
+
 TEST(CUDASession, ReportsACallThatFails) {
   FakeCuda fake(0, /*isEager=*/true);
   fake.failures["malloc"] = cudaErrorMemoryAllocation;
