@@ -18,14 +18,14 @@
 
 namespace fsdp {
 
-/// Adds all passes from the aten level to the scheduled level.
-inline void buildSchedulePipeline(mlir::OpPassManager &pm,
-                                  const FSDPPipelineOptions &options) {
+/// Adds all passes from an imported model to the logical level.
+inline void buildLogicalPipeline(mlir::OpPassManager &pm,
+                                 const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
   pm.addPass(aten::createFoldParameterCastsPass());
   if (options.device == aten::Device::CUDA)
     pm.addPass(aten::createRetargetDevicePass());
-  buildFSDPPipeline(pm, options);
+  buildShardPipeline(pm, options);
 }
 
 /// Adds all passes from the scheduled level to a plan that can be exported.
@@ -38,6 +38,7 @@ inline void buildLoweringPipeline(mlir::OpPassManager &pm,
 /// proof of it.
 inline void buildPlanPipeline(mlir::OpPassManager &pm,
                               const FSDPPipelineOptions &options) {
+  buildLogicalPipeline(pm, options);
   buildSchedulePipeline(pm, options);
   buildLoweringPipeline(pm, options);
   pm.addNestedPass<plan::ModuleOp>(plan::createVerify());

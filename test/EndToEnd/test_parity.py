@@ -120,3 +120,13 @@ def test_sgd_equals_pytorch(momentum, tmp_path):
         train = ["fsdp-run", plan, "--weights", FIXTURES / "frozen.pt2", "--data", FIXTURES / "frozen_train2x5.safetensors", "--steps", 3]
         losses = [[json.loads(line)["loss"] for line in succeed(*train, "--json", "--momentum", value).stdout.splitlines()[:3]] for value in (0, momentum)]
         assert losses[0][:2] == losses[1][:2] and losses[0][2] != losses[1][2]
+
+
+# Nobody would notice before the training has ended otherwise than it should.
+@pytest.mark.parametrize("plan_options, option, what", [
+    (["--optimizer", "sgd"], "--momentum", "SGD and a momentum buffer"), ([], "--momentum", "SGD and a momentum buffer"),
+    (["--optimizer", "sgd", "--momentum"], "--beta1", "AdamW"), (["--optimizer", "sgd"], "--eps", "AdamW")])
+def test_hyper_parameters_that_no_update_reads_are_rejected(plan_options, option, what, plans):
+    result = tool("fsdp-run", plans("frozen", 2, *plan_options), "--weights", FIXTURES / "frozen.pt2", "--data",
+                  FIXTURES / "frozen_train2x5.safetensors", "--steps", 2, option, 0.5)
+    assert result.returncode == 1 and f"expected a plan with {what} for {option}, found one without" in result.stderr, result.stderr

@@ -37,8 +37,16 @@ def test_a_budget_recomputes_blocks_whatever_the_units(wrap, tmp_path):
     def plan(*options):
         return succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--wrap", wrap, *options, "-o", tmp_path / "step.plan").stdout
 
-    least = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--wrap", wrap, "--remat", "budget:1", "-o", tmp_path / "none.plan").stderr
-    found = re.search(r"found one of (\d+) with 2 of 2 scopes recomputed", least)
-    assert found, least
-    # A block alone may do.
-    assert int(re.search(r"(\d+) operators computed again", plan("--remat", f"budget:{found[1]}"))[1]) >= 29
+    def holds(*options):
+        shown = plan(*options, "--report", tmp_path / "report.json")
+        return json.loads((tmp_path / "report.json").read_text())["memory"]["scheduled_bytes"], shown
+
+    full, _ = holds()
+    least, _ = holds("--remat", r"scope:transformer\.h\.\d+")
+    assert least < full
+    # The schedule keeps to it, not only what is counted ahead of the schedule; and the least can be had.
+    for budget in (full, (full + least) // 2, least):
+        found, shown = holds("--remat", f"budget:{budget}")
+        assert found <= budget and ("operators computed again" in shown) == (budget < full), shown
+    rejected = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--wrap", wrap, "--remat", f"budget:{least - 1}", "-o", tmp_path / "none.plan")
+    assert rejected.returncode == 1 and "2 of 2 scopes recomputed, which is all that helps" in rejected.stderr, rejected.stderr

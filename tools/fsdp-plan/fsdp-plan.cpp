@@ -111,6 +111,59 @@ LogicalResult importOthers(const CommandLine &line, mlir::ModuleOp module) {
   return success();
 }
 
+/// The most that a program holds, in bytes.
+mlir::FailureOr<int64_t> findPeak(mlir::ModuleOp module) {
+  auto programs = getPrograms(module);
+  if (failed(programs))
+    return failure();
+  int64_t bytes = 0;
+  for (mlir::func::FuncOp program : *programs)
+    bytes = std::max(bytes, findMemoryPeak(program).getTotal());
+  return bytes;
+}
+
+/// From the imported model to the scheduled level. What is recomputed is chosen
+/// at the logical level, and the schedule holds more, such as what it gathers
+/// ahead: with a budget, less is asked for until the schedule keeps to it.
+/// Returns the bytes of the peak.
+mlir::FailureOr<int64_t> schedule(mlir::ModuleOp &module,
+                                  FSDPPipelineOptions options,
+                                  mlir::TimingScope &timing) {
+  int64_t budget = options.remat.budget, excess = 0;
+  mlir::ModuleOp source = budget ? module.clone() : module;
+  for (;;) {
+    mlir::PassManager logical(module.getContext()), rest(module.getContext());
+    for (mlir::PassManager *passes : {&logical, &rest}) {
+      // The borders are verified by passes of their own, and MLIR's rules at
+      // the end of each half: between any two passes they would cost a quarter
+      // of the time.
+      passes->enableVerifier(false);
+      passes->enableTiming(timing);
+    }
+    buildLogicalPipeline(logical, options);
+    buildSchedulePipeline(rest, options);
+    if (failed(logical.run(module))) {
+      if (excess)
+        llvm::errs() << "fsdp-plan: note: the budget is " << budget
+                     << " bytes; the schedule holds " << excess
+                     << " more than what is counted here, such as units that "
+                        "are gathered ahead\n";
+      return failure();
+    }
+    mlir::FailureOr<int64_t> chosen = findPeak(module);
+    if (failed(chosen) || failed(rest.run(module)) ||
+        failed(mlir::verify(module)))
+      return failure();
+    mlir::FailureOr<int64_t> peak = findPeak(module);
+    if (failed(peak) || !budget || *peak <= budget)
+      return peak;
+    excess = *peak - *chosen;
+    options.remat.budget.bytes =
+        std::max<int64_t>(*chosen - (*peak - budget), 1);
+    module = source.clone();
+  }
+}
+
 LogicalResult run(const CommandLine &line) {
   const FSDPPipelineOptions &options = line.options;
   mlir::DefaultTimingManager timings;
@@ -136,30 +189,17 @@ LogicalResult run(const CommandLine &line) {
   importing.stop();
 
   mlir::TimingScope passes = root.nest("passes");
-  mlir::PassManager schedule(&context), lower(&context);
-  // The borders are verified by passes of their own, and MLIR's rules at the
-  // end of each half: between any two passes they would cost a quarter of the
-  // time.
-  schedule.enableVerifier(false);
-  lower.enableVerifier(false);
-  schedule.enableTiming(passes);
-  lower.enableTiming(passes);
-  buildSchedulePipeline(schedule, options);
-  buildLoweringPipeline(lower, options);
-  if (failed(schedule.run(module)) || failed(mlir::verify(module)))
+  mlir::FailureOr<int64_t> scheduledBytes = schedule(module, options, passes);
+  if (failed(scheduledBytes))
     return failure();
   auto programs = getPrograms(module);
   if (failed(programs))
     return failure();
   mlir::func::FuncOp step = programs->front();
-  int64_t scheduledBytes = 0;
   llvm::StringMap<int64_t> predicted; // by program
-  for (mlir::func::FuncOp program : *programs) {
-    scheduledBytes =
-        std::max(scheduledBytes, findMemoryPeak(program).getTotal());
+  for (mlir::func::FuncOp program : *programs)
     if (!options.hardware.empty() || options.schedule == Preset::List)
       predicted[program.getSymName()] = predictTime(program);
-  }
   unsigned recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
@@ -169,6 +209,10 @@ LogicalResult run(const CommandLine &line) {
     llvm::raw_string_ostream stream(trace);
     writeTrace(step, stream);
   }
+  mlir::PassManager lower(&context);
+  lower.enableVerifier(false);
+  lower.enableTiming(passes);
+  buildLoweringPipeline(lower, options);
   if (failed(lower.run(module)) || failed(mlir::verify(module)))
     return failure();
   passes.stop();
@@ -196,7 +240,7 @@ LogicalResult run(const CommandLine &line) {
   verifying.stop();
 
   PlanSummary summary = summarize(file->plan());
-  summary.scheduledBytes = scheduledBytes;
+  summary.scheduledBytes = *scheduledBytes;
   summary.recomputed = recomputed;
   for (PlanSummary::Program &program : summary.programs)
     program.nanoseconds = predicted.lookup(program.name);

@@ -19,9 +19,31 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <tuple>
 #include <unistd.h>
 
 using namespace fsdp;
+
+/// What no update of the plan reads would be ignored.
+static void checkHyperParameters(const Options &options,
+                                 const planfile::PlanFile &plan) {
+  bool hasAdamW = false, hasMomentum = false;
+  for (const planfile::Program *program : *plan->programs())
+    for (const planfile::Command *command : *program->commands())
+      if (const planfile::Update *update = command->step_as_Update()) {
+        bool isAdamW = update->rule() == planfile::UpdateRule::AdamW;
+        hasAdamW |= isAdamW;
+        hasMomentum |= !isAdamW && update->states()->size() != 0;
+      }
+  for (auto [name, isRead, what] :
+       {std::tuple("--beta1", hasAdamW, "AdamW"),
+        std::tuple("--beta2", hasAdamW, "AdamW"),
+        std::tuple("--eps", hasAdamW, "AdamW"),
+        std::tuple("--momentum", hasMomentum, "SGD and a momentum buffer")})
+    if (!isRead && options.given.contains(name))
+      throw Error(plan.name() + ": expected a plan with " + what + " for " +
+                  name + ", found one without");
+}
 
 static void checkLoss(const planfile::PlanFile &plan,
                       const std::string &program) {
@@ -82,6 +104,7 @@ openPlan(const Options &options, const Processes &processes, unsigned &ranks) {
     if (isGiven && device != "cpu")
       throw Error(plan.name() + ": expected a plan for cpu with " +
                   std::string(name) + ", found one for " + device);
+  checkHyperParameters(options, plan);
   for (const std::string &program : getStepPrograms(plan, options.program))
     checkLoss(plan, program);
   if (!options.evalData.empty())

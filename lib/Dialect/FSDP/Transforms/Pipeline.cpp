@@ -12,16 +12,18 @@ using namespace mlir;
 
 namespace fsdp {
 
-void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
+static bool mergesUnits(const FSDPPipelineOptions &options) {
+  return options.bucket.mode == BucketMode::Merge;
+}
+
+void buildShardPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   AssignUnitsPassOptions units;
   units.wrap = options.wrap;
   units.ignore = options.ignore;
   pm.addPass(createAssignUnitsPass(units));
 
-  BucketPassOptions bucket{options.bucket};
-  bool isMerge = options.bucket.mode == BucketMode::Merge;
-  if (isMerge)
-    pm.addPass(createBucketPass(bucket));
+  if (mergesUnits(options))
+    pm.addPass(createBucketPass({options.bucket}));
 
   ShardPassOptions shard;
   shard.ranks = options.ranks;
@@ -56,12 +58,15 @@ void buildFSDPPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   pm.addPass(createHoistConstantsPass());
   pm.addPass(createRematPass({options.remat}));
   pm.addPass(createVerifyLogicalPass());
+}
 
+void buildSchedulePipeline(OpPassManager &pm,
+                           const FSDPPipelineOptions &options) {
   pm.addPass(createAsyncPass());
   pm.addPass(
       createPrefetchPass({options.backwardPrefetch, options.forwardPrefetch}));
-  if (!isMerge)
-    pm.addPass(createBucketPass(bucket));
+  if (!mergesUnits(options))
+    pm.addPass(createBucketPass({options.bucket}));
   LimitInFlightPassOptions limit;
   limit.limitAllGathers = options.limitAllGathers;
   pm.addPass(createLimitInFlightPass(limit));

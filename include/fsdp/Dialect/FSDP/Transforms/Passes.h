@@ -52,9 +52,13 @@ void registerFSDPPipeline(llvm::StringRef name, llvm::StringRef description,
 std::string parsePipelineOptions(llvm::StringRef text,
                                  FSDPPipelineOptions &options);
 
-/// Adds the passes from the aten level to the scheduled level.
-void buildFSDPPipeline(mlir::OpPassManager &pm,
-                       const FSDPPipelineOptions &options);
+/// Adds the passes from the aten level to the logical level.
+void buildShardPipeline(mlir::OpPassManager &pm,
+                        const FSDPPipelineOptions &options);
+
+/// Adds the passes from the logical level to the scheduled level.
+void buildSchedulePipeline(mlir::OpPassManager &pm,
+                           const FSDPPipelineOptions &options);
 
 } // namespace fsdp
 
