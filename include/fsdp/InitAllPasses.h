@@ -28,6 +28,13 @@ inline void buildLogicalPipeline(mlir::OpPassManager &pm,
   buildShardPipeline(pm, options);
 }
 
+/// Adds all passes from an imported model to the scheduled level.
+inline void buildSchedulePipeline(mlir::OpPassManager &pm,
+                                  const FSDPPipelineOptions &options) {
+  buildLogicalPipeline(pm, options);
+  buildLogicalToScheduledPipeline(pm, options);
+}
+
 /// Adds all passes from the scheduled level to a plan that can be exported.
 inline void buildLoweringPipeline(mlir::OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
@@ -38,7 +45,6 @@ inline void buildLoweringPipeline(mlir::OpPassManager &pm,
 /// proof of it.
 inline void buildPlanPipeline(mlir::OpPassManager &pm,
                               const FSDPPipelineOptions &options) {
-  buildLogicalPipeline(pm, options);
   buildSchedulePipeline(pm, options);
   buildLoweringPipeline(pm, options);
   pm.addNestedPass<plan::ModuleOp>(plan::createVerify());

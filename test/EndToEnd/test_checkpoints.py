@@ -24,7 +24,7 @@ HYBRID = "--strategy hybrid_shard --mesh 2x2"
 TRAININGS = [
     ("gpt2", 1, "", ""),
     ("gpt2", 3, "", "--lr-schedule cosine --warmup-steps 2"),
-    ("gpt2", 2, "--strategy no_shard --optimizer sgd", "--momentum 0.9"),
+    ("gpt2", 2, "--strategy no_shard --optimizer sgd --momentum", "--momentum 0.9"),
     ("gpt2", 4, f"{HYBRID} --accumulate 2 --no-sync", ""),
     ("llama_bf16", 2, "", ""),
     ("role_batch_norm", 2, "", ""),

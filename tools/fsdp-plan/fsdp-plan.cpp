@@ -141,7 +141,7 @@ mlir::FailureOr<int64_t> schedule(mlir::ModuleOp &module,
       passes->enableTiming(timing);
     }
     buildLogicalPipeline(logical, options);
-    buildSchedulePipeline(rest, options);
+    buildLogicalToScheduledPipeline(rest, options);
     if (failed(logical.run(module))) {
       if (excess)
         llvm::errs() << "fsdp-plan: note: the budget is " << budget

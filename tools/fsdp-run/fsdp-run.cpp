@@ -39,7 +39,9 @@ static void checkHyperParameters(const Options &options,
        {std::tuple("--beta1", hasAdamW, "AdamW"),
         std::tuple("--beta2", hasAdamW, "AdamW"),
         std::tuple("--eps", hasAdamW, "AdamW"),
-        std::tuple("--momentum", hasMomentum, "SGD and a momentum buffer")})
+        std::tuple("--momentum",
+                   hasMomentum || options.hyperParameters.momentum == 0,
+                   "SGD and a momentum buffer")})
     if (!isRead && options.given.contains(name))
       throw Error(plan.name() + ": expected a plan with " + what + " for " +
                   name + ", found one without");

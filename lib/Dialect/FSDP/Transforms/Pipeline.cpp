@@ -60,8 +60,8 @@ void buildShardPipeline(OpPassManager &pm, const FSDPPipelineOptions &options) {
   pm.addPass(createVerifyLogicalPass());
 }
 
-void buildSchedulePipeline(OpPassManager &pm,
-                           const FSDPPipelineOptions &options) {
+void buildLogicalToScheduledPipeline(OpPassManager &pm,
+                                     const FSDPPipelineOptions &options) {
   pm.addPass(createAsyncPass());
   pm.addPass(
       createPrefetchPass({options.backwardPrefetch, options.forwardPrefetch}));

@@ -57,8 +57,8 @@ void buildShardPipeline(mlir::OpPassManager &pm,
                         const FSDPPipelineOptions &options);
 
 /// Adds the passes from the logical level to the scheduled level.
-void buildSchedulePipeline(mlir::OpPassManager &pm,
-                           const FSDPPipelineOptions &options);
+void buildLogicalToScheduledPipeline(mlir::OpPassManager &pm,
+                                     const FSDPPipelineOptions &options);
 
 } // namespace fsdp
 
