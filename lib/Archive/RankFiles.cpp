@@ -168,9 +168,12 @@ Expected<std::vector<CheckedFile>> RankFiles::readList(uint32_t rank) const {
     }
     files.push_back(std::move(file));
   }
-  std::stable_partition(
-      files.begin(), files.end(),
-      [&](const CheckedFile &file) { return file.name != getRankFile(rank); });
+  auto own =
+      std::find_if(files.begin(), files.end(), [&](const CheckedFile &file) {
+        return file.name == getRankFile(rank);
+      });
+  if (own != files.end())
+    std::rotate(own, std::next(own), files.end());
   return files;
 }
 

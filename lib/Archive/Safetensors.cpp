@@ -270,10 +270,11 @@ static std::vector<const Tensor *> sort(const std::vector<Tensor> &tensors) {
   std::vector<const Tensor *> ordered;
   for (const Tensor &tensor : tensors)
     ordered.push_back(&tensor);
-  std::stable_sort(ordered.begin(), ordered.end(),
-                   [](const Tensor *a, const Tensor *b) {
-                     return getItemSize(a->dtype) > getItemSize(b->dtype);
-                   });
+  std::sort(ordered.begin(), ordered.end(),
+            [](const Tensor *a, const Tensor *b) {
+              return std::pair(getItemSize(b->dtype), a) <
+                     std::pair(getItemSize(a->dtype), b);
+            });
   return ordered;
 }
 

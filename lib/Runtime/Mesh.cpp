@@ -80,8 +80,9 @@ fsdp::storageOrder(const planfile::Plan &plan,
     return {};
   const auto &strides = *plan.shapes()->Get(parameter.strides())->values();
   std::vector<std::int64_t> axes = archive::rowMajor(strides.size());
-  std::ranges::stable_sort(axes, std::greater{}, [&](std::int64_t axis) {
-    return strides.Get(static_cast<unsigned>(axis));
+  // Those of one stride stay in order.
+  std::ranges::sort(axes, {}, [&](std::int64_t axis) {
+    return std::pair(-strides.Get(static_cast<unsigned>(axis)), axis);
   });
   return axes;
 }
