@@ -54,10 +54,6 @@ std::string describe(const MemoryLife &life) {
 
 } // namespace
 
-static MemorySpace getSpace(Type type) {
-  return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
-}
-
 /// What an argument is, in whatever program: null if it is its own.
 static Attribute getArgumentKey(func::FuncOp program, unsigned index) {
   auto get = [&](StringRef name) { return program.getArgAttr(index, name); };
@@ -82,7 +78,7 @@ int64_t getPersistentBytes(func::FuncOp step, MemorySpace space) {
   auto add = [&](func::FuncOp program) {
     for (BlockArgument argument : program.getArguments()) {
       unsigned index = argument.getArgNumber();
-      if (getSpace(argument.getType()) != space ||
+      if (getMemorySpace(argument.getType()) != space ||
           program.getArgAttr(index, FSDPDialect::getHyperAttrName()))
         continue;
       Attribute key = getArgumentKey(program, index);
@@ -90,7 +86,7 @@ int64_t getPersistentBytes(func::FuncOp step, MemorySpace space) {
         bytes += getMemoryBytes(argument.getType());
     }
     for (auto [index, type] : llvm::enumerate(program.getResultTypes()))
-      if (getSpace(type) == space &&
+      if (getMemorySpace(type) == space &&
           program.getResultAttr(index, aten::ATenDialect::getLossAttrName()))
         bytes += getMemoryBytes(type);
   };

@@ -8,6 +8,7 @@
 
 #include "fsdp/Analysis/Memory.h"
 
+#include "fsdp/Analysis/ReductionPlace.h"
 #include "fsdp/Archive/OpFacts.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -15,10 +16,6 @@
 using namespace mlir;
 
 namespace fsdp {
-
-static MemorySpace getSpace(Type type) {
-  return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
-}
 
 //===----------------------------------------------------------------------===//
 // Gradients that are computed in the flat one
@@ -92,7 +89,7 @@ static bool isComputedInPlace(Value memory, Value gradient,
 }
 
 //===----------------------------------------------------------------------===//
-// Where reductions leave their results
+// All memory
 //===----------------------------------------------------------------------===//
 
 /// The state as which the function returns an operand; null if it is none.
@@ -101,69 +98,6 @@ static StateAttr getReturnedState(OpOperand &use) {
   return program.getResultAttrOfType<StateAttr>(
       use.getOperandNumber(), FSDPDialect::getStateAttrName());
 }
-
-namespace {
-/// What becomes of a reduced gradient.
-struct Reduced {
-  StateAttr state; ///< As which it is returned; null if it is not.
-  bool isSummed = false, isOfType = false, goesToHost = false;
-
-  Reduced(Value value, Type type) { follow(value, type); }
-
-private:
-  void follow(Value value, Type type) {
-    for (OpOperand &use : value.getUses()) {
-      Operation *user = use.getOwner();
-      if (isa<func::ReturnOp>(user)) {
-        state = getReturnedState(use);
-        isOfType = getLocalNumel(value.getType()) == getLocalNumel(type) &&
-                   getElementType(value.getType()) == getElementType(type);
-      } else if (isa<AsyncCopyOp>(user)) {
-        goesToHost = true;
-      } else if (isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user)) {
-        isSummed |= isa<AccumulateOp>(user);
-        follow(user->getResult(0), type);
-      }
-    }
-  }
-};
-
-/// Whose memory a value has.
-enum class Place {
-  Own,      ///< Its own.
-  Kept,     ///< That of a state, which is an argument of some program.
-  Gradient, ///< The unit's gradient, which is read after the program.
-  ToHost,   ///< The unit's gradient, on its way to the host.
-};
-} // namespace
-
-/// Reductions of a unit, one after the other, are in one place where they can.
-static Place getPlace(CollectiveOpInterface launch,
-                      SymbolTableCollection &symbols) {
-  FlatSymbolRefAttr name = launch.getUnitAttr();
-  if (isa<UnshardOp, AsyncUnshardOp>(launch.getOperation()))
-    return Place::Own;
-  auto unit =
-      name ? symbols.lookupNearestSymbolFrom<UnitOp>(launch, name) : UnitOp();
-  if (!unit)
-    return Place::Own;
-  Value result = launch->getResult(0);
-  Reduced reduced(result, result.getType());
-  bool isStored = getElementType(result.getType()) == unit.getStorage();
-  bool isAccumulated = reduced.state && reduced.state.isAccumulated();
-  bool isPartial = isAccumulated && reduced.state.getKind() ==
-                                        StateAttr::getPartialGradientKind();
-  if (reduced.goesToHost && isStored && !isPartial)
-    return Place::ToHost;
-  if (isAccumulated && !reduced.isSummed && !reduced.goesToHost &&
-      reduced.isOfType)
-    return Place::Kept;
-  return isStored && !isAccumulated ? Place::Gradient : Place::Own;
-}
-
-//===----------------------------------------------------------------------===//
-// All memory
-//===----------------------------------------------------------------------===//
 
 /// The value in whose memory a result lies; null if it has its own.
 static Value getMemoryOf(OpResult result) {
@@ -197,6 +131,7 @@ private:
   void findCopyOut(AsyncUnshardOp op);
   bool isInPlace(Operation *op, Value operand);
   void readOperands(Operation *op, unsigned place);
+  ReductionPlace::Kind getPlace(CollectiveOpInterface launch);
   Value getHome(Value value);
   void take(OpResult result, unsigned begin, unsigned end);
   void takeForLaunch(CollectiveOpInterface launch, unsigned begin,
@@ -288,6 +223,15 @@ void Lives::findCopyOut(AsyncUnshardOp op) {
   copyOuts.insert(first);
 }
 
+/// Own, too, of what is not the reduction of a unit.
+ReductionPlace::Kind Lives::getPlace(CollectiveOpInterface launch) {
+  FlatSymbolRefAttr name = launch.getUnitAttr();
+  auto unit = name && !isa<UnshardOp, AsyncUnshardOp>(launch.getOperation())
+                  ? symbols.lookupNearestSymbolFrom<UnitOp>(launch, name)
+                  : UnitOp();
+  return unit ? getReductionPlace(launch, unit).kind : ReductionPlace::Own;
+}
+
 /// True if the reduction leaves its result where its operand is: over a group
 /// of one rank, or of a whole flat gradient which nothing else reads.
 bool Lives::isInPlace(Operation *op, Value operand) {
@@ -301,7 +245,7 @@ bool Lives::isInPlace(Operation *op, Value operand) {
   return !isSent(reduction) ||
          (isa<AsyncAllReduceOp>(op) && operand.hasOneUse() &&
           operand.getDefiningOp<FlattenGradsOp>() &&
-          getPlace(reduction, symbols) != Place::Own);
+          getPlace(reduction) != ReductionPlace::Own);
 }
 
 /// Who casts or copies what it sends on the compute stream has read it then.
@@ -346,13 +290,13 @@ Value Lives::getHome(Value value) {
 void Lives::take(OpResult result, unsigned begin, unsigned end) {
   Value home = getHome(result);
   auto launch = home.getDefiningOp<CollectiveOpInterface>();
-  Place place = launch ? getPlace(launch, symbols) : Place::Own;
-  if (place == Place::Kept || kept.contains(home))
+  ReductionPlace::Kind place = launch ? getPlace(launch) : ReductionPlace::Own;
+  if (place == ReductionPlace::Kept || kept.contains(home))
     return;
-  if (place == Place::Gradient)
+  if (place == ReductionPlace::Gradient)
     end = order.getOperations().size() - 1;
   unsigned life =
-      place == Place::Own
+      place == ReductionPlace::Own
           ? owners.try_emplace(home, lives.size()).first->second
           : reduced
                 .try_emplace({launch.getUnitAttr(), unsigned(place)},
@@ -419,7 +363,7 @@ SmallVector<MemoryLife, 0> Lives::find() {
           unsigned life = owner->second;
           owners[result] = life;
         }
-      } else if (getSpace(result.getType()) == space &&
+      } else if (getMemorySpace(result.getType()) == space &&
                  getMemoryBytes(result.getType())) {
         unsigned unit = lives.size();
         take(result, begin, end);

@@ -79,7 +79,7 @@ private:
   void addReduction(Op op, plan::CommandOpInterface reduction, mlir::Value sum,
                     mlir::Value target);
   mlir::Value getFlatPlace(FlattenGradsOp op);
-  mlir::Value getReduced(mlir::Operation *op, mlir::FlatSymbolRefAttr unit,
+  mlir::Value getReduced(CollectiveOpInterface op, mlir::FlatSymbolRefAttr unit,
                          ShardType type);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
   mlir::Value getCopyTarget(AsyncCopyOp op);

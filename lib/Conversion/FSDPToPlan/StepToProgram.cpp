@@ -6,6 +6,7 @@
 
 #include "Lowering.h"
 
+#include "fsdp/Analysis/ReductionPlace.h"
 #include "fsdp/Target/Plan/ClipFactor.h"
 
 #include "llvm/ADT/TypeSwitch.h"
@@ -387,59 +388,23 @@ LogicalResult Lowering::lower(AccumulateOp op) {
   return success();
 }
 
-/// True if what is reduced is copied to the host, where the gradient is.
-static bool goesToHost(Value value) {
-  return llvm::any_of(value.getUsers(), [](Operation *user) {
-    return isa<AsyncCopyOp>(user) ||
-           (isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user) &&
-            goesToHost(user->getResult(0)));
-  });
-}
-
-/// Where the program returns what becomes of a reduced gradient; null if it
-/// does not. `isSummed` if what was accumulated is added on the way.
-static OpOperand *getReturn(Value value, bool &isSummed) {
-  for (OpOperand &use : value.getUses()) {
-    Operation *user = use.getOwner();
-    if (isa<func::ReturnOp>(user))
-      return &use;
-    if (!isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user))
-      continue;
-    isSummed |= isa<AccumulateOp>(user);
-    if (OpOperand *found = getReturn(user->getResult(0), isSummed))
-      return found;
-  }
-  return nullptr;
-}
-
-/// Where a reduction leaves its result: the last one in the gradient of the
-/// unit, if that is on the device, or where the next micro-batch finds it;
-/// others in memory of their own. Only the last one is in the storage type,
-/// unless the two are the same; then the next reduces in place.
-Value Lowering::getReduced(Operation *op, FlatSymbolRefAttr unit,
+Value Lowering::getReduced(CollectiveOpInterface op, FlatSymbolRefAttr unit,
                            ShardType type) {
-  RankedTensorType own = getMemoryType(type);
-  bool isSummed = false,
-       isStored = type.getElementType() == tables.getUnit(unit).getStorage();
-  OpOperand *returned = getReturn(op->getResult(0), isSummed);
-  auto state =
-      returned
-          ? func.getResultAttrOfType<StateAttr>(returned->getOperandNumber(),
-                                                FSDPDialect::getStateAttrName())
-          : StateAttr();
-  bool isAccumulated = state && state.isAccumulated();
-  bool isPartial =
-      isAccumulated && state.getKind() == StateAttr::getPartialGradientKind();
-  if (goesToHost(op->getResult(0)) && isStored && !isPartial) {
+  Location loc = op.getLoc();
+  ReductionPlace to = getReductionPlace(op, tables.getUnit(unit));
+  switch (to.kind) {
+  case ReductionPlace::Kept:
+    return tables.getState(loc, to.state, type);
+  case ReductionPlace::Gradient:
+    return getState(op, unit, StateAttr::getGradientKind(), type);
+  case ReductionPlace::ToHost: {
     Value &place = reduced[unit];
-    return place = place ? place : addTransient(op->getLoc(), own);
+    return place = place ? place : addTransient(loc, getMemoryType(type));
   }
-  if (isAccumulated && !isSummed && !goesToHost(op->getResult(0)) &&
-      getMemoryType(returned->get().getType()) == own)
-    return tables.getState(op->getLoc(), state, type);
-  return isStored && !isAccumulated
-             ? getState(op, unit, StateAttr::getGradientKind(), type)
-             : addTransient(op->getLoc(), own);
+  case ReductionPlace::Own:
+    return addTransient(loc, getMemoryType(type));
+  }
+  llvm_unreachable("a kind of place");
 }
 
 /// What is reduced: of the type of the sums.

@@ -82,6 +82,10 @@ bool isOnHost(Type type) {
   return shard && shard.isOnHost();
 }
 
+MemorySpace getMemorySpace(Type type) {
+  return isOnHost(type) ? MemorySpace::Host : MemorySpace::Device;
+}
+
 int64_t getLocalNumel(Type type) {
   return TypeSwitch<Type, int64_t>(type)
       .Case([](RankedTensorType type) {

@@ -50,6 +50,9 @@ mlir::Type getArrived(mlir::Type type);
 /// True of a shard in host memory, also of one in flight.
 bool isOnHost(mlir::Type type);
 
+/// The memory in which a value of a type is.
+MemorySpace getMemorySpace(mlir::Type type);
+
 /// The element type of a shard, a gathered unit or a tensor, or of such a value
 /// in flight; or null.
 mlir::Type getElementType(mlir::Type type);
