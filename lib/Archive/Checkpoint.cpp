@@ -3,6 +3,7 @@
 #include "fsdp/Archive/Checkpoint.h"
 
 #include "CheckpointJSON.h"
+#include "TensorJSON.h"
 #include "fsdp/Archive/Escape.h"
 
 #include <algorithm>
@@ -228,27 +229,6 @@ static Expected<TrainingState> readState(const JSONCursor &manifest) {
   return state;
 }
 
-/// Nothing of who holds it.
-static Expected<HeldTensor> readTensor(const JSONCursor &value) {
-  auto dtypeField = value.at("dtype");
-  if (!dtypeField)
-    return dtypeField.error();
-  auto name = dtypeField->asString();
-  auto dtype = name ? getDTypeFromSafetensorsName(*name) : std::nullopt;
-  if (!dtype)
-    return dtypeField->expected("a known element type");
-  auto shapeField = value.at("shape");
-  if (!shapeField)
-    return shapeField.error();
-  auto shape = readNumbers(*shapeField, 0, INT64_MAX);
-  if (!shape)
-    return shape.error();
-  if (!getDenseBytes(*shape, *dtype))
-    return Error{shapeField->where() +
-                 ": expected less than 2^63 bytes, found more"};
-  return HeldTensor{*dtype, *shape, rowMajor(shape->size()), {}};
-}
-
 static std::optional<Error> readHolders(const JSONCursor &value, uint32_t ranks,
                                         HeldTensor &tensor) {
   auto members = value.members();
@@ -301,13 +281,15 @@ readTensors(const JSONCursor &manifest, uint32_t ranks, bool withHolders) {
     return members.error();
   std::map<std::string, HeldTensor> tensors;
   for (const JSONCursor::Member &member : *members) {
-    auto tensor = readTensor(member.value);
-    if (!tensor)
-      return tensor.error();
+    auto spec = readTensorSpec(member);
+    if (!spec)
+      return spec.error();
+    HeldTensor tensor{
+        spec->dtype, spec->shape, rowMajor(spec->shape.size()), {}};
     if (withHolders)
-      if (auto error = readHolders(member.value, ranks, *tensor))
+      if (auto error = readHolders(member.value, ranks, tensor))
         return *error;
-    tensors.emplace(member.key, std::move(*tensor));
+    tensors.emplace(member.key, std::move(tensor));
   }
   return tensors;
 }

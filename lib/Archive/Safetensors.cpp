@@ -2,7 +2,7 @@
 
 #include "fsdp/Archive/Safetensors.h"
 
-#include "JSONCursor.h"
+#include "TensorJSON.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 
@@ -35,6 +35,38 @@ static Expected<SafetensorsMetadata> readMetadata(const JSONCursor &value) {
   return result;
 }
 
+Expected<TensorSpec>
+fsdp::archive::readTensorSpec(const JSONCursor::Member &member) {
+  TensorSpec tensor{std::string(member.key), DType::F32, {}};
+  auto dtypeField = member.value.at("dtype");
+  if (!dtypeField)
+    return dtypeField.error();
+  auto spelling = dtypeField->asString();
+  if (!spelling)
+    return spelling.error();
+  auto dtype = getDTypeFromSafetensorsName(*spelling);
+  if (!dtype)
+    return dtypeField->expected("a known element type");
+  tensor.dtype = *dtype;
+
+  auto shapeField = member.value.at("shape");
+  if (!shapeField)
+    return shapeField.error();
+  auto sizes = shapeField->elements();
+  if (!sizes)
+    return sizes.error();
+  for (const JSONCursor &sizeField : *sizes) {
+    auto extent = sizeField.asInteger();
+    if (!extent || *extent < 0)
+      return sizeField.expected("a size of at least 0");
+    tensor.shape.push_back(*extent);
+  }
+  if (!getDenseBytes(tensor.shape, tensor.dtype))
+    return Error{shapeField->where() +
+                 ": expected less than 2^63 bytes, found more"};
+  return tensor;
+}
+
 /// Reads one tensor of the header; `start` and `size` are those of what follows
 /// the header, in bytes.
 static Expected<TensorInfo> readTensor(const JSONCursor::Member &member,
@@ -50,31 +82,11 @@ static Expected<TensorInfo> readTensor(const JSONCursor::Member &member,
                    ": expected dtype, shape and data_offsets only, found '" +
                    std::string(field.key) + "'"};
 
-  TensorInfo tensor{std::string(member.key), DType::F32, {}, 0, 0};
-  auto dtypeField = value.at("dtype");
-  if (!dtypeField)
-    return dtypeField.error();
-  auto spelling = dtypeField->asString();
-  if (!spelling)
-    return spelling.error();
-  auto dtype = getDTypeFromSafetensorsName(*spelling);
-  if (!dtype)
-    return dtypeField->expected("a known element type");
-  tensor.dtype = *dtype;
-
-  auto shapeField = value.at("shape");
-  if (!shapeField)
-    return shapeField.error();
-  auto sizes = shapeField->elements();
-  if (!sizes)
-    return sizes.error();
-  for (const JSONCursor &sizeField : *sizes) {
-    auto extent = sizeField.asInteger();
-    if (!extent || *extent < 0)
-      return sizeField.expected("a size of at least 0");
-    tensor.shape.push_back(*extent);
-  }
-
+  auto spec = readTensorSpec(member);
+  if (!spec)
+    return spec.error();
+  TensorInfo tensor{std::move(spec->name), spec->dtype, std::move(spec->shape),
+                    0, 0};
   auto offsetsField = value.at("data_offsets");
   if (!offsetsField)
     return offsetsField.error();
@@ -96,9 +108,6 @@ static Expected<TensorInfo> readTensor(const JSONCursor::Member &member,
     return (*offsets)[1].expected("at least " + std::to_string(bounds[0]));
 
   auto bytes = getDenseBytes(tensor.shape, tensor.dtype);
-  if (!bytes)
-    return Error{shapeField->where() +
-                 ": expected less than 2^63 bytes, found more"};
   if (*bytes != bounds[1] - bounds[0])
     return Error{offsetsField->where() + ": expected " +
                  std::to_string(*bytes) + " bytes, found " +
