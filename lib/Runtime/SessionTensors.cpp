@@ -348,6 +348,8 @@ static std::uint64_t digest(std::size_t item, std::uint64_t seed,
     return digest<std::uint16_t>(seed, first, bytes, count);
   case 4:
     return digest<std::uint32_t>(seed, first, bytes, count);
+  case 16: // A complex number is two.
+    return digest<std::uint64_t>(seed, 2 * first, bytes, 2 * count);
   default:
     return digest<std::uint64_t>(seed, first, bytes, count);
   }
