@@ -43,6 +43,9 @@ static bool mayMove(Operation *op) {
 }
 
 FailureOr<IssueOrder> IssueOrder::read(Block &block) {
+  for (Operation &op : block)
+    if (op.getNumRegions() != 0 || op.getNumSuccessors() != 0)
+      return op.emitError("expected a step without control flow");
   IssueOrder order(block);
   if (failed(order.readPlaces()))
     return failure();

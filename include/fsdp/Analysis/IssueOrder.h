@@ -24,7 +24,8 @@ bool isLaunch(mlir::Operation *op);
 class IssueOrder {
 public:
   /// What the attributes of the block say, its own order where they say
-  /// nothing. Reports an error at an operation whose decision cannot be.
+  /// nothing. Reports an error at an operation whose decision cannot be, or
+  /// that has regions or successors: an order is one of straight-line code.
   static mlir::FailureOr<IssueOrder> read(mlir::Block &block);
 
   /// The order of the block itself.
