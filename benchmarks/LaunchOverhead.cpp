@@ -6,7 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Support/TestPlan.h"
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -10,9 +10,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Runtime/Agreement.h"
-#include "fsdp/Runtime/Comm.h"
-#include "fsdp/Runtime/FailureWatch.h"
+#include "fsdp/Runtime/Comm/Comm.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
+#include "fsdp/Runtime/Processes/FailureWatch.h"
 
 #include <atomic>
 #include <cstdio>

@@ -3,7 +3,7 @@
 #include "PlanMutator.h"
 
 #include "TextMutator.h"
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 #include "mutable_plan_bfbs_generated.h"
 #include "mutable_plan_generated.h"
 

@@ -9,8 +9,8 @@
 #include "CheckpointText.h"
 #include "InputFile.h"
 #include "Target.h"
-#include "fsdp/Runtime/Snapshot.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Snapshot.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
 
 #include <memory>
 

@@ -53,6 +53,7 @@ static constexpr const char *pipelines[] = {
     "fsdp-verify-order",
     "fsdp-verify-memory{budget=1024}",
     "fsdp-verify-equivalence",
+    "plan-compute-meaning",
     "convert-fsdp-to-plan",
     "lower-to-plan",
     // The plan.

@@ -6,7 +6,7 @@
 
 #include "PlanMutator.h"
 #include "Target.h"
-#include "fsdp/Runtime/Data.h"
+#include "fsdp/Runtime/Data/Data.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 using namespace fsdp;

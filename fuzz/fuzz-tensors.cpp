@@ -9,8 +9,8 @@
 #include "InputFile.h"
 #include "Target.h"
 #include "TextMutator.h"
-#include "fsdp/Runtime/Reference.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
+#include "fsdp/Runtime/Data/Reference.h"
 
 #include <memory>
 

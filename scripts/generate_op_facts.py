@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes lib/Archive/OpFacts.inc from PyTorch's operator registry.
+"""Writes lib/Operators/OpFacts.inc from PyTorch's operator registry.
 
 One row for every overload in the `aten` namespace: its schema, what it aliases
 and writes, its out overload and where that one's kernels come from, its tags.
@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-TABLE = pathlib.Path(__file__).resolve().parent.parent / "lib/Archive/OpFacts.inc"
+TABLE = pathlib.Path(__file__).resolve().parent.parent / "lib/Operators/OpFacts.inc"
 TORCH = "2.11.0"
 TAGS = {
     "pointwise": "TagPointwise",

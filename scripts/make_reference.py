@@ -20,7 +20,8 @@ PAGES = {
     "fsdp-passes.md": ("Passes of the logical and the scheduled level", ["-gen-pass-doc"], "Dialect/FSDP/Transforms/Passes.td"),
     "plan-passes.md": ("Passes of the plan level", ["-gen-pass-doc"], "Dialect/Plan/Transforms/Passes.td"),
     "conversion.md": ("From the scheduled level to the plan level", ["-gen-pass-doc"], "Conversion/FSDPToPlan/Passes.td"),
-    "options.md": ("Options of fsdp-plan and --fsdp-pipeline", ["-gen-pass-doc"], "Dialect/FSDP/Transforms/Pipeline.td"),
+    "proof.md": ("Both ends of the proof", ["-gen-pass-doc"], "Pipelines/Passes.td"),
+    "options.md": ("Options of fsdp-plan and --fsdp-pipeline", ["-gen-pass-doc"], "Dialect/FSDP/Transforms/Options/Pipeline.td"),
 }
 
 

@@ -1,7 +1,6 @@
 //===- InitAllPasses.h - Every pass, and the pipeline of all ----*- C++ -*-===//
 //
-// What a tool registers before it transforms a program, and the whole way from
-// the aten level to a plan.
+// What a tool registers before it transforms a program.
 //
 //===----------------------------------------------------------------------===//
 
@@ -12,55 +11,20 @@
 #include "fsdp/Dialect/ATen/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
+#include "fsdp/Pipelines/Pipelines.h"
 
-#include "mlir/Pass/PassRegistry.h"
 #include "mlir/Transforms/Passes.h"
 
 namespace fsdp {
-
-/// Adds all passes from an imported model to the logical level.
-inline void buildLogicalPipeline(mlir::OpPassManager &pm,
-                                 const FSDPPipelineOptions &options) {
-  pm.addPass(aten::createLegalizePass());
-  pm.addPass(aten::createFoldParameterCastsPass());
-  if (options.device == aten::Device::CUDA)
-    pm.addPass(aten::createRetargetDevicePass());
-  buildShardPipeline(pm, options);
-}
-
-/// Adds all passes from an imported model to the scheduled level.
-inline void buildSchedulePipeline(mlir::OpPassManager &pm,
-                                  const FSDPPipelineOptions &options) {
-  buildLogicalPipeline(pm, options);
-  buildLogicalToScheduledPipeline(pm, options);
-}
-
-/// Adds all passes from the scheduled level to a plan that can be exported.
-inline void buildLoweringPipeline(mlir::OpPassManager &pm,
-                                  const FSDPPipelineOptions &options) {
-  plan::buildLowerToPlanPipeline(pm, {options.device, options.strategy});
-}
-
-/// Adds all passes from the aten level to a plan that can be exported, and the
-/// proof of it.
-inline void buildPlanPipeline(mlir::OpPassManager &pm,
-                              const FSDPPipelineOptions &options) {
-  buildSchedulePipeline(pm, options);
-  buildLoweringPipeline(pm, options);
-  pm.addNestedPass<plan::ModuleOp>(plan::createVerify());
-}
 
 inline void registerAllPasses() {
   aten::registerATenPasses();
   registerFSDPPasses();
   registerFSDPToPlanPasses();
   plan::registerPlanPasses();
-  plan::registerLowerToPlanPipeline();
+  registerProofPasses();
+  registerPipelines();
   mlir::registerTransformsPasses();
-  registerFSDPPipeline(
-      "fsdp-pipeline",
-      "From the aten level to a plan: shard, schedule, lower, and verify.",
-      buildPlanPipeline);
 }
 
 } // namespace fsdp

@@ -7,9 +7,9 @@
 
 #include "fsdp/Analysis/Costs.h"
 
-#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -17,8 +17,8 @@
 
 using namespace mlir;
 using namespace fsdp;
-using archive::CostClass;
-using archive::FlopFormula;
+using operators::CostClass;
+using operators::FlopFormula;
 using planner::Communication;
 using planner::Computation;
 
@@ -86,7 +86,7 @@ static bool isTrue(aten::CallOp call, StringRef schema, StringRef name) {
   return flag && flag.getValue();
 }
 
-static double getFlops(aten::CallOp call, const archive::OpFacts &facts) {
+static double getFlops(aten::CallOp call, const operators::OpFacts &facts) {
   OperandRange inputs = call.getInputs();
   double result =
       call.getNumResults() ? getNumel(call.getResult(0).getType()) : 0;
@@ -140,7 +140,7 @@ static double getFlops(aten::CallOp call, const archive::OpFacts &facts) {
   return 0;
 }
 
-static double getBytes(aten::CallOp call, const archive::OpFacts *facts) {
+static double getBytes(aten::CallOp call, const operators::OpFacts *facts) {
   double results = addBytes(call.getResultTypes());
   double operands = addBytes(call.getInputs().getTypes());
   if (!facts || facts->cost == CostClass::Opaque)
@@ -161,7 +161,7 @@ namespace {
 struct CallModel : CostOpInterface::ExternalModel<CallModel, aten::CallOp> {
   Work getWork(Operation *op, SymbolTableCollection &) const {
     auto call = cast<aten::CallOp>(op);
-    const archive::OpFacts *facts = call.getFacts();
+    const operators::OpFacts *facts = call.getFacts();
     if (facts && (facts->isView || facts->cost == CostClass::Metadata))
       return {};
     Computation work;

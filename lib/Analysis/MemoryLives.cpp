@@ -9,7 +9,7 @@
 #include "fsdp/Analysis/Memory.h"
 
 #include "fsdp/Analysis/ReductionPlace.h"
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -47,7 +47,7 @@ static bool haveSameStrides(RankedTensorType left, RankedTensorType right) {
 /// True if the result of a call has the same bits wherever its elements lie,
 /// and nothing but the flat gradient reads it.
 static bool mayLieAnyhow(aten::CallOp call, Value gradient) {
-  const archive::OpFacts *facts = call.getFacts();
+  const operators::OpFacts *facts = call.getFacts();
   if (!facts || !facts->isExact || call->getNumResults() != 1)
     return false;
   // add and sub have an alpha after their operands.

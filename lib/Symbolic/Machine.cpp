@@ -2,7 +2,7 @@
 
 #include "fsdp/Symbolic/Machine.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <algorithm>
 #include <deque>
@@ -291,7 +291,7 @@ bool Machine::embed(const Operator &op, const std::vector<Argument> &arguments,
     return false;
   const Operator &choose =
       getOperator("aten::index_select.out",
-                  archive::lookupOpFacts("index_select.out")->schema);
+                  operators::lookupOpFacts("index_select.out")->schema);
   auto count = static_cast<int64_t>(index->layout->numel);
   int64_t width = source->layout->sizes.back();
   Layout flat = Layout::vector(index->layout->numel);
@@ -316,9 +316,9 @@ bool Machine::average(const Operator &op,
   const Window &source = *getTensor(arguments, op.source);
   const Operator &sum =
       getOperator("aten::sum.IntList_out",
-                  archive::lookupOpFacts("sum.IntList_out")->schema);
+                  operators::lookupOpFacts("sum.IntList_out")->schema);
   const Operator &divide =
-      getOperator("aten::div.out", archive::lookupOpFacts("div.out")->schema);
+      getOperator("aten::div.out", operators::lookupOpFacts("div.out")->schema);
   auto literal = [&](int position, const Literal &fallback) {
     const Literal *given =
         position < 0 ? nullptr : arguments[size_t(position)].literal;
@@ -356,7 +356,7 @@ bool Machine::raise(const Operator &op, const std::vector<Argument> &arguments,
   if (exponent != hashDouble(2) || !isFloat)
     return false;
   const Operator &multiply =
-      getOperator("aten::mul.out", archive::lookupOpFacts("mul.out")->schema);
+      getOperator("aten::mul.out", operators::lookupOpFacts("mul.out")->schema);
   Number base = take(multiply, source);
   write(target,
         result(multiply, call(multiply, {base, base}, {&target}), 0,

@@ -2,7 +2,7 @@
 
 #include "fsdp/Symbolic/Memory.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <algorithm>
 

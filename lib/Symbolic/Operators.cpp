@@ -12,8 +12,8 @@
 
 using namespace fsdp;
 using namespace fsdp::symbolic;
-using fsdp::archive::Equivalent;
-using fsdp::archive::OpFacts;
+using fsdp::operators::Equivalent;
+using fsdp::operators::OpFacts;
 
 static constexpr std::string_view prefix = "aten::";
 
@@ -22,7 +22,7 @@ static constexpr std::string_view prefix = "aten::";
 static const OpFacts *getFunctional(std::string_view out) {
   static const auto table = [] {
     std::unordered_map<std::string_view, const OpFacts *> result;
-    for (const OpFacts &facts : fsdp::archive::getAllOpFacts())
+    for (const OpFacts &facts : fsdp::operators::getAllOpFacts())
       for (std::string_view name : {facts.outOverload, facts.drawOverload})
         if (!name.empty())
           result.try_emplace(name, &facts);
@@ -43,7 +43,7 @@ static const OpFacts *getFunctional(const OpFacts &facts) {
   size_t end = std::min(name.find('.'), name.size());
   if (end == 0 || name[end - 1] != '_')
     return nullptr;
-  return fsdp::archive::lookupOpFacts(name.erase(end - 1, 1));
+  return fsdp::operators::lookupOpFacts(name.erase(end - 1, 1));
 }
 
 /// The one overload that stands for all that are the same as `facts`.
@@ -51,7 +51,7 @@ static const OpFacts *getCanonical(const OpFacts &facts) {
   std::string name(facts.outOverload);
   if (facts.equivalent == Equivalent::TensorScalar)
     name = std::string(facts.name.substr(0, facts.name.find('.'))) + ".out";
-  const OpFacts *out = fsdp::archive::lookupOpFacts(name);
+  const OpFacts *out = fsdp::operators::lookupOpFacts(name);
   return out ? out : &facts;
 }
 
@@ -153,12 +153,12 @@ const Operator &Machine::getOperator(std::string_view name,
   Operator &op = entry->second;
   if (!isNew)
     return op;
-  if (auto parsed = planfile::parseOperatorSchema(schema))
+  if (auto parsed = operators::parseOperatorSchema(schema))
     op.schema = std::move(*parsed);
   const auto &arguments = op.schema.arguments;
   const OpFacts *facts = nullptr;
   if (name.substr(0, prefix.size()) == prefix)
-    facts = archive::lookupOpFacts(name.substr(prefix.size()));
+    facts = operators::lookupOpFacts(name.substr(prefix.size()));
   const OpFacts *functional = facts ? getFunctional(*facts) : nullptr;
   if (!functional) {
     op.number = hashText(name);
@@ -173,12 +173,12 @@ const Operator &Machine::getOperator(std::string_view name,
   op.number = hashText(canonical.name);
   // Attention draws for its dropout, which the file check rejects.
   op.hasEffect = !functional->isPure() &&
-                 functional->cost != archive::CostClass::Attention;
-  op.isPointwise = functional->hasTag(archive::TagPointwise);
+                 functional->cost != operators::CostClass::Attention;
+  op.isPointwise = functional->hasTag(operators::TagPointwise);
   op.isExact = canonical.isExact;
   setKind(op, *functional);
-  auto target = planfile::parseOperatorSchema(canonical.schema);
-  for (const planfile::OperatorSchema::Argument &argument : arguments) {
+  auto target = operators::parseOperatorSchema(canonical.schema);
+  for (const operators::OperatorSchema::Argument &argument : arguments) {
     // What is written in place is an operand as well; `out` is none.
     bool isOut = argument.isWritten && getFunctional(facts->name);
     // Of what is filled with draws, the content plays no part.

@@ -6,7 +6,7 @@
 
 #include "fsdp/Symbolic/Machine.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 
 #include "fsdp/Symbolic/Values.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <algorithm>
 #include <cmath>

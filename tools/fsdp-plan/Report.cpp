@@ -4,8 +4,8 @@
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/PlanFile/PlanFile.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -408,7 +408,7 @@ private:
         llvm::StringRef base = name;
         if (!base.consume_front("aten::"))
           ++foreign[name];
-        else if (const auto *facts = fsdp::archive::lookupOpFacts(
+        else if (const auto *facts = fsdp::operators::lookupOpFacts(
                      std::string_view(base.data(), base.size()));
                  facts && !facts->isSafeInPlan())
           ++untrusted[name];

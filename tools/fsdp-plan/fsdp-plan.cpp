@@ -13,7 +13,7 @@
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
-#include "fsdp/Dialect/FSDP/Transforms/ModulePaths.h"
+#include "fsdp/Dialect/FSDP/Transforms/Logical/ModulePaths.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
@@ -212,7 +212,7 @@ LogicalResult run(const CommandLine &line) {
   mlir::PassManager lower(&context);
   lower.enableVerifier(false);
   lower.enableTiming(passes);
-  buildLoweringPipeline(lower, options);
+  buildLoweringPipeline(lower, options.device, options.strategy);
   if (failed(lower.run(module)) || failed(mlir::verify(module)))
     return failure();
   passes.stop();

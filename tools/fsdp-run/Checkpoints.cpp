@@ -3,7 +3,7 @@
 #include "Checkpoints.h"
 
 #include "fsdp/Archive/WriteFile.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
 
 #include <algorithm>
 #include <cctype>

@@ -14,7 +14,7 @@
 #include "FolderLock.h"
 #include "Options.h"
 #include "Processes.h"
-#include "fsdp/Runtime/Snapshot.h"
+#include "fsdp/Runtime/Checkpoints/Snapshot.h"
 
 #include <filesystem>
 #include <future>

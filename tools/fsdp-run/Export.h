@@ -9,8 +9,8 @@
 #define FSDP_TOOLS_FSDP_RUN_EXPORT_H
 
 #include "Options.h"
-#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Archive/WriteModel.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <map>
 

@@ -2,7 +2,7 @@
 
 #include "FlightRecord.h"
 
-#include "fsdp/Runtime/Trace.h"
+#include "fsdp/Runtime/Tracing/Trace.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -9,8 +9,8 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_FLIGHTRECORD_H
 #define FSDP_TOOLS_FSDP_RUN_FLIGHTRECORD_H
 
-#include "fsdp/Archive/PlanFile.h"
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 namespace fsdp {
 

@@ -2,7 +2,7 @@
 
 #include "FolderLock.h"
 
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <cerrno>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include "LearningRates.h"
 #include "Processes.h"
 #include "fsdp/Archive/PT2Archive.h"
-#include "fsdp/Runtime/Data.h"
+#include "fsdp/Runtime/Data/Data.h"
 
 #include <CLI/CLI.hpp>
 

@@ -3,7 +3,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_OPTIONS_H
 #define FSDP_TOOLS_FSDP_RUN_OPTIONS_H
 
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <map>
 #include <optional>

@@ -2,7 +2,7 @@
 
 #include "PeerWatch.h"
 
-#include "fsdp/Runtime/Agreement.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
 
 #include <csignal>
 #include <ctime>

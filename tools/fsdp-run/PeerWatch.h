@@ -15,7 +15,7 @@
 #ifndef FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
 #define FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
 
-#include "fsdp/Runtime/FailureWatch.h"
+#include "fsdp/Runtime/Processes/FailureWatch.h"
 
 #include <atomic>
 #include <functional>

@@ -4,8 +4,8 @@
 
 #include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
-#include "fsdp/Runtime/Agreement.h"
-#include "fsdp/Runtime/Hosts.h"
+#include "fsdp/Runtime/Comm/Hosts.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
 
 #include <c10/util/Logging.h>
 

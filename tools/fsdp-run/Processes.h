@@ -12,7 +12,7 @@
 
 #include "PeerWatch.h"
 #include "RankLog.h"
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <functional>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include "Spans.h"
 
-#include "fsdp/Runtime/Spans.h"
+#include "fsdp/Runtime/Tracing/Spans.h"
 
 #include <cmath>
 #include <cstring>

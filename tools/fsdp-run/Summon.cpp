@@ -3,7 +3,7 @@
 #include "Summon.h"
 
 #include "fsdp/Archive/Safetensors.h"
-#include "fsdp/Runtime/NameRegex.h"
+#include "fsdp/Runtime/Checkpoints/NameRegex.h"
 
 using namespace fsdp;
 

@@ -9,7 +9,7 @@
 #define FSDP_TOOLS_FSDP_RUN_SUMMON_H
 
 #include "Options.h"
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <map>
 

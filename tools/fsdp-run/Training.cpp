@@ -5,7 +5,7 @@
 #include "Interruption.h"
 #include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Bytes.h"
-#include "fsdp/Runtime/Hosts.h"
+#include "fsdp/Runtime/Comm/Hosts.h"
 
 #include <array>
 #include <cerrno>

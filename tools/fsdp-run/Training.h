@@ -9,7 +9,7 @@
 #include "Resident.h"
 #include "Summon.h"
 #include "TensorBoard.h"
-#include "fsdp/Runtime/Data.h"
+#include "fsdp/Runtime/Data/Data.h"
 
 namespace fsdp {
 

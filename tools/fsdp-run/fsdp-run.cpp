@@ -8,11 +8,11 @@
 #include "Training.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
-#include "fsdp/Runtime/Agreement.h"
-#include "fsdp/Runtime/InitialValues.h"
-#include "fsdp/Runtime/Reference.h"
-#include "fsdp/Runtime/Trace.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/InitialValues.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
+#include "fsdp/Runtime/Data/Reference.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
+#include "fsdp/Runtime/Tracing/Trace.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <algorithm>

@@ -10,8 +10,8 @@
 #ifndef FSDP_SYMBOLIC_MACHINE_H
 #define FSDP_SYMBOLIC_MACHINE_H
 
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/OperatorSchema.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Operators/OperatorSchema.h"
 #include "fsdp/Symbolic/Memory.h"
 
 #include <array>
@@ -45,7 +45,7 @@ struct Operator {
     Concatenate, // all of `source` along `dim`
     Split,       // `source` along `dim`, cut into lengths `value`
   } kind = Plain;
-  planfile::OperatorSchema schema;
+  operators::OperatorSchema schema;
   Number number = 0;
   /// Of each argument: which one it is of the operator that stands for all
   /// that are the same; -1 if that has none such, or it is only written.

@@ -10,7 +10,7 @@
 #ifndef FSDP_SYMBOLIC_VERIFYPLAN_H
 #define FSDP_SYMBOLIC_VERIFYPLAN_H
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <string>
 #include <utility>

@@ -9,7 +9,6 @@
 
 #include "StepToProgram.h"
 #include "fsdp/Dialect/FSDP/IR/Programs.h"
-#include "fsdp/Target/Plan/Meaning.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -240,41 +239,10 @@ struct ConvertFSDPToPlan
       if (failed(fsdp::detail::lowerFunction(func, tables, program)))
         return signalPassFailure();
 
-    builder.setInsertionPointToEnd(&plan.getBody().front());
-    auto addMeanings = [&](const symbolic::Meanings &meanings,
-                           FlatSymbolRefAttr program) {
-      auto optional = [&](const std::string &text) {
-        return text.empty() ? StringAttr() : builder.getStringAttr(text);
-      };
-      for (const auto &[what, meaning] : meanings)
-        plan::MeaningOp::create(
-            builder, first.getLoc(), builder.getStringAttr(what), program,
-            builder.getI64IntegerAttr(meaning.number), optional(meaning.words),
-            optional(meaning.unknown));
-    };
-    // The parts of a step are made from one source.
-    for (ArrayRef<func::FuncOp> left(*functions); !left.empty();) {
-      func::FuncOp source = getSource(left.front());
-      SeedFactor factor = getSeedFactor(left.front());
-      ArrayRef<func::FuncOp> steps = left.take_while([&](func::FuncOp func) {
-        SeedFactor own = getSeedFactor(func);
-        return getSource(func) == source && own.divisor == factor.divisor &&
-               own.isScaled == factor.isScaled;
-      });
-      left = left.drop_front(steps.size());
-      if (!source)
-        continue;
-      auto meanings = getMeanings(source, steps);
-      if (failed(meanings))
-        return signalPassFailure();
-      for (auto [func, meaning] : llvm::zip_equal(steps, *meanings)) {
-        if (func == first)
-          addMeanings(meaning.plan, {});
-        addMeanings(meaning.program,
-                    FlatSymbolRefAttr::get(func::FuncOp(func)));
-      }
-    }
-
+    for (auto meaning :
+         llvm::make_early_inc_range(module.getOps<plan::MeaningOp>()))
+      meaning->moveBefore(&plan.getBody().front(),
+                          plan.getBody().front().end());
     for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
       if (&op != plan.getOperation())
         op.erase();

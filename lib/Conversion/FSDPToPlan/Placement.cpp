@@ -6,7 +6,7 @@
 
 #include "Lowering.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 using namespace mlir;
 using namespace fsdp;

@@ -7,7 +7,7 @@
 #include "Lowering.h"
 
 #include "fsdp/Analysis/ReductionPlace.h"
-#include "fsdp/Target/Plan/ClipFactor.h"
+#include "fsdp/Dialect/FSDP/IR/ClipFactor.h"
 
 #include "llvm/ADT/TypeSwitch.h"
 

@@ -12,11 +12,11 @@
 #include "JSON.h"
 #include "Symbols.h"
 
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Operators/OperatorSchema.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"
@@ -52,8 +52,8 @@ struct Input {
 /// A target of nodes.
 struct Target {
   aten::OpNameAttr name;
-  const archive::OpFacts *facts = nullptr;
-  llvm::ArrayRef<planfile::OperatorSchema::Argument> parameters;
+  const operators::OpFacts *facts = nullptr;
+  llvm::ArrayRef<operators::OperatorSchema::Argument> parameters;
 };
 
 class Importer {

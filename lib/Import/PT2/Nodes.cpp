@@ -57,7 +57,7 @@ FailureOr<Target *> Importer::readTarget(const Cursor &cursor) {
     return cursor.error() << "operator " << quote(name)
                           << " changes its arguments in place; capture the "
                              "program in functional form";
-  if (const planfile::OperatorSchema *schema =
+  if (const operators::OperatorSchema *schema =
           cast<aten::ATenDialect>(target.name.getDialect())
               .getSchema(*target.facts))
     target.parameters = schema->arguments;
@@ -75,7 +75,7 @@ LogicalResult Importer::checkArguments(const Cursor &inputs,
     return inputs.error() << "operator " << quote(name) << " takes "
                           << target.parameters.size() << " arguments, found "
                           << numPositional + keywords.size();
-  for (const planfile::OperatorSchema::Argument &parameter :
+  for (const operators::OperatorSchema::Argument &parameter :
        ArrayRef(target.parameters).drop_front(numPositional))
     if (!parameter.fallback && llvm::none_of(keywords, [&](StringAttr keyword) {
           return keyword == parameter.name;

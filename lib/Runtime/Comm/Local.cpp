@@ -1,10 +1,11 @@
 //===- Local.cpp - Ranks as threads of one process ------------------------===//
 #include "Local.h"
 
-#include "../DTypes.h"
-#include "../Tsan.h"
+#include "../Device/CPU.h"
+#include "../Device/Reduce.h"
+#include "../Support/DTypes.h"
+#include "../Support/Tsan.h"
 #include "LocalPeers.h"
-#include "Reduce.h"
 
 #include <cstring>
 
@@ -165,4 +166,31 @@ std::unique_ptr<Comm> LocalWorld::openComm(unsigned communicator,
   if (!shared)
     shared = std::make_unique<LocalGroup>(group.members.size());
   return std::make_unique<LocalComm>(waits, timeout, *shared, group);
+}
+
+namespace {
+
+class LocalBackend : public Backend {
+public:
+  explicit LocalBackend(unsigned ranks) : ranks(ranks) {
+    CPUDevice::installAllocator();
+  }
+
+  std::unique_ptr<Device> openDevice(const RankContext &) override {
+    return std::make_unique<CPUDevice>();
+  }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &) override {
+    return ranks.openComm(communicator, group, rank.timeout);
+  }
+  void abort() noexcept override { ranks.abort(); }
+
+private:
+  LocalWorld ranks;
+};
+
+} // namespace
+
+std::unique_ptr<Backend> fsdp::makeLocalBackend(unsigned ranks) {
+  return std::make_unique<LocalBackend>(ranks);
 }

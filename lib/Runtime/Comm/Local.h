@@ -10,8 +10,8 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_LOCAL_H
 #define FSDP_LIB_RUNTIME_COMM_LOCAL_H
 
-#include "../Waits.h"
-#include "fsdp/Runtime/Comm.h"
+#include "../Support/Waits.h"
+#include "fsdp/Runtime/Comm/Comm.h"
 
 #include <map>
 #include <mutex>

@@ -7,9 +7,9 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_LOCALPEERS_H
 #define FSDP_LIB_RUNTIME_COMM_LOCALPEERS_H
 
-#include "../Waits.h"
+#include "../Support/Waits.h"
 #include "Slices.h"
-#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Runtime/Comm/Comm.h"
 
 namespace fsdp {
 

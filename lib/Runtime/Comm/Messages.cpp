@@ -1,8 +1,8 @@
 //===- Messages.cpp - Collectives out of messages -------------------------===//
 #include "Messages.h"
 
-#include "../DTypes.h"
-#include "Reduce.h"
+#include "../Device/Reduce.h"
+#include "../Support/DTypes.h"
 #include "Slices.h"
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_MESSAGES_H
 #define FSDP_LIB_RUNTIME_COMM_MESSAGES_H
 
-#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Runtime/Comm/Comm.h"
 
 #include <array>
 

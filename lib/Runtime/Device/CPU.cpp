@@ -1,8 +1,7 @@
 //===- CPU.cpp - Ordinary memory, one stream, inline ----------------------===//
 #include "CPU.h"
 
-#include "../Comm/Local.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -26,7 +25,6 @@ namespace fsdp {
 /// rank and counts; on all other threads it is not there.
 class CPUAllocator : public c10::Allocator {
 public:
-  /// Before there are rank threads: c10 does not lock.
   static void install() {
     static const bool once = [] {
       base = c10::GetCPUAllocator();
@@ -135,29 +133,4 @@ bool CPUDevice::owns(const void *address) const {
   });
 }
 
-namespace {
-
-class LocalBackend : public Backend {
-public:
-  explicit LocalBackend(unsigned ranks) : ranks(ranks) {
-    CPUAllocator::install();
-  }
-
-  std::unique_ptr<Device> openDevice(const RankContext &) override {
-    return std::make_unique<CPUDevice>();
-  }
-  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
-                                 const Group &group, Device &) override {
-    return ranks.openComm(communicator, group, rank.timeout);
-  }
-  void abort() noexcept override { ranks.abort(); }
-
-private:
-  LocalWorld ranks;
-};
-
-} // namespace
-
-std::unique_ptr<Backend> fsdp::makeLocalBackend(unsigned ranks) {
-  return std::make_unique<LocalBackend>(ranks);
-}
+void CPUDevice::installAllocator() { CPUAllocator::install(); }

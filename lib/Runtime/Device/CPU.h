@@ -2,7 +2,7 @@
 #ifndef FSDP_LIB_RUNTIME_DEVICE_CPU_H
 #define FSDP_LIB_RUNTIME_DEVICE_CPU_H
 
-#include "fsdp/Runtime/Device.h"
+#include "fsdp/Runtime/Device/Device.h"
 
 #include <atomic>
 #include <memory>
@@ -12,6 +12,10 @@ namespace fsdp {
 
 class CPUDevice : public Device {
 public:
+  /// Puts our allocator before c10's own. Before there are rank threads: c10
+  /// does not lock.
+  static void installAllocator();
+
   ~CPUDevice() override;
 
   c10::Device torchDevice() const override { return c10::kCPU; }

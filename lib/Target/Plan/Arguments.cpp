@@ -3,7 +3,7 @@
 #include "Arguments.h"
 
 #include "fsdp/Archive/DType.h"
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "mlir/IR/AsmState.h"
 #include "mlir/IR/Builders.h"
@@ -195,7 +195,7 @@ fsdp::getBytes(Operation *op, ElementsAttr elements, RankedTensorType type) {
 
 namespace {
 
-using SchemaArgument = pf::OperatorSchema::Argument;
+using SchemaArgument = operators::OperatorSchema::Argument;
 
 /// A constant as the schema's kind wants it: an empty list has no kind of its
 /// own, and a number may stand for a list.
@@ -344,7 +344,7 @@ StringRef getKind(Attribute attr) {
 
 std::string fsdp::getSchemaText(aten::OpNameAttr callee, aten::ArgsAttr args,
                                 size_t numResults) {
-  if (const archive::OpFacts *facts = callee.getFacts())
+  if (const operators::OpFacts *facts = callee.getFacts())
     return std::string(facts->schema);
   std::string text = callee.getQualifiedName() + "(";
   for (auto [i, value] : llvm::enumerate(args.getValues())) {
@@ -370,7 +370,7 @@ std::string fsdp::getSchemaText(plan::LaunchOp launch) {
 }
 
 FailureOr<std::vector<MatchedArgument>>
-fsdp::matchArguments(Operation *op, const pf::OperatorSchema &schema,
+fsdp::matchArguments(Operation *op, const operators::OperatorSchema &schema,
                      aten::ArgsAttr args) {
   std::vector<MatchedArgument> result;
   unsigned positional = 0, used = 0;
@@ -422,11 +422,11 @@ fsdp::matchArguments(Operation *op, const pf::OperatorSchema &schema,
 
 FailureOr<LaunchArguments> fsdp::completeArguments(plan::LaunchOp launch) {
   aten::OpNameAttr callee = launch.getCalleeAttr();
-  const archive::OpFacts *facts = callee.getFacts();
-  std::optional<pf::OperatorSchema> custom;
+  const operators::OpFacts *facts = callee.getFacts();
+  std::optional<operators::OperatorSchema> custom;
   if (!facts)
-    custom = pf::parseOperatorSchema(getSchemaText(launch));
-  const pf::OperatorSchema *schema =
+    custom = operators::parseOperatorSchema(getSchemaText(launch));
+  const operators::OperatorSchema *schema =
       facts    ? cast<aten::ATenDialect>(callee.getDialect()).getSchema(*facts)
       : custom ? &*custom
                : nullptr;

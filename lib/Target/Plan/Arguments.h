@@ -9,8 +9,8 @@
 #ifndef FSDP_LIB_TARGET_PLAN_ARGUMENTS_H
 #define FSDP_LIB_TARGET_PLAN_ARGUMENTS_H
 
-#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/Operators/OperatorSchema.h"
 #include "fsdp/Schema/plan_generated.h"
 
 #include <optional>
@@ -74,7 +74,7 @@ struct MatchedArgument {
 /// The arguments of `schema`, from those that were given and the defaults.
 /// `op` is what a diagnostic is about.
 mlir::FailureOr<std::vector<MatchedArgument>>
-matchArguments(mlir::Operation *op, const planfile::OperatorSchema &schema,
+matchArguments(mlir::Operation *op, const operators::OperatorSchema &schema,
                aten::ArgsAttr args);
 
 /// Completes the arguments of `launch` with the defaults of its schema.

@@ -184,8 +184,8 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
                                   const pf::Command &command) {
   const pf::Operator &op = *plan.operators()->Get(launch.op());
   StringRef name = file.string(op.name());
-  std::optional<pf::OperatorSchema> schema =
-      pf::parseOperatorSchema(file.string(op.schema()));
+  std::optional<operators::OperatorSchema> schema =
+      operators::parseOperatorSchema(file.string(op.schema()));
   if (!schema || schema->arguments.size() != launch.args()->size())
     return emitError(loc) << "expected an operator with a schema, found '"
                           << name << "'";

@@ -4,7 +4,7 @@
 
 #include "SourceRun.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <xxhash.h>
@@ -210,7 +210,8 @@ FailureOr<const SourceRun::Call *> SourceRun::getCall(Operation *op,
   if (!isNew)
     return &call;
   std::string text = getSchemaText(callee, args, numResults);
-  std::optional<pf::OperatorSchema> schema = pf::parseOperatorSchema(text);
+  std::optional<operators::OperatorSchema> schema =
+      operators::parseOperatorSchema(text);
   if (!schema)
     return op->emitOpError()
            << "expected an operator with a schema, found '" << text << "'";

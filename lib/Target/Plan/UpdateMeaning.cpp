@@ -7,9 +7,9 @@
 
 #include "SourceRun.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/Dialect/FSDP/IR/ClipFactor.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
-#include "fsdp/Target/Plan/ClipFactor.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 using namespace mlir;
 using namespace fsdp;

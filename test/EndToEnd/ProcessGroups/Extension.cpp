@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Runtime/Comm/C10d/World.h"
-#include "Runtime/Text.h"
-#include "fsdp/Runtime/C10d.h"
-#include "fsdp/Runtime/Data.h"
-#include "fsdp/Runtime/Session.h"
-#include "fsdp/Runtime/Weights.h"
+#include "Runtime/Support/Text.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
+#include "fsdp/Runtime/Comm/C10d.h"
+#include "fsdp/Runtime/Data/Data.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <torch/csrc/distributed/c10d/FakeProcessGroup.hpp>
 #include <torch/csrc/utils/pybind.h>

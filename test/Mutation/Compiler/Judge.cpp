@@ -24,7 +24,7 @@ Judge::Judge(MLIRContext *context, const FSDPPipelineOptions &options)
   add("futures").addPass(createVerifyFuturesPass());
   add("order").addPass(createVerifyOrderPass());
   add("equivalence").addPass(createVerifyEquivalencePass());
-  buildLoweringPipeline(add("lowering"), options);
+  buildLoweringPipeline(add("lowering"), options.device, options.strategy);
 }
 
 Verdict Judge::judge(ModuleOp module) {

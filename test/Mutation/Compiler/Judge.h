@@ -8,8 +8,8 @@
 #ifndef FSDP_TEST_MUTATION_JUDGE_H
 #define FSDP_TEST_MUTATION_JUDGE_H
 
-#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/PassManager.h"

@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
   OwningOpRef<ModuleOp> module = importPT2(input, {}, &context);
   PassManager schedule(&context), lower(&context);
   buildSchedulePipeline(schedule, options);
-  buildLoweringPipeline(lower, options);
+  buildLoweringPipeline(lower, options.device, options.strategy);
   if (!module || failed(schedule.run(*module)) ||
       (ofPlan && failed(lower.run(*module))))
     return 1;

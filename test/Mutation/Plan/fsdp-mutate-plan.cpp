@@ -9,7 +9,7 @@
 
 #include "Mutator.h"
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <cstdio>

@@ -8,8 +8,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Runtime/Reference.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
+#include "fsdp/Runtime/Data/Reference.h"
 
 #include <algorithm>
 #include <cstdio>

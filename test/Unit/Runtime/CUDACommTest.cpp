@@ -1,8 +1,8 @@
 //===- CUDACommTest.cpp - Collectives of ranks that share a GPU -----------===//
 #include "FakeCuda.h"
 
-#include "Runtime/Comm/LocalCUDA.h"
-#include "fsdp/Runtime/Error.h"
+#include "Runtime/Comm/CUDA/Local.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/BFloat16.h>

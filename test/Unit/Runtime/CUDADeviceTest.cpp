@@ -1,7 +1,7 @@
 //===- CUDADeviceTest.cpp - What a device asks of CUDA, in order ----------===//
 #include "FakeCuda.h"
 
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <c10/core/CPUAllocator.h>
 

@@ -1,6 +1,6 @@
 //===- CUDALibraryTest.cpp - libfsdp_cuda.so where there is no GPU --------===//
-#include "fsdp/Runtime/Comm.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Comm/Comm.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <gmock/gmock.h>
 

@@ -6,7 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 #include "FakeCuda.h"
-#include "Runtime/Comm/LocalCUDA.h"
+#include "Runtime/Comm/CUDA/Local.h"
 #include "Support/TestPlan.h"
 #include "Tensors.h"
 

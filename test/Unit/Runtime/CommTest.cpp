@@ -4,11 +4,11 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Runtime/Comm/Local.h"
-#include "Runtime/Comm/Reduce.h"
-#include "Runtime/DTypes.h"
-#include "Runtime/FreeMemory.h"
-#include "Runtime/ThreadTeam.h"
-#include "fsdp/Runtime/Error.h"
+#include "Runtime/Device/FreeMemory.h"
+#include "Runtime/Device/Reduce.h"
+#include "Runtime/Execution/ThreadTeam.h"
+#include "Runtime/Support/DTypes.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <c10/util/BFloat16.h>
 #include <gtest/gtest.h>

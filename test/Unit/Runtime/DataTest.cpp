@@ -1,10 +1,10 @@
 //===- DataTest.cpp - Batches out of a file -------------------------------===//
 
-#include "fsdp/Runtime/Data.h"
+#include "fsdp/Runtime/Data/Data.h"
 
 #include "Files.h"
 #include "Support/TestPlan.h"
-#include "fsdp/Runtime/Shuffle.h"
+#include "fsdp/Runtime/Data/Shuffle.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

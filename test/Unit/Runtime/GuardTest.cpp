@@ -1,7 +1,7 @@
 //===- GuardTest.cpp - What kernels rely on and do not check --------------===//
-#include "Runtime/Guard.h"
+#include "Runtime/Execution/Guard.h"
 #include "OneRank.h"
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 namespace {
 
 std::string schemaOf(std::string_view name) {
-  return std::string(archive::lookupOpFacts(name)->schema);
+  return std::string(operators::lookupOpFacts(name)->schema);
 }
 
 template <typename Job> std::string errorOf(Job job, Failure kind) {
@@ -41,12 +41,13 @@ std::string failure(Session &session, const at::Tensor &value) {
 
 // A rule that nobody may use, or a fact without its rule, would be a lie.
 TEST(Guard, EveryGuardedOperatorHasARule) {
-  for (const archive::OpFacts &facts : archive::getAllOpFacts()) {
+  for (const operators::OpFacts &facts : operators::getAllOpFacts()) {
     std::string base(facts.name.substr(0, facts.name.find('.')));
     if (base.size() > 1 && base.back() == '_' && !base.starts_with("__"))
       base.pop_back();
     if (facts.isSafeInPlan()) {
-      EXPECT_EQ(facts.safety == archive::Safety::Guarded, Guard::hasRule(base))
+      EXPECT_EQ(facts.safety == operators::Safety::Guarded,
+                Guard::hasRule(base))
           << facts.name;
     }
   }

@@ -1,5 +1,5 @@
 //===- HostsTest.cpp - Ranks on several machines --------------------------===//
-#include "fsdp/Runtime/Hosts.h"
+#include "fsdp/Runtime/Comm/Hosts.h"
 
 #include "SmallModel.h"
 

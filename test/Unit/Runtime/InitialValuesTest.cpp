@@ -1,5 +1,5 @@
 //===- InitialValuesTest.cpp - Parameters without a file ------------------===//
-#include "fsdp/Runtime/InitialValues.h"
+#include "fsdp/Runtime/Checkpoints/InitialValues.h"
 
 #include "SmallModel.h"
 

@@ -1,6 +1,6 @@
 //===- LauncherTest.cpp - What has started the processes of a run ---------===//
-#include "Runtime/Launcher.h"
-#include "fsdp/Runtime/Error.h"
+#include "Runtime/Comm/Launcher.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <gmock/gmock.h>
 

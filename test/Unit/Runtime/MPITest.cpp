@@ -6,9 +6,9 @@
 //
 //===----------------------------------------------------------------------===//
 #include "Runtime/Comm/MPI/World.h"
-#include "Runtime/Comm/Reduce.h"
-#include "Runtime/DTypes.h"
-#include "fsdp/Runtime/Error.h"
+#include "Runtime/Device/Reduce.h"
+#include "Runtime/Support/DTypes.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

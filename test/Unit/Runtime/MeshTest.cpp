@@ -1,5 +1,5 @@
 //===- MeshTest.cpp - Groups and shards -----------------------------------===//
-#include "Runtime/Mesh.h"
+#include "Runtime/Comm/Mesh.h"
 #include "Support/TestPlan.h"
 
 #include <gmock/gmock.h>

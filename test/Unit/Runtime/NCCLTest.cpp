@@ -7,8 +7,8 @@
 //===----------------------------------------------------------------------===//
 #include "FakeNccl.h"
 #include "Runtime/Comm/NCCL/World.h"
-#include "Runtime/Comm/Reduce.h"
-#include "Runtime/DTypes.h"
+#include "Runtime/Device/Reduce.h"
+#include "Runtime/Support/DTypes.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

@@ -8,7 +8,7 @@
 #define FSDP_TEST_UNIT_RUNTIME_OPERATORCALLS_H
 
 #include "Tensors.h"
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <simdjson.h>
 

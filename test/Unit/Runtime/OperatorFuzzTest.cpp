@@ -14,8 +14,8 @@
 #include "OperatorCalls.h"
 #include "Runtime/Device/CPU.h"
 #include "Support/TestPlan.h"
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Runtime/Comm.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Runtime/Comm/Comm.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -372,11 +372,11 @@ struct Operators {
       readCalls(FSDP_OPERATOR_CALLS);
   /// Of an out overload: that which returns its results.
   std::map<std::string_view, std::string_view> functional;
-  std::vector<const archive::OpFacts *> all;
+  std::vector<const operators::OpFacts *> all;
   bool isLoud = false; ///< Says what it calls.
 
   Operators() {
-    for (const archive::OpFacts &facts : archive::getAllOpFacts()) {
+    for (const operators::OpFacts &facts : operators::getAllOpFacts()) {
       if (!facts.outOverload.empty())
         functional[facts.outOverload] = facts.name;
       if (facts.isSafeInPlan() && facts.numReturns != 0 && !facts.returnsList &&
@@ -394,7 +394,7 @@ struct Operators {
   }
 
   /// Case number `n` of an operator; throws where it is rejected.
-  void run(const archive::OpFacts &facts, std::uint64_t n) const {
+  void run(const operators::OpFacts &facts, std::uint64_t n) const {
     std::seed_seq seed(facts.name.begin(), facts.name.end());
     Random random(seed);
     random.seed(random() + n);
@@ -481,7 +481,7 @@ TEST(OperatorFuzz, StaysInItsTensorsMemory) {
   const char *only = std::getenv("FSDP_FUZZ_ONLY");
   operators.isLoud = only != nullptr;
   if (only)
-    std::erase_if(operators.all, [&](const archive::OpFacts *facts) {
+    std::erase_if(operators.all, [&](const operators::OpFacts *facts) {
       return facts->name != only;
     });
   ASSERT_FALSE(operators.all.empty())

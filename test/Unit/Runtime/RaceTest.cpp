@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 #include "SharedBackend.h"
 #include "Support/TestPlan.h"
-#include "fsdp/Archive/PlanFile.h"
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <gtest/gtest.h>
 

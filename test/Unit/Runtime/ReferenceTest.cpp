@@ -1,10 +1,10 @@
 //===- ReferenceTest.cpp - What PyTorch says about a plan -----------------===//
 
-#include "fsdp/Runtime/Reference.h"
+#include "fsdp/Runtime/Data/Reference.h"
 
 #include "Files.h"
 #include "Support/TestPlan.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include "SharedBackend.h"
 #include "SmallModel.h"
 
-#include "fsdp/Runtime/Agreement.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

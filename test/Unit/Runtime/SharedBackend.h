@@ -2,7 +2,7 @@
 #ifndef FSDP_TEST_UNIT_RUNTIME_SHAREDBACKEND_H
 #define FSDP_TEST_UNIT_RUNTIME_SHAREDBACKEND_H
 
-#include "fsdp/Runtime/Session.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <array>
 #include <atomic>

@@ -1,10 +1,10 @@
 //===- SnapshotTest.cpp - What ranks write of a checkpoint ----------------===//
-#include "fsdp/Runtime/Snapshot.h"
+#include "fsdp/Runtime/Checkpoints/Snapshot.h"
 
 #include "Files.h"
 #include "SharedBackend.h"
 #include "SmallModel.h"
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
 //===- SpansTest.cpp ------------------------------------------------------===//
 
-#include "fsdp/Runtime/Spans.h"
+#include "fsdp/Runtime/Tracing/Spans.h"
 
 #include "Support/TestPlan.h"
-#include "fsdp/Runtime/Agreement.h"
+#include "fsdp/Runtime/Processes/Agreement.h"
 
 #include <gmock/gmock.h>
 

@@ -2,8 +2,8 @@
 #ifndef FSDP_TEST_UNIT_RUNTIME_TENSORS_H
 #define FSDP_TEST_UNIT_RUNTIME_TENSORS_H
 
-#include "Runtime/DTypes.h"
-#include "fsdp/Runtime/Session.h"
+#include "Runtime/Support/DTypes.h"
+#include "fsdp/Runtime/Execution/Session.h"
 
 #include <ATen/ATen.h>
 

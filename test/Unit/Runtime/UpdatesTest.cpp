@@ -5,7 +5,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "SmallModel.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>

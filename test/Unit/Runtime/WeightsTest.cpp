@@ -1,11 +1,11 @@
 //===- WeightsTest.cpp - Parameters and buffers out of a file -------------===//
 
-#include "fsdp/Runtime/Weights.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
 
 #include "Files.h"
 #include "Support/TestPlan.h"
 #include "Support/Zip.h"
-#include "fsdp/Runtime/NameRegex.h"
+#include "fsdp/Runtime/Checkpoints/NameRegex.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #ifndef FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
 #define FSDP_TEST_UNIT_SUPPORT_TESTPLAN_H
 
-#include "fsdp/Archive/PlanFile.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include <functional>
 #include <optional>

@@ -8,7 +8,7 @@
 #ifndef FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
 #define FSDP_CONVERSION_FSDPTOPLAN_FSDPTOPLAN_H
 
-#include "fsdp/Dialect/FSDP/Transforms/Options.h" // how a strategy is read
+#include "fsdp/Dialect/FSDP/Transforms/Options/Options.h" // how a strategy is read
 
 #include "mlir/Pass/Pass.h"
 

@@ -9,8 +9,8 @@
 #ifndef FSDP_TARGET_PLAN_PLANTARGET_H
 #define FSDP_TARGET_PLAN_PLANTARGET_H
 
-#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"

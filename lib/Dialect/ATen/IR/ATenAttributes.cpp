@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -27,24 +27,24 @@ namespace fsdp::aten::detail {
 struct OpNameAttrStorage : public AttributeStorage {
   using KeyTy = StringRef;
 
-  OpNameAttrStorage(StringRef name, const archive::OpFacts *facts)
+  OpNameAttrStorage(StringRef name, const operators::OpFacts *facts)
       : name(name), facts(facts) {}
   bool operator==(const KeyTy &key) const { return key == name; }
   static OpNameAttrStorage *construct(AttributeStorageAllocator &allocator,
                                       const KeyTy &key) {
     StringRef name = allocator.copyInto(key);
     return new (allocator.allocate<OpNameAttrStorage>())
-        OpNameAttrStorage(name, archive::lookupOpFacts(name));
+        OpNameAttrStorage(name, operators::lookupOpFacts(name));
   }
 
   StringRef name;
-  const archive::OpFacts *facts;
+  const operators::OpFacts *facts;
 };
 } // namespace fsdp::aten::detail
 
 StringRef OpNameAttr::getName() const { return getImpl()->name; }
 
-const archive::OpFacts *OpNameAttr::getFacts() const {
+const operators::OpFacts *OpNameAttr::getFacts() const {
   return getImpl()->facts;
 }
 

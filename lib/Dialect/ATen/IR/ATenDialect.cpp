@@ -8,8 +8,8 @@
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/ATen/IR/Limits.h"
 
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/OperatorSchema.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Operators/OperatorSchema.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/DenseMap.h"
@@ -23,28 +23,28 @@ namespace fsdp::aten::detail {
 /// Schemas by the facts of their operators; threads verify at once.
 struct Schemas {
   llvm::sys::RWMutex mutex;
-  llvm::DenseMap<const archive::OpFacts *,
-                 std::unique_ptr<planfile::OperatorSchema>>
+  llvm::DenseMap<const operators::OpFacts *,
+                 std::unique_ptr<operators::OperatorSchema>>
       parsed;
 };
 } // namespace fsdp::aten::detail
 
 #include "fsdp/Dialect/ATen/IR/ATenDialect.cpp.inc"
 
-const fsdp::planfile::OperatorSchema *
-ATenDialect::getSchema(const archive::OpFacts &facts) {
+const fsdp::operators::OperatorSchema *
+ATenDialect::getSchema(const operators::OpFacts &facts) {
   {
     llvm::sys::ScopedReader lock(schemas->mutex);
     if (auto found = schemas->parsed.find(&facts);
         found != schemas->parsed.end())
       return found->second.get();
   }
-  auto schema = planfile::parseOperatorSchema(facts.schema);
+  auto schema = operators::parseOperatorSchema(facts.schema);
   llvm::sys::ScopedWriter lock(schemas->mutex);
   auto [entry, isNew] = schemas->parsed.try_emplace(&facts);
   if (isNew && schema)
     entry->second =
-        std::make_unique<planfile::OperatorSchema>(std::move(*schema));
+        std::make_unique<operators::OperatorSchema>(std::move(*schema));
   return entry->second.get();
 }
 

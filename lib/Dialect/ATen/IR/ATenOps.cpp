@@ -4,9 +4,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/IR/ArgsSyntax.h"
 #include "fsdp/Dialect/ATen/IR/Limits.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
@@ -38,7 +38,7 @@ LogicalResult CallOp::verify() {
     return emitOpError() << "C1: expected " << places
                          << " operands, one per place among the arguments, got "
                          << getInputs().size();
-  const archive::OpFacts *facts = getFacts();
+  const operators::OpFacts *facts = getFacts();
   if (facts && facts->isMutating())
     return emitOpError() << "C2: operator '" << getCallee().getName()
                          << "' changes its arguments in place";
@@ -56,7 +56,7 @@ LogicalResult CallOp::verify() {
 void CallOp::getEffects(
     SmallVectorImpl<SideEffects::EffectInstance<MemoryEffects::Effect>>
         &effects) {
-  const archive::OpFacts *facts = getFacts();
+  const operators::OpFacts *facts = getFacts();
   SideEffects::Resource *resource = nullptr;
   if (!facts || facts->isMutating())
     resource = OpaqueResource::get();
@@ -90,7 +90,7 @@ OpFoldResult CallOp::getArg(StringRef keyword) {
 
 Value aten::getViewSource(Operation *op) {
   if (auto call = dyn_cast<CallOp>(op)) {
-    const archive::OpFacts *facts = call.getFacts();
+    const operators::OpFacts *facts = call.getFacts();
     return facts && facts->isView && !call.getInputs().empty()
                ? call.getInputs().front()
                : Value();

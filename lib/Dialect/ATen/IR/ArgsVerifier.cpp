@@ -4,9 +4,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/OperatorSchema.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Operators/OperatorSchema.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace fsdp;
 using namespace fsdp::aten;
 
-using Argument = planfile::OperatorSchema::Argument;
+using Argument = operators::OperatorSchema::Argument;
 
 namespace {
 /// What an argument may be given as; a list has that of its elements.
@@ -66,9 +66,9 @@ static bool takes(const Argument &argument, Kind kind) {
   case Kind::Tensor:
     return name == "Tensor";
   case Kind::None:
-    return argument.isList
-               ? argument.noneInside
-               : argument.isOptional || planfile::mayBeUndefined(argument.name);
+    return argument.isList ? argument.noneInside
+                           : argument.isOptional ||
+                                 operators::mayBeUndefined(argument.name);
   case Kind::Text:
     return name == "str";
   case Kind::DType:
@@ -130,9 +130,9 @@ static std::string spell(const Argument &argument) {
 
 LogicalResult aten::verifyArguments(Operation *op, OpNameAttr callee,
                                     ArgsAttr args, OperandRange inputs) {
-  const archive::OpFacts *facts = callee.getFacts();
+  const operators::OpFacts *facts = callee.getFacts();
   auto &dialect = cast<ATenDialect>(callee.getDialect());
-  const planfile::OperatorSchema *schema =
+  const operators::OperatorSchema *schema =
       facts ? dialect.getSchema(*facts) : nullptr;
   if (!schema)
     return success();

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "fsdp/Archive/OpFacts.h"
 #include "fsdp/Dialect/ATen/Transforms/Passes.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"

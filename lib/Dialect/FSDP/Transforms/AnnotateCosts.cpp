@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Analysis/Costs.h"
-#include "fsdp/Dialect/FSDP/Transforms/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/CostModel.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 

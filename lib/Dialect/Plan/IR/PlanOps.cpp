@@ -6,8 +6,8 @@
 
 #include "CommandSyntax.h"
 
-#include "fsdp/Archive/PlanFile.h"
 #include "fsdp/Dialect/ATen/IR/Limits.h"
+#include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/Builders.h"
 

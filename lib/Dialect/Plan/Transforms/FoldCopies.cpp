@@ -7,7 +7,7 @@
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
 
 #include "Utils.h"
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 #include <map>
 
@@ -144,7 +144,7 @@ bool CopyFolder::mayLieAnyhow(CopyOp copy, BufferOp from) {
   if (!launch || launch.getOutputs().size() != 1 ||
       launch.getOutputs().front() != from.getBuffer())
     return false;
-  const archive::OpFacts *facts = launch.getCallee().getFacts();
+  const operators::OpFacts *facts = launch.getCallee().getFacts();
   if (!facts || !facts->isExact)
     return false;
   // add and sub have an alpha after their operands.

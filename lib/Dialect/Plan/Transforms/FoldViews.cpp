@@ -7,7 +7,7 @@
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
 
 #include "Utils.h"
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 namespace fsdp::plan {
 #define GEN_PASS_DEF_FOLDVIEWS
@@ -145,7 +145,7 @@ static bool isWrittenOnce(Value output, LaunchOp launch) {
 }
 
 LogicalResult Folder::run(LaunchOp launch) {
-  const archive::OpFacts *facts = launch.getCallee().getFacts();
+  const operators::OpFacts *facts = launch.getCallee().getFacts();
   if (!facts)
     return success();
   if (facts->name == "_assert_tensor_metadata")

@@ -9,8 +9,8 @@
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
 
 #include "Utils.h"
-#include "fsdp/Archive/OpFacts.h"
-#include "fsdp/Archive/OperatorSchema.h"
+#include "fsdp/Operators/OpFacts.h"
+#include "fsdp/Operators/OperatorSchema.h"
 
 #include "mlir/IR/Remarks.h"
 #include "llvm/ADT/StringSet.h"
@@ -21,9 +21,9 @@ namespace fsdp::plan {
 } // namespace fsdp::plan
 
 using namespace mlir;
-using fsdp::archive::Equivalent;
-using fsdp::archive::OpFacts;
-using fsdp::archive::OutKernel;
+using fsdp::operators::Equivalent;
+using fsdp::operators::OpFacts;
+using fsdp::operators::OutKernel;
 
 namespace fsdp::plan {
 namespace {
@@ -377,10 +377,10 @@ const Selector::OutOverload &Selector::getOutOverload(const OpFacts &facts) {
   if (!isNew ||
       (isCUDA ? facts.outKernelCUDA : facts.outKernelCPU) != OutKernel::Own)
     return overload;
-  const OpFacts *out = archive::lookupOpFacts(facts.outOverload);
+  const OpFacts *out = operators::lookupOpFacts(facts.outOverload);
   if (!out)
     return overload;
-  if (auto schema = planfile::parseOperatorSchema(out->schema)) {
+  if (auto schema = operators::parseOperatorSchema(out->schema)) {
     overload.name = aten::OpNameAttr::get(
         builder.getContext(), StringRef(out->name.data(), out->name.size()));
     for (const auto &argument : schema->arguments)
@@ -427,7 +427,7 @@ LogicalResult Selector::run(LaunchOp op) {
   const OpFacts *facts = launch.getCallee().getFacts();
   if (!facts || facts->isMutating()) // unknown, or chosen already
     return success();
-  if (facts->safety == archive::Safety::Never)
+  if (facts->safety == operators::Safety::Never)
     return launch.emitError("operator '")
            << name() << "' is not one that a plan may run"
            << (facts->isRandom ? ": it draws random numbers, but takes no "

@@ -2,7 +2,7 @@
 
 #include "Utils.h"
 
-#include "fsdp/Archive/OpFacts.h"
+#include "fsdp/Operators/OpFacts.h"
 
 using namespace mlir;
 
@@ -40,8 +40,8 @@ Value createView(Location loc, Value base, int64_t offset,
 }
 
 std::optional<double> getExponent(LaunchOp launch) {
-  const archive::OpFacts *facts = launch.getCallee().getFacts();
-  if (!facts || facts->equivalent != archive::Equivalent::Power)
+  const operators::OpFacts *facts = launch.getCallee().getFacts();
+  if (!facts || facts->equivalent != operators::Equivalent::Power)
     return std::nullopt;
   aten::ArgsAttr args = launch.getArgs();
   unsigned index = args.find("exponent").value_or(1);
@@ -56,10 +56,10 @@ std::optional<double> getExponent(LaunchOp launch) {
 }
 
 bool isCopy(LaunchOp launch) {
-  const archive::OpFacts *facts = launch.getCallee().getFacts();
+  const operators::OpFacts *facts = launch.getCallee().getFacts();
   if (!facts || launch.getInputs().empty() || launch.getOutputs().empty())
     return false;
-  if (facts->equivalent == archive::Equivalent::Copy)
+  if (facts->equivalent == operators::Equivalent::Copy)
     return true;
   return getExponent(launch) == 1 &&
          getTensorType(launch.getInputs().front()).getElementType() ==

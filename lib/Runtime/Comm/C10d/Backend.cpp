@@ -1,11 +1,11 @@
 //===- Backend.cpp - Processes of a process group -------------------------===//
-#include "fsdp/Runtime/C10d.h"
+#include "fsdp/Runtime/Comm/C10d.h"
 
-#include "../../Caught.h"
-#include "../../Launcher.h"
-#include "../../TorchStore.h"
+#include "../../Processes/TorchStore.h"
+#include "../../Support/Caught.h"
+#include "../Launcher.h"
 #include "World.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 using namespace fsdp;
 

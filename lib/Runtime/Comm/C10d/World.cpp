@@ -1,9 +1,9 @@
 //===- World.cpp - Ranks as processes of one c10d group -------------------===//
 #include "World.h"
 
-#include "../../Caught.h"
-#include "../../Text.h"
-#include "fsdp/Runtime/Error.h"
+#include "../../Support/Caught.h"
+#include "../../Support/Text.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <ATen/ops/from_blob.h>
 

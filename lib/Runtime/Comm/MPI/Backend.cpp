@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 #include "World.h"
 
-#include "../../Counter.h"
-#include "fsdp/Runtime/Hosts.h"
+#include "../../Support/Counter.h"
+#include "fsdp/Runtime/Comm/Hosts.h"
 
 #include <algorithm>
 #include <array>

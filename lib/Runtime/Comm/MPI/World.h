@@ -11,9 +11,9 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_MPI_WORLD_H
 #define FSDP_LIB_RUNTIME_COMM_MPI_WORLD_H
 
-#include "../../Text.h"
+#include "../../Support/Text.h"
 #include "../Messages.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <atomic>
 #include <mutex>

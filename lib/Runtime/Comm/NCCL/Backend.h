@@ -8,7 +8,7 @@
 #ifndef FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H
 #define FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H
 
-#include "../../Launcher.h"
+#include "../Launcher.h"
 #include "World.h"
 
 namespace fsdp {

@@ -1,7 +1,7 @@
 //===- Watch.cpp - Who ends waits that the rank cannot end ----------------===//
 #include "Watch.h"
 
-#include "../../Text.h"
+#include "../../Support/Text.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 #define FSDP_LIB_RUNTIME_COMM_NCCL_WATCH_H
 
 #include "../../Device/CUDA/Device.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <nccl.h>
 

@@ -1,7 +1,7 @@
 //===- World.cpp - Ranks as processes that NCCL connects ------------------===//
 #include "World.h"
 
-#include "../../DTypes.h"
+#include "../../Support/DTypes.h"
 
 #include <c10/util/Half.h>
 

@@ -17,10 +17,10 @@
 #define FSDP_LIB_RUNTIME_COMM_NCCL_WORLD_H
 
 #include "../../Device/CUDA/Device.h"
-#include "../../Text.h"
+#include "../../Support/Text.h"
 #include "Watch.h"
-#include "fsdp/Runtime/Comm.h"
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Comm/Comm.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <nccl.h>
 

@@ -1,8 +1,8 @@
 //===- Api.cpp - All that is asked of CUDA --------------------------------===//
 #include "Api.h"
 
-#include "../../DTypes.h"
-#include "fsdp/Runtime/Error.h"
+#include "../../Support/DTypes.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>

@@ -8,7 +8,7 @@
 #ifndef FSDP_LIB_RUNTIME_DEVICE_CUDA_API_H
 #define FSDP_LIB_RUNTIME_DEVICE_CUDA_API_H
 
-#include "../../Comm/Reduce.h"
+#include "../Reduce.h"
 
 #include <c10/core/Device.h>
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 //===- Device.cpp - One rank's share of a GPU -----------------------------===//
 #include "Device.h"
 
-#include "fsdp/Runtime/Error.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <algorithm>
 #include <cstdlib>

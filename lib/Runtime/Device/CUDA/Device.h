@@ -10,7 +10,7 @@
 #define FSDP_LIB_RUNTIME_DEVICE_CUDA_DEVICE_H
 
 #include "Api.h"
-#include "fsdp/Runtime/Device.h"
+#include "fsdp/Runtime/Device/Device.h"
 
 #include <c10/core/Allocator.h>
 

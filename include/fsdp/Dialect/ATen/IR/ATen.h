@@ -20,12 +20,10 @@
 #include <optional>
 #include <string>
 
-namespace fsdp::archive {
-struct OpFacts;
-} // namespace fsdp::archive
-namespace fsdp::planfile {
+namespace fsdp::operators {
 struct OperatorSchema;
-} // namespace fsdp::planfile
+struct OpFacts;
+} // namespace fsdp::operators
 namespace fsdp::aten::detail {
 struct OpNameAttrStorage;
 struct Schemas;

@@ -111,7 +111,7 @@ def ATen_Dialect : Dialect {
 
     /// The schema of a known operator, parsed at its first use; null if there
     /// is none.
-    const planfile::OperatorSchema *getSchema(const archive::OpFacts &facts);
+    const operators::OperatorSchema *getSchema(const operators::OpFacts &facts);
 
   private:
     void registerAttributes();
@@ -194,7 +194,7 @@ def ATen_OpNameAttr : ATen_Attr<"OpName", "op"> {
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{
     /// What is known of the operator, or null.
-    const archive::OpFacts *getFacts() const;
+    const operators::OpFacts *getFacts() const;
     /// The name with its namespace, as the dispatcher knows it:
     /// "aten::add.Tensor".
     std::string getQualifiedName() const;

@@ -80,7 +80,7 @@ def ATen_CallOp : Op<ATen_Dialect, "call",
 
   let extraClassDeclaration = [{
     /// What is known of the operator, or null.
-    const archive::OpFacts *getFacts() { return getCallee().getFacts(); }
+    const operators::OpFacts *getFacts() { return getCallee().getFacts(); }
 
     /// How many arguments there are, constants included.
     unsigned getNumArgs() { return getArgs().getValues().size(); }

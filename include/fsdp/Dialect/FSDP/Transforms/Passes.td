@@ -7,7 +7,7 @@
 #ifndef FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
 #define FSDP_DIALECT_FSDP_TRANSFORMS_PASSES_TD
 
-include "fsdp/Dialect/FSDP/Transforms/Options.td"
+include "fsdp/Dialect/FSDP/Transforms/Options/Options.td"
 
 def AccumulatePass : Pass<"fsdp-accumulate", "::mlir::ModuleOp"> {
   let summary = "make a step one of several micro-batches";

@@ -270,14 +270,15 @@ def Plan_ProgramOp : Plan_Op<"program", [
   let hasVerifier = 1;
 }
 
-def Plan_MeaningOp : Plan_Op<"meaning", [HasParent<"ModuleOp">]> {
+def Plan_MeaningOp : Plan_Op<"meaning", [ParentOneOf<["ModuleOp", "::mlir::ModuleOp"]>]> {
   let summary = "what the model computes";
   let description = [{
     The number of one value that outlives a program, as its model means it: two
     values with the same number are the same function of the program's inputs. Made
     from the model before it was sharded; `plan-verify` compares with it what
     the programs compute. `as` says the same in words; `lacks` says what value
-    numbers cannot follow in it.
+    numbers cannot follow in it. It stands beside the programs of the
+    scheduled level (`plan-compute-meaning`), and then in the plan.
 
     Example:
 

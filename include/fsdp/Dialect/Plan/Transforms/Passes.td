@@ -86,17 +86,4 @@ def SelectKernels : Pass<"plan-select-kernels", "::fsdp::plan::ModuleOp"> {
   }];
 }
 
-def Verify : Pass<"plan-verify", "::fsdp::plan::ModuleOp"> {
-  let summary = "prove that the plan computes what its model does";
-  let description = [{
-    Translation validation: exports the plan file and executes its programs
-    symbolically, on value numbers. Every read must find what was last written to its own
-    buffer, wholly and in an order that the events enforce; collectives of
-    groups that share ranks must be in one order; and what is left at the end
-    must have the numbers that `plan.meaning` says, if there are any.
-
-    After: the same plan.
-  }];
-}
-
 #endif // FSDP_DIALECT_PLAN_TRANSFORMS_PASSES_TD

@@ -1,0 +1,29 @@
+//===- CostModel.h - How long operations take -------------------*- C++ -*-===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_COSTMODEL_H
+#define FSDP_DIALECT_FSDP_TRANSFORMS_COSTMODEL_H
+
+#include "fsdp/Archive/Profile.h"
+#include "fsdp/Planner/Hardware.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace fsdp {
+
+/// What durations come from.
+struct CostModel {
+  planner::Hardware hardware;
+  std::optional<archive::Profile> profile; // measured, in place of predicted
+
+  /// Reads a file of hardware, or one that is built in, and a profile unless
+  /// its name is empty. Reports an error at `op`.
+  static mlir::FailureOr<CostModel>
+  load(mlir::Operation *op, llvm::StringRef hardware, llvm::StringRef profile);
+  /// Writes `fsdp.cost` on what takes time, as `--fsdp-annotate-costs` does.
+  /// The remark that sums it up is for who wants it.
+  void annotate(mlir::func::FuncOp step, bool emitsRemark = false) const;
+};
+
+} // namespace fsdp
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_COSTMODEL_H

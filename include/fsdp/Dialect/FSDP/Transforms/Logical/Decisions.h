@@ -1,0 +1,43 @@
+//===- Decisions.h - Decisions at the logical level -------------*- C++ -*-===//
+//
+// What passes decide, as functions: others try a decision and undo it.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_LOGICAL_DECISIONS_H
+#define FSDP_DIALECT_FSDP_TRANSFORMS_LOGICAL_DECISIONS_H
+
+#include "fsdp/Dialect/FSDP/Transforms/Options/Options.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace fsdp {
+
+/// True of the name of the root or of one of its element types: `root.bf16`.
+bool isRoot(llvm::StringRef unit);
+
+/// Has the backward of a step of the logical level gather each unit again that
+/// has `reshard_after_forward`, and one gather serve both phases of any other.
+/// Where there are axes to keep pieces over, the backward gathers these.
+void applyReshard(mlir::func::FuncOp step, mlir::ArrayAttr kept = {});
+
+/// Decides the same for each unit, but that the root (and the root's types)
+/// stays gathered; and does it.
+void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
+                            mlir::ArrayAttr kept = {});
+
+/// The repeated modules, or else those of units, of which the backward of a
+/// step of the logical level reads something that may be computed again.
+std::vector<std::string> findRecomputable(mlir::func::FuncOp step);
+
+/// Has the backward compute again what it reads of that module.
+void recompute(mlir::func::FuncOp step, llvm::StringRef module);
+
+/// Gives units of a model of the aten level that follow each other one name
+/// while there is room, and `types`, by parameter, are the same.
+void mergeUnits(mlir::func::FuncOp model, const Bucket &limit,
+                const llvm::DenseMap<mlir::Attribute, mlir::Attribute> &types);
+
+} // namespace fsdp
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_LOGICAL_DECISIONS_H

@@ -1,0 +1,359 @@
+//===- Remat.cpp - Compute again what the backward reads of the forward ---===//
+//
+// Scope by scope: what the backward reads of a scope is computed anew in front
+// of its first use there, from what enters the scope and from the gathers of
+// the backward. What leaves a scope, and what has an effect, is kept.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Analysis/Costs.h"
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Dialect/FSDP/Transforms/Logical/BackwardCopies.h"
+#include "fsdp/Dialect/FSDP/Transforms/Logical/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/Logical/ModulePaths.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+
+#include "mlir/IR/Remarks.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_REMATPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// Floating-point operations.
+static int64_t getFlops(Operation *op) {
+  SymbolTableCollection symbols; // of which calls need none
+  auto costly = dyn_cast<CostOpInterface>(op);
+  Work work = costly ? costly.getWork(symbols) : Work();
+  auto *computation = std::get_if<planner::Computation>(&work);
+  return computation ? int64_t(computation->flops) : 0;
+}
+
+namespace {
+/// The calls of a module in the forward.
+struct Scope {
+  std::string path;
+  SmallVector<Operation *, 0> calls;
+};
+
+/// What repeating a scope means.
+struct Repetition {
+  /// The calls of the scope that may be repeated.
+  BackwardCopies::Operations calls;
+  /// The reads of the backward that are replaced, in order.
+  BackwardCopies::Uses uses;
+  int64_t operations = 0, flops = 0;
+  int64_t bytes = 0; // that are no longer kept for the backward
+};
+
+class Rematerializer {
+public:
+  explicit Rematerializer(func::FuncOp step)
+      : step(step), block(step.getBody().front()), copies(step),
+        parameters(copies.findParameters(
+            [](UnitOp unit) { return unit.getReshardAfterForward(); })) {}
+
+  /// `isScope` says which modules are repeated; with a budget, only as many of
+  /// them as it takes. Returns how many there are to choose from.
+  size_t findScopes(llvm::function_ref<bool(StringRef)> isScope);
+  LogicalResult run(int64_t budget);
+  /// Repeats all of them, and says nothing.
+  void repeatAll();
+  /// The scopes of which something can be repeated.
+  std::vector<std::string> getRepeatable();
+
+  /// The paths of all modules in the forward, in order.
+  std::vector<std::string> getPaths();
+
+private:
+  Repetition plan(const Scope &scope);
+  void apply(const Repetition &repetition);
+  bool isRepeated(const Repetition &repetition, Operation *op) const {
+    return op && (repetition.calls.contains(op) || parameters.contains(op));
+  }
+  func::FuncOp step;
+  Block &block;
+  BackwardCopies copies;
+  /// Memory of units that are resharded after the forward, and what is computed
+  /// from it alone.
+  BackwardCopies::Operations parameters;
+  SmallVector<Scope, 0> scopes;
+  /// Memory that the backward reads.
+  DenseSet<Value> kept;
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// What there is
+//===----------------------------------------------------------------------===//
+
+std::vector<std::string> Rematerializer::getPaths() {
+  std::vector<std::string> paths;
+  for (auto call : block.getOps<aten::CallOp>()) {
+    StringRef scope = call.getScope().value_or("");
+    if (scope.empty() || isBackward(call))
+      continue;
+    for (size_t end = 0; end != StringRef::npos;) {
+      end = scope.find('.', end + 1);
+      paths.push_back(generalizePath(scope.take_front(end)));
+    }
+  }
+  return paths;
+}
+
+size_t Rematerializer::findScopes(llvm::function_ref<bool(StringRef)> isScope) {
+  // The outermost module around a call that is asked for.
+  llvm::StringMap<std::string> known;
+  auto getPath = [&](StringRef scope) -> StringRef {
+    auto [entry, isNew] = known.try_emplace(scope);
+    for (size_t end = 0; isNew && end != StringRef::npos;) {
+      end = scope.find('.', end + 1);
+      if (isScope(scope.take_front(end))) {
+        entry->second = scope.take_front(end).str();
+        break;
+      }
+    }
+    return entry->second;
+  };
+  llvm::StringMap<unsigned> index;
+  for (auto call : block.getOps<aten::CallOp>()) {
+    if (isBackward(call)) {
+      for (Value input : call.getInputs())
+        kept.insert(aten::getViewRoot(input));
+      continue;
+    }
+    StringRef path = call.getScope() ? getPath(*call.getScope()) : StringRef();
+    if (path.empty())
+      continue;
+    auto [entry, isNew] = index.try_emplace(path, scopes.size());
+    if (isNew)
+      scopes.push_back({path.str(), {}});
+    scopes[entry->second].calls.push_back(call);
+  }
+  return scopes.size();
+}
+
+//===----------------------------------------------------------------------===//
+// Repeating
+//===----------------------------------------------------------------------===//
+
+/// Finds what is repeated if the scope is, and what that saves.
+Repetition Rematerializer::plan(const Scope &scope) {
+  Repetition repetition;
+  DenseSet<Operation *> inside(scope.calls.begin(), scope.calls.end()), leaving;
+  // What the forward reads outside is kept, and so is the memory of a view.
+  for (Operation *op : llvm::reverse(scope.calls))
+    if (llvm::any_of(op->getUsers(), [&](Operation *user) {
+          return !isBackward(user) &&
+                 (!inside.contains(user) ||
+                  (leaving.contains(user) && aten::getViewSource(user)));
+        }))
+      leaving.insert(op);
+  for (Operation *op : scope.calls) {
+    auto call = cast<aten::CallOp>(op);
+    bool isViewOfKept = aten::getViewSource(call) &&
+                        llvm::none_of(call.getInputs(), [&](Value input) {
+                          return isRepeated(repetition, input.getDefiningOp());
+                        });
+    if (call.getFacts() && isMemoryEffectFree(op) && !leaving.contains(op) &&
+        !isViewOfKept)
+      repetition.calls.insert(op);
+  }
+
+  repetition.uses = copies.getUses(repetition.calls);
+  DenseSet<Value> known, freed, added;
+  for (OpOperand *use : repetition.uses) {
+    if (Value memory = aten::getViewRoot(use->get());
+        repetition.calls.contains(memory.getDefiningOp()))
+      freed.insert(memory);
+    for (Operation *op : copies.getNeeded(
+             use->get(),
+             [&](Operation *op) { return isRepeated(repetition, op); },
+             [&](Value value) { return known.contains(value); })) {
+      known.insert(op->getResult(0));
+      auto call = dyn_cast<aten::CallOp>(op);
+      if (!call)
+        continue;
+      if (!aten::getViewSource(call)) {
+        ++repetition.operations;
+        repetition.flops += getFlops(call);
+      }
+      for (Value input : call.getInputs())
+        if (Value memory = aten::getViewRoot(input);
+            !isRepeated(repetition, memory.getDefiningOp()) &&
+            memory.getDefiningOp<aten::CallOp>() && !kept.contains(memory))
+          added.insert(memory);
+    }
+  }
+  for (Value memory : freed)
+    repetition.bytes += getMemoryBytes(memory.getType());
+  for (Value memory : added)
+    repetition.bytes -= getMemoryBytes(memory.getType());
+  return repetition;
+}
+
+void Rematerializer::apply(const Repetition &repetition) {
+  IRMapping repeated;
+  for (OpOperand *use : repetition.uses)
+    copies.replace(
+        *use, aten::Phase::Recompute,
+        [&](Operation *op) { return isRepeated(repetition, op); }, repeated);
+  for (auto [before, after] : repeated.getValueMap())
+    for (Value input : after.getDefiningOp()->getOperands())
+      kept.insert(aten::getViewRoot(input));
+}
+
+void Rematerializer::repeatAll() {
+  for (const Scope &scope : scopes)
+    apply(plan(scope));
+}
+
+std::vector<std::string> Rematerializer::getRepeatable() {
+  std::vector<std::string> paths;
+  for (const Scope &scope : scopes)
+    if (plan(scope).operations)
+      paths.push_back(scope.path);
+  return paths;
+}
+
+LogicalResult Rematerializer::run(int64_t budget) {
+  int64_t before = findMemoryPeak(step).getTotal(), peak = before;
+  // With a budget, those first that cost the least work per byte.
+  std::vector<std::pair<double, size_t>> order;
+  for (auto [index, scope] : llvm::enumerate(scopes)) {
+    if (!budget)
+      order.emplace_back(0, index);
+    else if (Repetition repetition = plan(scope); repetition.bytes > 0)
+      order.emplace_back(double(repetition.flops) / double(repetition.bytes),
+                         index);
+  }
+  llvm::sort(order);
+  int64_t repeated = 0, flops = 0;
+  // No scope lowers the peak by more than it saves: until that could be enough,
+  // there is no need to measure.
+  int64_t bound = peak;
+  for (auto [price, index] : order) {
+    if (budget && bound <= budget) {
+      bound = peak = findMemoryPeak(step).getTotal();
+      if (peak <= budget)
+        break;
+    }
+    Repetition repetition = plan(scopes[index]);
+    if (repetition.uses.empty()) {
+      remark::missed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
+          << remark::metric("Scope", scopes[index].path)
+          << remark::reason("the backward reads nothing that may be repeated");
+      continue;
+    }
+    apply(repetition);
+    remark::passed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
+        << remark::metric("Scope", scopes[index].path)
+        << remark::metric("Operations", repetition.operations)
+        << remark::metric("Flops", repetition.flops)
+        << remark::metric("BytesSaved", repetition.bytes);
+    bound -= std::max<int64_t>(repetition.bytes, 0);
+    flops += repetition.flops;
+    ++repeated;
+  }
+  peak = findMemoryPeak(step).getTotal();
+  if (budget && peak > budget)
+    return emitError(step.getLoc())
+           << "expected a step that holds at most " << budget
+           << " bytes, found one of " << peak << " with " << repeated << " of "
+           << scopes.size()
+           << " scopes recomputed, which is all that helps; shard over more "
+              "ranks, or allow more";
+  remark::passed(step.getLoc(), getRemark("fsdp-remat", "peak", step))
+      << remark::metric("Scopes", repeated) << remark::metric("Flops", flops)
+      << remark::metric("Before", before) << remark::metric("After", peak);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+/// What may be computed again where nobody says what: the repeated modules of
+/// the model, however its parameters are wrapped; of a model without any, the
+/// modules that are units.
+static llvm::StringSet<> getCandidates(func::FuncOp step) {
+  llvm::StringSet<> paths;
+  if (func::FuncOp source = getSource(step))
+    for (const std::string &path : findRepeatedModules(source))
+      paths.insert(path);
+  if (paths.empty())
+    for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
+      paths.insert(unit.getSymName());
+  return paths;
+}
+
+std::vector<std::string> findRecomputable(func::FuncOp step) {
+  llvm::StringSet<> candidates = getCandidates(step);
+  Rematerializer rematerializer(step);
+  rematerializer.findScopes(
+      [&](StringRef path) { return candidates.contains(path); });
+  return rematerializer.getRepeatable();
+}
+
+void recompute(func::FuncOp step, StringRef module) {
+  Rematerializer rematerializer(step);
+  rematerializer.findScopes([&](StringRef path) { return path == module; });
+  rematerializer.repeatAll();
+}
+
+namespace {
+class RematPass
+    : public ProgramPass<impl::RematPassBase<RematPass>, Level::Logical> {
+  using ProgramPass::ProgramPass;
+
+  void getDependentDialects(DialectRegistry &registry) const final {
+    RematPassBase::getDependentDialects(registry);
+    registerCostModels(registry);
+  }
+
+  static LogicalResult rejectModel(func::FuncOp step) {
+    return step.emitError(
+        "expected modules inside of the model, which are what is recomputed, "
+        "found none: make modules of its parts, or capture it with "
+        "fsdp_mlir.capture if the archive does not name them");
+  }
+
+  LogicalResult runOnProgram(func::FuncOp step) final {
+    if (remat.scope.empty() && !remat.budget)
+      return success();
+    Rematerializer rematerializer(step);
+    if (remat.scope.empty()) {
+      llvm::StringSet<> candidates = getCandidates(step);
+      if (rematerializer.findScopes(
+              [&](StringRef path) { return candidates.contains(path); }) == 0 &&
+          findMemoryPeak(step).getTotal() > remat.budget)
+        return rematerializer.getPaths().empty()
+                   ? rejectModel(step)
+                   : step.emitError("no module of the forward repeats or is a "
+                                    "unit, to be recomputed; say which ones "
+                                    "may be, with remat=scope:REGEX");
+      return rematerializer.run(remat.budget);
+    }
+    FailureOr<llvm::Regex> regex =
+        getPathRegex(remat.scope, [&] { return emitError(step.getLoc()); });
+    if (failed(regex))
+      return failure();
+    if (rematerializer.findScopes(
+            [&](StringRef path) { return regex->match(path); }) == 0) {
+      if (rematerializer.getPaths().empty())
+        return rejectModel(step);
+      InFlightDiagnostic diagnostic = emitError(step.getLoc())
+                                      << "no module of the forward has path '"
+                                      << remat.scope << "'";
+      listFound(diagnostic, rematerializer.getPaths());
+      return diagnostic;
+    }
+    return rematerializer.run(remat.budget);
+  }
+};
+} // namespace
+
+} // namespace fsdp

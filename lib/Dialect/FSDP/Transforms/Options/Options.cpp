@@ -1,0 +1,385 @@
+//===- Options.cpp - What people may decide about a step ------------------===//
+//
+// Options as text.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Options/Options.h"
+#include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/InputFile.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+#include "llvm/Support/Format.h"
+
+#include <cmath>
+
+#include "fsdp/Dialect/FSDP/Transforms/Options/OptionEnums.cpp.inc"
+
+using llvm::StringRef;
+
+namespace fsdp {
+
+static const char *const sizeForm =
+    "bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB";
+
+std::string readOption(StringRef text, bool &value) {
+  value = !text.equals_insensitive("false");
+  bool isKnown = text.empty() || text.equals_insensitive("true") || !value;
+  return isKnown ? "" : "true or false";
+}
+
+std::string readOption(StringRef text, std::string &value) {
+  value = text.str();
+  return text.empty() ? "a value" : "";
+}
+
+std::string readOption(StringRef text, int64_t &value, int64_t least) {
+  // Ranks and units are counted in 32 bits.
+  if (text.getAsInteger(10, value) || value < least)
+    return "a number of at least " + std::to_string(least);
+  return value > INT32_MAX ? "a number of at most " + std::to_string(INT32_MAX)
+                           : "";
+}
+
+std::string readOption(StringRef text, ByteSize &value) {
+  std::optional<int64_t> bytes = parseBytes(text);
+  value.bytes = bytes.value_or(0);
+  return bytes && *bytes > 0 ? "" : sizeForm;
+}
+
+std::string readOption(StringRef text, ReshardAfterForward &value) {
+  int64_t group = 1;
+  if (text.equals_insensitive("true")) {
+    value.group = std::nullopt;
+    return "";
+  }
+  if (!text.equals_insensitive("false") && !readOption(text, group, 1).empty())
+    return "true, false or a number of ranks";
+  value.group = group;
+  return "";
+}
+
+std::string readOption(StringRef text, MeshSizes &value) {
+  static const char *const form =
+      "RxS, such as 2x4, or replicate=R,shard=S, each at least 1";
+  value = {};
+  llvm::SmallVector<StringRef> parts;
+  if (!text.contains('=')) {
+    auto [replicate, shard] = text.split('x');
+    return readOption(replicate, value.replicate, 1).empty() &&
+                   readOption(shard, value.shard, 1).empty()
+               ? ""
+               : form;
+  }
+  text.split(parts, ',');
+  for (StringRef part : parts) {
+    auto [name, size] = part.trim().split('=');
+    int64_t &axis = name == "replicate" ? value.replicate : value.shard;
+    if ((name != "replicate" && name != "shard") || axis != 0 ||
+        !readOption(size, axis, 1).empty())
+      return form;
+  }
+  return "";
+}
+
+/// `REGEX: strategy=NAME reshard=true|false reshard-after-backward=true|false
+/// storage=DTYPE reduce=DTYPE`.
+static std::string readRule(StringRef text, UnitRule &rule) {
+  auto [regex, settings] = text.rsplit(':');
+  rule.regex = regex.trim().str();
+  llvm::SmallVector<StringRef> parts;
+  llvm::SplitString(settings, parts, " ,\t");
+  if (rule.regex.empty() || parts.empty())
+    return "REGEX: and what is decided, such as 'h\\.\\d+: reshard=false', in "
+           "'" +
+           text.str() + "'";
+  for (StringRef part : parts) {
+    auto [name, value] = part.split('=');
+    std::string expected;
+    if (name == "strategy")
+      expected = readOption(value, rule.strategy.emplace());
+    else if (name == "reshard")
+      expected = value.empty() ? "true or false"
+                               : readOption(value, rule.reshard.emplace());
+    else if (name == "reshard-after-backward")
+      expected = value.empty()
+                     ? "true or false"
+                     : readOption(value, rule.reshardAfterBackward.emplace());
+    else if (name == "storage")
+      expected = readOption(value, rule.storage);
+    else if (name == "reduce")
+      expected = readOption(value, rule.reduce);
+    else
+      return "strategy, reshard, reshard-after-backward, storage or reduce in "
+             "place of '" +
+             name.str() + "'";
+    if (!expected.empty())
+      return name.str() + " to be " + expected + " in '" + text.str() + "'";
+  }
+  return "";
+}
+
+std::string readOption(StringRef text, UnitRules &value) {
+  value = {};
+  std::string content = text.str();
+  if (text.consume_front("file:")) {
+    constexpr uint64_t mostBytes = 1 << 20;
+    auto file = archive::InputFile::open(text.str());
+    if (!file)
+      return "a file of rules: " + file.error().message;
+    if (file->size() > mostBytes)
+      return "a file of rules of at most 1 MiB";
+    auto bytes = file->read();
+    if (!bytes)
+      return "a file of rules: " + bytes.error().message;
+    content = std::move(*bytes);
+  }
+  llvm::SmallVector<StringRef> lines, rules;
+  llvm::SplitString(content, lines, "\n");
+  for (StringRef line : lines)
+    llvm::SplitString(line.split('#').first, rules, ";");
+  for (StringRef rule : rules) {
+    rule = rule.trim();
+    if (rule.empty())
+      continue;
+    if (std::string error = readRule(rule, value.rules.emplace_back());
+        !error.empty())
+      return error;
+  }
+  return value.rules.empty() ? "at least one rule" : "";
+}
+
+std::string readOption(StringRef text, Accumulation &value) {
+  auto [number, rest] = text.split(':');
+  value.isMean = rest == "mean";
+  bool isKnown = value.isMean || number.size() == text.size();
+  return isKnown && readOption(number, value.microBatches, 1).empty()
+             ? ""
+             : "a number of micro-batches of at least 1, alone or with :mean";
+}
+
+std::string readOption(StringRef text, Remat &value) {
+  value = {};
+  auto [policy, rest] = text.split(':');
+  if (text == "none")
+    return "";
+  if (policy == "scope" && !rest.empty()) {
+    value.scope = rest.str();
+    return "";
+  }
+  if (policy == "budget" && readOption(rest, value.budget).empty())
+    return "";
+  return "none, scope:REGEX or budget:SIZE, which is " + std::string(sizeForm);
+}
+
+std::string readOption(StringRef text, Offload &value) {
+  value = {};
+  value.parameters = text == "params" || text == "all";
+  value.states = text == "optimizer" || text == "all";
+  if (value || text == "none" ||
+      (text.consume_front("bytes=") && readOption(text, value.bytes).empty()))
+    return "";
+  return "none, params, optimizer, all or bytes=SIZE, which is " +
+         std::string(sizeForm);
+}
+
+std::string readOption(StringRef text, NoDecay &value) {
+  value = {};
+  StringRef regex = text;
+  bool isKnown = true;
+  if (regex.consume_front("dims<")) {
+    isKnown = !regex.consumeInteger(10, value.dims) && value.dims > 0 &&
+              (regex.empty() || regex.consume_front("|"));
+    isKnown &= text.back() != '|';
+  }
+  value.regex = regex.str();
+  return isKnown && value ? ""
+                          : "a regular expression of names of parameters, "
+                            "dims<N with N of at least 1, or both as "
+                            "dims<N|REGEX";
+}
+
+std::string readOption(StringRef text, LRGroups &value) {
+  value = {};
+  llvm::SmallVector<StringRef> parts;
+  text.split(parts, ';');
+  for (StringRef part : parts)
+    if (!readOption(part.trim(), value.rules.emplace_back()).empty())
+      return "groups of parameters, separated by semicolons, each a regular "
+             "expression, dims<N with N of at least 1, or both as dims<N|REGEX";
+  return "";
+}
+
+/// The orders of norms that are measured, as they are written.
+static constexpr std::pair<const char *, MeasureKind> normOrders[] = {
+    {"2", MeasureKind::SquaredNorm},
+    {"1", MeasureKind::AbsSum},
+    {"inf", MeasureKind::AbsMax}};
+
+std::string readOption(StringRef text, ClipGradNorm &value) {
+  value = {};
+  auto [norm, order] = text.split(':');
+  if (norm.getAsDouble(value.maxNorm) || !std::isfinite(value.maxNorm) ||
+      value.maxNorm <= 0)
+    return "a largest norm that is finite and above 0, and after a colon its "
+           "order";
+  if (norm.size() == text.size())
+    return "";
+  for (auto [name, kind] : normOrders)
+    if (order == name) {
+      value.kind = kind;
+      return "";
+    }
+  return "1, 2 or inf as the order of the norm";
+}
+
+std::string readOption(StringRef text, GradScaler &value) {
+  static const char *const form =
+      "default, or some of init_scale=S above 0, growth_factor=G above 1, "
+      "backoff_factor=B between 0 and 1, growth_interval=N of at least 1";
+  value = {65536};
+  if (text == "default")
+    return "";
+  llvm::SmallVector<StringRef> parts;
+  text.split(parts, ',');
+  for (StringRef part : parts) {
+    auto [name, number] = part.trim().split('=');
+    auto read = [number = number](double &field, double least, double most) {
+      return !number.getAsDouble(field) && field > least && field < most;
+    };
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    constexpr double largest = std::numeric_limits<float>::max();
+    bool isRight =
+        name == "init_scale"       ? read(value.initScale, 0, largest)
+        : name == "growth_factor"  ? read(value.growthFactor, 1, infinity)
+        : name == "backoff_factor" ? read(value.backoffFactor, 0, 1)
+        : name == "growth_interval"
+            ? readOption(number, value.growthInterval, 1).empty() &&
+                  value.growthInterval <= std::numeric_limits<int32_t>::max()
+            : false;
+    if (!isRight)
+      return form;
+  }
+  return "";
+}
+
+std::string readOption(StringRef text, Bucket &value) {
+  value = {};
+  if (text == "none")
+    return "";
+  StringRef rest = text;
+  if (rest.consume_front("merge:"))
+    value.mode = BucketMode::Merge;
+  else if (rest.consume_front("copy:"))
+    value.mode = BucketMode::Copy;
+  if (rest.consume_front("units:") && readOption(rest, value.units, 1).empty())
+    return "";
+  if (rest.consume_front("bytes:") && readOption(rest, value.bytes).empty())
+    return "";
+  return "none, units:N or bytes:SIZE, with merge: in front to join units, or "
+         "copy: to copy them into one buffer; SIZE is " +
+         std::string(sizeForm);
+}
+
+std::string readOption(StringRef text, GatherLimit &value) {
+  value.isDefault = false;
+  return readOption(text, value.units);
+}
+
+std::string spellOption(bool value) { return value ? "true" : "false"; }
+std::string spellOption(int64_t value) { return std::to_string(value); }
+std::string spellOption(const std::string &value) { return value; }
+std::string spellOption(const ByteSize &value) {
+  return value.bytes ? std::to_string(value.bytes) : "";
+}
+std::string spellOption(const ReshardAfterForward &value) {
+  return !value.group        ? "true"
+         : *value.group == 1 ? "false"
+                             : std::to_string(*value.group);
+}
+std::string spellOption(const MeshSizes &value) {
+  if (value.replicate && value.shard)
+    return std::to_string(value.replicate) + "x" + std::to_string(value.shard);
+  return value.replicate ? "replicate=" + std::to_string(value.replicate)
+         : value.shard   ? "shard=" + std::to_string(value.shard)
+                         : "";
+}
+std::string spellOption(const UnitRules &value) {
+  std::string text;
+  for (const UnitRule &rule : value.rules) {
+    text += (text.empty() ? "" : "; ") + rule.regex + ":";
+    if (rule.strategy)
+      text += " strategy=" + spellOption(*rule.strategy);
+    if (rule.reshard)
+      text += " reshard=" + spellOption(*rule.reshard);
+    if (rule.reshardAfterBackward)
+      text +=
+          " reshard-after-backward=" + spellOption(*rule.reshardAfterBackward);
+    if (rule.storage != ElementType::Unchanged)
+      text += " storage=" + spellOption(rule.storage);
+    if (rule.reduce != ElementType::Unchanged)
+      text += " reduce=" + spellOption(rule.reduce);
+  }
+  return text;
+}
+std::string spellOption(const Accumulation &value) {
+  return std::to_string(value.microBatches) + (value.isMean ? ":mean" : "");
+}
+std::string spellOption(const Remat &value) {
+  return !value.scope.empty() ? "scope:" + value.scope
+         : value.budget       ? "budget:" + spellOption(value.budget)
+                              : "none";
+}
+std::string spellOption(const Offload &value) {
+  return value.bytes ? "bytes=" + spellOption(value.bytes)
+         : value.parameters && value.states ? "all"
+         : value.parameters                 ? "params"
+         : value.states                     ? "optimizer"
+                                            : "none";
+}
+std::string spellOption(const NoDecay &value) {
+  std::string dims = value.dims ? "dims<" + std::to_string(value.dims) : "";
+  return dims + (value.dims && !value.regex.empty() ? "|" : "") + value.regex;
+}
+std::string spellOption(const LRGroups &value) {
+  return llvm::join(
+      llvm::map_range(value.rules,
+                      [](const NoDecay &rule) { return spellOption(rule); }),
+      "; ");
+}
+std::string spellOption(const GradScaler &value) {
+  if (!value)
+    return "";
+  std::string text;
+  llvm::raw_string_ostream(text)
+      << llvm::format("init_scale=%.17g,growth_factor=%.17g,", value.initScale,
+                      value.growthFactor)
+      << llvm::format("backoff_factor=%.17g,growth_interval=",
+                      value.backoffFactor)
+      << value.growthInterval;
+  return text;
+}
+std::string spellOption(const ClipGradNorm &value) {
+  if (!value)
+    return "";
+  std::string text;
+  llvm::raw_string_ostream(text) << llvm::format("%.17g", value.maxNorm);
+  for (auto [name, kind] : normOrders)
+    if (value.kind == kind)
+      text.append(":").append(name);
+  return text;
+}
+std::string spellOption(const Bucket &value) {
+  std::string mode = value.mode == BucketMode::Group
+                         ? ""
+                         : stringifyEnum(value.mode).str() + ":";
+  return value.units   ? mode + "units:" + std::to_string(value.units)
+         : value.bytes ? mode + "bytes:" + spellOption(value.bytes)
+                       : "none";
+}
+std::string spellOption(const GatherLimit &value) {
+  return std::to_string(value.units);
+}
+
+} // namespace fsdp

@@ -1,0 +1,151 @@
+//===- Async.cpp - Turn collectives into launches and waits ---------------===//
+//
+// One walk finds first and last uses, another puts launches, waits and ends in.
+// What is kept of a gathered unit is taken in front of its end.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/Decisions.h"
+
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_ASYNCPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// The launch of a logical collective.
+static Value launch(OpBuilder &builder, Operation &op) {
+  Location loc = op.getLoc();
+  Type future = FutureType::get(op.getContext(), op.getResult(0).getType());
+  Operation *launch =
+      TypeSwitch<Operation *, Operation *>(&op)
+          .Case([&](UnshardOp op) {
+            return AsyncUnshardOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
+                op.getAxesAttr(), op->getOperand(0), /*ahead=*/UnitAttr(),
+                /*after=*/ValueRange(), /*bucket=*/IntegerAttr(),
+                /*copy=*/UnitAttr());
+          })
+          .Case([&](CopyOp op) {
+            return AsyncCopyOp::create(builder, loc, future, op.getUnitAttr(),
+                                       op.getPhaseAttr(), op->getOperand(0),
+                                       /*ahead=*/UnitAttr(),
+                                       /*after=*/ValueRange());
+          })
+          .Case([&](ReduceScatterOp op) {
+            return AsyncReduceScatterOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getAxesAttr(),
+                op.getDivideAttr(), op.getViaAttr(), op.getFlat(),
+                /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
+          })
+          .Case([&](AllReduceOp op) {
+            return AsyncAllReduceOp::create(
+                builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
+                op.getRoleAttr(), op.getAxesAttr(), op.getDivideAttr(),
+                op.getViaAttr(), op.getInput(), op.getMaxAttr(),
+                op.getFirstAttr(),
+                /*bucket=*/IntegerAttr(),
+                /*copy=*/UnitAttr());
+          });
+  return launch->getResult(0);
+}
+
+/// True if another launch alone takes the result, which may be in flight then:
+/// a copy to the host and a further reduction that of a reduction, a gather
+/// that of a copy.
+static bool isTakenInFlight(Value value) {
+  if (!value.hasOneUse())
+    return false;
+  Operation *user = *value.user_begin();
+  return isa<CopyOp>(user) ||
+         (isa<UnshardOp>(user) && value.getDefiningOp<CopyOp>()) ||
+         (isa<AllReduceOp>(user) &&
+          isa<ReduceScatterOp, AllReduceOp>(value.getDefiningOp()));
+}
+
+/// A piece is kept from where its unit is read for the last time, unless it is
+/// needed before.
+static void placePiece(PieceOp piece, Operation *&first, Operation *&last) {
+  if (last && !last->hasTrait<OpTrait::IsTerminator>() &&
+      llvm::all_of(piece->getUsers(), [&](Operation *user) {
+        return last->isBeforeInBlock(user);
+      }))
+    piece->moveAfter(last);
+  if (!first || piece->isBeforeInBlock(first))
+    first = piece;
+  if (!last || last->isBeforeInBlock(piece))
+    last = piece;
+}
+
+LogicalResult makeAsync(func::FuncOp step) {
+  Block &block = step.getBody().front();
+
+  DenseMap<Value, Operation *> firstUse; // of a collective's result
+  DenseMap<Value, Operation *> lastUse;  // of a gathered unit and its views
+  DenseSet<Value> returned;
+  for (Operation &op : block) {
+    if (isa<PieceOp>(op))
+      continue;
+    for (Value operand : op.getOperands()) {
+      // A gathered unit itself is returned for the next micro-batch.
+      if (isa<func::ReturnOp>(op) && isa<GatheredType>(operand.getType())) {
+        returned.insert(operand);
+        continue;
+      }
+      Operation *producer = operand.getDefiningOp();
+      if (producer && producer->hasTrait<LogicalOp>())
+        firstUse.try_emplace(operand, &op);
+      if (Value root = aten::getViewRoot(operand);
+          isa<GatheredType>(root.getType()))
+        lastUse[root] = &op;
+    }
+  }
+  for (auto piece : llvm::to_vector(block.getOps<PieceOp>()))
+    placePiece(piece, firstUse[piece.getFull()], lastUse[piece.getFull()]);
+
+  OpBuilder builder(step.getContext());
+  for (Operation &op : llvm::make_early_inc_range(block)) {
+    if (!op.hasTrait<LogicalOp>())
+      continue;
+    Value value = op.getResult(0);
+    builder.setInsertionPoint(&op);
+    Value future = launch(builder, op);
+    if (isTakenInFlight(value)) {
+      value.replaceAllUsesWith(future);
+      op.erase();
+      continue;
+    }
+    if (Operation *use = firstUse.lookup(value))
+      builder.setInsertionPoint(use);
+    Value awaited =
+        AsyncWaitOp::create(builder, op.getLoc(), value.getType(), future);
+    if (isa<GatheredType>(value.getType())) {
+      Operation *last = lastUse.lookup(value);
+      if (last && last->hasTrait<OpTrait::IsTerminator>())
+        return op.emitError("the step returns memory of this gathered unit");
+      builder.setInsertionPointAfter(last ? last : awaited.getDefiningOp());
+      if (!returned.contains(value))
+        AsyncReshardOp::create(builder, op.getLoc(), awaited);
+    }
+    value.replaceAllUsesWith(awaited);
+    op.erase();
+  }
+  return success();
+}
+
+namespace {
+class AsyncPass
+    : public ProgramPass<impl::AsyncPassBase<AsyncPass>, Level::Logical> {
+  using ProgramPass::ProgramPass;
+
+  LogicalResult runOnProgram(func::FuncOp program) final {
+    return makeAsync(program);
+  }
+};
+} // namespace
+
+} // namespace fsdp

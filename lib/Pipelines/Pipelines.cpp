@@ -1,0 +1,155 @@
+//===- Pipelines.cpp - From an imported model to a proved plan ------------===//
+//
+// The passes in their order, with a verifier at each border.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Pipelines/Pipelines.h"
+
+#include "fsdp/Conversion/FSDPToPlan/FSDPToPlan.h"
+#include "fsdp/Dialect/ATen/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/Dialect/Plan/Transforms/Passes.h"
+
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Pass/PassOptions.h"
+#include "mlir/Pass/PassRegistry.h"
+
+using namespace mlir;
+using namespace fsdp;
+
+static bool mergesUnits(const FSDPPipelineOptions &options) {
+  return options.bucket.mode == BucketMode::Merge;
+}
+
+void fsdp::buildLogicalPipeline(OpPassManager &pm,
+                                const FSDPPipelineOptions &options) {
+  pm.addPass(aten::createLegalizePass());
+  pm.addPass(aten::createFoldParameterCastsPass());
+  if (options.device == aten::Device::CUDA)
+    pm.addPass(aten::createRetargetDevicePass());
+
+  AssignUnitsPassOptions units;
+  units.wrap = options.wrap;
+  units.ignore = options.ignore;
+  pm.addPass(createAssignUnitsPass(units));
+
+  if (mergesUnits(options))
+    pm.addPass(createBucketPass({options.bucket}));
+
+  ShardPassOptions shard;
+  shard.ranks = options.ranks;
+  shard.mesh = options.mesh;
+  shard.unit = options.unit;
+  shard.reshardAfterBackward = options.reshardAfterBackward;
+  shard.strategy = options.strategy;
+  shard.storageDtype = options.storageDtype;
+  shard.reduceDtype = options.reduceDtype;
+  shard.keepOutput = options.keepOutput;
+  shard.syncBuffers = options.syncBuffers;
+  pm.addPass(createShardPass(shard));
+  if (options.reshardAfterForward.group)
+    pm.addPass(createReshardPolicyPass({options.reshardAfterForward}));
+
+  if (options.accumulate.microBatches > 1)
+    pm.addPass(createAccumulatePass(
+        {options.accumulate, options.noSync, options.noAllReduce}));
+  if (!options.commHook.empty()) {
+    if (failed(parsePassPipeline(options.commHook, pm)))
+      llvm_unreachable("readPipelineOptions has parsed it");
+    pm.addPass(createNameReductionsPass());
+  }
+  pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
+                                        options.noDecay, options.lrGroups}));
+  if (options.gradScaler)
+    pm.addPass(createScaleLossPass({options.gradScaler}));
+  if (options.clipGradNorm)
+    pm.addPass(createClipGradientsPass({options.clipGradNorm}));
+  if (options.offload)
+    pm.addPass(createOffloadPass({options.offload}));
+  pm.addPass(createHoistConstantsPass());
+  pm.addPass(createRematPass({options.remat}));
+  pm.addPass(createVerifyLogicalPass());
+}
+
+void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
+                                           const FSDPPipelineOptions &options) {
+  pm.addPass(createAsyncPass());
+  pm.addPass(
+      createPrefetchPass({options.backwardPrefetch, options.forwardPrefetch}));
+  if (!mergesUnits(options))
+    pm.addPass(createBucketPass({options.bucket}));
+  LimitInFlightPassOptions limit;
+  limit.limitAllGathers = options.limitAllGathers;
+  pm.addPass(createLimitInFlightPass(limit));
+  pm.addPass(createPlaceReduceWaitsPass({options.reduceWait}));
+  bool isList = options.schedule == Preset::List;
+  if (isList || !options.hardware.empty()) {
+    AnnotateCostsPassOptions costs{options.hardware, options.profile};
+    if (costs.hardware.empty() && options.device == aten::Device::CUDA)
+      costs.hardware = "h100";
+    pm.addPass(createAnnotateCostsPass(costs));
+  }
+  if (isList) {
+    SchedulePassOptions schedule;
+    schedule.budget = options.budget;
+    pm.addPass(createSchedulePass(schedule));
+  }
+  pm.addPass(createApplySchedulePass());
+  pm.addPass(createVerifyScheduledPass());
+  pm.addPass(createVerifyFuturesPass());
+  pm.addPass(createVerifyOrderPass());
+  pm.addPass(createVerifyMemoryPass({options.budget}));
+  pm.addPass(createVerifyEquivalencePass());
+}
+
+void fsdp::buildSchedulePipeline(OpPassManager &pm,
+                                 const FSDPPipelineOptions &options) {
+  buildLogicalPipeline(pm, options);
+  buildLogicalToScheduledPipeline(pm, options);
+}
+
+void fsdp::buildLoweringPipeline(OpPassManager &pm, aten::Device device,
+                                 Strategy strategy) {
+  pm.addPass(createComputeMeaning());
+  pm.addPass(createConvertFSDPToPlan({device, strategy}));
+  OpPassManager &nested = pm.nest<plan::ModuleOp>();
+  nested.addPass(plan::createFoldViews());
+  nested.addPass(plan::createSelectKernels());
+  nested.addPass(plan::createFoldCopies());
+  nested.addPass(plan::createInsertSync());
+  nested.addPass(plan::createAssignMemory());
+}
+
+void fsdp::buildPlanPipeline(OpPassManager &pm,
+                             const FSDPPipelineOptions &options) {
+  buildSchedulePipeline(pm, options);
+  buildLoweringPipeline(pm, options.device, options.strategy);
+  pm.addNestedPass<plan::ModuleOp>(createVerifyPlan());
+}
+
+namespace {
+struct Options : PassPipelineOptions<Options> {
+  PassOptions::Option<aten::Device> device{
+      *this, "device", llvm::cl::init(aten::Device::CPU),
+      llvm::cl::desc("The device that the plan runs on."),
+      llvm::cl::values(clEnumValN(aten::Device::CPU, "cpu", ""),
+                       clEnumValN(aten::Device::CUDA, "cuda", ""))};
+  PassOptions::Option<Strategy> strategy{
+      *this, "strategy", llvm::cl::init(Strategy::FullShard),
+      llvm::cl::desc("How the step was sharded, for people to read.")};
+};
+} // namespace
+
+void fsdp::registerPipelines() {
+  PassPipelineRegistration<Options>(
+      "lower-to-plan", "From the scheduled level to a plan.",
+      [](OpPassManager &pm, const Options &options) {
+        buildLoweringPipeline(pm, options.device, options.strategy);
+      });
+  registerFSDPPipeline(
+      "fsdp-pipeline",
+      "From the aten level to a plan: shard, schedule, lower, and verify.",
+      buildPlanPipeline);
+}

@@ -1,0 +1,217 @@
+//===- ProgramRun.cpp - Running a prepared program ------------------------===//
+#include "../Comm/Mesh.h"
+#include "../Device/RankScope.h"
+#include "../Support/Caught.h"
+#include "../Support/DTypes.h"
+#include "../Support/Tsan.h"
+#include "Program.h"
+
+#include <bit>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+using namespace fsdp;
+using planfile::Stream;
+
+static double now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void Program::run(RoleSet roles) {
+  ++runs;
+  if (rank.team)
+    rank.team->run([&](unsigned lane) { work(lanes[lane], roles); });
+  else
+    work(lanes[0], roles);
+  for (const Lane &lane : lanes) {
+    if (lane.failure)
+      throw *lane.failure;
+    rank.statistics.forward += lane.statistics.forward;
+    rank.statistics.backward += lane.statistics.backward;
+    rank.statistics.update += lane.statistics.update;
+    rank.statistics.collectives += lane.statistics.collectives;
+    rank.statistics.hookMisses += lane.statistics.hookMisses;
+  }
+  if (!isChecked)
+    rank.memory->checkUnchanged();
+  isChecked = true;
+}
+
+void Program::work(Lane &lane, RoleSet roles) {
+  lane.position = 0;
+  lane.statistics = {};
+  try {
+    std::optional<RankScope> scope; // The first lane's thread is the rank's.
+    if (&lane != &lanes[0])
+      scope.emplace(rank.device.get());
+    // One of the rank's threads is enough for its device; the CPU needs none.
+    if (&lane == &lanes[0])
+      rank.device->beginRun();
+    loop(lane, roles);
+    rank.device->endRun();
+  } catch (...) {
+    std::size_t position = std::min(lane.position, lane.commands.size() - 1);
+    lane.failure.emplace("rank " + std::to_string(rank.rank) + ", step " +
+                             std::to_string(rank.updates + 1) + ", " +
+                             (lane.commands.empty()
+                                  ? ""
+                                  : describe(lane.commands[position]) + ": ") +
+                             describeCaught(),
+                         Failure::RankFailed);
+    // At once: the rank's other thread may wait for this one.
+    rank.fail(*lane.failure);
+  }
+}
+
+void Program::loop(Lane &lane, RoleSet roles) {
+  double seconds[8] = {};
+  RoleSet timed = 0;
+  double since = now();
+  lane.selected = Stream::Compute; // as whoever enters a device finds it
+  rank.device->select(lane.selected);
+  auto account = [&](RoleSet next) {
+    double time = now();
+    seconds[std::countr_zero(timed) & 7] += time - since;
+    since = time;
+    timed = next;
+  };
+  bool isCompute = &lane == &lanes[0];
+  for (; lane.position != lane.commands.size(); ++lane.position) {
+    const Command &command = lane.commands[lane.position];
+    if (!(command.roles & roles))
+      continue;
+    if (isCompute && command.roles != timed && command.roles != allRoles) {
+      if (timed)
+        account(command.roles);
+      timed = command.roles;
+    }
+    rank.waits->check();
+    // Chaos: a delay now and then.
+    if (rank.chaosSeed && lane.chaos() % 4 == 0)
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(lane.chaos() % 300));
+    double begin = rank.timed ? now() : 0;
+#ifdef FSDP_TSAN
+    // ATen is not instrumented: say what it touches.
+    for (const Access &access : accesses[command.place]) {
+      std::byte *base = rank.memory->arena(access.range.space);
+      (access.isWrite ? __tsan_write_range : __tsan_read_range)(
+          base + access.range.begin, access.range.end - access.range.begin);
+    }
+#endif
+    execute(lane, command, roles);
+    if (rank.timed && command.kind != Kind::Poison)
+      addSpans(lane, command, begin);
+  }
+  if (timed)
+    account(0);
+  using planfile::Role;
+  lane.statistics.forward = seconds[static_cast<unsigned>(Role::Forward)];
+  lane.statistics.backward = seconds[static_cast<unsigned>(Role::Backward)];
+  lane.statistics.update = seconds[static_cast<unsigned>(Role::Update)];
+}
+
+inline void Program::execute(Lane &lane, const Command &command,
+                             RoleSet roles) {
+  Device &device = *rank.device;
+  if (command.stream != lane.selected) {
+    lane.selected = command.stream;
+    device.select(command.stream);
+  }
+  if (command.isOnHost)
+    device.synchronize();
+  switch (command.kind) {
+  case Kind::Launch:
+    launches[command.index].call(lane.stack);
+    break;
+  case Kind::HookedLaunch:
+    lane.statistics.hookMisses +=
+        launches[command.index].callHooked(lane.stack, device);
+    break;
+  case Kind::Collective: {
+    double begin = now();
+    std::uint64_t flight =
+        rank.flights.begin({rank.rank, number, command.source, false,
+                            command.stream, runs, rank.updates, begin, 0});
+    rank.comms[command.communicator]->run(command.index, command.count);
+    double end = now();
+    rank.flights.end(flight, end);
+    lane.statistics.collectives += end - begin;
+    break;
+  }
+  case Kind::Drain: {
+    double begin = now();
+    rank.comms[command.communicator]->drain(command.index, command.count);
+    lane.statistics.collectives += now() - begin;
+    break;
+  }
+  case Kind::Update:
+    updates[command.index].run();
+    break;
+  case Kind::Measure:
+    measures[command.index].run();
+    break;
+  case Kind::Accumulate:
+    copies[command.index].first.add_(copies[command.index].second);
+    break;
+  case Kind::Zero:
+  case Kind::Poison: {
+    const Block &block = blocks[command.index];
+    device.fill(command.stream, block.target,
+                command.kind == Kind::Zero ? 0 : 0xff, block.bytes);
+    break;
+  }
+  case Kind::CopyBytes: {
+    const Block &block = blocks[command.index];
+    device.copy(command.stream, block.target, block.source, block.bytes);
+    break;
+  }
+  case Kind::Copy:
+    copies[command.index].first.copy_(copies[command.index].second);
+    break;
+  case Kind::Record:
+    if (rank.team)
+      events[command.index].advance(runs);
+    else
+      device.record(command.stream, number, command.index);
+    break;
+  case Kind::Wait:
+    // What this run leaves out is not recorded either.
+    if (!rank.team)
+      device.wait(command.stream, number, command.index);
+    else if (eventRoles[command.index] & roles)
+      rank.waits->await(events[command.index], runs, rank.timeout, [&] {
+        return "event " + std::to_string(command.index) + " to be recorded";
+      });
+    break;
+  }
+}
+
+/// Collectives in one call have parts of its time by their bytes.
+void Program::addSpans(Lane &lane, const Command &command, double begin) const {
+  std::vector<double> shares(command.count, 1);
+  if (command.count > 1)
+    for (std::uint32_t i = 0; i != command.count; ++i) {
+      const Collective &collective =
+          rank.collectives[command.communicator][command.index + i];
+      shares[i] += static_cast<double>(collective.count *
+                                       itemSize(collective.sourceType));
+    }
+  double seconds = now() - begin;
+  double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (std::uint32_t i = 0; i != command.count; ++i) {
+    double end = begin + seconds * (shares[i] / whole);
+    lane.spans.push_back({rank.rank, number, command.source + i,
+                          command.kind == Kind::Drain, command.stream, runs,
+                          rank.updates, begin, end});
+    begin = end;
+  }
+}
+
+void Program::appendSpans(std::vector<Span> &spans) const {
+  for (const Lane &lane : lanes)
+    spans.insert(spans.end(), lane.spans.begin(), lane.spans.end());
+}
