@@ -48,6 +48,7 @@ ROOMS = {
         "Dialect/ATen/IR",
     ],
     "Runtime": [
+        "Runtime/Training",
         "Runtime/Tracing",
         "Runtime/Checkpoints",
         "Runtime/Data",

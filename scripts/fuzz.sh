@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Feeds damaged files to everything that reads one, under the address and undefined behaviour sanitizers.
 #
-#   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these; 20 seconds of all by default:
+#   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these, one on each core; 20 seconds of all by default:
 #                                           checkpoint hardware mlir plan profile pt2 tensors
 #
 # FSDP_FUZZ_SEED repeats a run, as far as time allows; without it, each begins elsewhere.
@@ -14,7 +14,8 @@ seconds=${1-20}
 targets=("${@:2}")
 [ ${#targets[@]} -ne 0 ] || targets=(checkpoint hardware mlir plan profile pt2 tensors)
 cmake --preset asan >/dev/null
-cmake --build --preset asan -j"$(env -u OMP_NUM_THREADS nproc)" --target fuzzers
+jobs=$(env -u OMP_NUM_THREADS nproc)
+cmake --build --preset asan -j"$jobs" --target fuzzers
 
 export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1
 TMPDIR=$(mktemp -d)
@@ -23,22 +24,27 @@ trap 'rm -rf "$TMPDIR"' EXIT
 touch "$TMPDIR/begun"
 seed=${FSDP_FUZZ_SEED-$RANDOM}
 echo "fuzz: FSDP_FUZZ_SEED=$seed"
-failed=()
-for target in "${targets[@]}"; do
-  found=build/fuzz/$target
+
+fuzz() { # TARGET
+  local target=$1 result=ok found=build/fuzz/$1 seeds=fuzz/corpus/$1 runs
   mkdir -p "$found"
-  seeds=fuzz/corpus/$target
   [ "$target" != plan ] || seeds=build/asan/fuzz/seeds # the format may change: compiled by this build
-  if build/asan/bin/fuzz-"$target" -seed="$seed" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
+  if ! build/asan/bin/fuzz-"$target" -seed="$seed" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 \
       -artifact_prefix="$found-" "$found" "$seeds" >"$found.log" 2>&1; then
-    result=ok
-  else
     result="FAILED, see $found.log"
-    failed+=("$target")
+    echo "$target" >>"$TMPDIR/failed"
   fi
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found.log")
   printf 'fuzz: %-10s %10s runs in %s s  %s\n' "$target" "${runs:-?}" "$seconds" "$result"
+}
+
+touch "$TMPDIR/failed"
+for target in "${targets[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  fuzz "$target" &
 done
+wait
+mapfile -t failed <"$TMPDIR/failed"
 # What a machine that is gone tomorrow knows of it: where it failed, and on what.
 for target in "${failed[@]}"; do
   echo "fuzz: $target failed:"

@@ -7,7 +7,7 @@
 #ifndef FSDP_TOOLS_FSDP_PLAN_COMMANDLINE_H
 #define FSDP_TOOLS_FSDP_PLAN_COMMANDLINE_H
 
-#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Options/PipelineOptions.h"
 
 #include "mlir/Support/LLVM.h"
 

@@ -2,10 +2,9 @@
 
 #include "Options.h"
 
-#include "LearningRates.h"
-#include "Processes.h"
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Runtime/Data/Data.h"
+#include "fsdp/Runtime/Training/Processes.h"
 
 #include <CLI/CLI.hpp>
 
@@ -42,136 +41,8 @@ static void rejectArchive(const std::vector<std::string> &plans) {
                 path + " --ranks N -o step.plan");
 }
 
-/// Each "GROUP=FACTOR".
-static void readScales(const std::vector<std::string> &texts,
-                       std::map<unsigned, double> &scales) {
-  for (const std::string &text : texts) {
-    unsigned group = 0;
-    double factor = -1;
-    const char *end = text.data() + text.size();
-    auto [middle, error] = std::from_chars(text.data(), end, group);
-    if (error == std::errc() && middle != end && *middle == '=') {
-      auto [last, problem] = std::from_chars(middle + 1, end, factor);
-      if (problem != std::errc() || last != end)
-        factor = -1;
-    }
-    if (group == 0 || !(factor >= 0) || std::isinf(factor))
-      throw Error("--lr-scale: expected a group from 1 and a factor of at "
-                  "least 0, as 1=0.1; found " +
-                  text);
-    if (!scales.emplace(group, factor).second)
-      throw Error("--lr-scale: expected one factor for group " +
-                  std::to_string(group) + ", found two");
-  }
-}
-
-//===----------------------------------------------------------------------===//
-// Hyper-parameters
-//===----------------------------------------------------------------------===//
-
-namespace {
-struct NumberOption {
-  const char *name, *help;
-  double HyperParameters::*value;
-};
-} // namespace
-
-static constexpr NumberOption numberOptions[] = {
-    {"--lr", "Learning rate", &HyperParameters::lr},
-    {"--beta1", "Of AdamW", &HyperParameters::beta1},
-    {"--beta2", "Of AdamW", &HyperParameters::beta2},
-    {"--eps", "Of AdamW", &HyperParameters::eps},
-    {"--weight-decay", "Of AdamW, decoupled", &HyperParameters::weightDecay},
-    {"--momentum", "Of SGD, if the plan has a buffer for it",
-     &HyperParameters::momentum}};
-
-static std::string spellNumber(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
-}
-
-TrainingFacts fsdp::spellHyperParameters(const Options &options) {
-  TrainingFacts facts;
-  auto add = [&](const char *name, std::string value) {
-    facts.emplace_back(name, std::move(value));
-  };
-  add("--steps", std::to_string(options.steps));
-  add("--lr-schedule", LearningRates::isNamed(options.lrSchedule)
-                           ? options.lrSchedule
-                           : "with digest " + digestFile(options.lrSchedule));
-  add("--warmup-steps", std::to_string(options.warmupSteps));
-  for (const NumberOption &option : numberOptions)
-    add(option.name, spellNumber(options.hyperParameters.*option.value));
-  std::string scales;
-  for (auto [group, factor] : options.lrScales)
-    scales += (scales.empty() ? "" : " ") + std::to_string(group) + "=" +
-              spellNumber(factor);
-  add("--lr-scale", scales.empty() ? "none" : scales);
-  return facts;
-}
-
-static void checkSteps(const Options &options) {
-  if (options.data.empty())
-    return;
-  if (options.steps == 0 && !options.given.contains("--steps"))
-    throw Error("expected --steps N, how many steps to train on " +
-                options.data + "; found none");
-  if (options.steps < 1)
-    throw Error("--steps: expected at least 1, found " +
-                std::to_string(options.steps));
-  if (options.warmupSteps < 0 || options.warmupSteps > options.steps)
-    throw Error("--warmup-steps: expected from 0 to the " +
-                std::to_string(options.steps) + " of --steps, found " +
-                std::to_string(options.warmupSteps));
-}
-
-void fsdp::resumeHyperParameters(const TrainingFacts &facts, Options &options) {
-  std::map<std::string, std::string> told(facts.begin(), facts.end());
-  for (const std::string &name : options.given)
-    told.erase(name);
-  auto take = [&](const char *name, auto &value) {
-    auto fact = told.find(name);
-    if (fact == told.end())
-      return;
-    const std::string &text = fact->second;
-    const char *end = text.data() + text.size();
-    auto [last, error] = std::from_chars(text.data(), end, value);
-    if (error != std::errc() || last != end)
-      throw Error(std::string("--resume: expected a number as ") + name +
-                  " of the checkpoint, found '" + text + "'");
-  };
-  take("--steps", options.steps);
-  take("--warmup-steps", options.warmupSteps);
-  for (const NumberOption &option : numberOptions)
-    take(option.name, options.hyperParameters.*option.value);
-  options.hyperParameters.check();
-  if (auto schedule = told.find("--lr-schedule"); schedule != told.end()) {
-    if (!LearningRates::isNamed(schedule->second))
-      throw Error("--resume: expected --lr-schedule, since the rates of the "
-                  "checkpoint came from a file, which it does not have; found "
-                  "none");
-    options.lrSchedule = schedule->second;
-  }
-  if (auto scales = told.find("--lr-scale"); scales != told.end() &&
-                                             !scales->second.empty() &&
-                                             scales->second != "none") {
-    // Six digits after the point are not always all.
-    if (scales->second.starts_with(' '))
-      throw Error("--resume: expected --lr-scale, since the checkpoint is of a "
-                  "version that rounded the factors (" +
-                  scales->second.substr(1) + "); found none");
-    std::istringstream words(scales->second);
-    std::vector<std::string> texts;
-    for (std::string word; words >> word;)
-      texts.push_back(word);
-    readScales(texts, options.lrScales);
-  }
-  checkSteps(options);
-}
-
-std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
-  Options options;
+std::optional<TrainingOptions> fsdp::parseOptions(int argc, char **argv) {
+  TrainingOptions options;
   HyperParameters &hyper = options.hyperParameters;
   CLI::App app(description, "fsdp-run");
   app.footer(footer);
@@ -231,7 +102,7 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
                  "Allowed: TOLERANCE * max|reference| + 1e-7 in each tensor")
       ->needs(reference)
       ->capture_default_str();
-  for (const NumberOption &option : numberOptions)
+  for (const HyperParameterOption &option : getHyperParameterOptions())
     app.add_option(option.name, hyper.*option.value, option.help)
         ->needs(data)
         ->capture_default_str();
@@ -429,7 +300,7 @@ std::optional<Options> fsdp::parseOptions(int argc, char **argv) {
   } catch (const Error &error) {
     throw Error(std::string("--seed: ") + error.what());
   }
-  if (*lrSchedule && !LearningRates::isNamed(options.lrSchedule))
+  if (*lrSchedule && !isNamedSchedule(options.lrSchedule))
     for (const char *other : {"--lr", "--warmup-steps"})
       if (*app.get_option(other))
         throw Error(std::string(other) +

@@ -2,7 +2,7 @@
 
 #include "TensorBoard.h"
 
-#include "Processes.h"
+#include "fsdp/Runtime/Training/Processes.h"
 
 #include <cerrno>
 #include <chrono>

@@ -8,7 +8,7 @@
 #ifndef FSDP_TEST_MUTATION_JUDGE_H
 #define FSDP_TEST_MUTATION_JUDGE_H
 
-#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Options/PipelineOptions.h"
 #include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/BuiltinOps.h"

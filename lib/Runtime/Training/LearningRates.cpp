@@ -54,8 +54,9 @@ static std::vector<double> readRates(const std::string &path, long long steps) {
   return rates;
 }
 
-LearningRates::LearningRates(const Options &options) : options(options) {
-  if (!isNamed(options.lrSchedule))
+LearningRates::LearningRates(const TrainingOptions &options)
+    : options(options) {
+  if (!isNamedSchedule(options.lrSchedule))
     rates = readRates(options.lrSchedule, options.steps);
 }
 

@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_FLIGHTRECORD_H
-#define FSDP_TOOLS_FSDP_RUN_FLIGHTRECORD_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_FLIGHTRECORD_H
+#define FSDP_LIB_RUNTIME_TRAINING_FLIGHTRECORD_H
 
 #include "fsdp/PlanFile/PlanFile.h"
 #include "fsdp/Runtime/Execution/Session.h"
@@ -29,4 +29,4 @@ std::vector<std::string> spellFlights(const std::string &record);
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_FLIGHTRECORD_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_FLIGHTRECORD_H

@@ -1,8 +1,8 @@
-//===- Training.cpp - The loop of fsdp-run, and what it says --------------===//
+//===- Reporter.cpp - What fsdp-run says of a training --------------------===//
 
-#include "Training.h"
+#include "Reporter.h"
 
-#include "Interruption.h"
+#include "TensorBoard.h"
 #include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Runtime/Comm/Hosts.h"
@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <set>
 #include <unistd.h>
 
 using namespace fsdp;
@@ -27,14 +26,13 @@ double secondsBetween(Clock::time_point begin, Clock::time_point end) {
 }
 
 /// Says how the training goes, while it goes and at the end.
-class Reporter {
+class Reporter final : public TrainingObserver {
 public:
-  explicit Reporter(const Training &training)
+  Reporter(const Training &training, TensorBoard *tensorBoard)
       : plan(training.plan), options(training.options),
         processes(training.processes), before(training.before),
         checkpoints(training.checkpoints), session(training.session),
-        log(training.log), tensorBoard(training.tensorBoard),
-        begun(training.state.step),
+        log(training.log), tensorBoard(tensorBoard), begun(training.state.step),
         // What starts processes may give them a terminal of its own.
         isTerminal(!processes.backend() && ::isatty(STDOUT_FILENO) != 0),
         last(Clock::now()), shown(last) {
@@ -48,7 +46,7 @@ public:
   }
 
   /// A program of a step has ended.
-  void endProgram() {
+  void endProgram() override {
     const Statistics &statistics = session.statistics();
     forward += statistics.forward;
     backward += statistics.backward;
@@ -58,7 +56,7 @@ public:
   }
 
   /// Step number `step`, counted from 1, has ended, with that loss.
-  void endStep(long long step, double loss, double lr) {
+  void endStep(long long step, double loss, double lr) override {
     Clock::time_point now = Clock::now();
     double seconds = secondsBetween(last, now);
     last = now;
@@ -76,7 +74,7 @@ public:
   }
 
   /// The evaluation after that step has ended; its time is not the next step's.
-  void endEvaluation(long long step, double loss) {
+  void endEvaluation(long long step, double loss) override {
     last = Clock::now();
     sayObject("{\"step\": " + std::to_string(step) +
               ", \"eval_loss\": " + spellLoss(loss) + "}\n");
@@ -86,7 +84,7 @@ public:
     flushOutput();
   }
 
-  void summarize() {
+  void summarize() override {
     options.json ? printSummary() : printText();
     flushOutput();
     if (tensorBoard) {
@@ -270,10 +268,10 @@ private:
   }
 
   const planfile::PlanFile &plan;
-  const Options &options;
+  const TrainingOptions &options;
   const Processes &processes;
   Resident before;
-  const Checkpoints &checkpoints;
+  const CheckpointFolder &checkpoints;
   const Session &session;
   const RankLog &log;
   std::array<double, 4> noted = {}; // in the log so far
@@ -292,171 +290,14 @@ private:
 
 } // namespace
 
+std::unique_ptr<TrainingObserver> fsdp::makeReporter(const Training &training,
+                                                     TensorBoard *tensorBoard) {
+  return std::make_unique<Reporter>(training, tensorBoard);
+}
+
 void fsdp::flushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
     throw Error(std::string("standard output: cannot write: ") +
                     std::strerror(errno),
                 Failure::RankFailed);
-}
-
-/// Sets the inputs of a program to the next batches of the ranks of this
-/// process.
-static void setInputs(const std::string &program, unsigned inputs, Data &data,
-                      Session &session) {
-  data.next(session.ranks());
-  for (unsigned rank = session.ranks().first; rank != session.ranks().end();
-       ++rank)
-    for (unsigned i = 0; i != inputs; ++i)
-      session.setInput(rank, i, data.input(rank, i), program);
-}
-
-/// The mean loss over all batches, which are a multiple of the ranks.
-static double evaluate(unsigned ranks, Data &data, Session &session) {
-  double sum = 0;
-  unsigned inputs = session.inputCount(evalProgram);
-  data.seek(0);
-  for (std::uint64_t first = 0; first != data.batches(); first += ranks) {
-    setInputs(evalProgram, inputs, data, session);
-    session.run(evalProgram, {.backward = false, .update = false});
-    sum += session.loss(evalProgram);
-  }
-  return sum / static_cast<double>(data.batches() / ranks);
-}
-
-std::map<unsigned, double>
-fsdp::scaleGroups(const planfile::PlanFile &plan,
-                  const std::map<unsigned, double> &scales) {
-  std::map<unsigned, double> groups;
-  std::set<unsigned> unseen, known;
-  for (const auto &[group, factor] : scales)
-    unseen.insert(group);
-  for (const planfile::Buffer *buffer : *plan->buffers()) {
-    if (buffer->role() != planfile::BufferRole::Hyper)
-      continue;
-    // Two decay groups for each, with decay and without.
-    unsigned group = buffer->index() / 2;
-    known.insert(group);
-    unseen.erase(group);
-    if (auto scale = scales.find(group); scale != scales.end())
-      groups[buffer->index()] = scale->second;
-  }
-  known.erase(0);
-  if (unseen.empty())
-    return groups;
-  std::string found;
-  for (unsigned group : known)
-    found += (found.empty() ? "" : ", ") + std::to_string(group);
-  throw Error("--lr-scale: expected a group of " + plan.name() +
-              ", as fsdp-plan --lr-groups makes them (" +
-              (found.empty() ? "it has none" : found) + "), found " +
-              std::to_string(*unseen.begin()));
-}
-
-namespace {
-/// How a training has ended.
-struct End {
-  double loss = 0; ///< Of the last step.
-  bool isInterrupted = false;
-};
-} // namespace
-
-static void setHyperParameters(const Training &training, double lr,
-                               const std::map<unsigned, double> &groups) {
-  HyperParameters hyper = training.options.hyperParameters;
-  hyper.lr = lr;
-  training.session.setHyperParameters(hyper);
-  for (const auto &[group, factor] : groups) {
-    HyperParameters scaled = hyper;
-    scaled.lr *= factor;
-    training.session.setHyperParameters(group, scaled);
-  }
-}
-
-/// Runs the programs of a step and returns its loss.
-static double runStep(Training &training,
-                      const std::vector<std::string> &programs, bool isLast,
-                      Reporter &reporter) {
-  Session &session = training.session;
-  unsigned inputs = session.inputCount(programs.front());
-  double loss = 0;
-  for (const std::string &program : programs) {
-    setInputs(program, inputs, training.data, session);
-    bool summons = training.summon.wantsGradients() && isLast &&
-                   program == programs.back();
-    session.run(program, {.update = !summons});
-    loss += session.loss(program) / static_cast<double>(programs.size());
-    reporter.endProgram();
-    if (!summons)
-      continue;
-    training.summon.readGradients(session);
-    session.run(program, {.forward = false, .backward = false});
-    reporter.endProgram();
-  }
-  return loss;
-}
-
-/// Fewer steps are done than wanted if a loss is not finite, since nothing
-/// makes the parameters finite again.
-static End runSteps(Training &training, Reporter &reporter) {
-  const Options &options = training.options;
-  Session &session = training.session;
-  Checkpoints &checkpoints = training.checkpoints;
-  unsigned ranks = planfile::getRankCount(training.plan.plan());
-  std::map<unsigned, double> groups =
-      scaleGroups(training.plan, options.lrScales);
-  std::vector<std::string> programs =
-      getStepPrograms(training.plan, options.program);
-  Interruption interruption(training.processes);
-  End end;
-  for (long long step = training.state.step + 1; step <= options.steps;
-       ++step) {
-    double lr = training.rates.at(step);
-    setHyperParameters(training, lr, groups);
-    end.loss = runStep(training, programs, step == options.steps, reporter);
-    training.state.step = step;
-    training.state.position = training.data.position();
-    training.state.updates = session.updates();
-    reporter.endStep(step, end.loss, lr);
-    if (!std::isfinite(end.loss))
-      return end;
-    // It may draw random numbers: what goes on later must not draw them again.
-    if (training.evalData && step % options.evalEvery == 0)
-      reporter.endEvaluation(step,
-                             evaluate(ranks, *training.evalData, session));
-    if (checkpoints.isDue(step))
-      checkpoints.save(training.state, session);
-    end.isInterrupted = interruption.isDue(step, session);
-    if (end.isInterrupted)
-      break;
-  }
-  if (checkpoints.areWanted() && !checkpoints.has(training.state.step))
-    checkpoints.save(training.state, session);
-  checkpoints.finish();
-  return end;
-}
-
-int fsdp::train(Training training) {
-  Reporter reporter(training);
-  const Processes &processes = training.processes;
-  try {
-    End end = runSteps(training, reporter);
-    reporter.summarize();
-    if (end.isInterrupted) {
-      processes.note("stopped by a signal after step " +
-                     std::to_string(training.state.step));
-      return interruptedCode;
-    }
-    if (std::isfinite(end.loss)) {
-      training.summon.write(training.session);
-      return 0;
-    }
-    char found[32];
-    std::snprintf(found, sizeof found, "%g", end.loss);
-    processes.sayError("step " + std::to_string(training.state.step) +
-                       ": expected a loss that is finite, found " + found +
-                       "; training has stopped");
-    return static_cast<int>(Failure::CheckFailed);
-  } catch (const Error &error) {
-    throw Error(error.what(), Failure::RankFailed);
-  }
 }

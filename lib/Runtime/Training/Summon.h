@@ -5,11 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_SUMMON_H
-#define FSDP_TOOLS_FSDP_RUN_SUMMON_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_SUMMON_H
+#define FSDP_LIB_RUNTIME_TRAINING_SUMMON_H
 
-#include "Options.h"
 #include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/Runtime/Training/TrainingOptions.h"
 
 #include <map>
 
@@ -19,7 +19,8 @@ class Summon {
 public:
   /// What `options` ask for. Throws if nothing in the plan has such a name.
   /// `writes`: in a run of several processes, one does; all read.
-  Summon(const planfile::PlanFile &plan, const Options &options, bool writes);
+  Summon(const planfile::PlanFile &plan, const TrainingOptions &options,
+         bool writes);
 
   /// The last program of a training has reduced its gradients.
   bool wantsGradients() const { return !gradients.empty(); }
@@ -40,4 +41,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_SUMMON_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_SUMMON_H

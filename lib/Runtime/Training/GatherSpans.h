@@ -1,8 +1,8 @@
-//===- Spans.h - What all processes of a run did, and when ------*- C++ -*-===//
-#ifndef FSDP_TOOLS_FSDP_RUN_SPANS_H
-#define FSDP_TOOLS_FSDP_RUN_SPANS_H
+//===- GatherSpans.h - What all processes did, and when ---------*- C++ -*-===//
+#ifndef FSDP_LIB_RUNTIME_TRAINING_GATHERSPANS_H
+#define FSDP_LIB_RUNTIME_TRAINING_GATHERSPANS_H
 
-#include "Processes.h"
+#include "fsdp/Runtime/Training/Processes.h"
 
 namespace fsdp {
 
@@ -15,4 +15,4 @@ std::vector<Span> gatherSpans(const planfile::Plan &plan,
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_SPANS_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_GATHERSPANS_H

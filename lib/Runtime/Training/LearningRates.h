@@ -5,10 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_LEARNINGRATES_H
-#define FSDP_TOOLS_FSDP_RUN_LEARNINGRATES_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_LEARNINGRATES_H
+#define FSDP_LIB_RUNTIME_TRAINING_LEARNINGRATES_H
 
-#include "Options.h"
+#include "fsdp/Runtime/Training/TrainingOptions.h"
 
 namespace fsdp {
 
@@ -16,22 +16,16 @@ class LearningRates {
 public:
   /// Those of a training with these options. Throws `fsdp::Error` where a file
   /// of rates is not one, or has fewer than there are steps.
-  explicit LearningRates(const Options &options);
+  explicit LearningRates(const TrainingOptions &options);
 
   /// Of step `step`, counted from 1.
   double at(long long step) const;
 
-  /// True of a schedule that is no file.
-  static bool isNamed(const std::string &schedule) {
-    return schedule == "constant" || schedule == "linear" ||
-           schedule == "cosine";
-  }
-
 private:
-  const Options &options;
+  const TrainingOptions &options;
   std::vector<double> rates; ///< Out of a file; empty: by name.
 };
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_LEARNINGRATES_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_LEARNINGRATES_H

@@ -1,6 +1,6 @@
 //===- RankLog.cpp - What each process notes for itself -------------------===//
 
-#include "RankLog.h"
+#include "fsdp/Runtime/Training/RankLog.h"
 
 #include "fsdp/Runtime/Support/Error.h"
 

@@ -1,7 +1,7 @@
 //===- Digests.cpp - Numbers for what is in files -------------------------===//
 
-#include "Processes.h"
 #include "fsdp/Archive/Checkpoint.h"
+#include "fsdp/Runtime/Training/Processes.h"
 
 #include <algorithm>
 #include <cerrno>

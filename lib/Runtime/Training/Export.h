@@ -5,12 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_EXPORT_H
-#define FSDP_TOOLS_FSDP_RUN_EXPORT_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_EXPORT_H
+#define FSDP_LIB_RUNTIME_TRAINING_EXPORT_H
 
-#include "Options.h"
 #include "fsdp/Archive/WriteModel.h"
 #include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/Runtime/Training/TrainingOptions.h"
 
 #include <map>
 
@@ -21,7 +21,7 @@ public:
   /// Throws if there can be no such file or folder. `names`: of the weights, by
   /// those of the plan; a tensor without one has the plan's. `writes`: in a run
   /// of several processes, one does; all read.
-  Export(const planfile::PlanFile &plan, const Options &options,
+  Export(const planfile::PlanFile &plan, const TrainingOptions &options,
          const std::map<std::string, std::string> &names, bool writes);
 
   /// After the training. Does nothing if nothing is asked for.
@@ -37,4 +37,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_EXPORT_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_EXPORT_H

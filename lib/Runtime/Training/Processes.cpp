@@ -1,6 +1,8 @@
 //===- Processes.cpp - The processes of one run ---------------------------===//
 
-#include "Processes.h"
+#include "fsdp/Runtime/Training/Processes.h"
+
+#include "PeerWatch.h"
 
 #include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
@@ -288,6 +290,8 @@ void Processes::compareFiles(const std::string &what,
       },
       Wait::Files);
 }
+
+std::shared_ptr<FailureWatch> Processes::failureWatch() const { return watch; }
 
 std::string Processes::consult(
     const std::string &what, const std::string &shown,

@@ -6,17 +6,14 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_INTERRUPTION_H
-#define FSDP_TOOLS_FSDP_RUN_INTERRUPTION_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_INTERRUPTION_H
+#define FSDP_LIB_RUNTIME_TRAINING_INTERRUPTION_H
 
-#include "Processes.h"
+#include "fsdp/Runtime/Training/Processes.h"
 
 #include <csignal>
 
 namespace fsdp {
-
-/// The exit code of a training that was asked to end.
-inline constexpr int interruptedCode = 4;
 
 class Interruption {
 public:
@@ -41,4 +38,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_INTERRUPTION_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_INTERRUPTION_H

@@ -1,6 +1,6 @@
-//===- Spans.cpp - What all processes of a run did, and when --------------===//
+//===- GatherSpans.cpp - What all processes did, and when -----------------===//
 
-#include "Spans.h"
+#include "GatherSpans.h"
 
 #include "fsdp/Runtime/Tracing/Spans.h"
 

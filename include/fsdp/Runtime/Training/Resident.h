@@ -1,7 +1,7 @@
 //===- Resident.h - The memory of this process ------------------*- C++ -*-===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_RESIDENT_H
-#define FSDP_TOOLS_FSDP_RUN_RESIDENT_H
+#ifndef FSDP_RUNTIME_TRAINING_RESIDENT_H
+#define FSDP_RUNTIME_TRAINING_RESIDENT_H
 
 #include <cstdint>
 
@@ -18,4 +18,4 @@ Resident measureResident();
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_RESIDENT_H
+#endif // FSDP_RUNTIME_TRAINING_RESIDENT_H

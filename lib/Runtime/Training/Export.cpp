@@ -7,7 +7,7 @@
 
 using namespace fsdp;
 
-Export::Export(const planfile::PlanFile &plan, const Options &options,
+Export::Export(const planfile::PlanFile &plan, const TrainingOptions &options,
                const std::map<std::string, std::string> &names, bool writes)
     : path(options.exported), maxShardSize(options.maxShardSize),
       writes(writes) {

@@ -1,6 +1,6 @@
 //===- Resident.cpp - The memory of this process --------------------------===//
 
-#include "Resident.h"
+#include "fsdp/Runtime/Training/Resident.h"
 
 #include <fstream>
 #include <malloc.h>

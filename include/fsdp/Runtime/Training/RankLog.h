@@ -6,8 +6,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_RANKLOG_H
-#define FSDP_TOOLS_FSDP_RUN_RANKLOG_H
+#ifndef FSDP_RUNTIME_TRAINING_RANKLOG_H
+#define FSDP_RUNTIME_TRAINING_RANKLOG_H
 
 #include <string>
 #include <string_view>
@@ -35,4 +35,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_RANKLOG_H
+#endif // FSDP_RUNTIME_TRAINING_RANKLOG_H

@@ -1,4 +1,4 @@
-//===- Checkpoints.h - Checkpoints of a training ----------------*- C++ -*-===//
+//===- CheckpointFolder.h - Checkpoints of a training -----------*- C++ -*-===//
 //
 // A folder of checkpoints, `step-00000020` and so on, of which the newest may
 // be the start of a training. Each is written by a thread of its own while the
@@ -8,29 +8,30 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
-#define FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
+#ifndef FSDP_RUNTIME_TRAINING_CHECKPOINTFOLDER_H
+#define FSDP_RUNTIME_TRAINING_CHECKPOINTFOLDER_H
 
-#include "FolderLock.h"
-#include "Options.h"
-#include "Processes.h"
 #include "fsdp/Runtime/Checkpoints/Snapshot.h"
+#include "fsdp/Runtime/Training/Processes.h"
+#include "fsdp/Runtime/Training/TrainingOptions.h"
 
 #include <filesystem>
 #include <future>
 
 namespace fsdp {
 
-class Checkpoints {
+class FolderLock;
+
+class CheckpointFolder {
 public:
   /// Finds the checkpoint that the options name, and says which are damaged.
   /// Throws if there is none, or if none can be written.
-  Checkpoints(const planfile::PlanFile &plan, const Options &options,
-              const Processes &processes);
+  CheckpointFolder(const planfile::PlanFile &plan,
+                   const TrainingOptions &options, const Processes &processes);
   /// Waits for what is being written.
-  ~Checkpoints();
-  Checkpoints(const Checkpoints &) = delete;
-  Checkpoints &operator=(const Checkpoints &) = delete;
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder &) = delete;
+  CheckpointFolder &operator=(const CheckpointFolder &) = delete;
 
   /// The one to resume from; null: a training begins.
   const archive::TrainingState *resumed() const {
@@ -86,7 +87,7 @@ private:
   void removeOld(const std::filesystem::path &newest) const;
 
   const planfile::PlanFile &plan;
-  const Options &options;
+  const TrainingOptions &options;
   const Processes &processes;
   std::vector<std::string> candidates; ///< The next one to try is the last.
   std::vector<std::string> unusable;   ///< Those that were tried in vain.
@@ -101,4 +102,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_CHECKPOINTS_H
+#endif // FSDP_RUNTIME_TRAINING_CHECKPOINTFOLDER_H

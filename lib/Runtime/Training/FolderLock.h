@@ -7,8 +7,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_FOLDERLOCK_H
-#define FSDP_TOOLS_FSDP_RUN_FOLDERLOCK_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_FOLDERLOCK_H
+#define FSDP_LIB_RUNTIME_TRAINING_FOLDERLOCK_H
 
 #include <string>
 
@@ -32,4 +32,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_FOLDERLOCK_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_FOLDERLOCK_H

@@ -7,13 +7,13 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_PROCESSES_H
-#define FSDP_TOOLS_FSDP_RUN_PROCESSES_H
+#ifndef FSDP_RUNTIME_TRAINING_PROCESSES_H
+#define FSDP_RUNTIME_TRAINING_PROCESSES_H
 
-#include "PeerWatch.h"
-#include "RankLog.h"
 #include "fsdp/Runtime/Execution/Session.h"
+#include "fsdp/Runtime/Training/RankLog.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -27,6 +27,8 @@ struct Fact {
 
   bool operator==(const Fact &) const = default;
 };
+
+class PeerWatch;
 
 class Processes {
 public:
@@ -51,7 +53,7 @@ public:
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
   /// Who looks after the others, once they agree; null for one process alone.
-  std::shared_ptr<FailureWatch> failureWatch() const { return watch; }
+  std::shared_ptr<FailureWatch> failureWatch() const;
 
   /// Says something on stderr, once.
   void note(const std::string &sentence) const;
@@ -167,4 +169,4 @@ std::string identifyFiles(const std::string &path);
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_PROCESSES_H
+#endif // FSDP_RUNTIME_TRAINING_PROCESSES_H

@@ -7,7 +7,7 @@
 
 using namespace fsdp;
 
-Summon::Summon(const planfile::PlanFile &plan, const Options &options,
+Summon::Summon(const planfile::PlanFile &plan, const TrainingOptions &options,
                bool writes)
     : path(options.summon), writes(writes) {
   if (path.empty())

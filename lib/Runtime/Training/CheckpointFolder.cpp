@@ -1,6 +1,8 @@
-//===- Checkpoints.cpp - Checkpoints of a training ------------------------===//
+//===- CheckpointFolder.cpp - Checkpoints of a training -------------------===//
 
-#include "Checkpoints.h"
+#include "fsdp/Runtime/Training/CheckpointFolder.h"
+
+#include "FolderLock.h"
 
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Checkpoints/Weights.h"
@@ -96,8 +98,9 @@ static std::vector<std::string> listCheckpoints(const fs::path &folder) {
 // Before the training
 //===----------------------------------------------------------------------===//
 
-Checkpoints::Checkpoints(const planfile::PlanFile &plan, const Options &options,
-                         const Processes &processes)
+CheckpointFolder::CheckpointFolder(const planfile::PlanFile &plan,
+                                   const TrainingOptions &options,
+                                   const Processes &processes)
     : plan(plan), options(options), processes(processes) {
   if (areWanted())
     checkFolder();
@@ -125,12 +128,12 @@ Checkpoints::Checkpoints(const planfile::PlanFile &plan, const Options &options,
                 ": move it away, or write to another folder");
 }
 
-Checkpoints::~Checkpoints() {
+CheckpointFolder::~CheckpointFolder() {
   if (writing.valid())
     writing.wait();
 }
 
-void Checkpoints::checkFolder() {
+void CheckpointFolder::checkFolder() {
   const fs::path folder = options.checkpoint;
   std::error_code failed;
   if (processes.isFirst())
@@ -154,7 +157,7 @@ void Checkpoints::checkFolder() {
   }
 }
 
-void Checkpoints::findResumed() {
+void CheckpointFolder::findResumed() {
   bool isAutomatic = options.resume == automatic;
   std::string folder = isAutomatic ? options.checkpoint : options.resume;
   // Shells complete the name of a folder with one.
@@ -186,7 +189,7 @@ void Checkpoints::findResumed() {
   }
 }
 
-void Checkpoints::open() {
+void CheckpointFolder::open() {
   auto checkpoint = archive::Checkpoint::open(path);
   if (!checkpoint)
     throw Error(checkpoint.error());
@@ -194,7 +197,7 @@ void Checkpoints::open() {
   checkFits();
 }
 
-std::string Checkpoints::takeCandidate(const std::string &problem) {
+std::string CheckpointFolder::takeCandidate(const std::string &problem) {
   if (candidates.empty())
     throw Error("--resume: " + problem);
   std::string next = std::move(candidates.back());
@@ -202,7 +205,7 @@ std::string Checkpoints::takeCandidate(const std::string &problem) {
   return next;
 }
 
-void Checkpoints::giveUp(const std::string &why) {
+void CheckpointFolder::giveUp(const std::string &why) {
   processes.note("note: --resume: " + why +
                  "; trying the checkpoint before it");
   unusable.push_back(path);
@@ -210,7 +213,7 @@ void Checkpoints::giveUp(const std::string &why) {
 }
 
 /// That it is one of this model; values are not read.
-void Checkpoints::checkFits() const {
+void CheckpointFolder::checkFits() const {
   auto wanted = Snapshot::tensors(plan);
   const auto &tensors = found->files.tensors();
   auto reject = [&](const std::string &why) {
@@ -239,7 +242,7 @@ static constexpr char isDamaged = 'd', isUnread = 'u';
 /// What rank 0 answers: nothing if all have loaded the checkpoint; else the
 /// folder of the one to try next, and why, if one of them has found damage.
 /// Throws if one could not read it: it may be whole.
-std::string Checkpoints::judge(const std::vector<std::string> &attempts) {
+std::string CheckpointFolder::judge(const std::vector<std::string> &attempts) {
   std::string damage;
   for (const std::string &attempt : attempts) {
     if (attempt.starts_with(isUnread))
@@ -253,7 +256,7 @@ std::string Checkpoints::judge(const std::vector<std::string> &attempts) {
   return next.filename().string() + '\0' + damage;
 }
 
-void Checkpoints::load(Session &session) {
+void CheckpointFolder::load(Session &session) {
   auto begin = std::chrono::steady_clock::now();
   for (unsigned attempt = 0;; ++attempt) {
     std::string problem;
@@ -309,7 +312,7 @@ static void putAside(const std::string &path) {
   }
 }
 
-void Checkpoints::prepare(Session &session) {
+void CheckpointFolder::prepare(Session &session) {
   if (!areWanted())
     return;
   snapshot.emplace(plan, session);
@@ -333,7 +336,8 @@ void Checkpoints::prepare(Session &session) {
 // While it goes on
 //===----------------------------------------------------------------------===//
 
-void Checkpoints::save(archive::TrainingState state, const Session &session) {
+void CheckpointFolder::save(archive::TrainingState state,
+                            const Session &session) {
   finish();
   newest = state.step;
   snapshot->take(session);
@@ -343,12 +347,12 @@ void Checkpoints::save(archive::TrainingState state, const Session &session) {
   });
 }
 
-void Checkpoints::finish() {
+void CheckpointFolder::finish() {
   if (writing.valid())
     saving += writing.get();
 }
 
-void Checkpoints::makeFolder(const fs::path &folder) const {
+void CheckpointFolder::makeFolder(const fs::path &folder) const {
   std::error_code failed;
   fs::remove_all(folder, failed);
   unsigned ranks = planfile::getRankCount(plan.plan());
@@ -358,7 +362,7 @@ void Checkpoints::makeFolder(const fs::path &folder) const {
       failTo("make", part, failed.value());
 }
 
-double Checkpoints::write(const archive::TrainingState &state) const {
+double CheckpointFolder::write(const archive::TrainingState &state) const {
   auto begin = std::chrono::steady_clock::now();
   const fs::path target = fs::path(options.checkpoint) / nameOf(state.step);
   const fs::path folder =
@@ -419,9 +423,10 @@ static void readSums(std::string_view text, std::vector<std::uint64_t> &sums) {
 }
 
 /// Rank 0 gives the folder its name: then it is whole.
-std::string Checkpoints::publish(const archive::TrainingState &state,
-                                 const fs::path &folder,
-                                 const std::vector<std::string> &lists) const {
+std::string
+CheckpointFolder::publish(const archive::TrainingState &state,
+                          const fs::path &folder,
+                          const std::vector<std::string> &lists) const {
   std::vector<std::uint64_t> sums;
   for (const std::string &text : lists)
     readSums(text, sums);
@@ -454,7 +459,7 @@ std::string Checkpoints::publish(const archive::TrainingState &state,
   return {};
 }
 
-void Checkpoints::removeOld(const fs::path &newest) const {
+void CheckpointFolder::removeOld(const fs::path &newest) const {
   if (options.keep == 0)
     return;
   std::vector<std::string> all = listCheckpoints(options.checkpoint);

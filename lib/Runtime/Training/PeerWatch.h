@@ -12,8 +12,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
-#define FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
+#ifndef FSDP_LIB_RUNTIME_TRAINING_PEERWATCH_H
+#define FSDP_LIB_RUNTIME_TRAINING_PEERWATCH_H
 
 #include "fsdp/Runtime/Processes/FailureWatch.h"
 
@@ -82,4 +82,4 @@ private:
 
 } // namespace fsdp
 
-#endif // FSDP_TOOLS_FSDP_RUN_PEERWATCH_H
+#endif // FSDP_LIB_RUNTIME_TRAINING_PEERWATCH_H
