@@ -101,11 +101,11 @@ if stage build-gcc build gcc; then
   command -v mpirun >/dev/null && stage restart env FSDP_DEMO_OUT="$out/restart" scripts/demo_restart.sh
 fi
 # The sanitizers' stages build what they run, and no more.
-if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPPlanFileTests SymbolicTests \
-  RuntimeFilesTest CommTest SessionTest FsdpRunTest fuzzers; then
+if stage build-asan build asan fsdp-opt fsdp-translate fsdp-plan FSDPArchiveTests FSDPOperatorsTests FSDPPlanFileTests SymbolicTests \
+  RuntimeFilesTest CommTest SessionTest TrainingTest FsdpRunTest fuzzers; then
   export ASAN_OPTIONS=allow_user_poisoning=0:detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
   # Twice in one process: what a test leaves behind is what the next one finds.
-  GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPPlanFileTests|SymbolicTests|RuntimeFilesTest|CommTest|SessionTest|FsdpRunTest'
+  GTEST_REPEAT=2 stage unit-asan unit_tests asan -R 'FSDPArchiveTests|FSDPOperatorsTests|FSDPPlanFileTests|SymbolicTests|RuntimeFilesTest|CommTest|SessionTest|TrainingTest|FsdpRunTest'
   stage lit-asan lit_tests asan --filter 'bad-input|invalid'
   # Another part of what there is for each commit.
   stage fuzz env FSDP_FUZZ_SEED=$FSDP_SAMPLE scripts/fuzz.sh
