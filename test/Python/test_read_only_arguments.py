@@ -90,7 +90,7 @@ def survey(names):
 
 def known():
     """The table, by packet: the positions of what is written."""
-    text = (ROOT / "lib" / "Archive" / "OpFactsManual.cpp").read_text()
+    text = (ROOT / "lib" / "Operators" / "OpFactsManual.cpp").read_text()
     rows = re.findall(r'\{"(\w+)", (0x\w+)\}', text[text.index("hiddenWrites[]"):text.index("// Costs")])
     return {packet: [i for i in range(32) if int(bits, 16) >> i & 1] for packet, bits in rows}
 

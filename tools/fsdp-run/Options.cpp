@@ -8,10 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <sstream>
 
 using namespace fsdp;
 
