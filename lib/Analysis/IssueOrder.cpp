@@ -42,12 +42,16 @@ static bool mayMove(Operation *op) {
   return isLaunch(op) || isa<AsyncWaitOp>(op);
 }
 
-FailureOr<IssueOrder> IssueOrder::read(Block &block) {
+LogicalResult checkStraightLine(Block &block) {
   for (Operation &op : block)
     if (op.getNumRegions() != 0 || op.getNumSuccessors() != 0)
       return op.emitError("expected a step without control flow");
+  return success();
+}
+
+FailureOr<IssueOrder> IssueOrder::read(Block &block) {
   IssueOrder order(block);
-  if (failed(order.readPlaces()))
+  if (failed(checkStraightLine(block)) || failed(order.readPlaces()))
     return failure();
   if (failed(order.readAfter()) || (!order.isOwn() && failed(order.check())))
     return failure();

@@ -21,11 +21,15 @@ namespace fsdp {
 /// True for what launches a collective.
 bool isLaunch(mlir::Operation *op);
 
+/// Reports an error at an operation that has regions or successors: orders and
+/// memory are those of straight-line code.
+mlir::LogicalResult checkStraightLine(mlir::Block &block);
+
 class IssueOrder {
 public:
   /// What the attributes of the block say, its own order where they say
   /// nothing. Reports an error at an operation whose decision cannot be, or
-  /// that has regions or successors: an order is one of straight-line code.
+  /// unless the block is straight-line code.
   static mlir::FailureOr<IssueOrder> read(mlir::Block &block);
 
   /// The order of the block itself.

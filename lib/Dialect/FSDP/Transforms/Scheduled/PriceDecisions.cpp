@@ -127,9 +127,8 @@ class PriceDecisionsPass
   }
 
   LogicalResult runOnProgram(func::FuncOp step) final {
-    for (Operation &op : step.getOps())
-      if (op.getNumRegions())
-        return op.emitError("expected a step without control flow");
+    if (failed(checkStraightLine(step.getBody().front())))
+      return failure();
     auto costs = CostModel::load(getOperation(), hardware, profile);
     if (failed(costs))
       return failure();

@@ -29,10 +29,8 @@ class VerifyMemoryPass
 
   LogicalResult runOnProgram(func::FuncOp step) final {
     markAllAnalysesPreserved();
-    for (Operation &op : step.getOps())
-      if (op.getNumRegions())
-        return op.emitError("expected a step without control flow");
-    if (failed(checkApplied(step.getBody().front())))
+    Block &block = step.getBody().front();
+    if (failed(checkStraightLine(block)) || failed(checkApplied(block)))
       return failure();
     MemoryPeak peak = findMemoryPeak(step);
     if (peak.at && step.getContext()->getRemarkEngine())
