@@ -12,7 +12,7 @@
 
 #include "fsdp/Runtime/Comm/Comm.h"
 #include "fsdp/Runtime/Processes/Agreement.h"
-#include "fsdp/Runtime/Processes/FailureWatch.h"
+#include "fsdp/Runtime/Processes/Lifeline.h"
 
 #include <atomic>
 #include <cstdio>
@@ -39,11 +39,11 @@ int main(int argc, char **argv) try {
   std::vector<std::thread> others;
   std::atomic<unsigned> agreed{0};
   std::latch all(ranks), heard(ranks);
-  // A looks' thread ends with its watch.
+  // Its thread ends with it.
   auto look = [&](const std::shared_ptr<Store> &store) {
-    std::shared_ptr<FailureWatch> watch = watchStore(store);
+    auto lifeline = std::make_shared<Lifeline>(Lifeline::Options{store});
     auto subscription =
-        watch->subscribe([&](const Error &) { heard.count_down(); });
+        lifeline->subscribe([&](const Error &) { heard.count_down(); });
     all.arrive_and_wait();
     heard.wait();
   };

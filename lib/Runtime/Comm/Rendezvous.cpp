@@ -21,12 +21,13 @@ Rendezvous::Rendezvous(std::shared_ptr<Store> given, RankRange here,
                 "it meets the others");
 }
 
-void Rendezvous::watch(std::shared_ptr<FailureWatch> shared,
+void Rendezvous::watch(std::shared_ptr<Lifeline> shared,
                        std::function<void(const Error &)> onFailure) {
   if (isAlone())
     return;
-  looks = shared ? std::move(shared) : watchStore(store);
-  subscription = looks->subscribe(std::move(onFailure));
+  lifeline = shared ? std::move(shared)
+                    : std::make_shared<Lifeline>(Lifeline::Options{store});
+  subscription = lifeline->subscribe(std::move(onFailure));
 }
 
 Error Rendezvous::fail(const Error &error) {

@@ -9,7 +9,7 @@
 #define FSDP_LIB_RUNTIME_COMM_RENDEZVOUS_H
 
 #include "fsdp/Runtime/Comm/Comm.h"
-#include "fsdp/Runtime/Processes/FailureWatch.h"
+#include "fsdp/Runtime/Processes/Lifeline.h"
 #include "fsdp/Runtime/Support/Error.h"
 
 #include <functional>
@@ -28,7 +28,7 @@ public:
 
   /// Calls `onFailure`, from another thread, when another session fails. With
   /// `shared`, somebody looks for that already.
-  void watch(std::shared_ptr<FailureWatch> shared,
+  void watch(std::shared_ptr<Lifeline> shared,
              std::function<void(const Error &)> onFailure);
 
   /// Tells the others, and returns the first failure of the run, as far as it
@@ -49,7 +49,7 @@ private:
   RankRange here;
   unsigned worldSize;
   std::chrono::milliseconds timeout;
-  std::shared_ptr<FailureWatch> looks;
+  std::shared_ptr<Lifeline> lifeline;
   std::shared_ptr<void> subscription; ///< Ends before what it is of.
 };
 

@@ -63,7 +63,8 @@ Session::Impl::Impl(const planfile::Plan &plan, RankRange here,
       groups[i] = {};
   for (unsigned r = 0; r != here.count; ++r)
     ranks[r].rank.rank = here.first + r;
-  rendezvous.watch(options.watch, [this](const Error &error) { fail(error); });
+  rendezvous.watch(options.lifeline,
+                   [this](const Error &error) { fail(error); });
   onCaller(Failure::CheckFailed, [&] {
     if (rendezvous.isAlone())
       return;

@@ -2,8 +2,6 @@
 
 #include "fsdp/Runtime/Training/Processes.h"
 
-#include "PeerWatch.h"
-
 #include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Runtime/Comm/Hosts.h"
@@ -63,19 +61,20 @@ Processes::Processes(const std::string &backend, const std::string &map) {
   // PyTorch's own lines about connections that are lost: a sentence says it.
   constexpr int errors = 2;
   FLAGS_caffe2_log_level = errors;
-  // MPI starts threads, which must not take them; NCCL does so later, and a
-  // signal may end the wait for the others before.
-  if (backend == "mpi")
-    PeerWatch::blockSignals();
   connected =
       loadBackend(library.c_str(), {.map = map == "launcher" ? RankMap::Launcher
                                                              : RankMap::Hosts});
-  PeerWatch::blockSignals();
   world = connected->world();
-  if (size() == 1)
-    PeerWatch::unblockSignals();
   if (!isFirst() && !std::freopen("/dev/null", "w", stdout))
     throw Error("/dev/null: cannot be opened");
+}
+
+Processes::~Processes() {
+  hasEnded = true;
+  if (lifeline)
+    lifeline->stopLooking();
+  if (stopping.joinable())
+    stopping.join();
 }
 
 RankRange Processes::ranks(unsigned worldSize) const {
@@ -225,7 +224,7 @@ void Processes::agree(const std::function<Given()> &prepare) {
     return;
   }
   Brought own;
-  own.process = std::to_string(::getpid()) + ' ' + PeerWatch::ownSpace();
+  own.process = std::to_string(::getpid()) + ' ' + Lifeline::ownSpace();
   try {
     auto [facts, files] = prepare();
     own.facts = std::move(facts);
@@ -254,22 +253,23 @@ void Processes::agree(const std::function<Given()> &prepare) {
     world.store->set(agreed, processes);
   }
   std::istringstream processes(await(agreed, 0, "agree"));
-  std::vector<PeerWatch::Peer> peers;
+  std::vector<Lifeline::Process> peers;
   for (unsigned rank = 0; rank != size(); ++rank) {
-    peers.push_back({rank, world.hosts[rank], "", 0});
-    PeerWatch::Peer &peer = peers.back();
-    if (!(processes >> peer.process >> peer.space >>
+    Lifeline::Process &peer = peers.emplace_back(world.hosts[rank]);
+    if (!(processes >> peer.number >> peer.space >>
           firstWithFiles.emplace_back()) ||
-        peer.process < 1 || firstWithFiles.back() > rank)
+        peer.number < 1 || firstWithFiles.back() > rank)
       throw Error("expected the processes of all ranks from rank 0, found "
                   "none of rank " +
                       std::to_string(rank),
                   Failure::RankFailed);
   }
-  watch = std::make_shared<PeerWatch>(
-      std::move(peers), world.rank, world.store,
-      [this](const Error &error) { stop(error); },
-      [this] { isStopRequested.store(true); });
+  lifeline = std::make_shared<Lifeline>(
+      Lifeline::Options{world.store, std::move(peers), world.rank, true});
+  // Not in its thread: what else the failure stops may hang.
+  subscription = lifeline->subscribe([this](const Error &error) {
+    stopping = std::thread([this, error] { stop(error); });
+  });
 }
 
 void Processes::compareFiles(const std::string &what,
@@ -290,8 +290,6 @@ void Processes::compareFiles(const std::string &what,
       },
       Wait::Files);
 }
-
-std::shared_ptr<FailureWatch> Processes::failureWatch() const { return watch; }
 
 std::string Processes::consult(
     const std::string &what, const std::string &shown,
@@ -331,8 +329,6 @@ std::string Processes::await(const std::string &key, unsigned rank,
                              const std::string &deed, Wait wait) const {
   auto end = std::chrono::steady_clock::now() + timeout;
   do {
-    if (!watch)
-      PeerWatch::obeySignals();
     if (auto value = world.store->get(key, 100ms))
       return *value;
     if (auto failure = findFailure(*world.store, 0ms))
@@ -368,10 +364,10 @@ Error Processes::tell(const Error &error) noexcept {
     // process closes its files a little before it is seen to have ended.
     std::optional<Error> dead;
     for (auto end = std::chrono::steady_clock::now() + 600ms;
-         watch && !(dead = watch->findDead()) &&
+         lifeline && !(dead = lifeline->findDead()) &&
          std::chrono::steady_clock::now() < end;)
       std::this_thread::sleep_for(5ms);
-    if (!isSaid.exchange(true) && (!watch || watch->isLowestHere()))
+    if (!isSaid.exchange(true) && (!lifeline || lifeline->isLowestHere()))
       printError(dead ? dead->what() : sentence);
   }
   return first;
@@ -442,7 +438,7 @@ void Processes::printRecords() noexcept {
     if (size() == 1)
       records.push_back(lastRecord);
     // Those who are dead tell nothing, and the others do so when they hear.
-    auto end = std::chrono::steady_clock::now() + FailureWatch::period + 500ms;
+    auto end = std::chrono::steady_clock::now() + Lifeline::period + 500ms;
     for (unsigned rank = 0; size() > 1 && rank != size(); ++rank)
       if (auto record = world.store->get(
               recordKey(rank),
@@ -472,7 +468,7 @@ void Processes::leave() const noexcept {
   auto awaitAll = [&](const char *key, unsigned count) {
     while (world.store->add(key, 0) < count &&
            std::chrono::steady_clock::now() < end) {
-      if (watch && watch->findDead())
+      if (lifeline && lifeline->findDead())
         end = std::min(end, std::chrono::steady_clock::now() + 300ms);
       std::this_thread::sleep_for(5ms);
     }
@@ -504,7 +500,10 @@ int Processes::finish(int code) {
                   Failure::RankFailed);
     code = text[0] - '0';
   }
-  watch.reset(); // From now on, a process may end.
+  if (lifeline)
+    lifeline->stopLooking(); // From now on, a process may end.
+  if (stopping.joinable())
+    stopping.join();
   connected->finish();
   return code;
 }

@@ -183,7 +183,7 @@ static SessionOptions makeSessionOptions(const planfile::PlanFile &plan,
   SessionOptions result;
   result.backend = processes.backend();
   result.store = processes.store();
-  result.watch = processes.failureWatch();
+  result.lifeline = processes.getLifeline();
   result.processes = processes.onThisMachine();
   result.overlap = options.overlap;
   result.canary = options.json;

@@ -418,58 +418,6 @@ TEST(TCPStore, SetsAddsAndWaits) {
   }
 }
 
-/// Counts the requests that it passes on.
-class CountingStore final : public Store {
-public:
-  void set(const std::string &key, const std::string &value) override {
-    ++requests;
-    store->set(key, value);
-  }
-  std::string setFirst(const std::string &key,
-                       const std::string &value) override {
-    ++requests;
-    return store->setFirst(key, value);
-  }
-  std::optional<std::string> get(const std::string &key,
-                                 std::chrono::milliseconds timeout) override {
-    ++requests;
-    return store->get(key, timeout);
-  }
-  std::int64_t add(const std::string &key, std::int64_t amount) override {
-    ++requests;
-    return store->add(key, amount);
-  }
-
-  std::atomic<unsigned> requests = 0;
-
-private:
-  std::shared_ptr<Store> store = makeLocalStore();
-};
-
-// A thousand processes share it.
-TEST(FailureWatch, AsksOncePerPeriodAndTellsAll) {
-  auto store = std::make_shared<CountingStore>();
-  std::shared_ptr<FailureWatch> watch = watchStore(store);
-  std::atomic<unsigned> heard = 0;
-  auto first = watch->subscribe([&](const Error &) { ++heard; });
-  auto second = watch->subscribe([&](const Error &) { ++heard; });
-  auto gone = watch->subscribe([&](const Error &) { heard += 100; });
-  gone.reset();
-  std::this_thread::sleep_for(2 * FailureWatch::period);
-  EXPECT_LE(store->requests, 2u);
-  tellFailure(*store, Error("lost", Failure::RankFailed));
-  auto end = std::chrono::steady_clock::now() + 20s;
-  while (heard != 2 && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(5ms);
-  EXPECT_EQ(heard, 2u);
-  // Who comes later hears it at once.
-  auto late = watch->subscribe([&](const Error &error) {
-    EXPECT_STREQ(error.what(), "lost");
-    ++heard;
-  });
-  EXPECT_EQ(heard, 3u);
-}
-
 // What a machine sends to another address of it does not arrive.
 TEST(TCPStore, ListensOnTheGivenAddressAlone) {
   for (const char *host : {"127.0.0.1", "localhost", "0.0.0.0"}) {

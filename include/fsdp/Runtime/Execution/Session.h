@@ -18,7 +18,7 @@
 
 #include "fsdp/Archive/Box.h"
 #include "fsdp/Runtime/Comm/Comm.h"
-#include "fsdp/Runtime/Processes/FailureWatch.h"
+#include "fsdp/Runtime/Processes/Lifeline.h"
 #include "fsdp/Runtime/Support/Error.h"
 
 #include <memory>
@@ -99,7 +99,7 @@ struct SessionOptions {
   /// memory.
   std::shared_ptr<Store> store;
   /// Who hears first that the run has failed; null: the session looks itself.
-  std::shared_ptr<FailureWatch> watch;
+  std::shared_ptr<Lifeline> lifeline;
   /// The index of the device on this machine.
   unsigned device = 0;
   /// The longest wait for another rank: at least 1 ms.

@@ -11,12 +11,14 @@
 #define FSDP_RUNTIME_TRAINING_PROCESSES_H
 
 #include "fsdp/Runtime/Execution/Session.h"
+#include "fsdp/Runtime/Processes/Lifeline.h"
 #include "fsdp/Runtime/Training/RankLog.h"
 
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace fsdp {
 
@@ -28,13 +30,12 @@ struct Fact {
   bool operator==(const Fact &) const = default;
 };
 
-class PeerWatch;
-
 class Processes {
 public:
   /// This one alone, or those of a backend that connects them, which may wait
   /// for them.
   Processes(const std::string &backend, const std::string &map);
+  ~Processes();
 
   /// The value that the command line gives an option, even if the rest of it is
   /// wrong; nothing if it gives none.
@@ -53,7 +54,7 @@ public:
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
   /// Who looks after the others, once they agree; null for one process alone.
-  std::shared_ptr<FailureWatch> failureWatch() const;
+  std::shared_ptr<Lifeline> getLifeline() const { return lifeline; }
 
   /// Says something on stderr, once.
   void note(const std::string &sentence) const;
@@ -68,9 +69,6 @@ public:
 
   /// Where this process notes why the run has failed, and what it has recorded.
   void setLog(std::shared_ptr<RankLog> log);
-
-  /// Somebody wants the run to end.
-  bool isStopped() const { return isStopRequested.load(); }
 
   /// How long a process waits for another one: until the time-out, or as long
   /// as that lives, because it reads or writes files.
@@ -128,17 +126,19 @@ private:
   /// Waits a moment for the others to have heard of a failure.
   void leave() const noexcept;
 
+  std::shared_ptr<Lifeline> lifeline; ///< Of all, it ends last.
+  std::shared_ptr<void> subscription;
+  std::thread stopping; ///< Once the run has failed elsewhere.
   std::shared_ptr<Backend> connected;
   std::chrono::milliseconds timeout = defaultTimeout;
   World world;
-  std::atomic<bool> isSaid{false}, hasEnded{false}, isStopRequested{false};
+  std::atomic<bool> isSaid{false}, hasEnded{false};
   std::mutex recordMutex; ///< Of the next three.
   std::shared_ptr<RankLog> log;
   std::function<std::string()> recorder;
   std::string lastRecord; ///< Of a recorder that has ended.
   /// Of each rank, the first that has the same files.
   std::vector<unsigned> firstWithFiles;
-  std::shared_ptr<PeerWatch> watch;
 };
 
 class Processes::Recorder {
