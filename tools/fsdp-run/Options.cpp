@@ -315,3 +315,14 @@ std::optional<TrainingOptions> fsdp::parseOptions(int argc, char **argv) {
                 std::to_string(options.tolerance));
   return options;
 }
+
+std::string fsdp::findOption(int argc, char **argv, const std::string &option) {
+  for (int i = 1; i < argc; ++i) {
+    std::string_view argument = argv[i];
+    if (argument == option && i + 1 < argc)
+      return argv[i + 1];
+    if (argument.starts_with(option + "="))
+      return std::string(argument.substr(option.size() + 1));
+  }
+  return "";
+}

@@ -63,29 +63,6 @@ private:
   std::optional<TensorBoard> tensorBoard;
 };
 
-int runOn(Processes &processes, int argc, char **argv) {
-  std::optional<TrainingOptions> options;
-  std::optional<TrainingRun> run;
-  std::optional<Printer> printer;
-  processes.agree([&]() -> Processes::Given {
-    options = parseOptions(argc, argv);
-    if (!options)
-      return {};
-    processes.setTimeout(options->getTimeout());
-    run.emplace(*options, processes);
-    printer.emplace(*options, processes);
-    if (processes.size() == 1)
-      return {};
-    return {run->facts(), identifyFiles(options->weights)};
-  });
-  processes.compareFiles("weights",
-                         [&] { return digestContents(options->weights); });
-  int code = run ? run->execute(*printer) : 0;
-  printer.reset();
-  run.reset();
-  return processes.finish(code);
-}
-
 /// The exit code of a run of which nothing is left.
 int runMain(int argc, char **argv) {
   std::signal(SIGPIPE, SIG_IGN); // What can't be written is an error.
@@ -97,9 +74,13 @@ int runMain(int argc, char **argv) {
     return error.exitCode();
   };
   try {
-    processes.emplace(Processes::findOption(argc, argv, "--backend"),
-                      Processes::findOption(argc, argv, "--map"));
-    return runOn(*processes, argc, argv);
+    processes.emplace(findOption(argc, argv, "--backend"),
+                      findOption(argc, argv, "--map"));
+    return TrainingRun::run(
+        *processes, [&] { return parseOptions(argc, argv); },
+        [&](const TrainingOptions &options) {
+          return std::make_unique<Printer>(options, *processes);
+        });
   } catch (const Error &error) {
     return fail(error);
   } catch (const std::bad_alloc &) {

@@ -1,7 +1,9 @@
 //===- Digests.cpp - Numbers for what is in files -------------------------===//
 
+#include "Digests.h"
+
 #include "fsdp/Archive/Checkpoint.h"
-#include "fsdp/Runtime/Training/Processes.h"
+#include "fsdp/Runtime/Support/Error.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <numbers>
+#include <set>
 
 using namespace fsdp;
 
@@ -54,8 +55,40 @@ static std::vector<double> readRates(const std::string &path, long long steps) {
   return rates;
 }
 
-LearningRates::LearningRates(const TrainingOptions &options)
-    : options(options) {
+/// The factor of each decay group of the plan that has one, by those of groups
+/// of learning rates.
+static std::map<unsigned, double>
+scaleGroups(const planfile::PlanFile &plan,
+            const std::map<unsigned, double> &scales) {
+  std::map<unsigned, double> groups;
+  std::set<unsigned> unseen, known;
+  for (const auto &[group, factor] : scales)
+    unseen.insert(group);
+  for (const planfile::Buffer *buffer : *plan->buffers()) {
+    if (buffer->role() != planfile::BufferRole::Hyper)
+      continue;
+    // Two decay groups for each, with decay and without.
+    unsigned group = buffer->index() / 2;
+    known.insert(group);
+    unseen.erase(group);
+    if (auto scale = scales.find(group); scale != scales.end())
+      groups[buffer->index()] = scale->second;
+  }
+  known.erase(0);
+  if (unseen.empty())
+    return groups;
+  std::string found;
+  for (unsigned group : known)
+    found += (found.empty() ? "" : ", ") + std::to_string(group);
+  throw Error("--lr-scale: expected a group of " + plan.name() +
+              ", as fsdp-plan --lr-groups makes them (" +
+              (found.empty() ? "it has none" : found) + "), found " +
+              std::to_string(*unseen.begin()));
+}
+
+LearningRates::LearningRates(const planfile::PlanFile &plan,
+                             const TrainingOptions &options)
+    : options(options), scales(scaleGroups(plan, options.lrScales)) {
   if (!isNamedSchedule(options.lrSchedule))
     rates = readRates(options.lrSchedule, options.steps);
 }

@@ -31,18 +31,6 @@ std::string fsdp::findLibrary(const std::string &name) {
   return program.parent_path().parent_path() / "lib" / name;
 }
 
-std::string Processes::findOption(int argc, char **argv,
-                                  const std::string &option) {
-  for (int i = 1; i < argc; ++i) {
-    std::string_view argument = argv[i];
-    if (argument == option && i + 1 < argc)
-      return argv[i + 1];
-    if (argument.starts_with(option + "="))
-      return std::string(argument.substr(option.size() + 1));
-  }
-  return "";
-}
-
 Processes::Processes(const std::string &backend, const std::string &map) {
   if (backend != "mpi" && backend != "nccl") {
     if (std::string launch = describeLaunch(); !launch.empty())

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <set>
 
 using namespace fsdp;
 using namespace std::chrono_literals;
@@ -38,35 +37,6 @@ static double evaluate(unsigned ranks, Data &data, Session &session) {
     sum += session.loss(evalProgram);
   }
   return sum / static_cast<double>(data.batches() / ranks);
-}
-
-std::map<unsigned, double>
-fsdp::scaleGroups(const planfile::PlanFile &plan,
-                  const std::map<unsigned, double> &scales) {
-  std::map<unsigned, double> groups;
-  std::set<unsigned> unseen, known;
-  for (const auto &[group, factor] : scales)
-    unseen.insert(group);
-  for (const planfile::Buffer *buffer : *plan->buffers()) {
-    if (buffer->role() != planfile::BufferRole::Hyper)
-      continue;
-    // Two decay groups for each, with decay and without.
-    unsigned group = buffer->index() / 2;
-    known.insert(group);
-    unseen.erase(group);
-    if (auto scale = scales.find(group); scale != scales.end())
-      groups[buffer->index()] = scale->second;
-  }
-  known.erase(0);
-  if (unseen.empty())
-    return groups;
-  std::string found;
-  for (unsigned group : known)
-    found += (found.empty() ? "" : ", ") + std::to_string(group);
-  throw Error("--lr-scale: expected a group of " + plan.name() +
-              ", as fsdp-plan --lr-groups makes them (" +
-              (found.empty() ? "it has none" : found) + "), found " +
-              std::to_string(*unseen.begin()));
 }
 
 namespace {
@@ -121,12 +91,11 @@ private:
 
 } // namespace
 
-static void setHyperParameters(const Training &training, double lr,
-                               const std::map<unsigned, double> &groups) {
+static void setHyperParameters(const Training &training, double lr) {
   HyperParameters hyper = training.options.hyperParameters;
   hyper.lr = lr;
   training.session.setHyperParameters(hyper);
-  for (const auto &[group, factor] : groups) {
+  for (const auto &[group, factor] : training.rates.groups()) {
     HyperParameters scaled = hyper;
     scaled.lr *= factor;
     training.session.setHyperParameters(group, scaled);
@@ -163,8 +132,6 @@ static End runSteps(Training &training, TrainingObserver &observer) {
   Session &session = training.session;
   CheckpointFolder &checkpoints = training.checkpoints;
   unsigned ranks = planfile::getRankCount(training.plan.plan());
-  std::map<unsigned, double> groups =
-      scaleGroups(training.plan, options.lrScales);
   std::vector<std::string> programs =
       getStepPrograms(training.plan, options.program);
   Interruption interruption(training.processes);
@@ -172,7 +139,7 @@ static End runSteps(Training &training, TrainingObserver &observer) {
   for (long long step = training.state.step + 1; step <= options.steps;
        ++step) {
     double lr = training.rates.at(step);
-    setHyperParameters(training, lr, groups);
+    setHyperParameters(training, lr);
     end.loss = runStep(training, programs, step == options.steps, observer);
     training.state.step = step;
     training.state.position = training.data.position();

@@ -2,6 +2,8 @@
 
 #include "fsdp/Runtime/Training/TrainingOptions.h"
 
+#include "Digests.h"
+
 #include "fsdp/Runtime/Training/Processes.h"
 
 #include <charconv>

@@ -2,6 +2,7 @@
 
 #include "fsdp/Runtime/Training/TrainingRun.h"
 
+#include "Digests.h"
 #include "Export.h"
 #include "FlightRecord.h"
 #include "GatherSpans.h"
@@ -299,9 +300,9 @@ TrainingRun::Impl::Impl(const TrainingOptions &given, Processes &processes)
     : options(given), processes(processes),
       plan((checkFiles(options, processes.isFirst()),
             openPlan(options, processes, ranks))),
-      checkpoints(plan, options, processes), rates((resumeOptions(), options)),
+      checkpoints(plan, options, processes),
+      rates(plan, (resumeOptions(), options)),
       summon(plan, options, processes.isFirst()) {
-  (void)scaleGroups(plan, options.lrScales);
   if (!options.reference.empty())
     reference = Reference::open(options.reference, plan, options.program);
   else
@@ -499,8 +500,33 @@ TrainingRun::TrainingRun(const TrainingOptions &options, Processes &processes)
     : impl(std::make_unique<Impl>(options, processes)) {}
 TrainingRun::~TrainingRun() = default;
 
-std::vector<Fact> TrainingRun::facts() const { return impl->facts(); }
-
 int TrainingRun::execute(RunListener &listener) {
   return impl->execute(listener);
+}
+
+int TrainingRun::run(
+    Processes &processes,
+    const std::function<std::optional<TrainingOptions>()> &readOptions,
+    const std::function<std::unique_ptr<RunListener>(const TrainingOptions &)>
+        &makeListener) {
+  std::optional<TrainingOptions> options;
+  std::optional<TrainingRun> run;
+  std::unique_ptr<RunListener> listener;
+  processes.agree([&]() -> Processes::Given {
+    options = readOptions();
+    if (!options)
+      return {};
+    processes.setTimeout(options->getTimeout());
+    run.emplace(*options, processes);
+    listener = makeListener(*options);
+    if (processes.size() == 1)
+      return {};
+    return {run->impl->facts(), identifyFiles(options->weights)};
+  });
+  processes.compareFiles("weights",
+                         [&] { return digestContents(options->weights); });
+  int code = run ? run->execute(*listener) : 0;
+  listener.reset();
+  run.reset();
+  return processes.finish(code);
 }

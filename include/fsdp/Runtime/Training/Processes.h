@@ -37,11 +37,6 @@ public:
   Processes(const std::string &backend, const std::string &map);
   ~Processes();
 
-  /// The value that the command line gives an option, even if the rest of it is
-  /// wrong; nothing if it gives none.
-  static std::string findOption(int argc, char **argv,
-                                const std::string &option);
-
   unsigned size() const { return world.size(); }
   bool isFirst() const { return world.rank == 0; }
   /// Of a run with so many ranks, those of this process.
@@ -154,18 +149,6 @@ private:
 
 /// Of a library beside this program.
 std::string findLibrary(const std::string &name);
-
-/// A number for the bytes of a file.
-std::string digestFile(const std::string &path);
-/// A number for what a file or a folder of tensors has where: not for the
-/// values.
-std::string digestTables(const std::string &path);
-/// A number for the values, too: of a file, all; of a folder, up to 192 KiB of
-/// each tensor, since it may be larger than a machine reads in minutes.
-std::string digestContents(const std::string &path);
-/// Tells files from others: their numbers in the file system, sizes and times.
-/// Two machines that see the same file say the same.
-std::string identifyFiles(const std::string &path);
 
 } // namespace fsdp
 

@@ -57,12 +57,6 @@ public:
 /// training.
 int train(Training training, TrainingObserver &observer);
 
-/// The factor of each decay group of the plan that has one, by those of groups
-/// of learning rates. Throws if the plan lacks one of these.
-std::map<unsigned, double>
-scaleGroups(const planfile::PlanFile &plan,
-            const std::map<unsigned, double> &scales);
-
 } // namespace fsdp
 
 #endif // FSDP_RUNTIME_TRAINING_TRAINING_H

@@ -29,15 +29,24 @@ public:
 
 class TrainingRun {
 public:
+  /// Runs what all processes are given, which they compare before anything is
+  /// loaded. `readOptions` may reject what there is, and returns nothing if
+  /// there is nothing to do. Returns the exit code of the run, or throws on all
+  /// processes.
+  static int
+  run(Processes &processes,
+      const std::function<std::optional<TrainingOptions>()> &readOptions,
+      const std::function<std::unique_ptr<RunListener>(const TrainingOptions &)>
+          &makeListener);
+
+  // The same for one process.
+
   /// All that can be rejected is, before anything is allocated. `processes`
   /// outlives it.
   TrainingRun(const TrainingOptions &options, Processes &processes);
   ~TrainingRun();
   TrainingRun(const TrainingRun &) = delete;
   TrainingRun &operator=(const TrainingRun &) = delete;
-
-  /// What must be the same for all processes.
-  std::vector<Fact> facts() const;
 
   /// Once. Returns the exit code: 0; `interruptedCode`; or 2, for a comparison
   /// that fails or a loss that is not finite. Throws where the run fails.
