@@ -5,8 +5,10 @@
 #include "CheckpointJSON.h"
 #include "TensorJSON.h"
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -54,73 +56,84 @@ std::string fsdp::archive::getRankList(unsigned rank) {
 // Writing
 //===----------------------------------------------------------------------===//
 
-std::string
-fsdp::archive::spellRankList(const std::vector<CheckedFile> &files) {
-  std::string text = "{\n";
-  for (size_t i = 0; i != files.size(); ++i) {
-    text += (i ? ",\n  " : "  ") + quoteJSON(files[i].name) +
-            ": {\"bytes\": " + std::to_string(files[i].sums.bytes) +
-            ", \"blocks\": [";
-    for (size_t k = 0; k != files[i].sums.sums.size(); ++k)
-      text += (k ? ",\"" : "\"") + spellChecksum(files[i].sums.sums[k]) + "\"";
-    text += "]}";
-  }
-  return text + "\n}\n";
+using Layout = JSONWriter::Layout;
+
+static std::vector<std::string>
+spellChecksums(const std::vector<uint64_t> &sums) {
+  std::vector<std::string> texts;
+  for (uint64_t sum : sums)
+    texts.push_back(spellChecksum(sum));
+  return texts;
 }
 
-/// "[1, 2]"
-template <typename Numbers>
-static std::string spellNumbers(const Numbers &all) {
-  std::string text;
-  for (auto number : all)
-    text += (text.empty() ? "[" : ", ") + std::to_string(number);
-  return text.empty() ? "[]" : text + "]";
+std::string
+fsdp::archive::spellRankList(const std::vector<CheckedFile> &files) {
+  JSONWriter json;
+  json.object(
+      [&] {
+        for (const CheckedFile &file : files)
+          json.attributeObject(file.name, [&] {
+            json.attribute("bytes", file.sums.bytes);
+            json.attributeValues("blocks", spellChecksums(file.sums.sums),
+                                 Layout::Dense);
+          });
+      },
+      Layout::Lines);
+  return json.take() + '\n';
 }
 
 std::string
 fsdp::archive::spellManifest(const TrainingState &state,
                              const std::map<std::string, HeldTensor> &tensors,
                              const std::vector<uint64_t> &lists) {
-  std::string text = "{\n";
-  auto add = [&](const char *name, const std::string &value) {
-    text += std::string("  \"") + name + "\": " + value + ",\n";
-  };
+  JSONWriter json;
   auto addTexts = [&](const char *name, const auto &pairs) {
-    std::string members;
-    for (const auto &[key, value] : pairs)
-      members += (members.empty() ? "\n    " : ",\n    ") + quoteJSON(key) +
-                 ": " + quoteJSON(value);
-    add(name, "{" + members + "}");
+    json.attributeObject(
+        name,
+        [&] {
+          for (const auto &[key, value] : pairs)
+            json.attribute(key, value);
+        },
+        Layout::Lines);
   };
-  add("version", std::to_string(version));
-  add("step", std::to_string(state.step));
-  add("position", std::to_string(state.position));
-  add("updates", std::to_string(state.updates));
-  add("ranks", std::to_string(state.ranks));
-  add("mesh", quoteJSON(state.mesh));
-  addTexts("facts", state.facts);
-  addTexts("names", state.names);
-  std::string members;
-  for (const auto &[name, tensor] : tensors) {
-    members += (members.empty() ? "\n    " : ",\n    ") + quoteJSON(name) +
-               ": {\"dtype\": " + quoteJSON(getSafetensorsName(tensor.dtype)) +
-               ", \"shape\": " + spellNumbers(tensor.shape);
+  auto addTensor = [&](const HeldTensor &tensor) {
+    json.attribute("dtype", getSafetensorsName(tensor.dtype));
+    json.attributeValues("shape", tensor.shape);
     if (tensor.order != rowMajor(tensor.shape.size()))
-      members += ", \"order\": " + spellNumbers(tensor.order);
-    std::string runs;
-    for (const RankRun &run : tensor.runs)
-      runs += (runs.empty() ? "" : ", ") +
-              spellNumbers(std::initializer_list<uint64_t>{
-                  run.rank, run.stride, run.count, run.each});
-    members += ", \"ranks\": [" + runs + "]}";
-  }
-  add("tensors", "{" + members + "}");
-  members.clear();
-  for (uint64_t sum : lists)
-    members += (members.empty() ? "\"" : ", \"") + spellChecksum(sum) + "\"";
-  add("lists", "[" + members + "]");
-  uint64_t sum = checksum(text);
-  return text.append(ending) + '"' + spellChecksum(sum) + "\"\n}\n";
+      json.attributeValues("order", tensor.order);
+    json.attributeArray("ranks", [&] {
+      for (const RankRun &run : tensor.runs)
+        json.values(
+            std::array<uint64_t, 4>{run.rank, run.stride, run.count, run.each});
+    });
+  };
+  json.object(
+      [&] {
+        json.attribute("version", version);
+        json.attribute("step", state.step);
+        json.attribute("position", state.position);
+        json.attribute("updates", state.updates);
+        json.attribute("ranks", state.ranks);
+        json.attribute("mesh", state.mesh);
+        addTexts("facts", state.facts);
+        addTexts("names", state.names);
+        json.attributeObject(
+            "tensors",
+            [&] {
+              for (const auto &[name, tensor] : tensors)
+                json.attributeObject(
+                    name, [&, &tensor = tensor] { addTensor(tensor); });
+            },
+            Layout::Lines);
+        json.attributeValues("lists", spellChecksums(lists));
+        json.attribute("checksum", spellChecksum(0));
+      },
+      Layout::Lines);
+  std::string text = json.take() + '\n';
+  size_t end = text.rfind(ending);
+  std::string sum =
+      spellChecksum(checksum(std::string_view(text).substr(0, end)));
+  return text.replace(end + ending.size() + 1, sum.size(), sum);
 }
 
 //===----------------------------------------------------------------------===//

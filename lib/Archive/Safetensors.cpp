@@ -3,10 +3,11 @@
 #include "fsdp/Archive/Safetensors.h"
 
 #include "TensorJSON.h"
-#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 #include <tuple>
@@ -215,28 +216,13 @@ const TensorInfo *Safetensors::find(std::string_view name) const {
 // Writing
 //===----------------------------------------------------------------------===//
 
-/// The length and the header, padded so that the data starts at a multiple of
-/// 8 bytes.
-template <typename Tensor>
-static Expected<std::string>
-makeHeader(const std::vector<const Tensor *> &tensors,
-           const SafetensorsMetadata &metadata, uint64_t &offset) {
-  std::string text = "{";
-  auto beginMember = [&](std::string_view key) {
-    if (text.size() > 1)
-      text += ',';
-    text += quoteJSON(key) + ':';
-  };
-  if (!metadata.empty()) {
-    beginMember("__metadata__");
-    char separator = '{';
-    for (const auto &[key, value] : metadata) {
-      text += separator + quoteJSON(key) + ':' + quoteJSON(value);
-      separator = ',';
-    }
-    text += '}';
-  }
+static constexpr auto dense = JSONWriter::Layout::Dense;
 
+/// Members of a header, one after the other; `offset` becomes their bytes.
+template <typename Tensor>
+static std::optional<Error>
+addTensors(const std::vector<const Tensor *> &tensors, JSONWriter &json,
+           uint64_t &offset) {
   offset = 0;
   std::set<std::string_view> names;
   for (const Tensor *tensor : tensors) {
@@ -253,15 +239,43 @@ makeHeader(const std::vector<const Tensor *> &tensors,
     if (tensor->name == "__metadata__" || !names.insert(tensor->name).second)
       return reject("expected a name of its own, found one that is taken");
 
-    beginMember(tensor->name);
-    text += "{\"dtype\":\"" + std::string(spelling) + "\",\"shape\":[";
-    for (size_t i = 0; i != tensor->shape.size(); ++i)
-      text += (i ? "," : "") + std::to_string(tensor->shape[i]);
-    text += "],\"data_offsets\":[" + std::to_string(offset) + ",";
+    uint64_t begin = offset;
     offset += static_cast<uint64_t>(*bytes);
-    text += std::to_string(offset) + "]}";
+    json.attributeObject(
+        tensor->name,
+        [&] {
+          json.attribute("dtype", spelling);
+          json.attributeValues("shape", tensor->shape, dense);
+          json.attributeValues("data_offsets", std::array{begin, offset},
+                               dense);
+        },
+        dense);
   }
-  text += '}';
+  return std::nullopt;
+}
+
+/// The length and the header, padded so that the data starts at a multiple of
+/// 8 bytes.
+template <typename Tensor>
+static Expected<std::string>
+makeHeader(const std::vector<const Tensor *> &tensors,
+           const SafetensorsMetadata &metadata, uint64_t &offset) {
+  JSONWriter json;
+  auto addMetadata = [&] {
+    for (const auto &[key, value] : metadata)
+      json.attribute(key, value);
+  };
+  std::optional<Error> rejected;
+  json.object(
+      [&] {
+        if (!metadata.empty())
+          json.attributeObject("__metadata__", addMetadata, dense);
+        rejected = addTensors(tensors, json, offset);
+      },
+      dense);
+  if (rejected)
+    return *rejected;
+  std::string text = json.take();
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > maxHeaderBytes)
     return Error{"header: expected at most " + std::to_string(maxHeaderBytes) +

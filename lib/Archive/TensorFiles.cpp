@@ -5,7 +5,7 @@
 #include "JSONCursor.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Checkpoint.h"
-#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 
 #include <cassert>
 #include <filesystem>
@@ -177,17 +177,15 @@ std::optional<Error> TensorFiles::checkCoverage(const std::string &path) {
 
 SafetensorsMetadata fsdp::archive::makeShardingMetadata(
     const std::vector<std::pair<std::string, Box>> &boxes) {
-  std::string info;
-  for (const auto &[name, box] : boxes) {
-    info += (info.empty() ? "{" : ", ") + quoteJSON(name) +
-            ": {\"saved_offsets\": [";
-    for (size_t axis = 0; axis != box.offsets.size(); ++axis)
-      info += (axis ? ", " : "") + std::to_string(box.offsets[axis]);
-    info += "]}";
-  }
-  return {{"format", "pt"},
-          {"DCP_VERSION", "1.0"},
-          {shardingInfo, info.empty() ? "{}" : info + "}"}};
+  JSONWriter json;
+  json.object([&] {
+    for (const auto &[name, box] : boxes)
+      json.attributeObject(name, [&, &box = box] {
+        json.attributeValues("saved_offsets", box.offsets);
+      });
+  });
+  return {
+      {"format", "pt"}, {"DCP_VERSION", "1.0"}, {shardingInfo, json.take()}};
 }
 
 //===----------------------------------------------------------------------===//

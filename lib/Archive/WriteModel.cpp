@@ -2,7 +2,7 @@
 
 #include "fsdp/Archive/WriteModel.h"
 
-#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <cerrno>
@@ -155,7 +155,7 @@ std::optional<Error> fsdp::archive::writeModel(
     if (auto error = folder.make())
       return error;
   std::vector<Part> parts = split(tensors, maxBytes);
-  std::string index;
+  std::vector<std::string> names;
   uint64_t bytes = 0;
   for (size_t i = 0; i != parts.size(); ++i) {
     char name[64] = "model.safetensors";
@@ -164,19 +164,29 @@ std::optional<Error> fsdp::archive::writeModel(
                     i + 1, parts.size());
     if (auto error = writePart(parts[i], folder.file(name)))
       return error;
-    for (size_t t = parts[i].begin; t != parts[i].end; ++t) {
-      index += (index.empty() ? "" : ",\n    ") + quoteJSON(tensors[t].name) +
-               ": \"" + name + "\"";
+    names.emplace_back(name);
+    for (size_t t = parts[i].begin; t != parts[i].end; ++t)
       bytes += countBytes(tensors[t]);
-    }
   }
   if (!writes)
     return std::nullopt;
   if (parts.size() != 1) {
-    index = "{\n  \"metadata\": {\"total_size\": " + std::to_string(bytes) +
-            "},\n  \"weight_map\": {\n    " + index + "\n  }\n}\n";
-    if (auto written =
-            writeFile(folder.file("model.safetensors.index.json"), {index});
+    constexpr auto lines = JSONWriter::Layout::Lines;
+    JSONWriter json;
+    auto addFiles = [&] {
+      for (size_t i = 0; i != parts.size(); ++i)
+        for (size_t t = parts[i].begin; t != parts[i].end; ++t)
+          json.attribute(tensors[t].name, names[i]);
+    };
+    json.object(
+        [&] {
+          json.attributeObject("metadata",
+                               [&] { json.attribute("total_size", bytes); });
+          json.attributeObject("weight_map", addFiles, lines);
+        },
+        lines);
+    if (auto written = writeFile(folder.file("model.safetensors.index.json"),
+                                 {json.take() + '\n'});
         !written)
       return written.error();
   }

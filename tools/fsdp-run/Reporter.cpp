@@ -5,6 +5,7 @@
 #include "TensorBoard.h"
 #include "fsdp/Archive/BlockSums.h"
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Runtime/Comm/Hosts.h"
 
 #include <array>
@@ -16,6 +17,9 @@
 #include <unistd.h>
 
 using namespace fsdp;
+using archive::JSONWriter;
+using Fixed = JSONWriter::Fixed;
+using Rounded = JSONWriter::Rounded;
 
 namespace {
 
@@ -66,8 +70,17 @@ public:
     lastLoss = loss;
     if (log.isOpen())
       noteStep(step, seconds);
-    if (options.json || tensorBoard)
-      sayObject(spellStep(step, loss, lr, seconds));
+    sayObject([&](JSONWriter &json) {
+      json.attribute("step", step);
+      json.attribute("loss", Rounded{loss, 9});
+      json.attribute("lr", Rounded{lr, 9});
+      json.attribute("seconds", Fixed{seconds, 9});
+      if (tokens != 0)
+        json.attribute("tokens_per_second", Fixed{tokens / seconds, 1});
+      double before = std::exchange(toldCollectives, collectives);
+      json.attribute("collective_seconds", Fixed{collectives - before, 9});
+      json.attribute("peak_bytes", memory);
+    });
     if (!options.json)
       printLine(step, loss, seconds, now);
     flushOutput();
@@ -76,8 +89,10 @@ public:
   /// The evaluation after that step has ended; its time is not the next step's.
   void endEvaluation(long long step, double loss) override {
     last = Clock::now();
-    sayObject("{\"step\": " + std::to_string(step) +
-              ", \"eval_loss\": " + spellLoss(loss) + "}\n");
+    sayObject([&](JSONWriter &json) {
+      json.attribute("step", step);
+      json.attribute("eval_loss", Rounded{loss, 9});
+    });
     if (!options.json)
       std::printf("%sstep %lld/%lld  eval loss %.6g\n",
                   isTerminal ? "\r\033[K" : "", step, options.steps, loss);
@@ -97,19 +112,20 @@ private:
   /// Of this process alone, in seconds: who is slow shows in the others' time
   /// in collectives.
   void noteStep(long long step, double seconds) {
-    char line[256];
-    std::snprintf(line, sizeof line,
-                  "{\"step\": %lld, \"time\": %.3f, \"seconds\": %.6f, "
-                  "\"forward\": %.6f, \"backward\": %.6f, \"update\": %.6f, "
-                  "\"collectives\": %.6f}",
-                  step,
-                  std::chrono::duration<double>(
-                      std::chrono::system_clock::now().time_since_epoch())
-                      .count(),
-                  seconds, forward - noted[0], backward - noted[1],
-                  update - noted[2], collectives - noted[3]);
+    auto now = std::chrono::system_clock::now().time_since_epoch();
+    JSONWriter json;
+    json.object([&] {
+      json.attribute("step", step);
+      json.attribute("time",
+                     Fixed{std::chrono::duration<double>(now).count(), 3});
+      json.attribute("seconds", Fixed{seconds, 6});
+      json.attribute("forward", Fixed{forward - noted[0], 6});
+      json.attribute("backward", Fixed{backward - noted[1], 6});
+      json.attribute("update", Fixed{update - noted[2], 6});
+      json.attribute("collectives", Fixed{collectives - noted[3], 6});
+    });
     noted = {forward, backward, update, collectives};
-    log.write(line);
+    log.write(json.take());
   }
 
   /// A line that is overwritten, or a few lines in a file.
@@ -210,50 +226,32 @@ private:
 
   void printSummary() const {
     Growth growth = measureGrowth();
-    std::printf("{\"summary\": {\"steps\": %lld, \"seconds\": %.9f, "
-                "\"parameters\": \"%s\", \"resident_bytes\": %lld, "
-                "\"planned_bytes\": %lld, \"scratch_bytes\": %lld, "
-                "\"heap_bytes\": %lld, \"file_bytes\": %lld, "
-                "\"highest_byte\": %llu, \"load_seconds\": %.6f, "
-                "\"save_seconds\": %.6f}}\n",
-                steps, total,
-                archive::spellChecksum(session.digestParameters()).c_str(),
-                static_cast<long long>(growth.resident),
-                static_cast<long long>(growth.planned),
-                static_cast<long long>(growth.scratch),
-                static_cast<long long>(growth.heap),
-                static_cast<long long>(growth.files),
-                static_cast<unsigned long long>(session.highestByte()),
-                checkpoints.loadSeconds(), checkpoints.saveSeconds());
-  }
-
-  static std::string spellLoss(double loss) {
-    char text[32] = "null"; // JSON has no NaN.
-    if (std::isfinite(loss))
-      std::snprintf(text, sizeof text, "%.9g", loss);
-    return text;
-  }
-
-  std::string spellStep(long long step, double loss, double lr,
-                        double seconds) {
-    char text[256];
-    std::string object;
-    auto add = [&](const char *format, auto... values) {
-      std::snprintf(text, sizeof text, format, values...);
-      object += text;
+    JSONWriter json;
+    auto addSummary = [&] {
+      json.attribute("steps", steps);
+      json.attribute("seconds", Fixed{total, 9});
+      json.attribute("parameters",
+                     archive::spellChecksum(session.digestParameters()));
+      json.attribute("resident_bytes", growth.resident);
+      json.attribute("planned_bytes", growth.planned);
+      json.attribute("scratch_bytes", growth.scratch);
+      json.attribute("heap_bytes", growth.heap);
+      json.attribute("file_bytes", growth.files);
+      json.attribute("highest_byte", session.highestByte());
+      json.attribute("load_seconds", Fixed{checkpoints.loadSeconds(), 6});
+      json.attribute("save_seconds", Fixed{checkpoints.saveSeconds(), 6});
     };
-    add("{\"step\": %lld, \"loss\": %s, \"lr\": %.9g, \"seconds\": %.9f", step,
-        spellLoss(loss).c_str(), lr, seconds);
-    if (tokens != 0)
-      add(", \"tokens_per_second\": %.1f", tokens / seconds);
-    add(", \"collective_seconds\": %.9f, \"peak_bytes\": %llu}\n",
-        collectives - std::exchange(toldCollectives, collectives),
-        static_cast<unsigned long long>(memory));
-    return object;
+    json.object([&] { json.attributeObject("summary", addSummary); });
+    std::printf("%s\n", json.take().c_str());
   }
 
-  /// To whoever reads objects, which end with a newline.
-  void sayObject(const std::string &object) {
+  /// A line for whoever reads objects.
+  template <typename Contents> void sayObject(const Contents &contents) {
+    if (!options.json && !tensorBoard)
+      return;
+    JSONWriter json;
+    json.object([&] { contents(json); });
+    std::string object = json.take() + '\n';
     if (options.json)
       std::fputs(object.c_str(), stdout);
     if (!tensorBoard)

@@ -4,6 +4,7 @@
 #include "Reporter.h"
 #include "TensorBoard.h"
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Runtime/Training/TrainingRun.h"
 
 #include <algorithm>
@@ -28,23 +29,9 @@ public:
   }
 
   void tell(const Comparison &comparison) override {
-    if (options.json) {
-      const Comparison::Tensor &worst = comparison.worstTensor();
-      std::printf("{\"compared\": %zu, \"worst\": %s, \"difference\": %g, "
-                  "\"allowed\": %g, \"passed\": %s, \"differences\": {",
-                  comparison.compared().size(),
-                  archive::quoteJSON(worst.name).c_str(),
-                  std::min(worst.difference, 1e300), worst.allowed,
-                  comparison.passed() ? "true" : "false");
-      const char *separator = "";
-      for (const Comparison::Tensor &tensor : comparison.compared()) {
-        std::printf("%s%s: %g", separator,
-                    archive::quoteJSON(tensor.name).c_str(),
-                    std::min(tensor.difference, 1e300));
-        separator = ", ";
-      }
-      std::printf("}}\n");
-    } else
+    if (options.json)
+      std::printf("%s\n", spell(comparison).c_str());
+    else
       std::printf("%s\n", archive::escape(comparison.summary()).c_str());
     flushOutput();
     constexpr std::size_t most = 5;
@@ -58,6 +45,27 @@ public:
   }
 
 private:
+  static std::string spell(const Comparison &comparison) {
+    using Rounded = archive::JSONWriter::Rounded;
+    auto differenceOf = [](const Comparison::Tensor &tensor) {
+      return Rounded{std::min(tensor.difference, 1e300), 6};
+    };
+    const Comparison::Tensor &worst = comparison.worstTensor();
+    archive::JSONWriter json;
+    json.object([&] {
+      json.attribute("compared", comparison.compared().size());
+      json.attribute("worst", worst.name);
+      json.attribute("difference", differenceOf(worst));
+      json.attribute("allowed", Rounded{worst.allowed, 6});
+      json.attribute("passed", comparison.passed());
+      json.attributeObject("differences", [&] {
+        for (const Comparison::Tensor &tensor : comparison.compared())
+          json.attribute(tensor.name, differenceOf(tensor));
+      });
+    });
+    return json.take();
+  }
+
   const TrainingOptions &options;
   const Processes &processes;
   std::optional<TensorBoard> tensorBoard;

@@ -49,13 +49,6 @@ inline std::string listSome(const std::vector<std::string> &names) {
   return text;
 }
 
-/// A number as JSON has it.
-inline std::string spellJSON(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.12g", value);
-  return text;
-}
-
 /// A number as people write it: 1e-05, 0.25.
 inline std::string spellNumber(double value) {
   char text[32];

@@ -2,7 +2,7 @@
 
 #include "../Support/Text.h"
 #include "Describe.h"
-#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Tracing/Trace.h"
 
@@ -60,45 +60,48 @@ public:
   std::string run() {
     for (const auto &[key, seconds] : instances)
       collectives[key.second].seconds.push_back(seconds);
-    unsigned ranks = planfile::getRankCount(plan.plan());
-    std::string text =
-        "{\"device\": " + archive::quoteJSON(plan->device()->string_view()) +
-        ", \"ranks\": " + std::to_string(ranks) +
-        ", \"steps\": " + std::to_string(steps) + ",\n\"ops\": [";
-    bool isFirst = true;
-    auto next = [&] { return std::exchange(isFirst, false) ? "\n{" : ",\n{"; };
-    for (const auto &[key, group] : ops)
-      text += next() + ("\"op\": " + archive::quoteJSON(key.first)) +
-              ", \"signature\": " + archive::quoteJSON(key.second) +
-              times(group);
-    text += "],\n\"nodes\": [";
-    isFirst = true;
-    for (const auto &[key, commands] : nodes) {
-      double seconds = 0;
-      for (const auto &[command, measured] : commands)
-        seconds += median(measured);
-      text += next() + ("\"node\": " + archive::quoteJSON(key.first)) +
-              ", \"stream\": " + archive::quoteJSON(key.second) +
-              ", \"seconds\": " + spellJSON(seconds) + "}";
-    }
-    text += "],\n\"collectives\": [";
-    isFirst = true;
-    for (const auto &[key, group] : collectives) {
-      auto [kind, bytes, members] = key;
-      text += next() + ("\"kind\": " + archive::quoteJSON(kind)) +
-              ", \"bytes\": " + std::to_string(bytes) +
-              ", \"ranks\": " + std::to_string(members) + times(group);
-    }
-    return text + "]}\n";
+    auto add = [&](const char *name, const auto &all, auto addEntry) {
+      auto addAll = [&] {
+        for (const auto &entry : all)
+          json.object([&] { addEntry(entry.first, entry.second); });
+      };
+      json.attributeArray(name, addAll, archive::JSONWriter::Layout::Lines);
+    };
+    json.object([&] {
+      json.attribute("device", plan->device()->string_view());
+      json.attribute("ranks", planfile::getRankCount(plan.plan()));
+      json.attribute("steps", steps);
+      add("ops", ops, [&](const auto &key, const Group &group) {
+        json.attribute("op", key.first);
+        json.attribute("signature", key.second);
+        addTimes(group);
+      });
+      add("nodes", nodes, [&](const auto &key, const auto &commands) {
+        double seconds = 0;
+        for (const auto &[command, measured] : commands)
+          seconds += median(measured);
+        json.attribute("node", key.first);
+        json.attribute("stream", key.second);
+        json.attribute("seconds", seconds);
+      });
+      add("collectives", collectives, [&](const Kind &key, const Group &group) {
+        auto [kind, bytes, members] = key;
+        json.attribute("kind", kind);
+        json.attribute("bytes", bytes);
+        json.attribute("ranks", members);
+        addTimes(group);
+      });
+    });
+    return json.take() + '\n';
   }
 
 private:
   bool isStep(const Span &span) const {
     return plan.string(plan->programs()->Get(span.program)->name()) == program;
   }
-  static std::string times(const Group &group) {
-    return ", \"seconds\": " + spellJSON(median(group.seconds)) +
-           ", \"count\": " + std::to_string(group.commands.size()) + "}";
+  void addTimes(const Group &group) {
+    json.attribute("seconds", median(group.seconds));
+    json.attribute("count", group.commands.size());
   }
 
   void add(const Span &span) {
@@ -127,6 +130,7 @@ private:
   }
 
   using Kind = std::tuple<std::string, std::uint64_t, unsigned>;
+  archive::JSONWriter json;
   const planfile::PlanFile &plan;
   std::string_view program;
   std::uint64_t steps = 0;

@@ -5,7 +5,7 @@
 #include "../Comm/Mesh.h"
 #include "../Support/Text.h"
 #include "Describe.h"
-#include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Archive/WriteFile.h"
 
 #include <algorithm>
@@ -28,13 +28,18 @@ public:
   }
 
   std::string run() {
-    writeRows();
-    for (const Span &span : spans)
-      writeSlice(span);
-    writeArrows();
-    writeMemory();
-    text += "\n]}\n";
-    return std::move(text);
+    auto writeEvents = [&] {
+      writeRows();
+      for (const Span &span : spans)
+        writeSlice(span);
+      writeArrows();
+      writeMemory();
+    };
+    json.object([&] {
+      json.attributeArray("traceEvents", writeEvents,
+                          archive::JSONWriter::Layout::Lines);
+    });
+    return json.take() + '\n';
   }
 
 private:
@@ -49,31 +54,38 @@ private:
   static bool isEvent(Step step) {
     return step == Step::Record || step == Step::Wait;
   }
-  double time(double seconds) const { return 1e6 * (seconds - start); }
-
-  void add(const std::string &event) {
-    text += (text.empty() ? "{\"traceEvents\": [\n{" : ",\n{") + event + "}";
+  /// Microseconds, without the digits that are noise.
+  static archive::JSONWriter::Rounded microseconds(double seconds) {
+    return {1e6 * seconds, 12};
   }
-  /// The fields that all events have.
-  std::string place(const char *phase, unsigned rank, unsigned row,
-                    double seconds) const {
-    return "\"ph\": \"" + std::string(phase) +
-           "\", \"pid\": " + std::to_string(rank) +
-           ", \"tid\": " + std::to_string(row) +
-           ", \"ts\": " + spellJSON(time(seconds));
+
+  /// An event: what all have, and what `addRest` adds.
+  template <typename Rest>
+  void add(const char *phase, unsigned rank, unsigned row, double seconds,
+           std::string_view name, const Rest &addRest) {
+    json.object([&] {
+      json.attribute("ph", phase);
+      json.attribute("pid", rank);
+      json.attribute("tid", row);
+      json.attribute("ts", microseconds(seconds - start));
+      json.attribute("name", name);
+      addRest();
+    });
   }
 
   void writeRows() {
     std::set<std::pair<unsigned, unsigned>> rows;
     for (const Span &span : spans)
       rows.emplace(span.rank, static_cast<unsigned>(span.stream));
+    auto addName = [&](unsigned rank, unsigned row, const char *what,
+                       const std::string &name) {
+      add("M", rank, row, start, what, [&] {
+        json.attributeObject("args", [&] { json.attribute("name", name); });
+      });
+    };
     for (auto [rank, row] : rows) {
-      add(place("M", rank, row, start) +
-          ", \"name\": \"process_name\", \"args\": {\"name\": \"rank " +
-          std::to_string(rank) + "\"}");
-      add(place("M", rank, row, start) +
-          ", \"name\": \"thread_name\", \"args\": {\"name\": \"" +
-          getName(static_cast<Stream>(row)) + "\"}");
+      addName(rank, row, "process_name", "rank " + std::to_string(rank));
+      addName(rank, row, "thread_name", getName(static_cast<Stream>(row)));
     }
   }
 
@@ -86,28 +98,30 @@ private:
       return;
     CommandFacts facts = getFacts(plan, command);
     std::string name = span.isDrain ? "drain " + facts.name : facts.name;
-    std::string arguments = "\"step\": " + std::to_string(span.update + 1);
-    auto describe = [&](const char *key, std::string_view value) {
-      if (!value.empty())
-        arguments +=
-            ", \"" + std::string(key) + "\": " + archive::quoteJSON(value);
-    };
     if (facts.unit != planfile::none) {
       std::string_view unit =
           plan.string(plan->units()->Get(facts.unit)->name());
       name.append(" ").append(unit);
     }
-    if (facts.communicator != planfile::none)
-      arguments += ", \"bytes\": " +
-                   std::to_string(getBytes(plan, facts.buffers.front()));
-    describe("node", plan.string(command.node()));
-    describe("scope", plan.string(command.scope()));
+    auto describe = [&](const char *key, std::string_view value) {
+      if (!value.empty())
+        json.attribute(key, value);
+    };
+    auto addArguments = [&] {
+      json.attribute("step", span.update + 1);
+      if (facts.communicator != planfile::none)
+        json.attribute("bytes", getBytes(plan, facts.buffers.front()));
+      describe("node", plan.string(command.node()));
+      describe("scope", plan.string(command.scope()));
+    };
     std::string role = EnumNameRole(command.role());
     role[0] = static_cast<char>(std::tolower(role[0]));
-    add(place("X", span.rank, static_cast<unsigned>(span.stream), span.begin) +
-        ", \"dur\": " + spellJSON(1e6 * (span.end - span.begin)) +
-        ", \"name\": " + archive::quoteJSON(name) + ", \"cat\": \"" + role +
-        "\", \"args\": {" + arguments + "}");
+    add("X", span.rank, static_cast<unsigned>(span.stream), span.begin, name,
+        [&] {
+          json.attribute("dur", microseconds(span.end - span.begin));
+          json.attribute("cat", role);
+          json.attributeObject("args", addArguments);
+        });
   }
 
   /// From the collective before a record to what follows the wait.
@@ -134,15 +148,18 @@ private:
           sources.push_back(source);
       } else if (!isEvent(command.step_type()) && !span.isDrain) {
         for (const Span *source : sources) {
-          std::string rest = ", \"name\": \"wait\", \"cat\": \"wait\", "
-                             "\"id\": " +
-                             std::to_string(arrows++);
-          add(place("s", source->rank, static_cast<unsigned>(source->stream),
-                    source->begin) +
-              rest);
-          add(place("f", span.rank, static_cast<unsigned>(span.stream),
-                    span.begin) +
-              rest + ", \"bp\": \"e\"");
+          auto addEnd = [&](const char *phase, const Span &at, bool isTarget) {
+            add(phase, at.rank, static_cast<unsigned>(at.stream), at.begin,
+                "wait", [&] {
+                  json.attribute("cat", "wait");
+                  json.attribute("id", arrows);
+                  if (isTarget)
+                    json.attribute("bp", "e");
+                });
+          };
+          addEnd("s", *source, false);
+          addEnd("f", span, true);
+          ++arrows;
         }
         sources.clear();
       }
@@ -245,21 +262,22 @@ private:
       for (const auto &[kind, bytes] : change)
         kinds[kind] += bytes;
       std::int64_t total = 0;
-      std::string arguments;
-      for (const auto &[kind, bytes] : kinds) {
+      for (const auto &[kind, bytes] : kinds)
         total += bytes;
-        arguments += ", \"" + kind + "\": " + std::to_string(bytes);
-      }
-      add(place("C", key.first, 0, key.second) +
-          ", \"name\": \"arena\", \"args\": {\"bytes alive\": " +
-          std::to_string(total) + arguments + "}");
+      auto addBytes = [&] {
+        json.attribute("bytes alive", total);
+        for (const auto &[kind, bytes] : kinds)
+          json.attribute(kind, bytes);
+      };
+      add("C", key.first, 0, key.second, "arena",
+          [&] { json.attributeObject("args", addBytes); });
     }
   }
 
   const planfile::PlanFile &plan;
   const std::vector<Span> &spans;
   double start = 1e300;
-  std::string text;
+  archive::JSONWriter json;
 };
 
 } // namespace

@@ -4,6 +4,7 @@
 
 #include "FlightRecord.h"
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Runtime/Comm/Hosts.h"
 #include "fsdp/Runtime/Processes/Agreement.h"
 
@@ -404,14 +405,12 @@ void Processes::showRecord(const Error &error) noexcept {
     if (recorder)
       lastRecord = recorder();
     if (auto written = std::exchange(log, nullptr)) {
-      std::string line = "{\"error\": " + archive::quoteJSON(error.what()) +
-                         ", \"collectives\": [";
-      const char *separator = "";
-      for (const std::string &flight : spellFlights(lastRecord)) {
-        line += separator + archive::quoteJSON(flight);
-        separator = ", ";
-      }
-      written->write(line + "]}");
+      archive::JSONWriter json;
+      json.object([&] {
+        json.attribute("error", error.what());
+        json.attributeValues("collectives", spellFlights(lastRecord));
+      });
+      written->write(json.take());
     }
     if (world.store)
       world.store->set(recordKey(world.rank), lastRecord);

@@ -9,6 +9,7 @@
 #include "LearningRates.h"
 #include "Summon.h"
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/JSONWriter.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Runtime/Checkpoints/InitialValues.h"
 #include "fsdp/Runtime/Checkpoints/Weights.h"
@@ -459,8 +460,12 @@ int TrainingRun::Impl::execute(RunListener &listener) {
   auto log =
       std::make_shared<RankLog>(options.log, processes.ranks(ranks).first);
   processes.setLog(log);
-  log->write("{\"process\": " + std::to_string(::getpid()) +
-             ", \"ranks\": " + std::to_string(ranks) + "}");
+  archive::JSONWriter begun;
+  begun.object([&] {
+    begun.attribute("process", ::getpid());
+    begun.attribute("ranks", ranks);
+  });
+  log->write(begun.take());
   archive::TrainingState state = begin(session);
   int code = 0;
   if (reference) {
