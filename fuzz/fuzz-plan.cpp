@@ -23,12 +23,11 @@ static void runStep(const planfile::Plan &plan, unsigned ranks) {
   Session session(plan, ranks);
   session.run();
   session.run("step", {.update = false});
-  for (const std::string &name : session.parameterNames())
-    session.setParameter(name, session.parameter(name));
-  for (const std::string &name : session.gradientNames())
-    session.gradient(name);
-  for (const std::string &name : session.bufferNames())
-    session.buffer(name);
+  using Kind = TensorName::Kind;
+  for (Kind kind :
+       {Kind::Parameter, Kind::Gradient, Kind::OptimizerState, Kind::Buffer})
+    for (const TensorName &tensor : session.tensors(kind))
+      session.write(tensor, session.read(tensor));
   static_cast<void>(session.findDirtyPadding(true));
   session.loss();
 }

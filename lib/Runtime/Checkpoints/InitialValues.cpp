@@ -41,7 +41,7 @@ static void draw(std::uint64_t key, std::uint64_t first, double deviation,
 
 void InitialValues::set(Session &session, const std::string &parameter,
                         std::uint64_t seed) const {
-  const TensorName tensor{TensorName::Kind::Parameter, parameter};
+  const TensorName tensor = TensorName::parameter(parameter);
   std::uint64_t key =
       XXH3_64bits_withSeed(parameter.data(), parameter.size(), seed);
   std::vector<std::int64_t> sizes = session.sizes(tensor);
@@ -66,7 +66,7 @@ void InitialValues::set(Session &session, const std::string &parameter,
         draw(key, first, deviation,
              std::span(values).subspan(row * columns, columns));
       }
-      session.setBox(
+      session.writeBox(
           tensor, box,
           {planfile::DType::F32, box.sizes, std::as_bytes(std::span(values))});
     }

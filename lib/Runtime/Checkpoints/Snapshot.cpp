@@ -115,7 +115,7 @@ void Snapshot::addParameters(const Session &session, unsigned rank) {
     const planfile::Unit &unit = *plan->units()->Get(u);
     for (const planfile::Parameter *parameter : *unit.parameters()) {
       std::string_view name = plan.string(parameter->name());
-      addTensor(u, std::string(name), {TensorName::Kind::Parameter, name},
+      addTensor(u, std::string(name), TensorName::parameter(name),
                 unit.storage());
     }
   }
@@ -125,14 +125,14 @@ void Snapshot::addParameters(const Session &session, unsigned rank) {
     std::string_view name = plan.string(parameter.name());
     std::string_view state = plan.string(buffer.name());
     addTensor(unit, spellState(name, state),
-              {TensorName::Kind::OptimizerState, name, state}, buffer.dtype());
+              TensorName::optimizerState(name, state), buffer.dtype());
   });
 }
 
 void Snapshot::addBuffers(const Session &session, unsigned rank) {
   forEachBuffer(plan.plan(), [&](const planfile::Buffer &buffer) {
     std::string_view name = plan.string(buffer.name());
-    TensorName tensor{TensorName::Kind::Buffer, name};
+    TensorName tensor = TensorName::buffer(name);
     std::string_view embedded;
     if (const auto *bytes = buffer.bytes())
       embedded = {reinterpret_cast<const char *>(bytes->data()), bytes->size()};
@@ -402,7 +402,7 @@ bool fsdp::loadOwn(const archive::Checkpoint &checkpoint,
     OwnFile own(*file, session);
     forEachBuffer(plan.plan(), [&](const planfile::Buffer &buffer) {
       std::string_view name = plan.string(buffer.name());
-      TensorName tensor{TensorName::Kind::Buffer, name};
+      TensorName tensor = TensorName::buffer(name);
       // Of what had not changed, an attempt to load another checkpoint may
       // have.
       if (!own.load(std::string(bufferPrefix).append(name), tensor,
@@ -418,18 +418,18 @@ bool fsdp::loadOwn(const archive::Checkpoint &checkpoint,
     for (const planfile::Unit *unit : *plan->units())
       for (const planfile::Parameter *parameter : *unit->parameters()) {
         std::string_view name = plan.string(parameter->name());
-        own.loadReplica(std::string(name), {TensorName::Kind::Parameter, name},
+        own.loadReplica(std::string(name), TensorName::parameter(name),
                         unit->storage(), rank);
       }
-    forEachState(plan.plan(), [&](std::uint32_t,
-                                  const planfile::Parameter &parameter,
-                                  const planfile::Buffer &buffer) {
-      std::string_view name = plan.string(parameter.name());
-      std::string_view state = plan.string(buffer.name());
-      own.loadReplica(spellState(name, state),
-                      {TensorName::Kind::OptimizerState, name, state},
-                      buffer.dtype(), rank);
-    });
+    forEachState(plan.plan(),
+                 [&](std::uint32_t, const planfile::Parameter &parameter,
+                     const planfile::Buffer &buffer) {
+                   std::string_view name = plan.string(parameter.name());
+                   std::string_view state = plan.string(buffer.name());
+                   own.loadReplica(spellState(name, state),
+                                   TensorName::optimizerState(name, state),
+                                   buffer.dtype(), rank);
+                 });
   }
   return isSame;
 }

@@ -357,19 +357,18 @@ static void loadParts(const TensorName &tensor, const Weights::Value &value,
       if (done.emplace(box.offsets, box.sizes).second)
         for (const Box &part : archive::split(
                  box, maxPartBytes / planfile::getItemSize(value.type)))
-          session.setBox(tensor, part, readBox(value, part));
+          session.writeBox(tensor, part, readBox(value, part));
 }
 
 void Weights::load(const std::vector<Match> &matches, Session &session) const {
   for (const Match &match : matches)
     if (match.isBuffer)
-      session.setBuffer(match.name, read(*match.value));
+      session.write(TensorName::buffer(match.name), read(*match.value));
     else if (std::holds_alternative<const archive::TensorPieces *>(
                  match.value->place))
-      loadParts({TensorName::Kind::Parameter, match.name}, *match.value,
-                session);
+      loadParts(TensorName::parameter(match.name), *match.value, session);
     else
-      session.setParameter(match.name, read(*match.value));
+      session.write(TensorName::parameter(match.name), read(*match.value));
 }
 
 void Weights::loadStates(const planfile::PlanFile &plan,
@@ -394,8 +393,7 @@ void Weights::loadStates(const planfile::PlanFile &plan,
       return;
     }
     check(it->first, it->second, buffer.dtype(), plan.shape(parameter.sizes()));
-    loadParts({TensorName::Kind::OptimizerState, name, state}, it->second,
-              session);
+    loadParts(TensorName::optimizerState(name, state), it->second, session);
   });
   if (!missing.empty())
     throw Error(path +

@@ -304,13 +304,13 @@ Comparison Reference::run(Session &session, double tolerance) const {
 
   // Each of the session's tensors has one of the file under any of its names.
   std::string prefix = isTraining ? "param." : "grad.";
-  std::vector<std::string> names =
-      isTraining ? session.parameterNames() : session.gradientNames();
   std::set<std::string> known;
   std::vector<std::string> onlyInPlan, onlyHere;
-  for (const std::string &name : names) {
+  using Kind = TensorName::Kind;
+  for (const TensorName &own :
+       session.tensors(isTraining ? Kind::Parameter : Kind::Gradient)) {
     auto spellings = std::ranges::find(
-        parameters, name, [](const auto &all) { return all.front(); });
+        parameters, own.name, [](const auto &all) { return all.front(); });
     const archive::TensorInfo *expected = nullptr;
     for (const std::string &spelling : *spellings) {
       const archive::TensorInfo *tensor = file.find(prefix + spelling);
@@ -320,18 +320,17 @@ Comparison Reference::run(Session &session, double tolerance) const {
       expected = expected ? expected : tensor;
     }
     if (expected)
-      result.compare(expected->name, read(*expected),
-                     isTraining ? session.parameter(name)
-                                : session.gradient(name));
+      result.compare(expected->name, read(*expected), session.read(own));
     else
-      onlyInPlan.push_back(prefix + name);
+      onlyInPlan.push_back(prefix + std::string(own.name));
   }
   // To a plan, a parameter that nobody can train is a buffer.
   if (isTraining)
-    for (const std::string &name : session.bufferNames())
-      if (const archive::TensorInfo *expected = file.find(prefix + name)) {
+    for (const TensorName &own : session.tensors(Kind::Buffer))
+      if (const archive::TensorInfo *expected =
+              file.find(prefix + std::string(own.name))) {
         known.insert(expected->name);
-        result.compare(expected->name, read(*expected), session.buffer(name));
+        result.compare(expected->name, read(*expected), session.read(own));
       }
   for (const archive::TensorInfo &tensor : file.tensors())
     if (tensor.name.starts_with(prefix) && !known.contains(tensor.name))

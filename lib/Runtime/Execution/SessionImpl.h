@@ -82,9 +82,8 @@ struct Session::Impl {
   void forEachHeld(
       const TensorName &tensor, unsigned rank, std::size_t bytes,
       const std::function<void(at::Tensor &values, std::size_t at)> &function);
-  void setBox(const TensorName &tensor, const Box &box,
-              const TensorView &value);
-  void setWhole(const TensorName &tensor, const TensorView &value);
+  void writeBox(const TensorName &tensor, const Box &box,
+                const TensorView &value);
   /// `toFirst`: the session of rank 0 alone gets its bytes.
   HostTensor whole(const TensorName &tensor, bool toFirst = false);
   bool isFirst() const { return here.first == 0; }

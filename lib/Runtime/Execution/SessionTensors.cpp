@@ -1,9 +1,7 @@
 //===- SessionTensors.cpp - Tensors into a session, and out of it ---------===//
 #include "../Device/RankScope.h"
 #include "../Support/DTypes.h"
-#include "../Support/Text.h"
 #include "SessionImpl.h"
-#include "fsdp/Archive/BlockSums.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -11,9 +9,11 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <set>
 
 using namespace fsdp;
 using planfile::BufferRole;
+using Kind = TensorName::Kind;
 
 static std::vector<std::int64_t> shape(const planfile::Plan &plan,
                                        std::uint32_t index) {
@@ -66,26 +66,6 @@ const Session::Impl::Place &Session::Impl::find(std::string_view name) const {
   if (place == places.end())
     throw Error("the plan has no parameter " + std::string(name));
   return place->second;
-}
-
-std::uint32_t Session::Impl::findProgram(std::string_view name) const {
-  for (std::uint32_t p = 0; p != plan.programs()->size(); ++p)
-    if (stringOf(plan, plan.programs()->Get(p)->name()) == name)
-      return p;
-  throw Error("the plan has no program " + std::string(name));
-}
-
-std::uint32_t Session::Impl::findNamed(std::string_view program,
-                                       BufferRole role,
-                                       std::uint32_t index) const {
-  auto found = named.find({findProgram(program), role, index});
-  if (found != named.end())
-    return found->second;
-  std::string what = "loss";
-  if (role != BufferRole::Loss)
-    what = (role == BufferRole::Input ? "input " : "output ") +
-           std::to_string(index);
-  throw Error("program " + std::string(program) + " has no " + what);
 }
 
 std::uint32_t Session::Impl::findModelBuffer(std::string_view name) const {
@@ -162,7 +142,7 @@ struct Storage {
 Session::Impl::Location Session::Impl::locate(const TensorName &tensor) const {
   Location location;
   location.name = tensor.name;
-  if (tensor.kind == TensorName::Kind::Buffer) {
+  if (tensor.kind == Kind::Buffer) {
     location.buffer = findModelBuffer(tensor.name);
     location.sizes = shape(plan, plan.buffers()->Get(location.buffer)->sizes());
     return location;
@@ -171,9 +151,9 @@ Session::Impl::Location Session::Impl::locate(const TensorName &tensor) const {
   const planfile::Unit &unit = *plan.units()->Get(place.unit);
   location.place = &place;
   location.sizes = shape(plan, place.parameter->sizes());
-  if (tensor.kind == TensorName::Kind::Parameter)
+  if (tensor.kind == Kind::Parameter)
     location.buffer = unit.shard();
-  else if (tensor.kind == TensorName::Kind::OptimizerState)
+  else if (tensor.kind == Kind::OptimizerState)
     location.buffer = findState(place.unit, tensor.state);
   else if (place.parameter->trainable())
     location.buffer = unit.gradient();
@@ -228,8 +208,8 @@ static at::Tensor narrow(at::Tensor tensor, const Box &box, const Box &other) {
   return tensor;
 }
 
-void Session::Impl::setBox(const TensorName &tensor, const Box &box,
-                           const TensorView &value) {
+void Session::Impl::writeBox(const TensorName &tensor, const Box &box,
+                             const TensorView &value) {
   Location location = locate(tensor);
   bool isInside = box.offsets.size() == location.sizes.size() &&
                   box.sizes.size() == location.sizes.size();
@@ -252,17 +232,8 @@ void Session::Impl::setBox(const TensorName &tensor, const Box &box,
             target.defined())
           target.copy_(narrow(source, box, mine.box));
     });
-  if (tensor.kind == TensorName::Kind::Buffer)
+  if (tensor.kind == Kind::Buffer)
     buffersChanged = true;
-}
-
-void Session::Impl::setWhole(const TensorName &tensor,
-                             const TensorView &value) {
-  std::vector<std::int64_t> sizes = locate(tensor).sizes;
-  if (!std::ranges::equal(sizes, value.sizes))
-    throw Error(std::string(tensor.name) + ": the plan has sizes " +
-                toText(sizes) + ", given " + toText(toArray(value.sizes)));
-  setBox(tensor, {std::vector<std::int64_t>(sizes.size()), sizes}, value);
 }
 
 HostTensor Session::Impl::whole(const TensorName &tensor, bool toFirst) {
@@ -316,105 +287,12 @@ HostTensor Session::Impl::whole(const TensorName &tensor, bool toFirst) {
                : HostTensor{type, location.sizes, {}};
 }
 
+HostTensor Session::read(const TensorName &tensor) const {
+  return impl->whole(tensor);
+}
+
 HostTensor Session::gather(const TensorName &tensor) const {
   return impl->whole(tensor, /*toFirst=*/true);
-}
-
-/// All bits of some elements and where they are, as one number: that of two
-/// parts is the sum of theirs. The elements are those from number `first` on.
-template <typename Element>
-static std::uint64_t digest(std::uint64_t seed, std::uint64_t first,
-                            const std::byte *bytes, std::uint64_t count) {
-  std::uint64_t sum = 0;
-  for (std::uint64_t i = 0; i != count; ++i) {
-    Element element;
-    std::memcpy(&element, bytes + i * sizeof element, sizeof element);
-    // The finalizer of SplitMix64.
-    std::uint64_t mixed = (element + seed) ^ ((first + i) * 0x9e3779b97f4a7c15);
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-    sum += mixed ^ (mixed >> 31);
-  }
-  return sum;
-}
-
-static std::uint64_t digest(std::size_t item, std::uint64_t seed,
-                            std::uint64_t first, const std::byte *bytes,
-                            std::uint64_t count) {
-  switch (item) {
-  case 1:
-    return digest<std::uint8_t>(seed, first, bytes, count);
-  case 2:
-    return digest<std::uint16_t>(seed, first, bytes, count);
-  case 4:
-    return digest<std::uint32_t>(seed, first, bytes, count);
-  case 16: // A complex number is two.
-    return digest<std::uint64_t>(seed, 2 * first, bytes, 2 * count);
-  default:
-    return digest<std::uint64_t>(seed, first, bytes, count);
-  }
-}
-
-/// The same of a box of a tensor, whose elements are numbered row by row.
-static std::uint64_t digest(std::uint64_t seed,
-                            const std::vector<std::int64_t> &sizes,
-                            const Box &box, const at::Tensor &values) {
-  std::uint64_t row = sizes.empty() ? 1 : box.sizes.back(), sum = 0;
-  std::size_t item = values.element_size();
-  const auto *bytes = static_cast<const std::byte *>(values.const_data_ptr());
-  std::vector<std::int64_t> index = box.offsets;
-  for (std::uint64_t left = box.numel() / row; left != 0; --left) {
-    std::uint64_t first = 0;
-    for (std::size_t axis = 0; axis != sizes.size(); ++axis)
-      first = first * static_cast<std::uint64_t>(sizes[axis]) +
-              static_cast<std::uint64_t>(index[axis]);
-    sum += digest(item, seed, first, bytes, row);
-    bytes += row * item;
-    for (std::size_t axis = sizes.empty() ? 0 : sizes.size() - 1; axis-- > 0;) {
-      if (++index[axis] < box.offsets[axis] + box.sizes[axis])
-        break;
-      index[axis] = box.offsets[axis];
-    }
-  }
-  return sum;
-}
-
-std::uint64_t Session::Impl::digestParameters(const RankData &data) const {
-  std::uint64_t sum = 0;
-  for (std::uint32_t u = 0; u != plan.units()->size(); ++u) {
-    const planfile::Unit &unit = *plan.units()->Get(u);
-    // Of replicas, the first one counts.
-    if (firstHolders(plan, unit)[data.rank.shards[u]] != data.rank.rank)
-      continue;
-    for (const planfile::Parameter *parameter : *unit.parameters()) {
-      std::string_view name = stringOf(plan, parameter->name());
-      Location location = locate({TensorName::Kind::Parameter, name});
-      for (const HeldBox &part : held(data, location))
-        sum += digest(archive::checksum(name), location.sizes, part.box,
-                      part.values.cpu().contiguous());
-    }
-  }
-  return sum;
-}
-
-std::uint64_t Session::digestParameters() const {
-  std::vector<std::uint64_t> own(impl->ranks.size());
-  for (std::size_t r = 0; r != own.size(); ++r)
-    impl->onRank(impl->ranks[r],
-                 [&] { own[r] = impl->digestParameters(impl->ranks[r]); });
-  std::uint64_t sum = 0;
-  impl->exchange(
-      "adding digests", sizeof sum,
-      [&](const Impl::RankData &data) {
-        return std::as_bytes(
-            std::span(&own[data.rank.rank - impl->here.first], 1));
-      },
-      [&](unsigned, std::uint64_t, Impl::Piece shown) {
-        std::uint64_t other;
-        std::memcpy(&other, shown.data(), sizeof other);
-        sum += other;
-      });
-  return sum;
 }
 
 std::vector<std::int64_t> Session::sizes(const TensorName &tensor) const {
@@ -492,253 +370,54 @@ void Session::writeHeld(const TensorName &tensor, unsigned rank,
                                    values.sizes(),
                                    at::dtype(values.scalar_type())));
       });
-  if (tensor.kind == TensorName::Kind::Buffer)
+  if (tensor.kind == Kind::Buffer)
     impl->buffersChanged = true;
 }
 
-void Session::setBox(const TensorName &tensor, const Box &box,
-                     const TensorView &value) {
-  impl->setBox(tensor, box, value);
+void Session::writeBox(const TensorName &tensor, const Box &box,
+                       const TensorView &value) {
+  impl->writeBox(tensor, box, value);
 }
 
-//===----------------------------------------------------------------------===//
-// Padding
-//===----------------------------------------------------------------------===//
-
-/// What no parameter covers: offset and number of elements, in order.
-static std::vector<std::pair<std::uint64_t, std::uint64_t>>
-paddingOf(const planfile::Plan &plan, const planfile::Unit &unit) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> covered, padding;
-  for (const planfile::Parameter *parameter : *unit.parameters()) {
-    std::uint64_t numel = 1;
-    for (std::int64_t size : shape(plan, parameter->sizes()))
-      numel *= static_cast<std::uint64_t>(size);
-    covered.emplace_back(parameter->offset(), numel);
-  }
-  std::ranges::sort(covered);
-  covered.emplace_back(unit.numel(), 0);
-  std::uint64_t end = 0;
-  for (auto [offset, numel] : covered) {
-    if (offset > end)
-      padding.emplace_back(end, offset - end);
-    end = offset + numel;
-  }
-  return padding;
+void Session::write(const TensorName &tensor, const TensorView &value) {
+  std::vector<std::int64_t> sizes = impl->locate(tensor).sizes;
+  if (!std::ranges::equal(sizes, value.sizes))
+    throw Error(std::string(tensor.name) + ": the plan has sizes " +
+                toText(sizes) + ", given " + toText(toArray(value.sizes)));
+  impl->writeBox(tensor, Box::whole(sizes), value);
 }
 
-Session::Impl::DirtyPad
-Session::Impl::findDirtyPad(const RankData &data, std::uint32_t unitIndex,
-                            std::uint32_t buffer) const {
-  const planfile::Unit &unit = *plan.units()->Get(unitIndex);
-  for (auto [offset, numel] : paddingOf(plan, unit)) {
-    ShardPart part =
-        intersect(unit, data.rank.shards[unitIndex], offset, offset + numel);
-    if (part.count == 0)
-      continue;
-    at::Tensor padding =
-        data.rank.memory->slice(buffer, part.inShard, part.inShard + part.count)
-            .to(at::kDouble)
-            .cpu();
-    const double *values =
-        static_cast<const double *>(padding.const_data_ptr());
-    const double *dirty = std::find_if(values, values + part.count,
-                                       [](double value) { return value != 0; });
-    if (dirty != values + part.count)
-      return {offset + part.inRange +
-                  static_cast<std::uint64_t>(dirty - values),
-              *dirty};
+std::vector<TensorName> Session::tensors(TensorName::Kind kind) const {
+  const planfile::Plan &plan = impl->plan;
+  if (kind == Kind::Buffer) {
+    std::set<std::string_view> names;
+    for (const planfile::Buffer *buffer : *plan.buffers())
+      if (buffer->role() == BufferRole::ModelBuffer && buffer->name() != none &&
+          !(buffer->bytes() && buffer->bytes()->size()))
+        names.insert(stringOf(plan, buffer->name()));
+    std::vector<TensorName> all;
+    for (std::string_view name : names)
+      all.push_back(TensorName::buffer(name));
+    return all;
   }
-  return {};
-}
-
-std::vector<std::string> Session::findDirtyPadding(bool withGradients) const {
-  struct Padding {
-    std::uint32_t unit, buffer;
-    const char *what;
-  };
-  std::vector<Padding> all;
-  for (std::uint32_t u = 0; u != impl->plan.units()->size(); ++u) {
-    const planfile::Unit &unit = *impl->plan.units()->Get(u);
-    all.push_back({u, unit.shard(), "flat parameter"});
-    if (withGradients && unit.gradient() != none)
-      all.push_back({u, unit.gradient(), "reduced gradient"});
-  }
-  // Of each, what the first rank has that has something.
-  std::vector<Impl::DirtyPad> own(impl->ranks.size() * all.size());
-  for (std::size_t r = 0; r != impl->ranks.size(); ++r)
-    impl->onRank(impl->ranks[r], [&] {
-      for (std::size_t i = 0; i != all.size(); ++i)
-        own[r * all.size() + i] =
-            impl->findDirtyPad(impl->ranks[r], all[i].unit, all[i].buffer);
-    });
-  std::size_t bytes = all.size() * sizeof(Impl::DirtyPad);
-  std::vector<Impl::DirtyPad> found(impl->worldSize() * all.size());
-  impl->exchange(
-      "reading padding", bytes,
-      [&](const Impl::RankData &data) {
-        std::size_t r = data.rank.rank - impl->here.first;
-        return std::as_bytes(
-            std::span(own).subspan(r * all.size(), all.size()));
-      },
-      [&](unsigned rank, std::uint64_t offset, Impl::Piece piece) {
-        std::memcpy(reinterpret_cast<std::byte *>(found.data()) + rank * bytes +
-                        offset,
-                    piece.data(), piece.size());
-      });
-  std::vector<std::string> problems;
-  for (std::size_t i = 0; i != all.size(); ++i)
-    for (std::size_t rank = 0; rank != impl->worldSize(); ++rank) {
-      auto [element, value] = found[rank * all.size() + i];
-      if (element == UINT64_MAX)
+  std::vector<std::vector<std::string_view>> states(plan.units()->size());
+  for (const planfile::Buffer *buffer : *plan.buffers())
+    if (buffer->role() == BufferRole::OptimizerState)
+      states[buffer->owner()].push_back(stringOf(plan, buffer->name()));
+  std::vector<TensorName> all;
+  for (std::uint32_t u = 0; u != plan.units()->size(); ++u)
+    for (const planfile::Parameter *parameter :
+         *plan.units()->Get(u)->parameters()) {
+      std::string_view name = stringOf(plan, parameter->name());
+      if (kind == Kind::Parameter)
+        all.push_back(TensorName::parameter(name));
+      else if (!parameter->trainable())
         continue;
-      const planfile::Unit &unit = *impl->plan.units()->Get(all[i].unit);
-      problems.push_back(
-          "unit " + std::string(stringOf(impl->plan, unit.name())) +
-          ": expected 0 in element " + std::to_string(element) + " of its " +
-          all[i].what + ", which is padding, found " + spellNumber(value) +
-          " on rank " + std::to_string(rank));
-      break;
+      else if (kind == Kind::OptimizerState)
+        for (std::string_view state : states[u])
+          all.push_back(TensorName::optimizerState(name, state));
+      else if (plan.units()->Get(u)->gradient() != none)
+        all.push_back(TensorName::gradient(name));
     }
-  return problems;
-}
-
-std::vector<std::string> Session::parameterNames() const {
-  std::vector<std::string> names;
-  for (const planfile::Unit *unit : *impl->plan.units())
-    for (const planfile::Parameter *parameter : *unit->parameters())
-      names.emplace_back(stringOf(impl->plan, parameter->name()));
-  return names;
-}
-
-std::vector<std::string> Session::gradientNames() const {
-  std::vector<std::string> names;
-  for (const planfile::Unit *unit : *impl->plan.units())
-    for (const planfile::Parameter *parameter : *unit->parameters())
-      if (parameter->trainable() && unit->gradient() != none)
-        names.emplace_back(stringOf(impl->plan, parameter->name()));
-  return names;
-}
-
-std::vector<std::string> Session::bufferNames() const {
-  std::vector<std::string> names;
-  for (const planfile::Buffer *buffer : *impl->plan.buffers())
-    if (buffer->role() == BufferRole::ModelBuffer && buffer->name() != none &&
-        !(buffer->bytes() && buffer->bytes()->size()))
-      names.emplace_back(stringOf(impl->plan, buffer->name()));
-  std::ranges::sort(names);
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-  return names;
-}
-
-using Kind = TensorName::Kind;
-
-void Session::setParameter(std::string_view name, const TensorView &value) {
-  impl->setWhole({Kind::Parameter, name}, value);
-}
-
-HostTensor Session::parameter(std::string_view name) const {
-  return impl->whole({Kind::Parameter, name});
-}
-
-HostTensor Session::gradient(std::string_view name) const {
-  return impl->whole({Kind::Gradient, name});
-}
-
-void Session::setOptimizerState(std::string_view name, std::string_view state,
-                                const TensorView &value) {
-  impl->setWhole({Kind::OptimizerState, name, state}, value);
-}
-
-HostTensor Session::optimizerState(std::string_view name,
-                                   std::string_view state) const {
-  return impl->whole({Kind::OptimizerState, name, state});
-}
-
-void Session::setBuffer(std::string_view name, const TensorView &value) {
-  impl->setWhole({Kind::Buffer, name}, value);
-}
-
-HostTensor Session::buffer(std::string_view name) const {
-  return impl->whole({Kind::Buffer, name});
-}
-
-unsigned Session::inputCount(std::string_view program) const {
-  std::uint32_t owner = impl->findProgram(program);
-  unsigned count = 0;
-  for (const planfile::Buffer *buffer : *impl->plan.buffers())
-    if (buffer->role() == BufferRole::Input && buffer->owner() == owner &&
-        buffer->index() != none)
-      count = std::max(count, buffer->index() + 1);
-  return count;
-}
-
-planfile::DType Session::inputType(unsigned index,
-                                   std::string_view program) const {
-  return impl->ranks[0].rank.memory->type(
-      impl->findNamed(program, BufferRole::Input, index));
-}
-
-std::vector<std::int64_t> Session::inputSizes(unsigned index,
-                                              std::string_view program) const {
-  return impl->ranks[0]
-      .rank.memory->sizes(impl->findNamed(program, BufferRole::Input, index))
-      .vec();
-}
-
-void Session::setInput(unsigned rank, unsigned index, const TensorView &value,
-                       std::string_view program) {
-  std::uint32_t buffer = impl->findNamed(program, BufferRole::Input, index);
-  planfile::DType type = impl->ranks[0].rank.memory->type(buffer);
-  if (value.type != type)
-    throw Error("input " + std::to_string(index) + " is " +
-                EnumNameDType(type) + " in the plan, given " +
-                EnumNameDType(value.type));
-  impl->write(impl->local(rank), buffer, value);
-}
-
-double Session::loss(std::string_view program) const {
-  std::uint32_t buffer = impl->findNamed(program, BufferRole::Loss, none);
-  double value = 0;
-  impl->onRank(impl->ranks[0], [&] {
-    value = impl->ranks[0].rank.memory->tensor(buffer).item().toDouble();
-  });
-  return value;
-}
-
-HostTensor Session::output(unsigned rank, unsigned index,
-                           std::string_view program) const {
-  std::uint32_t buffer = impl->findNamed(program, BufferRole::Output, index);
-  if (impl->rendezvous.isAlone())
-    return impl->read(impl->local(rank), buffer);
-  std::vector<HostTensor> own;
-  for (const Impl::RankData &data : impl->ranks)
-    own.push_back(impl->read(data, buffer));
-  HostTensor result = own.front();
-  impl->exchange(
-      "reading output " + std::to_string(index), result.bytes.size(),
-      [&](const Impl::RankData &data) {
-        return Impl::Piece(own[data.rank.rank - impl->here.first].bytes);
-      },
-      [&](unsigned from, std::uint64_t offset, Impl::Piece piece) {
-        if (from == rank)
-          std::memcpy(result.bytes.data() + offset, piece.data(), piece.size());
-      });
-  return result;
-}
-
-std::uint64_t Session::largest(std::uint64_t number) {
-  std::uint64_t result = number;
-  if (impl->rendezvous.isAlone())
-    return result;
-  impl->exchange(
-      "agreeing", sizeof number,
-      [&](const Impl::RankData &) {
-        return std::as_bytes(std::span(&number, 1));
-      },
-      [&](unsigned, std::uint64_t, Impl::Piece shown) {
-        std::uint64_t other;
-        std::memcpy(&other, shown.data(), sizeof other);
-        result = std::max(result, other);
-      });
-  return result;
+  return all;
 }

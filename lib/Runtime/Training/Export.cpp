@@ -16,20 +16,19 @@ Export::Export(const planfile::PlanFile &plan, const TrainingOptions &options,
   if (writes)
     if (auto error = archive::checkModelPath(path))
       throw Error("--export: " + error->message);
-  auto add = [&](TensorName::Kind kind, std::string_view name,
-                 planfile::DType type, std::uint32_t shape) {
-    auto found = names.find(std::string(name));
-    archive::TensorSpec tensor{found == names.end() ? std::string(name)
-                                                    : found->second,
-                               archive::DType(type),
-                               {}};
+  auto add = [&](const TensorName &own, planfile::DType type,
+                 std::uint32_t shape) {
+    std::string name(own.name);
+    auto found = names.find(name);
+    archive::TensorSpec tensor{
+        found == names.end() ? name : found->second, archive::DType(type), {}};
     if (shape != planfile::none)
       tensor.shape.assign(plan.shape(shape).begin(), plan.shape(shape).end());
-    tensors.emplace_back(std::move(tensor), TensorName{kind, name});
+    tensors.emplace_back(std::move(tensor), own);
   };
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters())
-      add(TensorName::Kind::Parameter, plan.string(parameter->name()),
+      add(TensorName::parameter(plan.string(parameter->name())),
           unit->storage(), parameter->sizes());
   for (std::uint32_t i = 0; i != plan->buffers()->size(); ++i) {
     const planfile::Buffer &buffer = *plan->buffers()->Get(i);
@@ -37,7 +36,7 @@ Export::Export(const planfile::PlanFile &plan, const TrainingOptions &options,
     if (buffer.role() == planfile::BufferRole::ModelBuffer &&
         buffer.root() == i && buffer.name() != planfile::none &&
         !buffer.bytes())
-      add(TensorName::Kind::Buffer, plan.string(buffer.name()), buffer.dtype(),
+      add(TensorName::buffer(plan.string(buffer.name())), buffer.dtype(),
           buffer.sizes());
   }
   auto nameOf = [](const auto &tensor) -> const std::string & {

@@ -13,20 +13,22 @@ Summon::Summon(const planfile::PlanFile &plan, const TrainingOptions &options,
   if (path.empty())
     return;
   NameRegex regex("--summon-only", options.summonOnly);
-  using Kind = TensorName::Kind;
-  auto add = [&](Kind kind, std::string_view name) {
-    if (std::string own(name); regex.matches(own))
-      (kind == Kind::Gradient ? gradients : tensors)
-          .emplace(kind == Kind::Gradient ? "grad." + own : own,
-                   TensorName{kind, name});
+  auto add = [&](const TensorName &tensor) {
+    std::string own(tensor.name);
+    if (!regex.matches(own))
+      return;
+    if (tensor.kind == TensorName::Kind::Gradient)
+      gradients.emplace("grad." + own, tensor);
+    else
+      tensors.emplace(own, tensor);
   };
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
       std::string_view name = plan.string(parameter->name());
-      add(Kind::Parameter, name);
+      add(TensorName::parameter(name));
       if (options.withGrads && parameter->trainable() &&
           unit->gradient() != planfile::none)
-        add(Kind::Gradient, name);
+        add(TensorName::gradient(name));
     }
   for (std::uint32_t i = 0; i != plan->buffers()->size(); ++i) {
     const planfile::Buffer &buffer = *plan->buffers()->Get(i);
@@ -36,7 +38,7 @@ Summon::Summon(const planfile::PlanFile &plan, const TrainingOptions &options,
     // What the plan brings along is no part of the model, unless it changes.
     std::string_view name = plan.string(buffer.name());
     if (!buffer.bytes() || planfile::isGradScalerState(name))
-      add(Kind::Buffer, name);
+      add(TensorName::buffer(name));
   }
   if (tensors.empty())
     throw Error("--summon-only: expected '" + options.summonOnly +

@@ -160,8 +160,9 @@ public:
   /// Whole, by name.
   std::map<std::string, HostTensor> parameters() const {
     std::map<std::string, HostTensor> result;
-    for (const std::string &name : session->parameterNames())
-      result.emplace(name, session->parameter(name));
+    for (const TensorName &tensor :
+         session->tensors(TensorName::Kind::Parameter))
+      result.emplace(tensor.name, session->read(tensor));
     return result;
   }
 

@@ -76,9 +76,13 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
     for (std::size_t k = 0; k != programs.size(); ++k)
       runProgram(programs[k], k, roles);
   };
+  using Kind = TensorName::Kind;
+  auto addTensors = [&](Kind kind) {
+    for (const TensorName &tensor : session.tensors(kind))
+      hash = hashTensor(hash, session.read(tensor));
+  };
   auto addGradients = [&] {
-    for (const std::string &name : session.gradientNames())
-      hash = hashTensor(hash, session.gradient(name));
+    addTensors(Kind::Gradient);
     for (const std::string &sentence : session.findDirtyPadding(true))
       throw Error(sentence);
   };
@@ -91,17 +95,8 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
     if (std::string name(plan->string(program->name()));
         !program->is_init() && !std::ranges::count(programs, name))
       runProgram(name, 0, {});
-  for (const std::string &name : session.parameterNames())
-    hash = hashTensor(hash, session.parameter(name));
-  std::set<std::string> states;
-  for (const planfile::Buffer *buffer : *(*plan)->buffers())
-    if (buffer->role() == planfile::BufferRole::OptimizerState)
-      states.emplace(plan->string(buffer->name()));
-  for (const std::string &name : session.gradientNames())
-    for (const std::string &state : states)
-      hash = hashTensor(hash, session.optimizerState(name, state));
-  for (const std::string &name : session.bufferNames())
-    hash = hashTensor(hash, session.buffer(name));
+  for (Kind kind : {Kind::Parameter, Kind::OptimizerState, Kind::Buffer})
+    addTensors(kind);
   // A forward alone has its loss; what it does to buffers may be done later.
   run({.backward = false, .update = false});
   for (unsigned rank = 0; rank != ranks; ++rank) {

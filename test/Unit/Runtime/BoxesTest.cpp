@@ -30,16 +30,16 @@ TEST(Boxes, OfAllRanksAreTheWholeTensor) {
   for (unsigned ranks : {1u, 2u, 3u, 4u}) {
     Loaded loaded(makeOddPlan(ranks), ranks);
     Session &session = loaded.session;
-    for (const std::string &parameter : session.parameterNames()) {
-      SCOPED_TRACE(parameter + " on " + std::to_string(ranks));
+    for (const TensorName &parameter : session.tensors(Kind::Parameter)) {
+      SCOPED_TRACE(std::string(parameter.name) + " on " +
+                   std::to_string(ranks));
       for (TensorName name :
-           {TensorName{Kind::Parameter, parameter},
-            TensorName{Kind::OptimizerState, parameter, "exp_avg"}}) {
+           {parameter, TensorName::optimizerState(parameter.name, "exp_avg")}) {
         at::Tensor whole = valuesOf(session, name);
-        session.setBox(name,
-                       {std::vector<std::int64_t>(whole.sizes().size()),
-                        whole.sizes().vec()},
-                       toHost(whole));
+        session.writeBox(name,
+                         {std::vector<std::int64_t>(whole.sizes().size()),
+                          whole.sizes().vec()},
+                         toHost(whole));
         at::Tensor count = at::zeros(whole.sizes());
         for (unsigned rank = 0; rank != ranks; ++rank) {
           std::vector<BoxedTensor> boxes = session.boxes(name, rank);
@@ -51,8 +51,8 @@ TEST(Boxes, OfAllRanksAreTheWholeTensor) {
         }
         EXPECT_TRUE(at::equal(count, at::ones(whole.sizes())));
       }
-      EXPECT_TRUE(at::equal(toTorch(session.parameter(parameter)),
-                            valuesOf(session, {.name = parameter})));
+      EXPECT_TRUE(at::equal(toTorch(session.read(parameter)),
+                            valuesOf(session, parameter)));
     }
     EXPECT_THAT(session.findDirtyPadding(false), testing::IsEmpty());
   }
@@ -64,15 +64,13 @@ TEST(Boxes, OfAnotherSessionCanBeWritten) {
   for (unsigned from : {1u, 2u, 3u, 4u})
     for (unsigned to : {1u, 2u, 3u, 4u}) {
       Loaded source(makeOddPlan(from), from), target(makeOddPlan(to), to);
-      for (const std::string &parameter : source.session.parameterNames()) {
-        TensorName name{Kind::Parameter, parameter};
-        source.session.setParameter(parameter,
-                                    toHost(valuesOf(source.session, name)));
+      for (const TensorName &name : source.session.tensors(Kind::Parameter)) {
+        source.session.write(name, toHost(valuesOf(source.session, name)));
         for (unsigned rank = 0; rank != from; ++rank)
           for (const BoxedTensor &box : source.session.boxes(name, rank))
-            target.session.setBox(name, box.box, box.value);
-        EXPECT_EQ(target.session.parameter(parameter).bytes,
-                  source.session.parameter(parameter).bytes);
+            target.session.writeBox(name, box.box, box.value);
+        EXPECT_EQ(target.session.read(name).bytes,
+                  source.session.read(name).bytes);
       }
     }
 }
@@ -82,8 +80,9 @@ TEST(Boxes, OfReplicasAreEqual) {
   Loaded loaded(makeHybridPlan(), 4);
   load(loaded.session);
   for (unsigned rank : {0u, 1u}) {
-    auto boxes = loaded.session.boxes({.name = "w"}, rank);
-    auto replica = loaded.session.boxes({.name = "tied.w"}, rank + 2);
+    auto boxes = loaded.session.boxes(TensorName::parameter("w"), rank);
+    auto replica =
+        loaded.session.boxes(TensorName::parameter("tied.w"), rank + 2);
     ASSERT_EQ(boxes.size(), replica.size());
     for (std::size_t i = 0; i != boxes.size(); ++i)
       EXPECT_EQ(boxes[i].value.bytes, replica[i].value.bytes);
@@ -99,10 +98,11 @@ TEST(Boxes, OfAModelBufferAreAllOfIt) {
   plan.deviceBytes += 64;
   plan.add(buffer);
   Loaded loaded(plan, 2);
-  TensorName name{Kind::Buffer, "running"};
+  TensorName name = TensorName::buffer("running");
   at::Tensor value = valuesOf(loaded.session, name);
-  loaded.session.setBuffer("running", toHost(value));
-  loaded.session.setBox(name, {{1, 0}, {1, 1}}, toHost(at::full({1, 1}, 9.f)));
+  loaded.session.write(TensorName::buffer("running"), toHost(value));
+  loaded.session.writeBox(name, {{1, 0}, {1, 1}},
+                          toHost(at::full({1, 1}, 9.f)));
   value[1][0] = 9;
   for (unsigned rank : {0u, 1u}) {
     auto boxes = loaded.session.boxes(name, rank);
@@ -115,7 +115,7 @@ TEST(Boxes, ThatDoNotFitAreRejected) {
   Loaded loaded(makeSmallPlan(2), 2);
   auto rejection = [&](Box box, at::Tensor value) -> std::string {
     try {
-      loaded.session.setBox({.name = "w"}, box, toHost(value));
+      loaded.session.writeBox(TensorName::parameter("w"), box, toHost(value));
     } catch (const Error &error) {
       return error.what();
     }
@@ -134,7 +134,9 @@ TEST(Boxes, ThatDoNotFitAreRejected) {
             "w: expected values for a box of 2x2, given 2x4");
   EXPECT_EQ(rejection({{1, 1}, {2, 2}}, at::ones({2, 2})), "accepted");
   EXPECT_THAT(
-      [&] { static_cast<void>(loaded.session.boxes({.name = "w"}, 2)); },
+      [&] {
+        static_cast<void>(loaded.session.boxes(TensorName::parameter("w"), 2));
+      },
       ThrowsMessage<Error>(HasSubstr(
           "expected one of the ranks of this process, 0 to 1, found 2")));
 }

@@ -69,9 +69,10 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
   Session session(*planfile::GetPlan(bytes.data()), ranks, std::move(options));
   // A number of f32, too: that is what kernels of a GPU read.
   session.setHyperParameters({.lr = 0x1p-9, .momentum = 0.5});
-  session.setParameter("w",
-                       toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
-  session.setParameter("b", toHost(at::arange(4, at::kFloat) / 3));
+  session.write(TensorName::parameter("w"),
+                toHost(at::arange(16, at::kFloat).view({4, 4}) / 7));
+  session.write(TensorName::parameter("b"),
+                toHost(at::arange(4, at::kFloat) / 3));
   std::vector<HostTensor> seen;
   for (unsigned step = 0; step != 4; ++step) {
     for (unsigned r = 0; r != ranks; ++r)
@@ -81,8 +82,8 @@ std::vector<HostTensor> train(unsigned ranks, std::unique_ptr<Backend> backend,
     session.run();
     seen.push_back(toHost(at::scalar_tensor(session.loss(), at::kDouble)));
     for (const char *name : {"w", "b"}) {
-      seen.push_back(session.parameter(name));
-      seen.push_back(session.gradient(name));
+      seen.push_back(session.read(TensorName::parameter(name)));
+      seen.push_back(session.read(TensorName::gradient(name)));
     }
   }
   return seen;

@@ -19,7 +19,7 @@ at::Tensor valueOf(const InitialValues &init, unsigned ranks,
   Loaded loaded(makeOddPlan(ranks), ranks);
   init.set(loaded.session, parameter, seed);
   EXPECT_THAT(loaded.session.findDirtyPadding(false), testing::IsEmpty());
-  return toTorch(loaded.session.parameter(parameter)).clone();
+  return toTorch(loaded.session.read(TensorName::parameter(parameter))).clone();
 }
 
 // Ranks end in the middle of rows.
@@ -53,7 +53,9 @@ TEST(InitialValues, AreNormal) {
   InitialValues init = InitialValues::parse("normal:0.02");
   for (std::uint64_t seed = 0; parts.size() * 12 < count; ++seed) {
     init.set(loaded.session, "cube", seed);
-    parts.push_back(toTorch(loaded.session.parameter("cube")).flatten() / 0.02);
+    parts.push_back(
+        toTorch(loaded.session.read(TensorName::parameter("cube"))).flatten() /
+        0.02);
   }
   at::Tensor all = at::cat(parts);
   double n = static_cast<double>(all.numel());

@@ -76,11 +76,15 @@ void compare(TestPlan plan, unsigned ranks) {
     session.run();
     expected.step(step, ranks, 0.1);
     EXPECT_NEAR(session.loss(), expected.loss, 1e-4);
-    EXPECT_TRUE(at::allclose(toTorch(session.parameter("w")), expected.w));
-    EXPECT_TRUE(at::allclose(toTorch(session.parameter("b")), expected.b));
-    EXPECT_TRUE(at::allclose(toTorch(session.gradient("w")), expected.gw));
-    EXPECT_TRUE(at::allclose(toTorch(session.optimizerState("b", "exp_avg_sq")),
-                             expected.vb));
+    EXPECT_TRUE(at::allclose(toTorch(session.read(TensorName::parameter("w"))),
+                             expected.w));
+    EXPECT_TRUE(at::allclose(toTorch(session.read(TensorName::parameter("b"))),
+                             expected.b));
+    EXPECT_TRUE(at::allclose(toTorch(session.read(TensorName::gradient("w"))),
+                             expected.gw));
+    EXPECT_TRUE(at::allclose(
+        toTorch(session.read(TensorName::optimizerState("b", "exp_avg_sq"))),
+        expected.vb));
   }
   EXPECT_EQ(session.updates(), 4u);
   EXPECT_EQ(session.statistics().hookMisses, 0u);
@@ -111,8 +115,8 @@ TEST(Session, AnEvaluationLeavesTheTrainingAlone) {
       bits.insert(bits.end(), loss.bytes.begin(), loss.bytes.end());
       for (unsigned number = 0; evaluates && number != 3; ++number) {
         double expected = 0;
-        at::Tensor w = toTorch(session.parameter("w"));
-        at::Tensor b = toTorch(session.parameter("b"));
+        at::Tensor w = toTorch(session.read(TensorName::parameter("w")));
+        at::Tensor b = toTorch(session.read(TensorName::parameter("b")));
         for (unsigned rank = 0; rank != 2; ++rank) {
           at::Tensor x = batch(90 + number, rank);
           session.setInput(rank, 0, toHost(x), "eval");
@@ -125,7 +129,8 @@ TEST(Session, AnEvaluationLeavesTheTrainingAlone) {
     EXPECT_EQ(session.updates(), 4u);
     for (const char *name : {"w", "b"})
       for (const HostTensor &value :
-           {session.parameter(name), session.optimizerState(name, "exp_avg")})
+           {session.read(TensorName::parameter(name)),
+            session.read(TensorName::optimizerState(name, "exp_avg"))})
         bits.insert(bits.end(), value.bytes.begin(), value.bytes.end());
     return bits;
   };
@@ -157,22 +162,42 @@ TEST(Session, ForwardAndBackwardOnly) {
   feed(session, 0);
   session.run("step", {.update = false});
   EXPECT_EQ(session.updates(), 0u);
-  EXPECT_TRUE(at::equal(toTorch(session.parameter("w")), initialW()));
+  EXPECT_TRUE(
+      at::equal(toTorch(session.read(TensorName::parameter("w"))), initialW()));
   Expected expected;
   expected.step(0, 2, 0.1);
-  EXPECT_TRUE(at::allclose(toTorch(session.gradient("b")), expected.gb));
+  EXPECT_TRUE(at::allclose(toTorch(session.read(TensorName::gradient("b"))),
+                           expected.gb));
 }
 
 TEST(Session, Names) {
   Loaded loaded(makeSmallPlan(2), 2);
-  EXPECT_THAT(loaded.session.parameterNames(), testing::ElementsAre("w", "b"));
-  EXPECT_THAT(loaded.session.gradientNames(), testing::ElementsAre("w", "b"));
+  auto namesOf = [&](TensorName::Kind kind) {
+    std::vector<std::string> names;
+    for (const TensorName &tensor : loaded.session.tensors(kind)) {
+      EXPECT_EQ(tensor.kind, kind);
+      names.emplace_back(tensor.name).append(" ").append(tensor.state);
+    }
+    return names;
+  };
+  using Kind = TensorName::Kind;
+  EXPECT_THAT(namesOf(Kind::Parameter), testing::ElementsAre("w ", "b "));
+  EXPECT_THAT(namesOf(Kind::Gradient), testing::ElementsAre("w ", "b "));
+  EXPECT_THAT(namesOf(Kind::OptimizerState),
+              testing::ElementsAre("w exp_avg", "w exp_avg_sq", "b exp_avg",
+                                   "b exp_avg_sq"));
+  EXPECT_THAT(namesOf(Kind::Buffer), testing::IsEmpty());
   EXPECT_EQ(loaded.session.inputCount(), 1u);
   EXPECT_THAT(loaded.session.inputSizes(0), testing::ElementsAre(2, 4));
-  EXPECT_THAT([&] { loaded.session.setParameter("x", toHost(initialW())); },
-              ThrowsMessage<Error>(HasSubstr("the plan has no parameter x")));
   EXPECT_THAT(
-      [&] { loaded.session.setParameter("b", toHost(initialW())); },
+      [&] {
+        loaded.session.write(TensorName::parameter("x"), toHost(initialW()));
+      },
+      ThrowsMessage<Error>(HasSubstr("the plan has no parameter x")));
+  EXPECT_THAT(
+      [&] {
+        loaded.session.write(TensorName::parameter("b"), toHost(initialW()));
+      },
       ThrowsMessage<Error>(HasSubstr("b: the plan has sizes 4, given 4x4")));
   EXPECT_THAT(
       [&] { loaded.session.setInput(0, 0, toHost(at::zeros({8}))); },
@@ -197,7 +222,7 @@ TEST(Session, ChaosAndOverlapDoNotChangeBits) {
       feed(loaded.session, step);
       loaded.session.run();
     }
-    return loaded.session.parameter("w").bytes;
+    return loaded.session.read(TensorName::parameter("w")).bytes;
   };
   auto quiet = train(makeSmallPlan(3), 3, 0);
   auto hybrid = train(makeHybridPlan(), 4, 0);
@@ -248,7 +273,8 @@ TEST(Session, RolesOverlap) {
   session.run("step", {.forward = false, .backward = false});
   Expected expected;
   expected.step(0, 2, 0.1);
-  EXPECT_TRUE(at::allclose(toTorch(session.parameter("w")), expected.w));
+  EXPECT_TRUE(at::allclose(toTorch(session.read(TensorName::parameter("w"))),
+                           expected.w));
 }
 
 /// A backend of CPU ranks that notes each call of `run`.
@@ -432,7 +458,7 @@ TEST(Session, ARankThatFailsStopsAll) {
   // And it stays so.
   EXPECT_THAT([&] { session.run(); },
               ThrowsMessage<Error>(HasSubstr("node pick: index out of range")));
-  EXPECT_THAT([&] { session.parameter("w"); },
+  EXPECT_THAT([&] { session.read(TensorName::parameter("w")); },
               ThrowsMessage<Error>(HasSubstr("node pick: index out of range")));
 }
 

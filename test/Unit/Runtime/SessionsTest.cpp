@@ -62,12 +62,11 @@ void train(Session &session, Outcome &outcome) {
     session.run();
     outcome.losses.push_back(session.loss());
   }
-  using Kind = TensorName::Kind;
   for (unsigned r = session.ranks().first; r != session.ranks().end(); ++r)
     for (const char *name : {"w", "b"})
       for (TensorName tensor :
-           {TensorName{Kind::Parameter, name}, TensorName{Kind::Gradient, name},
-            TensorName{Kind::OptimizerState, name, "exp_avg_sq"}})
+           {TensorName::parameter(name), TensorName::gradient(name),
+            TensorName::optimizerState(name, "exp_avg_sq")})
         outcome.boxes[std::to_string(r) + name +
                       std::to_string(static_cast<int>(tensor.kind))] =
             session.boxes(tensor, r);
@@ -121,7 +120,7 @@ TEST(Sessions, AWholeTensorIsReadFromAllOfThem) {
   TwoSessions both;
   auto errors = runBoth([&](RankRange ranks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
-    EXPECT_EQ(loaded.session.sizes({.name = "w"}),
+    EXPECT_EQ(loaded.session.sizes(TensorName::parameter("w")),
               (std::vector<std::int64_t>{4, 4}));
     EXPECT_THAT(
         [&] {
@@ -133,9 +132,10 @@ TEST(Sessions, AWholeTensorIsReadFromAllOfThem) {
     Loaded alone(makeSmallPlan(4), 4);
     load(alone.session);
     for (const char *name : {"w", "b", "w"}) {
-      HostTensor value = loaded.session.parameter(name);
-      EXPECT_EQ(value.sizes, alone.session.sizes({.name = name}));
-      EXPECT_EQ(value.bytes, alone.session.parameter(name).bytes);
+      HostTensor value = loaded.session.read(TensorName::parameter(name));
+      EXPECT_EQ(value.sizes, alone.session.sizes(TensorName::parameter(name)));
+      EXPECT_EQ(value.bytes,
+                alone.session.read(TensorName::parameter(name)).bytes);
     }
     EXPECT_THAT(loaded.session.findDirtyPadding(false), testing::IsEmpty());
   });
@@ -152,14 +152,15 @@ TEST(Sessions, AWholeTensorIsGatheredByTheFirstOfThem) {
     Loaded alone(makeSmallPlan(4), 4);
     load(alone.session);
     for (const char *name : {"w", "b", "w"}) {
-      HostTensor value = loaded.session.gather({.name = name});
-      EXPECT_EQ(value.sizes, alone.session.sizes({.name = name}));
-      EXPECT_EQ(value.bytes, ranks.first == 0
-                                 ? alone.session.parameter(name).bytes
-                                 : std::vector<std::byte>());
+      HostTensor value = loaded.session.gather(TensorName::parameter(name));
+      EXPECT_EQ(value.sizes, alone.session.sizes(TensorName::parameter(name)));
+      EXPECT_EQ(value.bytes,
+                ranks.first == 0
+                    ? alone.session.read(TensorName::parameter(name)).bytes
+                    : std::vector<std::byte>());
       // The others' memory is as it was: all of them may read again.
-      EXPECT_EQ(loaded.session.parameter(name).bytes,
-                alone.session.parameter(name).bytes);
+      EXPECT_EQ(loaded.session.read(TensorName::parameter(name)).bytes,
+                alone.session.read(TensorName::parameter(name)).bytes);
     }
   });
   for (const std::optional<Error> &error : errors)
@@ -182,20 +183,20 @@ TEST(Sessions, ADigestDoesNotDependOnTheRanks) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
     load(loaded.session);
     EXPECT_EQ(loaded.session.digestParameters(), expected);
-    HostTensor value = loaded.session.parameter("w");
+    HostTensor value = loaded.session.read(TensorName::parameter("w"));
     const std::vector<std::byte> before = value.bytes;
     // A bit, and two elements that change places.
     value.bytes.back() ^= std::byte(1);
-    loaded.session.setParameter("w", value);
+    loaded.session.write(TensorName::parameter("w"), value);
     EXPECT_NE(loaded.session.digestParameters(), expected);
     value.bytes = before;
     std::swap_ranges(value.bytes.begin(), value.bytes.begin() + 4,
                      value.bytes.begin() + 4);
     ASSERT_NE(value.bytes, before);
-    loaded.session.setParameter("w", value);
+    loaded.session.write(TensorName::parameter("w"), value);
     EXPECT_NE(loaded.session.digestParameters(), expected);
     value.bytes = before;
-    loaded.session.setParameter("w", value);
+    loaded.session.write(TensorName::parameter("w"), value);
     EXPECT_EQ(loaded.session.digestParameters(), expected);
   });
   for (const std::optional<Error> &error : errors)
@@ -209,7 +210,7 @@ TEST(Sessions, ATensorThatOneOfThemDoesNotReadIsWaitedForOnlySoLong) {
     Loaded loaded(makeSmallPlan(4), ranks, both.options());
     load(loaded.session);
     if (ranks.first == 0)
-      static_cast<void>(loaded.session.parameter("w"));
+      static_cast<void>(loaded.session.read(TensorName::parameter("w")));
     for (;;) {
       static_cast<void>(loaded.session.loss());
       std::this_thread::sleep_for(10ms);

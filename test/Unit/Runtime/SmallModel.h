@@ -34,8 +34,8 @@ inline void feed(Session &session, unsigned step) {
 }
 
 inline void load(Session &session) {
-  session.setParameter("tied.w", toHost(initialW()));
-  session.setParameter("b", toHost(initialB().to(at::kDouble)));
+  session.write(TensorName::parameter("tied.w"), toHost(initialW()));
+  session.write(TensorName::parameter("b"), toHost(initialB().to(at::kDouble)));
 }
 
 /// A plan whose unit begins with padding, and holds tensors of many shapes.

@@ -65,14 +65,14 @@ TEST(Snapshot, AManifestSaysWhatRanksHold) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");
     Session session(file.plan(), ranks);
     auto tensors = Snapshot::tensors(file);
-    for (const std::string &name : session.parameterNames()) {
-      const archive::HeldTensor &tensor = tensors.at(name);
-      EXPECT_EQ(tensor.shape, session.sizes({.name = name}));
+    for (const TensorName &name : session.tensors(Kind::Parameter)) {
+      const archive::HeldTensor &tensor = tensors.at(std::string(name.name));
+      EXPECT_EQ(tensor.shape, session.sizes(name));
       EXPECT_FALSE(tensor.check(ranks));
       for (unsigned rank = 0; rank != ranks; ++rank) {
         // Of replicas, the first one; and nobody holds nothing.
         bool isFirst = plan.mesh[0].first != "replicate" || rank < 2;
-        std::vector<Box> held = session.heldBoxes({.name = name}, rank);
+        std::vector<Box> held = session.heldBoxes(name, rank);
         if (tensor.runs.empty())
           EXPECT_THAT(held, testing::IsEmpty());
         else
@@ -104,8 +104,8 @@ TEST(Snapshot, AThousandRanksAreReadByAFew) {
       options.backend = std::make_shared<SharedBackend>(backend);
       options.store = store;
       Session session(file.plan(), ranks, std::move(options));
-      for (const std::string &name : session.parameterNames())
-        session.setParameter(name, toHost(valuesOf(session, {.name = name})));
+      for (const TensorName &name : session.tensors(Kind::Parameter))
+        session.write(name, toHost(valuesOf(session, name)));
       return writeRanks(file, session, files.path("new"));
     };
     std::vector<std::uint64_t> lists, last;
@@ -125,8 +125,7 @@ TEST(Snapshot, AThousandRanksAreReadByAFew) {
   weights.load(matches, session);
   weights.loadStates(file, matches, session);
   EXPECT_FALSE(loadOwn(*checkpoint, file, session));
-  for (const std::string &name : session.parameterNames())
-    EXPECT_TRUE(at::equal(toTorch(session.parameter(name)),
-                          valuesOf(session, {.name = name})))
-        << name;
+  for (const TensorName &name : session.tensors(Kind::Parameter))
+    EXPECT_TRUE(at::equal(toTorch(session.read(name)), valuesOf(session, name)))
+        << name.name;
 }

@@ -64,6 +64,20 @@ struct TensorName {
   Kind kind = Kind::Parameter;
   std::string_view name = {};  ///< Of a parameter also an alias.
   std::string_view state = {}; ///< exp_avg, exp_avg_sq or momentum.
+
+  static TensorName parameter(std::string_view name) {
+    return {Kind::Parameter, name};
+  }
+  static TensorName gradient(std::string_view name) {
+    return {Kind::Gradient, name};
+  }
+  static TensorName optimizerState(std::string_view name,
+                                   std::string_view state) {
+    return {Kind::OptimizerState, name, state};
+  }
+  static TensorName buffer(std::string_view name) {
+    return {Kind::Buffer, name};
+  }
 };
 
 /// PyTorch's defaults of AdamW; SGD reads lr, weightDecay and momentum.
@@ -175,12 +189,9 @@ public:
   RankRange ranks() const;
   const LoadReport &report() const;
 
-  /// Primary names, in the plan's order.
-  std::vector<std::string> parameterNames() const;
-  /// Those that have a reduced gradient.
-  std::vector<std::string> gradientNames() const;
-  /// Model buffers that the plan expects from the checkpoint.
-  std::vector<std::string> bufferNames() const;
+  /// All tensors of a kind by their primary names, in the plan's order; of
+  /// model buffers, those that the plan expects from the checkpoint, sorted.
+  std::vector<TensorName> tensors(TensorName::Kind kind) const;
 
   std::vector<std::int64_t> sizes(const TensorName &tensor) const;
   /// What `rank`, one of the session's, holds of a tensor: at most 2 n - 1
@@ -199,24 +210,18 @@ public:
   void pin(std::span<std::byte> memory);
   /// Writes what the session's ranks hold of a box of a tensor, whoever holds
   /// the rest. Converts to the tensor's dtype.
-  void setBox(const TensorName &tensor, const Box &box,
-              const TensorView &value);
+  void writeBox(const TensorName &tensor, const Box &box,
+                const TensorView &value);
 
   // The same for a whole tensor. Reading puts together what all ranks of the
   // run hold: all of its sessions read the same tensors in the same order.
 
-  /// Rejects other sizes. Padding is 0.
-  void setParameter(std::string_view name, const TensorView &value);
-  HostTensor parameter(std::string_view name) const;
-  HostTensor gradient(std::string_view name) const;
-  /// `state`: exp_avg, exp_avg_sq or momentum.
-  void setOptimizerState(std::string_view name, std::string_view state,
-                         const TensorView &value);
-  HostTensor optimizerState(std::string_view name,
-                            std::string_view state) const;
-
-  /// The same for the session of rank 0 alone: the others get no bytes. Of a
-  /// buffer, the first one.
+  /// Rejects other sizes. Padding is 0. Of a model buffer, every rank gets
+  /// `value`, and the next run starts with `init`, which may read it.
+  void write(const TensorName &tensor, const TensorView &value);
+  /// Of a model buffer, the first one.
+  HostTensor read(const TensorName &tensor) const;
+  /// The same for the session of rank 0 alone: the others get no bytes.
   HostTensor gather(const TensorName &tensor) const;
 
   /// All bits of all parameters in one number, which does not depend on who
@@ -229,11 +234,6 @@ public:
   /// after a run without update, for each whose reduced gradient has. Of all
   /// ranks of the run: all of its sessions ask at once.
   std::vector<std::string> findDirtyPadding(bool withGradients) const;
-
-  /// Model buffers are replicated: every rank gets `value`; the first is read.
-  /// The next run starts with `init`, which may read the buffer.
-  void setBuffer(std::string_view name, const TensorView &value);
-  HostTensor buffer(std::string_view name) const;
 
   // What draws random numbers does so from the generator of its rank, in the
   // order of the runs and of their commands; all programs share it.
