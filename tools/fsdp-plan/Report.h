@@ -1,93 +1,13 @@
 //===- Report.h - One page about a plan -------------------------*- C++ -*-===//
-//
-// What people want to know before they run a plan: its units, what each rank
-// sends per step, where the memory goes and what is alive at the peak. Made
-// from the plan file alone, so that it says what will run.
-//
-//===----------------------------------------------------------------------===//
 #ifndef FSDP_TOOLS_FSDP_PLAN_REPORT_H
 #define FSDP_TOOLS_FSDP_PLAN_REPORT_H
 
-#include "fsdp/Schema/plan_generated.h"
+#include "Summary.h"
 
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
-#include <array>
-#include <string>
-#include <vector>
-
 namespace fsdp {
-
-/// Bytes and counts are per rank and per step.
-struct PlanSummary {
-  struct Unit {
-    std::string name;
-    uint64_t parameters = 0, frozen = 0;
-    uint64_t elements = 0, shardBytes = 0;
-    unsigned gathers = 0, reductions = 0;
-  };
-  struct Traffic {
-    std::string kind, communicator;
-    unsigned calls = 0;
-    uint64_t bytes = 0; ///< Received by one rank over a ring or from its peers.
-  };
-  struct Alive {
-    std::string what;
-    uint64_t bytes = 0;
-    unsigned buffers = 0;
-  };
-
-  /// What is done by a program, or by all of a step.
-  struct Work {
-    std::vector<Traffic> traffic;
-    /// Copies from host to device, and from device to host.
-    std::array<Traffic, 2> hostCopies = {
-        {{"copy", "to device", 0, 0}, {"copy", "to host", 0, 0}}};
-    unsigned launches = 0, copies = 0;
-
-    void add(const Work &other, unsigned times);
-  };
-  struct Program {
-    std::string name;
-    unsigned runs = 0; ///< In a step; 0 if it is of none.
-    Work work;
-    uint64_t lowerBound = 0; ///< As that of the summary.
-    /// By the costs of the schedule. Not from the plan; 0 if there are none.
-    int64_t nanoseconds = 0;
-  };
-
-  std::string device, strategy;
-  uint64_t ranks = 1;
-  std::vector<std::pair<std::string, uint64_t>> mesh;
-  std::vector<Unit> units;
-  /// All but init. A step runs some, in their order.
-  std::vector<Program> programs;
-  Work step;
-  std::vector<Alive> persistent; ///< By role.
-  std::vector<Alive> offloaded;  ///< In host memory, by role.
-  uint64_t persistentBytes = 0, arenaBytes = 0;
-  uint64_t hostBytes = 0, pinnedBytes = 0; ///< All, and those that are pinned.
-  /// Persistent region plus most transient bytes alive at once in a program.
-  uint64_t lowerBound = 0;
-  /// The same without alignment.
-  uint64_t valueBytes = 0;
-  /// What is alive at the peak of the scheduled level: values alone. Not from
-  /// the plan; 0 if nobody knows.
-  uint64_t scheduledBytes = 0;
-  std::string peakAt;        ///< Node and role of the command at the peak.
-  std::vector<Alive> alive;  ///< Transient memory at the peak, largest first.
-  unsigned initLaunches = 0; ///< Once, when the plan is loaded.
-  /// Operators of the schedule; 0 if unknown.
-  unsigned recomputed = 0;
-  std::vector<std::pair<std::string, unsigned>> hooked, foreign,
-      untrusted; ///< Operator names and calls, in all programs.
-  std::vector<std::string> notes;
-  std::string unproved; // why; empty if the plan was proved
-};
-
-/// `plan` has passed the checks of the plan file.
-PlanSummary summarize(const planfile::Plan &plan);
 
 void printReport(const PlanSummary &summary, llvm::raw_ostream &os);
 llvm::json::Value toJSON(const PlanSummary &summary);
