@@ -66,11 +66,11 @@ LogicalResult verifyClipping(func::FuncOp program,
     return success();
   ClipFactorOp factor;
   for (auto update : program.getBody().front().getOps<UpdateOpInterface>()) {
-    Value value = update.getClipFactor();
+    Value value = update.getScalar(UpdateScalar::ClipFactor);
     auto own = value ? value.getDefiningOp<ClipFactorOp>() : ClipFactorOp();
     factor = factor ? factor : own;
     if (!own || own != factor ||
-        update.getLossScale() != factor.getLossScale() ||
+        update.getScalar(UpdateScalar::LossScale) != factor.getLossScale() ||
         update.getGradient().getDefiningOp<ScaleOp>())
       return update->emitError("expected the gradient to be multiplied by the "
                                "clip factor of the program alone, found ")
@@ -155,10 +155,10 @@ LogicalResult verifyScaling(func::FuncOp program, MeasuredGradients &measured) {
   Value skipped = getBuffer(program, GradScaler::getSkippedName());
   Value found;
   for (auto update : program.getBody().front().getOps<UpdateOpInterface>()) {
-    found = found ? found : update.getFoundInf();
-    if (!scale || update.getLossScale() != scale || !found ||
-        update.getFoundInf() != found || !skipped ||
-        update.getSkipped() != skipped)
+    found = found ? found : update.getScalar(UpdateScalar::FoundInf);
+    UpdateScalars expected = {update.getScalar(UpdateScalar::ClipFactor), scale,
+                              found, skipped};
+    if (!scale || !found || !skipped || update.getScalars() != expected)
       return update->emitError("expected an update that divides by the scale "
                                "of the loss, and changes nothing where a "
                                "gradient is not finite; found another");

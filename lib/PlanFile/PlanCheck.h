@@ -118,8 +118,6 @@ private:
   bool checkCommand(const Place &place, const Command &command);
   bool checkStep(const Place &place, const Command &command);
   bool checkSpaces(const Place &place, const Command &command);
-  /// That a buffer, unless it is absent, is on the host or the device.
-  bool checkSpace(const Place &place, uint32_t buffer, bool isOnHost);
   bool checkEvent(const Place &place, const Command &command);
   /// That a collective is on the stream of its communicator.
   bool checkStream(const Place &place, const Command &command);
@@ -130,6 +128,9 @@ private:
   bool checkOwner(const Place &place, uint32_t buffer);
   bool checkRead(const Place &place, uint32_t buffer, Role role);
   bool checkWrite(const Place &place, uint32_t buffer, Role role);
+  /// Both, for all buffers of a command other than a launch: of these, the
+  /// operator says which are written.
+  bool checkBuffers(const Place &place, const Command &command);
   /// That no two buffers which one command writes share bytes.
   bool checkApart(const Place &place, std::vector<uint32_t> targets);
   bool checkLaunch(const Place &place, const Launch &launch, Role role);
@@ -138,21 +139,18 @@ private:
                      const operators::OperatorSchema::Argument &argument,
                      int32_t value, Role role);
   template <typename Collective>
-  bool checkCollective(const Place &place, const Collective &collective,
-                       Role role);
+  bool checkCollective(const Place &place, const Collective &collective);
   template <typename Reduction>
-  bool checkReduction(const Place &place, const Reduction &reduction,
-                      Role role);
-  bool checkUpdate(const Place &place, const Update &update, Role role);
-  bool checkUpdated(const Place &place, const Unit &unit, uint32_t buffer,
-                    Role role);
+  bool checkReduction(const Place &place, const Reduction &reduction);
+  bool checkUpdate(const Place &place, const Update &update);
+  bool checkUpdated(const Place &place, const Unit &unit, uint32_t buffer);
   bool checkUpdateState(const Place &place, const Update &update,
-                        uint32_t state, Role role);
-  bool checkMeasure(const Place &place, const Measure &measure, Role role);
-  bool checkAccumulate(const Place &place, const Accumulate &add, Role role);
-  /// What a gradient is scaled by, or what says whether it may be used.
-  bool checkScalar(const Place &place, const char *what, uint32_t buffer,
-                   DType dtype, Role role);
+                        uint32_t state);
+  bool checkMeasure(const Place &place, const Measure &measure);
+  bool checkAccumulate(const Place &place, const Accumulate &add);
+  /// That a buffer is one number; `what` it is for.
+  bool checkScalar(const Place &place, std::string_view what, uint32_t buffer,
+                   DType dtype);
   bool checkIntervals(const Place &place, const Unit &unit,
                       const flatbuffers::Vector<const Interval *> &intervals);
 

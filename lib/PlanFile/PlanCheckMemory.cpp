@@ -2,6 +2,8 @@
 
 #include "PlanCheck.h"
 
+#include "fsdp/PlanFile/Steps.h"
+
 #include <algorithm>
 #include <tuple>
 
@@ -82,6 +84,16 @@ bool PlanChecker::checkWrite(const Place &place, uint32_t index, Role role) {
                     EnumNameBufferRole(buffer(buffer(index).root()).role()));
 }
 
+bool PlanChecker::checkBuffers(const Place &place, const Command &command) {
+  bool fits = true;
+  forEachBuffer(plan, command, [&](uint32_t index, bool isWritten) {
+    fits = fits && spend(place, 1) &&
+           (isWritten ? checkWrite(place, index, command.role())
+                      : checkRead(place, index, command.role()));
+  });
+  return fits;
+}
+
 bool PlanChecker::checkApart(const Place &place,
                              std::vector<uint32_t> targets) {
   auto key = [&](uint32_t index) {
@@ -107,91 +119,35 @@ bool PlanChecker::checkApart(const Place &place,
 // Host and device
 //===----------------------------------------------------------------------===//
 
-bool PlanChecker::checkSpace(const Place &place, uint32_t index,
-                             bool isOnHost) {
-  if (index == none || (buffer(index).space() != Space::Device) == isOnHost)
-    return true;
-  return reject(place.text(),
-                isOnHost ? "host memory, where its states are"
-                         : "device memory",
-                describeBuffer(index) + " in " +
-                    EnumNameSpace(buffer(index).space()) + " memory");
-}
-
 /// The device calls operators and sends; what is done to a shard is done where
-/// it is; and copies go between the two.
+/// it is, by hyper-parameters of the host; and copies go between the two.
 bool PlanChecker::checkSpaces(const Place &place, const Command &command) {
   auto isOnHost = [&](uint32_t index) {
     return buffer(index).space() != Space::Device;
   };
-  auto check = [&](bool onHost, std::initializer_list<uint32_t> indices) {
-    return std::all_of(indices.begin(), indices.end(), [&](uint32_t index) {
-      return checkSpace(place, index, onHost);
-    });
-  };
-  auto checkSent = [&](const auto &step) {
-    return check(false, {step.source(), step.target()});
-  };
-  switch (command.step_type()) {
-  case Step::Launch: {
-    const Launch &launch = *command.step_as_Launch();
-    auto checkBuffer = [&](int64_t index) {
-      return index < 0 || index == none ||
-             checkSpace(place, static_cast<uint32_t>(index), false);
-    };
-    for (int32_t argument : *launch.args()) {
-      if (!checkBuffer(argument))
-        return false;
-      const Refs *refs = argument < 0
-                             ? plan.constants()
-                                   ->Get(static_cast<uint32_t>(~argument))
-                                   ->value_as_Refs()
-                             : nullptr;
-      if (refs && !std::all_of(refs->values()->begin(), refs->values()->end(),
-                               checkBuffer))
-        return false;
-    }
-    return !launch.results() ||
-           std::all_of(launch.results()->begin(), launch.results()->end(),
-                       checkBuffer);
-  }
-  case Step::AllGather:
-    return checkSent(*command.step_as_AllGather());
-  case Step::ReduceScatter:
-    return checkSent(*command.step_as_ReduceScatter());
-  case Step::AllReduce:
-    return checkSent(*command.step_as_AllReduce());
-  case Step::Piece:
-    return checkSent(*command.step_as_Piece());
-  case Step::Update: {
-    const Update &update = *command.step_as_Update();
-    bool onHost = isOnHost(update.gradient());
-    return check(onHost,
-                 {update.parameter(), update.clip_factor(), update.loss_scale(),
-                  update.found_inf(), update.skipped()}) &&
-           std::all_of(update.states()->begin(), update.states()->end(),
-                       [&](uint32_t state) {
-                         return checkSpace(place, state, onHost);
-                       });
-  }
-  case Step::Measure: {
-    const Measure &measure = *command.step_as_Measure();
-    return check(isOnHost(measure.source()),
-                 {measure.target(), measure.initial()});
-  }
-  case Step::Accumulate: {
-    const Accumulate &add = *command.step_as_Accumulate();
-    return check(isOnHost(add.target()), {add.source()});
-  }
-  case Step::Zero:
-    return check(false, {command.step_as_Zero()->target()});
-  case Step::Copy:
-  case Step::Record:
-  case Step::Wait:
-  case Step::NONE:
+  bool expected = false;
+  uint32_t hyper = none;
+  if (command.step_type() == Step::Copy)
     return true;
+  if (const Update *update = command.step_as_Update()) {
+    expected = isOnHost(update->gradient());
+    hyper = update->hyper();
+  } else if (const Measure *measure = command.step_as_Measure()) {
+    expected = isOnHost(measure->source());
+  } else if (const Accumulate *add = command.step_as_Accumulate()) {
+    expected = isOnHost(add->target());
   }
-  return true;
+  bool fits = true;
+  forEachBuffer(plan, command, [&](uint32_t index, bool) {
+    if (!fits || index == hyper || isOnHost(index) == expected)
+      return;
+    fits =
+        reject(place.text(),
+               expected ? "host memory, where its states are" : "device memory",
+               describeBuffer(index) + " in " +
+                   EnumNameSpace(buffer(index).space()) + " memory");
+  });
+  return fits;
 }
 
 } // namespace fsdp::planfile

@@ -2,6 +2,7 @@
 
 #include "PlanCheck.h"
 #include "fsdp/Operators/OpFacts.h"
+#include "fsdp/PlanFile/Steps.h"
 
 #include <algorithm>
 #include <array>
@@ -219,11 +220,9 @@ bool PlanChecker::checkDraw(const Place &place, const Command &command) {
 
 template <typename Collective>
 bool PlanChecker::checkCollective(const Place &place,
-                                  const Collective &collective, Role role) {
+                                  const Collective &collective) {
   if (!checkIndex(place, "communicator", collective.communicator(),
-                  groupSizes.size()) ||
-      !checkRead(place, collective.source(), role) ||
-      !checkWrite(place, collective.target(), role))
+                  groupSizes.size()))
     return false;
   uint64_t group = groupSizes[collective.communicator()];
   const Window &source = windows[collective.source()];
@@ -292,9 +291,9 @@ static std::string spell(double number) {
 constexpr double largestF16 = 65504;
 
 template <typename Reduction>
-bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
-                                 Role role) {
-  if (!checkCollective(place, reduction, role) ||
+bool PlanChecker::checkReduction(const Place &place,
+                                 const Reduction &reduction) {
+  if (!checkCollective(place, reduction) ||
       !checkEnum(place, "an element type", reduction.via()))
     return false;
   // What multiplies, or divides by more than the ranks whose mean it is part
@@ -335,10 +334,8 @@ bool PlanChecker::checkReduction(const Place &place, const Reduction &reduction,
 //===----------------------------------------------------------------------===//
 
 bool PlanChecker::checkUpdateState(const Place &place, const Update &update,
-                                   uint32_t state, Role role) {
+                                   uint32_t state) {
   uint32_t index = update.states()->Get(state);
-  if (!checkWrite(place, index, role))
-    return false;
   const Buffer &found = buffer(index);
   std::string_view name = getFacts(update.rule()).states[state];
   if (found.role() != BufferRole::OptimizerState ||
@@ -354,27 +351,22 @@ bool PlanChecker::checkUpdateState(const Place &place, const Update &update,
   return true;
 }
 
-bool PlanChecker::checkScalar(const Place &place, const char *what,
-                              uint32_t index, DType dtype, Role role) {
-  if (!checkRead(place, index, role))
-    return false;
+bool PlanChecker::checkScalar(const Place &place, std::string_view what,
+                              uint32_t index, DType dtype) {
   return (buffer(index).dtype() == dtype && windows[index].numel == 1) ||
          reject(place.text(),
-                "one " + std::string(spell(dtype)) + " as " + what,
+                "one " + std::string(spell(dtype)) + " as " + std::string(what),
                 describeBuffer(index));
 }
 
-bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
-                               Role role) {
+bool PlanChecker::checkMeasure(const Place &place, const Measure &measure) {
   if (!checkEnum(place, "a kind of measure", measure.kind()) ||
       !checkIndex(place, "unit", measure.unit(), plan.units()->size()) ||
-      !checkRead(place, measure.source(), role) ||
-      !checkScalar(place, "target", measure.target(), DType::F64, role) ||
-      !checkWrite(place, measure.target(), role))
+      !checkScalar(place, "target", measure.target(), DType::F64))
     return false;
   if (measure.initial() != none &&
       (!checkScalar(place, "what is measured so far", measure.initial(),
-                    DType::F64, role) ||
+                    DType::F64) ||
        !checkApart(place, {measure.initial(), measure.target()})))
     return false;
   const Unit &unit = *plan.units()->Get(measure.unit());
@@ -389,11 +381,8 @@ bool PlanChecker::checkMeasure(const Place &place, const Measure &measure,
 }
 
 /// Of one kind and length, so that one kernel adds them without a copy.
-bool PlanChecker::checkAccumulate(const Place &place, const Accumulate &add,
-                                  Role role) {
+bool PlanChecker::checkAccumulate(const Place &place, const Accumulate &add) {
   if (!checkIndex(place, "unit", add.unit(), plan.units()->size()) ||
-      !checkRead(place, add.source(), role) ||
-      !checkWrite(place, add.target(), role) ||
       !checkApart(place, {add.source(), add.target()}))
     return false;
   const Unit &unit = *plan.units()->Get(add.unit());
@@ -434,9 +423,7 @@ bool PlanChecker::checkIntervals(
 
 /// The shard, or a copy of it in the memory of the states.
 bool PlanChecker::checkUpdated(const Place &place, const Unit &unit,
-                               uint32_t index, Role role) {
-  if (!checkWrite(place, index, role))
-    return false;
+                               uint32_t index) {
   const Window &window = windows[index];
   bool isCopy = buffer(buffer(index).root()).role() == BufferRole::Transient &&
                 buffer(index).dtype() == unit.storage() && window.isRowMajor &&
@@ -448,10 +435,7 @@ bool PlanChecker::checkUpdated(const Place &place, const Unit &unit,
                 describeBuffer(index));
 }
 
-bool PlanChecker::checkUpdate(const Place &place, const Update &update,
-                              Role role) {
-  if (role != Role::Update)
-    return reject(place.text(), "the role Update", EnumNameRole(role));
+bool PlanChecker::checkUpdate(const Place &place, const Update &update) {
   if (!checkEnum(place, "a rule", update.rule()) ||
       !checkIndex(place, "unit", update.unit(), plan.units()->size()))
     return false;
@@ -459,10 +443,8 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
   if (update.gradient() != unit.gradient() || update.gradient() == none)
     return reject(place.text(),
                   "the gradient of unit " + std::string(nameOf(unit.name())),
-                  update.gradient() < windows.size()
-                      ? describeBuffer(update.gradient())
-                      : std::to_string(update.gradient()));
-  if (!checkUpdated(place, unit, update.parameter(), role))
+                  describeBuffer(update.gradient()));
+  if (!checkUpdated(place, unit, update.parameter()))
     return false;
   if (DType dtype = buffer(unit.gradient()).dtype(); dtype != unit.storage())
     return reject(place.text(),
@@ -479,28 +461,23 @@ bool PlanChecker::checkUpdate(const Place &place, const Update &update,
                       std::string(rule.name),
                   std::to_string(count));
   for (uint32_t i = 0; i != count; ++i)
-    if (!checkUpdateState(place, update, i, role))
+    if (!checkUpdateState(place, update, i))
       return false;
 
-  if (!checkIndex(place, "buffer", update.hyper(), windows.size()))
-    return false;
   if (buffer(update.hyper()).role() != BufferRole::Hyper)
     return reject(place.text(), "the hyper-parameters of a decay group",
                   describeBuffer(update.hyper()));
-  const std::pair<const char *, uint32_t> scalars[] = {
-      {"clip factor", update.clip_factor()},
-      {"loss scale", update.loss_scale()},
-      {"found_inf", update.found_inf()},
-      {"skipped", update.skipped()}};
   std::vector<uint32_t> changed = {update.parameter(), update.gradient()};
   changed.insert(changed.end(), update.states()->begin(),
                  update.states()->end());
   if (!checkApart(place, changed))
     return false;
-  for (auto [what, index] : scalars) {
+  for (UpdateScalar scalar : EnumValuesUpdateScalar()) {
+    uint32_t index = getScalars(update)[static_cast<size_t>(scalar)];
     if (index == none)
       continue;
-    if (!checkScalar(place, what, index, DType::F32, role))
+    std::string what = toSnakeCase(EnumNameUpdateScalar(scalar));
+    if (!checkScalar(place, what, index, DType::F32))
       return false;
     for (uint32_t other : changed)
       if (!checkApart(place, {index, other}))
@@ -548,33 +525,34 @@ bool PlanChecker::checkStep(const Place &place, const Command &command) {
     if (text != none && !checkString(place, text))
       return false;
   Role role = command.role();
-  switch (command.step_type()) {
+  Step step = command.step_type();
+  if (step == Step::Update && role != Role::Update)
+    return reject(place.text(), "the role Update", EnumNameRole(role));
+  if (step != Step::Launch && !checkBuffers(place, command))
+    return false;
+  switch (step) {
   case Step::Launch:
     return checkLaunch(place, *command.step_as_Launch(), role) &&
            checkDraw(place, command);
   case Step::AllGather:
-    return checkCollective(place, *command.step_as_AllGather(), role);
+    return checkCollective(place, *command.step_as_AllGather());
   case Step::ReduceScatter:
-    return checkReduction(place, *command.step_as_ReduceScatter(), role);
+    return checkReduction(place, *command.step_as_ReduceScatter());
   case Step::AllReduce:
-    return checkReduction(place, *command.step_as_AllReduce(), role);
+    return checkReduction(place, *command.step_as_AllReduce());
   case Step::Update:
-    return checkUpdate(place, *command.step_as_Update(), role);
+    return checkUpdate(place, *command.step_as_Update());
   case Step::Measure:
-    return checkMeasure(place, *command.step_as_Measure(), role);
+    return checkMeasure(place, *command.step_as_Measure());
   case Step::Accumulate:
-    return checkAccumulate(place, *command.step_as_Accumulate(), role);
+    return checkAccumulate(place, *command.step_as_Accumulate());
   case Step::Zero: {
     uint32_t target = command.step_as_Zero()->target();
-    return checkWrite(place, target, role) &&
-           (windows[target].isDense ||
-            reject(place.text(), "a dense buffer", describeBuffer(target)));
+    return windows[target].isDense ||
+           reject(place.text(), "a dense buffer", describeBuffer(target));
   }
   case Step::Copy: {
     const Copy &copy = *command.step_as_Copy();
-    if (!checkRead(place, copy.source(), role) ||
-        !checkWrite(place, copy.target(), role))
-      return false;
     uint64_t source = windows[copy.source()].numel;
     uint64_t target = windows[copy.target()].numel;
     return source == target ||
@@ -583,7 +561,7 @@ bool PlanChecker::checkStep(const Place &place, const Command &command) {
                   std::to_string(target));
   }
   case Step::Piece:
-    return checkCollective(place, *command.step_as_Piece(), role);
+    return checkCollective(place, *command.step_as_Piece());
   case Step::Record:
   case Step::Wait:
     return checkEvent(place, command);
@@ -591,17 +569,7 @@ bool PlanChecker::checkStep(const Place &place, const Command &command) {
     break;
   }
   return reject(place.text(), "a known kind of command",
-                std::to_string(static_cast<int>(command.step_type())));
-}
-
-static uint32_t getCommunicator(const Command &command) {
-  if (const AllGather *gather = command.step_as_AllGather())
-    return gather->communicator();
-  if (const ReduceScatter *reduce = command.step_as_ReduceScatter())
-    return reduce->communicator();
-  if (const AllReduce *reduce = command.step_as_AllReduce())
-    return reduce->communicator();
-  return none;
+                std::to_string(static_cast<int>(step)));
 }
 
 bool PlanChecker::checkStream(const Place &place, const Command &command) {

@@ -1,6 +1,6 @@
 //===- PlanFile.cpp - The plan file as bytes ------------------------------===//
 
-#include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/PlanFile/Steps.h"
 
 #include "PlanCheck.h"
 #include "fsdp/Archive/DType.h"
@@ -126,11 +126,20 @@ std::vector<uint32_t> getStepPrograms(const Plan &plan,
   return programs;
 }
 
+std::string toSnakeCase(std::string_view name) {
+  std::string text;
+  for (char letter : name) {
+    bool isUpper = letter >= 'A' && letter <= 'Z';
+    if (isUpper && !text.empty())
+      text += '_';
+    text += static_cast<char>(isUpper ? letter - 'A' + 'a' : letter);
+  }
+  return text;
+}
+
 std::string describeCollective(Step kind, uint64_t bytes, DType dtype,
                                std::string_view unit, ReduceKind reduce) {
-  std::string line = kind == Step::AllGather       ? "all_gather"
-                     : kind == Step::ReduceScatter ? "reduce_scatter"
-                                                   : "all_reduce";
+  std::string line = toSnakeCase(EnumNameStep(kind));
   line += reduce == ReduceKind::Max     ? " max "
           : reduce == ReduceKind::First ? " first "
                                         : " ";
@@ -174,8 +183,7 @@ uint32_t getGroupSize(const Plan &plan, uint32_t communicator) {
 
 std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
   std::vector<std::vector<std::string>> lines(plan.communicators()->size());
-  auto add = [&](Step kind, const auto &collective,
-                 ReduceKind reduce = ReduceKind::Sum) {
+  auto add = [&](Step kind, const auto &collective) {
     const Buffer &source = *plan.buffers()->Get(collective.source());
     uint64_t bytes = getItemSize(source.dtype());
     for (int64_t size : *plan.shapes()->Get(source.sizes())->values())
@@ -185,19 +193,18 @@ std::vector<std::vector<std::string>> getCollectives(const Plan &plan) {
       const Unit &owner = *plan.units()->Get(collective.unit());
       unit = plan.strings()->Get(owner.name())->string_view();
     }
+    auto reduce = ReduceKind::Sum;
+    if constexpr (std::is_same_v<decltype(collective), const AllReduce &>)
+      reduce = collective.kind();
     lines[collective.communicator()].push_back(
         describeCollective(kind, bytes, source.dtype(), unit, reduce));
   };
-  for (const Program *program : *plan.programs()) {
-    for (const Command *command : *program->commands()) {
-      if (const AllGather *gather = command->step_as_AllGather())
-        add(Step::AllGather, *gather);
-      else if (const ReduceScatter *reduce = command->step_as_ReduceScatter())
-        add(Step::ReduceScatter, *reduce);
-      else if (const AllReduce *reduce = command->step_as_AllReduce())
-        add(Step::AllReduce, *reduce, reduce->kind());
-    }
-  }
+  for (const Program *program : *plan.programs())
+    for (const Command *command : *program->commands())
+      visitStep(*command, [&](const auto &step) {
+        if constexpr (isCollective<std::decay_t<decltype(step)>>)
+          add(command->step_type(), step);
+      });
   return lines;
 }
 

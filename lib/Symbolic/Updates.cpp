@@ -6,8 +6,6 @@
 
 #include "fsdp/Symbolic/Machine.h"
 
-#include "fsdp/PlanFile/PlanFile.h"
-
 #include <algorithm>
 
 namespace fsdp::symbolic {
@@ -84,6 +82,7 @@ void Machine::accumulate(const Unit &unit, const Window &source,
 std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
                                      const Content &gradient,
                                      const std::vector<Content> &states,
+                                     const Content &hyper,
                                      const ScalarContents &scalars,
                                      const std::vector<Range> &ranges) {
   std::vector<Content> results(states.size());
@@ -117,6 +116,8 @@ std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
     // Zero stays zero: by numbers that are finite, as a scale should be.
     if (areZero)
       return keep(end);
+    key.add(true); // as of a scalar that is there
+    take(hyper);
     for (const std::optional<Content> &scalar : scalars) {
       key.add(scalar.has_value());
       if (scalar)
@@ -138,24 +139,28 @@ std::vector<Content> Machine::update(const Unit &unit, std::string_view rule,
 void Machine::update(const Unit &unit, std::string_view rule,
                      const Window &gradient,
                      const std::vector<const Window *> &states,
-                     const Scalars &scalars, const std::vector<Range> &ranges) {
+                     const Window &hyper, const Scalars &scalars,
+                     const std::vector<Range> &ranges) {
   beginCommand();
   Content flat = readFlat(unit, gradient);
   std::vector<Content> before;
   for (const Window *state : states)
     before.push_back(readFlat(unit, *state));
+  Content numbers = read(hyper);
   ScalarContents contents;
-  for (size_t i = 0; i != numScalars; ++i)
-    if (scalars[i])
+  bool isScaled = false;
+  for (size_t i = 0; i != contents.size(); ++i)
+    if (scalars[i]) {
       contents[i] = read(*scalars[i]);
+      isScaled |= scalesGradient(planfile::UpdateScalar(i));
+    }
   std::vector<Content> after =
-      update(unit, rule, flat, before, contents, ranges);
+      update(unit, rule, flat, before, numbers, contents, ranges);
   for (size_t k = 0; k != states.size(); ++k) {
     checkOverlap(*states[k], /*mayBeSame=*/true);
     writeFlat(unit, *states[k], after[k]);
   }
-  constexpr size_t clipFactor = 1, lossScale = 2;
-  if (!scalars[clipFactor] && !scalars[lossScale])
+  if (!isScaled)
     return;
   // In the ranges; nobody needs to know what it is then: it is another value.
   Content scaled;
@@ -170,8 +175,8 @@ void Machine::update(const Unit &unit, std::string_view rule,
     Content part = slice(begin, end);
     if (Values::isZero(part))
       return keep(end);
-    Key key("scaled", values.getNumber(part));
-    uint64_t same = Values::getSame(part);
+    Key key("scaled", values.getNumber(part), values.getNumber(numbers));
+    uint64_t same = Values::getSame(part) & Values::getSame(numbers);
     for (const std::optional<Content> &scalar : contents) {
       key.add(scalar ? values.getNumber(*scalar) : 0);
       same &= scalar ? Values::getSame(*scalar) : everywhere;

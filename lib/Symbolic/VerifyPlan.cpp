@@ -47,18 +47,16 @@ getRanges(const flatbuffers::Vector<const pf::Interval *> &intervals) {
 
 void PlanVerifier::runUpdate(const pf::Update &update) {
   const Unit &unit = units[update.unit()];
-  auto getWindow = [&](uint32_t index) {
-    return index == none ? nullptr : &windows[index];
-  };
   std::vector<const Window *> states = {&windows[update.parameter()]};
   for (uint32_t state : *update.states())
     states.push_back(&windows[state]);
+  Machine::Scalars scalars = {};
+  for (size_t i = 0; i != scalars.size(); ++i)
+    if (uint32_t scalar = getScalars(update)[i]; scalar != none)
+      scalars[i] = &windows[scalar];
   machine.update(unit, pf::getFacts(update.rule()).name,
-                 windows[update.gradient()], states,
-                 {getWindow(update.hyper()), getWindow(update.clip_factor()),
-                  getWindow(update.loss_scale()), getWindow(update.found_inf()),
-                  getWindow(update.skipped())},
-                 getRanges(*update.intervals()));
+                 windows[update.gradient()], states, windows[update.hyper()],
+                 scalars, getRanges(*update.intervals()));
 }
 
 void PlanVerifier::runMeasure(const pf::Measure &measure) {
@@ -129,13 +127,8 @@ static std::string at(const char *list, uint32_t index, std::string_view name) {
 /// might start with the one, another rank with the other.
 void PlanVerifier::checkGroups(const pf::Command &command, const Clock &done,
                                Run &run) {
-  uint64_t axes = 0;
-  if (const pf::AllGather *gather = command.step_as_AllGather())
-    axes = getAxes(gather->communicator());
-  else if (const pf::ReduceScatter *reduce = command.step_as_ReduceScatter())
-    axes = getAxes(reduce->communicator());
-  else if (const pf::AllReduce *reduce = command.step_as_AllReduce())
-    axes = getAxes(reduce->communicator());
+  uint32_t communicator = pf::getCommunicator(command);
+  uint64_t axes = communicator == none ? 0 : getAxes(communicator);
   if (axes == 0)
     return;
   for (const auto &[others, latest] : run.collectives)

@@ -3,7 +3,7 @@
 #include "Summary.h"
 
 #include "fsdp/Operators/OpFacts.h"
-#include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/PlanFile/Steps.h"
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -149,70 +149,6 @@ private:
            buffer(root).offset() >= plan.persistent_bytes();
   }
 
-  template <typename Callback>
-  void forEachBuffer(const pf::Command &command, Callback &&visit) const {
-    switch (command.step_type()) {
-    case pf::Step::Launch: {
-      const pf::Launch *launch = command.step_as_Launch();
-      for (int32_t argument : *launch->args()) {
-        if (argument >= 0) {
-          visit(uint32_t(argument));
-          continue;
-        }
-        const pf::Constant *constant = plan.constants()->Get(~argument);
-        if (const pf::Refs *refs = constant->value_as_Refs())
-          for (int32_t ref : *refs->values())
-            if (ref >= 0)
-              visit(uint32_t(ref));
-      }
-      if (launch->results())
-        for (uint32_t result : *launch->results())
-          if (result != none)
-            visit(result);
-      break;
-    }
-    case pf::Step::AllGather:
-      visit(command.step_as_AllGather()->source());
-      visit(command.step_as_AllGather()->target());
-      break;
-    case pf::Step::ReduceScatter:
-      visit(command.step_as_ReduceScatter()->source());
-      visit(command.step_as_ReduceScatter()->target());
-      break;
-    case pf::Step::AllReduce:
-      visit(command.step_as_AllReduce()->source());
-      visit(command.step_as_AllReduce()->target());
-      break;
-    case pf::Step::Update: {
-      const pf::Update &update = *command.step_as_Update();
-      visit(update.parameter());
-      visit(update.gradient());
-      for (uint32_t scalar : {update.clip_factor(), update.loss_scale(),
-                              update.found_inf(), update.skipped()})
-        if (scalar != none)
-          visit(scalar);
-      break;
-    }
-    case pf::Step::Measure:
-      visit(command.step_as_Measure()->source());
-      visit(command.step_as_Measure()->target());
-      break;
-    case pf::Step::Zero:
-      visit(command.step_as_Zero()->target());
-      break;
-    case pf::Step::Copy:
-      visit(command.step_as_Copy()->source());
-      visit(command.step_as_Copy()->target());
-      break;
-    case pf::Step::Piece:
-      visit(command.step_as_Piece()->source());
-      visit(command.step_as_Piece()->target());
-      break;
-    default:
-      break;
-    }
-  }
-
   void addTraffic(llvm::StringRef kind, unsigned communicator, uint64_t bytes,
                   PlanSummary::Work &work) const {
     std::string name; // of the axes
@@ -261,7 +197,7 @@ private:
     if (copies.stream() == pf::Stream::Compute)
       return;
     std::set<uint32_t> gathered, reduced;
-    forEachBuffer(copies, [&](uint32_t index) {
+    pf::forEachBuffer(plan, copies, [&](uint32_t index, bool) {
       const pf::Buffer &root = buffer(rootOf(index));
       if (root.role() == pf::BufferRole::Shard)
         gathered.insert(root.owner());
@@ -318,7 +254,7 @@ private:
         own.kind = planner::CommandKind::Wait;
         own.event = wait->event();
       }
-      forEachBuffer(*command, [&](uint32_t index) {
+      pf::forEachBuffer(plan, *command, [&](uint32_t index, bool) {
         uint32_t root = rootOf(index);
         if (!isTransient(root))
           return;

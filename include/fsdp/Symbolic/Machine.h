@@ -12,6 +12,7 @@
 
 #include "fsdp/Operators/OpFacts.h"
 #include "fsdp/Operators/OperatorSchema.h"
+#include "fsdp/PlanFile/Steps.h"
 #include "fsdp/Symbolic/Memory.h"
 
 #include <array>
@@ -151,21 +152,20 @@ public:
   /// The whole flat parameter at the start, as it is gathered in a type.
   Content unsharded(const Unit &unit, DType dtype);
 
-  /// What else an update takes: the hyper-parameters, clip factor, loss scale,
-  /// found_inf and skipped; those that are absent are null.
-  static constexpr size_t numScalars = 5;
-  using Scalars = std::array<const Window *, numScalars>;
-  using ScalarContents = std::array<std::optional<Content>, numScalars>;
+  /// The scalars of an update, by their numbers; those that are absent are
+  /// null.
+  using Scalars = std::array<const Window *, planfile::numUpdateScalars>;
+  using ScalarContents =
+      std::array<std::optional<Content>, planfile::numUpdateScalars>;
   /// One update of the elements in `ranges`: what the states become.
-  std::vector<Content> update(const Unit &unit, std::string_view rule,
-                              const Content &gradient,
-                              const std::vector<Content> &states,
-                              const ScalarContents &scalars,
-                              const std::vector<Range> &ranges);
+  std::vector<Content>
+  update(const Unit &unit, std::string_view rule, const Content &gradient,
+         const std::vector<Content> &states, const Content &hyper,
+         const ScalarContents &scalars, const std::vector<Range> &ranges);
   /// The same in place. A gradient that is scaled is so in its place.
   void update(const Unit &unit, std::string_view rule, const Window &gradient,
-              const std::vector<const Window *> &states, const Scalars &scalars,
-              const std::vector<Range> &ranges);
+              const std::vector<const Window *> &states, const Window &hyper,
+              const Scalars &scalars, const std::vector<Range> &ranges);
   /// One number of each rank: of the elements in `ranges` that its piece of the
   /// flat parameter has, which is of type `dtype`; and of what is measured so
   /// far.

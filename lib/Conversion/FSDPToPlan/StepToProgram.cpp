@@ -591,9 +591,7 @@ LogicalResult Lowering::lower(UpdateOpInterface op) {
       plan::getRoot(buffers.lookup(op.getGradient())).getSpace();
   for (Value operand : op->getOperands()) {
     Value buffer = buffers.lookup(operand);
-    bool isScalar = operand == op.getClipFactor() ||
-                    operand == op.getLossScale() ||
-                    operand == op.getFoundInf() || operand == op.getSkipped();
+    bool isScalar = llvm::is_contained(op.getScalars(), operand);
     command.addOperands(isScalar ? getScalar(buffer, space) : buffer);
   }
   NamedAttrList attributes(

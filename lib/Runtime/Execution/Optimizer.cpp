@@ -16,6 +16,7 @@
 #include <ATen/ops/ne.h>
 #include <ATen/ops/reciprocal.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -81,11 +82,10 @@ void DeviceHyper::upload(const Memory &memory, Device &device) const {
 Update::Update(const planfile::Plan &plan, const planfile::Update &command,
                unsigned shard, Memory &memory, const DeviceHyper &numbers)
     : rule(command.rule()),
-      hyper(reinterpret_cast<const double *>(memory.data(command.hyper()))),
-      clipFactor(getScalar(memory, command.clip_factor())),
-      lossScale(getScalar(memory, command.loss_scale())),
-      foundInf(getScalar(memory, command.found_inf())),
-      skipped(getScalar(memory, command.skipped())) {
+      hyper(reinterpret_cast<const double *>(memory.data(command.hyper()))) {
+  std::ranges::transform(
+      getScalars(command), scalars.begin(),
+      [&](std::uint32_t buffer) { return getScalar(memory, buffer); });
   auto pieces = [&](std::uint32_t buffer) {
     return cut(plan, command.unit(), shard, *command.intervals(), memory,
                buffer);
@@ -114,6 +114,10 @@ Update::Update(const planfile::Plan &plan, const planfile::Update &command,
 void Update::run() {
   if (parameters.empty())
     return;
+  using planfile::UpdateScalar;
+  const auto &clipFactor = get(UpdateScalar::ClipFactor),
+             &lossScale = get(UpdateScalar::LossScale),
+             &foundInf = get(UpdateScalar::FoundInf);
   // What is found stays where it is: nobody waits for the device.
   std::optional<at::Tensor> stop;
   if (foundInf)
@@ -136,7 +140,7 @@ void Update::runOnHost(const std::optional<at::Tensor> &scale,
   switch (rule) {
   case planfile::UpdateRule::AdamW:
     step.fill_(get(Hyper::Update));
-    if (skipped)
+    if (const auto &skipped = get(planfile::UpdateScalar::Skipped))
       step.sub_(*skipped);
     at::_fused_adamw_(parameters, gradients, states[0], states[1],
                       /*max_exp_avg_sqs=*/{}, steps, get(Hyper::LearningRate),
@@ -165,7 +169,7 @@ void Update::runOnDevice(const std::optional<at::Tensor> &scale,
   switch (rule) {
   case planfile::UpdateRule::AdamW:
     step.copy_(number);
-    if (skipped)
+    if (const auto &skipped = get(planfile::UpdateScalar::Skipped))
       step.sub_(*skipped);
     at::_fused_adamw_(parameters, gradients, states[0], states[1],
                       /*max_exp_avg_sqs=*/{}, steps, lr, get(Hyper::Beta1),

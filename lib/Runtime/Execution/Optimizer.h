@@ -9,7 +9,7 @@
 #define FSDP_LIB_RUNTIME_EXECUTION_OPTIMIZER_H
 
 #include "Memory.h"
-#include "fsdp/PlanFile/PlanFile.h"
+#include "fsdp/PlanFile/Steps.h"
 
 #include <map>
 
@@ -46,6 +46,9 @@ private:
                  const std::optional<at::Tensor> &stop);
   void runOnDevice(const std::optional<at::Tensor> &scale,
                    const std::optional<at::Tensor> &stop);
+  const std::optional<at::Tensor> &get(planfile::UpdateScalar scalar) const {
+    return scalars[static_cast<std::size_t>(scalar)];
+  }
   /// The operator takes no buffers where momentum is 0.
   bool hasMomentum() const {
     return !states.empty() && get(planfile::Hyper::Momentum) != 0;
@@ -56,10 +59,10 @@ private:
   std::vector<std::vector<at::Tensor>> states; ///< By state, then by piece.
   const double *hyper;
   at::Tensor lr, number; ///< On a device that runs ahead: of `DeviceHyper`.
-  std::optional<at::Tensor> clipFactor, lossScale, foundInf, skipped;
+  std::array<std::optional<at::Tensor>, planfile::numUpdateScalars> scalars;
   /// What the kernels divide gradients by, where there is a clip factor.
   at::Tensor divisor;
-  at::Tensor found; ///< 1 if `foundInf` is not 0, as the kernels take it.
+  at::Tensor found; ///< 1 if `FoundInf` is not 0, as the kernels take it.
   at::Tensor step;  ///< The number of the update, as AdamW takes it.
   std::vector<at::Tensor> steps; ///< That, for each piece.
 };

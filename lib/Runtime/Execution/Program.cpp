@@ -6,6 +6,7 @@
 #include "../Support/Caught.h"
 #include "../Support/DTypes.h"
 #include "../Support/Tsan.h"
+#include "fsdp/PlanFile/Steps.h"
 
 #include <algorithm>
 #include <array>
@@ -72,6 +73,10 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   Command prepared{
       Kind::Launch, roleBit(command.role()), command.stream(), 0, none, source};
   accesses.emplace_back();
+  if (command.step_type() != Step::Launch) // whose operator says what it writes
+    forEachBuffer(plan, command, [&](std::uint32_t buffer, bool isWritten) {
+      touch(buffer, isWritten);
+    });
   switch (command.step_type()) {
   case Step::Launch: {
     launches.emplace_back(plan, *command.step_as_Launch(), rank.trusted, memory,
@@ -122,16 +127,6 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     prepared.index = static_cast<std::uint32_t>(updates.size());
     updates.emplace_back(plan, step, rank.shards.at(step.unit()), memory,
                          rank.hyper);
-    bool isScaled = step.clip_factor() != none || step.loss_scale() != none;
-    touch(step.gradient(), isScaled);
-    touch(step.hyper(), false);
-    for (std::uint32_t scalar : {step.clip_factor(), step.loss_scale(),
-                                 step.found_inf(), step.skipped()})
-      if (scalar != none)
-        touch(scalar, false);
-    touch(step.parameter(), true);
-    for (std::uint32_t state : *step.states())
-      touch(state, true);
     break;
   }
   case Step::Measure: {
@@ -139,10 +134,6 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     prepared.kind = Kind::Measure;
     prepared.index = static_cast<std::uint32_t>(measures.size());
     measures.emplace_back(plan, step, rank.shards.at(step.unit()), memory);
-    touch(step.source(), false);
-    if (step.initial() != none)
-      touch(step.initial(), false);
-    touch(step.target(), true);
     break;
   }
   case Step::Accumulate: {
@@ -151,8 +142,6 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     prepared.index = static_cast<std::uint32_t>(copies.size());
     copies.emplace_back(memory.tensor(step.target()),
                         memory.tensor(step.source()));
-    touch(step.source(), false);
-    touch(step.target(), true);
     break;
   }
   case Step::Zero: {
@@ -163,7 +152,6 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
     prepared.index = static_cast<std::uint32_t>(blocks.size());
     blocks.push_back({memory.data(target), nullptr,
                       memory.elements(target) * itemSize(memory.type(target))});
-    touch(target, true);
     break;
   }
   case Step::Copy:
@@ -197,8 +185,6 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
 
 void Program::prepareCopy(Command &command, const planfile::Copy &copy) {
   Memory &memory = *rank.memory;
-  touch(copy.source(), false);
-  touch(copy.target(), true);
   if (memory.elements(copy.source()) != memory.elements(copy.target()))
     throw Error("copy: the buffers have different numbers of elements");
   at::Tensor source = memory.tensor(copy.source());
@@ -241,8 +227,6 @@ void Program::preparePiece(Command &command, const planfile::Piece &piece) {
   if (!memory.isContiguous(piece.source()) ||
       !memory.isContiguous(piece.target()))
     throw Error("piece: a buffer is not contiguous");
-  touch(piece.source(), false);
-  touch(piece.target(), true);
   std::size_t bytes = count * itemSize(memory.type(piece.target()));
   command.kind = Kind::CopyBytes;
   command.index = static_cast<std::uint32_t>(blocks.size());
@@ -278,8 +262,6 @@ void Program::prepareCollective(Command &command, Collective collective,
                 !isReducible(memory.type(target)) ||
                 !isReducible(collective.via))
     throw Error(what + ": element types that do not go together");
-  touch(source, false);
-  touch(target, true);
 
   collective.sourceType = memory.type(source);
   collective.targetType = memory.type(target);
@@ -464,25 +446,13 @@ std::string Program::describe(const Command &command) const {
   const planfile::Command &source = *program.commands()->Get(command.source);
   std::string text =
       "program " + std::string(stringOf(plan, program.name())) + ", ";
-  std::uint32_t unit = none;
+  std::uint32_t unit = getUnit(source);
   if (const auto *launch = source.step_as_Launch())
     text += stringOf(plan, plan.operators()->Get(launch->op())->name());
   else
     text += EnumNameStep(source.step_type());
   if (command.count != 1)
     text += " and " + std::to_string(command.count - 1) + " more in one call";
-  if (const auto *gather = source.step_as_AllGather())
-    unit = gather->unit();
-  else if (const auto *scatter = source.step_as_ReduceScatter())
-    unit = scatter->unit();
-  else if (const auto *reduce = source.step_as_AllReduce())
-    unit = reduce->unit();
-  else if (const auto *update = source.step_as_Update())
-    unit = update->unit();
-  else if (const auto *measure = source.step_as_Measure())
-    unit = measure->unit();
-  else if (const auto *add = source.step_as_Accumulate())
-    unit = add->unit();
   if (source.node() != none)
     text += ", node " + std::string(stringOf(plan, source.node()));
   if (source.scope() != none)

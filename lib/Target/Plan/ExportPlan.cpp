@@ -369,14 +369,14 @@ FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
           states.push_back(buffer(state.before));
         std::vector<pf::Interval> intervals =
             getIntervals(update.getIntervals());
-        return step(
-            pf::Step::Update,
-            pf::CreateUpdateDirect(
-                fbb, *rule, unit(update.getUnitAttr().getValue()),
-                buffer(changed.front().before), buffer(update.getGradient()),
-                &states, &intervals, buffer(update.getHyper()),
-                buffer(update.getClipFactor()), buffer(update.getLossScale()),
-                buffer(update.getFoundInf()), buffer(update.getSkipped())));
+        auto create = [&](auto... scalars) {
+          return pf::CreateUpdateDirect(
+              fbb, *rule, unit(update.getUnitAttr().getValue()),
+              buffer(changed.front().before), buffer(update.getGradient()),
+              &states, &intervals, buffer(update.getHyper()),
+              buffer(scalars)...);
+        };
+        return step(pf::Step::Update, std::apply(create, update.getScalars()));
       })
       .Case([&](plan::MeasureOp measure) {
         std::vector<pf::Interval> intervals =

@@ -3,6 +3,7 @@
 #include "Arguments.h"
 
 #include "fsdp/Dialect/Plan/IR/Plan.h"
+#include "fsdp/PlanFile/Steps.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/Builders.h"
@@ -262,14 +263,15 @@ getFlat(const flatbuffers::Vector<const pf::Interval *> &intervals) {
 void Importer::addUpdate(const pf::Update &update, Location loc,
                          const pf::Command &command) {
   auto add = [&](auto create, auto... states) {
-    create(builder, loc, unit(update.unit()),
-           builder.getDenseI64ArrayAttr(getFlat(*update.intervals())),
-           buffer(update.parameter()), buffer(update.gradient()), states...,
-           buffer(update.hyper()), buffer(update.clip_factor()),
-           buffer(update.loss_scale()), buffer(update.found_inf()),
-           buffer(update.skipped()),
-           plan::RoleAttr::get(context, plan::Role(command.role())),
-           plan::StreamAttr::get(context, Stream(command.stream())));
+    auto createWith = [&](auto... scalars) {
+      create(builder, loc, unit(update.unit()),
+             builder.getDenseI64ArrayAttr(getFlat(*update.intervals())),
+             buffer(update.parameter()), buffer(update.gradient()), states...,
+             buffer(update.hyper()), buffer(scalars)...,
+             plan::RoleAttr::get(context, plan::Role(command.role())),
+             plan::StreamAttr::get(context, Stream(command.stream())));
+    };
+    std::apply(createWith, pf::getScalars(update));
   };
   auto state = [&](uint32_t index) {
     return index < update.states()->size() ? buffer(update.states()->Get(index))

@@ -307,11 +307,11 @@ LogicalResult SourceRun::addSeed(aten::CallOp seed) {
   auto scale = addScalerBuffer(GradScaler::getScaleName());
   if (failed(scale))
     return failure();
-  lossScale = *scale;
+  scalar(UpdateScalar::LossScale) = *scale;
   Place &place = places[seed.getResult(0)];
   pf::DType own = place.window.dtype,
             wide = own == pf::DType::F64 ? own : pf::DType::F32;
-  auto scaled = call("mul.Tensor", {place.window, *lossScale}, {}, wide);
+  auto scaled = call("mul.Tensor", {place.window, *scale}, {}, wide);
   if (failed(scaled))
     return failure();
   sy::Window window = scaled->front();
@@ -432,6 +432,7 @@ LogicalResult SourceRun::runSource() {
 
 FailureOr<PlanMeaning> SourceRun::runStep(func::FuncOp next) {
   bool isFirst = next == step;
+  std::optional<sy::Window> lossScale = scalar(UpdateScalar::LossScale);
   static_cast<StepRun &>(*this) = StepRun(next);
   machine.effects = effects;
   machine.values.isRecording = true;
@@ -441,6 +442,7 @@ FailureOr<PlanMeaning> SourceRun::runStep(func::FuncOp next) {
       return failure();
     lossScale = *scale;
   }
+  scalar(UpdateScalar::LossScale) = lossScale;
   machine.describeEffects(meanings);
   if (failed(addResults()))
     return failure();

@@ -29,6 +29,10 @@ std::vector<int64_t> getStrides(ParameterAttr parameter);
 /// What is of one step alone, of those that are made from a source.
 struct StepRun {
   explicit StepRun(mlir::func::FuncOp step) : step(step) {}
+  /// What the updates take, if they take it.
+  std::optional<sy::Window> &scalar(UpdateScalar which) {
+    return scalars[unsigned(which)];
+  }
 
   mlir::func::FuncOp step;
   llvm::StringRef rule; // of the update; empty if there is none
@@ -46,7 +50,8 @@ struct StepRun {
   /// The kinds of state that some program has of each unit.
   llvm::DenseMap<mlir::Attribute, llvm::SmallVector<llvm::StringRef>> states;
   llvm::DenseMap<mlir::Operation *, sy::Content> reduced; // gradients, of units
-  std::optional<sy::Window> clipFactor, foundInf, skipped, growthTracker;
+  std::array<std::optional<sy::Window>, numUpdateScalars> scalars;
+  std::optional<sy::Window> growthTracker;
   sy::Meanings meanings;
 };
 
@@ -134,7 +139,6 @@ private:
   int64_t numRanks = 1;
   llvm::DenseMap<mlir::StringAttr, std::pair<UnitOp, ParameterAttr>> parameters;
   llvm::MapVector<mlir::Operation *, sy::Unit> units;
-  std::optional<sy::Window> lossScale;
   sy::Machine::Effects effects; // of the source
   sy::Meanings whole;           // of the plan
 };

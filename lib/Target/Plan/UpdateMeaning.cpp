@@ -47,9 +47,10 @@ void SourceRun::readOptimizer() {
       groups[update.getUnitAttr()].push_back(
           {uint64_t(intervals[i]), uint64_t(intervals[i + 1]),
            group ? uint64_t(group.getInt()) : 0});
-    bool hasScaler = update.getLossScale() || update.getFoundInf();
-    isScaled |= (update.getClipFactor() && !getClipGradNorm(step)) ||
-                (hasScaler && !getGradScaler(step)) ||
+    // The clip factor is there by one option, the others by another.
+    auto [factor, scale, found, skips] = update.getScalars();
+    isScaled |= (factor && !getClipGradNorm(step)) ||
+                ((scale || found || skips) && !getGradScaler(step)) ||
                 update.getGradient().getDefiningOp<ScaleOp>();
   }
 }
@@ -297,15 +298,16 @@ LogicalResult SourceRun::addFoundInf() {
       return failure();
     all = larger->front();
   }
-  foundInf = place(number, pf::DType::F32);
-  machine.copy(all, *foundInf);
+  sy::Window found = place(number, pf::DType::F32);
+  machine.copy(all, found);
+  scalar(UpdateScalar::FoundInf) = found;
   auto skips = addScalerBuffer(GradScaler::getSkippedName()),
        tracker = addScalerBuffer(GradScaler::getGrowthTrackerName());
   if (failed(skips) || failed(tracker))
     return failure();
-  skipped = *skips;
+  scalar(UpdateScalar::Skipped) = *skips;
   growthTracker = *tracker;
-  if (lossScale)
+  if (scalar(UpdateScalar::LossScale))
     return success();
   return step.emitError("expected a source that says where the backward "
                         "starts, whose loss is scaled; found none");
@@ -329,15 +331,18 @@ LogicalResult SourceRun::addClipFactor() {
     isKnown &= succeeded(results);
     return isKnown ? results->front() : operands.front();
   };
-  sy::Window factor = makeClipFactor<sy::Window>(clip, measures, lossScale,
-                                                 step.getContext(), callOne);
-  clipFactor = place(number, pf::DType::F32);
-  machine.copy(factor, *clipFactor);
+  sy::Window factor = makeClipFactor<sy::Window>(
+      clip, measures, scalar(UpdateScalar::LossScale), step.getContext(),
+      callOne);
+  sy::Window narrow = place(number, pf::DType::F32);
+  machine.copy(factor, narrow);
+  scalar(UpdateScalar::ClipFactor) = narrow;
   return success(isKnown);
 }
 
 /// What becomes of the scale of the loss.
 LogicalResult SourceRun::addScale() {
+  auto [factor, lossScale, foundInf, skipped] = scalars;
   if (!foundInf)
     return success();
   GradScaler scaler = getGradScaler(step);
@@ -385,15 +390,14 @@ void SourceRun::addStates(UnitOp unit) {
   std::vector<sy::Content> values;
   for (StringRef kind : kinds)
     values.push_back(machine.initial(own, kind));
-  auto read = [&](const std::optional<sy::Window> &window) {
-    return window ? std::optional(machine.memory.read(*window)) : std::nullopt;
-  };
+  sy::Machine::ScalarContents contents;
+  for (auto [window, content] : llvm::zip_equal(scalars, contents))
+    if (window)
+      content = machine.memory.read(*window);
   for (const auto &[group, ranges] : getGroups(unit, own)) {
     std::string_view name = withoutDecay.contains(group) ? pf::noDecay : "";
     values = machine.update(own, rule, gradient->second, values,
-                            {machine.hyper(group, name), read(clipFactor),
-                             read(lossScale), read(foundInf), read(skipped)},
-                            ranges);
+                            machine.hyper(group, name), contents, ranges);
   }
   for (auto [kind, value] : llvm::zip_equal(kinds, values)) {
     sy::Meanings updated;

@@ -143,10 +143,10 @@ TEST(UpdateCheck, GradientsAreScaledByOneNumber) {
   EXPECT_EQ(scaled({hyper, loss, loss, loss, loss}), "accepted");
   EXPECT_EQ(scaled({hyper, gradient}),
             "small.plan: programs[1] (step).commands[15]: expected one f32 as "
-            "clip factor, found buffers[9]");
+            "clip_factor, found buffers[9]");
   EXPECT_EQ(scaled({hyper, none, hyper}),
             "small.plan: programs[1] (step).commands[15]: expected one f32 as "
-            "loss scale, found buffers[15]");
+            "loss_scale, found buffers[15]");
   EXPECT_EQ(
       scaled({hyper, none, none, 99}),
       "small.plan: programs[1] (step).commands[15]: expected buffer index "

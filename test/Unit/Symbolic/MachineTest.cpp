@@ -135,7 +135,7 @@ TEST_F(MachineTest, UpdatesLeaveWhatIsNotTheirs) {
     auto end = *rc::gen::inRange<uint64_t>(begin + 1, 21);
     Content before = Content::vector(7, 20), gradient = Content::vector(8, 20);
     Content after = machine.update(unit, "sgd", gradient, {before},
-                                   {machine.hyper(0)}, {{begin, end}})[0];
+                                   machine.hyper(0), {}, {{begin, end}})[0];
     for (uint64_t i = 0; i != 20; ++i) {
       auto at = [&](const Content &flat) {
         return machine.values.getNumber(machine.values.slice(flat, i, i + 1));
@@ -155,18 +155,18 @@ TEST_F(MachineTest, UpdatesByOtherNumbersDiffer) {
   Content before = Content::vector(7, 8), one = Content::vector(1, 1),
           other = Content::vector(2, 1);
   std::set<Number> numbers;
-  std::optional<Content> hyper = machine.hyper(0), none;
+  std::optional<Content> none;
   const Machine::ScalarContents scalars[] = {
-      {hyper},           {machine.hyper(1)},     {hyper, one},
-      {hyper, other},    {hyper, none, one},     {hyper, none, none, one},
-      {hyper, one, one}, {hyper, one, none, one}};
+      {},         {one},           {other}, {none, one}, {none, none, one},
+      {one, one}, {one, none, one}};
   for (Number gradient : {8, 9})
-    for (const Machine::ScalarContents &by : scalars)
-      for (const char *rule : {"sgd", "adamw"})
-        numbers.insert(
-            numberOf(machine.update(unit, rule, Content::vector(gradient, 8),
-                                    {before}, by, {{0, 8}})[0]));
-  EXPECT_EQ(numbers.size(), 2 * 8 * 2u);
+    for (uint64_t group : {0, 1})
+      for (const Machine::ScalarContents &by : scalars)
+        for (const char *rule : {"sgd", "adamw"})
+          numbers.insert(numberOf(
+              machine.update(unit, rule, Content::vector(gradient, 8), {before},
+                             machine.hyper(group), by, {{0, 8}})[0]));
+  EXPECT_EQ(numbers.size(), 2 * 2 * 7 * 2u);
 }
 
 // What scales a gradient leaves another one behind; found_inf alone does not.
@@ -182,17 +182,18 @@ TEST_F(MachineTest, AScaledGradientIsAnotherValue) {
     write(parameter, 8);
     write(scalar, 9);
     machine.memory.write(hyper, machine.hyper(0));
-    machine.update(unit, "sgd", gradient, {&parameter}, scalars, {{0, 8}});
+    machine.update(unit, "sgd", gradient, {&parameter}, hyper, scalars,
+                   {{0, 8}});
     EXPECT_FALSE(problem());
     return numberOf(machine.memory.read(gradient));
   };
   Number before = numberOf(Content::vector(7, 8));
-  EXPECT_EQ(scale({&hyper}), before);
-  EXPECT_EQ(scale({&hyper, nullptr, nullptr, &scalar}), before);
-  Number clipped = scale({&hyper, &scalar});
+  EXPECT_EQ(scale({}), before);
+  EXPECT_EQ(scale({nullptr, nullptr, &scalar}), before);
+  Number clipped = scale({&scalar});
   EXPECT_NE(clipped, before);
-  EXPECT_NE(scale({&hyper, nullptr, &scalar}), before);
-  EXPECT_NE(scale({&hyper, nullptr, &scalar}), clipped);
+  EXPECT_NE(scale({nullptr, &scalar}), before);
+  EXPECT_NE(scale({nullptr, &scalar}), clipped);
 }
 
 // Padding adds nothing; other elements, another unit or kind is another number.
@@ -241,7 +242,7 @@ TEST_F(MachineTest, TwoUpdatesOfAScaledGradient) {
     write(scalar, 9);
     machine.memory.write(hyper, machine.hyper(0));
     for (const std::vector<Range> &ranges : steps)
-      machine.update(unit, "sgd", gradient, {&parameter}, {&hyper, &scalar},
+      machine.update(unit, "sgd", gradient, {&parameter}, hyper, {&scalar},
                      ranges);
     EXPECT_FALSE(problem());
     return numberOf(machine.memory.read(parameter));

@@ -254,8 +254,7 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
   if (!hyper || hyper.getRole() != BufferRole::Hyper)
     return op->emitOpError(
         "C2: expected the hyper-parameters in a buffer of the role 'hyper'");
-  for (Value value : {op.getClipFactor(), op.getLossScale(), op.getFoundInf(),
-                      op.getSkipped()})
+  for (Value value : op.getScalars())
     if (value &&
         failed(verifyScalar(op, value, Float32Type::get(op->getContext()))))
       return failure();

@@ -21,6 +21,7 @@
 #include "mlir/Interfaces/ViewLikeInterface.h"
 #include "llvm/ADT/STLExtras.h"
 
+#include <array>
 #include <optional>
 
 #include "fsdp/Dialect/FSDP/IR/FSDPDialect.h.inc"
@@ -100,6 +101,10 @@ struct UpdatedState {
   llvm::StringRef kind;
   mlir::Value before, after;
 };
+
+/// The scalars of an update, by their numbers.
+constexpr unsigned numUpdateScalars = getMaxEnumValForUpdateScalar() + 1;
+using UpdateScalars = std::array<mlir::Value, numUpdateScalars>;
 
 /// The hyper-parameters of a decay group: learning rate, beta1, beta2, epsilon,
 /// weight decay, momentum, number of the update from 1.

@@ -61,4 +61,11 @@ def FSDP_MeasureKind : I32Enum<"MeasureKind", "what the elements of a shard add 
   let cppNamespace = "::fsdp";
 }
 
+// The values are those of the plan file, the spellings those of the assembly.
+def FSDP_UpdateScalar : I32Enum<"UpdateScalar", "a number that an update takes, of f32", [
+    I32EnumCase<"ClipFactor", 0, "clip">, I32EnumCase<"LossScale", 1, "scale">,
+    I32EnumCase<"FoundInf", 2, "found_inf">, I32EnumCase<"Skipped", 3, "skipped">]> {
+  let cppNamespace = "::fsdp";
+}
+
 #endif // FSDP_DIALECT_FSDP_IR_FSDPENUMS_TD

@@ -7,6 +7,7 @@
 #ifndef FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD
 #define FSDP_DIALECT_FSDP_IR_FSDPINTERFACES_TD
 
+include "fsdp/Dialect/FSDP/IR/FSDPEnums.td"
 include "mlir/IR/OpBase.td"
 
 def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
@@ -78,8 +79,9 @@ def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
   let cppNamespace = "::fsdp";
   let description = [{
     An update of a unit's shard and of the states beside it. Its first operands
-    are the parameter, the gradient and the other states, its results what the
-    parameter and these states become; in a plan, it changes them in place.
+    are the parameter, the gradient and the other states, its last ones the
+    scalars (`FSDP_UpdateScalars`), its results what the parameter and these states
+    become; in a plan, it changes them in place.
   }];
   let methods = [
     StaticInterfaceMethod<"What it does, as `--optimizer` names it.",
@@ -92,24 +94,14 @@ def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
     InterfaceMethod<"The gradient.", "::mlir::Value", "getGradient">,
     InterfaceMethod<"The hyper-parameters of the decay group.",
       "::mlir::Value", "getHyper">,
-    InterfaceMethod<"What the gradient is multiplied by, or null.",
-      "::mlir::Value", "getClipFactor">,
-    InterfaceMethod<"Has it multiply the gradient by this.",
-      "void", "setClipFactor", (ins "::mlir::Value":$factor), [{}], [{
-        $_op.getClipFactorMutable().assign(factor);
-      }]>,
-    InterfaceMethod<"What the gradient is divided by, or null.",
-      "::mlir::Value", "getLossScale">,
-    InterfaceMethod<"Where this is not 0, nothing is updated; or null.",
-      "::mlir::Value", "getFoundInf">,
-    InterfaceMethod<"How many updates before have changed nothing, or null.",
-      "::mlir::Value", "getSkipped">,
-    InterfaceMethod<"Has it divide the gradient by the scale, and change nothing where something is found.",
-      "void", "setScaling", (ins "::mlir::Value":$scale, "::mlir::Value":$found, "::mlir::Value":$skipped),
-      [{}], [{
-        $_op.getLossScaleMutable().assign(scale);
-        $_op.getFoundInfMutable().assign(found);
-        $_op.getSkippedMutable().assign(skipped);
+    InterfaceMethod<"The place of one of its scalars among the operands; empty if it takes none.",
+      "::mlir::MutableOperandRange", "getScalarMutable", (ins "::fsdp::UpdateScalar":$scalar), [{}], [{
+        auto &sizes = $_op.getProperties().operandSegmentSizes;
+        unsigned group = sizes.size() - ::fsdp::numUpdateScalars + unsigned(scalar);
+        auto [begin, length] = $_op.getODSOperandIndexAndLength(group);
+        return ::mlir::MutableOperandRange($_op, begin, length, ::mlir::MutableOperandRange::OperandSegment(
+            group, {$_op.getOperandSegmentSizesAttrName(),
+                    ::mlir::DenseI32ArrayAttr::get($_op->getContext(), sizes)}));
       }]>,
   ];
   let extraSharedClassDeclaration = [{
@@ -126,9 +118,30 @@ def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {
     ::mlir::OperandRange getChanged() {
       return $_op->getOperands().take_front(1 + $_op.getStateKinds().size());
     }
-    /// True if it takes the gradient times or divided by something.
-    bool scalesGradient() { return $_op.getClipFactor() || $_op.getLossScale(); }
+    /// One of its scalars, or null.
+    ::mlir::Value getScalar(::fsdp::UpdateScalar scalar) {
+      ::mlir::OperandRange operand = $_op.getScalarMutable(scalar);
+      return operand.empty() ? ::mlir::Value() : operand.front();
+    }
+    /// All of them; those that it does not take are null.
+    ::fsdp::UpdateScalars getScalars() {
+      ::fsdp::UpdateScalars scalars;
+      for (unsigned i = 0; i != ::fsdp::numUpdateScalars; ++i)
+        scalars[i] = $_op.getScalar(::fsdp::UpdateScalar(i));
+      return scalars;
+    }
+    void setScalar(::fsdp::UpdateScalar scalar, ::mlir::Value value) {
+      $_op.getScalarMutable(scalar).assign(value);
+    }
   }];
+}
+
+// What else an update takes, at every level, where there is something that asks
+// for it: operands of one type after all others, each after its keyword.
+class FSDP_UpdateScalars<Type type> {
+  defvar names = !foreach(scalar, FSDP_UpdateScalar.enumerants, scalar.str);
+  dag operands = !dag(ins, !foreach(name, names, Optional<type>), names);
+  string format = !interleave(!foreach(name, names, "(`" # name # "` $" # name # "^)?"), " ");
 }
 
 // The rules, at every level.

@@ -517,8 +517,8 @@ def FSDP_ScaleOp : FSDP_UserOp<"scale", [Pure, AllTypesMatch<["shard", "scaled"]
 // Optimizers
 //===----------------------------------------------------------------------===//
 
-defvar FSDP_UpdateOperands = (ins AnyRankedTensor:$hyper, Optional<FSDP_Scalar>:$clip_factor,
-  Optional<FSDP_Scalar>:$loss_scale, Optional<FSDP_Scalar>:$found_inf, Optional<FSDP_Scalar>:$skipped);
+defvar FSDP_Scalars = FSDP_UpdateScalars<FSDP_Scalar>;
+defvar FSDP_UpdateOperands = !con((ins AnyRankedTensor:$hyper), FSDP_Scalars.operands);
 
 def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSizedOperandSegments,
     AllTypesMatch<["parameter", "gradient", "exp_avg", "exp_avg_sq",
@@ -561,12 +561,10 @@ def FSDP_AdamWOp : FSDP_UserOp<"adamw", [Pure, FSDP_UpdateOpInterface, AttrSized
                        FSDP_UpdateOperands);
   let results = (outs FSDP_ShardType:$new_parameter, FSDP_ShardType:$new_exp_avg,
                       FSDP_ShardType:$new_exp_avg_sq);
-  let assemblyFormat = [{
+  let assemblyFormat = !strconcat([{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq
-    `,` $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
-    (`skipped` $skipped^)? attr-dict
-    `:` qualified(type($parameter)) `,` type($hyper)
-  }];
+    `,` $hyper
+  }], FSDP_Scalars.format, [{ attr-dict `:` qualified(type($parameter)) `,` type($hyper) }]);
   let extraClassDeclaration = FSDP_AdamWRule;
 }
 
@@ -593,13 +591,13 @@ def FSDP_SGDOp : FSDP_UserOp<"sgd", [Pure, FSDP_UpdateOpInterface, AttrSizedOper
                        FSDP_ShardType:$parameter, FSDP_ShardType:$gradient,
                        Optional<FSDP_ShardType>:$momentum), FSDP_UpdateOperands);
   let results = (outs FSDP_ShardType:$new_parameter, Optional<FSDP_ShardType>:$new_momentum);
-  let assemblyFormat = [{
+  let assemblyFormat = !strconcat([{
     $unit custom<Intervals>($intervals) $parameter `,` $gradient (`momentum` $momentum^)? `,`
-    $hyper (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
-    (`skipped` $skipped^)? attr-dict
-    `:` qualified(type($parameter)) `,` type($hyper)
+    $hyper
+  }], FSDP_Scalars.format, [{
+    attr-dict `:` qualified(type($parameter)) `,` type($hyper)
     custom<Momentum>(type($momentum), type($new_momentum))
-  }];
+  }]);
   let extraClassDeclaration = FSDP_SGDRule;
 }
 

@@ -189,15 +189,15 @@ def Plan_AllReduceOp : Plan_Collective<"all_reduce"> {
   }];
 }
 
+defvar Plan_Scalars = FSDP_UpdateScalars<Plan_BufferType>;
+
 // An update changes its states in place, and the gradient if it scales it.
 class Plan_UpdateOp<string mnemonic, string rule, dag operands>
     : Plan_Command<mnemonic, [FSDP_UpdateOpInterface, AttrSizedOperandSegments,
                               DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let arguments = !con((ins FlatSymbolRefAttr:$unit, DenseI64ArrayAttr:$intervals,
     Plan_BufferType:$parameter, Plan_BufferType:$gradient), operands,
-    (ins Plan_BufferType:$hyper, Optional<Plan_BufferType>:$clip_factor,
-     Optional<Plan_BufferType>:$loss_scale, Optional<Plan_BufferType>:$found_inf,
-     Optional<Plan_BufferType>:$skipped), Plan_Place);
+    (ins Plan_BufferType:$hyper), Plan_Scalars.operands, Plan_Place);
   let extraClassDeclaration = rule # [{
     ::mlir::OperandRange getReads() { return (*this)->getOperands(); }
     ::mlir::OperandRange getWrites() { return getChanged(); }
@@ -228,12 +228,9 @@ def Plan_AdamWOp : Plan_UpdateOp<"adamw", FSDP_AdamWRule,
     * C2: the hyper-parameters are a buffer of the role `hyper`.
     * C3: clip factor, loss scale, `found_inf` and `skipped` are of type `tensor<f32>`.
   }];
-  let assemblyFormat = [{
+  let assemblyFormat = !strconcat([{
     $unit $intervals $parameter `,` $gradient `,` $exp_avg `,` $exp_avg_sq `,` $hyper
-    (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
-    (`skipped` $skipped^)?
-    custom<Place>($role, $stream) attr-dict
-  }];
+  }], Plan_Scalars.format, [{ custom<Place>($role, $stream) attr-dict }]);
 }
 
 def Plan_SGDOp : Plan_UpdateOp<"sgd", FSDP_SGDRule,
@@ -250,12 +247,9 @@ def Plan_SGDOp : Plan_UpdateOp<"sgd", FSDP_SGDRule,
 
     **Constraints**: those of `plan.adamw`.
   }];
-  let assemblyFormat = [{
+  let assemblyFormat = !strconcat([{
     $unit $intervals $parameter `,` $gradient (`momentum` $momentum^)? `,` $hyper
-    (`clip` $clip_factor^)? (`scale` $loss_scale^)? (`found_inf` $found_inf^)?
-    (`skipped` $skipped^)?
-    custom<Place>($role, $stream) attr-dict
-  }];
+  }], Plan_Scalars.format, [{ custom<Place>($role, $stream) attr-dict }]);
 }
 
 def Plan_MeasureOp : Plan_Command<"measure", [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

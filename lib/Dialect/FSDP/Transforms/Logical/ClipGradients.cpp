@@ -31,9 +31,10 @@ class ClipGradientsPass
   LogicalResult clip(func::FuncOp program,
                      MutableArrayRef<UpdateOpInterface> updates) {
     OpBuilder builder(updates.front());
-    Value scale = updates.front().getLossScale();
+    Value scale = updates.front().getScalar(UpdateScalar::LossScale);
     for (UpdateOpInterface update : updates)
-      if (update.getClipFactor() || update.getLossScale() != scale)
+      if (update.getScalar(UpdateScalar::ClipFactor) ||
+          update.getScalar(UpdateScalar::LossScale) != scale)
         return update->emitError("expected an update of a gradient that is not "
                                  "clipped, and scaled as all others, found "
                                  "another");
@@ -47,7 +48,7 @@ class ClipGradientsPass
         clipGradNorm.kind, APFloat(clipGradNorm.maxNorm), measures->values,
         scale);
     for (UpdateOpInterface update : updates)
-      update.setClipFactor(factor);
+      update.setScalar(UpdateScalar::ClipFactor, factor);
     program->setAttr(FSDPDialect::getClipGradNormAttrName(),
                      getAttribute(clipGradNorm, &getContext()));
     remark::passed(program.getLoc(), getRemark(getArgument(), "clip", program))

@@ -224,16 +224,18 @@ class InsertOptimizerPass
         auto intervals = builder.getDenseI64ArrayAttr(group.intervals);
         Value hyper = getHyper(group.number);
         Location loc = getLoc(unit, "new");
-        Value none; // nothing scales the gradient or stops the update
-        if (optimizer == Optimizer::AdamW)
-          update =
-              AdamWOp::create(builder, loc, TypeRange{type, type, type}, name,
-                              intervals, states[0], gradient, states[1],
-                              states[2], hyper, none, none, none, none);
-        else
-          update = SGDOp::create(builder, loc, type, momentum ? type : Type(),
-                                 name, intervals, states[0], gradient,
-                                 states[1], hyper, none, none, none, none);
+        auto create = [&, gradient = gradient](auto... none) {
+          if (optimizer == Optimizer::AdamW)
+            update = AdamWOp::create(builder, loc, TypeRange{type, type, type},
+                                     name, intervals, states[0], gradient,
+                                     states[1], states[2], hyper, none...);
+          else
+            update = SGDOp::create(builder, loc, type, momentum ? type : Type(),
+                                   name, intervals, states[0], gradient,
+                                   states[1], hyper, none...);
+        };
+        // Nothing scales the gradient or stops the update.
+        std::apply(create, UpdateScalars());
         for (auto [state, updated] : llvm::zip(states, update.getStates()))
           state = updated.after;
       }

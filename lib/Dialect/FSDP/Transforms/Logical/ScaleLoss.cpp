@@ -136,8 +136,11 @@ LogicalResult Scaler::scaleUpdates() {
 
   Value skipped = addBuffer(GradScaler::getSkippedName(), builder.getF32Type(),
                             builder.getF32FloatAttr(0));
-  for (UpdateOpInterface update : updates)
-    update.setScaling(scale, found, skipped);
+  for (UpdateOpInterface update : updates) {
+    update.setScalar(UpdateScalar::LossScale, scale);
+    update.setScalar(UpdateScalar::FoundInf, found);
+    update.setScalar(UpdateScalar::Skipped, skipped);
+  }
 
   Value tracker = addBuffer(GradScaler::getGrowthTrackerName(),
                             builder.getI32Type(), builder.getI32IntegerAttr(0));
