@@ -1,8 +1,7 @@
 //===- ExportPlan.cpp - From the plan dialect to a plan file --------------===//
 
-#include "Arguments.h"
+#include "Commands.h"
 
-#include "fsdp/Dialect/Plan/IR/Plan.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/AsmState.h"
@@ -48,6 +47,20 @@ public:
 
   FailureOr<pf::PlanFile> run();
 
+  // What is numbered in the file.
+  uint32_t buffer(Value value) const {
+    return value ? buffers.lookup(value) : pf::none;
+  }
+  uint32_t unit(std::optional<StringRef> symbol) const {
+    return symbol ? units.lookup(*symbol) : pf::none;
+  }
+  uint32_t communicator(StringRef symbol) const {
+    return communicators.lookup(symbol);
+  }
+  uint32_t event(Value event) const { return events.lookup(event); }
+
+  FlatBufferBuilder fbb{1 << 20};
+
 private:
   uint32_t string(StringRef text) {
     auto [entry, isNew] =
@@ -62,12 +75,6 @@ private:
   uint32_t shape(ArrayRef<int64_t> values) {
     return shapes.number(values.vec());
   }
-  uint32_t buffer(Value value) const {
-    return value ? buffers.lookup(value) : pf::none;
-  }
-  uint32_t unit(std::optional<StringRef> symbol) const {
-    return symbol ? units.lookup(*symbol) : pf::none;
-  }
   /// The number of a unit or a program.
   uint32_t owner(std::optional<StringRef> symbol) const {
     auto found = programs.find(symbol.value_or(""));
@@ -80,7 +87,8 @@ private:
   LogicalResult addUnits();
   LogicalResult addPrograms();
   FailureOr<Offset<void>> getStep(Operation &op, pf::Step &kind);
-  template <typename Op> uint8_t addCollective(Op op, pf::Step kind);
+  template <typename Op> Offset<void> write(Op op, pf::Step &kind);
+  template <typename Op> void addCollective(Op op, pf::Step kind);
   uint32_t getOperator(plan::LaunchOp launch);
   FailureOr<Offset<pf::Launch>> getLaunch(plan::LaunchOp launch);
   LogicalResult addArenas();
@@ -91,7 +99,6 @@ private:
   SmallVector<plan::ProgramOp> programOps;
   SmallVector<plan::MeaningOp, 0> meaningOps;
   StringRef name;
-  FlatBufferBuilder fbb{1 << 20};
   llvm::StringMap<uint32_t> stringNumbers;
   std::vector<StringRef> strings; // the keys of these
   Table<std::vector<int64_t>> shapes;
@@ -287,140 +294,53 @@ FailureOr<Offset<pf::Launch>> Exporter::getLaunch(plan::LaunchOp launch) {
                                 results.empty() ? nullptr : &results);
 }
 
-std::vector<pf::Interval> getIntervals(ArrayRef<int64_t> flat) {
-  std::vector<pf::Interval> intervals;
-  for (size_t i = 0; i + 1 < flat.size(); i += 2)
-    intervals.emplace_back(uint64_t(flat[i]), uint64_t(flat[i + 1]));
-  return intervals;
-}
-
-static pf::ReduceKind getReduceKind(plan::AllReduceOp op) {
-  return op.getMax()     ? pf::ReduceKind::Max
-         : op.getFirst() ? pf::ReduceKind::First
-                         : pf::ReduceKind::Sum;
-}
-
-/// Adds a collective to its communicator's sequence, and gives that's number.
-template <typename Op> uint8_t Exporter::addCollective(Op op, pf::Step kind) {
-  uint32_t communicator = communicators.lookup(op.getCommunicator());
+/// Adds a collective to its communicator's sequence.
+template <typename Op> void Exporter::addCollective(Op op, pf::Step kind) {
   RankedTensorType type = plan::getTensorType(op.getSource());
   pf::DType dtype = toPlanDType(type.getElementType()).value_or(pf::DType::F32);
   auto reduce = pf::ReduceKind::Sum;
   if constexpr (std::is_same_v<Op, plan::AllReduceOp>)
-    reduce = getReduceKind(op);
-  sequences[communicator].push_back(pf::describeCollective(
-      kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype,
-      op.getUnit().value_or("").str(), reduce));
-  return uint8_t(communicator);
+    reduce = steps::reduceKind.get(*this, op);
+  sequences[communicator(op.getCommunicator())].push_back(
+      pf::describeCollective(
+          kind, uint64_t(type.getNumElements()) * pf::getItemSize(dtype), dtype,
+          op.getUnit().value_or("").str(), reduce));
+}
+
+template <typename Op> Offset<void> Exporter::write(Op op, pf::Step &kind) {
+  constexpr auto &step = steps::stepOf<Op>;
+  using Table = typename std::decay_t<decltype(step)>::Table;
+  kind = pf::StepTraits<Table>::enum_value;
+  if constexpr (pf::isCollective<Table>)
+    addCollective(op, kind);
+  auto create = [&](auto... values) {
+    return Table::Traits::Create(fbb, values...);
+  };
+  auto writeFields = [&](auto... fields) {
+    return std::apply(create, std::tuple{fields.get(*this, op)...});
+  };
+  return std::apply(writeFields, step.fields).Union();
 }
 
 FailureOr<Offset<void>> Exporter::getStep(Operation &op, pf::Step &kind) {
-  using Result = FailureOr<Offset<void>>;
-  auto step = [&](pf::Step step, auto offset) -> Result {
-    kind = step;
-    return offset.Union();
-  };
-  auto reduction = [&](auto reduce, auto create, pf::Step name) -> Result {
-    FailureOr<pf::DType> via = getDType(reduce, reduce.getVia());
-    if (failed(via))
+  if (auto launch = dyn_cast<plan::LaunchOp>(op)) {
+    kind = pf::Step::Launch;
+    FailureOr<Offset<pf::Launch>> offset = getLaunch(launch);
+    if (failed(offset))
       return failure();
-    return step(name,
-                create(fbb, addCollective(reduce, name),
-                       buffer(reduce.getSource()), buffer(reduce.getTarget()),
-                       unit(reduce.getUnit()), reduce.getDivide().getPre(),
-                       reduce.getDivide().getPost(), *via));
+    return offset->Union();
+  }
+  Offset<void> step;
+  auto tryAs = [&](auto candidate) {
+    auto command = dyn_cast<decltype(candidate)>(op);
+    if (command)
+      step = write(command, kind);
+    return bool(command);
   };
-  return llvm::TypeSwitch<Operation *, Result>(&op)
-      .Case([&](plan::LaunchOp launch) -> Result {
-        FailureOr<Offset<pf::Launch>> offset = getLaunch(launch);
-        if (failed(offset))
-          return failure();
-        return step(pf::Step::Launch, *offset);
-      })
-      .Case([&](plan::AllGatherOp gather) {
-        return step(pf::Step::AllGather,
-                    pf::CreateAllGather(
-                        fbb, addCollective(gather, pf::Step::AllGather),
-                        buffer(gather.getSource()), buffer(gather.getTarget()),
-                        unit(gather.getUnit())));
-      })
-      .Case([&](plan::ReduceScatterOp reduce) {
-        return reduction(reduce, pf::CreateReduceScatter,
-                         pf::Step::ReduceScatter);
-      })
-      .Case([&](plan::AllReduceOp reduce) {
-        auto purpose = pf::Purpose::Gradient;
-        if (std::optional<ReductionRole> role = reduce.getPurpose())
-          purpose = pf::Purpose(1 + unsigned(*role));
-        auto create = [&](auto &&...arguments) {
-          return pf::CreateAllReduce(arguments..., purpose,
-                                     getReduceKind(reduce));
-        };
-        return reduction(reduce, create, pf::Step::AllReduce);
-      })
-      .Case([&](UpdateOpInterface update) {
-        const auto &rules = pf::EnumValuesUpdateRule();
-        auto rule = llvm::find_if(rules, [&](pf::UpdateRule candidate) {
-          return update.getRule() == StringRef(pf::getFacts(candidate).name);
-        });
-        SmallVector<UpdatedState> changed = update.getStates();
-        std::vector<uint32_t> states;
-        for (const UpdatedState &state : ArrayRef(changed).drop_front())
-          states.push_back(buffer(state.before));
-        std::vector<pf::Interval> intervals =
-            getIntervals(update.getIntervals());
-        auto create = [&](auto... scalars) {
-          return pf::CreateUpdateDirect(
-              fbb, *rule, unit(update.getUnitAttr().getValue()),
-              buffer(changed.front().before), buffer(update.getGradient()),
-              &states, &intervals, buffer(update.getHyper()),
-              buffer(scalars)...);
-        };
-        return step(pf::Step::Update, std::apply(create, update.getScalars()));
-      })
-      .Case([&](plan::MeasureOp measure) {
-        std::vector<pf::Interval> intervals =
-            getIntervals(measure.getIntervals());
-        return step(pf::Step::Measure,
-                    pf::CreateMeasureDirect(
-                        fbb, pf::MeasureKind(measure.getKind()),
-                        unit(measure.getUnit()), buffer(measure.getSource()),
-                        buffer(measure.getTarget()), &intervals,
-                        buffer(measure.getInitial())));
-      })
-      .Case([&](plan::AccumulateOp add) {
-        return step(pf::Step::Accumulate,
-                    pf::CreateAccumulate(fbb, unit(add.getUnit()),
-                                         buffer(add.getSource()),
-                                         buffer(add.getTarget())));
-      })
-      .Case([&](plan::ZeroOp zero) {
-        return step(pf::Step::Zero,
-                    pf::CreateZero(fbb, buffer(zero.getTarget())));
-      })
-      .Case([&](plan::CopyOp copy) {
-        return step(pf::Step::Copy,
-                    pf::CreateCopy(fbb, buffer(copy.getSource()),
-                                   buffer(copy.getTarget())));
-      })
-      .Case([&](plan::PieceOp piece) {
-        return step(
-            pf::Step::Piece,
-            pf::CreatePiece(fbb, communicators.lookup(piece.getCommunicator()),
-                            buffer(piece.getSource()),
-                            buffer(piece.getTarget()), unit(piece.getUnit())));
-      })
-      .Case([&](plan::RecordOp record) {
-        return step(pf::Step::Record,
-                    pf::CreateRecord(fbb, events.lookup(record.getEvent())));
-      })
-      .Case([&](plan::WaitOp wait) {
-        return step(pf::Step::Wait,
-                    pf::CreateWait(fbb, events.lookup(wait.getEvent())));
-      })
-      .Default([](Operation *other) -> Result {
-        return other->emitOpError() << "expected a command of a plan";
-      });
+  auto tryAll = [&](auto... candidates) { return (tryAs(candidates) || ...); };
+  if (!std::apply(tryAll, steps::Commands()))
+    return op.emitOpError() << "expected a command of a plan";
+  return step;
 }
 
 /// The name of a node, if a command comes from one.

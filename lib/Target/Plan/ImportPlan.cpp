@@ -1,9 +1,7 @@
 //===- ImportPlan.cpp - From a plan file to the plan dialect --------------===//
 
-#include "Arguments.h"
+#include "Commands.h"
 
-#include "fsdp/Dialect/Plan/IR/Plan.h"
-#include "fsdp/PlanFile/Steps.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/Builders.h"
@@ -20,10 +18,27 @@ namespace {
 class Importer {
 public:
   Importer(const pf::PlanFile &file, MLIRContext *context)
-      : file(file), plan(file.plan()), context(context), builder(context),
+      : context(context), builder(context), file(file), plan(file.plan()),
         unknown(UnknownLoc::get(context)) {}
 
   OwningOpRef<mlir::ModuleOp> run();
+
+  // What has a number in the file.
+  FlatSymbolRefAttr unit(uint32_t index) {
+    return index == pf::none ? FlatSymbolRefAttr()
+                             : symbol(plan.units()->Get(index)->name());
+  }
+  FlatSymbolRefAttr communicator(uint32_t index) {
+    return symbol(plan.communicators()->Get(index)->name());
+  }
+  Type type(pf::DType dtype) { return fromPlanDType(dtype, context); }
+  Value buffer(uint32_t index) {
+    return index == pf::none ? Value() : buffers[index];
+  }
+  Value &event(uint32_t index) { return events[index]; }
+
+  MLIRContext *context;
+  OpBuilder builder;
 
 private:
   StringAttr string(uint32_t index) {
@@ -33,20 +48,9 @@ private:
   FlatSymbolRefAttr symbol(uint32_t index) {
     return FlatSymbolRefAttr::get(string(index));
   }
-  FlatSymbolRefAttr unit(uint32_t index) {
-    return index == pf::none ? FlatSymbolRefAttr()
-                             : symbol(plan.units()->Get(index)->name());
-  }
-  FlatSymbolRefAttr communicator(uint32_t index) {
-    return symbol(plan.communicators()->Get(index)->name());
-  }
   SmallVector<int64_t> shape(uint32_t index) {
     return SmallVector<int64_t>(file.shape(index).begin(),
                                 file.shape(index).end());
-  }
-  Type type(pf::DType dtype) { return fromPlanDType(dtype, context); }
-  Value buffer(uint32_t index) {
-    return index == pf::none ? Value() : buffers[index];
   }
 
   void addUnit(const pf::Unit &unit);
@@ -55,13 +59,15 @@ private:
   LogicalResult addCommand(const pf::Command &command);
   LogicalResult addLaunch(const pf::Launch &launch, Location loc,
                           const pf::Command &command);
-  void addUpdate(const pf::Update &update, Location loc,
-                 const pf::Command &command);
+  template <typename Op, typename Table, typename... Fields, size_t... indices>
+  void setFields(steps::CommandParts<Op> &parts, const Table &step,
+                 const std::tuple<Fields...> &fields,
+                 std::index_sequence<indices...>);
+  /// Adds a command, if it is of this op.
+  template <typename Op> bool tryAdd(const pf::Command &command, Location loc);
 
   const pf::PlanFile &file;
   const pf::Plan &plan;
-  MLIRContext *context;
-  OpBuilder builder;
   Location unknown;
   std::vector<Value> buffers, events;
 };
@@ -250,141 +256,63 @@ LogicalResult Importer::addLaunch(const pf::Launch &launch, Location loc,
   return success();
 }
 
-SmallVector<int64_t>
-getFlat(const flatbuffers::Vector<const pf::Interval *> &intervals) {
-  SmallVector<int64_t> flat;
-  for (const pf::Interval *interval : intervals) {
-    flat.push_back(int64_t(interval->begin()));
-    flat.push_back(int64_t(interval->end()));
-  }
-  return flat;
+template <typename Op, typename Table, typename... Fields, size_t... indices>
+void Importer::setFields(steps::CommandParts<Op> &parts, const Table &step,
+                         const std::tuple<Fields...> &fields,
+                         std::index_sequence<indices...>) {
+  (std::get<indices>(fields).set(*this, parts,
+                                 step.template get_field<indices>()),
+   ...);
 }
 
-void Importer::addUpdate(const pf::Update &update, Location loc,
-                         const pf::Command &command) {
-  auto add = [&](auto create, auto... states) {
-    auto createWith = [&](auto... scalars) {
-      create(builder, loc, unit(update.unit()),
-             builder.getDenseI64ArrayAttr(getFlat(*update.intervals())),
-             buffer(update.parameter()), buffer(update.gradient()), states...,
-             buffer(update.hyper()), buffer(scalars)...,
-             plan::RoleAttr::get(context, plan::Role(command.role())),
-             plan::StreamAttr::get(context, Stream(command.stream())));
-    };
-    std::apply(createWith, pf::getScalars(update));
-  };
-  auto state = [&](uint32_t index) {
-    return index < update.states()->size() ? buffer(update.states()->Get(index))
-                                           : Value();
-  };
-  switch (update.rule()) {
-  case pf::UpdateRule::AdamW:
-    return add([](auto &&...arguments) { plan::AdamWOp::create(arguments...); },
-               state(0), state(1));
-  case pf::UpdateRule::SGD:
-    return add([](auto &&...arguments) { plan::SGDOp::create(arguments...); },
-               state(0));
-  }
+template <typename Op>
+bool Importer::tryAdd(const pf::Command &command, Location loc) {
+  constexpr auto &fields = steps::stepOf<Op>.fields;
+  using Table = typename std::decay_t<decltype(steps::stepOf<Op>)>::Table;
+  if (command.step_type() != pf::StepTraits<Table>::enum_value)
+    return false;
+  const auto &step = *static_cast<const Table *>(command.step());
+  if constexpr (std::is_same_v<Table, pf::Update>)
+    if (!steps::hasRule<Op>(step.rule()))
+      return false;
+  steps::CommandParts<Op> parts;
+  setFields(parts, step, fields,
+            std::make_index_sequence<Table::Traits::fields_number>());
+  parts.properties.role =
+      plan::RoleAttr::get(context, plan::Role(command.role()));
+  parts.properties.stream =
+      plan::StreamAttr::get(context, Stream(command.stream()));
+  if constexpr (pf::isCollective<Table>)
+    if (command.group() != pf::none)
+      parts.properties.group = builder.getI64IntegerAttr(command.group());
+  OperationState state(loc, Op::getOperationName());
+  for (ArrayRef<Value> group : parts.operands)
+    state.addOperands(group);
+  if constexpr (steps::CommandParts<Op>::hasSegments)
+    llvm::transform(parts.operands,
+                    parts.properties.operandSegmentSizes.begin(),
+                    [](ArrayRef<Value> group) { return int(group.size()); });
+  if (parts.result)
+    state.addTypes(plan::EventType::get(context));
+  state.getOrAddProperties<typename Op::Properties>() = parts.properties;
+  Operation *op = builder.create(state);
+  if (parts.result)
+    *parts.result = op->getResult(0);
+  return true;
 }
 
 LogicalResult Importer::addCommand(const pf::Command &command) {
-  auto role = plan::Role(command.role());
-  auto stream = Stream(command.stream());
   Location loc = command.node() == pf::none
                      ? unknown
                      : Location(NameLoc::get(string(command.node())));
-  IntegerAttr group = command.group() == pf::none
-                          ? IntegerAttr()
-                          : builder.getI64IntegerAttr(command.group());
-  auto reduce = [&](auto *op, auto create, auto... more) {
-    create(builder, loc, communicator(op->communicator()),
-           DivideAttr::get(context, op->pre(), op->post()),
-           TypeAttr::get(type(op->via())), buffer(op->source()),
-           buffer(op->target()), unit(op->unit()), more..., group,
-           plan::RoleAttr::get(context, role),
-           plan::StreamAttr::get(context, stream));
+  if (const pf::Launch *launch = command.step_as_Launch())
+    return addLaunch(*launch, loc, command);
+  auto tryAll = [&](auto... ops) {
+    return (tryAdd<decltype(ops)>(command, loc) || ...);
   };
-  switch (command.step_type()) {
-  case pf::Step::Launch:
-    return addLaunch(*command.step_as_Launch(), loc, command);
-  case pf::Step::AllGather: {
-    auto *gather = command.step_as_AllGather();
-    plan::AllGatherOp::create(
-        builder, loc, communicator(gather->communicator()),
-        buffer(gather->source()), buffer(gather->target()),
-        unit(gather->unit()), group, plan::RoleAttr::get(context, role),
-        plan::StreamAttr::get(context, stream));
-    return success();
-  }
-  case pf::Step::ReduceScatter:
-    reduce(command.step_as_ReduceScatter(), [](auto &&...arguments) {
-      plan::ReduceScatterOp::create(arguments...);
-    });
-    return success();
-  case pf::Step::AllReduce: {
-    auto *all = command.step_as_AllReduce();
-    ReductionRoleAttr purpose;
-    if (all->purpose() != pf::Purpose::Gradient)
-      purpose = ReductionRoleAttr::get(
-          context, ReductionRole(unsigned(all->purpose()) - 1));
-    reduce(
-        all,
-        [](auto &&...arguments) { plan::AllReduceOp::create(arguments...); },
-        purpose,
-        all->kind() == pf::ReduceKind::Max ? builder.getUnitAttr() : UnitAttr(),
-        all->kind() == pf::ReduceKind::First ? builder.getUnitAttr()
-                                             : UnitAttr());
-    return success();
-  }
-  case pf::Step::Update:
-    addUpdate(*command.step_as_Update(), loc, command);
-    return success();
-  case pf::Step::Measure: {
-    auto *measure = command.step_as_Measure();
-    plan::MeasureOp::create(
-        builder, loc, MeasureKind(measure->kind()),
-        unit(measure->unit()).getValue(), getFlat(*measure->intervals()),
-        buffer(measure->source()), buffer(measure->initial()),
-        buffer(measure->target()), role, stream);
-    return success();
-  }
-  case pf::Step::Accumulate: {
-    auto *add = command.step_as_Accumulate();
-    plan::AccumulateOp::create(builder, loc, unit(add->unit()).getValue(),
-                               buffer(add->source()), buffer(add->target()),
-                               role, stream);
-    return success();
-  }
-  case pf::Step::Zero:
-    plan::ZeroOp::create(builder, loc, buffer(command.step_as_Zero()->target()),
-                         role, stream);
-    return success();
-  case pf::Step::Copy:
-    plan::CopyOp::create(builder, loc, buffer(command.step_as_Copy()->source()),
-                         buffer(command.step_as_Copy()->target()), role,
-                         stream);
-    return success();
-  case pf::Step::Piece: {
-    auto *piece = command.step_as_Piece();
-    plan::PieceOp::create(builder, loc, communicator(piece->communicator()),
-                          buffer(piece->source()), buffer(piece->target()),
-                          unit(piece->unit()),
-                          plan::RoleAttr::get(context, role),
-                          plan::StreamAttr::get(context, stream));
-    return success();
-  }
-  case pf::Step::Record:
-    events[command.step_as_Record()->event()] = plan::RecordOp::create(
-        builder, loc, plan::EventType::get(context), role, stream);
-    return success();
-  case pf::Step::Wait:
-    plan::WaitOp::create(builder, loc, events[command.step_as_Wait()->event()],
-                         role, stream);
-    return success();
-  case pf::Step::NONE:
-    break;
-  }
-  return emitError(loc) << "expected a command of a plan";
+  if (!std::apply(tryAll, steps::Commands()))
+    return emitError(loc) << "expected a command of a plan";
+  return success();
 }
 
 OwningOpRef<mlir::ModuleOp> Importer::run() {
