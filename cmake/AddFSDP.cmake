@@ -41,8 +41,11 @@ function(add_fsdp_plain_executable name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK_LIBS} fsdp-plain-options)
 endfunction()
 
-# Tests take longer to compile than to run.
-set(FSDP_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+# Tests take longer to compile than to run, and what covers them is of no interest.
+set(FSDP_TEST_OPTIONS -O0)
+if(CMAKE_CXX_FLAGS_RELWITHDEBINFO MATCHES fuzzer-no-link)
+  list(APPEND FSDP_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
+endif()
 
 # add_fsdp_unittest(<name> <sources>... [LINK_LIBS <ours>...]): a GoogleTest
 # program of the neutral part or the runtime, known to CTest.
