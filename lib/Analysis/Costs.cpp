@@ -205,8 +205,8 @@ struct FlattenModel
 struct WaitModel : CostOpInterface::ExternalModel<WaitModel, AsyncWaitOp> {
   Work getWork(Operation *op, SymbolTableCollection &) const {
     auto wait = cast<AsyncWaitOp>(op);
-    auto gather = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
-    if (!gather || !gather.getCopy())
+    auto launch = wait.getFuture().getDefiningOp<CollectiveOpInterface>();
+    if (!launch || !launch.isGather() || !launch.getCopy())
       return {};
     Computation work;
     work.bytes = 2 * double(getMemoryBytes(wait.getValue().getType()));
@@ -245,14 +245,6 @@ struct MeasureModel : CostOpInterface::ExternalModel<MeasureModel, MeasureOp> {
   }
 };
 
-/// A shard on its way between host and device.
-struct CopyModel : CostOpInterface::ExternalModel<CopyModel, AsyncCopyOp> {
-  Work getWork(Operation *op, SymbolTableCollection &) const {
-    return planner::Transfer{
-        double(getMemoryBytes(op->getResult(0).getType()))};
-  }
-};
-
 /// An update reads and writes the shard and each state, and reads the gradient.
 template <typename UpdateOp>
 struct UpdateModel
@@ -284,11 +276,15 @@ planner::CollectiveKind convert(CollectiveKind kind) {
   llvm_unreachable("not a kind");
 }
 
+/// A collective, or a shard on its way between host and device.
 template <typename LaunchOp>
 struct LaunchModel
     : CostOpInterface::template ExternalModel<LaunchModel<LaunchOp>, LaunchOp> {
   Work getWork(Operation *op, SymbolTableCollection &symbols) const {
-    auto collective = cast<CollectiveOpInterface>(op);
+    auto collective = dyn_cast<CollectiveOpInterface>(op);
+    if (!collective)
+      return planner::Transfer{
+          double(getMemoryBytes(op->getResult(0).getType()))};
     return Communication{convert(collective.getKind()),
                          double(collective.getBytes()),
                          getRankGroup(collective, symbols).getNumRanks(),
@@ -301,7 +297,7 @@ struct LaunchModel
     if (!collective.getCopy())
       return 0;
     Type source = collective->getOperand(0).getType();
-    if (collective.getKind() == CollectiveKind::AllGather)
+    if (collective.isGather())
       return double(
           getMemoryBytes(source) +
           fsdp::getBytes(getLocalNumel(source), collective.getWireType()));
@@ -313,6 +309,11 @@ struct LaunchModel
 
 } // namespace
 
+template <template <typename> typename Model, typename... Ops>
+static void attach(MLIRContext *context) {
+  (Ops::template attachInterface<Model<Ops>>(*context), ...);
+}
+
 void fsdp::registerCostModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, aten::ATenDialect *) {
     aten::CallOp::attachInterface<CallModel>(*context);
@@ -323,13 +324,9 @@ void fsdp::registerCostModels(DialectRegistry &registry) {
     AccumulateOp::attachInterface<AccumulateModel>(*context);
     MeasureOp::attachInterface<MeasureModel>(*context);
     AsyncWaitOp::attachInterface<WaitModel>(*context);
-    AsyncCopyOp::attachInterface<CopyModel>(*context);
-    AdamWOp::attachInterface<UpdateModel<AdamWOp>>(*context);
-    SGDOp::attachInterface<UpdateModel<SGDOp>>(*context);
-    AsyncUnshardOp::attachInterface<LaunchModel<AsyncUnshardOp>>(*context);
-    AsyncReduceScatterOp::attachInterface<LaunchModel<AsyncReduceScatterOp>>(
-        *context);
-    AsyncAllReduceOp::attachInterface<LaunchModel<AsyncAllReduceOp>>(*context);
+    attach<UpdateModel, AdamWOp, SGDOp>(context);
+    attach<LaunchModel, AsyncUnshardOp, AsyncReduceScatterOp, AsyncAllReduceOp,
+           AsyncCopyOp>(context);
   });
 }
 

@@ -55,25 +55,26 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
   int64_t summed = 1;
   double divided = 1;
   llvm::StringSet<> axes;
-  Operation *last = nullptr;
+  CollectiveOpInterface last;
   for (auto found = reductions.find(numbers.lookup(value));
        found != reductions.end();
        found = reductions.find(numbers.lookup(value))) {
-    const Reduction &reduction = found->second;
-    last = last ? last : reduction.op;
-    if (reduction.op->hasAttr("first") != isFirst)
-      return reduction.op->emitError("expected ")
+    CollectiveOpInterface reduction = found->second;
+    last = last ? last : reduction;
+    if (reduction->hasAttr("first") != isFirst)
+      return reduction->emitError("expected ")
              << what << (isFirst ? " of the first rank" : " to be summed")
              << ", found another reduction";
-    for (auto axis : reduction.axes.getAsRange<StringAttr>()) {
+    for (auto axis : reduction.getAxes().getAsRange<StringAttr>()) {
       if (!axes.insert(axis).second)
-        return reduction.op->emitError("expected ")
+        return reduction->emitError("expected ")
                << what << " to be summed once over axis " << axis
                << ", found it twice";
       summed *= mesh.getAxisSize(axis).value_or(1);
     }
-    divided *= reduction.divide.getPre() * reduction.divide.getPost();
-    value = reduction.input;
+    DivideAttr divide = reduction.getDivideAttr();
+    divided *= divide.getPre() * divide.getPost();
+    value = reduction->getOperand(0);
   }
   if (summed != ranks)
     return (last ? last->emitError() : emitError(value.getLoc()))
@@ -124,9 +125,8 @@ Value Equivalence::resolve(Value value) {
           init.getBody().front().getTerminator()->getOperand(result.getInt());
     } else if (auto op = value.getDefiningOp<AccumulateOp>()) {
       value = isa<BlockArgument>(op.getSum()) ? op.getGradient() : op.getSum();
-    } else if (isa<AsyncWaitOp, CopyOp, AsyncCopyOp, UnshardOp, AsyncUnshardOp,
-                   PieceOp, ReduceScatterOp, AsyncReduceScatterOp, AllReduceOp,
-                   AsyncAllReduceOp>(value.getDefiningOp())) {
+    } else if (isa<CollectiveOpInterface, LaunchOpInterface, AsyncWaitOp,
+                   CopyOp, PieceOp>(value.getDefiningOp())) {
       value = value.getDefiningOp()->getOperand(0);
     } else {
       return value;

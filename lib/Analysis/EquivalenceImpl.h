@@ -37,14 +37,6 @@ public:
   mlir::LogicalResult verify();
 
 private:
-  /// A sum over ranks, divided.
-  struct Reduction {
-    mlir::Operation *op;
-    mlir::Value input;
-    mlir::FlatSymbolRefAttr unit, mesh;
-    mlir::ArrayAttr axes;
-    DivideAttr divide;
-  };
   /// Effects of a function, in order.
   using Effects = llvm::SmallVector<std::pair<unsigned, mlir::Operation *>>;
 
@@ -82,7 +74,7 @@ private:
   void numberPiece(PieceOp piece);
   mlir::LogicalResult numberView(ViewOp view);
   mlir::LogicalResult numberFlat(FlattenGradsOp flatten);
-  mlir::LogicalResult numberReduction(Reduction reduction);
+  mlir::LogicalResult numberReduction(CollectiveOpInterface reduction);
   mlir::LogicalResult numberAccumulation(AccumulateOp op);
   unsigned internCall(aten::OpNameAttr callee, aten::ArgsAttr args,
                       llvm::ArrayRef<unsigned> inputs, mlir::TypeRange types);
@@ -124,7 +116,7 @@ private:
 
   llvm::DenseMap<unsigned, PieceOp> pieces;
   llvm::DenseMap<unsigned, FlattenGradsOp> flats;
-  llvm::DenseMap<unsigned, Reduction> reductions;
+  llvm::DenseMap<unsigned, CollectiveOpInterface> reductions;
   llvm::DenseMap<unsigned, AccumulateOp> accumulations;
   llvm::DenseMap<mlir::Attribute, AccumulateOp>
       accumulated; // by the state that it adds to

@@ -15,11 +15,6 @@ using namespace mlir;
 
 namespace fsdp {
 
-bool isLaunch(Operation *op) {
-  auto streamed = dyn_cast<StreamedOpInterface>(op);
-  return streamed && streamed.getStream() != Stream::Compute;
-}
-
 namespace {
 /// The names of decisions, interned: every operation is asked for them.
 struct Names {
@@ -39,7 +34,7 @@ struct Names {
 } // namespace
 
 static bool mayMove(Operation *op) {
-  return isLaunch(op) || isa<AsyncWaitOp>(op);
+  return isa<LaunchOpInterface, AsyncWaitOp>(op);
 }
 
 LogicalResult checkStraightLine(Block &block) {
@@ -108,7 +103,8 @@ LogicalResult IssueOrder::readAfter() {
         op->getDiscardableAttr(names.after));
     if (!places)
       continue;
-    if (!isa<AsyncUnshardOp, AsyncCopyOp>(op))
+    auto launch = dyn_cast<LaunchOpInterface>(op);
+    if (!launch || launch.isReduction())
       return op->emitError(
           "is to start after a reshard, but is no all-gather and no copy");
     if (byPlace.empty())
@@ -252,13 +248,9 @@ void IssueOrder::apply() {
       ++next;
     else
       op->moveBefore(&*next);
-    for (Operation *reshard : getAfter(op)) {
-      Value freed = cast<AsyncReshardOp>(reshard).getFreed();
-      if (auto gather = dyn_cast<AsyncUnshardOp>(op))
-        gather.getAfterMutable().append(freed);
-      else
-        cast<AsyncCopyOp>(op).getAfterMutable().append(freed);
-    }
+    for (Operation *reshard : getAfter(op))
+      cast<LaunchOpInterface>(op).addAfter(
+          cast<AsyncReshardOp>(reshard).getFreed());
     Names::remove(op, names.issue);
     Names::remove(op, names.after);
   }

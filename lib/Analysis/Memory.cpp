@@ -24,24 +24,21 @@ std::string describe(const MemoryLife &life) {
   if (life.isCommunication)
     return "buffers and casts of collectives";
   return TypeSwitch<Operation *, std::string>(life.value.getDefiningOp())
-      .Case([](AsyncUnshardOp op) {
-        return ("gathered unit '" + op.getUnit() + "'").str();
-      })
-      .Case([](AsyncCopyOp op) {
-        return ("shards copied to the " +
-                StringRef(isOnHost(op.getFuture().getType()) ? "host"
-                                                             : "device"))
-            .str();
+      .Case([](LaunchOpInterface op) -> std::string {
+        FlatSymbolRefAttr unit = op.getUnitAttr();
+        if (op.isGather())
+          return ("gathered unit '" + unit.getValue() + "'").str();
+        if (op.isCopy())
+          return isOnHost(op.getFuture().getType())
+                     ? "shards copied to the host"
+                     : "shards copied to the device";
+        return unit ? "reduced gradients" : "reduced values";
       })
       .Case([](PieceOp op) {
         return ("piece of unit '" + op.getUnit() + "'").str();
       })
       .Case([](FlattenGradsOp op) {
         return ("flat gradient of unit '" + op.getUnit() + "'").str();
-      })
-      .Case<AsyncReduceScatterOp, AsyncAllReduceOp>([](auto op) {
-        return std::string(op.getUnitAttr() ? "reduced gradients"
-                                            : "reduced values");
       })
       .Case([](aten::CallOp op) {
         std::optional<StringRef> scope = op.getScope();

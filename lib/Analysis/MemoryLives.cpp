@@ -104,18 +104,33 @@ static Value getMemoryOf(OpResult result) {
   unsigned index = result.getResultNumber();
   return TypeSwitch<Operation *, Value>(result.getOwner())
       .Case([](AsyncWaitOp op) { return op.getFuture(); })
-      .Case([](AsyncUnshardOp op) {
-        // A group of one rank: the shard is the whole.
-        ShardType shard = op.getShardType();
-        auto full = cast<GatheredType>(op.getFuture().getType().getValueType());
-        return shard.getShards() == 1 &&
-                       shard.getElementType() == full.getElementType()
-                   ? Value(op.getShard())
+      .Case([](LaunchOpInterface op) {
+        // A gather in a group of one rank: the shard is the whole.
+        Value shard = op.getLaunched(), full = op.getFuture();
+        return op.isGather() &&
+                       getLocalNumel(shard.getType()) ==
+                           getLocalNumel(full.getType()) &&
+                       getElementType(shard.getType()) ==
+                           getElementType(full.getType())
+                   ? shard
                    : Value();
       })
       .Case([](AccumulateOp op) { return op.getSum(); })
       .Case([&](UpdateOpInterface op) { return op.getStates()[index].before; })
       .Default([](Operation *op) { return aten::getViewSource(op); });
+}
+
+/// A collective in flight; null for anything else, as for one of the logical
+/// level, which takes no memory beside that of its values.
+static CollectiveOpInterface getCollective(Operation *op) {
+  return isa_and_nonnull<LaunchOpInterface>(op)
+             ? dyn_cast<CollectiveOpInterface>(op)
+             : CollectiveOpInterface();
+}
+
+static bool isGather(Operation *op) {
+  CollectiveOpInterface launch = getCollective(op);
+  return launch && launch.isGather();
 }
 
 namespace {
@@ -128,7 +143,7 @@ public:
 private:
   void findKept(func::ReturnOp op);
   void findFlatPlaces(FlattenGradsOp op);
-  void findCopyOut(AsyncUnshardOp op);
+  void findCopyOut(CollectiveOpInterface op);
   bool isInPlace(Operation *op, Value operand);
   void readOperands(Operation *op, unsigned place);
   ReductionPlace::Kind getPlace(CollectiveOpInterface launch);
@@ -177,7 +192,7 @@ void Lives::findKept(func::ReturnOp op) {
                                         aten::ATenDialect::getLossAttrName())
                       ? wait || isWhole(use.get(), memory)
                       : getReturnedState(use) &&
-                            (memory.getDefiningOp<AsyncUnshardOp>() ||
+                            (isGather(memory.getDefiningOp()) ||
                              (memory.getDefiningOp<FlattenGradsOp>() &&
                               memory.hasOneUse()));
     if (isKept)
@@ -207,10 +222,10 @@ void Lives::findFlatPlaces(FlattenGradsOp op) {
 }
 
 /// All that was gathered at once is copied out at the first wait.
-void Lives::findCopyOut(AsyncUnshardOp op) {
+void Lives::findCopyOut(CollectiveOpInterface op) {
   IntegerAttr own = op.getBucketAttr();
-  auto before = dyn_cast_or_null<AsyncUnshardOp>(op->getPrevNode());
-  if (!op.getCopy() || (own && before && before.getBucketAttr() == own))
+  Operation *before = op->getPrevNode();
+  if (!op.getCopy() || (own && before && getBucket(before) == own))
     return;
   unsigned first = order.getOperations().size();
   for (Operation *next = op; next; next = next->getNextNode()) {
@@ -226,7 +241,7 @@ void Lives::findCopyOut(AsyncUnshardOp op) {
 /// Own, too, of what is not the reduction of a unit.
 ReductionPlace::Kind Lives::getPlace(CollectiveOpInterface launch) {
   FlatSymbolRefAttr name = launch.getUnitAttr();
-  auto unit = name && !isa<UnshardOp, AsyncUnshardOp>(launch.getOperation())
+  auto unit = name && !launch.isGather()
                   ? symbols.lookupNearestSymbolFrom<UnitOp>(launch, name)
                   : UnitOp();
   return unit ? getReductionPlace(launch, unit).kind : ReductionPlace::Own;
@@ -235,16 +250,16 @@ ReductionPlace::Kind Lives::getPlace(CollectiveOpInterface launch) {
 /// True if the reduction leaves its result where its operand is: over a group
 /// of one rank, or of a whole flat gradient which nothing else reads.
 bool Lives::isInPlace(Operation *op, Value operand) {
-  auto reduction = dyn_cast<CollectiveOpInterface>(op);
-  if (!isa<AsyncReduceScatterOp, AsyncAllReduceOp>(op) || reduction.getCopy())
+  CollectiveOpInterface reduction = getCollective(op);
+  if (!reduction || reduction.isGather() || reduction.getCopy())
     return false;
   Type from = operand.getType(), to = op->getResult(0).getType();
   if (getLocalNumel(from) != getLocalNumel(to) ||
       getElementType(from) != getElementType(to))
     return false;
   return !isSent(reduction) ||
-         (isa<AsyncAllReduceOp>(op) && operand.hasOneUse() &&
-          operand.getDefiningOp<FlattenGradsOp>() &&
+         (reduction.getKind() == CollectiveKind::AllReduce &&
+          operand.hasOneUse() && operand.getDefiningOp<FlattenGradsOp>() &&
           getPlace(reduction) != ReductionPlace::Own);
 }
 
@@ -252,9 +267,9 @@ bool Lives::isInPlace(Operation *op, Value operand) {
 /// The forward also runs alone: no wait of the backward ends the loss's
 /// reduction.
 void Lives::readOperands(Operation *op, unsigned place) {
-  auto launch = dyn_cast<CollectiveOpInterface>(op);
+  CollectiveOpInterface launch = getCollective(op);
   unsigned end = getEnd(place);
-  if (launch && isLaunch(op) && !launch.getUnitAttr())
+  if (launch && !launch.getUnitAttr())
     for (Operation *wait : op->getUsers())
       end = std::max(end, order.getPlace(wait));
   for (Value operand : op->getOperands()) {
@@ -262,8 +277,7 @@ void Lives::readOperands(Operation *op, unsigned place) {
     if (owner == owners.end())
       continue;
     bool isCopied =
-        launch && isLaunch(op) && !isa<FutureType>(operand.getType()) &&
-        isa<AsyncReduceScatterOp, AsyncAllReduceOp>(op) &&
+        launch && !launch.isGather() && !isa<FutureType>(operand.getType()) &&
         (launch.getCopy() ||
          getElementType(operand.getType()) != launch.getWireType() ||
          !isSent(launch));
@@ -314,7 +328,6 @@ void Lives::takeForLaunch(CollectiveOpInterface launch, unsigned begin,
                           unsigned end) {
   Value source = launch->getOperand(0), result = launch->getResult(0);
   Type wire = launch.getWireType();
-  bool isGather = isa<AsyncUnshardOp>(launch.getOperation());
   bool isCopied = launch.getCopy();
   auto isCast = [&](Value value) {
     return getElementType(value.getType()) != wire;
@@ -331,7 +344,7 @@ void Lives::takeForLaunch(CollectiveOpInterface launch, unsigned begin,
       isAlone &= !neighbour || getBucket(neighbour) != bucket;
   if (isCopied || isCast(source))
     add(source);
-  if (isGather ? isCopied : isCast(result) || (isCopied && !isAlone))
+  if (launch.isGather() ? isCopied : isCast(result) || (isCopied && !isAlone))
     add(result);
 }
 
@@ -348,8 +361,8 @@ SmallVector<MemoryLife, 0> Lives::find() {
   for (Operation *op : order.getOperations())
     if (auto flatten = dyn_cast<FlattenGradsOp>(op))
       findFlatPlaces(flatten);
-    else if (auto gather = dyn_cast<AsyncUnshardOp>(op))
-      findCopyOut(gather);
+    else if (isGather(op))
+      findCopyOut(cast<CollectiveOpInterface>(op));
     else if (auto end = dyn_cast<func::ReturnOp>(op))
       findKept(end);
   for (auto [index, op] : llvm::enumerate(order.getOperations())) {
@@ -367,11 +380,11 @@ SmallVector<MemoryLife, 0> Lives::find() {
                  getMemoryBytes(result.getType())) {
         unsigned unit = lives.size();
         take(result, begin, end);
-        auto launch = dyn_cast<CollectiveOpInterface>(op);
-        if (!launch || !isLaunch(op) || !isSent(launch))
+        CollectiveOpInterface launch = getCollective(op);
+        if (!launch || !isSent(launch))
           continue;
         takeForLaunch(launch, begin, end);
-        if (!isa<AsyncUnshardOp>(op) || !launch.getCopy())
+        if (!launch.isGather() || !launch.getCopy())
           continue;
         if (!bucket || launch.getBucketAttr() != bucket)
           gathers.emplace_back();

@@ -20,8 +20,10 @@ struct Fate {
       Operation *user = use.getOwner();
       if (isa<func::ReturnOp>(user) && !returned)
         returned = &use;
-      goesToHost |= isa<AsyncCopyOp>(user);
-      if (!isa<AsyncWaitOp, AsyncAllReduceOp, AccumulateOp>(user))
+      goesToHost |= isCopy(user);
+      auto launch = dyn_cast<LaunchOpInterface>(user);
+      if (!isa<AsyncWaitOp, AccumulateOp>(user) &&
+          !(launch && launch.getStream() == Stream::AllReduce))
         continue;
       isSummed |= isa<AccumulateOp>(user);
       follow(user->getResult(0));

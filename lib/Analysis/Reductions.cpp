@@ -16,12 +16,11 @@ fsdp::findReductions(func::FuncOp program) {
                   SmallVector<std::pair<Operation *, ReductionAttr>>>
       reductions;
   for (auto op : program.getBody().front().getOps<CollectiveOpInterface>())
-    if (op.getKind() != CollectiveKind::AllGather && op.getUnitAttr())
+    if (!op.isGather() && op.getUnitAttr())
       reductions[op.getUnitAttr().getAttr()].emplace_back(
-          op, ReductionAttr::get(
-                  op.getContext(), op->getAttrOfType<ArrayAttr>("axes"),
-                  op->getAttrOfType<DivideAttr>("divide"), op.getWireType(),
-                  getElementType(op->getResult(0).getType())));
+          op, ReductionAttr::get(op.getContext(), op.getAxes(),
+                                 op.getDivideAttr(), op.getWireType(),
+                                 getElementType(op->getResult(0).getType())));
   return reductions;
 }
 

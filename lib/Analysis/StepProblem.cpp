@@ -56,7 +56,7 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
       // What gathers a shard comes before the update that overwrites it.
       if (isa<BlockArgument>(operand) && isa<ShardType>(operand.getType())) {
         SmallVector<uint32_t, 2> &before = readers[operand];
-        if (!isLaunch(op))
+        if (!isa<LaunchOpInterface>(op))
           llvm::append_range(row.after, before);
         before.push_back(number);
       }

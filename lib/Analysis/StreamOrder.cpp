@@ -11,15 +11,13 @@ using namespace mlir;
 namespace fsdp {
 
 Stream getStream(Operation *op) {
-  auto streamed = dyn_cast<StreamedOpInterface>(op);
-  return streamed ? streamed.getStream() : Stream::Compute;
+  auto launch = dyn_cast<LaunchOpInterface>(op);
+  return launch ? launch.getStream() : Stream::Compute;
 }
 
 bool runsAhead(Operation *op) {
-  if (auto gather = dyn_cast<AsyncUnshardOp>(op))
-    return gather.getAhead();
-  auto copy = dyn_cast<AsyncCopyOp>(op);
-  return copy && copy.getAhead();
+  auto launch = dyn_cast<LaunchOpInterface>(op);
+  return launch && launch.getAhead();
 }
 
 IntegerAttr getBucket(Operation *op) {
@@ -32,7 +30,7 @@ void StreamOrder::findTurns() {
   SmallVector<std::pair<RankGroup, Operation *>> latest;
   for (Operation *op : operations) {
     auto collective = dyn_cast<CollectiveOpInterface>(op);
-    if (!collective || !isLaunch(op))
+    if (!collective || !isa<LaunchOpInterface>(op))
       continue;
     RankGroup group = getRankGroup(collective, symbols);
     std::pair<RankGroup, Operation *> *own = nullptr;

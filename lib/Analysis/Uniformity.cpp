@@ -26,8 +26,6 @@ static bool isUniform(func::FuncOp func, unsigned argument) {
 
 /// True of a parameter's shard, or a piece, or a copy of one.
 static bool isCopyOfShard(Value value) {
-  if (auto copy = value.getDefiningOp<AsyncCopyOp>())
-    value = copy.getSource(); // in flight
   value = skipCopies(value);
   return isa<BlockArgument>(value) || value.getDefiningOp<PieceOp>();
 }
@@ -48,7 +46,7 @@ static bool isOfAllRanks(CollectiveOpInterface op,
 static bool makesUniform(CollectiveOpInterface op) {
   SymbolTableCollection symbols;
   // Replicas have the same shards of parameters, and groups the same pieces.
-  if (op.getKind() == CollectiveKind::AllGather)
+  if (op.isGather())
     return isCopyOfShard(op->getOperand(0)) && isOfAllRanks(op, symbols);
   if (op.getKind() == CollectiveKind::ReduceScatter)
     return false;

@@ -122,15 +122,12 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
     return failure();
   aten::CallOp seed = func == source ? getGradientSeed(func) : aten::CallOp();
   for (Operation &op : func.getBody().front().without_terminator()) {
-    auto reduce = [&](auto op, FlatSymbolRefAttr unit, FlatSymbolRefAttr mesh) {
-      return numberReduction(
-          {op, op->getOperand(0), unit, mesh, op.getAxes(), op.getDivide()});
-    };
     LogicalResult result =
         TypeSwitch<Operation *, LogicalResult>(&op)
-            .Case<UnshardOp, AsyncUnshardOp>(
-                [&](auto op) { return numberGather(op); })
-            .Case<AsyncWaitOp, CopyOp, AsyncCopyOp>([&](auto op) {
+            .Case([&](CollectiveOpInterface op) {
+              return op.isGather() ? numberGather(op) : numberReduction(op);
+            })
+            .Case<AsyncWaitOp, CopyOp, LaunchOpInterface>([&](auto op) {
               forward(op->getOperand(0), op->getResult(0));
               return success();
             })
@@ -141,11 +138,6 @@ LogicalResult Equivalence::numberBody(func::FuncOp func, Effects &effects) {
             })
             .Case([&](ViewOp op) { return numberView(op); })
             .Case([&](FlattenGradsOp op) { return numberFlat(op); })
-            .Case<ReduceScatterOp, AsyncReduceScatterOp>(
-                [&](auto op) { return reduce(op, op.getUnitAttr(), {}); })
-            .Case<AllReduceOp, AsyncAllReduceOp>([&](auto op) {
-              return reduce(op, op.getUnitAttr(), op.getMeshAttr());
-            })
             .Case([&](AccumulateOp op) { return numberAccumulation(op); })
             .Case([&](UpdateOpInterface op) { return numberUpdate(op); })
             .Default([&](Operation *op) {
@@ -298,28 +290,29 @@ LogicalResult Equivalence::numberFlat(FlattenGradsOp flatten) {
 
 /// A gradient is reduced once. The loss and buffers may be one value, and each
 /// of them has a reduction of its own.
-LogicalResult Equivalence::numberReduction(Reduction reduction) {
-  unsigned input = numbers.lookup(reduction.input);
-  if (!reduction.unit) {
+LogicalResult Equivalence::numberReduction(CollectiveOpInterface reduction) {
+  FlatSymbolRefAttr unit = reduction.getUnitAttr();
+  unsigned input = numbers.lookup(reduction->getOperand(0));
+  if (!unit) {
     unsigned number = internWords(Reduced, uintptr_t(input),
-                                  word(reduction.op->getAttrDictionary()));
+                                  word(reduction->getAttrDictionary()));
     reductions.try_emplace(number, reduction);
-    numbers[reduction.op->getResult(0)] = number;
+    numbers[reduction->getResult(0)] = number;
     return success();
   }
   unsigned number = internWords(Reduced, uintptr_t(input));
   auto [entry, isNew] = reductions.try_emplace(number, reduction);
   if (!isNew) {
-    InFlightDiagnostic diagnostic = reduction.op->emitError(
+    InFlightDiagnostic diagnostic = reduction->emitError(
         "expected each value to be reduced once, found a second reduction");
-    diagnostic.attachNote(entry->second.op->getLoc()) << "the first is here";
+    diagnostic.attachNote(entry->second->getLoc()) << "the first is here";
     return diagnostic;
   }
   FlattenGradsOp flat = flats.lookup(input);
-  if (flat && flat.getUnitAttr() != reduction.unit)
-    return reduction.op->emitError("expected to reduce the gradient of unit ")
-           << reduction.unit << ", found that of unit " << flat.getUnitAttr();
-  numbers[reduction.op->getResult(0)] = number;
+  if (flat && flat.getUnitAttr() != unit)
+    return reduction->emitError("expected to reduce the gradient of unit ")
+           << unit << ", found that of unit " << flat.getUnitAttr();
+  numbers[reduction->getResult(0)] = number;
   return success();
 }
 

@@ -37,19 +37,19 @@ LogicalResult verifyUnsynchronised(func::FuncOp program) {
             i, FSDPDialect::getStateAttrName());
         state && state.isAccumulated())
       kinds[state.getUnit()] = state.getKind();
-  for (Operation &op : program.getOps()) {
-    bool isScatter = isa<ReduceScatterOp, AsyncReduceScatterOp>(op);
-    if (!isScatter && !isa<AllReduceOp, AsyncAllReduceOp>(op))
+  for (auto op : program.getOps<CollectiveOpInterface>()) {
+    if (op.isGather())
       continue;
-    FlatSymbolRefAttr unit = cast<CollectiveOpInterface>(op).getUnitAttr();
+    FlatSymbolRefAttr unit = op.getUnitAttr();
     StringRef kind = kinds.lookup(unit);
     if (kind == StateAttr::getUnshardedGradientKind())
-      return op.emitError("expected a micro-batch whose gradients stay "
-                          "unsharded to reduce none, found ")
+      return op->emitError("expected a micro-batch whose gradients stay "
+                           "unsharded to reduce none, found ")
              << unit;
-    if (kind == StateAttr::getPartialGradientKind() && !isScatter)
-      return op.emitError("expected a micro-batch whose gradients are partial "
-                          "to all-reduce none, found ")
+    if (kind == StateAttr::getPartialGradientKind() &&
+        op.getKind() == CollectiveKind::AllReduce)
+      return op->emitError("expected a micro-batch whose gradients are partial "
+                           "to all-reduce none, found ")
              << unit;
   }
   return success();

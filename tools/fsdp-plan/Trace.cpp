@@ -24,15 +24,12 @@ static std::string getName(Operation *op) {
         StringRef name = call.getCallee().getName();
         return (name.contains("::") ? "" : "aten::") + name.str();
       })
-      .Case(
-          [](AsyncUnshardOp op) { return "all_gather " + op.getUnit().str(); })
-      .Case([](AsyncCopyOp op) { return "copy " + op.getUnit().str(); })
-      .Case([](AsyncReduceScatterOp op) {
-        return "reduce_scatter " + op.getUnit().str();
-      })
-      .Case([](AsyncAllReduceOp op) {
-        return op.getUnit() ? "all_reduce " + op.getUnit()->str()
-                            : std::string("all_reduce");
+      .Case([](LaunchOpInterface op) {
+        auto collective = dyn_cast<CollectiveOpInterface>(op.getOperation());
+        StringRef name =
+            collective ? stringifyCollectiveKind(collective.getKind()) : "copy";
+        FlatSymbolRefAttr unit = op.getUnitAttr();
+        return unit ? (name + " " + unit.getValue()).str() : name.str();
       })
       // The wait for a copied gather, which takes time, is its copy.
       .Case([](AsyncWaitOp) {
@@ -57,10 +54,9 @@ static StringRef getRole(Operation *op) {
   if (auto wait = dyn_cast<AsyncWaitOp>(op))
     if (Operation *launch = wait.getFuture().getDefiningOp())
       return getRole(launch);
-  if (auto gather = dyn_cast<AsyncUnshardOp>(op))
-    return aten::stringifyPhase(gather.getPhase());
-  if (auto copy = dyn_cast<AsyncCopyOp>(op))
-    return aten::stringifyPhase(copy.getPhase());
+  if (auto launch = dyn_cast<LaunchOpInterface>(op))
+    if (aten::PhaseAttr phase = launch.getPhaseAttr())
+      return aten::stringifyPhase(phase.getValue());
   if (isa<PieceOp>(op))
     return "forward";
   return isa<UpdateOpInterface, MeasureOp, ClipFactorOp, ScaleOp>(op)

@@ -18,9 +18,6 @@
 
 namespace fsdp {
 
-/// True for what launches a collective.
-bool isLaunch(mlir::Operation *op);
-
 /// Reports an error at an operation that has regions or successors: orders and
 /// memory are those of straight-line code.
 mlir::LogicalResult checkStraightLine(mlir::Block &block);

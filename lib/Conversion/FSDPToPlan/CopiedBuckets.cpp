@@ -11,14 +11,14 @@ using namespace fsdp;
 using namespace fsdp::detail;
 
 /// The launches that are one collective over one buffer, from the first on.
-template <typename Op> static SmallVector<Op> getCopiedBucket(Op first) {
-  SmallVector<Op> bucket = {first};
-  while (IntegerAttr number = first.getBucketAttr()) {
-    auto next = dyn_cast_or_null<Op>(bucket.back()->getNextNode());
-    if (!next || !next.getCopy() || next.getBucketAttr() != number)
-      break;
-    bucket.push_back(next);
-  }
+SmallVector<LaunchOpInterface>
+Lowering::getCopiedBucket(LaunchOpInterface first) {
+  SmallVector<LaunchOpInterface> bucket = {first};
+  for (Operation *next = first->getNextNode();
+       isInOneBucket(first, next) &&
+       cast<CollectiveOpInterface>(next).getCopy();
+       next = next->getNextNode())
+    bucket.push_back(cast<LaunchOpInterface>(next));
   return bucket;
 }
 
@@ -86,7 +86,13 @@ plan::CommandOpInterface Lowering::castOut(Location loc, Value source,
   return last;
 }
 
-void Lowering::gatherCopied(AsyncUnshardOp first,
+/// Into how many pieces the unit of a gather is split.
+static int64_t getNumPieces(LaunchOpInterface gather) {
+  return cast<ShardType>(getArrived(gather.getLaunched().getType()))
+      .getShards();
+}
+
+void Lowering::gatherCopied(LaunchOpInterface first,
                             FlatSymbolRefAttr communicator) {
   if (copiedGathers.contains(first.getFuture()))
     return;
@@ -94,21 +100,21 @@ void Lowering::gatherCopied(AsyncUnshardOp first,
   CopiedGather gather{getCopiedBucket(first), {}, role};
   SmallVector<Value> pieces;
   int64_t length = 0;
-  for (AsyncUnshardOp op : gather.launches) {
-    pieces.push_back(buffers.lookup(op.getShard()));
+  for (LaunchOpInterface op : gather.launches) {
+    pieces.push_back(buffers.lookup(op.getLaunched()));
     length += plan::getTensorType(pieces.back()).getNumElements();
   }
-  ShardType shard = first.getShardType();
+  int64_t ranks = getNumPieces(first);
   Type type = getMemoryType(first.getFuture().getType()).getElementType();
   Value source = addTransient(loc, RankedTensorType::get({length}, type));
-  gather.whole = addTransient(
-      loc, RankedTensorType::get({length * shard.getShards()}, type));
+  gather.whole =
+      addTransient(loc, RankedTensorType::get({length * ranks}, type));
   concatenate(loc, pieces, 1, source, Stream::Gather);
   auto launch = plan::AllGatherOp::create(
       builder, loc, communicator.getValue(), source, gather.whole,
       gather.launches.size() == 1 ? first.getUnitAttr() : FlatSymbolRefAttr(),
       IntegerAttr(), role, Stream::Gather);
-  for (AsyncUnshardOp op : gather.launches) {
+  for (LaunchOpInterface op : gather.launches) {
     addAfter(op.getAfter(), source);
     addAfter(op.getAfter(), gather.whole);
     copiedGathers[op.getFuture()] = gather;
@@ -119,68 +125,55 @@ void Lowering::gatherCopied(AsyncUnshardOp first,
 /// Each unit gets memory of its own.
 void Lowering::copyOut(const CopiedGather &gather) {
   SmallVector<Value> units;
-  for (AsyncUnshardOp op : gather.launches)
+  for (LaunchOpInterface op : gather.launches)
     units.push_back(buffers[op.getFuture()] = addTransient(
                         op.getLoc(), getMemoryType(op.getFuture().getType())));
-  AsyncUnshardOp first = gather.launches.front();
+  LaunchOpInterface first = gather.launches.front();
   plan::Role current = std::exchange(role, gather.role);
-  split(first.getLoc(), gather.whole, first.getShardType().getShards(), units,
+  split(first.getLoc(), gather.whole, getNumPieces(first), units,
         Stream::Compute);
   role = current;
 }
 
 /// The pieces of one rank are a row: what a reduction scatters is interleaved.
 /// The sum for a unit alone goes where it belongs.
-template <typename Plan, typename Op>
-void Lowering::reduceCopied(Op first, FlatSymbolRefAttr communicator,
-                            int64_t rows, Stream stream) {
-  if (buffers.contains(first.getFuture()))
+void Lowering::reduceCopied(LaunchOpInterface launch,
+                            FlatSymbolRefAttr communicator) {
+  if (buffers.contains(launch.getFuture()))
     return;
-  Location loc = first.getLoc();
-  SmallVector<Op> bucket = getCopiedBucket(first);
+  Location loc = launch.getLoc();
+  auto first = cast<CollectiveOpInterface>(launch.getOperation());
+  Stream stream = launch.getStream();
+  Type via = first.getWireType();
+  SmallVector<LaunchOpInterface> bucket = getCopiedBucket(launch);
   SmallVector<Value> sources, targets;
   int64_t count = 0;
-  for (Op op : bucket) {
-    auto type = cast<ShardType>(op.getFuture().getType().getValueType());
-    sources.push_back(buffers.lookup(op->getOperand(0)));
-    targets.push_back(getReduced(op, op.getUnitAttr(), type));
+  for (LaunchOpInterface op : bucket) {
+    sources.push_back(buffers.lookup(op.getLaunched()));
+    targets.push_back(
+        getReduced(cast<CollectiveOpInterface>(op.getOperation())));
     buffers[op.getFuture()] = targets.back();
     count += plan::getTensorType(sources.back()).getNumElements();
   }
+  int64_t rows = 1;
+  if (first.getKind() == CollectiveKind::ReduceScatter)
+    rows = cast<ShardType>(launch.getFuture().getType().getValueType())
+               .getShards();
   auto addVector = [&](int64_t size) {
-    return addTransient(loc, RankedTensorType::get({size}, first.getVia()));
+    return addTransient(loc, RankedTensorType::get({size}, via));
   };
   bool isAlone = bucket.size() == 1;
   Value whole = addVector(count);
-  Value sums = isAlone ? getSum(targets.front(), first.getVia())
-                       : addVector(count / rows);
-  hold(first);
-  concatenate(loc, sources, rows, whole,
-              getSourceStream(first->getOperand(0), stream));
-  FlatSymbolRefAttr unit = isAlone ? first.getUnitAttr() : FlatSymbolRefAttr();
-  plan::CommandOpInterface last;
-  if constexpr (std::is_same_v<Plan, plan::AllReduceOp>)
-    last = Plan::create(
-        builder, loc, communicator.getValue(), first.getDivide(),
-        first.getVia(), whole, sums, unit, ReductionRoleAttr(),
-        /*max=*/false, /*first=*/false, IntegerAttr(), role, stream);
-  else
-    last = Plan::create(builder, loc, communicator.getValue(),
-                        first.getDivide(), first.getVia(), whole, sums, unit,
-                        IntegerAttr(), role, stream);
-  if (plan::getTensorType(targets.front()).getElementType() != first.getVia())
+  Value sums = isAlone ? getSum(targets.front(), via) : addVector(count / rows);
+  hold(launch);
+  concatenate(loc, sources, rows, whole, getSourceStream(launch));
+  plan::CommandOpInterface last = reduce(
+      first, communicator, whole, sums,
+      isAlone ? launch.getUnitAttr() : FlatSymbolRefAttr(), IntegerAttr());
+  if (plan::getTensorType(targets.front()).getElementType() != via)
     last = castOut(loc, sums, targets, stream);
   else if (!isAlone)
     last = split(loc, sums, 1, targets, stream);
-  for (Op op : bucket)
+  for (LaunchOpInterface op : bucket)
     launches[op.getFuture()] = last;
 }
-
-template void
-Lowering::reduceCopied<plan::ReduceScatterOp>(AsyncReduceScatterOp first,
-                                              FlatSymbolRefAttr communicator,
-                                              int64_t rows, Stream stream);
-template void
-Lowering::reduceCopied<plan::AllReduceOp>(AsyncAllReduceOp first,
-                                          FlatSymbolRefAttr communicator,
-                                          int64_t rows, Stream stream);

@@ -2,8 +2,9 @@
 //
 // Goes through one function of the scheduled level: every value gets a buffer,
 // every operation its commands, in the order of the block. Its parts are in
-// files of their own: arguments and results (Placement.cpp), collectives that
-// are copied into one buffer (CopiedBuckets.cpp), and all else.
+// files of their own: arguments and results (Placement.cpp), launches
+// (Launches.cpp), those that are copied into one buffer (CopiedBuckets.cpp),
+// and all else.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,16 +30,13 @@ public:
 private:
   mlir::LogicalResult lowerArgument(mlir::BlockArgument argument);
   mlir::LogicalResult lower(aten::CallOp op);
-  mlir::LogicalResult lower(AsyncUnshardOp op);
-  mlir::LogicalResult lower(AsyncCopyOp op);
+  mlir::LogicalResult lower(LaunchOpInterface op);
   mlir::LogicalResult lower(AsyncWaitOp op);
   mlir::LogicalResult lower(AsyncReshardOp op);
   mlir::LogicalResult lower(PieceOp op);
   mlir::LogicalResult lower(ViewOp op);
   mlir::LogicalResult lower(FlattenGradsOp op);
   mlir::LogicalResult lower(AccumulateOp op);
-  mlir::LogicalResult lower(AsyncReduceScatterOp op);
-  mlir::LogicalResult lower(AsyncAllReduceOp op);
   mlir::LogicalResult lower(UpdateOpInterface op);
   mlir::LogicalResult lower(MeasureOp op);
   mlir::LogicalResult lower(ClipFactorOp op);
@@ -47,7 +45,7 @@ private:
 
   /// What is gathered as one and copied out at the first wait.
   struct CopiedGather {
-    llvm::SmallVector<AsyncUnshardOp> launches;
+    llvm::SmallVector<LaunchOpInterface> launches;
     mlir::Value whole;
     plan::Role role;
   };
@@ -55,11 +53,19 @@ private:
   void setPhase(aten::Phase phase);
   void setInsertionPointBefore(mlir::IntegerAttr group);
   void addAfter(mlir::ValueRange freed, mlir::Value memory);
-  void gatherCopied(AsyncUnshardOp first, mlir::FlatSymbolRefAttr communicator);
+  void lowerGather(LaunchOpInterface op);
+  void gatherCopied(LaunchOpInterface first,
+                    mlir::FlatSymbolRefAttr communicator);
   void copyOut(const CopiedGather &gather);
-  template <typename Plan, typename Op>
-  void reduceCopied(Op first, mlir::FlatSymbolRefAttr communicator,
-                    int64_t rows, Stream stream);
+  void lowerCopy(LaunchOpInterface op);
+  void lowerReduction(LaunchOpInterface launch);
+  void reduceCopied(LaunchOpInterface launch,
+                    mlir::FlatSymbolRefAttr communicator);
+  plan::CommandOpInterface reduce(CollectiveOpInterface op,
+                                  mlir::FlatSymbolRefAttr communicator,
+                                  mlir::Value source, mlir::Value sum,
+                                  mlir::FlatSymbolRefAttr unit,
+                                  mlir::IntegerAttr group);
   void concatenate(mlir::Location loc, llvm::ArrayRef<mlir::Value> sources,
                    int64_t rows, mlir::Value target, Stream stream);
   plan::LaunchOp split(mlir::Location loc, mlir::Value source, int64_t rows,
@@ -68,21 +74,27 @@ private:
                                    llvm::ArrayRef<mlir::Value> targets,
                                    Stream stream);
   mlir::Value asRows(mlir::Value vector, int64_t rows);
-  mlir::Value getSource(mlir::Operation *op, mlir::Value value, mlir::Type via,
-                        Stream stream);
+  mlir::Value getSource(CollectiveOpInterface op, mlir::Value value);
   /// Where what a reduction reads is copied: a value in flight on the
   /// reduction's own stream, which waits for it.
-  static Stream getSourceStream(mlir::Value operand, Stream own) {
-    return mlir::isa<FutureType>(operand.getType()) ? own : Stream::Compute;
+  static Stream getSourceStream(mlir::Operation *op) {
+    return mlir::isa<FutureType>(op->getOperand(0).getType()) ? getStream(op)
+                                                              : Stream::Compute;
   }
-  template <typename Op>
-  void addReduction(Op op, plan::CommandOpInterface reduction, mlir::Value sum,
+  /// True if the two launches are issued in one call.
+  static bool isInOneBucket(mlir::Operation *launch, mlir::Operation *next) {
+    return getBucket(launch) && getBucket(launch) == getBucket(next) &&
+           launch->getName() == next->getName();
+  }
+  static llvm::SmallVector<LaunchOpInterface>
+  getCopiedBucket(LaunchOpInterface first);
+  void addReduction(CollectiveOpInterface op,
+                    plan::CommandOpInterface reduction, mlir::Value sum,
                     mlir::Value target);
   mlir::Value getFlatPlace(FlattenGradsOp op);
-  mlir::Value getReduced(CollectiveOpInterface op, mlir::FlatSymbolRefAttr unit,
-                         ShardType type);
+  mlir::Value getReduced(CollectiveOpInterface op);
   void zeroGaps(FlattenGradsOp op, mlir::Value flat, LayoutAttr layout);
-  mlir::Value getCopyTarget(AsyncCopyOp op);
+  mlir::Value getCopyTarget(LaunchOpInterface op);
   mlir::Value getScalar(mlir::Value scalar, plan::Space space);
   mlir::FailureOr<mlir::Value> getDestination(unsigned index,
                                               mlir::Value value);

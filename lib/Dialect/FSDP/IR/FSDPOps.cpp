@@ -1,8 +1,8 @@
 //===- FSDPOps.cpp - Operations of the fsdp dialect -----------------------===//
 //
 // Text of operations, and the check of what they say against the unit or mesh
-// that they name. A launch is checked as the logical operation that it
-// launches.
+// that they name. A launch is made of the logical operation that it launches,
+// and is checked as that.
 //
 //===----------------------------------------------------------------------===//
 
@@ -129,6 +129,16 @@ static void printMomentum(OpAsmPrinter &printer, SGDOp, Type momentum, Type) {
     printer << "-> " << momentum;
 }
 
+// Of collectives and copies at both levels.
+static LogicalResult verifyAllGather(CollectiveOpInterface op,
+                                     SymbolTableCollection &symbols);
+static LogicalResult verifyReduceScatter(CollectiveOpInterface op,
+                                         SymbolTableCollection &symbols);
+template <typename Op>
+static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols);
+template <typename Op>
+static LogicalResult verifyCopy(Op op, SymbolTableCollection &symbols);
+
 } // namespace fsdp
 
 #define GET_OP_CLASSES
@@ -190,15 +200,32 @@ RankGroup getRankGroup(CollectiveOpInterface collective,
   return group;
 }
 
+bool isCopy(Operation *op) {
+  auto launch = dyn_cast<LaunchOpInterface>(op);
+  return launch ? launch.isCopy() : isa<CopyOp>(op);
+}
+
 Value skipCopies(Value value) {
   while (Operation *op = value.getDefiningOp()) {
-    auto wait = dyn_cast<AsyncWaitOp>(op);
-    Operation *copy = wait ? wait.getFuture().getDefiningOp() : op;
-    if (!isa_and_nonnull<CopyOp, AsyncCopyOp>(copy))
+    if (auto wait = dyn_cast<AsyncWaitOp>(op))
+      op = wait.getFuture().getDefiningOp();
+    if (!op || !isCopy(op))
       break;
-    value = copy->getOperand(0);
+    value = op->getOperand(0);
   }
   return value;
+}
+
+LaunchOpInterface createLaunch(OpBuilder &builder, Operation *logical) {
+  OperationState launch(
+      logical->getLoc(),
+      ("fsdp.async." + logical->getName().stripDialect()).str());
+  launch.addOperands(logical->getOperands());
+  launch.addTypes(
+      FutureType::get(logical->getContext(), logical->getResult(0).getType()));
+  launch.addAttributes(
+      cast<DictionaryAttr>(logical->getPropertiesAsAttribute()).getValue());
+  return cast<LaunchOpInterface>(builder.create(launch));
 }
 
 int64_t MeshOp::getNumRanks() {
@@ -358,10 +385,7 @@ struct UnitCheck {
 };
 } // namespace
 
-/// The type of a result, or what a future promises.
-static Type getValueType(Value result) { return getArrived(result.getType()); }
-
-/// The same, of a collective: there is at least one.
+/// Axes of a collective: there is at least one.
 static LogicalResult verifyGroup(Operation *op, ArrayAttr axes, MeshOp mesh) {
   if (axes.empty())
     return op->emitOpError("expected at least one axis");
@@ -427,13 +451,13 @@ static LogicalResult verifyReduced(UnitCheck &check, StringRef what, Type found,
   return check.type(what, found, expected);
 }
 
-template <typename Op>
-static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
+static LogicalResult verifyAllGather(CollectiveOpInterface op,
+                                     SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid || failed(verifyShardAxes(check, op.getAxes())))
     return failure();
-  Type shard = getValueType(op.getShard()),
-       full = getValueType(op->getResult(0));
+  Type shard = getArrived(op->getOperand(0).getType()),
+       full = getArrived(op->getResult(0).getType());
   LogicalResult operand =
       op.getAxes().size() == check.unit.getShardAxes().size()
           ? check.shard("an operand", shard)
@@ -448,33 +472,35 @@ static LogicalResult verifyUnshard(Op op, SymbolTableCollection &symbols) {
 template <typename Op>
 static LogicalResult verifyCopy(Op op, SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
-  Type source = getValueType(op.getSource());
+  Type source = getArrived(op.getSource().getType());
   if (!check.valid || failed(check.shardAnywhere("an operand", source)))
     return failure();
   MemorySpace other =
       isOnHost(source) ? MemorySpace::Device : MemorySpace::Host;
-  return check.type("a result", getValueType(op->getResult(0)),
+  return check.type("a result", getArrived(op->getResult(0).getType()),
                     cast<ShardType>(source).in(other));
 }
 
-template <typename Op>
-static LogicalResult verifyReduceScatter(Op op,
+static LogicalResult verifyReduceScatter(CollectiveOpInterface op,
                                          SymbolTableCollection &symbols) {
   UnitCheck check(op, op.getUnitAttr(), symbols);
   if (!check.valid || failed(verifyGroup(op, op.getAxes(), check.mesh)))
     return failure();
   if (!isWhole(op.getAxes(), check.unit, check.mesh))
-    return op.emitOpError("expected all axes over which unit '")
-           << op.getUnit() << "' is sharded, got " << op.getAxes();
-  return success(succeeded(check.sum(op.getVia())) &&
-                 succeeded(check.flat("an operand", op.getFlat().getType())) &&
-                 succeeded(verifyReduced(check, "a result",
-                                         getValueType(op->getResult(0)))));
+    return op->emitOpError("expected all axes over which unit '")
+           << op.getUnitAttr().getValue() << "' is sharded, got "
+           << op.getAxes();
+  return success(
+      succeeded(check.sum(op.getWireType())) &&
+      succeeded(check.flat("an operand", op->getOperand(0).getType())) &&
+      succeeded(verifyReduced(check, "a result",
+                              getArrived(op->getResult(0).getType()))));
 }
 
 template <typename Op>
 static LogicalResult verifyAllReduce(Op op, SymbolTableCollection &symbols) {
-  Type input = op.getInput().getType(), output = getValueType(op->getResult(0));
+  Type input = op.getInput().getType(),
+       output = getArrived(op->getResult(0).getType());
   if (op.getUnit().has_value() == op.getMesh().has_value())
     return op.emitOpError("expected either a unit or a mesh");
   if (op.getMesh().has_value() != op.getRole().has_value())
@@ -569,14 +595,6 @@ static LogicalResult verifyUpdate(UpdateOpInterface op,
 // Logical level
 //===----------------------------------------------------------------------===//
 
-LogicalResult UnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyUnshard(*this, symbols);
-}
-
-LogicalResult CopyOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyCopy(*this, symbols);
-}
-
 LogicalResult ViewOp::verifySymbolUses(SymbolTableCollection &symbols) {
   UnitCheck check(*this, getUnitAttr(), symbols);
   Type full = getFull().getType();
@@ -654,15 +672,6 @@ LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
              : verifyReduced(check, "an operand", type, /*mayBeOnHost=*/true);
 }
 
-LogicalResult
-ReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyReduceScatter(*this, symbols);
-}
-
-LogicalResult AllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyAllReduce(*this, symbols);
-}
-
 LogicalResult MeasureOp::verifySymbolUses(SymbolTableCollection &symbols) {
   UnitCheck check(*this, getUnitAttr(), symbols);
   if (!check.valid ||
@@ -703,28 +712,6 @@ LogicalResult SGDOp::verifySymbolUses(SymbolTableCollection &symbols) {
     return emitOpError("expected old and new momentum, both of the parameter's "
                        "type, or neither");
   return verifyUpdate(*this, symbols);
-}
-
-//===----------------------------------------------------------------------===//
-// Scheduled level
-//===----------------------------------------------------------------------===//
-
-LogicalResult AsyncUnshardOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyUnshard(*this, symbols);
-}
-
-LogicalResult AsyncCopyOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyCopy(*this, symbols);
-}
-
-LogicalResult
-AsyncReduceScatterOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyReduceScatter(*this, symbols);
-}
-
-LogicalResult
-AsyncAllReduceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  return verifyAllReduce(*this, symbols);
 }
 
 } // namespace fsdp

@@ -208,13 +208,12 @@ class AnnotateCostsPass
     auto model = CostModel::load(getOperation(), hardware, profile);
     if (failed(model))
       return failure();
-    auto copies = program.getOps<AsyncCopyOp>();
-    if (!copies.empty() && !model->hardware.host.bandwidth)
-      return (*copies.begin())
-                 ->emitError("offload: expected hardware with host memory, "
-                             "found none in '")
-             << model->hardware.name
-             << "'; give it a [host] table, or leave --offload out";
+    for (auto launch : program.getOps<LaunchOpInterface>())
+      if (launch.isCopy() && !model->hardware.host.bandwidth)
+        return launch->emitError("offload: expected hardware with host memory, "
+                                 "found none in '")
+               << model->hardware.name
+               << "'; give it a [host] table, or leave --offload out";
     model->annotate(program, /*emitsRemark=*/true);
     return success();
   }

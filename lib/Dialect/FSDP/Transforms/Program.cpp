@@ -6,7 +6,6 @@
 
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
-#include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
@@ -202,16 +201,16 @@ aten::Phase getGatherPhase(Operation *op) {
 }
 
 Attribute getCopyKey(CollectiveOpInterface launch) {
-  Type target = getElementType(launch->getResult(0).getType());
-  auto getKey = [&](auto reduction) {
-    Type source = getElementType(reduction->getOperand(0).getType());
-    return ArrayAttr::get(launch.getContext(),
-                          {TypeAttr::get(source), TypeAttr::get(target),
-                           reduction.getViaAttr(), reduction.getDivideAttr()});
+  auto getElement = [](Value value) {
+    return TypeAttr::get(getElementType(value.getType()));
   };
-  return TypeSwitch<Operation *, Attribute>(launch)
-      .Case<AsyncReduceScatterOp, AsyncAllReduceOp>(getKey)
-      .Default([&](Operation *) { return TypeAttr::get(target); });
+  TypeAttr target = getElement(launch->getResult(0));
+  if (launch.isGather())
+    return target;
+  return ArrayAttr::get(launch.getContext(),
+                        {getElement(launch->getOperand(0)), target,
+                         TypeAttr::get(launch.getWireType()),
+                         launch.getDivideAttr()});
 }
 
 //===----------------------------------------------------------------------===//
@@ -232,15 +231,12 @@ struct Gather {
     Operation *op = full.getDefiningOp();
     if (auto wait = dyn_cast_or_null<AsyncWaitOp>(op))
       op = wait.getFuture().getDefiningOp();
-    auto read = [&](auto gather) {
-      unit = gather.getUnitAttr();
-      phase = getGatherPhase(gather.getPhase());
-      loc = gather.getLoc();
-    };
-    if (auto gather = dyn_cast_or_null<UnshardOp>(op))
-      read(gather);
-    else if (auto gather = dyn_cast_or_null<AsyncUnshardOp>(op))
-      read(gather);
+    auto gather = dyn_cast_or_null<CollectiveOpInterface>(op);
+    if (!gather || !gather.isGather())
+      return;
+    unit = gather.getUnitAttr();
+    phase = getGatherPhase(gather.getPhaseAttr().getValue());
+    loc = gather.getLoc();
   }
 
   FlatSymbolRefAttr unit; // null: not known
@@ -252,11 +248,9 @@ struct Gather {
 LogicalResult verifyGathers(func::FuncOp step) {
   SymbolTable symbols(step->getParentOfType<ModuleOp>());
   Block &block = step.getBody().front();
-  auto verifyShard = [&](Operation &op, FlatSymbolRefAttr unit,
-                         Value shard) -> LogicalResult {
-    if (auto copy = shard.getDefiningOp<AsyncCopyOp>())
-      shard = copy.getSource(); // in flight
-    shard = skipCopies(shard);
+  auto verifyShard = [&](CollectiveOpInterface op) -> LogicalResult {
+    FlatSymbolRefAttr unit = op.getUnitAttr();
+    Value shard = skipCopies(op->getOperand(0));
     if (auto piece = shard.getDefiningOp<PieceOp>();
         piece && piece.getUnitAttr() == unit &&
         Gather(piece.getFull()).unit == unit)
@@ -269,18 +263,14 @@ LogicalResult verifyGathers(func::FuncOp step) {
     if (state && state.getUnit() == unit &&
         state.getKind() == StateAttr::getParameterKind())
       return success();
-    return op.emitError("expected to gather the parameter argument of unit ")
+    return op->emitError("expected to gather the parameter argument of unit ")
            << unit << ", or a piece of it";
   };
 
   for (Operation &op : block) {
-    if (auto gather = dyn_cast<UnshardOp>(op)) {
-      if (failed(verifyShard(op, gather.getUnitAttr(), gather.getShard())))
-        return failure();
-    } else if (auto gather = dyn_cast<AsyncUnshardOp>(op)) {
-      if (failed(verifyShard(op, gather.getUnitAttr(), gather.getShard())))
-        return failure();
-    }
+    if (auto gather = dyn_cast<CollectiveOpInterface>(op);
+        gather && gather.isGather() && failed(verifyShard(gather)))
+      return failure();
     if (auto view = dyn_cast<ViewOp>(op)) {
       Gather gather(view.getFull());
       if (gather.unit != view.getUnitAttr())

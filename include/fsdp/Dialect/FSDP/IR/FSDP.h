@@ -182,9 +182,16 @@ struct RankGroup {
   int64_t getNumRanks() const;
 };
 
+/// True of a copy from one memory to another, at either level.
+bool isCopy(mlir::Operation *op);
+
 /// What `value` is a copy of in another memory, also one that is waited for, or
 /// the value itself.
 mlir::Value skipCopies(mlir::Value value);
+
+/// The launch of what an op of the logical level does.
+LaunchOpInterface createLaunch(mlir::OpBuilder &builder,
+                               mlir::Operation *logical);
 
 /// The group of a collective, whose unit or mesh is looked up in `symbols`.
 RankGroup getRankGroup(CollectiveOpInterface collective,

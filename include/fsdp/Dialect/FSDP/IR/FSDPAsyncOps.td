@@ -17,24 +17,23 @@ def FSDP_InFlightResource : Resource<"::fsdp::InFlightResource">;
 // Memory of gathered parameters, from the launch of the gather to its reshard.
 def FSDP_GatheredMemoryResource : Resource<"::fsdp::GatheredMemoryResource">;
 
-class FSDP_LaunchDecl<string kind, string stream> {
-  code decl = FSDP_CollectiveKindOf<kind>.decl # [{
-    static ::fsdp::Stream getStream() { return ::fsdp::Stream::}] # stream # [{; }
-    int64_t getEnteredBytes() { return ::fsdp::getMemoryBytes(getFuture().getType()); }
-  }];
+// What is launched on a stream, and is checked as the op of that kind is.
+class FSDP_LaunchOp<string mnemonic, string kind, string stream, list<Trait> traits = []>
+    : FSDP_UserOp<"async." # mnemonic, [FSDP_ScheduledOp, FSDP_LaunchOpInterface] # traits> {
+  code streamDecl = "static ::fsdp::Stream getStream() { return ::fsdp::Stream::" # stream # "; }\n";
+  let extraClassDeclaration = streamDecl;
+  let extraClassDefinition = FSDP_CheckedAs<kind>.definition;
 }
 
-// A launch may belong to a bucket: launches with the same number stand next to
+// A collective may belong to a bucket: launches with the same number stand next to
 // each other, are of one operation, communicator and phase, and are issued
 // together, in one call. None of them is done before all are. With `copy`, they
 // are one collective over one buffer: what they send is copied into it, cast on
 // the way, and what they receive out of it. A launch alone may be copied, too.
-class FSDP_LaunchOp<string mnemonic, string kind, string stream>
-    : FSDP_UserOp<"async." # mnemonic, [
-        FSDP_ScheduledOp, FSDP_CollectiveOpInterface, FSDP_StreamedOpInterface,
-        FSDP_MemoryFootprintOpInterface,
+class FSDP_AsyncCollectiveOp<string mnemonic, string kind, string stream>
+    : FSDP_LaunchOp<mnemonic, kind, stream, [FSDP_CollectiveOpInterface,
         MemoryEffects<[MemRead<FSDP_CommunicatorResource>, MemWrite<FSDP_CommunicatorResource>]>]> {
-  let extraClassDeclaration = FSDP_LaunchDecl<kind, stream>.decl;
+  let extraClassDeclaration = streamDecl # FSDP_CollectiveKindOf<kind>.decl;
 }
 
 // A shard, or one that is being copied.
@@ -54,7 +53,7 @@ defvar FSDP_Bucket = (ins OptionalAttr<ConfinedAttr<I64Attr, [
 // Launches
 //===----------------------------------------------------------------------===//
 
-def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
+def FSDP_AsyncUnshardOp : FSDP_AsyncCollectiveOp<"unshard", "AllGather", "Gather"> {
   let summary = "launch an all-gather of a unit";
   let description = [{
     `fsdp.unshard` on the stream `gather`. It starts when what stands before it
@@ -94,15 +93,9 @@ def FSDP_AsyncUnshardOp : FSDP_LaunchOp<"unshard", "AllGather", "Gather"> {
     (`ahead` $ahead^)? (`after` $after^)? attr-dict `:`
     qualified(type($shard)) `->` qualified(type($future))
   }];
-  let extraClassDeclaration = FSDP_LaunchDecl<"AllGather", "Gather">.decl # [{
-    /// The type of the shard, which may still be in flight.
-    ::fsdp::ShardType getShardType() {
-      return ::llvm::cast<::fsdp::ShardType>(::fsdp::getArrived(getShard().getType()));
-    }
-  }];
 }
 
-def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter", "Reduce"> {
+def FSDP_AsyncReduceScatterOp : FSDP_AsyncCollectiveOp<"reduce_scatter", "ReduceScatter", "Reduce"> {
   let summary = "launch a reduce-scatter of a flat gradient";
   let description = [{
     `fsdp.reduce_scatter` on the stream `reduce`.
@@ -126,7 +119,7 @@ def FSDP_AsyncReduceScatterOp : FSDP_LaunchOp<"reduce_scatter", "ReduceScatter",
   }];
 }
 
-def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"> {
+def FSDP_AsyncAllReduceOp : FSDP_AsyncCollectiveOp<"all_reduce", "AllReduce", "AllReduce"> {
   let summary = "launch an all-reduce";
   let description = [{
     `fsdp.all_reduce` on the stream `all_reduce`.
@@ -152,7 +145,7 @@ def FSDP_AsyncAllReduceOp : FSDP_LaunchOp<"all_reduce", "AllReduce", "AllReduce"
   }];
 }
 
-def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_StreamedOpInterface]> {
+def FSDP_AsyncCopyOp : FSDP_LaunchOp<"copy", "Copy", "Copy"> {
   let summary = "launch a copy between host and device";
   let description = [{
     `fsdp.copy` on the stream `copy`. Of a reduction in flight, that stream waits
@@ -178,9 +171,6 @@ def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_Streame
     $unit custom<Phase>($phase) $source (`ahead` $ahead^)? (`after` $after^)? attr-dict `:`
     qualified(type($source)) `->` qualified(type($future))
   }];
-  let extraClassDeclaration = [{
-    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Copy; }
-  }];
 }
 
 //===----------------------------------------------------------------------===//
@@ -188,11 +178,7 @@ def FSDP_AsyncCopyOp : FSDP_UserOp<"async.copy", [FSDP_ScheduledOp, FSDP_Streame
 //===----------------------------------------------------------------------===//
 
 class FSDP_EndOp<string mnemonic, list<Trait> traits = []>
-    : FSDP_Op<"async." # mnemonic, [FSDP_ScheduledOp, FSDP_StreamedOpInterface] # traits> {
-  let extraClassDeclaration = [{
-    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Compute; }
-  }];
-}
+    : FSDP_Op<"async." # mnemonic, [FSDP_ScheduledOp] # traits>;
 
 def FSDP_AsyncWaitOp : FSDP_EndOp<"wait", [
     TypesMatchWith<"the value is what the future promises", "future", "value",
@@ -218,9 +204,15 @@ def FSDP_AsyncWaitOp : FSDP_EndOp<"wait", [
   let results = (outs AnyType:$value);
   let assemblyFormat =
       "$future attr-dict `:` qualified(type($future)) `->` qualified(type($value))";
+  let extraClassDeclaration = [{
+    /// What is waited for; null if the future comes from elsewhere.
+    ::fsdp::LaunchOpInterface getLaunch() {
+      return ::llvm::dyn_cast_or_null<::fsdp::LaunchOpInterface>(getFuture().getDefiningOp());
+    }
+  }];
 }
 
-def FSDP_AsyncReshardOp : FSDP_EndOp<"reshard", [FSDP_MemoryFootprintOpInterface]> {
+def FSDP_AsyncReshardOp : FSDP_EndOp<"reshard"> {
   let summary = "free a gathered unit";
   let description = [{
     Nothing may use the gathered unit or a view of it from here on, which
@@ -238,10 +230,6 @@ def FSDP_AsyncReshardOp : FSDP_EndOp<"reshard", [FSDP_MemoryFootprintOpInterface
   let builders = [OpBuilder<(ins "::mlir::Value":$full), [{
     build($_builder, $_state, TokenType::get($_builder.getContext()), full);
   }]>];
-  let extraClassDeclaration = [{
-    static ::fsdp::Stream getStream() { return ::fsdp::Stream::Compute; }
-    int64_t getFreedBytes() { return ::fsdp::getMemoryBytes(getFull().getType()); }
-  }];
   let assemblyFormat = "$full attr-dict `:` qualified(type($full))";
 }
 

@@ -22,11 +22,12 @@ def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
         return {};
       }]>,
     InterfaceMethod<"The axes of the mesh that it is over.",
-      "::llvm::SmallVector<::llvm::StringRef>", "getGroupAxes", (ins), [{}], [{
-        ::llvm::SmallVector<::llvm::StringRef> axes;
-        for (auto axis : $_op.getAxes().template getAsRange<::mlir::StringAttr>())
-          axes.push_back(axis.getValue());
-        return axes;
+      "::mlir::ArrayAttr", "getAxes">,
+    InterfaceMethod<"The phase that a gather is for; null for a reduction.",
+      "::fsdp::aten::PhaseAttr", "getPhaseAttr">,
+    InterfaceMethod<"The divisors of a reduction, or null.",
+      "::fsdp::DivideAttr", "getDivideAttr", (ins), [{}], [{
+        return {};
       }]>,
     InterfaceMethod<"The element type in which it is sent.",
       "::mlir::Type", "getWireType", (ins), [{}], [{
@@ -48,31 +49,54 @@ def FSDP_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
     InterfaceMethod<"True if it goes through a buffer that is copied into and out of.",
       "bool", "getCopy", (ins), [{}], [{ return false; }]>,
   ];
+  let extraSharedClassDeclaration = [{
+    bool isGather() { return $_op.getKind() == ::fsdp::CollectiveKind::AllGather; }
+    /// The names of the axes.
+    auto getGroupAxes() {
+      return ::llvm::to_vector($_op.getAxes().template getAsValueRange<::mlir::StringAttr>());
+    }
+  }];
 }
 
-def FSDP_StreamedOpInterface : OpInterface<"StreamedOpInterface"> {
+def FSDP_LaunchOpInterface : OpInterface<"LaunchOpInterface"> {
   let cppNamespace = "::fsdp";
   let description = [{
-    An op of the scheduled level that says on which stream it acts. What says
-    nothing computes.
+    An op of the scheduled level that starts a collective or a copy on a stream of
+    its own. It has the name, operand and attributes of the op that it starts, and
+    says when that starts. All other ops of the level compute.
   }];
   let methods = [
-    StaticInterfaceMethod<"The stream.", "::fsdp::Stream", "getStream">,
+    StaticInterfaceMethod<"The stream: there is one for each kind of launch.",
+      "::fsdp::Stream", "getStream">,
+    InterfaceMethod<"The unit that it is of, or null.",
+      "::mlir::FlatSymbolRefAttr", "getUnitAttr">,
+    InterfaceMethod<"The phase that a gather or a copy is for; null for a reduction.",
+      "::fsdp::aten::PhaseAttr", "getPhaseAttr">,
+    InterfaceMethod<"What it starts, in flight.",
+      "::mlir::TypedValue<::fsdp::FutureType>", "getFuture">,
+    InterfaceMethod<"True if it does not wait for the computations before it.",
+      "bool", "getAhead", (ins), [{}], [{ return false; }]>,
+    InterfaceMethod<"Says so; a reduction always waits for what it reduces.",
+      "void", "setAhead", (ins "bool":$ahead), [{}], [{ (void)ahead; }]>,
   ];
-}
-
-def FSDP_MemoryFootprintOpInterface : OpInterface<"MemoryFootprintOpInterface"> {
-  let cppNamespace = "::fsdp";
-  let description = [{
-    An op of the scheduled level that starts or ends memory apart from the lives
-    of its operands and results.
+  let extraSharedClassDeclaration = [{
+    bool isGather() { return $_op.getStream() == ::fsdp::Stream::Gather; }
+    bool isCopy() { return $_op.getStream() == ::fsdp::Stream::Copy; }
+    bool isReduction() { return !isGather() && !isCopy(); }
+    /// What is gathered, reduced or copied; it may be in flight itself.
+    ::mlir::Value getLaunched() { return $_op->getOperand(0); }
+    /// The copy that a gather takes in flight, or null.
+    ::fsdp::LaunchOpInterface getCopyInFlight() {
+      auto copy = ::llvm::dyn_cast_or_null<::fsdp::LaunchOpInterface>(getLaunched().getDefiningOp());
+      return isGather() && copy && copy.isCopy() ? copy : ::fsdp::LaunchOpInterface();
+    }
+    /// The reshards that it is to start after; a reduction has none.
+    ::mlir::OperandRange getAfter() { return $_op->getOperands().drop_front(); }
+    void addAfter(::mlir::Value freed) {
+      assert(!isReduction() && "a reduction starts after what it reduces");
+      $_op->insertOperands($_op->getNumOperands(), freed);
+    }
   }];
-  let methods = [
-    InterfaceMethod<"The bytes that are in use from here on.",
-      "int64_t", "getEnteredBytes", (ins), [{}], [{ return 0; }]>,
-    InterfaceMethod<"The bytes that are free after this.",
-      "int64_t", "getFreedBytes", (ins), [{}], [{ return 0; }]>,
-  ];
 }
 
 def FSDP_UpdateOpInterface : OpInterface<"UpdateOpInterface"> {

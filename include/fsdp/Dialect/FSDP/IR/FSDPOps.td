@@ -29,6 +29,7 @@ class FSDP_CollectiveKindOf<string kind> {
     static ::fsdp::CollectiveKind getKind() { return ::fsdp::CollectiveKind::}] # kind # [{; }
   }] # !if(!eq(kind, "AllGather"), "", [{
     ::mlir::Type getWireType() { return getVia(); }
+    ::fsdp::aten::PhaseAttr getPhaseAttr() { return {}; }
   }]);
 }
 
@@ -40,10 +41,20 @@ class FSDP_Op<string mnemonic, list<Trait> traits = []>
 class FSDP_UserOp<string mnemonic, list<Trait> traits = []>
     : FSDP_Op<mnemonic, traits # [DeclareOpInterfaceMethods<SymbolUserOpInterface>]>;
 
+// The check of what gathers, reduces or copies: a launch is checked as what it launches.
+class FSDP_CheckedAs<string what> {
+  code definition = [{
+    ::llvm::LogicalResult $cppClass::verifySymbolUses(::mlir::SymbolTableCollection &symbols) {
+      return verify}] # what # [{(*this, symbols);
+    }
+  }];
+}
+
 // A collective of the logical level.
 class FSDP_PureCollectiveOp<string mnemonic, string kind>
     : FSDP_UserOp<mnemonic, [Pure, FSDP_LogicalOp, FSDP_CollectiveOpInterface]> {
   let extraClassDeclaration = FSDP_CollectiveKindOf<kind>.decl;
+  let extraClassDefinition = FSDP_CheckedAs<kind>.definition;
 }
 
 //===----------------------------------------------------------------------===//
@@ -262,6 +273,7 @@ def FSDP_CopyOp : FSDP_UserOp<"copy", [Pure, FSDP_LogicalOp]> {
     $unit custom<Phase>($phase) $source attr-dict `:`
     qualified(type($source)) `->` qualified(type($target))
   }];
+  let extraClassDefinition = FSDP_CheckedAs<"Copy">.definition;
 }
 
 //===----------------------------------------------------------------------===//

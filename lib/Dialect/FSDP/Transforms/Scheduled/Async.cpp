@@ -9,50 +9,11 @@
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Decisions.h"
 
-#include "llvm/ADT/TypeSwitch.h"
-
 using namespace mlir;
 
 namespace fsdp {
 #define GEN_PASS_DEF_ASYNCPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
-
-/// The launch of a logical collective.
-static Value launch(OpBuilder &builder, Operation &op) {
-  Location loc = op.getLoc();
-  Type future = FutureType::get(op.getContext(), op.getResult(0).getType());
-  Operation *launch =
-      TypeSwitch<Operation *, Operation *>(&op)
-          .Case([&](UnshardOp op) {
-            return AsyncUnshardOp::create(
-                builder, loc, future, op.getUnitAttr(), op.getPhaseAttr(),
-                op.getAxesAttr(), op->getOperand(0), /*ahead=*/UnitAttr(),
-                /*after=*/ValueRange(), /*bucket=*/IntegerAttr(),
-                /*copy=*/UnitAttr());
-          })
-          .Case([&](CopyOp op) {
-            return AsyncCopyOp::create(builder, loc, future, op.getUnitAttr(),
-                                       op.getPhaseAttr(), op->getOperand(0),
-                                       /*ahead=*/UnitAttr(),
-                                       /*after=*/ValueRange());
-          })
-          .Case([&](ReduceScatterOp op) {
-            return AsyncReduceScatterOp::create(
-                builder, loc, future, op.getUnitAttr(), op.getAxesAttr(),
-                op.getDivideAttr(), op.getViaAttr(), op.getFlat(),
-                /*bucket=*/IntegerAttr(), /*copy=*/UnitAttr());
-          })
-          .Case([&](AllReduceOp op) {
-            return AsyncAllReduceOp::create(
-                builder, loc, future, op.getUnitAttr(), op.getMeshAttr(),
-                op.getRoleAttr(), op.getAxesAttr(), op.getDivideAttr(),
-                op.getViaAttr(), op.getInput(), op.getMaxAttr(),
-                op.getFirstAttr(),
-                /*bucket=*/IntegerAttr(),
-                /*copy=*/UnitAttr());
-          });
-  return launch->getResult(0);
-}
 
 /// True if another launch alone takes the result, which may be in flight then:
 /// a copy to the host and a further reduction that of a reduction, a gather
@@ -113,7 +74,7 @@ LogicalResult makeAsync(func::FuncOp step) {
       continue;
     Value value = op.getResult(0);
     builder.setInsertionPoint(&op);
-    Value future = launch(builder, op);
+    Value future = createLaunch(builder, &op).getFuture();
     if (isTakenInFlight(value)) {
       value.replaceAllUsesWith(future);
       op.erase();

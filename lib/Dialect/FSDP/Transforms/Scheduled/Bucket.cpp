@@ -57,10 +57,10 @@ bool Bucketer::joins(ArrayRef<CollectiveOpInterface> bucket,
   if ((limit.units && int64_t(bucket.size()) >= limit.units) ||
       (limit.bytes && sum > limit.bytes))
     return false;
-  return isa<AsyncUnshardOp>(next.getOperation()) ||
+  return next.isGather() ||
          llvm::none_of(bucket, [&](CollectiveOpInterface launch) {
            return llvm::any_of(launch->getUsers(), [&](Operation *user) {
-             return !isa<AsyncCopyOp>(user) && order.isBefore(user, next);
+             return !isCopy(user) && order.isBefore(user, next);
            });
          });
 }
@@ -73,31 +73,30 @@ void Bucketer::issueTogether(ArrayRef<CollectiveOpInterface> bucket) {
   CollectiveOpInterface first = bucket.front(), last = bucket.back();
   // What an all-reduce alone sums is one buffer already.
   if (copies &&
-      (bucket.size() > 1 || !isa<AsyncAllReduceOp>(first.getOperation())))
+      (bucket.size() > 1 || first.getKind() != CollectiveKind::AllReduce))
     for (CollectiveOpInterface launch : bucket)
       launch->setAttr("copy", UnitAttr::get(launch->getContext()));
   if (bucket.size() < 2)
     return;
-  bool isGather = isa<AsyncUnshardOp>(first.getOperation());
-  Operation *place = isGather ? first : last;
+  Operation *place = first.isGather() ? first : last;
   int64_t sum = 0;
   auto number = Builder(place->getContext()).getI64IntegerAttr(numBuckets++);
   for (CollectiveOpInterface launch : bucket) {
     sum += launch.getBytes();
     launch->setAttr("bucket", number);
   }
-  if (isGather) {
+  if (first.isGather()) {
     for (CollectiveOpInterface launch : llvm::reverse(bucket.drop_front()))
       order.moveAfter(launch, place);
     bringCopies(order, llvm::map_to_vector(bucket, [](auto launch) {
-                  return cast<AsyncUnshardOp>(launch.getOperation());
+                  return cast<LaunchOpInterface>(launch.getOperation());
                 }));
   } else {
     for (CollectiveOpInterface launch : bucket.drop_back())
       order.moveBefore(launch, place);
     for (CollectiveOpInterface launch : llvm::reverse(bucket.drop_back()))
       for (Operation *user : launch->getUsers())
-        if (isa<AsyncCopyOp>(user))
+        if (isCopy(user))
           order.moveAfter(user, place);
   }
   remark::passed(place->getLoc(), getRemark("fsdp-bucket", "bucket", place))
@@ -114,13 +113,10 @@ void Bucketer::run() {
   for (Operation *op : order.getOperations()) {
     auto launch = dyn_cast<CollectiveOpInterface>(op);
     // The loss, and what is not of this level.
-    if (!launch || !launch.getUnitAttr() ||
-        !isa<FutureType>(launch->getResult(0).getType()))
+    if (!launch || !launch.getUnitAttr() || !isa<LaunchOpInterface>(op))
       continue;
-    auto gather = dyn_cast<AsyncUnshardOp>(launch.getOperation());
     Bucket &bucket =
-        open[{launch->getName().getStringRef(),
-              gather ? Attribute(gather.getPhaseAttr()) : Attribute(),
+        open[{launch->getName().getStringRef(), launch.getPhaseAttr(),
               copies ? getCopyKey(launch) : Attribute()}];
     if (!joins(bucket, launch))
       closed.push_back(std::exchange(bucket, {}));

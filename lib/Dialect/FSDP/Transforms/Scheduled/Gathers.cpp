@@ -17,8 +17,8 @@ int64_t Gather::getBytes() {
 
 Gathers::Gathers(Block &block) {
   for (auto wait : block.getOps<AsyncWaitOp>()) {
-    auto launch = wait.getFuture().getDefiningOp<AsyncUnshardOp>();
-    if (!launch)
+    LaunchOpInterface launch = wait.getLaunch();
+    if (!launch || !launch.isGather())
       continue;
     for (Operation *user : wait.getValue().getUsers())
       if (auto reshard = dyn_cast<AsyncReshardOp>(user);
@@ -36,15 +36,17 @@ Gather *Gathers::lookup(Value value) {
 }
 
 Operation *getPlaceAfter(const IssueOrder &order, Operation *op) {
-  do
+  LaunchOpInterface launch;
+  do {
     op = order.getNext(op);
-  while (isa<AsyncUnshardOp, AsyncCopyOp>(op));
+    launch = dyn_cast<LaunchOpInterface>(op);
+  } while (launch && !launch.isReduction());
   return op;
 }
 
-void bringCopies(IssueOrder &order, ArrayRef<AsyncUnshardOp> launches) {
-  for (AsyncUnshardOp launch : launches)
-    if (auto copy = launch.getShard().getDefiningOp<AsyncCopyOp>())
+void bringCopies(IssueOrder &order, ArrayRef<LaunchOpInterface> launches) {
+  for (LaunchOpInterface launch : launches)
+    if (LaunchOpInterface copy = launch.getCopyInFlight())
       order.moveBefore(copy, launches.front());
 }
 

@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Analysis/StreamOrder.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Gathers.h"
 
@@ -38,10 +39,10 @@ struct Call {
 
   AsyncWaitOp getWait() const { return gathers.front()->wait; }
   /// The launches, in the order in which they stand.
-  SmallVector<AsyncUnshardOp> getLaunches(const IssueOrder &order) const {
+  SmallVector<LaunchOpInterface> getLaunches(const IssueOrder &order) const {
     auto launches = llvm::map_to_vector(
         gathers, [](Gather *gather) { return gather->launch; });
-    llvm::sort(launches, [&](AsyncUnshardOp a, AsyncUnshardOp b) {
+    llvm::sort(launches, [&](LaunchOpInterface a, LaunchOpInterface b) {
       return order.isBefore(a, b);
     });
     return launches;
@@ -105,7 +106,7 @@ Limiter::Limiter(Block &block, IssueOrder &order, int64_t units, int64_t bytes)
   llvm::DenseSet<Gather *> kept = findKept(block, gathers);
   DenseMap<Attribute, unsigned> buckets;
   for (Gather &gather : gathers) {
-    Attribute bucket = gather.launch.getBucketAttr();
+    Attribute bucket = getBucket(gather.launch);
     unsigned index = calls.size();
     if (bucket)
       index = buckets.try_emplace(bucket, index).first->second;
@@ -181,7 +182,7 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
   unsigned needed = 0;
   while (!fits(admitted + call.amount - ended[needed]))
     ++needed;
-  SmallVector<AsyncUnshardOp> launches = call.getLaunches(order);
+  SmallVector<LaunchOpInterface> launches = call.getLaunches(order);
   Operation *behind = previous;
   if (needed)
     if (Operation *end = ends[needed - 1]->reshard;
@@ -189,13 +190,13 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
       behind = end;
   bool isLate = behind && order.isBefore(launches.front(), behind);
   if (isLate) {
-    for (AsyncUnshardOp launch : llvm::reverse(launches))
+    for (LaunchOpInterface launch : llvm::reverse(launches))
       order.moveAfter(launch, behind);
     bringCopies(order, launches);
   }
-  AsyncCopyOp firstCopy;
-  for (AsyncUnshardOp launch : launches)
-    if (auto copy = launch.getShard().getDefiningOp<AsyncCopyOp>();
+  LaunchOpInterface firstCopy;
+  for (LaunchOpInterface launch : launches)
+    if (LaunchOpInterface copy = launch.getCopyInFlight();
         copy && (!firstCopy || order.isBefore(copy, firstCopy)))
       firstCopy = copy;
   // A stream runs in order: what an earlier launch has waited for is done.
@@ -210,7 +211,7 @@ Operation *Limiter::place(const Call &call, const Amount &admitted,
   order.addAfter(launches.front(), end->reshard);
   remark::passed(launches.front().getLoc(),
                  getRemark("fsdp-limit-in-flight", "limit", launches.front()))
-      << remark::metric("Unit", launches.front().getUnit())
+      << remark::metric("Unit", launches.front().getUnitAttr().getValue())
       << remark::metric("After", end->getUnit())
       << remark::metric("Moved", isLate ? "yes" : "no")
       << remark::metric("Bytes", call.amount.bytes);
@@ -221,7 +222,7 @@ void Limiter::apply() {
   // The host runs ahead: the limit, and not a place, holds what is launched.
   for (Gather &gather : gathers) {
     gather.launch.setAhead(true);
-    if (auto copy = gather.launch.getShard().getDefiningOp<AsyncCopyOp>())
+    if (LaunchOpInterface copy = gather.launch.getCopyInFlight())
       copy.setAhead(true);
   }
   Amount admitted;

@@ -19,11 +19,10 @@ namespace fsdp {
 
 /// The unit whose gradient `op` reduces; empty for anything else, as the loss.
 static StringRef getReducedUnit(Operation &op) {
-  if (auto reduction = dyn_cast<AsyncReduceScatterOp>(op))
-    return reduction.getUnit();
-  if (auto reduction = dyn_cast<AsyncAllReduceOp>(op))
-    return reduction.getUnit().value_or("");
-  return "";
+  auto launch = dyn_cast<LaunchOpInterface>(op);
+  return launch && launch.isReduction() && launch.getUnitAttr()
+             ? launch.getUnitAttr().getValue()
+             : "";
 }
 
 /// The first operation after all that the backward computes and reduces, and
@@ -46,7 +45,7 @@ static void findWaits(Operation *launch, SmallVectorImpl<Operation *> &waits) {
   for (Operation *user : launch->getUsers())
     if (isa<AsyncWaitOp>(user))
       waits.push_back(user);
-    else if (isa<AsyncCopyOp>(user))
+    else if (isCopy(user))
       findWaits(user, waits);
 }
 

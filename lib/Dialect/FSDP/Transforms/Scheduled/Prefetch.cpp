@@ -64,12 +64,12 @@ void Prefetcher::collect() {
          : units[gather.getUnit()].backward) = &gather;
   bool afterLoss = false;
   for (Operation *op : order.getOperations()) {
-    if (auto reduction = dyn_cast<AsyncAllReduceOp>(op)) {
-      afterLoss |= reduction.getMesh().has_value();
-      if (reduction.getUnit())
-        units[*reduction.getUnit()].reduction = op;
-    } else if (auto reduction = dyn_cast<AsyncReduceScatterOp>(op)) {
-      units[reduction.getUnit()].reduction = op;
+    if (auto launch = dyn_cast<LaunchOpInterface>(op);
+        launch && launch.isReduction()) {
+      if (FlatSymbolRefAttr unit = launch.getUnitAttr())
+        units[unit.getValue()].reduction = op;
+      else
+        afterLoss = true;
     } else if (isa<aten::CallOp>(op)) {
       bool isForward = getGatherPhase(op) == aten::Phase::Forward;
       if (!isForward && afterLoss && !backwardBegin)

@@ -61,12 +61,13 @@ void GatherRemarks::emit() {
     memory.push_back(alive += change[i]);
   for (auto [i, op] : llvm::enumerate(order))
     if (auto wait = dyn_cast<AsyncWaitOp>(step.operations[op].front()))
-      if (wait.getFuture().getDefiningOp<AsyncUnshardOp>())
+      if (LaunchOpInterface launch = wait.getLaunch();
+          launch && launch.isGather())
         waits.push_back(i);
 
   for (auto [i, op] : llvm::enumerate(order)) {
-    auto gather = dyn_cast<AsyncUnshardOp>(step.operations[op].front());
-    if (!gather || gather.getFuture().use_empty())
+    auto gather = dyn_cast<LaunchOpInterface>(step.operations[op].front());
+    if (!gather || !gather.isGather() || gather.getFuture().use_empty())
       continue; // not a gather that verifiers let pass
     size_t first = llvm::lower_bound(waits, i) - waits.begin();
     Operation *user = *gather.getFuture().getUsers().begin();
@@ -78,8 +79,9 @@ void GatherRemarks::emit() {
                                               line.exposed[op]);
     remark::analysis(gather.getLoc(),
                      getRemark("fsdp-schedule", "gather", gather))
-        << remark::metric("Unit", gather.getUnit())
-        << remark::metric("Phase", aten::stringifyPhase(gather.getPhase()))
+        << remark::metric("Unit", gather.getUnitAttr().getValue())
+        << remark::metric(
+               "Phase", aten::stringifyPhase(gather.getPhaseAttr().getValue()))
         << remark::metric("UnitsAhead", int64_t(ahead))
         << remark::metric("Hidden", spellTime(hidden))
         << remark::metric("Of", spellTime(problem.operations[op].duration))
@@ -107,7 +109,7 @@ std::string GatherRemarks::explain(uint32_t gather, size_t place,
     return "nothing comes before it";
   int64_t bytes = 0;
   for (Operation *launch : step.operations[gather]) {
-    if (!cast<AsyncUnshardOp>(launch).getAfter().empty())
+    if (!cast<LaunchOpInterface>(launch).getAfter().empty())
       return "it waits for a reshard";
     bytes += getMemoryBytes(launch->getResult(0).getType());
   }
@@ -154,7 +156,7 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
     Operation *place = func.getBody().front().getTerminator();
     for (uint32_t number : llvm::reverse(answer.schedule.order))
       for (Operation *op : llvm::reverse(step.operations[number])) {
-        if (isLaunch(op))
+        if (isa<LaunchOpInterface>(op))
           order->moveBefore(op, place);
         place = op;
       }
@@ -166,10 +168,8 @@ class SchedulePass : public ProgramPass<impl::SchedulePassBase<SchedulePass>,
 
   /// What is scheduled starts where it is issued.
   static void holdLaunches(func::FuncOp func) {
-    for (auto gather : func.getOps<AsyncUnshardOp>())
-      gather.setAhead(false);
-    for (auto copy : func.getOps<AsyncCopyOp>())
-      copy.setAhead(false);
+    for (auto launch : func.getOps<LaunchOpInterface>())
+      launch.setAhead(false);
   }
 
   LogicalResult reject(func::FuncOp func, const StepProblem &step,

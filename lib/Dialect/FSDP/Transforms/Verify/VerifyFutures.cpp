@@ -59,10 +59,8 @@ SmallVector<Value> getUpdatedShards(Operation &op) {
 /// The shard that a launch reads, also by way of a copy in flight; or null.
 Value getReadShard(Value future) {
   while (future && isa<FutureType>(future.getType())) {
-    Operation *launch = future.getDefiningOp();
-    future = isa_and_nonnull<AsyncUnshardOp, AsyncCopyOp>(launch)
-                 ? launch->getOperand(0)
-                 : Value();
+    auto launch = future.getDefiningOp<LaunchOpInterface>();
+    future = launch && !launch.isReduction() ? launch.getLaunched() : Value();
   }
   return future;
 }
@@ -140,7 +138,7 @@ private:
       Value shard = getReadShard(future);
       if (!shard || !llvm::is_contained(shards, shard))
         continue;
-      bool isCopied = future.getDefiningOp<AsyncCopyOp>() != nullptr;
+      bool isCopied = future.getDefiningOp<LaunchOpInterface>().isCopy();
       InFlightDiagnostic diag =
           op.emitError("shard is updated while it may still be ")
           << (isCopied ? "copied" : "gathered") << ": expected the "

@@ -100,16 +100,12 @@ LogicalResult OrderVerifier::verifyBuckets(Block &block) {
     };
     if (op->getPrevNode() != before)
       return reject("B1: expected its launches next to each other");
-    auto getPhase = [](Operation *op) {
-      auto gather = dyn_cast<AsyncUnshardOp>(op);
-      return gather ? gather.getPhaseAttr() : aten::PhaseAttr();
-    };
+    auto earlier = cast<CollectiveOpInterface>(before);
     if (op->getName() != before->getName() ||
-        getPhase(op) != getPhase(before) ||
+        op.getPhaseAttr() != earlier.getPhaseAttr() ||
         numbers.lookup(op) != numbers.lookup(before))
       return reject("B2: expected launches of one operation, communicator and "
                     "phase");
-    auto earlier = cast<CollectiveOpInterface>(before);
     if (op.getCopy() != earlier.getCopy())
       return reject("B3: expected all of its launches to be copied, or none");
     if (op.getCopy() && getCopyKey(op) != getCopyKey(earlier))

@@ -16,12 +16,14 @@ namespace fsdp {
 /// One gather, from its launch to the end of its memory; null if the program
 /// returns it.
 struct Gather {
-  AsyncUnshardOp launch;
+  LaunchOpInterface launch;
   AsyncWaitOp wait;
   AsyncReshardOp reshard;
 
-  llvm::StringRef getUnit() { return launch.getUnit(); }
-  aten::Phase getPhase() { return getGatherPhase(launch.getPhase()); }
+  llvm::StringRef getUnit() { return launch.getUnitAttr().getValue(); }
+  aten::Phase getPhase() {
+    return getGatherPhase(launch.getPhaseAttr().getValue());
+  }
   /// The memory of the whole unit.
   int64_t getBytes();
 };
@@ -46,7 +48,7 @@ private:
 
 /// Moves the copies of shards that launches take in flight in front of the
 /// first of these, which stand next to each other: they go with the gathers.
-void bringCopies(IssueOrder &order, llvm::ArrayRef<AsyncUnshardOp> launches);
+void bringCopies(IssueOrder &order, llvm::ArrayRef<LaunchOpInterface> launches);
 
 /// The first operation after `op` that is not the launch of a gather, or a copy
 /// for one, which a pass may be about to move.
