@@ -61,7 +61,7 @@
 // NONE: no-all-reduce: expected a unit that is sharded and replicated, whose all-reduce can wait for the last micro-batch, found none: give a mesh of several copies, such as --mesh 2x4
 
 // The first program gathers, and returns what it has gathered; the others have it as an argument.
-// KEPT: fsdp.unit @root {{.*}} {kept_after_backward}
+// KEPT: fsdp.unit @root {{.*}} {kept_after_backward, root}
 // KEPT: func.func @first(
 // KEPT: %[[FUTURE:.*]] = fsdp.async.unshard @root
 // KEPT: %[[FULL:.*]] = fsdp.async.wait %[[FUTURE]]

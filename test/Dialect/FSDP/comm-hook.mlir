@@ -7,7 +7,7 @@
 // RUN: not fsdp-opt %s --fsdp-pipeline='ranks=2 comm-hook=compress-replicas' 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 
 // CHECK: fsdp.unit @root {{.*}} {fsdp.reductions = [#fsdp.reduction<over ["shard"] divide <pre = 2, post = 1> via f32 to f32>,
-// CHECK-SAME: #fsdp.reduction<over ["replicate"] divide <pre = 1, post = 2> via bf16 to f32>]}
+// CHECK-SAME: #fsdp.reduction<over ["replicate"] divide <pre = 1, post = 2> via bf16 to f32>], root}
 // CHECK: fsdp.async.reduce_scatter @root {{.*}} via f32
 // CHECK: fsdp.async.all_reduce @root over ["replicate"] {{.*}} via bf16
 

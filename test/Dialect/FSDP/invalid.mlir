@@ -638,6 +638,14 @@ func.func @f() attributes {aten.program, fsdp.sync_buffers = "sum"} {
 // -----
 
 // F1.
+// expected-error@+1 {{attribute "fsdp.root" does not stand on anything but a parameter of a unit}}
+func.func @f(%x: tensor<f64> {fsdp.root}) attributes {aten.program} {
+  return
+}
+
+// -----
+
+// F1.
 // expected-error@+1 {{attribute "fsdp.ignored" does not stand on anything but a parameter of a unit}}
 func.func @f(%x: tensor<f64> {fsdp.ignored}) attributes {aten.program} {
   return

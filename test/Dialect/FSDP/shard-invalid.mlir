@@ -27,14 +27,14 @@ func.func @step(%w: tensor<f32> {aten.param = "w"}) -> (tensor<f32> {aten.grad_o
 // -----
 
 // expected-error@+1 {{expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<?x4xf32>'}}
-func.func @parameter_of_unknown_size(%w: tensor<?x4xf32> {aten.param = "w", fsdp.unit = "root"}) attributes {aten.program} {
+func.func @parameter_of_unknown_size(%w: tensor<?x4xf32> {aten.param = "w", fsdp.root, fsdp.unit = "root"}) attributes {aten.program} {
   return
 }
 
 // -----
 
 // expected-error@+1 {{expected sizes that are bound, as by --bind hint or --bind NAME=SIZE; got 'tensor<4xf32, #aten.strided<[?]>>'}}
-func.func @parameter_of_unknown_strides(%w: tensor<4xf32, #aten.strided<[?]>> {aten.param = "w", fsdp.unit = "root"}) attributes {aten.program} {
+func.func @parameter_of_unknown_strides(%w: tensor<4xf32, #aten.strided<[?]>> {aten.param = "w", fsdp.root, fsdp.unit = "root"}) attributes {aten.program} {
   return
 }
 

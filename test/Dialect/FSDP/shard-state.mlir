@@ -27,7 +27,7 @@ func.func @step(%w: tensor<4xf32> {aten.param = "w", aten.aliases = ["head.w"]},
 // the root's stays gathered.
 // CHECK: fsdp.unit @frozen {{.*}} frozen]
 // CHECK: fsdp.unit @unused
-// CHECK: fsdp.unit @root.bf16 on @mesh shard ["shard"] replicate ["replicate"] storage bf16 reduce bf16 {{.*}}padded = 4>{{$}}
+// CHECK: fsdp.unit @root.bf16 on @mesh shard ["shard"] replicate ["replicate"] storage bf16 reduce bf16 {{.*}}padded = 4> {root}{{$}}
 // CHECK-LABEL: func.func @step
 // CHECK: fsdp.unshard @frozen <forward>
 // CHECK-NOT: fsdp.unshard @unused
@@ -40,7 +40,7 @@ func.func @step(%w: tensor<4xf32> {aten.param = "w", aten.aliases = ["head.w"]},
 // CHECK: return
 func.func @step(%f: tensor<4xf32> {aten.param = "f", fsdp.unit = "frozen"},
                 %u: tensor<4xf32> {aten.param = "u", fsdp.unit = "unused"},
-                %w: tensor<4xbf16> {aten.param = "w", fsdp.unit = "root.bf16"})
+                %w: tensor<4xbf16> {aten.param = "w", fsdp.root, fsdp.unit = "root.bf16"})
     -> (tensor<bf16> {aten.loss}, tensor<4xbf16> {aten.grad_of = "w"}, tensor<4xf32> {aten.output = 0 : i64}) attributes {aten.program} {
   %o = aten.call "neg"(%u) {phase = #aten<phase forward>} : (tensor<4xf32>) -> tensor<4xf32>
   %c = aten.call "_to_copy"(%f, dtype = bf16) {phase = #aten<phase forward>} : (tensor<4xf32>) -> tensor<4xbf16>
@@ -70,8 +70,8 @@ func.func @step(%k: tensor<2x3x1x2xf32, #aten.strided<[6, 1, 6, 3]>> {aten.param
 // CHECK-SAME: !fsdp.shard<0xbf16, 2>
 // CHECK: fsdp.unshard @root.bf16 {{.*}} -> !fsdp.gathered<0xbf16>
 // CHECK: fsdp.reduce_scatter @root.bf16
-func.func @step(%w: tensor<4xf32> {aten.param = "w", fsdp.unit = "root"},
-                %v: tensor<0xbf16> {aten.param = "v", fsdp.unit = "root.bf16"})
+func.func @step(%w: tensor<4xf32> {aten.param = "w", fsdp.root, fsdp.unit = "root"},
+                %v: tensor<0xbf16> {aten.param = "v", fsdp.root, fsdp.unit = "root.bf16"})
     -> (tensor<f32> {aten.loss}, tensor<4xf32> {aten.grad_of = "w"}, tensor<0xbf16> {aten.grad_of = "v"}) attributes {aten.program} {
   %loss = aten.call "sum"(%w) : (tensor<4xf32>) -> tensor<f32>
   %seed = aten.call "ones_like"(%loss, pin_memory = false) {aten.gradient_seed} : (tensor<f32>) -> tensor<f32>

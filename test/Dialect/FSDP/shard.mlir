@@ -10,7 +10,7 @@
 // RUN: fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=ranks=4 --remarks-filter=fsdp-shard --remark-format=emitRemark -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 
 // CHECK: fsdp.mesh @mesh ["replicate" = 1, "shard" = 4]
-// CHECK: fsdp.unit @root on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4>{{$}}
+// CHECK: fsdp.unit @root on @mesh shard ["shard"] replicate ["replicate"] storage f32 reduce f32 layout <["scale" : 4 at 0], numel = 4, padded = 4> {root}{{$}}
 // CHECK: fsdp.unit @b.0 on @mesh {{.*}} layout <["b.0.w" : 4x4 at 0], numel = 16, padded = 16> {reshard_after_forward}
 // A frozen parameter has its place, but no gradient.
 // CHECK: fsdp.unit @b.1 on @mesh {{.*}} layout <["b.1.w" : 4x4 at 0, "b.1.bias" : 4 at 16 frozen], numel = 20, padded = 20> {reshard_after_forward}

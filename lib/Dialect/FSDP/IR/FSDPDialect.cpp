@@ -215,7 +215,8 @@ LogicalResult FSDPDialect::verifyRegionArgAttribute(Operation *op, unsigned,
     return isa<IntegerAttr>(attr.getValue())
                ? success()
                : wrongKind(op, attr, "an integer");
-  if (attr.getName() == getIgnoredAttrName()) {
+  if (attr.getName() == getRootAttrName() ||
+      attr.getName() == getIgnoredAttrName()) {
     if (!isa<UnitAttr>(attr.getValue()))
       return wrongKind(op, attr, "without a value");
     return func.getArgAttr(index, getUnitAttrName())

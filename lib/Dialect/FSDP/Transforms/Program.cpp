@@ -105,7 +105,8 @@ LogicalResult copyUnits(func::FuncOp from, func::FuncOp to) {
              << "' has not: expected programs over the same parameters";
     NamedAttrList attrs(dict);
     for (StringRef own :
-         {FSDPDialect::getUnitAttrName(), FSDPDialect::getIgnoredAttrName()})
+         {FSDPDialect::getUnitAttrName(), FSDPDialect::getRootAttrName(),
+          FSDPDialect::getIgnoredAttrName()})
       if (Attribute value = from.getArgAttr(unit->second, own))
         attrs.set(own, value);
     dict = attrs.getDictionary(to.getContext());

@@ -4,13 +4,13 @@
 
 // Parameters of one unit are stored, computed with and reduced in the same types.
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: aten.param = "a.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "b.w", {{[^}]*}}fsdp.unit = "root.bf16"
-// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.unit = "root.bf16_"
-// CHECK-SAME: aten.param = "d.w", {{[^}]*}}fsdp.unit = "root.bf16"
+// CHECK-SAME: aten.param = "a.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "b.w", {{[^}]*}}fsdp.root, fsdp.unit = "root.bf16"
+// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.root, fsdp.unit = "root.bf16_"
+// CHECK-SAME: aten.param = "d.w", {{[^}]*}}fsdp.root, fsdp.unit = "root.bf16"
 // SHARD: fsdp.unit @root on {{.*}} storage f32 reduce f32
 // SHARD: fsdp.unit @root.bf16 on {{.*}} storage f32 reduce bf16
-// SHARD: fsdp.unit @root.bf16_ on {{.*}} storage f32 reduce f32 {{[^{]*$}}
+// SHARD: fsdp.unit @root.bf16_ on {{.*}} storage f32 reduce f32 {{[^{]*}} {root}{{$}}
 // OPTIONS-COUNT-3: storage f64 reduce f32
 func.func @step(%a: tensor<4xf32> {aten.param = "a.w"},
                 %b: tensor<4xbf16> {aten.param = "b.w", aten.storage_dtype = f32},
@@ -24,13 +24,13 @@ func.func @step(%a: tensor<4xf32> {aten.param = "a.w"},
 
 // Each program computes in types of its own; where two parameters differ in one of them, they differ.
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: aten.param = "a.w", {{[^}]*}}fsdp.unit = "root"
-// CHECK-SAME: aten.param = "b.w", {{[^}]*}}fsdp.unit = "root"
-// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.unit = "root.bf16"
+// CHECK-SAME: aten.param = "a.w", {{[^}]*}}fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "b.w", {{[^}]*}}fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.root, fsdp.unit = "root.bf16"
 // CHECK-LABEL: func.func @eval
-// CHECK-SAME: aten.param = "a.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "b.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.unit = "root.bf16"
+// CHECK-SAME: aten.param = "a.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "b.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "c.w", {{[^}]*}}fsdp.root, fsdp.unit = "root.bf16"
 // SHARD-LABEL: func.func @eval(
 // SHARD: fsdp.unshard @root <forward> {{.*}} -> !fsdp.gathered<12xf32>
 // SHARD: fsdp.unshard @root.bf16 <forward> {{.*}} -> !fsdp.gathered<4xf16>

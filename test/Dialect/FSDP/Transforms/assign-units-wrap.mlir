@@ -14,14 +14,14 @@
 // RUN: not fsdp-opt %s --fsdp-assign-units="wrap=layers" 2>&1 | FileCheck %s --check-prefix=NO-POLICY
 
 // The wrapper's own name, 'm', need not be written.
-// LAYERS: aten.param = "m.embed.weight", fsdp.unit = "root"
+// LAYERS: aten.param = "m.embed.weight", fsdp.root, fsdp.unit = "root"
 // LAYERS-SAME: aten.param = "m.layers.0.a.weight", fsdp.unit = "m.layers.0"
 // LAYERS-SAME: aten.param = "m.layers.0.b.weight", fsdp.unit = "m.layers.0"
 // LAYERS-SAME: aten.param = "m.layers.1.a.weight", fsdp.unit = "m.layers.1"
 // LAYERS-SAME: aten.param = "m.layers.1.b.weight", fsdp.unit = "m.layers.1"
 
 // A parameter belongs to the innermost unit.
-// NESTED: aten.param = "m.embed.weight", fsdp.unit = "root"
+// NESTED: aten.param = "m.embed.weight", fsdp.root, fsdp.unit = "root"
 // NESTED-SAME: aten.param = "m.layers.0.b.weight", fsdp.unit = "m.layers.0"
 // NESTED-SAME: aten.param = "m.layers.1.a.weight", fsdp.unit = "m.layers.1"
 // NESTED-SAME: aten.param = "m.layers.1.b.weight", fsdp.unit = "m.layers.1.b"

@@ -7,7 +7,7 @@
 // not count, and neither does the type of an unused parameter. The frozen part of
 // the second block changes nothing, since only the forward is looked at.
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: aten.param = "embed.weight", fsdp.unit = "root"
+// CHECK-SAME: aten.param = "embed.weight", fsdp.root, fsdp.unit = "root"
 // CHECK-SAME: aten.param = "x.a.p.w", fsdp.unit = "x.a"
 // CHECK-SAME: aten.param = "x.a.q.w", fsdp.unit = "x.a"
 // CHECK-SAME: aten.param = "x.b.one.weight", fsdp.unit = "x.b"
@@ -15,7 +15,7 @@
 // CHECK-SAME: aten.param = "x.b.unused", fsdp.unit = "x.b"
 // CHECK-SAME: aten.param = "x.first.more.w", fsdp.unit = "x.first"
 // CHECK-SAME: aten.param = "x.first.other.w", fsdp.unit = "x.first"
-// CHECK-SAME: aten.param = "x.small.w", fsdp.unit = "root"
+// CHECK-SAME: aten.param = "x.small.w", fsdp.root, fsdp.unit = "root"
 // REMARK: [Passed] unit | Category:fsdp-assign-units | Function=step | Reason="'root' has 2 parameters, 80 elements"
 // REMARK: Reason="'x.a' has 2 parameters, 32 elements"
 // REMARK: Reason="'x.b' has 3 parameters, 35 elements"
@@ -47,13 +47,13 @@ func.func @step(%e: tensor<16x4xf32> {aten.param = "embed.weight"},
 // Two blocks whose calls differ are not alike; a tied parameter belongs to the
 // innermost unit around its owners; a unit with two element types is two units.
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: fsdp.unit = "root"
+// CHECK-SAME: fsdp.root, fsdp.unit = "root"
 // CHECK-SAME: aten.param = "stack.0.a.w", fsdp.unit = "stack.0"
 // CHECK-SAME: aten.param = "stack.0.b.w", fsdp.unit = "stack.0.bf16"
 // CHECK-SAME: aten.param = "stack.1.a.w", fsdp.unit = "stack.1"
 // CHECK-SAME: aten.param = "stack.1.b.w", fsdp.unit = "stack.1.bf16"
-// CHECK-SAME: aten.param = "stack.2.a.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "stack.2.b.w", fsdp.unit = "root.bf16"
+// CHECK-SAME: aten.param = "stack.2.a.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "stack.2.b.w", fsdp.root, fsdp.unit = "root.bf16"
 func.func @step(%t: tensor<8xf32> {aten.param = "stack.0.t", aten.aliases = ["stack.1.t"]},
                 %a0: tensor<4xf32> {aten.param = "stack.0.a.w"},
                 %b0: tensor<4xbf16> {aten.param = "stack.0.b.w"},
@@ -74,7 +74,7 @@ func.func @step(%t: tensor<8xf32> {aten.param = "stack.0.t", aten.aliases = ["st
 
 // Layers of a perceptron are units only where they are most of the model.
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: aten.param = "in.w", fsdp.unit = "root"
+// CHECK-SAME: aten.param = "in.w", fsdp.root, fsdp.unit = "root"
 // CHECK-SAME: aten.param = "net.0.w", fsdp.unit = "net.0"
 // CHECK-SAME: aten.param = "net.2.w", fsdp.unit = "net.2"
 func.func @step(%0: tensor<4x8xf32> {aten.param = "in.w"},
@@ -88,9 +88,9 @@ func.func @step(%0: tensor<4x8xf32> {aten.param = "in.w"},
 // -----
 
 // CHECK-LABEL: func.func @step
-// CHECK-SAME: aten.param = "in.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "net.0.w", fsdp.unit = "root"
-// CHECK-SAME: aten.param = "net.2.w", fsdp.unit = "root"
+// CHECK-SAME: aten.param = "in.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "net.0.w", fsdp.root, fsdp.unit = "root"
+// CHECK-SAME: aten.param = "net.2.w", fsdp.root, fsdp.unit = "root"
 func.func @step(%0: tensor<32x8xf32> {aten.param = "in.w"},
                 %1: tensor<8x8xf32> {aten.param = "net.0.w"},
                 %2: tensor<8x8xf32> {aten.param = "net.2.w"}) attributes {aten.program} {

@@ -33,7 +33,8 @@ def FSDP_Dialect : Dialect {
 
     | on | attribute | meaning |
     |---|---|---|
-    | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root` |
+    | argument | `fsdp.unit = "h.0"` | a parameter belongs to that unit; without it, to the unit `root`, which is the root |
+    | argument | `fsdp.root` | beside `fsdp.unit`: the unit is the root, whatever its name |
     | argument | `fsdp.ignored` | beside `fsdp.unit`: a parameter that is neither sharded nor reduced; each rank has its own |
     | argument, result | `fsdp.state = #fsdp.state<@h.0, exp_avg>` | state of a unit; the same state on both is one place in memory |
     | argument | `fsdp.hyper = 0 : i64` | the hyper-parameters of that decay group, set by the caller for each run |
@@ -77,6 +78,7 @@ def FSDP_Dialect : Dialect {
   let extraClassDeclaration = [{
     /// The names of the attributes that the table in the description explains.
     static llvm::StringRef getUnitAttrName() { return "fsdp.unit"; }
+    static llvm::StringRef getRootAttrName() { return "fsdp.root"; }
     static llvm::StringRef getIgnoredAttrName() { return "fsdp.ignored"; }
     static llvm::StringRef getStateAttrName() { return "fsdp.state"; }
     static llvm::StringRef getHyperAttrName() { return "fsdp.hyper"; }

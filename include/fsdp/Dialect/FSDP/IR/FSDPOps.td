@@ -98,7 +98,9 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
   let summary = "parameters that are gathered and reduced together";
   let description = [{
     What FSDP calls a flat parameter: where each parameter lies in it, and the
-    element types in which it is stored, gathered and reduced. A unit with
+    element types in which it is stored, gathered and reduced. The `root` has the
+    parameters that are in no other unit, or those of one element type: it stays
+    gathered where others may be freed, since the backward starts with it. A unit with
     `reshard_after_forward` does not keep its gathered parameters from one phase
     to the next: each phase that uses them has a gather of its own, and where
     there are groups that keep pieces, the backward's is of these. A unit that is
@@ -126,7 +128,8 @@ def FSDP_UnitOp : FSDP_Op<"unit", [Symbol, DeclareOpInterfaceMethods<SymbolUserO
   let arguments = (ins SymbolNameAttr:$sym_name, FlatSymbolRefAttr:$mesh,
                        StrArrayAttr:$shard_axes, StrArrayAttr:$replicate_axes,
                        TypeAttr:$storage, TypeAttr:$reduce,
-                       FSDP_LayoutAttr:$layout, UnitAttr:$reshard_after_forward,
+                       FSDP_LayoutAttr:$layout, UnitAttr:$root,
+                       UnitAttr:$reshard_after_forward,
                        UnitAttr:$kept_after_backward);
   let assemblyFormat = [{
     $sym_name `on` $mesh `shard` $shard_axes `replicate` $replicate_axes `storage` $storage `reduce` $reduce

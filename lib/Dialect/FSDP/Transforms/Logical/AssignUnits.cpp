@@ -398,6 +398,8 @@ LogicalResult ModuleTree::assign(const DenseMap<Attribute, Attribute> &types,
       attrs.set(attrName, attr);
       if (isIgnored)
         attrs.set(FSDPDialect::getIgnoredAttrName(), builder.getUnitAttr());
+      else if (index == 0)
+        attrs.set(FSDPDialect::getRootAttrName(), builder.getUnitAttr());
       dict = attrs.getDictionary(step.getContext());
     }
     remark("unit") << remark::reason("'{0}' has {1} parameters, {2} elements",

@@ -16,6 +16,7 @@ struct NamedUnit {
   StringAttr name;
   Attribute types;
   int64_t bytes = 0;
+  bool isRoot = false;
   SmallVector<unsigned> arguments;
 };
 } // namespace
@@ -45,6 +46,8 @@ getNamedUnits(func::FuncOp step, const DenseMap<Attribute, Attribute> &types) {
       continue;
     NamedUnit &unit = units[name];
     unit.name = name;
+    unit.isRoot |= step.getArgAttr(argument.getArgNumber(),
+                                   FSDPDialect::getRootAttrName()) != nullptr;
     unit.types = types.lookup(step.getArgAttr(
         argument.getArgNumber(), aten::ATenDialect::getParamAttrName()));
     unit.bytes += getMemoryBytes(type);
@@ -63,8 +66,8 @@ void mergeUnits(func::FuncOp step, const Bucket &limit,
     int64_t sum = units[begin].bytes;
     for (end = begin + 1; end != units.size(); ++end) {
       const NamedUnit &next = units[end];
-      if (next.types != units[begin].types || isRoot(next.name) ||
-          isRoot(units[begin].name) ||
+      if (next.types != units[begin].types || next.isRoot ||
+          units[begin].isRoot ||
           (limit.units && int64_t(end - begin) >= limit.units) ||
           (limit.bytes && sum + next.bytes > limit.bytes))
         break;

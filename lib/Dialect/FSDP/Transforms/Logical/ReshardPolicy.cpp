@@ -20,14 +20,6 @@ namespace fsdp {
 #define GEN_PASS_DEF_RESHARDPOLICYPASS
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
 
-bool isRoot(StringRef unit) {
-  if (!unit.consume_front("root"))
-    return false;
-  // Units that differ in their reductions only have names that differ by `_`.
-  unit = unit.empty() ? unit : unit.rtrim('_');
-  return llvm::is_contained({"", ".f16", ".bf16", ".f32", ".f64"}, unit);
-}
-
 /// Gives the backward a gather of its own, of each unit that is resharded.
 static void splitGathers(func::FuncOp step, ArrayAttr kept) {
   BackwardCopies copies(step, kept);
@@ -71,7 +63,7 @@ void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
   // The backward starts where the forward ends, with the root: freeing it in
   // between would only mean to gather it at once again.
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>())
-    unit.setReshardAfterForward(reshard && !isRoot(unit.getSymName()) &&
+    unit.setReshardAfterForward(reshard && !unit.getRoot() &&
                                 !unit.getKeptAfterBackward() &&
                                 !unit.getShardAxes().empty());
   applyReshard(step, kept);

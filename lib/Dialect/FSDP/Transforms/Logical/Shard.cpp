@@ -646,8 +646,8 @@ UnitDecision ShardPass::decide(MeshOp meshOp, const ShardUnits::Unit &unit,
   // between would only mean to gather it at once again.
   // What stays for the next micro-batch has its place in memory all the while.
   decision.keep = isSharded && keeps;
-  decision.reshard = isSharded && !keeps &&
-                     reshard.value_or(reshards(chosen) && !isRoot(unit.name));
+  decision.reshard =
+      isSharded && !keeps && reshard.value_or(reshards(chosen) && !unit.isRoot);
   decision.storage = getType(storage);
   decision.reduce = getType(reduce);
   return decision;

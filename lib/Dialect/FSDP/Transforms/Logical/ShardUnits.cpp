@@ -57,6 +57,7 @@ LogicalResult ShardUnits::addParameter(func::FuncOp program,
   byName[name] = parameters.size();
   unit.parameters.push_back(parameters.size());
   unit.isIgnored |= bool(get(FSDPDialect::getIgnoredAttrName()));
+  unit.isRoot |= !unitName || get(FSDPDialect::getRootAttrName());
   parameters.push_back({name, type,
                         getDtype(aten::ATenDialect::getStorageDtypeAttrName()),
                         getDtype(aten::ATenDialect::getReduceDtypeAttrName()),
@@ -145,7 +146,7 @@ LogicalResult ShardUnits::create(func::FuncOp first, MeshOp mesh,
     unit.op = UnitOp::create(
         builder, first.getLoc(), unit.name, mesh.getSymName(), shard, replicate,
         decision.storage ? decision.storage : front.storage,
-        decision.reduce ? decision.reduce : front.reduce, *layout,
+        decision.reduce ? decision.reduce : front.reduce, *layout, unit.isRoot,
         decision.reshard, decision.keep);
     symbols.insert(unit.op, Block::iterator(first)); // which may rename it
     remark::passed(first.getLoc(), getRemark("fsdp-shard", "unit", first))

@@ -62,8 +62,8 @@ static SmallVector<Alternative, 0> findAlternatives(func::FuncOp step) {
   }
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
     auto key = FlatSymbolRefAttr::get(unit);
-    if (isRoot(unit.getSymName()) || phases.lookup(key) != 3 ||
-        inPieces.contains(key) || unit.getKeptAfterBackward())
+    if (unit.getRoot() || phases.lookup(key) != 3 || inPieces.contains(key) ||
+        unit.getKeptAfterBackward())
       continue;
     alternatives.push_back(
         {((unit.getReshardAfterForward() ? "keep " : "reshard ") +

@@ -13,9 +13,6 @@
 
 namespace fsdp {
 
-/// True of the name of the root or of one of its element types: `root.bf16`.
-bool isRoot(llvm::StringRef unit);
-
 /// Has the backward of a step of the logical level gather each unit again that
 /// has `reshard_after_forward`, and one gather serve both phases of any other.
 /// Where there are axes to keep pieces over, the backward gathers these.

@@ -43,6 +43,7 @@ public:
     llvm::StringRef name;
     llvm::SmallVector<unsigned> parameters; // in order of the layout
     bool isIgnored = false;                 // each rank has its own
+    bool isRoot = false;                    // of what is in no other unit
     UnitOp op;                              // once they are created
   };
 
