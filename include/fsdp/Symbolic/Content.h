@@ -34,6 +34,8 @@ public:
   /// Tensors have fewer elements than two to this power.
   static constexpr unsigned elementBits = 40;
   static constexpr uint64_t elements = (uint64_t(1) << elementBits) - 1;
+  /// The bits of a position that say the rank.
+  static constexpr uint64_t ofRanks = ~elements;
 
   Ranks() = default;
   /// Sizes of the axes, outermost first; nothing if there are too many ranks.

@@ -144,7 +144,10 @@ private:
     std::string words;
     std::vector<Number> operands;
   };
+  /// Whether the number is that of a vector of zeros, of any type.
+  static bool isZeroNumber(Number number);
   void describe(Number base, unsigned depth, std::string &text) const;
+  std::string describe(const Sum &total) const;
   /// Changes every element alike; null: that is not possible.
   template <typename Change>
   std::optional<Content> change(const Content &content, const Change &change);
