@@ -96,6 +96,11 @@ private:
                                           bool isFirst = false);
   mlir::LogicalResult compareEffects();
   mlir::LogicalResult compareResults();
+  mlir::LogicalResult addResult(unsigned index, mlir::Value value,
+                                llvm::MapVector<Role, mlir::Value> &found);
+  mlir::FailureOr<mlir::Value> getOwn(Role role, mlir::Value value);
+  mlir::FailureOr<FlattenGradsOp> findFlat(mlir::Value value, UnitOp unit,
+                                           StateAttr state);
   mlir::LogicalResult addGradients(mlir::Value value, StateAttr state,
                                    llvm::MapVector<Role, mlir::Value> &found);
   mlir::LogicalResult reportDifference(Role role, mlir::Value found,
@@ -103,6 +108,7 @@ private:
   mlir::Value resolve(mlir::Value value);
   mlir::Value getCopied(mlir::Value value);
   std::string describe(mlir::Value value);
+  static std::string getName(Role role);
   MeshOp getMesh(mlir::FlatSymbolRefAttr unit);
 
   mlir::func::FuncOp step, source, init;
