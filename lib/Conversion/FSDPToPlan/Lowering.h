@@ -1,10 +1,7 @@
 //===- Lowering.h - A function becomes a program ----------------*- C++ -*-===//
 //
 // Goes through one function of the scheduled level: every value gets a buffer,
-// every operation its commands, in the order of the block. Its parts are in
-// files of their own: arguments and results (Placement.cpp), launches
-// (Launches.cpp), those that are copied into one buffer (CopiedBuckets.cpp),
-// and all else.
+// every operation its commands. StepToProgram.cpp says which, and where.
 //
 //===----------------------------------------------------------------------===//
 
