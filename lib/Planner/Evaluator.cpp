@@ -1,0 +1,148 @@
+//===- Evaluator.cpp - Evaluation, and fitting into a budget --------------===//
+//
+// To fit, everything is placed where it needs least memory; then each wait
+// moves back, and each launch forward, slot by slot while there is room. So
+// room that is not there can never leave a step that waits for itself.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Planner/Evaluator.h"
+
+#include "Layout.h"
+
+#include <algorithm>
+
+using namespace fsdp::planner;
+
+struct Evaluator::Impl {
+  Impl(const StepModel &model, const Program &program)
+      : layout(model, program) {}
+
+  Outcome finish(int64_t transient) {
+    return {machine.run(layout), layout.model.persistentBytes + transient};
+  }
+  /// True if so many bytes more fit into all of [begin, end).
+  bool hasRoom(uint32_t begin, uint32_t end, int64_t bytes) const;
+  void take(uint32_t begin, uint32_t end, int64_t bytes);
+  void delayWait(Layout::Call &call, ProgramDecisions &decisions);
+  void launchEarly(Layout::Call &call, uint32_t before,
+                   ProgramDecisions &decisions);
+
+  Layout layout;
+  Machine machine;
+  int64_t room = 0; ///< The budget without what is persistent.
+};
+
+Evaluator::Evaluator(const StepModel &model, size_t program)
+    : impl(std::make_unique<Impl>(model, model.programs[program])) {}
+
+Evaluator::~Evaluator() = default;
+
+Outcome Evaluator::evaluate(const ProgramDecisions &decisions,
+                            const std::vector<uint8_t> &resident) {
+  impl->layout.build(decisions, resident);
+  return impl->finish(impl->layout.findMemory());
+}
+
+bool Evaluator::Impl::hasRoom(uint32_t begin, uint32_t end,
+                              int64_t bytes) const {
+  for (uint32_t place = end; place-- != begin;)
+    if (std::max(layout.boundary[place], layout.inside[place]) > room - bytes)
+      return false;
+  return true;
+}
+
+void Evaluator::Impl::take(uint32_t begin, uint32_t end, int64_t bytes) {
+  for (uint32_t place = begin; place != end; ++place) {
+    layout.boundary[place] += bytes;
+    layout.inside[place] += bytes;
+  }
+}
+
+/// At the place of the launch itself the gradient is alive in any case.
+void Evaluator::Impl::delayWait(Layout::Call &call,
+                                ProgramDecisions &decisions) {
+  uint16_t &wait =
+      decisions.units[layout.reductionUnits[call.begin]].reduction.wait;
+  uint16_t most = wait;
+  wait = 0;
+  while (wait != most) {
+    uint32_t next =
+        std::min(layout.getPlace(call.slot + wait + size_t(1)), call.bound);
+    if (next <= call.wait)
+      return;
+    int64_t atLaunch = call.wait == call.launch ? call.bytes : 0;
+    layout.boundary[call.wait] -= atLaunch;
+    bool fits = hasRoom(call.wait, next, call.bytes);
+    if (fits)
+      take(call.wait, next, call.bytes);
+    else
+      layout.boundary[call.wait] += atLaunch;
+    if (!fits)
+      return;
+    ++wait;
+    call.wait = next;
+  }
+}
+
+void Evaluator::Impl::launchEarly(Layout::Call &call, uint32_t before,
+                                  ProgramDecisions &decisions) {
+  uint16_t &ahead =
+      decisions.units[layout.gatherUnits[call.begin]][call.phase].ahead;
+  uint16_t most = ahead;
+  uint32_t bound = std::max(before, call.bound);
+  ahead = 0;
+  while (ahead < most && ahead < call.slot && call.launch > bound) {
+    uint32_t next = std::max(layout.slots[call.slot - ahead - 1], bound);
+    if (!hasRoom(next, call.launch, call.bytes))
+      return;
+    take(next, call.launch, call.bytes);
+    call.launch = next;
+    ++ahead;
+  }
+}
+
+Outcome Evaluator::fit(ProgramDecisions &decisions,
+                       const std::vector<uint8_t> &resident) {
+  Layout &layout = impl->layout;
+  layout.build(decisions, resident, /*lean=*/true);
+  impl->room = layout.model.budget - layout.model.persistentBytes;
+  int64_t needed = layout.findMemory();
+  if (needed > impl->room) {
+    for (UnitDecision &unit : decisions.units) {
+      for (UnitDecision::Gather &gather : unit.gathers)
+        gather.ahead = 0;
+      unit.reduction.wait = 0;
+    }
+    return impl->finish(needed);
+  }
+  for (Layout::Call &call : layout.reductions)
+    impl->delayWait(call, decisions);
+  uint32_t before = 0;
+  for (Layout::Call &call : layout.gathers) {
+    impl->launchEarly(call, before, decisions);
+    before = call.launch;
+  }
+  int64_t most = 0;
+  for (size_t place = 0; place != layout.boundary.size(); ++place)
+    most = std::max({most, layout.boundary[place], layout.inside[place]});
+  return impl->finish(most);
+}
+
+size_t Evaluator::getNumEvents() const {
+  const Layout &layout = impl->layout;
+  return layout.steps.size() + layout.gathers.size() + layout.reductions.size();
+}
+
+Outcome fsdp::planner::evaluate(const StepModel &model,
+                                const Decisions &decisions) {
+  Outcome step = {0, model.persistentBytes};
+  for (size_t program = 0; program != model.programs.size(); ++program) {
+    Outcome own =
+        Evaluator(model, program)
+            .evaluate(decisions.programs[program], decisions.resident);
+    step.time += model.programs[program].count * own.time;
+    step.peakBytes = std::max(step.peakBytes, own.peakBytes);
+  }
+  return step;
+}

@@ -1,0 +1,178 @@
+//===- EvaluatorTest.cpp - Time and memory of decisions -------------------===//
+
+#include "fsdp/Planner/Evaluator.h"
+
+#include "ReferenceStep.h"
+#include "StepModels.h"
+#include "Transformers.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iostream>
+#include <numeric>
+
+using namespace fsdp::planner;
+using namespace fsdp::planner::test;
+
+namespace {
+
+std::vector<uint32_t> getProgramOrder(const scheduling::Problem &problem) {
+  std::vector<uint32_t> order(problem.operations.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+TEST(Evaluator, IsTheSimulatorOfTheStep) {
+  Random random(1);
+  for (int i = 0; i != 1500; ++i) {
+    StepModel model = makeRandomModel(random, 6, i % 3 == 0);
+    model.contention = 0;
+    model.sharesLink = false;
+    model.sharesCore = i % 10 == 0;
+    ASSERT_EQ(check(model), "");
+    Decisions decisions = makeRandomDecisions(random, model);
+    for (size_t p = 0; p != model.programs.size(); ++p) {
+      scheduling::Problem problem = ReferenceStep(model, p, decisions).problem;
+      ASSERT_EQ(check(problem), "");
+      std::vector<uint32_t> order = getProgramOrder(problem);
+      scheduling::Schedule schedule = simulate(problem, order);
+      ASSERT_EQ(verify(problem, schedule), "");
+      Outcome outcome = Evaluator(model, p).evaluate(decisions.programs[p],
+                                                     decisions.resident);
+      ASSERT_EQ(outcome.time, measure(problem, schedule).makespan) << i;
+      ASSERT_EQ(outcome.peakBytes,
+                model.persistentBytes + findPeak(problem, order).bytes)
+          << i;
+    }
+  }
+}
+
+TEST(Evaluator, SlowsAndSharesAsItIsDefined) {
+  Random random(2);
+  for (int i = 0; i != 700; ++i) {
+    StepModel model = makeRandomModel(random, 4);
+    Decisions decisions = makeRandomDecisions(random, model);
+    scheduling::Problem problem = ReferenceStep(model, 0, decisions).problem;
+    ASSERT_EQ(evaluate(model, decisions).time,
+              stepThrough(problem, model.contention, model.sharesLink))
+        << i;
+  }
+}
+
+TEST(Evaluator, FitsAsDecisionsThatItEvaluates) {
+  Random random(3);
+  int fitted = 0;
+  for (int i = 0; i != 1000; ++i) {
+    StepModel model = makeRandomModel(random, 6, i % 3 == 0);
+    Decisions decisions = makeRandomDecisions(random, model);
+    int64_t most = evaluate(model, decisions).peakBytes;
+    for (size_t p = 0; p != model.programs.size(); ++p) {
+      Evaluator evaluator(model, p);
+      ProgramDecisions lean = decisions.programs[p];
+      for (UnitDecision &unit : lean.units) {
+        unit[Phase::Forward].ahead = unit[Phase::Backward].ahead = 0;
+        unit.reduction.wait = 0;
+      }
+      int64_t least = evaluator.evaluate(lean, decisions.resident).peakBytes;
+      model.budget = random.get(least - 10, std::max(least, most) + 10);
+      if (model.budget < 0)
+        continue;
+      ProgramDecisions own = decisions.programs[p];
+      Outcome outcome = evaluator.fit(own, decisions.resident);
+      Outcome again = evaluator.evaluate(own, decisions.resident);
+      ASSERT_EQ(outcome.time, again.time) << i;
+      ASSERT_EQ(outcome.peakBytes, again.peakBytes) << i;
+      ASSERT_EQ(outcome.peakBytes <= model.budget, least <= model.budget) << i;
+      for (size_t u = 0; u != own.units.size(); ++u) {
+        ASSERT_LE(own.units[u][Phase::Backward].ahead,
+                  decisions.programs[p].units[u][Phase::Backward].ahead);
+        ASSERT_LE(own.units[u].reduction.wait,
+                  decisions.programs[p].units[u].reduction.wait);
+      }
+      fitted += outcome.peakBytes <= model.budget;
+    }
+  }
+  EXPECT_GT(fitted, 500);
+}
+
+TEST(Evaluator, AddsUpPrograms) {
+  Random random(4);
+  StepModel model = makeRandomModel(random, 4, true);
+  Decisions decisions = makeRandomDecisions(random, model);
+  int64_t time = 0, peak = 0;
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    Outcome own =
+        Evaluator(model, p).evaluate(decisions.programs[p], decisions.resident);
+    time += model.programs[p].count * own.time;
+    peak = std::max(peak, own.peakBytes);
+  }
+  EXPECT_EQ(evaluate(model, decisions).time, time);
+  EXPECT_EQ(evaluate(model, decisions).peakBytes, peak);
+}
+
+TEST(Evaluator, IsFastEnoughToSearchWith) {
+  StepModel model = makeTransformer(llama405B);
+  ASSERT_EQ(check(model), "");
+  Decisions decisions = makeDecisions(model);
+  ProgramDecisions &own = decisions.programs[0];
+  for (UnitDecision &unit : own.units) {
+    unit[Phase::Forward].ahead = unit[Phase::Backward].ahead = 2;
+    unit.reduction.wait = 2;
+  }
+  std::fill(own.recompute.begin(), own.recompute.end(), true);
+  model.budget = evaluate(model, decisions).peakBytes;
+  Evaluator evaluator(model, 0);
+  constexpr int rounds = 50;
+  for (bool isFitted : {false, true}) {
+    auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i != rounds; ++i) {
+      ProgramDecisions copy = own;
+      if (isFitted)
+        evaluator.fit(copy, decisions.resident);
+      else
+        evaluator.evaluate(copy, decisions.resident);
+    }
+    std::chrono::duration<double, std::milli> took =
+        std::chrono::steady_clock::now() - start;
+    double each = took.count() / rounds;
+    std::cout << (isFitted ? "fit" : "evaluate") << ": 405B, "
+              << evaluator.getNumEvents() << " events in " << each << " ms, "
+              << double(evaluator.getNumEvents()) / each / 1e3
+              << " M events/s\n";
+  }
+}
+
+TEST(StepModel, SaysWhatIsWrong) {
+  Random random(5);
+  StepModel good = makeRandomModel(random, 3);
+  auto checkWith = [&](auto change) {
+    StepModel model = good;
+    change(model);
+    return check(model);
+  };
+  ASSERT_EQ(check(good), "");
+  EXPECT_EQ(checkWith([](StepModel &m) { m.contention = -1; }),
+            "expected a contention from 0 to 8192, found -1");
+  EXPECT_EQ(checkWith([](StepModel &m) { m.units[0].gatheredBytes = -5; }),
+            "unit 'h.0': expected an exabyte in sum, found -5 bytes");
+  EXPECT_EQ(checkWith([](StepModel &m) { m.units[0].gather.latency = -7; }),
+            "unit 'h.0': expected no negative cost, found -7 ps");
+  EXPECT_EQ(checkWith([](StepModel &m) { m.programs[0].count = 0; }),
+            "program 'step': expected a count from 1 to 1048576, found 0");
+  EXPECT_EQ(checkWith([](StepModel &m) {
+              m.programs[0].ops[0].weights = 99;
+            }).substr(0, 46),
+            "program 'step': computation 0: expected a unit");
+  EXPECT_EQ(checkWith([](StepModel &m) {
+              m.programs[0].ops[0].phase = Phase::Backward;
+            }).substr(0, 47),
+            "program 'step': computation 1: expected the who");
+  EXPECT_EQ(checkWith([](StepModel &m) {
+              m.programs[0].ops[0].duration = int64_t(1) << 60;
+            }),
+            "program 'step': computation 0: expected times of a week in sum, "
+            "found 1152921504606846976 ns");
+}
+
+} // namespace

@@ -1,0 +1,235 @@
+//===- Transformers.h - Steps of well-known models --------------*- C++ -*-===//
+//
+// Built from dimensions and constants of a machine (an H100 with 8 in a node):
+// products of matrices at 75 % of 989 TFLOP/s and slower when small, attention
+// at 40 %, all else at 85 % of 3.35 TB/s; collectives at 360 GB/s in a node and
+// 8 times 43 between nodes; 19 % slower while something is sent. No measurement
+// stands behind them: they are for comparing plans with each other.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TEST_UNIT_PLANNER_TRANSFORMERS_H
+#define FSDP_TEST_UNIT_PLANNER_TRANSFORMERS_H
+
+#include "fsdp/Planner/StepModel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace fsdp::planner::test {
+
+struct Transformer {
+  const char *name;
+  int64_t layers, width, hidden, keyWidth, vocabulary, tokens, ranks;
+  bool isGated = true;
+  int64_t gradientBytes = 2;  ///< Per element, as it is reduced.
+  double nodeBandwidth = 344; ///< Between nodes, GB/s.
+};
+
+inline constexpr Transformer gpt2 = {
+    "GPT-2 small, 8 ranks", 12, 768, 3072, 768, 50304, 16384, 8, false};
+inline constexpr Transformer llama7B = {"7B, 64 ranks", 32,    4096, 11008,
+                                        4096,           32000, 4096, 64};
+inline constexpr Transformer slow7B = {"7B, 64 ranks, 45 GB/s",
+                                       32,
+                                       4096,
+                                       11008,
+                                       4096,
+                                       32000,
+                                       4096,
+                                       64,
+                                       true,
+                                       2,
+                                       45};
+inline constexpr Transformer llama70B = {
+    "70B, 256 ranks", 80, 8192, 28672, 1024, 128256, 4096, 256};
+inline constexpr Transformer llama405B = {
+    "405B, 10000 ranks", 126, 16384, 53248, 1024, 128256, 8192, 10000};
+
+/// One unit for each matrix of a block, or one for the block.
+class TransformerBuilder {
+public:
+  TransformerBuilder(const Transformer &shape, bool hasUnitPerBlock = false)
+      : shape(shape), isWhole(hasUnitPerBlock) {}
+
+  StepModel build() {
+    model.contention = 195;
+    model.sharesLink = true;
+    program.name = "step";
+    uint32_t embedding = addUnit("embed", shape.vocabulary * shape.width);
+    std::vector<uint32_t> blocks; // the first unit of each
+    for (int64_t i = 0; i != shape.layers; ++i)
+      blocks.push_back(addBlock("h." + std::to_string(i)));
+    uint32_t head = addUnit("head", shape.vocabulary * shape.width);
+
+    int64_t row = 2 * shape.tokens * shape.width;
+    add(Phase::Forward, move(2 * row), row, embedding);
+    std::vector<RecomputeGroup> groups;
+    for (uint32_t first : blocks)
+      groups.push_back(addForward(first));
+    int64_t logits = 2 * shape.tokens * shape.vocabulary / 8; // in chunks
+    add(Phase::Forward, multiply(shape.width, shape.vocabulary) + move(logits),
+        0, head, nobody, 3 * logits);
+    add(Phase::Backward, multiply(shape.width, shape.vocabulary), 0, head,
+        nobody, 3 * logits);
+    add(Phase::Backward, multiply(shape.width, shape.vocabulary), 0, nobody,
+        head, 3 * logits);
+    for (size_t i = blocks.size(); i-- != 0;) {
+      groups[i].backwardBegin = uint32_t(program.ops.size());
+      addBackward(blocks[i], getSaved(groups[i]));
+      groups[i].backwardEnd = uint32_t(program.ops.size());
+      program.groups.push_back(groups[i]);
+    }
+    add(Phase::Backward, move(2 * row), -row, nobody, embedding);
+    for (uint32_t unit = 0; unit != model.units.size(); ++unit) {
+      ComputeOp op;
+      op.phase = Phase::Backward;
+      op.update = unit;
+      op.duration = nanoseconds(30.0 * double(elements[unit]) /
+                                double(shape.ranks) / (0.7 * 3350));
+      program.ops.push_back(op);
+    }
+    int64_t sum = 0;
+    for (int64_t n : elements)
+      sum += n;
+    model.persistentBytes = 16 * (sum / shape.ranks);
+    model.programs = {std::move(program)};
+    return std::move(model);
+  }
+
+private:
+  static int64_t nanoseconds(double time) { return std::llround(time); }
+  /// A product of as many rows as tokens.
+  int64_t multiply(int64_t m, int64_t n) const {
+    double flops = 2.0 * double(shape.tokens) * double(m) * double(n);
+    return nanoseconds(flops / (989e3 * 0.75 * flops / (flops + 8e10)) + 2e3);
+  }
+  int64_t move(int64_t bytes) const {
+    return nanoseconds(double(bytes) / (0.85 * 3350) + 2e3);
+  }
+  int64_t attend(double factor) const {
+    double length = double(std::min<int64_t>(shape.tokens, 8192));
+    double flops =
+        2.0 * double(shape.tokens) * length * double(shape.width) * factor;
+    return nanoseconds(flops / (989e3 * 0.4) + 2e3);
+  }
+
+  uint32_t addUnit(std::string name, int64_t count) {
+    double ranks = double(shape.ranks), nodes = std::max(1.0, ranks / 8);
+    double latency = 8.4 + 3.4 * (ranks - nodes) + 11 * (nodes - 1);
+    double bandwidth = nodes > 1 ? shape.nodeBandwidth : 360;
+    auto makeCost = [&](int64_t bytes) {
+      return CollectiveCost{
+          std::llround(1e6 * latency),
+          std::llround(1e3 * double(bytes) * (ranks - 1) / ranks / bandwidth)};
+    };
+    Unit unit;
+    unit.name = std::move(name);
+    unit.gatheredBytes = 2 * count;
+    unit.gradientBytes = shape.gradientBytes * count;
+    unit.gather = makeCost(unit.gatheredBytes);
+    unit.reduction = makeCost(unit.gradientBytes);
+    model.units.push_back(unit);
+    elements.push_back(count);
+    return uint32_t(model.units.size()) - 1;
+  }
+
+  uint32_t addBlock(const std::string &name) {
+    int64_t d = shape.width, up = (shape.isGated ? 2 : 1) * shape.hidden;
+    model.modules.push_back(name);
+    if (isWhole)
+      return addUnit(name, d * (2 * d + 2 * shape.keyWidth) +
+                               d * (up + shape.hidden));
+    uint32_t first = addUnit(name + ".qkv", d * (d + 2 * shape.keyWidth));
+    addUnit(name + ".out", d * d);
+    addUnit(name + ".up", d * up);
+    addUnit(name + ".down", d * shape.hidden);
+    return first;
+  }
+  uint32_t pick(uint32_t first, uint32_t which) const {
+    return isWhole ? first : first + which;
+  }
+
+  void add(Phase phase, int64_t duration, int64_t change,
+           uint32_t weights = nobody, uint32_t gradient = nobody,
+           int64_t transient = 0) {
+    ComputeOp op;
+    op.phase = phase;
+    op.duration = duration;
+    op.change = change;
+    op.transient = transient;
+    op.weights = weights;
+    op.gradient = gradient;
+    program.ops.push_back(op);
+  }
+
+  RecomputeGroup addForward(uint32_t first) {
+    RecomputeGroup group;
+    group.module = uint32_t(numForwards++);
+    group.forwardBegin = uint32_t(program.ops.size());
+    int64_t d = shape.width, f = shape.hidden, k = shape.keyWidth;
+    int64_t row = 2 * shape.tokens * d, wide = 2 * shape.tokens * f;
+    int64_t keys = 4 * shape.tokens * k;
+    int64_t up = shape.isGated ? 2 : 1;
+    Phase forward = Phase::Forward;
+    add(forward, move(2 * row), row);
+    add(forward, multiply(d, d + 2 * k), row + keys, pick(first, 0));
+    add(forward, attend(1), row);
+    add(forward, multiply(d, d), row, pick(first, 1));
+    add(forward, move(3 * row), row);
+    add(forward, multiply(d, up * f), up * wide, pick(first, 2));
+    add(forward, move((up + 1) * wide), wide);
+    add(forward, multiply(f, d), row, pick(first, 3));
+    group.forwardEnd = uint32_t(program.ops.size());
+    group.keptBytes = row;
+    for (uint32_t i = group.forwardBegin; i != group.forwardEnd; ++i)
+      group.replayed.push_back(i);
+    return group;
+  }
+
+  int64_t getSaved(const RecomputeGroup &group) const {
+    int64_t saved = 0;
+    for (uint32_t op : group.replayed)
+      saved += program.ops[op].change;
+    return saved;
+  }
+
+  void addBackward(uint32_t first, int64_t saved) {
+    int64_t d = shape.width, f = shape.hidden, k = shape.keyWidth;
+    int64_t row = 2 * shape.tokens * d, wide = 2 * shape.tokens * f;
+    int64_t up = shape.isGated ? 2 : 1;
+    auto multiplyTwice = [&](uint32_t unit, int64_t m, int64_t n,
+                             int64_t frees) {
+      add(Phase::Backward, multiply(m, n), 0, unit, nobody, row + wide);
+      add(Phase::Backward, multiply(m, n), -frees, nobody, unit, row + wide);
+    };
+    Phase backward = Phase::Backward;
+    multiplyTwice(pick(first, 3), f, d, row + wide);
+    add(backward, move((2 * up + 1) * wide), 0, nobody, nobody, up * wide);
+    multiplyTwice(pick(first, 2), d, up * f, up * wide + row);
+    add(backward, move(4 * row), 0);
+    multiplyTwice(pick(first, 1), d, d, row);
+    add(backward, attend(2.5), -row, nobody, nobody, 2 * row);
+    multiplyTwice(pick(first, 0), d, d + 2 * k,
+                  saved - (4 * row + (up + 1) * wide));
+    add(backward, move(4 * row), 0);
+  }
+
+  Transformer shape;
+  bool isWhole;
+  StepModel model;
+  Program program;
+  std::vector<int64_t> elements;
+  size_t numForwards = 0;
+};
+
+inline StepModel makeTransformer(const Transformer &shape,
+                                 bool hasUnitPerBlock = false) {
+  return TransformerBuilder(shape, hasUnitPerBlock).build();
+}
+
+} // namespace fsdp::planner::test
+
+#endif // FSDP_TEST_UNIT_PLANNER_TRANSFORMERS_H
