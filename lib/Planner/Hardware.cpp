@@ -7,25 +7,13 @@
 
 #include "fsdp/Planner/Hardware.h"
 
+#include "Toml.h"
 #include "fsdp/Archive/InputFile.h"
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <initializer_list>
 #include <sstream>
-#include <stdexcept>
-
-// toml++ 3.3 asserts, and in release builds assumes, what bad text can break:
-// `[+]` is enough. Here such an assertion is an error like any other.
-#undef NDEBUG
-[[noreturn]] static void rejectText() {
-  throw std::runtime_error("expected TOML");
-}
-#define TOML_ASSERT(condition) ((condition) ? void() : rejectText())
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 1
-#include <toml++/toml.h>
 
 using namespace fsdp::planner;
 using fsdp::archive::Error;
@@ -247,24 +235,9 @@ Expected<Hardware> Reader::read(const toml::table &root) {
 
 Expected<Hardware> fsdp::planner::parseHardware(std::string_view text,
                                                 const std::string &path) {
-  constexpr size_t mostBytes = 64 * 1024;
-  if (text.size() > mostBytes)
-    return Error{path + ": expected a hardware file of at most " +
-                 std::to_string(mostBytes) + " bytes, found " +
-                 std::to_string(text.size())};
-  // The tables of toml++ for anything else have holes.
-  for (char c : text)
-    if ((c < ' ' || c > '~') && c != '\n' && c != '\t' && c != '\r')
-      return Error{path + ": expected ASCII text, found a byte of value " +
-                   std::to_string(static_cast<unsigned char>(c))};
-  try {
-    return Reader(path).read(toml::parse(text, std::string_view(path)));
-  } catch (const toml::parse_error &error) {
-    return Error{path + ": line " + std::to_string(error.source().begin.line) +
-                 ": " + std::string(error.description())};
-  } catch (const std::exception &error) {
-    return Error{path + ": " + error.what()};
-  }
+  Expected<toml::table> root =
+      parseToml(text, path, "hardware file", 64 * 1024);
+  return root ? Reader(path).read(*root) : root.error();
 }
 
 namespace {

@@ -12,7 +12,11 @@
 #ifndef FSDP_PLANNER_DECISIONS_H
 #define FSDP_PLANNER_DECISIONS_H
 
+#include "fsdp/Archive/Expected.h"
 #include "fsdp/Planner/StepModel.h"
+
+#include <string>
+#include <string_view>
 
 namespace fsdp::planner {
 
@@ -54,6 +58,19 @@ struct Decisions {
 
 /// No overlap, no buckets, nothing kept and nothing recomputed.
 Decisions makeDecisions(const StepModel &model);
+
+/// As a text that people edit: TOML, one line for each unit.
+std::string write(const StepModel &model, const Decisions &decisions);
+
+/// Reads such a text; what it does not name is as `makeDecisions` has it.
+/// Errors are one sentence and name `path`, and the line where there is one.
+archive::Expected<Decisions> readDecisions(const StepModel &model,
+                                           std::string_view text,
+                                           const std::string &path);
+
+bool operator==(const UnitDecision &a, const UnitDecision &b);
+bool operator==(const ProgramDecisions &a, const ProgramDecisions &b);
+bool operator==(const Decisions &a, const Decisions &b);
 
 } // namespace fsdp::planner
 
