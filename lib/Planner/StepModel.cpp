@@ -47,6 +47,10 @@ struct Checker {
 
 void Checker::checkUnit(const Unit &unit) {
   std::string where = "unit '" + unit.name + "'";
+  if (unit.module != nobody && unit.module >= model.modules.size())
+    fail(where + ": expected a module below " +
+         std::to_string(model.modules.size()) + ", found " +
+         std::to_string(unit.module));
   for (int64_t size : {unit.gatheredBytes, unit.sentBytes, unit.gradientBytes,
                        unit.reducedBytes})
     addBytes(size, where);

@@ -35,6 +35,7 @@ struct CollectiveCost {
 /// Weights that are gathered, and gradients that are reduced, at once.
 struct Unit {
   std::string name;
+  uint32_t module = nobody; ///< That it is a part of; `nobody`: the root.
   int64_t gatheredBytes = 0;
   int64_t sentBytes = 0;     ///< What a gather sends, if cast: until its wait.
   int64_t gradientBytes = 0; ///< Flat, from the first part of it to the wait.

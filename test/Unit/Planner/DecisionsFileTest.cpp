@@ -13,7 +13,8 @@ StepModel makeModel() {
   Random random(1);
   StepModel model = makeRandomModel(random, 1, true);
   model.units.resize(1);
-  model.units.push_back({"say \"hi\"\\ \n\xc3\xa9", 1, 0, 0, 0, {}, {}, {}});
+  model.units.push_back(model.units.front());
+  model.units.back().name = "say \"hi\"\\ \n\xc3\xa9";
   return model;
 }
 

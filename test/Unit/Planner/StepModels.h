@@ -41,6 +41,7 @@ inline StepModel makeRandomModel(Random &random, int64_t mostUnits,
   for (int64_t i = 0; i != units; ++i) {
     Unit unit;
     unit.name = "h." + std::to_string(i);
+    unit.module = random.get(0, 4) ? uint32_t(i) : nobody;
     unit.gatheredBytes = random.get(1, 40);
     unit.sentBytes = random.get(0, 2) ? 0 : random.get(1, 10);
     unit.gradientBytes = unit.gatheredBytes * random.get(1, 2);

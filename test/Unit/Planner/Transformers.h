@@ -116,7 +116,7 @@ private:
     return nanoseconds(flops / (989e3 * 0.4) + 2e3);
   }
 
-  uint32_t addUnit(std::string name, int64_t count) {
+  uint32_t addUnit(std::string name, int64_t count, uint32_t module = nobody) {
     double ranks = double(shape.ranks), nodes = std::max(1.0, ranks / 8);
     double latency = 8.4 + 3.4 * (ranks - nodes) + 11 * (nodes - 1);
     double bandwidth = nodes > 1 ? shape.nodeBandwidth : 360;
@@ -127,6 +127,7 @@ private:
     };
     Unit unit;
     unit.name = std::move(name);
+    unit.module = module;
     unit.gatheredBytes = 2 * count;
     unit.gradientBytes = shape.gradientBytes * count;
     unit.gather = makeCost(unit.gatheredBytes);
@@ -138,14 +139,17 @@ private:
 
   uint32_t addBlock(const std::string &name) {
     int64_t d = shape.width, up = (shape.isGated ? 2 : 1) * shape.hidden;
+    auto module = uint32_t(model.modules.size());
     model.modules.push_back(name);
     if (isWhole)
-      return addUnit(name, d * (2 * d + 2 * shape.keyWidth) +
-                               d * (up + shape.hidden));
-    uint32_t first = addUnit(name + ".qkv", d * (d + 2 * shape.keyWidth));
-    addUnit(name + ".out", d * d);
-    addUnit(name + ".up", d * up);
-    addUnit(name + ".down", d * shape.hidden);
+      return addUnit(name,
+                     d * (2 * d + 2 * shape.keyWidth) + d * (up + shape.hidden),
+                     module);
+    uint32_t first =
+        addUnit(name + ".qkv", d * (d + 2 * shape.keyWidth), module);
+    addUnit(name + ".out", d * d, module);
+    addUnit(name + ".up", d * up, module);
+    addUnit(name + ".down", d * shape.hidden, module);
     return first;
   }
   uint32_t pick(uint32_t first, uint32_t which) const {
