@@ -1,0 +1,93 @@
+//===- Bounds.h - What no decisions can beat --------------------*- C++ -*-===//
+//
+// Lower bounds of the time of a step within a budget. Notation, for one program
+// in nanoseconds and bytes:
+//
+//   C        all computations; C[a..b] those in a range
+//   K        all collectives that nothing can avoid, each unit's part of a call
+//            and one latency for each stream and phase
+//   phi      x / (1 + x) for a contention of x: what of a collective's time
+//            computations lose under it. 1 where all streams share a core.
+//   M        the budget without what is persistent
+//   mand(p)  bytes at computation p that nothing can avoid: activations,
+//            transient memory, the gradient that is made and the unit in use
+//
+// Where collectives do not share a link, K is the largest of their streams'.
+// How many modules are recomputed is not known: each bound is the least over
+// all numbers r of them, with the r cheapest replays in C and without the r
+// largest savings in mand: no choice costs less, and none saves more.
+//
+// All hold for every decision that Decisions.h can express.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PLANNER_BOUNDS_H
+#define FSDP_PLANNER_BOUNDS_H
+
+#include "fsdp/Planner/StepModel.h"
+
+#include <memory>
+#include <optional>
+
+namespace fsdp::planner {
+
+struct Bound {
+  const char *name = "";
+  int64_t time = 0; ///< Nanoseconds.
+};
+
+/// Bounds of one program; none where the budget is too small for it.
+class ProgramBounds {
+public:
+  /// Both must outlive it; `check` accepts the model.
+  ProgramBounds(const StepModel &model, size_t program);
+  ~ProgramBounds();
+
+  /// T >= C.
+  std::optional<int64_t> boundCompute() const;
+
+  /// B1, contention. While computations run, they lose phi of the time in which
+  /// a collective does; h and t are the parts of the first gather and of the
+  /// last reduction beside which nothing can be computed:
+  ///   T >= C + phi K + (1 - phi) (h + t)
+  std::optional<int64_t> boundContention() const;
+
+  /// B2, memory cut, with B3, mandatory memory. At a computation p, at most
+  /// rho = M - mand(p) bytes of units that are used later are there, kept or
+  /// gathered early alike; all others are gathered after p. So both sides of p
+  /// have collectives of their own, and each of them takes at least as long as
+  /// B1 and B4 say:
+  ///   T >= T(..p) + T(p.., K of units after p - rho, and of reductions)
+  std::optional<int64_t> boundMemoryCut() const;
+
+  /// B4, head and tail, as of one machine. A unit's first use comes after all
+  /// gathers up to its own, and a reduction after all that follow the gradients
+  /// before it:
+  ///   T >= C + max_a (K(gathers up to a) - C[..first use of a])
+  ///          + max_z (K(reductions from z) - C[gradient of z..last update])
+  std::optional<int64_t> boundHeadTail() const;
+
+  /// B5, latencies. All units of a call are there at the first use of one: a
+  /// call has at most M - min mand bytes, so that
+  ///   calls >= sum of bytes / (M - min mand)
+  /// each with a latency; and then B1.
+  std::optional<int64_t> boundLatency() const;
+
+  /// The largest of them.
+  std::optional<Bound> findLargest() const;
+
+  /// No budget below this holds the program, persistent memory included.
+  int64_t boundBudget() const;
+
+private:
+  struct Facts;
+  std::unique_ptr<Facts> facts;
+};
+
+/// Of a step: the sum of its programs' largest bounds, and the name of that of
+/// the program that takes longest. None where the budget is too small.
+std::optional<Bound> findBound(const StepModel &model);
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_BOUNDS_H

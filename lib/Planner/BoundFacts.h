@@ -1,0 +1,95 @@
+//===- BoundFacts.h - What bounds are computed from -------------*- C++ -*-===//
+//
+// Sums over a program before any decision; computations by their place in it.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_PLANNER_BOUNDFACTS_H
+#define FSDP_LIB_PLANNER_BOUNDFACTS_H
+
+#include "fsdp/Planner/StepModel.h"
+
+#include <utility>
+
+namespace fsdp::planner {
+
+struct BoundFacts {
+  BoundFacts(const StepModel &model, const Program &program);
+
+  /// The computations that use a unit, or `nobody`.
+  struct Use {
+    uint32_t first[numPhases] = {nobody, nobody};
+    uint32_t last[numPhases] = {nobody, nobody};
+    uint32_t gradient = nobody, complete = nobody, update = nobody;
+  };
+  /// A computation at which memory is looked at.
+  struct Cut {
+    size_t op;
+    /// Bytes that nothing avoids, by the number of recomputed modules; then
+    /// those of units in use.
+    std::vector<int64_t> mandatory;
+    int64_t inUse;
+    bool isBeforeReplays; ///< All replays come after it.
+    /// Units that are gathered before, and after it unless they are there; the
+    /// others in the order in which room is best spent on them.
+    std::vector<uint32_t> before, after;
+  };
+
+  // Picoseconds of collectives that nothing avoids.
+  int64_t sumGathers() const;
+  int64_t sumReductions() const;
+  int64_t sumAllReduces() const;
+  /// Of gradients that are complete at a computation or later: their
+  /// reductions, and what follows these.
+  std::pair<int64_t, int64_t> sumReductionsFrom(size_t op) const;
+  /// Of units of which as many as fit into `room` bytes are there already.
+  int64_t sumGathers(const std::vector<uint32_t> &units, int64_t room) const;
+  /// Of gathers, reductions and what follows them: nanoseconds in which at
+  /// least one of them runs.
+  int64_t combine(int64_t gathers, int64_t reductions,
+                  int64_t allReduces) const;
+  int64_t toNanoseconds(int64_t picoseconds) const;
+  int64_t scaleByPhi(int64_t time) const { return time * phi[0] / phi[1]; }
+
+  bool fits(size_t r) const;
+  /// The most of K(gathers up to a) - C[..first use of a], up to `op`.
+  int64_t findHead(size_t op) const;
+  /// The most of C[begin..gradient of z] + K(reductions from z) + C[update..],
+  /// of gradients that are complete at or after `begin`, replays included.
+  int64_t findTail(size_t begin, size_t r) const;
+  /// What B5 adds to the first latency.
+  int64_t findMoreLatency() const;
+
+  const StepModel &model;
+  const Program &program;
+  int64_t room;          ///< M.
+  bool mayStartGathered; ///< Units may be there from the micro-batch before.
+  std::vector<int64_t> compute; ///< C[..i), by i.
+  std::vector<int64_t> replays; ///< Of the r cheapest, by r.
+  std::vector<Use> uses;
+  std::vector<uint32_t> gathered; ///< For the forward, by first use.
+  std::vector<uint32_t> reduced;  ///< By completion.
+  std::vector<Cut> cuts;
+  int64_t head = 0, tail = 0; ///< h and t, nanoseconds.
+  int64_t lastUpdate = 0;     ///< C from the update of the last gradient on.
+  bool endsReduced = true; ///< No unit is first used after the last gradient.
+  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
+
+private:
+  int64_t getDurationAlone(const CollectiveCost &cost) const;
+  void findUses();
+  void findMemory();
+  void findExposed();
+  Cut makeCut(size_t op) const;
+  int64_t getReplay(const RecomputeGroup &group) const;
+  int64_t getSaving(const RecomputeGroup &group, size_t op) const;
+
+  int64_t phi[2];
+  bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
+  std::vector<int64_t> mandatory,
+      inUse; ///< By computation, nothing recomputed.
+};
+
+} // namespace fsdp::planner
+
+#endif // FSDP_LIB_PLANNER_BOUNDFACTS_H

@@ -1,0 +1,155 @@
+//===- Bounds.cpp - What no decisions can beat ----------------------------===//
+//
+// Sums of collectives are kept in picoseconds and become whole nanoseconds at
+// the end, less half a nanosecond for each call that may have been rounded. All
+// divisions round down.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Planner/Bounds.h"
+
+#include "BoundFacts.h"
+
+#include <algorithm>
+
+using namespace fsdp::planner;
+
+struct ProgramBounds::Facts : BoundFacts {
+  using BoundFacts::BoundFacts;
+
+  /// The least over all numbers of recomputed modules that fit.
+  template <typename Function>
+  std::optional<int64_t> minimize(Function &&bound) const {
+    std::optional<int64_t> least;
+    for (size_t r = 0; r != replays.size(); ++r)
+      if (fits(r)) {
+        int64_t time = bound(r);
+        least = least ? std::min(*least, time) : time;
+      }
+    return least;
+  }
+
+  /// C + phi K + (1 - phi) exposed.
+  int64_t addCollectives(int64_t computed, int64_t collectives,
+                         int64_t exposed) const {
+    exposed = std::min(exposed, collectives);
+    return computed + exposed + scaleByPhi(collectives - exposed);
+  }
+  int64_t boundWhole(size_t r, int64_t moreGathers) const {
+    return addCollectives(
+        compute.back() + replays[r],
+        combine(sumGathers() + moreGathers, sumReductions(), sumAllReduces()),
+        head + tail);
+  }
+  int64_t boundBefore(const Cut &cut, size_t r) const;
+  int64_t boundAfter(const Cut &cut, size_t r) const;
+};
+
+ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
+    : facts(std::make_unique<Facts>(model, model.programs[program])) {}
+
+ProgramBounds::~ProgramBounds() = default;
+
+std::optional<int64_t> ProgramBounds::boundCompute() const {
+  return facts->minimize(
+      [&](size_t r) { return facts->compute.back() + facts->replays[r]; });
+}
+
+std::optional<int64_t> ProgramBounds::boundContention() const {
+  return facts->minimize([&](size_t r) { return facts->boundWhole(r, 0); });
+}
+
+std::optional<int64_t> ProgramBounds::boundLatency() const {
+  int64_t more = facts->findMoreLatency();
+  return facts->minimize([&](size_t r) { return facts->boundWhole(r, more); });
+}
+
+std::optional<int64_t> ProgramBounds::boundHeadTail() const {
+  int64_t head = facts->findHead(facts->program.ops.size());
+  return facts->minimize([&](size_t r) {
+    return head + std::max(facts->compute.back() + facts->replays[r],
+                           facts->findTail(0, r));
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// The cut
+//===----------------------------------------------------------------------===//
+
+/// From the start to the end of the computation.
+int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
+  int64_t computed = compute[cut.op + 1];
+  int64_t free = mayStartGathered ? room - cut.mandatory[r] - cut.inUse : 0;
+  int64_t gathers = combine(sumGathers(cut.before, free), 0, 0);
+  bool isExposed =
+      !gathered.empty() && uses[gathered.front()].first[0] <= cut.op;
+  return std::max(addCollectives(computed, gathers, isExposed ? head : 0),
+                  computed + findHead(cut.op));
+}
+
+/// From there to the end of the program. A gather for it that is not there is
+/// launched behind it, and so is a reduction of a gradient that it completes.
+int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r) const {
+  size_t next = cut.op + 1;
+  int64_t computed = compute.back() - compute[next] + replays[r];
+  int64_t gathers = sumGathers(cut.after, room - cut.mandatory[r] - cut.inUse);
+  auto [reductions, allReduces] = sumReductionsFrom(cut.op);
+  int64_t collectives = combine(gathers, reductions, allReduces);
+  bool isExposed = reductions != 0;
+  return std::max({addCollectives(computed, collectives, isExposed ? tail : 0),
+                   collectives + (isExposed && endsReduced ? lastUpdate : 0),
+                   findTail(next, r)});
+}
+
+std::optional<int64_t> ProgramBounds::boundMemoryCut() const {
+  return facts->minimize([&](size_t r) {
+    int64_t most = 0;
+    for (const BoundFacts::Cut &cut : facts->cuts)
+      if (cut.isBeforeReplays)
+        most = std::max(most,
+                        facts->boundBefore(cut, r) + facts->boundAfter(cut, r));
+    return most;
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// All of them
+//===----------------------------------------------------------------------===//
+
+std::optional<Bound> ProgramBounds::findLargest() const {
+  std::optional<Bound> largest;
+  auto add = [&](const char *name, std::optional<int64_t> time) {
+    if (time && (!largest || *time > largest->time))
+      largest = Bound{name, *time};
+  };
+  add("compute", boundCompute());
+  add("contention", boundContention());
+  add("memory cut", boundMemoryCut());
+  add("head and tail", boundHeadTail());
+  add("latencies", boundLatency());
+  return largest;
+}
+
+int64_t ProgramBounds::boundBudget() const {
+  int64_t most = 0;
+  for (const BoundFacts::Cut &cut : facts->cuts)
+    most = std::max(most, cut.mandatory.back() + cut.inUse);
+  return facts->model.persistentBytes + most;
+}
+
+std::optional<Bound> fsdp::planner::findBound(const StepModel &model) {
+  Bound sum;
+  int64_t longest = -1;
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    std::optional<Bound> own = ProgramBounds(model, p).findLargest();
+    if (!own)
+      return std::nullopt;
+    int64_t time = own->time * model.programs[p].count;
+    sum.time += time;
+    if (time > longest) {
+      longest = time;
+      sum.name = own->name;
+    }
+  }
+  return sum;
+}

@@ -1,0 +1,88 @@
+//===- BoundsTest.cpp - What no decisions can beat ------------------------===//
+
+#include "fsdp/Planner/Bounds.h"
+
+#include "StepModels.h"
+#include "Transformers.h"
+#include "fsdp/Planner/Baselines.h"
+#include "fsdp/Planner/Evaluator.h"
+
+#include <gtest/gtest.h>
+
+using namespace fsdp::planner;
+using namespace fsdp::planner::test;
+
+namespace {
+
+// Whatever is decided fits into the memory that it takes: no bound for that
+// budget is above its time.
+TEST(Bounds, AreBelowAnyDecisions) {
+  Random random(1);
+  double largest = 0;
+  for (int i = 0; i != 20000; ++i) {
+    StepModel model = makeRandomModel(random, 5, i % 4 == 0);
+    model.sharesCore = i % 16 == 1;
+    if (i % 8 == 2) // costs that are rounded
+      for (Unit &unit : model.units)
+        unit.gather.transfer += random.get(0, 999);
+    Decisions decisions = makeRandomDecisions(random, model);
+    for (size_t p = 0; p != model.programs.size(); ++p) {
+      Outcome outcome = Evaluator(model, p).evaluate(decisions.programs[p],
+                                                     decisions.resident);
+      model.budget = outcome.peakBytes;
+      ProgramBounds bounds(model, p);
+      ASSERT_LE(bounds.boundBudget(), outcome.peakBytes) << i;
+      ASSERT_TRUE(bounds.findLargest()) << i;
+      ASSERT_LE(*bounds.boundCompute(), outcome.time) << i;
+      ASSERT_LE(*bounds.boundContention(), outcome.time) << i;
+      ASSERT_LE(*bounds.boundMemoryCut(), outcome.time) << i;
+      ASSERT_LE(*bounds.boundHeadTail(), outcome.time) << i;
+      ASSERT_LE(*bounds.boundLatency(), outcome.time) << i;
+      largest =
+          std::max(largest, double(bounds.findLargest()->time) /
+                                double(std::max<int64_t>(outcome.time, 1)));
+    }
+  }
+  EXPECT_EQ(largest, 1); // some are attained
+}
+
+TEST(Bounds, SayThatABudgetIsTooSmall) {
+  StepModel model = makeTransformer(llama7B);
+  model.budget = model.persistentBytes;
+  EXPECT_FALSE(findBound(model));
+  model.budget = ProgramBounds(model, 0).boundBudget();
+  EXPECT_TRUE(findBound(model));
+  --model.budget;
+  EXPECT_FALSE(findBound(model));
+}
+
+// With memory to spare, a gather and a reduction cannot be hidden, and what is
+// hidden costs contention.
+TEST(Bounds, AreCloseWhereMemoryIsNotScarce) {
+  StepModel model = makeTransformer(llama7B);
+  Outcome outcome =
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false));
+  auto bound = findBound(model);
+  ASSERT_TRUE(bound);
+  EXPECT_GT(double(bound->time), 0.97 * double(outcome.time));
+  EXPECT_LE(bound->time, outcome.time);
+}
+
+// Less memory never lowers a bound.
+TEST(Bounds, GrowAsTheBudgetShrinks) {
+  StepModel model = makeTransformer(slow7B);
+  int64_t most =
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+          .peakBytes;
+  int64_t least = ProgramBounds(model, 0).boundBudget();
+  int64_t before = 0;
+  for (int i = 20; i >= 0; --i) {
+    model.budget = least + (most - least) * i / 20;
+    auto bound = findBound(model);
+    ASSERT_TRUE(bound);
+    EXPECT_GE(bound->time, before);
+    before = bound->time;
+  }
+}
+
+} // namespace
