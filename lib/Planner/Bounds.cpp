@@ -55,8 +55,10 @@ std::optional<int64_t> ProgramBounds::boundCompute() const {
       [&](size_t r) { return facts->compute.back() + facts->replays[r]; });
 }
 
-std::optional<int64_t> ProgramBounds::boundContention() const {
-  return facts->minimize([&](size_t r) { return facts->boundWhole(r, 0); });
+std::optional<int64_t>
+ProgramBounds::boundContention(int64_t moreGathers) const {
+  return facts->minimize(
+      [&](size_t r) { return facts->boundWhole(r, moreGathers); });
 }
 
 std::optional<int64_t> ProgramBounds::boundLatency() const {

@@ -50,7 +50,8 @@ public:
   /// a collective does; h and t are the parts of the first gather and of the
   /// last reduction beside which nothing can be computed:
   ///   T >= C + phi K + (1 - phi) (h + t)
-  std::optional<int64_t> boundContention() const;
+  /// K may have more gathers that are decided: their picoseconds.
+  std::optional<int64_t> boundContention(int64_t moreGathers = 0) const;
 
   /// B2, memory cut, with B3, mandatory memory. At a computation p, at most
   /// rho = M - mand(p) bytes of units that are used later are there, kept or

@@ -1,0 +1,58 @@
+//===- Search.h - Decisions that are fast within a budget -------*- C++ -*-===//
+//
+// Finds decisions for a step: those of every baseline first, then a grid of
+// call sizes, then numbers of recomputed modules and kept units, then a local
+// search over all of them at once; and all there are, where a program has few
+// units. So an answer is never worse than a baseline, and can be had at any
+// time. It is a function of the model and the options: evaluations are counted,
+// not seconds.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PLANNER_SEARCH_H
+#define FSDP_PLANNER_SEARCH_H
+
+#include "fsdp/Planner/Bounds.h"
+#include "fsdp/Planner/Evaluator.h"
+
+#include <functional>
+
+namespace fsdp::planner {
+
+/// Programs of so many units are searched exhaustively.
+constexpr size_t mostExactUnits = 5;
+
+struct SearchProgress {
+  const char *stage = "";
+  int64_t evaluations = 0;
+  int64_t time = 0; ///< Of the best step so far; 0 if there is none.
+};
+
+struct SearchOptions {
+  int64_t evaluations = 20000; ///< The most, of programs.
+  uint64_t seed = 1;
+  std::vector<Decisions> starts; ///< Beside the baselines.
+  /// Called now and then; the search ends when it returns false.
+  std::function<bool(const SearchProgress &)> progress;
+};
+
+struct SearchAnswer {
+  bool isFeasible = false;
+  Decisions decisions; ///< If feasible; otherwise the leanest that were found.
+  Outcome outcome;     ///< Of these. Its peak is the smallest known budget.
+  std::optional<Bound> bound;
+  int64_t evaluations = 0;
+
+  /// By how much it is above the bound: 0.01 is one percent.
+  double getGap() const {
+    return bound && bound->time ? double(outcome.time) / double(bound->time) - 1
+                                : 0;
+  }
+};
+
+/// Searches a model that `check` accepts.
+SearchAnswer search(const StepModel &model, const SearchOptions &options = {});
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_SEARCH_H

@@ -1,0 +1,139 @@
+//===- ExactSearch.cpp - All decisions of a few units ---------------------===//
+//
+// All sets of recomputed modules, by their bound; for each, all sets of kept
+// units, and all calls. Launches are as early and waits as late as they fit
+// under a few common limits: enumerating each of them would multiply the work
+// by thousands, and the local search that follows moves them.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramSearch.h"
+
+#include <algorithm>
+
+using namespace fsdp::planner;
+
+/// The model with one program, in which it is decided what is recomputed: what
+/// is replayed are computations like others.
+StepModel
+ProgramSearch::fixRecompute(const std::vector<uint8_t> &recompute) const {
+  StepModel fixed = model;
+  fixed.programs = {program};
+  Program &own = fixed.programs.front();
+  own.groups.clear();
+  own.ops.clear();
+  ProgramDecisions decisions = makeDecisions(model).programs[number];
+  decisions.recompute = recompute;
+  for (uint32_t i = 0; i != program.ops.size(); ++i) {
+    ComputeOp op = program.ops[i];
+    for (const RecomputeGroup &group : program.groups) {
+      if (!recompute[group.module])
+        continue;
+      if (group.backwardBegin == i)
+        for (uint32_t replayed : group.replayed) {
+          own.ops.push_back(program.ops[replayed]);
+          own.ops.back().phase = Phase::Backward;
+        }
+      if (group.forwardBegin <= i && i < group.forwardEnd) {
+        op.transient += std::max<int64_t>(op.change, 0);
+        op.change = i + 1 == group.forwardEnd ? group.keptBytes : 0;
+      }
+      if (group.backwardEnd == i + 1)
+        op.change -= group.keptBytes;
+    }
+    own.ops.push_back(op);
+  }
+  return fixed;
+}
+
+namespace {
+/// Sets bit after bit of what a unit joins.
+template <typename GetJoins>
+void setJoins(const std::vector<uint32_t> &units, size_t bits, GetJoins &&get) {
+  for (size_t i = 1; i < units.size(); ++i)
+    get(units[i]) = bits >> (i - 1) & 1;
+}
+
+size_t countSets(size_t elements) { return size_t(1) << elements; }
+size_t countBorders(size_t units) { return countSets(units ? units - 1 : 0); }
+} // namespace
+
+/// All calls, for what is recomputed and kept.
+void ProgramSearch::searchCalls(ProgramDecisions &wanted) {
+  struct Limits {
+    uint16_t ahead, wait;
+  };
+  constexpr uint16_t far = 64;
+  constexpr Limits limits[] = {{far, far}, {far, 1}, {1, far}, {1, 1},
+                               {0, far},   {0, 0},   {2, 2}};
+  clearJoins(wanted);
+  layout.build(wanted, resident, /*lean=*/true);
+  std::vector<uint32_t> units[numPhases], reduced = layout.reductionUnits;
+  for (size_t i = 0; i != layout.gathers.size(); ++i)
+    units[size_t(layout.gathers[i].phase)].push_back(layout.gatherUnits[i]);
+  for (size_t f = 0; f != countBorders(units[0].size()); ++f) {
+    setJoins(units[0], f, [&](uint32_t unit) -> bool & {
+      return wanted.units[unit][Phase::Forward].joins;
+    });
+    for (size_t b = 0; b != countBorders(units[1].size()); ++b) {
+      setJoins(units[1], b, [&](uint32_t unit) -> bool & {
+        return wanted.units[unit][Phase::Backward].joins;
+      });
+      for (size_t r = 0; r != countBorders(reduced.size()); ++r) {
+        setJoins(reduced, r, [&](uint32_t unit) -> bool & {
+          return wanted.units[unit].reduction.joins;
+        });
+        for (Limits limit : limits) {
+          setLimits(wanted, limit.ahead, limit.wait);
+          if (!consider(wanted))
+            break; // it does not fit at all
+        }
+      }
+    }
+  }
+}
+
+bool ProgramSearch::searchAll() {
+  if (model.units.size() > mostExactUnits || groups.size() > mostExactUnits)
+    return false;
+  struct Choice {
+    int64_t bound;
+    std::vector<uint8_t> recompute;
+    StepModel fixed;
+  };
+  std::vector<Choice> choices;
+  for (size_t set = 0; set != countSets(groups.size()); ++set) {
+    std::vector<uint8_t> recompute(model.modules.size(), false);
+    for (size_t i = 0; i != groups.size(); ++i)
+      recompute[program.groups[groups[i]].module] = set >> i & 1;
+    StepModel fixed = fixRecompute(recompute);
+    if (auto bound = ProgramBounds(fixed, 0).findLargest())
+      choices.push_back({bound->time, recompute, std::move(fixed)});
+  }
+  std::stable_sort(
+      choices.begin(), choices.end(),
+      [](const Choice &a, const Choice &b) { return a.bound < b.bound; });
+  ProgramDecisions wanted = makeDecisions(model).programs[number];
+  for (const Choice &choice : choices) {
+    if (hasBest && choice.bound >= bestOutcome.time)
+      break;
+    ProgramBounds bounds(choice.fixed, 0);
+    wanted.recompute = choice.recompute;
+    for (size_t set = 0; set != countSets(mayKeep.size()); ++set) {
+      int64_t again = 0; // picoseconds of what is gathered twice
+      for (size_t i = 0; i != mayKeep.size(); ++i) {
+        bool keep = set >> i & 1;
+        wanted.units[mayKeep[i]].keep = keep;
+        if (!keep && !resident[mayKeep[i]])
+          again += model.units[mayKeep[i]].gather.transfer;
+      }
+      std::optional<int64_t> bound = bounds.boundContention(again);
+      if (hasBest && bound && *bound >= bestOutcome.time)
+        continue;
+      searchCalls(wanted);
+      if (meter.isDone())
+        return false;
+    }
+  }
+  return true;
+}

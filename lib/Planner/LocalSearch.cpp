@@ -1,0 +1,123 @@
+//===- LocalSearch.cpp - Threshold accepting ------------------------------===//
+//
+// Goes on from an answer by small changes, and takes one that is worse by less
+// than a threshold, which falls to nothing. Now and then it returns to the
+// best. Dueck and Scheuer, Journal of Computational Physics 90 (1990) 161.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramSearch.h"
+
+#include <algorithm>
+
+using namespace fsdp::planner;
+
+/// Units of a module that is recomputed are used forwards in the backward, and
+/// otherwise backwards; their calls stay what they were.
+void ProgramSearch::toggleRecompute(ProgramDecisions &wanted,
+                                    size_t group) const {
+  uint32_t module = program.groups[group].module;
+  wanted.recompute[module] ^= 1;
+  const std::vector<uint32_t> &units = unitsOf[module];
+  for (size_t i = 0; i != units.size() / 2; ++i)
+    std::swap(wanted.units[units[i]][Phase::Backward].joins,
+              wanted.units[units[units.size() - 1 - i]][Phase::Backward].joins);
+}
+
+void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
+  constexpr uint16_t limits[] = {0, 1, 2, 3, 4, 6, 8, 16, 64};
+  size_t numUnits = wanted.units.size();
+  if (!numUnits)
+    return;
+  size_t unit = random.get(numUnits);
+  UnitDecision &own = wanted.units[unit];
+  uint16_t limit = limits[random.get(std::size(limits))];
+  switch (random.get(10)) {
+  case 0: // one more or less
+  case 1:
+    if (!groups.empty())
+      toggleRecompute(wanted, random.get(groups.size()));
+    return;
+  case 2: { // one instead of another
+    if (groups.empty())
+      return;
+    size_t a = random.get(groups.size()), b = random.get(groups.size());
+    if (wanted.recompute[program.groups[a].module] !=
+        wanted.recompute[program.groups[b].module]) {
+      toggleRecompute(wanted, a);
+      toggleRecompute(wanted, b);
+    }
+    return;
+  }
+  case 3: // a unit
+    own.keep = !own.keep;
+    return;
+  case 4: { // a module
+    bool keep = !own.keep;
+    own.keep = keep;
+    if (uint32_t module = model.units[unit].module; module != nobody)
+      for (uint32_t other : unitsOf[module])
+        wanted.units[other].keep = keep;
+    return;
+  }
+  case 5: { // a border, or its move to a neighbour
+    UnitDecision::Gather &gather = own.gathers[random.get(numPhases)];
+    gather.joins = !gather.joins;
+    if (unit + 1 != numUnits && random.get(2)) {
+      UnitDecision::Gather &next =
+          wanted.units[unit + 1].gathers[&gather - own.gathers.data()];
+      next.joins = !gather.joins;
+    }
+    return;
+  }
+  case 6:
+    own.reduction.joins = !own.reduction.joins;
+    if (unit + 1 != numUnits && random.get(2))
+      wanted.units[unit + 1].reduction.joins = !own.reduction.joins;
+    return;
+  case 7:
+    own.gathers[random.get(numPhases)].ahead = limit;
+    return;
+  case 8:
+    own.reduction.wait = limit;
+    return;
+  default: // of all units
+    for (UnitDecision &any : wanted.units)
+      if (limit % 2)
+        any.reduction.wait = limit;
+      else
+        any.gathers[limit / 2 % numPhases].ahead = limit;
+    return;
+  }
+}
+
+void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
+  constexpr double firstThreshold = 0.003;
+  constexpr int64_t restarts = 8;
+  if (!hasBest || evaluations <= 0)
+    return;
+  Random random = {std::mt19937_64(seed)};
+  ProgramDecisions current = bestWanted, next;
+  int64_t currentTime = bestOutcome.time;
+  for (int64_t i = 0; i != evaluations; ++i) {
+    if (i % std::max<int64_t>(evaluations / restarts, 1) == 0) {
+      current = bestWanted;
+      currentTime = bestOutcome.time;
+    }
+    next = current;
+    for (size_t moves = 1 + random.get(2); moves != 0; --moves)
+      move(next, random);
+    if (meter.isDone())
+      return;
+    std::optional<int64_t> time = consider(next);
+    if (!time)
+      continue;
+    double left = 1 - double(i) / double(evaluations);
+    auto threshold =
+        int64_t(firstThreshold * double(bestOutcome.time) * left * left);
+    if (*time <= currentTime + threshold) {
+      std::swap(current, next);
+      currentTime = *time;
+    }
+  }
+}

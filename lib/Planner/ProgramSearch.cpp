@@ -1,0 +1,263 @@
+//===- ProgramSearch.cpp - Starts, sizes and counts -----------------------===//
+//
+// Most of a plan is three numbers for the sizes of calls and two counts. A
+// blocked answer of that form is found by a grid and by binary search: fewer
+// recomputed modules are faster as long as they fit.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramSearch.h"
+
+#include <algorithm>
+#include <numeric>
+
+using namespace fsdp::planner;
+
+/// So far ahead launches, and so far behind waits, are of use: what is hidden
+/// is hidden by a few neighbours.
+static constexpr uint16_t farAhead = 64;
+
+void EvaluationMeter::report() {
+  state.evaluations = count;
+  if (options.progress && !options.progress(state))
+    isStopped = true;
+}
+
+ProgramSearch::ProgramSearch(const StepModel &model, size_t number,
+                             std::vector<uint8_t> resident,
+                             EvaluationMeter &meter)
+    : model(model), program(model.programs[number]), number(number),
+      resident(std::move(resident)), meter(meter), evaluator(model, number),
+      layout(model, program), groups(program.groups.size()) {
+  std::iota(groups.begin(), groups.end(), 0);
+  std::sort(groups.begin(), groups.end(), [&](uint32_t a, uint32_t b) {
+    return program.groups[a].forwardBegin < program.groups[b].forwardBegin;
+  });
+  leanest = makeDecisions(model).programs[number];
+  leanestOutcome.peakBytes = std::numeric_limits<int64_t>::max();
+  layout.build(leanest, this->resident);
+  for (const Layout::Call &call : layout.gathers)
+    for (uint32_t i = call.begin; i != call.end; ++i)
+      if (layout.uses[layout.gatherUnits[i]].first[1] != nobody &&
+          call.phase == Phase::Forward)
+        mayKeep.push_back(layout.gatherUnits[i]);
+  unitsOf.resize(model.modules.size());
+  for (uint32_t unit : mayKeep)
+    if (uint32_t module = model.units[unit].module; module != nobody)
+      unitsOf[module].push_back(unit);
+}
+
+//===----------------------------------------------------------------------===//
+// Trying
+//===----------------------------------------------------------------------===//
+
+void ProgramSearch::remember(const Outcome &outcome,
+                             const ProgramDecisions &exact,
+                             const ProgramDecisions &wanted) {
+  if (!isWithin(outcome)) {
+    if (outcome.peakBytes < leanestOutcome.peakBytes) {
+      leanestOutcome = outcome;
+      leanest = exact;
+    }
+    return;
+  }
+  auto key = [](const Outcome &of) {
+    return std::make_pair(of.time, of.peakBytes);
+  };
+  if (hasBest && key(bestOutcome) <= key(outcome))
+    return;
+  hasBest = true;
+  bestOutcome = outcome;
+  best = exact;
+  bestWanted = wanted;
+}
+
+std::optional<int64_t> ProgramSearch::consider(const ProgramDecisions &wanted) {
+  if (!meter.spend())
+    return std::nullopt;
+  scratch = wanted;
+  Outcome outcome = evaluator.fit(scratch, resident);
+  remember(outcome, scratch, wanted);
+  if (!isWithin(outcome))
+    return std::nullopt;
+  return outcome.time;
+}
+
+void ProgramSearch::setLimits(ProgramDecisions &decisions, uint16_t ahead,
+                              uint16_t wait) {
+  for (UnitDecision &unit : decisions.units) {
+    for (UnitDecision::Gather &gather : unit.gathers)
+      gather.ahead = ahead;
+    unit.reduction.wait = wait;
+  }
+}
+
+/// What is given is always tried, whatever the number of evaluations.
+void ProgramSearch::start(const ProgramDecisions &decisions) {
+  ++meter.count;
+  remember(evaluator.evaluate(decisions, resident), decisions, decisions);
+  consider(decisions);
+  ProgramDecisions wanted = decisions;
+  setLimits(wanted, farAhead, farAhead);
+  consider(wanted);
+}
+
+void ProgramSearch::startLean() {
+  ProgramDecisions lean = makeDecisions(model).programs[number];
+  auto attempt = [&] {
+    ++meter.count;
+    remember(evaluator.evaluate(lean, resident), lean, lean);
+  };
+  if (groups.size() <= mostExactUnits) {
+    for (size_t set = 0; set != size_t(1) << groups.size(); ++set) {
+      for (size_t i = 0; i != groups.size(); ++i)
+        lean.recompute[program.groups[i].module] = set >> i & 1;
+      attempt();
+    }
+    return;
+  }
+  for (Placement placement :
+       {Placement::First, Placement::Last, Placement::Even})
+    for (size_t count = 0; count <= groups.size(); ++count) {
+      // A few numbers are enough, unless nothing fits.
+      if (hasBest && count != groups.size() && count % 8)
+        continue;
+      setCounts(lean, count, 0, placement, Placement::Last);
+      attempt();
+    }
+  // One after the other, until none makes it leaner.
+  for (bool isLeaner = true; !hasBest && isLeaner;) {
+    isLeaner = false;
+    for (size_t i = 0; !hasBest && i != groups.size(); ++i) {
+      lean = leanest;
+      lean.recompute[program.groups[i].module] ^= 1;
+      int64_t before = leanestOutcome.peakBytes;
+      attempt();
+      isLeaner |= leanestOutcome.peakBytes < before;
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Sizes and counts
+//===----------------------------------------------------------------------===//
+
+void ProgramSearch::clearJoins(ProgramDecisions &decisions) {
+  for (UnitDecision &unit : decisions.units) {
+    for (UnitDecision::Gather &gather : unit.gathers)
+      gather.joins = false;
+    unit.reduction.joins = false;
+  }
+}
+
+/// Calls of so many units each, in the order of use that the rest decides.
+void ProgramSearch::setSizes(ProgramDecisions &decisions, Sizes sizes) {
+  clearJoins(decisions);
+  layout.build(decisions, resident, /*lean=*/true);
+  uint32_t count[numPhases] = {0, 0}, reductions = 0;
+  for (size_t i = 0; i != layout.gathers.size(); ++i) {
+    Phase phase = layout.gathers[i].phase;
+    uint32_t size = phase == Phase::Forward ? sizes.forward : sizes.backward;
+    decisions.units[layout.gatherUnits[i]][phase].joins =
+        count[size_t(phase)]++ % size != 0;
+  }
+  for (uint32_t unit : layout.reductionUnits)
+    decisions.units[unit].reduction.joins = reductions++ % sizes.reduction != 0;
+}
+
+bool ProgramSearch::isChosen(size_t i, size_t count, size_t all,
+                             Placement placement) {
+  switch (placement) {
+  case Placement::First:
+    return i < count;
+  case Placement::Last:
+    return i >= all - count;
+  case Placement::Even:
+    return (i + 1) * count / all != i * count / all;
+  }
+  return false;
+}
+
+void ProgramSearch::setCounts(ProgramDecisions &decisions, size_t recomputed,
+                              size_t kept, Placement recompute,
+                              Placement keep) const {
+  for (size_t i = 0; i != groups.size(); ++i)
+    decisions.recompute[program.groups[groups[i]].module] =
+        isChosen(i, recomputed, groups.size(), recompute);
+  for (size_t i = 0; i != mayKeep.size(); ++i)
+    decisions.units[mayKeep[i]].keep = isChosen(i, kept, mayKeep.size(), keep);
+}
+
+std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
+                                                     Sizes sizes, size_t kept,
+                                                     Placement recompute,
+                                                     Placement keep,
+                                                     size_t more) {
+  auto tryCount = [&](size_t count) {
+    setCounts(wanted, count, kept, recompute, keep);
+    setSizes(wanted, sizes);
+    return consider(wanted);
+  };
+  size_t low = 0, high = groups.size();
+  std::optional<int64_t> time = tryCount(high);
+  if (!time)
+    return std::nullopt;
+  while (low != high) {
+    size_t middle = (low + high) / 2;
+    if (std::optional<int64_t> here = tryCount(middle)) {
+      time = here;
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  // One more leaves room for what is launched early.
+  for (size_t i = 1; i <= more && high + i <= groups.size(); ++i)
+    if (std::optional<int64_t> here = tryCount(high + i))
+      time = std::min(time, here);
+  return time;
+}
+
+void ProgramSearch::searchSizes() {
+  constexpr size_t mostGranularities = 4;
+  std::vector<uint32_t> sizes;
+  for (uint32_t size = 1; size <= 32 && size <= model.units.size(); size *= 2)
+    sizes.push_back(size);
+  ProgramDecisions wanted = makeDecisions(model).programs[number];
+  for (uint16_t wait : {uint16_t(2), farAhead})
+    for (uint32_t forward : sizes)
+      for (uint32_t backward : sizes)
+        for (uint32_t reduction : sizes) {
+          // Very different sizes were never worth it.
+          if (std::max(forward, backward) > 8 * std::min(forward, backward))
+            continue;
+          setLimits(wanted, farAhead, wait);
+          Sizes own = {forward, backward, reduction};
+          std::optional<int64_t> time = considerFewest(
+              wanted, own, 0, Placement::Even, Placement::Last, 0);
+          if (!time)
+            continue;
+          granularities.push_back({*time, own, wait});
+          std::stable_sort(granularities.begin(), granularities.end(),
+                           [](const Granularity &a, const Granularity &b) {
+                             return a.time < b.time;
+                           });
+          if (granularities.size() > mostGranularities)
+            granularities.pop_back();
+        }
+}
+
+void ProgramSearch::searchCounts() {
+  constexpr size_t parts = 8;
+  ProgramDecisions wanted = makeDecisions(model).programs[number];
+  for (const Granularity &own : granularities)
+    for (Placement keep : {Placement::Last, Placement::First})
+      for (Placement recompute :
+           {Placement::Even, Placement::First, Placement::Last})
+        for (size_t part = 0; part <= parts; ++part) {
+          setLimits(wanted, farAhead, own.wait);
+          if (!considerFewest(wanted, own.sizes, mayKeep.size() * part / parts,
+                              recompute, keep, 2))
+            break; // more that is kept fits even less
+        }
+}

@@ -1,0 +1,127 @@
+//===- ProgramSearch.h - Decisions of one program ---------------*- C++ -*-===//
+//
+// Given which units are resident, programs do not depend on each other. Each
+// is searched over what is wanted of it: decisions whose launches and waits are
+// upper limits, which `Evaluator::fit` makes exact.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_PLANNER_PROGRAMSEARCH_H
+#define FSDP_LIB_PLANNER_PROGRAMSEARCH_H
+
+#include "Layout.h"
+#include "fsdp/Planner/Search.h"
+
+#include <random>
+
+namespace fsdp::planner {
+
+/// Counts evaluations, of all programs.
+class EvaluationMeter {
+public:
+  explicit EvaluationMeter(const SearchOptions &options) : options(options) {}
+
+  bool isDone() const { return isStopped || count >= options.evaluations; }
+  /// True if there was one more.
+  bool spend() {
+    if (isDone())
+      return false;
+    if (++count % reportEvery == 0)
+      report();
+    return true;
+  }
+  void report();
+
+  const SearchOptions &options;
+  int64_t count = 0;
+  SearchProgress state;
+  bool isStopped = false;
+
+private:
+  static constexpr int64_t reportEvery = 1024;
+};
+
+class ProgramSearch {
+public:
+  ProgramSearch(const StepModel &model, size_t program,
+                std::vector<uint8_t> resident, EvaluationMeter &meter);
+
+  /// Tries decisions as they are, and with their places as limits.
+  void start(const ProgramDecisions &decisions);
+  /// All modules recomputed, none, or some, and nothing ahead.
+  void startLean();
+  void searchSizes();
+  void searchCounts();
+  /// True if nothing was left out: see ExactSearch.cpp.
+  bool searchAll();
+  void searchNearby(int64_t evaluations, uint64_t seed);
+
+  bool isFeasible() const { return hasBest; }
+  /// Exact; the leanest that is known, if none is feasible.
+  const ProgramDecisions &getDecisions() const {
+    return hasBest ? best : leanest;
+  }
+  const Outcome &getOutcome() const {
+    return hasBest ? bestOutcome : leanestOutcome;
+  }
+
+private:
+  enum class Placement { First, Last, Even };
+  struct Sizes {
+    uint32_t forward, backward, reduction;
+  };
+  /// Numbers that are the same everywhere.
+  struct Random {
+    std::mt19937_64 engine;
+    size_t get(size_t count) { return size_t(engine() % count); }
+  };
+
+  bool isWithin(const Outcome &outcome) const {
+    return outcome.peakBytes <= model.budget;
+  }
+  /// Fits what is wanted and remembers it if it is the best. Nothing if there
+  /// are no evaluations left, or it does not fit.
+  std::optional<int64_t> consider(const ProgramDecisions &wanted);
+  void remember(const Outcome &outcome, const ProgramDecisions &exact,
+                const ProgramDecisions &wanted);
+  static void setLimits(ProgramDecisions &decisions, uint16_t ahead,
+                        uint16_t wait);
+  static void clearJoins(ProgramDecisions &decisions);
+  void setSizes(ProgramDecisions &decisions, Sizes sizes);
+  void setCounts(ProgramDecisions &decisions, size_t recomputed, size_t kept,
+                 Placement recompute, Placement keep) const;
+  static bool isChosen(size_t i, size_t count, size_t all, Placement placement);
+  /// The time with the fewest recomputed modules that fit, of some sizes.
+  std::optional<int64_t> considerFewest(ProgramDecisions &wanted, Sizes sizes,
+                                        size_t kept, Placement recompute,
+                                        Placement keep, size_t more);
+  void move(ProgramDecisions &wanted, Random &random) const;
+  void toggleRecompute(ProgramDecisions &wanted, size_t group) const;
+  StepModel fixRecompute(const std::vector<uint8_t> &recompute) const;
+  void searchCalls(ProgramDecisions &wanted);
+
+  const StepModel &model;
+  const Program &program;
+  size_t number;
+  std::vector<uint8_t> resident;
+  EvaluationMeter &meter;
+  Evaluator evaluator;
+  Layout layout;                 ///< For the order of uses.
+  std::vector<uint32_t> groups;  ///< By their forward.
+  std::vector<uint32_t> mayKeep; ///< Units of both phases, by first use.
+  std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
+
+  bool hasBest = false;
+  ProgramDecisions best, bestWanted, leanest, scratch;
+  Outcome bestOutcome, leanestOutcome;
+  struct Granularity {
+    int64_t time;
+    Sizes sizes;
+    uint16_t wait;
+  };
+  std::vector<Granularity> granularities; ///< The best, by time.
+};
+
+} // namespace fsdp::planner
+
+#endif // FSDP_LIB_PLANNER_PROGRAMSEARCH_H

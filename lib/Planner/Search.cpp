@@ -1,0 +1,181 @@
+//===- Search.cpp - Decisions of a step -----------------------------------===//
+//
+// Which units are resident ties programs together; everything else is searched
+// program by program. Sets of resident units are compared by a short search,
+// and the best of them is searched to the end.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Planner/Search.h"
+
+#include "ProgramSearch.h"
+#include "fsdp/Planner/Baselines.h"
+
+#include <algorithm>
+
+using namespace fsdp::planner;
+
+namespace {
+
+/// One set of resident units, and all programs.
+struct Candidate {
+  std::vector<uint8_t> resident;
+  std::vector<std::unique_ptr<ProgramSearch>> programs;
+
+  bool isFeasible() const {
+    for (const auto &program : programs)
+      if (!program->isFeasible())
+        return false;
+    return true;
+  }
+  SearchAnswer getAnswer(const StepModel &model) const {
+    SearchAnswer answer;
+    answer.isFeasible = isFeasible();
+    answer.decisions.resident = resident;
+    answer.outcome.peakBytes = model.persistentBytes;
+    for (size_t p = 0; p != programs.size(); ++p) {
+      answer.decisions.programs.push_back(programs[p]->getDecisions());
+      const Outcome &own = programs[p]->getOutcome();
+      answer.outcome.time += model.programs[p].count * own.time;
+      answer.outcome.peakBytes =
+          std::max(answer.outcome.peakBytes, own.peakBytes);
+    }
+    return answer;
+  }
+};
+
+/// Feasible before not; then the fastest, or the leanest.
+bool isBetter(const SearchAnswer &a, const SearchAnswer &b) {
+  if (a.isFeasible != b.isFeasible)
+    return a.isFeasible;
+  auto key = [](const SearchAnswer &answer) {
+    return answer.isFeasible
+               ? std::make_pair(answer.outcome.time, answer.outcome.peakBytes)
+               : std::make_pair(answer.outcome.peakBytes, answer.outcome.time);
+  };
+  return key(a) < key(b);
+}
+
+class StepSearch {
+public:
+  StepSearch(const StepModel &model, const SearchOptions &options)
+      : model(model), options(options), meter(options) {}
+
+  SearchAnswer run();
+
+private:
+  std::vector<std::vector<uint8_t>> listResidents() const;
+  void begin(Candidate &candidate);
+  void finish(Candidate &candidate);
+  void note(const char *stage, const SearchAnswer &answer);
+
+  const StepModel &model;
+  const SearchOptions &options;
+  EvaluationMeter meter;
+  std::vector<Decisions> starts;
+};
+
+} // namespace
+
+/// None, those of the starts, and parts of all, from the front and the back;
+/// every set, if they are few.
+std::vector<std::vector<uint8_t>> StepSearch::listResidents() const {
+  size_t count = model.units.size();
+  std::vector<std::vector<uint8_t>> sets = {std::vector<uint8_t>(count, false)};
+  for (const Decisions &start : starts)
+    sets.push_back(start.resident);
+  bool mayStay = std::any_of(model.programs.begin(), model.programs.end(),
+                             [](const Program &program) {
+                               return program.role != Program::Role::Whole;
+                             });
+  if (mayStay && count <= mostExactUnits) {
+    for (size_t bits = 1; bits != size_t(1) << count; ++bits) {
+      sets.emplace_back(count, false);
+      for (size_t i = 0; i != count; ++i)
+        sets.back()[i] = bits >> i & 1;
+    }
+  } else if (mayStay) {
+    constexpr size_t parts = 8;
+    for (size_t part = 1; part <= parts; ++part)
+      for (bool isFront : {true, false}) {
+        sets.emplace_back(count, false);
+        size_t chosen = count * part / parts;
+        std::fill_n(sets.back().begin() + (isFront ? 0 : count - chosen),
+                    chosen, true);
+      }
+  }
+  std::vector<std::vector<uint8_t>> unique;
+  for (std::vector<uint8_t> &set : sets)
+    if (std::find(unique.begin(), unique.end(), set) == unique.end())
+      unique.push_back(std::move(set));
+  return unique;
+}
+
+void StepSearch::note(const char *stage, const SearchAnswer &answer) {
+  meter.state = {stage, meter.count,
+                 answer.isFeasible ? answer.outcome.time : 0};
+  meter.report();
+}
+
+void StepSearch::begin(Candidate &candidate) {
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    auto program =
+        std::make_unique<ProgramSearch>(model, p, candidate.resident, meter);
+    for (const Decisions &start : starts)
+      program->start(start.programs[p]);
+    program->startLean();
+    candidate.programs.push_back(std::move(program));
+  }
+}
+
+void StepSearch::finish(Candidate &candidate) {
+  note("sizes", candidate.getAnswer(model));
+  for (auto &program : candidate.programs) {
+    program->searchSizes();
+    program->searchCounts();
+  }
+  note("all", candidate.getAnswer(model));
+  std::vector<bool> isExact;
+  for (auto &program : candidate.programs)
+    isExact.push_back(program->searchAll());
+  note("nearby", candidate.getAnswer(model));
+  // What is left, in equal parts; little, where only launches may move.
+  constexpr int64_t mostAfterAll = 4000;
+  for (size_t p = 0; p != candidate.programs.size(); ++p) {
+    int64_t part = (options.evaluations - meter.count) /
+                   int64_t(candidate.programs.size() - p);
+    candidate.programs[p]->searchNearby(
+        isExact[p] ? std::min(part, mostAfterAll) : part, options.seed);
+  }
+}
+
+SearchAnswer StepSearch::run() {
+  for (Policy policy : allPolicies)
+    for (bool keep : {false, true})
+      for (bool recompute : {false, true})
+        starts.push_back(makeBaseline(model, policy, keep, recompute));
+  starts.insert(starts.end(), options.starts.begin(), options.starts.end());
+
+  std::vector<Candidate> candidates;
+  size_t best = 0;
+  for (std::vector<uint8_t> &resident : listResidents()) {
+    candidates.push_back({std::move(resident), {}});
+    begin(candidates.back());
+    if (isBetter(candidates.back().getAnswer(model),
+                 candidates[best].getAnswer(model)))
+      best = candidates.size() - 1;
+    note("starts", candidates[best].getAnswer(model));
+  }
+  if (candidates[best].isFeasible())
+    finish(candidates[best]);
+  SearchAnswer answer = candidates[best].getAnswer(model);
+  answer.bound = findBound(model);
+  answer.evaluations = meter.count;
+  note("end", answer);
+  return answer;
+}
+
+SearchAnswer fsdp::planner::search(const StepModel &model,
+                                   const SearchOptions &options) {
+  return StepSearch(model, options).run();
+}

@@ -1,0 +1,344 @@
+//===- SearchTest.cpp - Decisions that are fast within a budget -----------===//
+
+#include "fsdp/Planner/Search.h"
+
+#include "StepModels.h"
+#include "Transformers.h"
+#include "fsdp/Planner/Baselines.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+
+using namespace fsdp::planner;
+using namespace fsdp::planner::test;
+
+namespace {
+
+/// Calls `visit` with all values of some digits.
+template <typename Visit>
+void enumerate(const std::vector<size_t> &sizes, Visit &&visit) {
+  std::vector<size_t> digits(sizes.size(), 0);
+  for (;;) {
+    visit(digits);
+    size_t i = 0;
+    while (i != digits.size() && ++digits[i] == sizes[i])
+      digits[i++] = 0;
+    if (i == digits.size())
+      return;
+  }
+}
+
+/// The least time of all decisions of a whole step within its budget, with
+/// common limits of launches and waits; 0 if nothing fits.
+int64_t searchByForce(const StepModel &model) {
+  size_t units = model.units.size(), groups = model.programs[0].groups.size();
+  Evaluator evaluator(model, 0);
+  ProgramDecisions wanted = makeDecisions(model).programs[0], exact;
+  std::vector<uint8_t> resident(units, false);
+  int64_t best = 0;
+  constexpr std::array<uint16_t, 2> limits[] = {
+      {64, 64}, {64, 1}, {1, 64}, {1, 1}, {0, 64}, {0, 0}, {2, 2}};
+  // What is recomputed, kept, and where calls begin; the first that is gathered
+  // or reduced joins nothing.
+  std::vector<size_t> sizes(groups + 4 * units, 2);
+  sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
+  enumerate(sizes, [&](const std::vector<size_t> &digits) {
+    for (size_t g = 0; g != groups; ++g)
+      wanted.recompute[model.programs[0].groups[g].module] = digits[g];
+    for (size_t u = 0; u != units; ++u) {
+      UnitDecision &unit = wanted.units[u];
+      unit.keep = digits[groups + u];
+      unit[Phase::Forward].joins = digits[groups + units + u];
+      unit[Phase::Backward].joins = digits[groups + 2 * units + u];
+      unit.reduction.joins = digits[groups + 3 * units + u];
+      // What is not gathered joins nothing.
+      if (unit.keep && unit[Phase::Backward].joins)
+        return;
+    }
+    for (auto [ahead, wait] : limits) {
+      for (UnitDecision &unit : wanted.units) {
+        unit[Phase::Forward].ahead = unit[Phase::Backward].ahead = ahead;
+        unit.reduction.wait = wait;
+      }
+      exact = wanted;
+      Outcome outcome = evaluator.fit(exact, resident);
+      if (outcome.peakBytes > model.budget)
+        break;
+      if (!best || outcome.time < best)
+        best = outcome.time;
+    }
+  });
+  return best;
+}
+
+/// A budget between the leanest step and one that holds whatever one wants.
+void drawBudget(Random &random, StepModel &model) {
+  model.budget = 0;
+  int64_t least = search(model).outcome.peakBytes;
+  int64_t most =
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+          .peakBytes;
+  model.budget = random.get(least, std::max(least, most));
+}
+
+TEST(Search, IsBruteForceWhereUnitsAreFew) {
+  Random random(1);
+  SearchOptions options;
+  options.evaluations = 4'000'000;
+  int above = 0, below = 0;
+  for (int i = 0; i != 500; ++i) {
+    StepModel model = makeRandomModel(random, i < 470 ? 3 : i < 495 ? 4 : 5);
+    if (model.units.size() == 5 && model.programs[0].groups.size() > 2)
+      model.programs[0].groups.resize(2); // for the sake of brute force
+    drawBudget(random, model);
+    SearchAnswer answer = search(model, options);
+    int64_t best = searchByForce(model);
+    ASSERT_EQ(answer.isFeasible, best != 0) << i;
+    ASSERT_TRUE(answer.bound) << i;
+    ASSERT_LE(answer.bound->time, answer.outcome.time) << i;
+    ASSERT_LE(answer.bound->time, best) << i;
+    ASSERT_LE(answer.outcome.peakBytes, model.budget) << i;
+    Outcome again = evaluate(model, answer.decisions);
+    ASSERT_EQ(again.time, answer.outcome.time) << i;
+    ASSERT_EQ(again.peakBytes, answer.outcome.peakBytes) << i;
+    above += answer.outcome.time > best;
+    below +=
+        answer.outcome.time < best; // launches that have limits of their own
+  }
+  EXPECT_EQ(above, 0);
+  std::cout << below << " of 500 are faster than all with common limits\n";
+}
+
+/// The least time of all decisions of at most two units, with each launch and
+/// each wait wherever it may be.
+int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
+  size_t units = model.units.size(), groups = model.programs[0].groups.size();
+  Evaluator evaluator(model, 0);
+  ProgramDecisions decisions = makeDecisions(model).programs[0];
+  std::vector<uint8_t> resident(units, false);
+  std::vector<size_t> sizes(groups + 4 * units, 2);
+  sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
+  sizes.insert(sizes.end(), 3 * units, mostSlotsAway + 1);
+  sizes[groups + 4 * units] = 1; // the first gather starts at once
+  int64_t best = 0;
+  enumerate(sizes, [&](const std::vector<size_t> &digits) {
+    for (size_t g = 0; g != groups; ++g)
+      decisions.recompute[model.programs[0].groups[g].module] = digits[g];
+    for (size_t u = 0; u != units; ++u) {
+      auto digit = [&](size_t i) { return digits[groups + i * units + u]; };
+      UnitDecision &unit = decisions.units[u];
+      unit.keep = digit(0);
+      unit[Phase::Forward] = {digit(1) != 0, uint16_t(digit(4))};
+      unit[Phase::Backward] = {digit(2) != 0, uint16_t(digit(5))};
+      unit.reduction = {digit(3) != 0, uint16_t(digit(6))};
+      // What is not gathered, or joins, is launched nowhere.
+      if ((unit.keep && (digit(2) || digit(5))) || (digit(1) && digit(4)) ||
+          (digit(3) && digit(6)))
+        return;
+    }
+    Outcome outcome = evaluator.evaluate(decisions, resident);
+    if (outcome.peakBytes <= model.budget && (!best || outcome.time < best))
+      best = outcome.time;
+  });
+  return best;
+}
+
+// Beyond what the search enumerates: nothing is faster, or slower than a bound.
+TEST(Search, FindsTheLaunchesOfTwoUnits) {
+  Random random(2);
+  SearchOptions options;
+  options.evaluations = 1'000'000;
+  int above = 0;
+  for (int i = 0; i != 60; ++i) {
+    StepModel model = makeRandomModel(random, 2);
+    drawBudget(random, model);
+    SearchAnswer answer = search(model, options);
+    int64_t best = searchLaunchesByForce(model, 3);
+    ASSERT_NE(best, 0) << i;
+    ASSERT_LE(answer.bound->time, best) << i;
+    above += answer.outcome.time > best;
+  }
+  EXPECT_EQ(above, 0);
+}
+
+TEST(Search, IsNeverWorseThanABaseline) {
+  Random random(3);
+  SearchOptions options;
+  options.evaluations = 400;
+  int compared = 0;
+  for (int i = 0; i != 300; ++i) {
+    StepModel model = makeRandomModel(random, 12, i % 3 == 0);
+    drawBudget(random, model);
+    SearchAnswer answer = search(model, options);
+    ASSERT_TRUE(answer.isFeasible) << i;
+    ASSERT_LE(answer.outcome.peakBytes, model.budget) << i;
+    for (Policy policy : allPolicies)
+      for (bool keep : {false, true})
+        for (bool recompute : {false, true}) {
+          Outcome outcome =
+              evaluate(model, makeBaseline(model, policy, keep, recompute));
+          if (outcome.peakBytes > model.budget)
+            continue;
+          ASSERT_LE(answer.outcome.time, outcome.time) << i;
+          ++compared;
+        }
+    ASSERT_TRUE(answer.bound) << i;
+    ASSERT_LE(answer.bound->time, answer.outcome.time) << i;
+  }
+  EXPECT_GT(compared, 500);
+}
+
+// Too small a budget: the smallest one that is known, which indeed works.
+TEST(Search, SaysTheSmallestBudget) {
+  Random random(4);
+  for (int i = 0; i != 200; ++i) {
+    StepModel model = makeRandomModel(random, 8, i % 3 == 0);
+    SearchOptions options;
+    options.evaluations = 400;
+    model.budget = 0;
+    SearchAnswer answer = search(model, options);
+    ASSERT_FALSE(answer.isFeasible);
+    ASSERT_FALSE(answer.bound);
+    model.budget = answer.outcome.peakBytes;
+    ASSERT_TRUE(search(model, options).isFeasible) << i;
+    --model.budget;
+    ASSERT_FALSE(search(model, options).isFeasible) << i;
+  }
+}
+
+TEST(Search, IsNeverWorseWithMoreMemory) {
+  Random random(5);
+  for (int i = 0; i != 40; ++i) {
+    StepModel model = makeRandomModel(random, 3);
+    drawBudget(random, model);
+    SearchOptions options;
+    options.evaluations = 1'000'000;
+    int64_t before = std::numeric_limits<int64_t>::max();
+    for (int step = 0; step != 6; ++step, model.budget += 15) {
+      SearchAnswer answer = search(model, options);
+      ASSERT_LE(answer.outcome.time, before) << i;
+      before = answer.outcome.time;
+    }
+  }
+  // Where not all is enumerated, from the answer before.
+  StepModel model = makeTransformer(gpt2);
+  model.budget = 0;
+  model.budget = search(model).outcome.peakBytes;
+  SearchOptions options;
+  options.evaluations = 2000;
+  int64_t before = std::numeric_limits<int64_t>::max();
+  for (int step = 0; step != 4; ++step) {
+    SearchAnswer answer = search(model, options);
+    EXPECT_LE(answer.outcome.time, before);
+    before = answer.outcome.time;
+    options.starts = {answer.decisions};
+    model.budget += model.budget / 4;
+  }
+}
+
+TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
+  StepModel model = makeTransformer(gpt2);
+  model.budget = int64_t(4) << 30;
+  SearchOptions options;
+  options.evaluations = 6000;
+  std::vector<SearchProgress> reports;
+  options.progress = [&](const SearchProgress &progress) {
+    reports.push_back(progress);
+    return true;
+  };
+  SearchAnswer answer = search(model, options);
+  ASSERT_TRUE(answer.isFeasible);
+  EXPECT_LE(answer.evaluations, options.evaluations);
+  EXPECT_GE(reports.size(), 5u);
+  EXPECT_EQ(reports.back().time, answer.outcome.time);
+  EXPECT_TRUE(search(model, options).decisions == answer.decisions);
+
+  options.progress = [](const SearchProgress &progress) {
+    return progress.evaluations < 1000;
+  };
+  SearchAnswer stopped = search(model, options);
+  EXPECT_TRUE(stopped.isFeasible);
+  EXPECT_LT(stopped.evaluations, 3000);
+  EXPECT_GE(stopped.outcome.time, answer.outcome.time);
+}
+
+// Units that stay gathered between micro-batches save gathers, where there is
+// room for them.
+TEST(Search, KeepsUnitsBetweenMicroBatches) {
+  Random random(6);
+  int kept = 0;
+  for (int i = 0; i != 30; ++i) {
+    StepModel model = makeRandomModel(random, 4, true);
+    model.budget = int64_t(1) << 40;
+    SearchOptions options;
+    options.evaluations = 200'000;
+    SearchAnswer answer = search(model, options);
+    Outcome again = evaluate(model, answer.decisions);
+    ASSERT_EQ(again.time, answer.outcome.time);
+    ASSERT_EQ(again.peakBytes, answer.outcome.peakBytes);
+    kept += std::count(answer.decisions.resident.begin(),
+                       answer.decisions.resident.end(), 1) > 0;
+  }
+  EXPECT_GT(kept, 20);
+}
+
+/// The best of all baselines within a budget, with the fewest recomputed
+/// modules, or all, or none.
+int64_t findBestBaseline(const StepModel &model) {
+  int64_t best = 0;
+  for (Policy policy : allPolicies)
+    for (bool keep : {false, true})
+      for (bool recompute : {false, true}) {
+        Outcome outcome =
+            evaluate(model, makeBaseline(model, policy, keep, recompute));
+        if (outcome.peakBytes <= model.budget && (!best || outcome.time < best))
+          best = outcome.time;
+      }
+  return best;
+}
+
+void printTable(const Transformer &shape, int64_t evaluations) {
+  StepModel model = makeTransformer(shape);
+  ASSERT_EQ(check(model), "");
+  model.budget = 0;
+  int64_t least = search(model).outcome.peakBytes;
+  int64_t most =
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+          .peakBytes;
+  for (double part : {0.0, 0.1, 0.3, 0.6, 1.0}) {
+    model.budget = least + int64_t(part * double(most - least));
+    auto start = std::chrono::steady_clock::now();
+    SearchOptions options;
+    options.evaluations = evaluations;
+    SearchAnswer answer = search(model, options);
+    std::chrono::duration<double, std::milli> took =
+        std::chrono::steady_clock::now() - start;
+    ASSERT_TRUE(answer.isFeasible);
+    ASSERT_TRUE(answer.bound);
+    int64_t baseline = findBestBaseline(model);
+    EXPECT_LE(answer.bound->time, answer.outcome.time);
+    EXPECT_TRUE(!baseline || answer.outcome.time <= baseline);
+    std::cout << std::fixed << std::setprecision(2) << std::left
+              << std::setw(24) << shape.name << std::right << std::setw(8)
+              << double(model.budget) / 1e9 << " GB" << std::setw(10)
+              << double(baseline) / 1e6 << std::setw(10)
+              << double(answer.outcome.time) / 1e6 << std::setw(10)
+              << double(answer.bound->time) / 1e6 << " ms, gap "
+              << 100 * answer.getGap() << " % (" << answer.bound->name << "), "
+              << answer.evaluations << " evaluations in " << took.count()
+              << " ms\n";
+  }
+}
+
+// Budget, best baseline, answer, bound.
+TEST(Search, PlansGPT2) { printTable(gpt2, 4000); }
+TEST(Search, Plans7B) { printTable(llama7B, 4000); }
+TEST(Search, DISABLED_PlansLargeModels) { // a minute
+  for (const Transformer &shape : {gpt2, llama7B, slow7B, llama70B, llama405B})
+    printTable(shape, 40000);
+}
+
+} // namespace
