@@ -118,11 +118,14 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   }
   auto isBetter = [&](uint32_t a, uint32_t b) {
     const Unit &left = model.units[a], &right = model.units[b];
-    return double(left.gather.transfer) * double(right.gatheredBytes) >
-           double(right.gather.transfer) * double(left.gatheredBytes);
+    double leftWorth =
+        double(left.gather.transfer) * double(right.gatheredBytes);
+    double rightWorth =
+        double(right.gather.transfer) * double(left.gatheredBytes);
+    return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
   };
-  std::stable_sort(cut.before.begin(), cut.before.end(), isBetter);
-  std::stable_sort(cut.after.begin(), cut.after.end(), isBetter);
+  std::sort(cut.before.begin(), cut.before.end(), isBetter);
+  std::sort(cut.after.begin(), cut.after.end(), isBetter);
   return cut;
 }
 

@@ -98,6 +98,7 @@ bool ProgramSearch::searchAll() {
     return false;
   struct Choice {
     int64_t bound;
+    size_t set;
     std::vector<uint8_t> recompute;
     StepModel fixed;
   };
@@ -108,11 +109,12 @@ bool ProgramSearch::searchAll() {
       recompute[program.groups[groups[i]].module] = set >> i & 1;
     StepModel fixed = fixRecompute(recompute);
     if (auto bound = ProgramBounds(fixed, 0).findLargest())
-      choices.push_back({bound->time, recompute, std::move(fixed)});
+      choices.push_back({bound->time, set, recompute, std::move(fixed)});
   }
-  std::stable_sort(
-      choices.begin(), choices.end(),
-      [](const Choice &a, const Choice &b) { return a.bound < b.bound; });
+  std::sort(
+      choices.begin(), choices.end(), [](const Choice &a, const Choice &b) {
+        return std::make_pair(a.bound, a.set) < std::make_pair(b.bound, b.set);
+      });
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (const Choice &choice : choices) {
     if (hasBest && choice.bound >= bestOutcome.time)

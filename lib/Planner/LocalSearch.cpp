@@ -92,15 +92,17 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
 }
 
 void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
-  constexpr double firstThreshold = 0.003;
-  constexpr int64_t restarts = 8;
+  // A low threshold brings large programs most of the way; now and then a high
+  // one brings small ones out of a corner.
+  constexpr double lowThreshold = 0.0003, highThreshold = 0.003;
+  constexpr int64_t rounds = 8;
   if (!hasBest || evaluations <= 0)
     return;
   Random random = {std::mt19937_64(seed)};
   ProgramDecisions current = bestWanted, next;
   int64_t currentTime = bestOutcome.time;
   for (int64_t i = 0; i != evaluations; ++i) {
-    if (i % std::max<int64_t>(evaluations / restarts, 1) == 0) {
+    if (i % std::max<int64_t>(evaluations / rounds, 1) == 0) {
       current = bestWanted;
       currentTime = bestOutcome.time;
     }
@@ -113,8 +115,9 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
     if (!time)
       continue;
     double left = 1 - double(i) / double(evaluations);
-    auto threshold =
-        int64_t(firstThreshold * double(bestOutcome.time) * left * left);
+    bool isHigh = i * rounds / evaluations % 4 == 3;
+    auto threshold = int64_t((isHigh ? highThreshold : lowThreshold) *
+                             double(bestOutcome.time) * left * left);
     if (*time <= currentTime + threshold) {
       std::swap(current, next);
       currentTime = *time;

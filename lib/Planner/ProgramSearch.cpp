@@ -18,8 +18,7 @@ using namespace fsdp::planner;
 static constexpr uint16_t farAhead = 64;
 
 void EvaluationMeter::report() {
-  state.evaluations = count;
-  if (options.progress && !options.progress(state))
+  if (options.progress && !options.progress({stage, count, findTime()}))
     isStopped = true;
 }
 
@@ -150,19 +149,41 @@ void ProgramSearch::clearJoins(ProgramDecisions &decisions) {
   }
 }
 
+/// Where calls of so many units begin, of `count`: the first have 1, 2, 4 and
+/// so on, since nothing runs beside the first.
+static std::vector<bool> findBorders(size_t count, uint32_t size) {
+  std::vector<bool> isBorder(count, false);
+  uint32_t call = 1;
+  for (size_t i = 0; i < count; i += call, call = std::min(2 * call, size)) {
+    call = std::min(call, size);
+    isBorder[i] = true;
+  }
+  return isBorder;
+}
+
 /// Calls of so many units each, in the order of use that the rest decides.
 void ProgramSearch::setSizes(ProgramDecisions &decisions, Sizes sizes) {
   clearJoins(decisions);
   layout.build(decisions, resident, /*lean=*/true);
-  uint32_t count[numPhases] = {0, 0}, reductions = 0;
+  size_t count[numPhases] = {0, 0};
+  for (const Layout::Call &call : layout.gathers)
+    ++count[size_t(call.phase)];
+  std::vector<bool> borders[numPhases] = {
+      findBorders(count[0], sizes.forward),
+      findBorders(count[1], sizes.backward)};
+  size_t next[numPhases] = {0, 0};
   for (size_t i = 0; i != layout.gathers.size(); ++i) {
-    Phase phase = layout.gathers[i].phase;
-    uint32_t size = phase == Phase::Forward ? sizes.forward : sizes.backward;
-    decisions.units[layout.gatherUnits[i]][phase].joins =
-        count[size_t(phase)]++ % size != 0;
+    auto phase = size_t(layout.gathers[i].phase);
+    decisions.units[layout.gatherUnits[i]].gathers[phase].joins =
+        !borders[phase][next[phase]++];
   }
-  for (uint32_t unit : layout.reductionUnits)
-    decisions.units[unit].reduction.joins = reductions++ % sizes.reduction != 0;
+  // Nothing runs beside the last reduction: from there, a call begins where the
+  // one behind it begins in the other direction.
+  size_t reductions = layout.reductionUnits.size();
+  std::vector<bool> isEnd = findBorders(reductions, sizes.reduction);
+  for (size_t i = 1; i < reductions; ++i)
+    decisions.units[layout.reductionUnits[i]].reduction.joins =
+        !isEnd[reductions - i];
 }
 
 bool ProgramSearch::isChosen(size_t i, size_t count, size_t all,
@@ -221,7 +242,7 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
 void ProgramSearch::searchSizes() {
   constexpr size_t mostGranularities = 4;
   std::vector<uint32_t> sizes;
-  for (uint32_t size = 1; size <= 32 && size <= model.units.size(); size *= 2)
+  for (uint32_t size = 1; size <= 64 && size <= model.units.size(); size *= 2)
     sizes.push_back(size);
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (uint16_t wait : {uint16_t(2), farAhead})
@@ -237,11 +258,14 @@ void ProgramSearch::searchSizes() {
               wanted, own, 0, Placement::Even, Placement::Last, 0);
           if (!time)
             continue;
-          granularities.push_back({*time, own, wait});
-          std::stable_sort(granularities.begin(), granularities.end(),
-                           [](const Granularity &a, const Granularity &b) {
-                             return a.time < b.time;
-                           });
+          auto isFaster = [](const Granularity &a, const Granularity &b) {
+            return a.time < b.time;
+          };
+          Granularity here = {*time, own, wait};
+          granularities.insert(std::upper_bound(granularities.begin(),
+                                                granularities.end(), here,
+                                                isFaster),
+                               here);
           if (granularities.size() > mostGranularities)
             granularities.pop_back();
         }

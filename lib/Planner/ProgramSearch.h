@@ -34,7 +34,8 @@ public:
 
   const SearchOptions &options;
   int64_t count = 0;
-  SearchProgress state;
+  const char *stage = "";
+  std::function<int64_t()> findTime; ///< Of the best step, or 0.
   bool isStopped = false;
 
 private:

@@ -59,7 +59,14 @@ bool isBetter(const SearchAnswer &a, const SearchAnswer &b) {
 class StepSearch {
 public:
   StepSearch(const StepModel &model, const SearchOptions &options)
-      : model(model), options(options), meter(options) {}
+      : model(model), options(options), meter(options) {
+    meter.findTime = [this]() -> int64_t {
+      if (candidates.empty())
+        return 0;
+      SearchAnswer answer = candidates[best].getAnswer(this->model);
+      return answer.isFeasible ? answer.outcome.time : 0;
+    };
+  }
 
   SearchAnswer run();
 
@@ -67,12 +74,17 @@ private:
   std::vector<std::vector<uint8_t>> listResidents() const;
   void begin(Candidate &candidate);
   void finish(Candidate &candidate);
-  void note(const char *stage, const SearchAnswer &answer);
+  void note(const char *stage) {
+    meter.stage = stage;
+    meter.report();
+  }
 
   const StepModel &model;
   const SearchOptions &options;
   EvaluationMeter meter;
   std::vector<Decisions> starts;
+  std::vector<Candidate> candidates;
+  size_t best = 0; ///< Of these.
 };
 
 } // namespace
@@ -111,12 +123,6 @@ std::vector<std::vector<uint8_t>> StepSearch::listResidents() const {
   return unique;
 }
 
-void StepSearch::note(const char *stage, const SearchAnswer &answer) {
-  meter.state = {stage, meter.count,
-                 answer.isFeasible ? answer.outcome.time : 0};
-  meter.report();
-}
-
 void StepSearch::begin(Candidate &candidate) {
   for (size_t p = 0; p != model.programs.size(); ++p) {
     auto program =
@@ -129,16 +135,16 @@ void StepSearch::begin(Candidate &candidate) {
 }
 
 void StepSearch::finish(Candidate &candidate) {
-  note("sizes", candidate.getAnswer(model));
+  note("sizes");
   for (auto &program : candidate.programs) {
     program->searchSizes();
     program->searchCounts();
   }
-  note("all", candidate.getAnswer(model));
+  note("all");
   std::vector<bool> isExact;
   for (auto &program : candidate.programs)
     isExact.push_back(program->searchAll());
-  note("nearby", candidate.getAnswer(model));
+  note("nearby");
   // What is left, in equal parts; little, where only launches may move.
   constexpr int64_t mostAfterAll = 4000;
   for (size_t p = 0; p != candidate.programs.size(); ++p) {
@@ -156,22 +162,21 @@ SearchAnswer StepSearch::run() {
         starts.push_back(makeBaseline(model, policy, keep, recompute));
   starts.insert(starts.end(), options.starts.begin(), options.starts.end());
 
-  std::vector<Candidate> candidates;
-  size_t best = 0;
   for (std::vector<uint8_t> &resident : listResidents()) {
-    candidates.push_back({std::move(resident), {}});
-    begin(candidates.back());
+    Candidate candidate = {std::move(resident), {}};
+    begin(candidate);
+    candidates.push_back(std::move(candidate));
     if (isBetter(candidates.back().getAnswer(model),
                  candidates[best].getAnswer(model)))
       best = candidates.size() - 1;
-    note("starts", candidates[best].getAnswer(model));
+    note("starts");
   }
   if (candidates[best].isFeasible())
     finish(candidates[best]);
   SearchAnswer answer = candidates[best].getAnswer(model);
   answer.bound = findBound(model);
   answer.evaluations = meter.count;
-  note("end", answer);
+  note("end");
   return answer;
 }
 

@@ -29,7 +29,7 @@ struct SearchProgress {
 };
 
 struct SearchOptions {
-  int64_t evaluations = 20000; ///< The most, of programs.
+  int64_t evaluations = 20000; ///< The most, of programs, beside the starts.
   uint64_t seed = 1;
   std::vector<Decisions> starts; ///< Beside the baselines.
   /// Called now and then; the search ends when it returns false.
