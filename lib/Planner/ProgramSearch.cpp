@@ -149,15 +149,14 @@ void ProgramSearch::clearJoins(ProgramDecisions &decisions) {
   }
 }
 
-/// Where calls of so many units begin, of `count`: the first have 1, 2, 4 and
-/// so on, since nothing runs beside the first.
-static std::vector<bool> findBorders(size_t count, uint32_t size) {
+/// Where calls of so many units begin, of `count`. Nothing runs beside the
+/// first call, so they may grow: 1, 2, 4 and so on units.
+static std::vector<bool> findBorders(size_t count, uint32_t size,
+                                     bool growing) {
   std::vector<bool> isBorder(count, false);
-  uint32_t call = 1;
-  for (size_t i = 0; i < count; i += call, call = std::min(2 * call, size)) {
-    call = std::min(call, size);
+  uint32_t call = growing ? 1 : size;
+  for (size_t i = 0; i < count; i += call, call = std::min(2 * call, size))
     isBorder[i] = true;
-  }
   return isBorder;
 }
 
@@ -169,8 +168,8 @@ void ProgramSearch::setSizes(ProgramDecisions &decisions, Sizes sizes) {
   for (const Layout::Call &call : layout.gathers)
     ++count[size_t(call.phase)];
   std::vector<bool> borders[numPhases] = {
-      findBorders(count[0], sizes.forward),
-      findBorders(count[1], sizes.backward)};
+      findBorders(count[0], sizes.forward, sizes.growing),
+      findBorders(count[1], sizes.backward, sizes.growing)};
   size_t next[numPhases] = {0, 0};
   for (size_t i = 0; i != layout.gathers.size(); ++i) {
     auto phase = size_t(layout.gathers[i].phase);
@@ -180,7 +179,8 @@ void ProgramSearch::setSizes(ProgramDecisions &decisions, Sizes sizes) {
   // Nothing runs beside the last reduction: from there, a call begins where the
   // one behind it begins in the other direction.
   size_t reductions = layout.reductionUnits.size();
-  std::vector<bool> isEnd = findBorders(reductions, sizes.reduction);
+  std::vector<bool> isEnd =
+      findBorders(reductions, sizes.reduction, sizes.growing);
   for (size_t i = 1; i < reductions; ++i)
     decisions.units[layout.reductionUnits[i]].reduction.joins =
         !isEnd[reductions - i];
@@ -240,39 +240,40 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
 }
 
 void ProgramSearch::searchSizes() {
-  constexpr size_t mostGranularities = 4;
+  size_t mostGranularities = isCoarse() ? 2 : 4;
   std::vector<uint32_t> sizes;
-  for (uint32_t size = 1; size <= 64 && size <= model.units.size(); size *= 2)
+  for (uint32_t size = 1; size <= 64 && size <= model.units.size();
+       size *= isCoarse() ? 4 : 2)
     sizes.push_back(size);
   ProgramDecisions wanted = makeDecisions(model).programs[number];
-  for (uint16_t wait : {uint16_t(2), farAhead})
-    for (uint32_t forward : sizes)
-      for (uint32_t backward : sizes)
-        for (uint32_t reduction : sizes) {
-          // Very different sizes were never worth it.
-          if (std::max(forward, backward) > 8 * std::min(forward, backward))
-            continue;
-          setLimits(wanted, farAhead, wait);
-          Sizes own = {forward, backward, reduction};
-          std::optional<int64_t> time = considerFewest(
-              wanted, own, 0, Placement::Even, Placement::Last, 0);
-          if (!time)
-            continue;
-          auto isFaster = [](const Granularity &a, const Granularity &b) {
-            return a.time < b.time;
-          };
-          Granularity here = {*time, own, wait};
-          granularities.insert(std::upper_bound(granularities.begin(),
-                                                granularities.end(), here,
-                                                isFaster),
-                               here);
-          if (granularities.size() > mostGranularities)
-            granularities.pop_back();
-        }
+  auto attempt = [&](Sizes own, uint16_t wait) {
+    setLimits(wanted, farAhead, wait);
+    std::optional<int64_t> time =
+        considerFewest(wanted, own, 0, Placement::Even, Placement::Last, 0);
+    if (!time)
+      return;
+    Granularity here = {*time, own, wait};
+    auto isFaster = [](const Granularity &a, const Granularity &b) {
+      return a.time < b.time;
+    };
+    granularities.insert(std::upper_bound(granularities.begin(),
+                                          granularities.end(), here, isFaster),
+                         here);
+    if (granularities.size() > mostGranularities)
+      granularities.pop_back();
+  };
+  for (bool growing : {true, false})
+    for (uint16_t wait : {uint16_t(2), farAhead})
+      for (uint32_t forward : sizes)
+        for (uint32_t backward : sizes)
+          for (uint32_t reduction : sizes)
+            // Very different sizes were never worth it.
+            if (std::max(forward, backward) <= 8 * std::min(forward, backward))
+              attempt({forward, backward, reduction, growing}, wait);
 }
 
 void ProgramSearch::searchCounts() {
-  constexpr size_t parts = 8;
+  size_t parts = isCoarse() ? 4 : 8;
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (const Granularity &own : granularities)
     for (Placement keep : {Placement::Last, Placement::First})

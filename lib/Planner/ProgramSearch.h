@@ -70,6 +70,7 @@ private:
   enum class Placement { First, Last, Even };
   struct Sizes {
     uint32_t forward, backward, reduction;
+    bool growing; ///< From the ends of the program.
   };
   /// Numbers that are the same everywhere.
   struct Random {
@@ -77,6 +78,8 @@ private:
     size_t get(size_t count) { return size_t(engine() % count); }
   };
 
+  /// Few evaluations: a coarse grid leaves some for what comes after it.
+  bool isCoarse() const { return meter.options.evaluations < 20000; }
   bool isWithin(const Outcome &outcome) const {
     return outcome.peakBytes <= model.budget;
   }
