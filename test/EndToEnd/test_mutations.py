@@ -199,6 +199,8 @@ def test_every_kind_of_mistake_is_tried(trials, request):
     harmless = collections.Counter((m.op, m.mutation) for m in mutants if m.verdict == "same" or m.verdict.endswith(".plan"))
     names = ["delete", "duplicate", "swap", "move", "operand", "group", "divisor", "phase", "offset", "event", "stream", "unit", "spelling", "type", "two"]
     assert {m.mutation for m in mutants} == set(names)
+    # Of steps, not of the models that they are made from.
+    assert {"fsdp.async.unshard", "fsdp.async.reduce_scatter", "fsdp.measure", "fsdp.adamw"} <= {m.op for m in mutants}
 
     def cell(op, mutation):
         count, left = tried[op, mutation], harmless[op, mutation]

@@ -4,6 +4,7 @@
 
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Dialect/FSDP/IR/Programs.h"
 #include "fsdp/Dialect/Plan/IR/Plan.h"
 
 #include "mlir/AsmParser/AsmParser.h"
@@ -52,7 +53,7 @@ private:
             plan::MeaningOp>(op))
       return false;
     auto func = op->getParentOfType<func::FuncOp>();
-    return !func || !func->hasAttr(FSDPDialect::getSourceAttrName());
+    return !func || !isSource(func);
   }
 
   template <typename Apply>
