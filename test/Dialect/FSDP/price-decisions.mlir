@@ -39,6 +39,11 @@
 // GPT2: Decision="recompute m.transformer.h.1", Peak="[[PEAK:.*]]", PeakChange="-{{.*}}", Step="[[STEP:.*]]", StepChange="+
 // GPT2: timeline | {{.*}} Peak="[[PEAK]]", Step="[[STEP]]"
 
+// What is not sharded has no other decision about its memory.
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt '--fsdp-assign-units=ignore=.*h[.]1.*' --fsdp-shard=ranks=4 %{price} 2>&1 | FileCheck %s --check-prefix=IGNORED
+// IGNORED: Decision="keep m.transformer.h.0"
+// IGNORED-NOT: Decision="{{keep|reshard}}
+
 // RUN: not fsdp-opt %S/remat.mlir --fsdp-shard=ranks=2 --fsdp-price-decisions=hardware=%S/none.toml 2>&1 | FileCheck %s --check-prefix=NONE
 // NONE: error: {{.*}}none.toml
 // RUN: not fsdp-opt %S/remat.mlir --fsdp-price-decisions 2>&1 | FileCheck %s --check-prefix=LEVEL

@@ -62,7 +62,9 @@ static SmallVector<Alternative, 0> findAlternatives(func::FuncOp step) {
   }
   for (auto unit : step->getParentOfType<ModuleOp>().getOps<UnitOp>()) {
     auto key = FlatSymbolRefAttr::get(unit);
-    if (unit.getRoot() || phases.lookup(key) != 3 || inPieces.contains(key) ||
+    // What is on every rank as a whole is neither gathered nor freed.
+    if (unit.getRoot() || unit.getShardAxes().empty() ||
+        phases.lookup(key) != 3 || inPieces.contains(key) ||
         unit.getKeptAfterBackward())
       continue;
     alternatives.push_back(
