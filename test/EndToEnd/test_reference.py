@@ -1,5 +1,7 @@
 """docs/reference/ is what the .td files say."""
 
+import re
+
 import pytest
 from conftest import ROOT  # puts scripts/ on the path
 
@@ -14,3 +16,10 @@ def test_page_is_current(page):
 
 def test_there_are_no_other_pages():
     assert {path.name for path in (ROOT / "docs" / "reference").iterdir()} == {*make_reference.PAGES, "README.md"}
+
+
+# Who adds a pass looks for its place.
+def test_passes_stand_in_alphabetical_order():
+    for path in sorted((ROOT / "include").rglob("Passes.td")):
+        names = re.findall(r"^def (\w+) : Pass<", path.read_text(), re.MULTILINE)
+        assert names == sorted(names), path

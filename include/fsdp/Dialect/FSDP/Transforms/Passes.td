@@ -134,25 +134,6 @@ def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
   let options = [BucketOption];
 }
 
-def ScaleLossPass : Pass<"fsdp-scale-loss", "::mlir::ModuleOp"> {
-  let summary = "scale the loss, and update where its gradients are finite";
-  let description = [{
-    As `torch.amp.GradScaler`, without the host: the gradient with which the backward
-    starts, in the program and in its source, is multiplied by the scale. `found_inf`
-    is measured of the reduced gradients of all units, and reduced over ranks. Updates
-    divide gradients by the scale, and change nothing where something is found. Then
-    the scale grows or backs off. The scale, the steps since it grew, and the updates
-    that were skipped are buffers that the step changes, the same on all ranks. Of
-    several micro-batches, all have the scale of the step.
-
-    Before and after: the logical level. The program says what was asked for, as
-    `fsdp.grad_scaler`, which `--fsdp-verify-equivalence` and the meaning of the plan go
-    by. Remark `scale`.
-  }];
-  let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [GradScalerOption];
-}
-
 def ClipGradientsPass : Pass<"fsdp-clip-gradients", "::mlir::ModuleOp"> {
   let summary = "clip the norm of all gradients";
   let description = [{
@@ -386,6 +367,25 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
   let options = [ReshardAfterForwardOption];
+}
+
+def ScaleLossPass : Pass<"fsdp-scale-loss", "::mlir::ModuleOp"> {
+  let summary = "scale the loss, and update where its gradients are finite";
+  let description = [{
+    As `torch.amp.GradScaler`, without the host: the gradient with which the backward
+    starts, in the program and in its source, is multiplied by the scale. `found_inf`
+    is measured of the reduced gradients of all units, and reduced over ranks. Updates
+    divide gradients by the scale, and change nothing where something is found. Then
+    the scale grows or backs off. The scale, the steps since it grew, and the updates
+    that were skipped are buffers that the step changes, the same on all ranks. Of
+    several micro-batches, all have the scale of the step.
+
+    Before and after: the logical level. The program says what was asked for, as
+    `fsdp.grad_scaler`, which `--fsdp-verify-equivalence` and the meaning of the plan go
+    by. Remark `scale`.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [GradScalerOption];
 }
 
 def SchedulePass : Pass<"fsdp-schedule", "::mlir::ModuleOp"> {

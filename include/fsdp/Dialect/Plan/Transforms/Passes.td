@@ -9,23 +9,6 @@
 
 include "mlir/Pass/PassBase.td"
 
-def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
-  let summary = "insert events between streams";
-  let description = [{
-    A command that reads what another stream writes, writes what another stream
-    reads or writes, or writes first into a buffer that comes `after` others which
-    another stream uses, waits for an event of that stream; so does a collective for
-    those over other axes whose groups share two ranks or more with its own. Waits
-    that follow from earlier ones are left out, also those of the schedule; those
-    of the forward follow from its own, since it also runs alone. All streams are
-    joined before and after a program. The waits of the compute stream are those of
-    the scheduled level: the schedule says where it waits for what it reads.
-
-    After: the same, with `plan.record` and `plan.wait`; any order of execution
-    that the streams and events allow gives the same bits.
-  }];
-}
-
 def AssignMemory : Pass<"plan-assign-memory", "::fsdp::plan::ModuleOp"> {
   let summary = "assign an offset in the arena to every buffer";
   let description = [{
@@ -69,6 +52,23 @@ def FoldViews : Pass<"plan-fold-views", "::fsdp::plan::ModuleOp"> {
     source is the source. `_assert_tensor_metadata` is checked and dropped.
 
     After: no launch of a view is left, and no layout has an offset.
+  }];
+}
+
+def InsertSync : Pass<"plan-insert-sync", "::fsdp::plan::ModuleOp"> {
+  let summary = "insert events between streams";
+  let description = [{
+    A command that reads what another stream writes, writes what another stream
+    reads or writes, or writes first into a buffer that comes `after` others which
+    another stream uses, waits for an event of that stream; so does a collective for
+    those over other axes whose groups share two ranks or more with its own. Waits
+    that follow from earlier ones are left out, also those of the schedule; those
+    of the forward follow from its own, since it also runs alone. All streams are
+    joined before and after a program. The waits of the compute stream are those of
+    the scheduled level: the schedule says where it waits for what it reads.
+
+    After: the same, with `plan.record` and `plan.wait`; any order of execution
+    that the streams and events allow gives the same bits.
   }];
 }
 
