@@ -16,7 +16,7 @@
 
 using namespace fsdp::operators;
 
-// lib/Runtime/Guard.cpp has a rule for each.
+// lib/Runtime/Execution/Guard.cpp has a rule for each.
 static constexpr std::string_view guarded[] = {
     "_adaptive_avg_pool2d_backward",
     "_adaptive_avg_pool3d_backward",

@@ -2,10 +2,10 @@
 //
 // One row for every operator overload in PyTorch's `aten` registry. Most of a
 // row is generated from the registry (scripts/generate_op_facts.py writes
-// lib/Archive/OpFacts.inc); what the registry doesn't know (costs, equivalents,
-// what a plan may run) is by hand in lib/Archive/OpFactsManual.cpp. Operators
-// that are not in the table are unknown: opaque, expensive and rejected at
-// load.
+// lib/Operators/OpFacts.inc); what the registry doesn't know (costs,
+// equivalents, what a plan may run) is by hand in
+// lib/Operators/OpFactsManual.cpp. Operators that are not in the table are
+// unknown: opaque, expensive and rejected at load.
 //
 //===----------------------------------------------------------------------===//
 
