@@ -169,17 +169,18 @@ inline constexpr Field rule{[](auto &, auto op) {
                             [](auto &, auto &, pf::UpdateRule) {}};
 
 /// The states of an update beside the parameter, after its gradient.
-inline constexpr Field states{[](auto &file, auto op) {
-                                std::vector<uint32_t> states;
-                                for (const UpdatedState &state :
-                                     llvm::drop_begin(op.getStates()))
-                                  states.push_back(file.buffer(state.before));
-                                return file.fbb.CreateVector(states);
-                              },
-                              [](auto &file, auto &parts, const auto *states) {
-                                for (auto [i, state] : llvm::enumerate(*states))
-                                  parts.addOperand(2 + i, file.buffer(state));
-                              }};
+inline constexpr Field states{
+    [](auto &file, auto op) {
+      llvm::SmallVector<UpdatedState> all = op.getStates();
+      std::vector<uint32_t> states;
+      for (const UpdatedState &state : llvm::drop_begin(all))
+        states.push_back(file.buffer(state.before));
+      return file.fbb.CreateVector(states);
+    },
+    [](auto &file, auto &parts, const auto *states) {
+      for (auto [i, state] : llvm::enumerate(*states))
+        parts.addOperand(2 + i, file.buffer(state));
+    }};
 
 /// What stands at the end of an update: the hyper-parameters, then the scalars.
 constexpr size_t tailLength = 1 + numUpdateScalars;
