@@ -9,7 +9,6 @@
 #include "Toml.h"
 #include "fsdp/Planner/Decisions.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 #include <tuple>
@@ -198,15 +197,9 @@ const toml::table *Reader::getTable(const toml::node &node,
 
 void Reader::expectKeys(const toml::table &table,
                         std::initializer_list<std::string_view> known) {
-  for (auto &&[key, value] : table) {
-    if (std::find(known.begin(), known.end(), key.str()) != known.end())
-      continue;
-    std::string names;
-    for (std::string_view name : known)
-      names += (names.empty() ? "" : ", ") + std::string(name);
-    fail(value, "expected only " + names + ", found " +
-                    spellName(std::string(key.str())));
-  }
+  if (std::optional<UnknownKey> unknown = findUnknownKey(table, known))
+    fail(unknown->value,
+         unknown->expected + ", found " + spellName(unknown->name));
 }
 
 void Reader::readFlag(const toml::table &table, std::string_view key,

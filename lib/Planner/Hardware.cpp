@@ -104,15 +104,9 @@ constexpr double mostNumber = 1e9, leastRate = 1e-3;
 
 void Reader::expectKeys(const toml::table &table, const std::string &where,
                         std::initializer_list<std::string_view> known) {
-  for (auto &&[key, value] : table) {
-    if (std::find(known.begin(), known.end(), key.str()) != known.end())
-      continue;
-    std::string names;
-    for (std::string_view name : known)
-      names += (names.empty() ? "" : ", ") + std::string(name);
+  if (std::optional<UnknownKey> unknown = findUnknownKey(table, known))
     fail(where.empty() ? "top level" : where,
-         "expected only " + names + ", found '" + std::string(key.str()) + "'");
-  }
+         unknown->expected + ", found '" + unknown->name + "'");
 }
 
 const toml::table *Reader::getTable(const toml::table &parent,

@@ -2,6 +2,7 @@
 
 #include "Toml.h"
 
+#include <algorithm>
 #include <exception>
 
 using namespace fsdp::planner;
@@ -33,4 +34,18 @@ Expected<toml::table> fsdp::planner::parseToml(std::string_view text,
   } catch (const std::exception &error) {
     return Error{path + ": " + error.what()};
   }
+}
+
+std::optional<UnknownKey>
+fsdp::planner::findUnknownKey(const toml::table &table,
+                              std::initializer_list<std::string_view> known) {
+  for (auto &&[key, value] : table) {
+    if (std::find(known.begin(), known.end(), key.str()) != known.end())
+      continue;
+    std::string expected = "expected only ";
+    for (std::string_view name : known)
+      expected += (name == *known.begin() ? "" : ", ") + std::string(name);
+    return UnknownKey{value, std::string(key.str()), expected};
+  }
+  return {};
 }

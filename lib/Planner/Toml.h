@@ -5,6 +5,8 @@
 
 #include "fsdp/Archive/Expected.h"
 
+#include <initializer_list>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -30,6 +32,17 @@ namespace fsdp::planner {
 archive::Expected<toml::table> parseToml(std::string_view text,
                                          const std::string &path,
                                          const char *what, size_t mostBytes);
+
+/// A key of a table that nobody knows.
+struct UnknownKey {
+  const toml::node &value;
+  std::string name;
+  std::string expected; ///< "expected only a, b"
+};
+/// The first key of `table` that is none of `known`.
+std::optional<UnknownKey>
+findUnknownKey(const toml::table &table,
+               std::initializer_list<std::string_view> known);
 
 } // namespace fsdp::planner
 

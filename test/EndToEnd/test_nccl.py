@@ -90,8 +90,7 @@ def test_mpirun_starts_them_too(arguments):
 # Two machines, as far as the processes can tell; Slurm has dealt them out in turns.
 def test_srun_starts_them_too(plans):
     if subprocess.run(["unshare", "--uts", "hostname", "node0"], capture_output=True).returncode:
-        # A host name of its own needs CAP_SYS_ADMIN, which containers may lack.
-        pytest.skip("not run: no right to give processes a host name of their own")
+        pytest.skip("not run: no right to give processes a host name of their own")  # CAP_SYS_ADMIN, which containers may lack
     arguments = [plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
     port = str(free_port())
     processes = [subprocess.Popen(["unshare", "--uts", "sh", "-c", f'hostname node{rank % 2} && exec "$@"', "sh", FAKE_GPUS, *map(str, arguments), "--backend", "nccl"],

@@ -78,8 +78,7 @@ def test_processes_have_the_bits_of_threads(training, plans, references):
 def test_ranks_of_a_machine_are_next_to_each_other(plans):
     own_name = ["unshare", "--uts", "sh", "-c", 'hostname "node$((OMPI_COMM_WORLD_RANK % 2))" && exec "$@"', "sh"]
     if subprocess.run([*own_name[:2], "hostname", "node0"], capture_output=True).returncode:
-        # A host name of its own needs CAP_SYS_ADMIN, which containers may lack.
-        pytest.skip("not run: no right to give processes a host name of their own")
+        pytest.skip("not run: no right to give processes a host name of their own")  # CAP_SYS_ADMIN, which containers may lack
     arguments = [plans("gpt2", 4, *MIXED.split()), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
     ran = mpirun((4, *arguments), before=own_name, MASTER_ADDR="127.0.0.1")
     assert ran.returncode == 0, ran.stderr
@@ -102,8 +101,7 @@ def two_machines(tmp_path):
     try:
         for command in commands:
             if not shutil.which("ip") or subprocess.run(command.split(), capture_output=True).returncode:
-                # Network namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN, which containers may lack.
-                pytest.skip("not run: no right to make network namespaces")
+                pytest.skip("not run: no right to make network namespaces")  # CAP_SYS_ADMIN and CAP_NET_ADMIN, which containers may lack
         agent = tmp_path / "agent"  # in place of ssh
         agent.write_text(f"""#!/bin/sh
 host=$1; shift
