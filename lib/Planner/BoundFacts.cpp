@@ -16,33 +16,41 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
   phi[0] = model.sharesCore ? 1 : model.contention;
   phi[1] = model.sharesCore ? 1 : 1024 + model.contention;
   isExact = true;
-  for (const Unit &unit : model.units)
+  for (const Traffic &traffic : program.traffic)
     for (const CollectiveCost &cost :
-         {unit.gather, unit.reduction, unit.allReduce})
+         {traffic.gather, traffic.reduction, traffic.allReduce})
       isExact &= cost.latency % 1000 == 0 && cost.transfer % 1000 == 0;
   for (const ComputeOp &op : program.ops)
-    compute.push_back(compute.back() + op.duration);
-  for (const RecomputeGroup &group : program.groups)
-    replays.push_back(getReplay(group));
-  std::sort(replays.begin() + 1, replays.end());
-  for (size_t r = 1; r < replays.size(); ++r)
-    replays[r] += replays[r - 1];
+    compute.push_back(compute.back() + (op.onlyIf == nobody ? op.duration : 0));
+  findReplays();
   findUses();
   findMemory();
   findExposed();
 }
 
-int64_t BoundFacts::getReplay(const RecomputeGroup &group) const {
-  int64_t time = 0;
-  for (uint32_t op : group.replayed)
-    time += program.ops[op].duration;
-  return time;
+void BoundFacts::findReplays() {
+  std::vector<int64_t> byModule(model.modules.size(), 0);
+  replaysFrom.assign(program.ops.size() + 1, 0);
+  for (size_t i = program.ops.size(); i-- != 0;) {
+    const ComputeOp &op = program.ops[i];
+    int64_t time = op.onlyIf == nobody ? 0 : op.duration;
+    replaysFrom[i] = replaysFrom[i + 1] + time;
+    if (op.onlyIf != nobody)
+      byModule[op.onlyIf] += time;
+  }
+  for (uint32_t module : program.recomputable)
+    replays.push_back(byModule[module]);
+  std::sort(replays.begin() + 1, replays.end());
+  for (size_t r = 1; r < replays.size(); ++r)
+    replays[r] += replays[r - 1];
 }
 
 void BoundFacts::findUses() {
   std::vector<uint32_t> completes(program.ops.size(), nobody);
   for (uint32_t i = 0; i != program.ops.size(); ++i) {
     const ComputeOp &op = program.ops[i];
+    if (op.onlyIf != nobody)
+      continue;
     if (op.weights != nobody) {
       Use &use = uses[op.weights];
       auto phase = size_t(op.phase);
@@ -74,24 +82,58 @@ void BoundFacts::findUses() {
 // Memory
 //===----------------------------------------------------------------------===//
 
-/// What a module saves at a computation if it is recomputed.
-int64_t BoundFacts::getSaving(const RecomputeGroup &group, size_t op) const {
-  if (op < group.forwardBegin || op >= group.backwardBegin)
-    return 0;
-  int64_t saved = op >= group.forwardEnd ? -group.keptBytes : 0;
-  for (size_t i = group.forwardBegin;
-       i != std::min<size_t>(op, group.forwardEnd); ++i)
-    saved += program.ops[i].change;
+uint32_t BoundFacts::getEnd(const Life &life) const {
+  uint32_t end = life.end;
+  for (const Life::Read &read : life.reads)
+    if (!read.ifRecomputed)
+      end = std::max(end, read.op);
+  return end;
+}
+
+uint32_t BoundFacts::getLeastEnd(const Life &life) const {
+  uint32_t end = life.end;
+  for (const Life::Read &read : life.reads) {
+    uint32_t ends[2] = {0, 0}; // of this module, not recomputed and recomputed
+    for (const Life::Read &other : life.reads)
+      if (other.module == read.module)
+        ends[other.ifRecomputed] = std::max(ends[other.ifRecomputed], other.op);
+    end = std::max(end, std::min(ends[0], ends[1]));
+  }
+  return end;
+}
+
+/// The most that a module saves at a computation if it is recomputed: all of
+/// what ends earlier then, whatever else that takes; less what is alive only
+/// then.
+int64_t BoundFacts::getSaving(uint32_t module, size_t op) const {
+  int64_t saved = 0;
+  for (const Life &life : program.lives) {
+    if (life.reads.empty() || program.ops[life.begin].onlyIf != nobody ||
+        op < life.begin)
+      continue;
+    uint32_t ends[2] = {0, 0};
+    bool isAlone = true; // nothing but this module decides
+    for (const Life::Read &read : life.reads) {
+      isAlone &= read.module == module;
+      if (read.module == module)
+        ends[read.ifRecomputed] = std::max(ends[read.ifRecomputed], read.op);
+    }
+    if (op <= life.end)
+      continue;
+    if (op <= ends[0] && op > ends[1])
+      saved += life.bytes;
+    if (isAlone && op <= ends[1] && op > ends[0])
+      saved -= life.bytes;
+  }
   return std::max<int64_t>(saved, 0);
 }
 
 BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   Cut cut = {op, {}, inUse[op], true, {}, {}};
   std::vector<int64_t> savings;
-  for (const RecomputeGroup &group : program.groups) {
-    savings.push_back(getSaving(group, op));
-    cut.isBeforeReplays &= op < group.backwardBegin;
-  }
+  for (uint32_t module : program.recomputable)
+    savings.push_back(getSaving(module, op));
+  cut.isBeforeReplays = replaysFrom[op] == replaysFrom[0];
   std::sort(savings.begin(), savings.end(), std::greater<int64_t>());
   cut.mandatory.push_back(mandatory[op]);
   for (int64_t saving : savings)
@@ -117,7 +159,7 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
       cut.before.push_back(unit);
   }
   auto isBetter = [&](uint32_t a, uint32_t b) {
-    const Unit &left = model.units[a], &right = model.units[b];
+    const Traffic &left = program.traffic[a], &right = program.traffic[b];
     double leftWorth =
         double(left.gather.transfer) * double(right.gatheredBytes);
     double rightWorth =
@@ -136,48 +178,45 @@ void BoundFacts::findMemory() {
   for (uint32_t unit = 0; unit != uses.size(); ++unit) {
     const Use &use = uses[unit];
     if (use.gradient != nobody) {
-      mandatory[use.gradient] += model.units[unit].gradientBytes;
-      mandatory[use.complete + 1] -= model.units[unit].gradientBytes;
+      mandatory[use.gradient] += program.traffic[unit].gradientBytes;
+      mandatory[use.complete + 1] -= program.traffic[unit].gradientBytes;
     }
     for (size_t phase = 0; phase != numPhases; ++phase)
       if (use.first[phase] != nobody) {
-        inUse[use.first[phase]] += model.units[unit].gatheredBytes;
-        inUse[use.last[phase] + 1] -= model.units[unit].gatheredBytes;
+        inUse[use.first[phase]] += program.traffic[unit].gatheredBytes;
+        inUse[use.last[phase] + 1] -= program.traffic[unit].gatheredBytes;
       }
   }
+  leastMandatory = mandatory;
+  for (const Life &life : program.lives)
+    if (program.ops[life.begin].onlyIf == nobody) {
+      mandatory[life.begin] += life.bytes;
+      mandatory[getEnd(life) + 1] -= life.bytes;
+      leastMandatory[life.begin] += life.bytes;
+      leastMandatory[getLeastEnd(life) + 1] -= life.bytes;
+    }
   for (size_t i = 1; i < count; ++i) {
     mandatory[i] += mandatory[i - 1];
+    leastMandatory[i] += leastMandatory[i - 1];
     inUse[i] += inUse[i - 1];
   }
   int64_t alive = 0;
   for (size_t i = 0; i != count; ++i) {
     const ComputeOp &op = program.ops[i];
+    if (op.onlyIf != nobody)
+      continue;
     alive += std::max<int64_t>(op.change, 0);
     mandatory[i] += alive + op.transient;
+    leastMandatory[i] += alive + op.transient;
     alive += std::min<int64_t>(op.change, 0);
   }
-  leastMandatory = mandatory;
-  for (const RecomputeGroup &group : program.groups)
-    for (size_t op = group.forwardBegin; op != group.backwardBegin; ++op)
-      if (op < group.forwardEnd)
-        leastMandatory[op] -= getSaving(group, op);
-  // The saving is the same from the end of a forward to its backward.
-  std::vector<int64_t> change(count + 1, 0);
-  for (const RecomputeGroup &group : program.groups)
-    if (group.forwardEnd != group.backwardBegin) {
-      int64_t saving = getSaving(group, group.forwardEnd);
-      change[group.forwardEnd] -= saving;
-      change[group.backwardBegin] += saving;
-    }
-  int64_t saved = 0;
-  for (size_t i = 0; i != count; ++i)
-    leastMandatory[i] += saved += change[i];
 
   // Where memory is largest, and where the forward meets the backward.
   auto findMost = [&](const std::vector<int64_t> &bytes) {
     size_t most = 0;
     for (size_t i = 0; i != count; ++i)
-      if (bytes[i] + inUse[i] > bytes[most] + inUse[most])
+      if (program.ops[i].onlyIf == nobody &&
+          bytes[i] + inUse[i] > bytes[most] + inUse[most])
         most = i;
     return most;
   };
@@ -186,14 +225,15 @@ void BoundFacts::findMemory() {
     ops = {findMost(mandatory), findMost(leastMandatory)};
   for (size_t i = 0; i != count; ++i)
     if (program.ops[i].phase == Phase::Backward) {
-      ops.push_back(i);
+      if (program.ops[i].onlyIf == nobody)
+        ops.push_back(i);
       if (i)
         ops.push_back(i - 1);
       break;
     }
-  size_t firstReplay = count;
-  for (const RecomputeGroup &group : program.groups)
-    firstReplay = std::min<size_t>(firstReplay, group.backwardBegin);
+  size_t firstReplay = 0;
+  while (firstReplay != count && program.ops[firstReplay].onlyIf == nobody)
+    ++firstReplay;
   for (size_t part : {1, 2, 3}) // of the forward
     if (firstReplay && count)
       ops.push_back((firstReplay - 1) * part / 3);
@@ -229,35 +269,37 @@ int64_t BoundFacts::combine(int64_t gathers, int64_t reductions,
 
 /// One call for all of them: what no other calls are faster than.
 template <typename GetCost>
-static int64_t sumCosts(const StepModel &model,
+static int64_t sumCosts(const Program &program,
                         const std::vector<uint32_t> &units, GetCost &&get) {
   int64_t latency = 0, transfer = 0;
   for (uint32_t unit : units) {
-    const CollectiveCost &cost = get(model.units[unit]);
+    const CollectiveCost &cost = get(program.traffic[unit]);
     latency = std::max(latency, cost.latency);
     transfer += cost.transfer;
   }
   return latency + transfer;
 }
 
-static const CollectiveCost &getGather(const Unit &unit) { return unit.gather; }
-static const CollectiveCost &getReduction(const Unit &unit) {
+static const CollectiveCost &getGather(const Traffic &unit) {
+  return unit.gather;
+}
+static const CollectiveCost &getReduction(const Traffic &unit) {
   return unit.reduction;
 }
-static const CollectiveCost &getAllReduce(const Unit &unit) {
+static const CollectiveCost &getAllReduce(const Traffic &unit) {
   return unit.allReduce;
 }
 
 int64_t BoundFacts::sumGathers() const {
-  return mayStartGathered ? 0 : sumCosts(model, gathered, getGather);
+  return mayStartGathered ? 0 : sumCosts(program, gathered, getGather);
 }
 
 int64_t BoundFacts::sumReductions() const {
-  return sumCosts(model, reduced, getReduction);
+  return sumCosts(program, reduced, getReduction);
 }
 
 int64_t BoundFacts::sumAllReduces() const {
-  return sumCosts(model, reduced, getAllReduce);
+  return sumCosts(program, reduced, getAllReduce);
 }
 
 std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
@@ -265,8 +307,8 @@ std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
   for (uint32_t unit : reduced)
     if (uses[unit].complete >= op)
       units.push_back(unit);
-  return {sumCosts(model, units, getReduction),
-          sumCosts(model, units, getAllReduce)};
+  return {sumCosts(program, units, getReduction),
+          sumCosts(program, units, getAllReduce)};
 }
 
 int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
@@ -275,7 +317,7 @@ int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
   int64_t latency = std::numeric_limits<int64_t>::max();
   bool isAny = false;
   for (uint32_t number : units) {
-    const Unit &unit = model.units[number];
+    const Traffic &unit = program.traffic[number];
     latency = std::min(latency, unit.gather.latency);
     if (unit.gatheredBytes <= roomLeft) {
       roomLeft -= unit.gatheredBytes;
@@ -296,9 +338,9 @@ int64_t BoundFacts::findMoreLatency() const {
   int64_t bytes = 0, least = std::numeric_limits<int64_t>::max();
   int64_t latency = least;
   for (uint32_t unit : gathered) {
-    bytes += model.units[unit].gatheredBytes;
+    bytes += program.traffic[unit].gatheredBytes;
     least = std::min(least, leastMandatory[uses[unit].first[0]]);
-    latency = std::min(latency, model.units[unit].gather.latency);
+    latency = std::min(latency, program.traffic[unit].gather.latency);
   }
   int64_t most = room - std::max<int64_t>(least, 0);
   return most <= 0 ? 0 : (bytes - 1) / most * latency;
@@ -312,8 +354,8 @@ int64_t BoundFacts::findHead(size_t op) const {
     uint32_t first = uses[unit].first[0];
     if (first > op)
       break;
-    latency = std::max(latency, model.units[unit].gather.latency);
-    transfer += model.units[unit].gather.transfer;
+    latency = std::max(latency, program.traffic[unit].gather.latency);
+    transfer += program.traffic[unit].gather.transfer;
     most = std::max(most, toNanoseconds(latency + transfer) - compute[first]);
   }
   return most;
@@ -322,18 +364,15 @@ int64_t BoundFacts::findHead(size_t op) const {
 int64_t BoundFacts::findTail(size_t begin, size_t r) const {
   if (reduced.empty())
     return 0;
-  int64_t all = getDurationAlone(model.units[reduced.back()].allReduce);
-  int64_t latency = 0, transfer = 0, most = 0, later = 0;
-  size_t group = program.groups.size();
+  int64_t all = getDurationAlone(program.traffic[reduced.back()].allReduce);
+  int64_t latency = 0, transfer = 0, most = 0;
   for (size_t i = reduced.size(); i-- != 0;) {
     uint32_t complete = uses[reduced[i]].complete;
     if (complete < begin)
       break;
-    // Replays behind it may run beside it.
-    while (group && program.groups[group - 1].backwardBegin > complete)
-      later += getReplay(program.groups[--group]);
-    latency = std::max(latency, model.units[reduced[i]].reduction.latency);
-    transfer += model.units[reduced[i]].reduction.transfer;
+    int64_t later = replaysFrom[complete]; // which may run beside it
+    latency = std::max(latency, program.traffic[reduced[i]].reduction.latency);
+    transfer += program.traffic[reduced[i]].reduction.transfer;
     most = std::max(most, compute[complete + 1] - compute[begin] +
                               std::max<int64_t>(replays[r] - later, 0) +
                               toNanoseconds(latency + transfer) + all +
@@ -352,7 +391,7 @@ void BoundFacts::findExposed() {
   };
   if (!gathered.empty() && !mayStartGathered) {
     uint32_t unit = gathered.front();
-    head = std::max<int64_t>(getDurationAlone(model.units[unit].gather) -
+    head = std::max<int64_t>(getDurationAlone(program.traffic[unit].gather) -
                                  slow(compute[uses[unit].first[0]]),
                              0);
   }
@@ -365,10 +404,8 @@ void BoundFacts::findExposed() {
   if (use.update != nobody)
     lastUpdate = compute.back() - compute[use.update];
   int64_t beside = compute.back() - lastUpdate - compute[use.complete + 1];
-  for (const RecomputeGroup &group : program.groups)
-    if (group.backwardBegin > use.complete)
-      beside += getReplay(group);
-  const Unit &unit = model.units[reduced.back()];
+  beside += replaysFrom[use.complete];
+  const Traffic &unit = program.traffic[reduced.back()];
   tail = std::max<int64_t>(getDurationAlone(unit.reduction) +
                                getDurationAlone(unit.allReduce) - slow(beside),
                            0);

@@ -64,8 +64,9 @@ struct BoundFacts {
   const Program &program;
   int64_t room;          ///< M.
   bool mayStartGathered; ///< Units may be there from the micro-batch before.
-  std::vector<int64_t> compute; ///< C[..i), by i.
-  std::vector<int64_t> replays; ///< Of the r cheapest, by r.
+  std::vector<int64_t> compute;     ///< C[..i), by i.
+  std::vector<int64_t> replays;     ///< Of the r cheapest, by r.
+  std::vector<int64_t> replaysFrom; ///< Of all at an operation or later.
   std::vector<Use> uses;
   std::vector<uint32_t> gathered; ///< For the forward, by first use.
   std::vector<uint32_t> reduced;  ///< By completion.
@@ -81,8 +82,11 @@ private:
   void findMemory();
   void findExposed();
   Cut makeCut(size_t op) const;
-  int64_t getReplay(const RecomputeGroup &group) const;
-  int64_t getSaving(const RecomputeGroup &group, size_t op) const;
+  void findReplays();
+  int64_t getSaving(uint32_t module, size_t op) const;
+  /// Where memory ends if nothing is recomputed; and at the least.
+  uint32_t getEnd(const Life &life) const;
+  uint32_t getLeastEnd(const Life &life) const;
 
   int64_t phi[2];
   bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.

@@ -1,8 +1,8 @@
 //===- Evaluator.cpp - Evaluation, and fitting into a budget --------------===//
 //
-// To fit, everything is placed where it needs least memory; then each wait
-// moves back, and each launch forward, slot by slot while there is room. So
-// room that is not there can never leave a step that waits for itself.
+// To fit, everything is placed where it needs least memory; then waits move
+// back, the last one first, and launches forward, slot by slot while there is
+// room. So room that is not there can never leave a step that waits for itself.
 //
 //===----------------------------------------------------------------------===//
 
@@ -21,10 +21,13 @@ struct Evaluator::Impl {
   Outcome finish(int64_t transient) {
     return {machine.run(layout), layout.model.persistentBytes + transient};
   }
-  /// True if so many bytes more fit into all of [begin, end).
-  bool hasRoom(uint32_t begin, uint32_t end, int64_t bytes) const;
-  void take(uint32_t begin, uint32_t end, int64_t bytes);
-  void delayWait(Layout::Call &call, ProgramDecisions &decisions);
+  /// True if so many bytes more fit into all of [begin, end). Its launches of
+  /// reductions begin with those of `begin`, or with those one place later.
+  bool hasRoom(uint32_t begin, uint32_t end, int64_t bytes,
+               uint32_t firstLaunch) const;
+  void take(uint32_t begin, uint32_t end, int64_t bytes, uint32_t firstLaunch);
+  void delayWait(Layout::Call &call, uint32_t before,
+                 ProgramDecisions &decisions);
   void launchEarly(Layout::Call &call, uint32_t before,
                    ProgramDecisions &decisions);
 
@@ -44,42 +47,48 @@ Outcome Evaluator::evaluate(const ProgramDecisions &decisions,
   return impl->finish(impl->layout.findMemory());
 }
 
-bool Evaluator::Impl::hasRoom(uint32_t begin, uint32_t end,
-                              int64_t bytes) const {
+bool Evaluator::Impl::hasRoom(uint32_t begin, uint32_t end, int64_t bytes,
+                              uint32_t firstLaunch) const {
   for (uint32_t place = end; place-- != begin;)
     if (std::max(layout.boundary[place], layout.inside[place]) > room - bytes)
+      return false;
+  for (uint32_t place = begin; place != end; ++place)
+    if (layout.launching[place + firstLaunch] > room - bytes)
       return false;
   return true;
 }
 
-void Evaluator::Impl::take(uint32_t begin, uint32_t end, int64_t bytes) {
+void Evaluator::Impl::take(uint32_t begin, uint32_t end, int64_t bytes,
+                           uint32_t firstLaunch) {
   for (uint32_t place = begin; place != end; ++place) {
     layout.boundary[place] += bytes;
     layout.inside[place] += bytes;
+    layout.launching[place + firstLaunch] += bytes;
   }
 }
 
-/// At the place of the launch itself the gradient is alive in any case.
-void Evaluator::Impl::delayWait(Layout::Call &call,
+/// At the place of the launch itself its memory is alive in any case.
+void Evaluator::Impl::delayWait(Layout::Call &call, uint32_t before,
                                 ProgramDecisions &decisions) {
   uint16_t &wait =
       decisions.units[layout.reductionUnits[call.begin]].reduction.wait;
   uint16_t most = wait;
+  uint32_t bound = std::min(before, call.bound);
   wait = 0;
   while (wait != most) {
     uint32_t next =
-        std::min(layout.getPlace(call.slot + wait + size_t(1)), call.bound);
+        std::min(layout.getPlace(call.slot + wait + size_t(1)), bound);
     if (next <= call.wait)
       return;
     int64_t atLaunch = call.wait == call.launch ? call.bytes : 0;
     layout.boundary[call.wait] -= atLaunch;
-    bool fits = hasRoom(call.wait, next, call.bytes);
-    if (fits)
-      take(call.wait, next, call.bytes);
-    else
+    layout.launching[call.wait] -= atLaunch;
+    if (!hasRoom(call.wait, next, call.bytes, 0)) {
       layout.boundary[call.wait] += atLaunch;
-    if (!fits)
+      layout.launching[call.wait] += atLaunch;
       return;
+    }
+    take(call.wait, next, call.bytes, 0);
     ++wait;
     call.wait = next;
   }
@@ -94,9 +103,9 @@ void Evaluator::Impl::launchEarly(Layout::Call &call, uint32_t before,
   ahead = 0;
   while (ahead < most && ahead < call.slot && call.launch > bound) {
     uint32_t next = std::max(layout.slots[call.slot - ahead - 1], bound);
-    if (!hasRoom(next, call.launch, call.bytes))
+    if (!hasRoom(next, call.launch, call.bytes, 1))
       return;
-    take(next, call.launch, call.bytes);
+    take(next, call.launch, call.bytes, 1);
     call.launch = next;
     ++ahead;
   }
@@ -116,17 +125,17 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
     }
     return impl->finish(needed);
   }
-  for (Layout::Call &call : layout.reductions)
-    impl->delayWait(call, decisions);
+  uint32_t next = nobody;
+  for (size_t i = layout.reductions.size(); i-- != 0;) {
+    impl->delayWait(layout.reductions[i], next, decisions);
+    next = layout.reductions[i].wait;
+  }
   uint32_t before = 0;
   for (Layout::Call &call : layout.gathers) {
     impl->launchEarly(call, before, decisions);
     before = call.launch;
   }
-  int64_t most = 0;
-  for (size_t place = 0; place != layout.boundary.size(); ++place)
-    most = std::max({most, layout.boundary[place], layout.inside[place]});
-  return impl->finish(most);
+  return impl->finish(layout.findMost());
 }
 
 size_t Evaluator::getNumEvents() const {

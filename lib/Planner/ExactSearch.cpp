@@ -14,34 +14,36 @@
 using namespace fsdp::planner;
 
 /// The model with one program, in which it is decided what is recomputed: what
-/// is replayed are computations like others.
+/// is computed again is a computation like others, and memory ends where it
+/// does.
 StepModel
 ProgramSearch::fixRecompute(const std::vector<uint8_t> &recompute) const {
   StepModel fixed = model;
   fixed.programs = {program};
   Program &own = fixed.programs.front();
-  own.groups.clear();
+  own.recomputable.clear();
   own.ops.clear();
-  ProgramDecisions decisions = makeDecisions(model).programs[number];
-  decisions.recompute = recompute;
+  own.lives.clear();
+  std::vector<uint32_t> numbers; // in `own`, by number in `program`
+  auto isThere = [&](uint32_t op) {
+    uint32_t module = program.ops[op].onlyIf;
+    return module == nobody || recompute[module];
+  };
   for (uint32_t i = 0; i != program.ops.size(); ++i) {
-    ComputeOp op = program.ops[i];
-    for (const RecomputeGroup &group : program.groups) {
-      if (!recompute[group.module])
-        continue;
-      if (group.backwardBegin == i)
-        for (uint32_t replayed : group.replayed) {
-          own.ops.push_back(program.ops[replayed]);
-          own.ops.back().phase = Phase::Backward;
-        }
-      if (group.forwardBegin <= i && i < group.forwardEnd) {
-        op.transient += std::max<int64_t>(op.change, 0);
-        op.change = i + 1 == group.forwardEnd ? group.keptBytes : 0;
-      }
-      if (group.backwardEnd == i + 1)
-        op.change -= group.keptBytes;
-    }
-    own.ops.push_back(op);
+    numbers.push_back(uint32_t(own.ops.size()));
+    if (!isThere(i))
+      continue;
+    own.ops.push_back(program.ops[i]);
+    own.ops.back().onlyIf = nobody;
+  }
+  for (const Life &life : program.lives) {
+    if (!isThere(life.begin))
+      continue;
+    uint32_t end = life.end;
+    for (const Life::Read &read : life.reads)
+      if (bool(recompute[read.module]) == read.ifRecomputed)
+        end = std::max(end, read.op);
+    own.lives.push_back({life.bytes, numbers[life.begin], numbers[end], {}});
   }
   return fixed;
 }
@@ -94,7 +96,7 @@ void ProgramSearch::searchCalls(ProgramDecisions &wanted) {
 }
 
 bool ProgramSearch::searchAll() {
-  if (model.units.size() > mostExactUnits || groups.size() > mostExactUnits)
+  if (model.units.size() > mostExactUnits || modules.size() > mostExactUnits)
     return false;
   struct Choice {
     int64_t bound;
@@ -103,10 +105,10 @@ bool ProgramSearch::searchAll() {
     StepModel fixed;
   };
   std::vector<Choice> choices;
-  for (size_t set = 0; set != countSets(groups.size()); ++set) {
+  for (size_t set = 0; set != countSets(modules.size()); ++set) {
     std::vector<uint8_t> recompute(model.modules.size(), false);
-    for (size_t i = 0; i != groups.size(); ++i)
-      recompute[program.groups[groups[i]].module] = set >> i & 1;
+    for (size_t i = 0; i != modules.size(); ++i)
+      recompute[modules[i]] = set >> i & 1;
     StepModel fixed = fixRecompute(recompute);
     if (auto bound = ProgramBounds(fixed, 0).findLargest())
       choices.push_back({bound->time, set, recompute, std::move(fixed)});
@@ -127,7 +129,7 @@ bool ProgramSearch::searchAll() {
         bool keep = set >> i & 1;
         wanted.units[mayKeep[i]].keep = keep;
         if (!keep && !resident[mayKeep[i]])
-          again += model.units[mayKeep[i]].gather.transfer;
+          again += program.traffic[mayKeep[i]].gather.transfer;
       }
       std::optional<int64_t> bound = bounds.boundContention(again);
       if (hasBest && bound && *bound >= bestOutcome.time)

@@ -13,17 +13,7 @@
 using namespace fsdp::planner;
 
 Layout::Layout(const StepModel &model, const Program &program)
-    : model(model), program(program), forwardGroup(program.ops.size(), nobody),
-      backwardBegin(program.ops.size(), nobody),
-      backwardEnd(program.ops.size(), nobody),
-      completes(program.ops.size(), false) {
-  for (uint32_t g = 0; g != program.groups.size(); ++g) {
-    const RecomputeGroup &group = program.groups[g];
-    for (uint32_t op = group.forwardBegin; op != group.forwardEnd; ++op)
-      forwardGroup[op] = g;
-    backwardBegin[group.backwardBegin] = g;
-    backwardEnd[group.backwardEnd - 1] = g;
-  }
+    : model(model), program(program), completes(program.ops.size(), false) {
   std::vector<uint8_t> isComplete(model.units.size(), false);
   for (size_t op = program.ops.size(); op-- != 0;)
     if (uint32_t unit = program.ops[op].gradient; unit != nobody)
@@ -38,15 +28,14 @@ bool Layout::isGathered(uint32_t unit, Phase phase) const {
   if (startsResident(unit))
     return false;
   bool isThere = phase == Phase::Backward && uses[unit].first[0] != nobody;
-  return !isThere || !(decisions->units[unit].keep || isResident(unit));
+  return !isThere || !isKept(unit);
 }
 
 uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
   if (isResident(unit) && program.role != Program::Role::Last)
     return nobody;
   const Use &use = uses[unit];
-  bool isKept = decisions->units[unit].keep || isResident(unit);
-  return phase == Phase::Backward || (isKept && use.last[1] != nobody)
+  return phase == Phase::Backward || (isKept(unit) && use.last[1] != nobody)
              ? use.last[1]
              : use.last[0];
 }
@@ -85,33 +74,20 @@ void Layout::addReduction(uint32_t unit, uint32_t place) {
   call.launch = call.wait = place;
 }
 
-void Layout::emit(const ComputeOp &op, uint32_t index, bool isReplay) {
+void Layout::emit(const ComputeOp &op, uint32_t index) {
   auto place = uint32_t(steps.size());
   if (op.weights != nobody)
-    addUse(op.weights, isReplay ? Phase::Backward : op.phase, place);
-  Step step = {op.duration, std::max<int64_t>(op.change, 0), op.transient,
-               std::max<int64_t>(-op.change, 0)};
-  auto isRecomputed = [&](uint32_t group) {
-    return group != nobody &&
-           decisions->recompute[program.groups[group].module];
-  };
-  if (isReplay) {
-    steps.push_back(step);
-    return;
-  }
-  if (uint32_t group = forwardGroup[index]; isRecomputed(group)) {
-    step.transient += step.takes;
-    step.takes = step.frees = 0;
-    if (index + 1 == program.groups[group].forwardEnd)
-      step.takes = program.groups[group].keptBytes;
-  }
-  if (uint32_t group = backwardEnd[index]; isRecomputed(group))
-    step.frees += program.groups[group].keptBytes;
-  steps.push_back(step);
+    addUse(op.weights, op.phase, place);
+  steps.push_back({op.duration, std::max<int64_t>(op.change, 0), op.transient,
+                   std::max<int64_t>(-op.change, 0), op.launches, op.awaits});
+  if (op.launches != nobody || op.awaits != nobody)
+    fixedPlaces.push_back(place);
   if (op.update != nobody) {
     isClosed = true;
-    if (uses[op.update].update == nobody)
-      uses[op.update].update = place;
+    Use &use = uses[op.update];
+    use.lastUpdate = place;
+    if (use.update == nobody)
+      use.update = place;
   }
   if (op.gradient == nobody)
     return;
@@ -119,6 +95,19 @@ void Layout::emit(const ComputeOp &op, uint32_t index, bool isReplay) {
     uses[op.gradient].gradient = place;
   if (completes[index])
     addReduction(op.gradient, place + 1);
+}
+
+void Layout::addLives() {
+  for (const Life &life : program.lives) {
+    if (!isThere(life.begin))
+      continue;
+    uint32_t end = placeOf[life.end];
+    for (const Life::Read &read : life.reads)
+      if (bool(decisions->recompute[read.module]) == read.ifRecomputed)
+        end = std::max(end, placeOf[read.op]);
+    steps[placeOf[life.begin]].takes += life.bytes;
+    steps[end].frees += life.bytes;
+  }
 }
 
 void Layout::build(const ProgramDecisions &newDecisions,
@@ -131,16 +120,17 @@ void Layout::build(const ProgramDecisions &newDecisions,
   reductions.clear();
   gatherUnits.clear();
   reductionUnits.clear();
+  fixedPlaces.clear();
   uses.assign(model.units.size(), {});
   isClosed = false;
   addSlot(0);
+  placeOf.resize(program.ops.size());
   for (uint32_t i = 0; i != program.ops.size(); ++i) {
-    if (uint32_t group = backwardBegin[i];
-        group != nobody && decisions->recompute[program.groups[group].module])
-      for (uint32_t op : program.groups[group].replayed)
-        emit(program.ops[op], op, true);
-    emit(program.ops[i], i, false);
+    placeOf[i] = uint32_t(steps.size());
+    if (isThere(i))
+      emit(program.ops[i], i);
   }
+  addLives();
   placeCalls(lean);
 }
 
@@ -159,9 +149,9 @@ void Layout::placeCalls(bool lean) {
     CollectiveCost cost;
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
-      add(cost, model.units[unit].gather);
-      call.bytes +=
-          model.units[unit].gatheredBytes + model.units[unit].sentBytes;
+      const Traffic &own = program.traffic[unit];
+      add(cost, own.gather);
+      call.bytes += own.gatheredBytes + own.sentBytes;
       // Not before what the forward had of it ends.
       if (uint32_t last = uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
@@ -175,20 +165,25 @@ void Layout::placeCalls(bool lean) {
           std::max(slots[call.slot - std::min(call.slot, ahead)], call.bound);
     call.launch = before = std::max(before, call.launch);
   }
-  for (Call &call : reductions) {
+  // Who waits for a reduction has waited for those before it.
+  uint32_t next = nobody;
+  for (size_t number = reductions.size(); number-- != 0;) {
+    Call &call = reductions[number];
     CollectiveCost cost, all;
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = reductionUnits[i];
-      add(cost, model.units[unit].reduction);
-      add(all, model.units[unit].allReduce);
-      call.bytes += model.units[unit].gradientBytes;
+      const Traffic &own = program.traffic[unit];
+      add(cost, own.reduction);
+      add(all, own.allReduce);
+      call.bytes += own.castBytes + (own.isCast ? 0 : own.gradientBytes);
       call.bound = std::min(call.bound, uses[unit].update);
     }
     call.duration = getDuration(cost);
     call.allReduce = getDuration(all);
     size_t wait = decisions->units[reductionUnits[call.begin]].reduction.wait;
     if (!lean)
-      call.wait = std::min(getPlace(call.slot + wait), call.bound);
+      call.wait = std::min({getPlace(call.slot + wait), call.bound, next});
+    next = call.wait;
   }
 }
 
@@ -198,49 +193,61 @@ void Layout::placeCalls(bool lean) {
 
 int64_t Layout::findMemory() {
   size_t count = steps.size();
-  atPlace.assign(count + 1, 0);
-  afterWaits.assign(count + 1, 0);
+  changes.assign(count + 1, {});
   int64_t alive = 0;
   for (uint32_t unit = 0; unit != model.units.size(); ++unit)
     if (startsResident(unit)) {
-      int64_t bytes = model.units[unit].gatheredBytes;
+      int64_t bytes = program.traffic[unit].gatheredBytes;
       alive += bytes;
       const Use &use = uses[unit];
       if (uint32_t end = use.last[1] != nobody ? use.last[1] : use.last[0];
           program.role == Program::Role::Last && end != nobody)
-        atPlace[end + 1] -= bytes;
+        changes[end + 1].frees += bytes;
     }
   for (const Call &call : gathers)
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
-      const Unit &own = model.units[unit];
-      atPlace[call.launch] += own.gatheredBytes + own.sentBytes;
-      afterWaits[uses[unit].first[size_t(call.phase)]] -= own.sentBytes;
+      const Traffic &own = program.traffic[unit];
+      changes[call.launch].gathers += own.gatheredBytes + own.sentBytes;
+      changes[call.wait].awaits += own.sentBytes;
       if (uint32_t end = getEnd(unit, call.phase); end != nobody)
-        atPlace[end + 1] -= own.gatheredBytes;
+        changes[end + 1].frees += own.gatheredBytes;
     }
-  for (const Call &call : reductions)
+  for (const Call &call : reductions) {
+    Change &launch = changes[call.launch];
     for (uint32_t i = call.begin; i != call.end; ++i) {
-      const Unit &own = model.units[reductionUnits[i]];
-      afterWaits[uses[reductionUnits[i]].gradient] += own.gradientBytes;
-      atPlace[call.launch] += own.reducedBytes;
-      (call.wait > call.launch ? atPlace : afterWaits)[call.wait] -=
-          own.gradientBytes;
+      uint32_t unit = reductionUnits[i];
+      const Traffic &own = program.traffic[unit];
+      changes[uses[unit].gradient].begins += own.gradientBytes;
+      launch.reduces += own.castBytes + own.reducedBytes + own.resultBytes;
+      launch.drops += own.isCast ? own.gradientBytes : 0;
+      if (uint32_t end = uses[unit].lastUpdate; end != nobody)
+        changes[end + 1].frees += own.resultBytes;
     }
+    Change &wait = changes[call.wait];
+    (call.wait > call.launch ? wait.frees : wait.awaits) += call.bytes;
+  }
+  launching.resize(count + 1);
   boundary.resize(count + 1);
   inside.resize(count + 1);
-  int64_t most = 0;
-  for (size_t place = 0; place != count; ++place) {
-    const Step &step = steps[place];
-    alive += atPlace[place];
+  const Step end = {};
+  for (size_t place = 0; place <= count; ++place) {
+    const Step &step = place != count ? steps[place] : end;
+    const Change &change = changes[place];
+    alive += change.reduces - change.frees;
+    launching[place] = alive;
+    alive += change.gathers - change.drops;
     boundary[place] = alive;
-    most = std::max(most, alive);
-    alive += afterWaits[place] + step.takes;
-    inside[place] = alive + step.transient;
-    most = std::max(most, inside[place]);
+    alive += change.begins - change.awaits + step.takes;
+    inside[place] = place != count ? alive + step.transient : 0;
     alive -= step.frees;
   }
-  boundary[count] = alive + atPlace[count];
-  inside[count] = 0;
-  return std::max(most, boundary[count]);
+  return findMost();
+}
+
+int64_t Layout::findMost() const {
+  int64_t most = 0;
+  for (size_t place = 0; place != boundary.size(); ++place)
+    most = std::max({most, launching[place], boundary[place], inside[place]});
+  return most;
 }

@@ -25,6 +25,7 @@ public:
   /// A computation as it runs: memory that it takes before and frees after.
   struct Step {
     int64_t duration, takes, transient, frees;
+    uint32_t launches, awaits; ///< Fixed calls, or `nobody`.
   };
   /// Units that are gathered, or reduced, in one call.
   struct Call {
@@ -43,7 +44,7 @@ public:
     std::array<uint32_t, numPhases> first = {nobody, nobody};
     std::array<uint32_t, numPhases> last = {nobody, nobody};
     uint32_t gradient = nobody; ///< The first part of it.
-    uint32_t update = nobody;
+    uint32_t update = nobody, lastUpdate = nobody;
   };
 
   /// Everything as it is decided; or, `lean`, all launches and waits where
@@ -51,8 +52,9 @@ public:
   void build(const ProgramDecisions &decisions,
              const std::vector<uint8_t> &resident, bool lean = false);
 
-  /// Computes `boundary` and `inside`. Returns the most of both.
+  /// Computes `launching`, `boundary` and `inside`. Returns the most of them.
   int64_t findMemory();
+  int64_t findMost() const;
 
   /// The place of a slot; the end, of what is past all of them.
   uint32_t getPlace(size_t slot) const {
@@ -65,13 +67,17 @@ public:
   std::vector<uint32_t> slots;           ///< Their places, ascending.
   std::vector<Call> gathers, reductions; ///< In the order of issue.
   std::vector<uint32_t> gatherUnits, reductionUnits;
-  std::vector<Use> uses; ///< By unit.
-  /// Bytes alive at each place when its launches have taken theirs, and during
-  /// each computation.
-  std::vector<int64_t> boundary, inside;
+  std::vector<uint32_t> fixedPlaces; ///< Of steps with a fixed call.
+  std::vector<Use> uses;             ///< By unit.
+  /// Bytes alive at each place: when its reductions have taken theirs, when its
+  /// gathers have as well, and during the computation.
+  std::vector<int64_t> launching, boundary, inside;
+  /// The place of each operation of the program, whether or not it is there.
+  std::vector<uint32_t> placeOf;
 
 private:
-  void emit(const ComputeOp &op, uint32_t index, bool isReplay);
+  void emit(const ComputeOp &op, uint32_t index);
+  void addLives();
   void addUse(uint32_t unit, Phase phase, uint32_t place);
   void addReduction(uint32_t unit, uint32_t place);
   void placeCalls(bool lean);
@@ -79,6 +85,14 @@ private:
   /// The computation after which what was gathered in a phase ends; `nobody`
   /// if it stays.
   uint32_t getEnd(uint32_t unit, Phase phase) const;
+  bool isKept(uint32_t unit) const {
+    return decisions->units[unit].keep || model.units[unit].staysGathered ||
+           isResident(unit);
+  }
+  bool isThere(uint32_t op) const {
+    uint32_t module = program.ops[op].onlyIf;
+    return module == nobody || decisions->recompute[module];
+  }
   bool isResident(uint32_t unit) const {
     return program.role != Program::Role::Whole && (*resident)[unit];
   }
@@ -90,15 +104,23 @@ private:
       slots.push_back(place);
   }
 
-  // What follows from the program alone, by operation.
-  std::vector<uint32_t> forwardGroup, backwardBegin, backwardEnd;
-  std::vector<uint8_t> completes; ///< A gradient.
+  /// By operation: it completes a gradient, whatever is decided.
+  std::vector<uint8_t> completes;
 
   /// What was reduced last has been read: nothing joins its call.
   bool isClosed = false;
   const ProgramDecisions *decisions = nullptr;
   const std::vector<uint8_t> *resident = nullptr;
-  std::vector<int64_t> atPlace, afterWaits;
+  /// What happens at a place, in this order; bytes.
+  struct Change {
+    int64_t frees = 0;   ///< What ends there.
+    int64_t reduces = 0; ///< Taken by launches of reductions.
+    int64_t drops = 0;   ///< Freed by these: gradients that they have cast.
+    int64_t gathers = 0; ///< Taken by launches of gathers.
+    int64_t awaits = 0;  ///< Freed by waits that follow the launches.
+    int64_t begins = 0;  ///< Taken by the computation: gradients.
+  };
+  std::vector<Change> changes;
 };
 
 /// Runs a layout; keeps its memory from one to the next.
@@ -108,29 +130,44 @@ public:
   int64_t run(const Layout &layout);
 
 private:
-  /// Collectives that are started one after the other, once released.
-  struct Stream {
+  using Counts = std::array<uint32_t, numStreams>; ///< By stream.
+  /// A collective, once it is issued.
+  struct Launch {
+    int64_t duration;
+    uint64_t place; ///< Twice, and one more if a computation launches it.
+    Counts needs;   ///< How many of each stream must be done before it starts.
+  };
+  /// Launches that are started one after the other, once released.
+  struct Queue {
     uint32_t released = 0, done = 0;
     bool isActive = false;
     int64_t end = 0;  ///< Of the active one, unless others start or end.
     int64_t work = 0; ///< Parts left of it, where links are shared.
-    std::vector<int64_t> durations;
+    std::vector<Launch> launches;
   };
-  enum { Gather, Reduce, AllReduce, numStreams };
-  /// How many calls are done before the compute stream goes on: of gathers; of
-  /// reductions, in front of launches and behind them.
+  /// How many launches are done before the compute stream goes on, in front of
+  /// the launches of a place and behind them.
   struct Waits {
-    uint32_t gathers, early, late;
+    Counts early, late;
   };
 
   void start(const Layout &layout);
+  /// Queues a launch; returns how many its stream has then.
+  uint32_t issue(Stream stream, int64_t duration, uint64_t place,
+                 uint32_t group, Counts needs);
+  void issueGather(const Layout &layout, const Layout::Call &call);
+  void issueReduction(const Layout &layout, const Layout::Call &call);
+  void release(uint64_t place);
   void moveTo(int64_t time);
   void update();
-  void waitFor(const Stream &stream, uint32_t count);
+  void waitFor(const Counts &counts);
   void compute(int64_t duration);
 
-  Stream streams[numStreams];
+  std::array<Queue, numStreams> queues;
   std::vector<Waits> waits;
+  std::vector<Counts> latest;  ///< By group: the launches up to its latest.
+  std::vector<uint32_t> fixed; ///< Of their streams: the launches up to each.
+  const StepModel *model = nullptr;
   bool sharesLink = false;
   uint32_t numActive = 0;
   int64_t contention = 0, now = 0, nextEnd = 0;

@@ -15,8 +15,7 @@ using namespace fsdp::planner;
 /// Units of a module that is recomputed are used forwards in the backward, and
 /// otherwise backwards; their calls stay what they were.
 void ProgramSearch::toggleRecompute(ProgramDecisions &wanted,
-                                    size_t group) const {
-  uint32_t module = program.groups[group].module;
+                                    uint32_t module) const {
   wanted.recompute[module] ^= 1;
   const std::vector<uint32_t> &units = unitsOf[module];
   for (size_t i = 0; i != units.size() / 2; ++i)
@@ -35,15 +34,15 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   switch (random.get(10)) {
   case 0: // one more or less
   case 1:
-    if (!groups.empty())
-      toggleRecompute(wanted, random.get(groups.size()));
+    if (!modules.empty())
+      toggleRecompute(wanted, modules[random.get(modules.size())]);
     return;
   case 2: { // one instead of another
-    if (groups.empty())
+    if (modules.empty())
       return;
-    size_t a = random.get(groups.size()), b = random.get(groups.size());
-    if (wanted.recompute[program.groups[a].module] !=
-        wanted.recompute[program.groups[b].module]) {
+    uint32_t a = modules[random.get(modules.size())],
+             b = modules[random.get(modules.size())];
+    if (wanted.recompute[a] != wanted.recompute[b]) {
       toggleRecompute(wanted, a);
       toggleRecompute(wanted, b);
     }

@@ -24,48 +24,55 @@ static constexpr int64_t busyParts = 1024;
 inline void Machine::moveTo(int64_t time) {
   if (sharesLink && numActive) {
     int64_t done = (time - now) * (linkParts / numActive);
-    for (Stream &stream : streams)
-      stream.work -= done;
+    for (Queue &queue : queues)
+      queue.work -= done;
   }
   now = time;
 }
 
 /// Ends what ends now, and starts what can start now.
 void Machine::update() {
+  auto mayStart = [&](const Launch &launch) {
+    for (size_t stream = 0; stream != numStreams; ++stream)
+      if (queues[stream].done < launch.needs[stream])
+        return false;
+    return true;
+  };
   do {
-    for (Stream &stream : streams)
-      if (stream.isActive && stream.end == now) {
-        stream.isActive = false;
-        ++stream.done;
+    for (Queue &queue : queues)
+      if (queue.isActive && queue.end == now) {
+        queue.isActive = false;
+        ++queue.done;
         --numActive;
       }
-    streams[AllReduce].released = streams[Reduce].done;
-    for (Stream &stream : streams)
-      if (!stream.isActive && stream.done != stream.released) {
-        int64_t duration = stream.durations[stream.done];
-        stream.isActive = true;
-        stream.end = now + duration;
-        stream.work = linkParts * duration;
+    for (Queue &queue : queues)
+      if (!queue.isActive && queue.done != queue.released &&
+          mayStart(queue.launches[queue.done])) {
+        int64_t duration = queue.launches[queue.done].duration;
+        queue.isActive = true;
+        queue.end = now + duration;
+        queue.work = linkParts * duration;
         ++numActive;
       }
     nextEnd = never;
-    for (Stream &stream : streams) {
-      if (!stream.isActive)
+    for (Queue &queue : queues) {
+      if (!queue.isActive)
         continue;
       if (sharesLink) {
         int64_t rate = linkParts / numActive;
-        stream.end = now + (stream.work + rate - 1) / rate;
+        queue.end = now + (queue.work + rate - 1) / rate;
       }
-      nextEnd = std::min(nextEnd, stream.end);
+      nextEnd = std::min(nextEnd, queue.end);
     }
   } while (nextEnd == now);
 }
 
-inline void Machine::waitFor(const Stream &stream, uint32_t count) {
-  while (stream.done < count) {
-    moveTo(nextEnd);
-    update();
-  }
+inline void Machine::waitFor(const Counts &counts) {
+  for (size_t stream = 0; stream != numStreams; ++stream)
+    while (queues[stream].done < counts[stream]) {
+      moveTo(nextEnd);
+      update();
+    }
 }
 
 inline void Machine::compute(int64_t duration) {
@@ -87,41 +94,121 @@ inline void Machine::compute(int64_t duration) {
   }
 }
 
-/// Queues all calls and notes who waits for them.
+uint32_t Machine::issue(Stream stream, int64_t duration, uint64_t place,
+                        uint32_t group, Counts needs) {
+  std::vector<Launch> &launches = queues[size_t(stream)].launches;
+  auto number = uint32_t(launches.size()) + 1;
+  if (!model->overlaps.empty()) {
+    for (size_t other = 0; other != latest.size(); ++other)
+      for (size_t i = 0; model->overlaps[group][other] && i != numStreams; ++i)
+        needs[i] = std::max(needs[i], latest[other][i]);
+    latest[group] = {};
+    latest[group][size_t(stream)] = number;
+  }
+  launches.push_back({duration, place, needs});
+  return number;
+}
+
+void Machine::issueGather(const Layout &layout, const Layout::Call &call) {
+  uint32_t group =
+      layout.program.traffic[layout.gatherUnits[call.begin]].gatherGroup;
+  uint32_t number = issue(Stream::Gather, call.duration,
+                          uint64_t(call.launch) * 2, group, {});
+  for (uint32_t i = call.begin; i != call.end; ++i) {
+    uint32_t use = layout.uses[layout.gatherUnits[i]].first[size_t(call.phase)];
+    waits[use].late[size_t(Stream::Gather)] = number;
+  }
+}
+
+void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
+  const Traffic &own =
+      layout.program.traffic[layout.reductionUnits[call.begin]];
+  uint64_t place = uint64_t(call.launch) * 2;
+  Waits &wait = waits[call.wait];
+  Counts &counts = call.wait > call.launch ? wait.early : wait.late;
+  Counts needs = {};
+  if (own.isReduced) {
+    uint32_t number =
+        issue(Stream::Reduce, call.duration, place, own.reduceGroup, {});
+    needs[size_t(Stream::Reduce)] = number;
+    counts[size_t(Stream::Reduce)] = number;
+  }
+  if (own.isAllReduced)
+    counts[size_t(Stream::AllReduce)] = issue(Stream::AllReduce, call.allReduce,
+                                              place, own.allReduceGroup, needs);
+}
+
+/// Queues all calls in the order of issue and notes who waits for them.
 void Machine::start(const Layout &layout) {
-  for (Stream &stream : streams) {
-    stream.released = stream.done = 0;
-    stream.isActive = false;
-    stream.work = 0;
-    stream.durations.clear();
+  for (Queue &queue : queues) {
+    queue.released = queue.done = 0;
+    queue.isActive = false;
+    queue.work = 0;
+    queue.launches.clear();
   }
   now = numActive = 0;
   nextEnd = never;
-  sharesLink = layout.model.sharesLink;
-  contention = layout.model.contention;
+  model = &layout.model;
+  sharesLink = model->sharesLink;
+  contention = model->contention;
+  latest.assign(model->overlaps.size(), {});
+  waits.assign(layout.steps.size() + 1, {});
 
-  waits.assign(layout.steps.size() + 1, {0, 0, 0});
-  for (const Layout::Call &call : layout.gathers) {
-    streams[Gather].durations.push_back(call.duration);
-    auto number = uint32_t(streams[Gather].durations.size());
-    for (uint32_t i = call.begin; i != call.end; ++i)
-      waits[layout.uses[layout.gatherUnits[i]].first[size_t(call.phase)]]
-          .gathers = number;
+  auto gather = layout.gathers.begin();
+  auto reduction = layout.reductions.begin();
+  auto issueUpTo = [&](uint32_t place) {
+    while (gather != layout.gathers.end() ||
+           reduction != layout.reductions.end()) {
+      uint32_t next[] = {
+          gather != layout.gathers.end() ? gather->launch : nobody,
+          reduction != layout.reductions.end() ? reduction->launch : nobody};
+      if (std::min(next[0], next[1]) > place)
+        return;
+      if (next[1] <= next[0])
+        issueReduction(layout, *reduction++);
+      else
+        issueGather(layout, *gather++);
+    }
+  };
+  fixed.resize(layout.program.calls.size());
+  for (uint32_t place : layout.fixedPlaces) {
+    issueUpTo(place);
+    const Layout::Step &step = layout.steps[place];
+    if (step.launches != nobody) {
+      const FixedCall &call = layout.program.calls[step.launches];
+      fixed[step.launches] = issue(call.stream, call.duration,
+                                   uint64_t(place) * 2 + 1, call.group, {});
+    }
+    if (step.awaits != nobody) {
+      auto stream = size_t(layout.program.calls[step.awaits].stream);
+      uint32_t &count = waits[place].late[stream];
+      count = std::max(count, fixed[step.awaits]);
+    }
   }
-  for (const Layout::Call &call : layout.reductions) {
-    streams[Reduce].durations.push_back(call.duration);
-    streams[AllReduce].durations.push_back(call.allReduce);
-    auto number = uint32_t(streams[Reduce].durations.size());
-    Waits &place = waits[call.wait];
-    (call.wait > call.launch ? place.early : place.late) = number;
-  }
+  issueUpTo(nobody - 1);
+}
+
+/// Hands over what is issued at this place or before.
+void Machine::release(uint64_t place) {
+  bool isNew = false;
+  for (Queue &queue : queues)
+    while (queue.released != queue.launches.size() &&
+           queue.launches[queue.released].place <= place) {
+      ++queue.released;
+      isNew = true;
+    }
+  if (isNew)
+    update();
 }
 
 int64_t Machine::run(const Layout &layout) {
   if (layout.model.sharesCore) {
     int64_t time = 0;
     for (const Layout::Step &step : layout.steps)
-      time += step.duration;
+      time +=
+          step.duration + (step.launches != nobody
+                               ? layout.program.calls[step.launches].duration
+                               : 0);
     for (const Layout::Call &call : layout.gathers)
       time += call.duration;
     for (const Layout::Call &call : layout.reductions)
@@ -129,28 +216,17 @@ int64_t Machine::run(const Layout &layout) {
     return time;
   }
   start(layout);
-  Stream &gather = streams[Gather], &reduce = streams[Reduce];
-  auto release = [](const std::vector<Layout::Call> &calls, Stream &stream,
-                    uint32_t place) {
-    uint32_t before = stream.released;
-    while (stream.released != calls.size() &&
-           calls[stream.released].launch == place)
-      ++stream.released;
-    return stream.released != before;
-  };
   for (uint32_t place = 0; place <= layout.steps.size(); ++place) {
-    const Waits &wait = waits[place];
-    waitFor(streams[AllReduce], wait.early);
-    bool isNew = release(layout.gathers, gather, place);
-    isNew |= release(layout.reductions, reduce, place);
-    if (isNew)
-      update();
-    waitFor(gather, wait.gathers);
-    waitFor(streams[AllReduce], wait.late);
+    waitFor(waits[place].early);
+    release(uint64_t(place) * 2);
+    waitFor(waits[place].late);
+    release(uint64_t(place) * 2 + 1);
     if (place != layout.steps.size())
       compute(layout.steps[place].duration);
   }
-  waitFor(gather, uint32_t(layout.gathers.size()));
-  waitFor(streams[AllReduce], uint32_t(layout.reductions.size()));
+  Counts all;
+  for (size_t stream = 0; stream != numStreams; ++stream)
+    all[stream] = uint32_t(queues[stream].launches.size());
+  waitFor(all);
   return now;
 }

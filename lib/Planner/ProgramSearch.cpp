@@ -9,7 +9,6 @@
 #include "ProgramSearch.h"
 
 #include <algorithm>
-#include <numeric>
 
 using namespace fsdp::planner;
 
@@ -27,18 +26,15 @@ ProgramSearch::ProgramSearch(const StepModel &model, size_t number,
                              EvaluationMeter &meter)
     : model(model), program(model.programs[number]), number(number),
       resident(std::move(resident)), meter(meter), evaluator(model, number),
-      layout(model, program), groups(program.groups.size()) {
-  std::iota(groups.begin(), groups.end(), 0);
-  std::sort(groups.begin(), groups.end(), [&](uint32_t a, uint32_t b) {
-    return program.groups[a].forwardBegin < program.groups[b].forwardBegin;
-  });
+      layout(model, program), modules(program.recomputable) {
   leanest = makeDecisions(model).programs[number];
   leanestOutcome.peakBytes = std::numeric_limits<int64_t>::max();
   layout.build(leanest, this->resident);
   for (const Layout::Call &call : layout.gathers)
     for (uint32_t i = call.begin; i != call.end; ++i)
       if (layout.uses[layout.gatherUnits[i]].first[1] != nobody &&
-          call.phase == Phase::Forward)
+          call.phase == Phase::Forward &&
+          !model.units[layout.gatherUnits[i]].staysGathered)
         mayKeep.push_back(layout.gatherUnits[i]);
   unitsOf.resize(model.modules.size());
   for (uint32_t unit : mayKeep)
@@ -107,19 +103,19 @@ void ProgramSearch::startLean() {
     ++meter.count;
     remember(evaluator.evaluate(lean, resident), lean, lean);
   };
-  if (groups.size() <= mostExactUnits) {
-    for (size_t set = 0; set != size_t(1) << groups.size(); ++set) {
-      for (size_t i = 0; i != groups.size(); ++i)
-        lean.recompute[program.groups[i].module] = set >> i & 1;
+  if (modules.size() <= mostExactUnits) {
+    for (size_t set = 0; set != size_t(1) << modules.size(); ++set) {
+      for (size_t i = 0; i != modules.size(); ++i)
+        lean.recompute[modules[i]] = set >> i & 1;
       attempt();
     }
     return;
   }
   for (Placement placement :
        {Placement::First, Placement::Last, Placement::Even})
-    for (size_t count = 0; count <= groups.size(); ++count) {
+    for (size_t count = 0; count <= modules.size(); ++count) {
       // A few numbers are enough, unless nothing fits.
-      if (hasBest && count != groups.size() && count % 8)
+      if (hasBest && count != modules.size() && count % 8)
         continue;
       setCounts(lean, count, 0, placement, Placement::Last);
       attempt();
@@ -127,9 +123,9 @@ void ProgramSearch::startLean() {
   // One after the other, until none makes it leaner.
   for (bool isLeaner = true; !hasBest && isLeaner;) {
     isLeaner = false;
-    for (size_t i = 0; !hasBest && i != groups.size(); ++i) {
+    for (size_t i = 0; !hasBest && i != modules.size(); ++i) {
       lean = leanest;
-      lean.recompute[program.groups[i].module] ^= 1;
+      lean.recompute[modules[i]] ^= 1;
       int64_t before = leanestOutcome.peakBytes;
       attempt();
       isLeaner |= leanestOutcome.peakBytes < before;
@@ -202,9 +198,9 @@ bool ProgramSearch::isChosen(size_t i, size_t count, size_t all,
 void ProgramSearch::setCounts(ProgramDecisions &decisions, size_t recomputed,
                               size_t kept, Placement recompute,
                               Placement keep) const {
-  for (size_t i = 0; i != groups.size(); ++i)
-    decisions.recompute[program.groups[groups[i]].module] =
-        isChosen(i, recomputed, groups.size(), recompute);
+  for (size_t i = 0; i != modules.size(); ++i)
+    decisions.recompute[modules[i]] =
+        isChosen(i, recomputed, modules.size(), recompute);
   for (size_t i = 0; i != mayKeep.size(); ++i)
     decisions.units[mayKeep[i]].keep = isChosen(i, kept, mayKeep.size(), keep);
 }
@@ -219,7 +215,7 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
     setSizes(wanted, sizes);
     return consider(wanted);
   };
-  size_t low = 0, high = groups.size();
+  size_t low = 0, high = modules.size();
   std::optional<int64_t> time = tryCount(high);
   if (!time)
     return std::nullopt;
@@ -233,7 +229,7 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
     }
   }
   // One more leaves room for what is launched early.
-  for (size_t i = 1; i <= more && high + i <= groups.size(); ++i)
+  for (size_t i = 1; i <= more && high + i <= modules.size(); ++i)
     if (std::optional<int64_t> here = tryCount(high + i))
       time = std::min(time, here);
   return time;

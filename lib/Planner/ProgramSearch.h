@@ -100,7 +100,7 @@ private:
                                         size_t kept, Placement recompute,
                                         Placement keep, size_t more);
   void move(ProgramDecisions &wanted, Random &random) const;
-  void toggleRecompute(ProgramDecisions &wanted, size_t group) const;
+  void toggleRecompute(ProgramDecisions &wanted, uint32_t module) const;
   StepModel fixRecompute(const std::vector<uint8_t> &recompute) const;
   void searchCalls(ProgramDecisions &wanted);
 
@@ -110,9 +110,9 @@ private:
   std::vector<uint8_t> resident;
   EvaluationMeter &meter;
   Evaluator evaluator;
-  Layout layout;                 ///< For the order of uses.
-  std::vector<uint32_t> groups;  ///< By their forward.
-  std::vector<uint32_t> mayKeep; ///< Units of both phases, by first use.
+  Layout layout;                        ///< For the order of uses.
+  const std::vector<uint32_t> &modules; ///< That may be recomputed.
+  std::vector<uint32_t> mayKeep;        ///< Units of both phases, by first use.
   std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
 
   bool hasBest = false;

@@ -39,45 +39,85 @@ struct Checker {
                   std::to_string(size) + " bytes");
     bytes += size;
   }
-  void checkUnit(const Unit &unit);
+  /// True if a number is one of `count`, or `nobody`.
+  void checkNumber(uint32_t number, size_t count, const char *what,
+                   const std::string &of) {
+    if (number != nobody && number >= count)
+      fail(of + ": expected a " + what + " below " + std::to_string(count) +
+           ", found " + std::to_string(number));
+  }
+  void checkTraffic(const Traffic &traffic, const std::string &where);
+  void checkCalls(const Program &program, const std::string &where);
   void checkOps(const Program &program, const std::string &where);
-  void checkGroups(const Program &program, const std::string &where);
+  void checkLives(const Program &program, const std::string &where);
 };
 } // namespace
 
-void Checker::checkUnit(const Unit &unit) {
-  std::string where = "unit '" + unit.name + "'";
-  if (unit.module != nobody && unit.module >= model.modules.size())
-    fail(where + ": expected a module below " +
-         std::to_string(model.modules.size()) + ", found " +
-         std::to_string(unit.module));
-  for (int64_t size : {unit.gatheredBytes, unit.sentBytes, unit.gradientBytes,
-                       unit.reducedBytes})
+void Checker::checkTraffic(const Traffic &traffic, const std::string &where) {
+  for (int64_t size :
+       {traffic.gatheredBytes, traffic.sentBytes, traffic.gradientBytes,
+        traffic.castBytes, traffic.reducedBytes, traffic.resultBytes})
     addBytes(size, where);
   for (const CollectiveCost &cost :
-       {unit.gather, unit.reduction, unit.allReduce})
+       {traffic.gather, traffic.reduction, traffic.allReduce})
     for (int64_t part : {cost.latency, cost.transfer}) {
       if (part < 0)
         fail(where + ": expected no negative cost, found " +
              std::to_string(part) + " ps");
       addTime(part / 1000, where);
     }
+  size_t groups = std::max<size_t>(model.overlaps.size(), 1);
+  for (uint32_t group :
+       {traffic.gatherGroup, traffic.reduceGroup, traffic.allReduceGroup})
+    if (group >= groups)
+      fail(where + ": expected a group below " + std::to_string(groups) +
+           ", found " + std::to_string(group));
+}
+
+/// Each is launched once, and then waited for.
+void Checker::checkCalls(const Program &program, const std::string &where) {
+  size_t launched = 0;
+  for (const ComputeOp &op : program.ops) {
+    if (op.launches != nobody && op.launches != launched++)
+      fail(where + ": expected fixed calls in the order of their launches");
+    if (op.awaits != nobody && op.awaits >= launched)
+      fail(where + ": expected a fixed call to be launched before its wait");
+  }
+  if (launched != program.calls.size())
+    fail(where + ": expected each fixed call to be launched once");
+  for (const FixedCall &call : program.calls) {
+    addTime(call.duration, where + ": fixed call");
+    if (call.group >= std::max<size_t>(model.overlaps.size(), 1))
+      fail(where + ": expected fixed calls of groups that there are");
+  }
 }
 
 void Checker::checkOps(const Program &program, const std::string &where) {
   bool isBackward = false;
   std::vector<uint8_t> isUpdated(model.units.size(), false);
+  std::vector<uint8_t> mayRecompute(model.modules.size(), false);
+  for (uint32_t module : program.recomputable)
+    if (module >= model.modules.size() ||
+        std::exchange(mayRecompute[module], true))
+      return fail(where + ": expected each module once, found number " +
+                  std::to_string(module));
   for (size_t i = 0; i != program.ops.size(); ++i) {
     const ComputeOp &op = program.ops[i];
     std::string at = where + ": computation " + std::to_string(i);
     addTime(op.duration, at);
     addBytes(op.change < 0 ? -op.change : op.change, at);
     addBytes(op.transient, at);
+    checkNumber(op.onlyIf, model.modules.size(), "module", at);
     for (uint32_t unit : {op.weights, op.gradient, op.update})
-      if (unit != nobody && unit >= model.units.size())
-        return fail(at + ": expected a unit below " +
-                    std::to_string(model.units.size()) + ", found " +
-                    std::to_string(unit));
+      checkNumber(unit, model.units.size(), "unit", at);
+    if (!error.empty())
+      return;
+    if (op.onlyIf != nobody &&
+        (!mayRecompute[op.onlyIf] || op.phase == Phase::Forward ||
+         op.gradient != nobody || op.update != nobody || op.change ||
+         op.launches != nobody || op.awaits != nobody))
+      fail(at + ": expected what is recomputed to be of the backward, and to "
+                "make no gradient");
     isBackward |= op.phase == Phase::Backward;
     if (isBackward && op.phase == Phase::Forward)
       fail(at + ": expected the whole forward before the backward");
@@ -88,47 +128,34 @@ void Checker::checkOps(const Program &program, const std::string &where) {
   }
 }
 
-void Checker::checkGroups(const Program &program, const std::string &where) {
-  uint32_t backward = 0;
-  std::vector<uint8_t> isTaken(program.ops.size(), false);
-  std::vector<uint8_t> isKnown(model.modules.size(), false);
-  for (const RecomputeGroup &group : program.groups) {
-    if (group.module >= model.modules.size() ||
-        std::exchange(isKnown[group.module], true))
-      return fail(where + ": expected each module once, found number " +
-                  std::to_string(group.module));
-    std::string at = where + ": module '" + model.modules[group.module] + "'";
-    addBytes(group.keptBytes, at);
-    if (group.forwardBegin >= group.forwardEnd ||
-        group.forwardEnd > group.backwardBegin ||
-        group.backwardBegin >= group.backwardEnd ||
-        group.backwardEnd > program.ops.size() ||
-        group.backwardBegin < backward)
-      return fail(at + ": expected a forward and then a backward, by the "
-                       "begin of the backward");
-    backward = group.backwardEnd;
-    for (uint32_t op = group.forwardBegin; op != group.forwardEnd; ++op)
-      if (std::exchange(isTaken[op], true) ||
-          program.ops[op].phase != Phase::Forward)
-        return fail(at +
-                    ": expected computations of the forward of one module");
-    uint32_t next = group.forwardBegin;
-    for (uint32_t op : group.replayed) {
-      if (op < next || op >= group.forwardEnd)
-        return fail(at +
-                    ": expected to replay computations of its forward, "
-                    "found number " +
-                    std::to_string(op));
-      addTime(program.ops[op].duration, at);
-      next = op + 1;
+void Checker::checkLives(const Program &program, const std::string &where) {
+  size_t count = program.ops.size();
+  for (const Life &life : program.lives) {
+    addBytes(life.bytes, where);
+    auto reads = [&](uint32_t op) {
+      if (op < life.begin || op >= count)
+        fail(where + ": expected memory to be read after it is made, found " +
+             std::to_string(op) + " after " + std::to_string(life.begin));
+    };
+    reads(life.begin);
+    reads(life.end);
+    if (!error.empty())
+      return;
+    // What is read is there whenever the memory is.
+    auto isThere = [&](uint32_t op) {
+      uint32_t module = program.ops[op].onlyIf;
+      return module == nobody || module == program.ops[life.begin].onlyIf;
+    };
+    if (!isThere(life.end))
+      fail(where + ": expected memory to end with a computation that is there");
+    for (const Life::Read &read : life.reads) {
+      checkNumber(read.module, model.modules.size(), "module", where);
+      reads(read.op);
+      if (error.empty() && !isThere(read.op) &&
+          !(read.ifRecomputed && program.ops[read.op].onlyIf == read.module))
+        fail(where + ": expected memory to be read by a computation that is "
+                     "there");
     }
-    for (uint32_t op = group.forwardBegin; op != group.forwardEnd; ++op)
-      if (program.ops[op].change > 0 &&
-          !std::binary_search(group.replayed.begin(), group.replayed.end(), op))
-        return fail(at +
-                    ": expected to replay all that leaves memory for the "
-                    "backward, found not to replay number " +
-                    std::to_string(op));
   }
 }
 
@@ -145,21 +172,35 @@ std::string fsdp::planner::check(const StepModel &model) {
   if (model.units.size() >= nobody || model.modules.size() >= nobody)
     checker.fail("expected fewer units and modules");
   for (const Unit &unit : model.units)
-    checker.checkUnit(unit);
-  int64_t unitTime = checker.time;
+    checker.checkNumber(unit.module, model.modules.size(), "module",
+                        "unit '" + unit.name + "'");
+  for (const std::vector<uint8_t> &row : model.overlaps)
+    if (row.size() != model.overlaps.size())
+      checker.fail("expected a row of groups for each group");
   for (const Program &program : model.programs) {
     std::string where = "program '" + program.name + "'";
-    checker.time = unitTime; // each program by itself
+    checker.time = 0; // each program by itself
     if (program.count < 1 || program.count > mostCount)
       checker.fail(where + ": expected a count from 1 to " +
                    std::to_string(mostCount) + ", found " +
                    std::to_string(program.count));
     if (program.ops.size() >= nobody / 2)
       checker.fail(where + ": expected fewer computations");
+    if (program.traffic.size() != model.units.size())
+      checker.fail(where + ": expected the traffic of " +
+                   std::to_string(model.units.size()) +
+                   " units, found that of " +
+                   std::to_string(program.traffic.size()));
+    for (size_t unit = 0; checker.error.empty() && unit != model.units.size();
+         ++unit)
+      checker.checkTraffic(program.traffic[unit],
+                           where + ": unit '" + model.units[unit].name + "'");
     if (checker.error.empty())
       checker.checkOps(program, where);
     if (checker.error.empty())
-      checker.checkGroups(program, where);
+      checker.checkCalls(program, where);
+    if (checker.error.empty())
+      checker.checkLives(program, where);
   }
   return checker.error;
 }

@@ -35,38 +35,72 @@ struct CollectiveCost {
 /// Weights that are gathered, and gradients that are reduced, at once.
 struct Unit {
   std::string name;
-  uint32_t module = nobody; ///< That it is a part of; `nobody`: the root.
+  uint32_t module = nobody;   ///< That it is a part of; `nobody`: the root.
+  bool staysGathered = false; ///< To the backward, whatever is decided.
+};
+
+/// What a program gathers and reduces of a unit. Bytes, and what each call for
+/// it adds.
+struct Traffic {
   int64_t gatheredBytes = 0;
-  int64_t sentBytes = 0;     ///< What a gather sends, if cast: until its wait.
-  int64_t gradientBytes = 0; ///< Flat, from the first part of it to the wait.
-  int64_t reducedBytes = 0;  ///< From the reduction to the end of the program.
+  int64_t sentBytes = 0; ///< What a gather sends, if cast: until its wait.
+  /// Flat, from the first part of it to the wait for its reduction; to the
+  /// launch, if that casts or copies it.
+  int64_t gradientBytes = 0;
+  int64_t castBytes = 0; ///< What is reduced then, from launch to wait.
+  bool isCast = false;
+  int64_t reducedBytes = 0; ///< From the reduction to the end of the program.
+  int64_t resultBytes = 0;  ///< From the reduction to the last that reads it.
   CollectiveCost gather, reduction;
   CollectiveCost allReduce; ///< Of what is reduced, over replicas.
+  bool isReduced = true;    ///< False: there is only the all-reduce.
+  bool isAllReduced = false;
+  /// The groups of ranks of the three, as numbers (see `StepModel::overlaps`).
+  uint32_t gatherGroup = 0, reduceGroup = 0, allReduceGroup = 0;
+};
+
+enum class Stream : uint8_t { Gather, Reduce, AllReduce };
+constexpr size_t numStreams = 3;
+
+/// A collective about which nothing is decided, such as that of the loss.
+struct FixedCall {
+  Stream stream = Stream::AllReduce;
+  int64_t duration = 0;
+  uint32_t group = 0;
 };
 
 /// One computation, or several with nothing between them.
 struct ComputeOp {
   int64_t duration = 0;
-  /// Positive: bytes that stay for the backward, from here on. Negative: bytes
-  /// that end with it.
+  /// Positive: bytes that stay, from here on. Negative: bytes that end with it.
   int64_t change = 0;
   int64_t transient = 0; ///< Bytes beside these, while it runs.
   Phase phase = Phase::Forward;
+  /// It computes again what the backward reads of this module, and is there
+  /// only if that is recomputed.
+  uint32_t onlyIf = nobody;
   uint32_t weights = nobody;  ///< The unit that it reads.
   uint32_t gradient = nobody; ///< The unit of whose gradient it makes a part.
   uint32_t update = nobody;   ///< The unit whose reduced gradient it reads.
+  uint32_t launches = nobody; ///< The fixed call that is launched here.
+  uint32_t awaits = nobody;   ///< The fixed call that is waited for here.
 };
 
-/// A module in one program. If it is recomputed, what its forward computations
-/// leave for the backward ends with each of them, but for `keptBytes`, from the
-/// last of them to the last of its backward; and `replayed`, at least all that
-/// leave something, run again in front of its backward.
-struct RecomputeGroup {
-  uint32_t module = 0;
-  uint32_t forwardBegin = 0, forwardEnd = 0;   ///< Operations, [begin, end).
-  uint32_t backwardBegin = 0, backwardEnd = 0; ///< Likewise.
-  std::vector<uint32_t> replayed;              ///< Of the forward, ascending.
-  int64_t keptBytes = 0;
+/// Memory whose end depends on what is recomputed. There is none of it if what
+/// makes it is not there.
+struct Life {
+  /// A computation that reads it only if a module is recomputed, or only if it
+  /// is not.
+  struct Read {
+    uint32_t module;
+    bool ifRecomputed;
+    uint32_t op;
+  };
+
+  int64_t bytes = 0;
+  uint32_t begin = 0; ///< The computation that makes it.
+  uint32_t end = 0;   ///< The last one that reads it in any case.
+  std::vector<Read> reads;
 };
 
 /// One program of a step. Units may stay gathered between micro-batches: from
@@ -78,7 +112,11 @@ struct Program {
   Role role = Role::Whole;
   int64_t count = 1; ///< How often a step runs it.
   std::vector<ComputeOp> ops;
-  std::vector<RecomputeGroup> groups; ///< By the begin of their backward.
+  std::vector<Life> lives;
+  std::vector<Traffic> traffic; ///< By unit.
+  std::vector<FixedCall> calls; ///< In the order of their launches.
+  /// The modules that may be recomputed, in the order of their forwards.
+  std::vector<uint32_t> recomputable;
 };
 
 struct StepModel {
@@ -91,6 +129,9 @@ struct StepModel {
   int64_t contention = 0;
   bool sharesLink = false; ///< Collectives that run at once share a link.
   bool sharesCore = false; ///< All streams take turns on one core.
+  /// By two groups of ranks: true if they have several ranks in common, but are
+  /// not the same. Their collectives take turns. Empty: none do.
+  std::vector<std::vector<uint8_t>> overlaps;
 };
 
 /// What is wrong with a model, in one sentence; empty if nothing is.

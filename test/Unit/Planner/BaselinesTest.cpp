@@ -30,9 +30,11 @@ StepModel makeChain() {
     Unit unit;
     unit.name = model.modules.emplace_back("h." + std::to_string(i));
     unit.module = i;
-    unit.gatheredBytes = unit.gradientBytes = 100;
-    unit.gather = unit.reduction = {0, 10000};
     model.units.push_back(unit);
+    Traffic traffic;
+    traffic.gatheredBytes = traffic.gradientBytes = 100;
+    traffic.gather = traffic.reduction = {0, 10000};
+    program.traffic.push_back(traffic);
     add(Phase::Forward, i, nobody);
   }
   for (uint32_t i : {2, 1, 0})
@@ -79,8 +81,8 @@ TEST(Baselines, IssueOneCallForEachModule) {
     Decisions decisions = makeBaseline(model, Policy::Fsdp1, false, recompute);
     Evaluator evaluator(model, 0);
     evaluator.evaluate(decisions.programs[0], decisions.resident);
-    size_t computations = model.programs[0].ops.size() +
-                          (recompute ? 8 * model.modules.size() : 0);
+    size_t computations = model.programs[0].ops.size() -
+                          (recompute ? 0 : 8 * model.modules.size());
     // Each block thrice, and the root's two units gathered and reduced once.
     EXPECT_EQ(evaluator.getNumEvents() - computations,
               3 * model.modules.size() + 4);

@@ -23,8 +23,9 @@ TEST(Bounds, AreBelowAnyDecisions) {
     StepModel model = makeRandomModel(random, 5, i % 4 == 0);
     model.sharesCore = i % 16 == 1;
     if (i % 8 == 2) // costs that are rounded
-      for (Unit &unit : model.units)
-        unit.gather.transfer += random.get(0, 999);
+      for (Program &program : model.programs)
+        for (Traffic &unit : program.traffic)
+          unit.gather.transfer += random.get(0, 999);
     Decisions decisions = makeRandomDecisions(random, model);
     for (size_t p = 0; p != model.programs.size(); ++p) {
       Outcome outcome = Evaluator(model, p).evaluate(decisions.programs[p],

@@ -190,10 +190,14 @@ TEST(StepModel, SaysWhatIsWrong) {
   ASSERT_EQ(check(good), "");
   EXPECT_EQ(checkWith([](StepModel &m) { m.contention = -1; }),
             "expected a contention from 0 to 8192, found -1");
-  EXPECT_EQ(checkWith([](StepModel &m) { m.units[0].gatheredBytes = -5; }),
-            "unit 'h.0': expected an exabyte in sum, found -5 bytes");
-  EXPECT_EQ(checkWith([](StepModel &m) { m.units[0].gather.latency = -7; }),
-            "unit 'h.0': expected no negative cost, found -7 ps");
+  EXPECT_EQ(
+      checkWith(
+          [](StepModel &m) { m.programs[0].traffic[0].gatheredBytes = -5; }),
+      "program 'step': unit 'h.0': expected an exabyte in sum, found -5 bytes");
+  EXPECT_EQ(
+      checkWith(
+          [](StepModel &m) { m.programs[0].traffic[0].gather.latency = -7; }),
+      "program 'step': unit 'h.0': expected no negative cost, found -7 ps");
   EXPECT_EQ(checkWith([](StepModel &m) { m.programs[0].count = 0; }),
             "program 'step': expected a count from 1 to 1048576, found 0");
   EXPECT_EQ(checkWith([](StepModel &m) {

@@ -36,18 +36,14 @@ public:
   scheduling::Problem problem;
 
 private:
-  struct Run {
-    const ComputeOp *op;
-    Phase phase;
-    bool isReplay, isDropped;
-    int64_t kept = 0, released = 0;
-  };
   struct Call {
     bool isGather;
     Phase phase;
     std::vector<uint32_t> units;
     size_t slot, launch, wait;
-    uint32_t launched = 0, awaited = 0; // operations of the problem
+    uint32_t launched = 0; // operations of the problem
+    std::vector<uint32_t> awaited = {};
+    uint32_t awaitedAt = 0;
   };
 
   bool stays(uint32_t unit) const {
@@ -56,45 +52,38 @@ private:
   bool isThere(uint32_t unit) const {
     return stays(unit) && program.role != Program::Role::First;
   }
-  bool isRecomputed(const RecomputeGroup &group) const {
-    return own.recompute[group.module];
+  bool isRun(const ComputeOp &op) const {
+    return op.onlyIf == nobody || own.recompute[op.onlyIf];
+  }
+  bool isKept(uint32_t unit) const {
+    return own.units[unit].keep || model.units[unit].staysGathered ||
+           stays(unit);
   }
 
   void listComputations() {
-    for (uint32_t i = 0; i != program.ops.size(); ++i) {
-      Run run = {&program.ops[i], program.ops[i].phase, false, false};
-      for (const RecomputeGroup &group : program.groups) {
-        if (!isRecomputed(group))
-          continue;
-        if (group.backwardBegin == i)
-          for (uint32_t op : group.replayed)
-            runs.push_back({&program.ops[op], Phase::Backward, true, false});
-        run.isDropped |= group.forwardBegin <= i && i < group.forwardEnd;
-        if (group.forwardEnd == i + 1)
-          run.kept = group.keptBytes;
-        if (group.backwardEnd == i + 1)
-          run.released = group.keptBytes;
-      }
-      runs.push_back(run);
+    for (const ComputeOp &op : program.ops) {
+      placeOf.push_back(runs.size());
+      if (isRun(op))
+        runs.push_back(&op);
     }
     std::set<size_t> places = {0};
     std::map<uint32_t, size_t> complete;
     for (size_t i = 0; i != runs.size(); ++i) {
-      auto [op, phase, isReplay, isDropped, kept, released] = runs[i];
+      const ComputeOp *op = runs[i];
       if (op->weights != nobody) {
-        auto key = std::make_pair(op->weights, phase);
+        auto key = std::make_pair(op->weights, op->phase);
         if (!first.count(key))
           places.insert(first[key] = i);
         last[key] = i;
       }
-      if (isReplay)
-        continue;
       if (op->gradient != nobody) {
         gradient.try_emplace(op->gradient, i);
         complete[op->gradient] = i + 1;
       }
-      if (op->update != nobody)
+      if (op->update != nobody) {
         update.try_emplace(op->update, i);
+        lastUpdate[op->update] = i;
+      }
     }
     for (auto [unit, place] : complete)
       places.insert(place);
@@ -114,8 +103,7 @@ private:
     for (auto [place, key] : uses) {
       auto [unit, phase] = key;
       bool isAgain = phase == Phase::Backward &&
-                     first.count({unit, Phase::Forward}) &&
-                     (own.units[unit].keep || stays(unit));
+                     first.count({unit, Phase::Forward}) && isKept(unit);
       if (isThere(unit) || isAgain)
         continue;
       if (own.units[unit][phase].joins && !gathers.empty() &&
@@ -128,7 +116,7 @@ private:
       bool isRead = false; // something is updated since the last reduction
       if (!reductions.empty())
         for (size_t i = reductions.back().launch; i != place; ++i)
-          isRead |= runs[i].op->update != nobody;
+          isRead |= runs[i]->update != nobody;
       if (!reductions.empty() && !isRead && own.units[unit].reduction.joins)
         reductions.back().units.push_back(unit);
       else
@@ -157,6 +145,9 @@ private:
         if (update.count(unit))
           call.wait = std::min(call.wait, update[unit]);
     }
+    for (size_t i = reductions.size(); i > 1; --i)
+      reductions[i - 2].wait =
+          std::min(reductions[i - 2].wait, reductions[i - 1].wait);
   }
 
   uint32_t add(int64_t duration, uint32_t stream,
@@ -165,59 +156,85 @@ private:
     return uint32_t(problem.operations.size()) - 1;
   }
 
-  static int64_t getDuration(int64_t latency, int64_t transfer) {
+  /// A collective waits for the latest one of each group with which it takes
+  /// turns.
+  uint32_t send(int64_t duration, Stream stream, uint32_t group,
+                std::vector<uint32_t> after = {}) {
+    for (auto [other, op] : latest)
+      if (!model.overlaps.empty() && model.overlaps[group][other])
+        after.push_back(op);
+    return latest[group] =
+               add(duration, 1 + uint32_t(stream), std::move(after));
+  }
+
+  template <typename GetCost>
+  int64_t getDuration(const Call &call, GetCost &&get) const {
+    int64_t latency = 0, transfer = 0;
+    for (uint32_t unit : call.units) {
+      const CollectiveCost &cost = get(program.traffic[unit]);
+      latency = std::max(latency, cost.latency);
+      transfer += cost.transfer;
+    }
     return (latency + transfer + 500) / 1000;
   }
 
   void launch(Call &call) {
-    CollectiveCost cost = {0, 0}, all = {0, 0};
-    for (uint32_t unit : call.units) {
-      const Unit &row = model.units[unit];
-      const CollectiveCost &part = call.isGather ? row.gather : row.reduction;
-      cost = {std::max(cost.latency, part.latency),
-              cost.transfer + part.transfer};
-      all = {std::max(all.latency, row.allReduce.latency),
-             all.transfer + row.allReduce.transfer};
+    const Traffic &row = program.traffic[call.units.front()];
+    std::vector<uint32_t> after;
+    if (call.isGather) {
+      call.launched =
+          send(getDuration(call, [](auto &row) { return row.gather; }),
+               Stream::Gather, row.gatherGroup);
+      call.awaited = {call.launched};
+      return;
     }
-    call.launched = call.awaited =
-        add(getDuration(cost.latency, cost.transfer), call.isGather ? 1 : 2);
-    if (!call.isGather)
-      call.awaited =
-          add(getDuration(all.latency, all.transfer), 3, {call.launched});
+    call.launched = uint32_t(problem.operations.size());
+    if (row.isReduced)
+      call.awaited = {
+          send(getDuration(call, [](auto &row) { return row.reduction; }),
+               Stream::Reduce, row.reduceGroup)};
+    if (row.isAllReduced)
+      call.awaited.push_back(
+          send(getDuration(call, [](auto &row) { return row.allReduce; }),
+               Stream::AllReduce, row.allReduceGroup, call.awaited));
   }
 
   void issue() {
     problem.numStreams = 4;
     problem.sharesCore = model.sharesCore;
-    std::vector<std::pair<uint32_t, uint32_t>> waits; // gather, its wait
+    std::vector<uint32_t> fixed; // operations
     for (size_t place = 0; place <= runs.size(); ++place) {
-      auto waitFor = [&](Call &call) {
-        call.wait = add(0, 0, {call.awaited}); // from here on, the operation
+      auto waitFor = [&](Call &call, bool isEarly) {
+        if (isAwaited.count(&call) || call.wait != place ||
+            call.launch > place || (isEarly && call.launch == place))
+          return;
+        isAwaited.insert(&call);
+        call.awaitedAt = add(0, 0, call.awaited);
       };
       for (Call &call : reductions)
-        if (!isAwaited.count(&call) && call.launch < place &&
-            call.wait == place) {
-          isAwaited.insert(&call);
-          waitFor(call);
-        }
-      for (Call &call : gathers)
+        waitFor(call, true);
+      for (Call &call : reductions)
         if (call.launch == place)
           launch(call);
-      for (Call &call : reductions)
-        if (call.launch == place && !isAwaited.count(&call))
+      for (Call &call : gathers)
+        if (call.launch == place)
           launch(call);
       for (Call &call : gathers)
         for (uint32_t unit : call.units)
           if (first[{unit, call.phase}] == place)
-            gatherWait[{unit, call.phase}] = add(0, 0, {call.awaited});
+            gatherWait.try_emplace(&call, add(0, 0, call.awaited));
       for (Call &call : reductions)
-        if (!isAwaited.count(&call) && call.launch == place &&
-            call.wait == place) {
-          isAwaited.insert(&call);
-          waitFor(call);
-        }
-      if (place != runs.size())
-        number.push_back(add(runs[place].op->duration, 0));
+        waitFor(call, false);
+      if (place == runs.size())
+        break;
+      const ComputeOp &op = *runs[place];
+      if (op.awaits != nobody)
+        add(0, 0, {fixed[op.awaits]});
+      number.push_back(add(op.duration, 0));
+      if (op.launches != nobody) {
+        const FixedCall &call = program.calls[op.launches];
+        fixed.push_back(send(call.duration, call.stream, call.group));
+      }
     }
     add(0, 0); // the end, until which results live
   }
@@ -231,14 +248,13 @@ private:
     auto end = uint32_t(problem.operations.size()) - 1;
     for (Call &call : gathers)
       for (uint32_t unit : call.units) {
-        hold(model.units[unit].sentBytes, call.launched,
-             gatherWait[{unit, call.phase}]);
-        bool isKept = own.units[unit].keep || stays(unit);
-        Phase phase = isKept && last.count({unit, Phase::Backward})
+        const Traffic &row = program.traffic[unit];
+        hold(row.sentBytes, call.launched, gatherWait[&call]);
+        Phase phase = isKept(unit) && last.count({unit, Phase::Backward})
                           ? Phase::Backward
                           : call.phase;
         bool remains = stays(unit) && program.role != Program::Role::Last;
-        hold(model.units[unit].gatheredBytes, call.launched,
+        hold(row.gatheredBytes, call.launched,
              remains ? end : number[last[{unit, phase}]]);
       }
     for (uint32_t unit = 0; unit != model.units.size(); ++unit)
@@ -246,36 +262,28 @@ private:
         bool isBackward = last.count({unit, Phase::Backward});
         auto key =
             std::make_pair(unit, isBackward ? Phase::Backward : Phase::Forward);
-        hold(model.units[unit].gatheredBytes, 0,
+        hold(program.traffic[unit].gatheredBytes, 0,
              program.role == Program::Role::Last && last.count(key)
                  ? number[last[key]]
                  : end);
       }
     for (Call &call : reductions)
       for (uint32_t unit : call.units) {
-        // The wait at the end has been made an operation as well.
-        hold(model.units[unit].gradientBytes, number[gradient[unit]],
-             uint32_t(call.wait));
-        hold(model.units[unit].reducedBytes, call.launched, end);
+        const Traffic &row = program.traffic[unit];
+        hold(row.gradientBytes, number[gradient[unit]],
+             row.isCast ? call.launched : call.awaitedAt);
+        hold(row.castBytes, call.launched, call.awaitedAt);
+        hold(row.reducedBytes, call.launched, end);
+        hold(row.resultBytes, call.launched,
+             lastUpdate.count(unit) ? number[lastUpdate[unit]] : end);
       }
-    // What ends is what was left last.
+    // What is left to the end, and what ends, in whatever order.
     std::vector<std::pair<uint32_t, int64_t>> left;
-    auto leave = [&](uint32_t op, int64_t bytes) {
-      if (bytes)
-        left.emplace_back(op, bytes);
-    };
     for (size_t i = 0; i != runs.size(); ++i) {
-      const Run &run = runs[i];
-      hold(run.op->transient, number[i], number[i]);
-      if (run.isDropped && !run.isReplay) {
-        hold(std::max<int64_t>(run.op->change, 0), number[i], number[i]);
-        leave(number[i], run.kept);
-      } else if (run.op->change > 0) {
-        leave(number[i], run.op->change);
-      }
-      int64_t ends =
-          (run.isDropped ? 0 : std::max<int64_t>(-run.op->change, 0)) +
-          run.released;
+      hold(runs[i]->transient, number[i], number[i]);
+      if (runs[i]->change > 0)
+        left.emplace_back(number[i], runs[i]->change);
+      int64_t ends = std::max<int64_t>(-runs[i]->change, 0);
       while (ends && !left.empty()) {
         auto &[op, bytes] = left.back();
         int64_t part = std::min(ends, bytes);
@@ -288,20 +296,31 @@ private:
     }
     for (auto [op, bytes] : left)
       hold(bytes, op, end);
+    for (const Life &life : program.lives) {
+      if (!isRun(program.ops[life.begin]))
+        continue;
+      size_t until = placeOf[life.end];
+      for (const Life::Read &read : life.reads)
+        if (bool(own.recompute[read.module]) == read.ifRecomputed)
+          until = std::max(until, placeOf[read.op]);
+      hold(life.bytes, number[placeOf[life.begin]], number[until]);
+    }
   }
 
   const StepModel &model;
   const Program &program;
   const ProgramDecisions &own;
   const std::vector<uint8_t> &resident;
-  std::vector<Run> runs;
+  std::vector<const ComputeOp *> runs;
+  std::vector<size_t> placeOf; // of each operation of the program
   std::vector<size_t> slots;
   std::map<std::pair<uint32_t, Phase>, size_t> first, last;
-  std::map<uint32_t, size_t> gradient, update;
+  std::map<uint32_t, size_t> gradient, update, lastUpdate;
   std::map<size_t, uint32_t> completeAt;
   std::vector<Call> gathers, reductions;
   std::set<const Call *> isAwaited;
-  std::map<std::pair<uint32_t, Phase>, uint32_t> gatherWait;
+  std::map<const Call *, uint32_t> gatherWait; // the first
+  std::map<uint32_t, uint32_t> latest;         // by group
   std::vector<uint32_t> number; // of each computation, in the problem
 };
 

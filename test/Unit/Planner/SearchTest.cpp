@@ -35,7 +35,8 @@ void enumerate(const std::vector<size_t> &sizes, Visit &&visit) {
 /// The least time of all decisions of a whole step within its budget, with
 /// common limits of launches and waits; 0 if nothing fits.
 int64_t searchByForce(const StepModel &model) {
-  size_t units = model.units.size(), groups = model.programs[0].groups.size();
+  size_t units = model.units.size(),
+         groups = model.programs[0].recomputable.size();
   Evaluator evaluator(model, 0);
   ProgramDecisions wanted = makeDecisions(model).programs[0], exact;
   std::vector<uint8_t> resident(units, false);
@@ -48,7 +49,7 @@ int64_t searchByForce(const StepModel &model) {
   sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
   enumerate(sizes, [&](const std::vector<size_t> &digits) {
     for (size_t g = 0; g != groups; ++g)
-      wanted.recompute[model.programs[0].groups[g].module] = digits[g];
+      wanted.recompute[model.programs[0].recomputable[g]] = digits[g];
     for (size_t u = 0; u != units; ++u) {
       UnitDecision &unit = wanted.units[u];
       unit.keep = digits[groups + u];
@@ -92,8 +93,8 @@ TEST(Search, IsBruteForceWhereUnitsAreFew) {
   int above = 0, below = 0;
   for (int i = 0; i != 500; ++i) {
     StepModel model = makeRandomModel(random, i < 470 ? 3 : i < 495 ? 4 : 5);
-    if (model.units.size() == 5 && model.programs[0].groups.size() > 2)
-      model.programs[0].groups.resize(2); // for the sake of brute force
+    if (model.units.size() == 5 && model.programs[0].recomputable.size() > 2)
+      model.programs[0].recomputable.resize(2); // for the sake of brute force
     drawBudget(random, model);
     SearchAnswer answer = search(model, options);
     int64_t best = searchByForce(model);
@@ -116,7 +117,8 @@ TEST(Search, IsBruteForceWhereUnitsAreFew) {
 /// The least time of all decisions of at most two units, with each launch and
 /// each wait wherever it may be.
 int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
-  size_t units = model.units.size(), groups = model.programs[0].groups.size();
+  size_t units = model.units.size(),
+         groups = model.programs[0].recomputable.size();
   Evaluator evaluator(model, 0);
   ProgramDecisions decisions = makeDecisions(model).programs[0];
   std::vector<uint8_t> resident(units, false);
@@ -127,7 +129,7 @@ int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
   int64_t best = 0;
   enumerate(sizes, [&](const std::vector<size_t> &digits) {
     for (size_t g = 0; g != groups; ++g)
-      decisions.recompute[model.programs[0].groups[g].module] = digits[g];
+      decisions.recompute[model.programs[0].recomputable[g]] = digits[g];
     for (size_t u = 0; u != units; ++u) {
       auto digit = [&](size_t i) { return digits[groups + i * units + u]; };
       UnitDecision &unit = decisions.units[u];

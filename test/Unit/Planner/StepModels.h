@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace fsdp::planner::test {
 
@@ -27,109 +28,215 @@ private:
 
 /// A chain of units, one computation or more for each in both directions, some
 /// of them with a module, and what else a model may have.
-inline StepModel makeRandomModel(Random &random, int64_t mostUnits,
-                                 bool isMicroBatched = false) {
-  StepModel model;
-  model.contention = random.flip() ? 0 : random.get(0, 500);
-  model.sharesLink = random.flip();
-  model.persistentBytes = random.get(0, 50);
-  int64_t units = random.get(1, mostUnits);
-  auto makeCost = [&] {
-    return CollectiveCost{random.get(0, 3) * 1000, random.get(1, 30) * 1000};
-  };
-  bool hasReplicas = random.get(0, 3) == 0;
-  for (int64_t i = 0; i != units; ++i) {
-    Unit unit;
-    unit.name = "h." + std::to_string(i);
-    unit.module = random.get(0, 4) ? uint32_t(i) : nobody;
-    unit.gatheredBytes = random.get(1, 40);
-    unit.sentBytes = random.get(0, 2) ? 0 : random.get(1, 10);
-    unit.gradientBytes = unit.gatheredBytes * random.get(1, 2);
-    unit.reducedBytes = random.get(0, 2) ? 0 : random.get(1, 10);
-    unit.gather = makeCost();
-    unit.reduction = makeCost();
-    if (hasReplicas)
-      unit.allReduce = makeCost();
-    model.units.push_back(unit);
-    model.modules.push_back(unit.name);
-  }
-  bool isTied = units > 2 && random.get(0, 4) == 0;
+class RandomModel {
+public:
+  RandomModel(Random &random, int64_t mostUnits)
+      : random(random), numUnits(uint32_t(random.get(1, mostUnits))) {}
 
-  Program program;
-  program.name = "step";
-  std::vector<int64_t> saved(size_t(units), 0);
-  std::vector<RecomputeGroup> groups;
-  for (uint32_t i = 0; i != uint32_t(units); ++i) {
-    RecomputeGroup group;
-    group.module = i;
-    group.forwardBegin = uint32_t(program.ops.size());
+  StepModel build(bool isMicroBatched) {
+    model.contention = random.flip() ? 0 : random.get(0, 500);
+    model.sharesLink = random.flip();
+    model.persistentBytes = random.get(0, 50);
+    addUnits();
+    program.name = "step";
+    addCall(Phase::Forward);
+    parts.resize(numUnits);
+    for (uint32_t i = 0; i != numUnits; ++i)
+      addForward(i);
+    if (numUnits > 2 && random.get(0, 4) == 0)
+      addTied();
+    addCall(Phase::Backward);
+    for (uint32_t i = numUnits; i-- != 0;)
+      addBackward(i);
+    addLives();
+    finish(isMicroBatched);
+    return std::move(model);
+  }
+
+private:
+  struct Part {
+    std::vector<uint32_t> forward, replays, backward;
+  };
+
+  CollectiveCost makeCost() {
+    return {random.get(0, 3) * 1000, random.get(1, 30) * 1000};
+  }
+
+  void addUnits() {
+    bool hasReplicas = random.get(0, 3) == 0, hasGroups = random.get(0, 2) == 0;
+    bool isReplicated = random.get(0, 7) == 0; // there are no shards
+    if (hasGroups)
+      model.overlaps = {{0, 0, 1}, {0, 0, 1}, {1, 1, 0}};
+    for (uint32_t i = 0; i != numUnits; ++i) {
+      Unit unit;
+      unit.name = "h." + std::to_string(i);
+      unit.module = random.get(0, 4) ? i : nobody;
+      unit.staysGathered = random.get(0, 9) == 0;
+      Traffic traffic;
+      traffic.gatheredBytes = random.get(1, 40);
+      traffic.sentBytes = random.get(0, 2) ? 0 : random.get(1, 10);
+      traffic.gradientBytes = traffic.gatheredBytes * random.get(1, 2);
+      traffic.isCast = random.get(0, 2) == 0;
+      traffic.castBytes = random.get(0, 2) ? 0 : random.get(1, 10);
+      traffic.reducedBytes = random.get(0, 2) ? 0 : random.get(1, 10);
+      traffic.resultBytes = random.get(0, 2) ? 0 : random.get(1, 10);
+      traffic.gather = makeCost();
+      traffic.isReduced = !isReplicated;
+      traffic.isAllReduced = hasReplicas || isReplicated;
+      if (traffic.isReduced)
+        traffic.reduction = makeCost();
+      if (traffic.isAllReduced)
+        traffic.allReduce = makeCost();
+      traffic.allReduceGroup = hasGroups;
+      if (hasGroups && isReplicated)
+        traffic.allReduceGroup = 2;
+      model.units.push_back(unit);
+      model.modules.push_back(unit.name);
+      program.traffic.push_back(traffic);
+    }
+  }
+
+  uint32_t add(ComputeOp op) {
+    program.ops.push_back(op);
+    return uint32_t(program.ops.size()) - 1;
+  }
+
+  /// Now and then a collective about which nothing is decided.
+  void addCall(Phase phase) {
+    if (random.get(0, 2))
+      return;
+    ComputeOp op;
+    op.phase = phase;
+    op.launches = uint32_t(program.calls.size());
+    add(op);
+    program.calls.push_back(
+        {random.get(0, 2) ? Stream::AllReduce : Stream::Gather,
+         random.get(0, 20), model.overlaps.empty() ? 0 : 2u});
+    awaited.push_back(op.launches);
+  }
+
+  void addForward(uint32_t unit) {
     for (int64_t n = random.get(1, 2); n != 0; --n) {
       ComputeOp op;
       op.duration = random.get(0, 25);
-      op.change = random.get(0, 30);
       op.transient = random.get(0, 15);
-      op.weights = n == 1 || random.flip() ? i : nobody;
-      saved[i] += op.change;
-      group.replayed.push_back(uint32_t(program.ops.size()));
-      program.ops.push_back(op);
+      op.change = random.get(0, 3) ? 0 : random.get(0, 9);
+      op.weights = n == 1 || random.flip() ? unit : nobody;
+      parts[unit].forward.push_back(add(op));
     }
-    group.forwardEnd = uint32_t(program.ops.size());
-    // What is cheap at the end is not needed again.
-    if (random.get(0, 3) == 0) {
-      group.replayed.pop_back();
-      saved[i] -= std::exchange(program.ops.back().change, 0);
-    }
-    group.keptBytes = std::min<int64_t>(saved[i], random.get(0, 5));
-    groups.push_back(group);
   }
-  if (isTied) {
+
+  void addTied() {
     ComputeOp op;
     op.duration = random.get(1, 20);
     op.weights = 0;
-    program.ops.push_back(op);
+    add(op);
     op.phase = Phase::Backward;
     op.gradient = 0;
-    program.ops.push_back(op);
+    add(op);
   }
-  for (uint32_t i = uint32_t(units); i-- != 0;) {
-    groups[i].backwardBegin = uint32_t(program.ops.size());
+
+  void addBackward(uint32_t unit) {
+    Part &part = parts[unit];
+    bool mayRecompute = random.get(0, 3);
+    if (mayRecompute)
+      program.recomputable.insert(program.recomputable.begin(), unit);
     int64_t ops = random.get(1, 2);
+    size_t replayed = 0;
     for (int64_t n = 0; n != ops; ++n) {
+      // What is recomputed stands in front of what reads it first.
+      size_t until = n + 1 == ops ? part.forward.size() : size_t(1);
+      for (; mayRecompute && replayed != until; ++replayed) {
+        ComputeOp op = program.ops[part.forward[replayed]];
+        op.phase = Phase::Backward;
+        op.onlyIf = unit;
+        op.change = 0;
+        part.replays.push_back(add(op));
+      }
       ComputeOp op;
       op.phase = Phase::Backward;
       op.duration = random.get(0, 40);
       op.transient = random.get(0, 15);
-      op.weights = n == 0 || random.flip() ? i : nobody;
-      op.gradient = n + 1 == ops || random.flip() ? i : nobody;
-      op.change = n + 1 == ops ? -saved[i] : 0;
-      program.ops.push_back(op);
+      op.weights = n == 0 || random.flip() ? unit : nobody;
+      op.gradient = n + 1 == ops || random.flip() ? unit : nobody;
+      part.backward.push_back(add(op));
+      if (!awaited.empty() && random.get(0, 3) == 0) {
+        ComputeOp wait;
+        wait.phase = Phase::Backward;
+        wait.awaits = awaited.back();
+        awaited.pop_back();
+        add(wait);
+      }
     }
-    groups[i].backwardEnd = uint32_t(program.ops.size());
-    if (random.get(0, 3))
-      program.groups.push_back(groups[i]);
   }
-  Program last = program;
-  for (uint32_t i = 0; i != uint32_t(units); ++i) {
-    ComputeOp op;
-    op.phase = Phase::Backward;
-    op.duration = random.get(0, 5);
-    op.update = i;
-    last.ops.push_back(op);
+
+  uint32_t pick(const std::vector<uint32_t> &ops) {
+    return ops[size_t(random.get(0, int64_t(ops.size()) - 1))];
   }
-  if (!isMicroBatched) {
-    model.programs = {last};
-    return model;
+
+  /// What each module leaves for its own backward, and for that of the next.
+  void addLives() {
+    for (uint32_t unit = 0; unit != numUnits; ++unit) {
+      const Part &part = parts[unit];
+      for (uint32_t op : part.forward)
+        for (int64_t n = random.get(0, 2); n != 0; --n) {
+          Life life = {random.get(1, 25), op, op, {}};
+          for (uint32_t reader : {unit, unit + 1}) {
+            if (reader >= numUnits || (reader != unit && random.flip()))
+              continue;
+            const Part &other = parts[reader];
+            if (other.replays.empty()) {
+              life.end = std::max(life.end, pick(other.backward));
+              continue;
+            }
+            life.reads.push_back({reader, false, pick(other.backward)});
+            if (reader != unit || random.get(0, 3) == 0)
+              life.reads.push_back({reader, true, pick(other.replays)});
+          }
+          program.lives.push_back(life);
+        }
+      for (uint32_t op : part.replays)
+        program.lives.push_back(
+            {random.get(1, 25), op, part.backward.back(), {}});
+    }
   }
-  model.programs = {program, program, last};
-  auto name = [&](size_t i, const char *text, Program::Role role) {
-    model.programs[i].name = text;
-    model.programs[i].role = role;
-  };
-  name(0, "first", Program::Role::First);
-  name(1, "middle", Program::Role::Middle);
-  name(2, "last", Program::Role::Last);
-  model.programs[1].count = random.get(1, 14);
-  return model;
+
+  void finish(bool isMicroBatched) {
+    Program last = program;
+    for (uint32_t i = 0; i != numUnits; ++i)
+      for (int64_t n = random.get(1, 2); n != 0; --n) {
+        ComputeOp op;
+        op.phase = Phase::Backward;
+        op.duration = random.get(0, 5);
+        op.update = i;
+        last.ops.push_back(op);
+      }
+    if (!isMicroBatched) {
+      model.programs = {last};
+      return;
+    }
+    model.programs = {program, program, last};
+    auto name = [&](size_t i, const char *text, Program::Role role) {
+      model.programs[i].name = text;
+      model.programs[i].role = role;
+    };
+    name(0, "first", Program::Role::First);
+    name(1, "middle", Program::Role::Middle);
+    name(2, "last", Program::Role::Last);
+    model.programs[1].count = random.get(1, 14);
+  }
+
+  Random &random;
+  uint32_t numUnits;
+  StepModel model;
+  Program program;
+  std::vector<Part> parts; // by unit
+  std::vector<uint32_t> awaited;
+};
+
+inline StepModel makeRandomModel(Random &random, int64_t mostUnits,
+                                 bool isMicroBatched = false) {
+  return RandomModel(random, mostUnits).build(isMicroBatched);
 }
 
 inline Decisions makeRandomDecisions(Random &random, const StepModel &model) {

@@ -66,9 +66,9 @@ public:
 
     int64_t row = 2 * shape.tokens * shape.width;
     add(Phase::Forward, move(2 * row), row, embedding);
-    std::vector<RecomputeGroup> groups;
+    std::vector<Forward> forwards;
     for (uint32_t first : blocks)
-      groups.push_back(addForward(first));
+      forwards.push_back(addForward(first));
     int64_t logits = 2 * shape.tokens * shape.vocabulary / 8; // in chunks
     add(Phase::Forward, multiply(shape.width, shape.vocabulary) + move(logits),
         0, head, nobody, 3 * logits);
@@ -77,10 +77,9 @@ public:
     add(Phase::Backward, multiply(shape.width, shape.vocabulary), 0, nobody,
         head, 3 * logits);
     for (size_t i = blocks.size(); i-- != 0;) {
-      groups[i].backwardBegin = uint32_t(program.ops.size());
-      addBackward(blocks[i], getSaved(groups[i]));
-      groups[i].backwardEnd = uint32_t(program.ops.size());
-      program.groups.push_back(groups[i]);
+      program.recomputable.insert(program.recomputable.begin(), uint32_t(i));
+      addReplay(uint32_t(i), forwards[i]);
+      addBackward(blocks[i], forwards[i]);
     }
     add(Phase::Backward, move(2 * row), -row, nobody, embedding);
     for (uint32_t unit = 0; unit != model.units.size(); ++unit) {
@@ -128,11 +127,13 @@ private:
     Unit unit;
     unit.name = std::move(name);
     unit.module = module;
-    unit.gatheredBytes = 2 * count;
-    unit.gradientBytes = shape.gradientBytes * count;
-    unit.gather = makeCost(unit.gatheredBytes);
-    unit.reduction = makeCost(unit.gradientBytes);
     model.units.push_back(unit);
+    Traffic traffic;
+    traffic.gatheredBytes = 2 * count;
+    traffic.gradientBytes = shape.gradientBytes * count;
+    traffic.gather = makeCost(traffic.gatheredBytes);
+    traffic.reduction = makeCost(traffic.gradientBytes);
+    program.traffic.push_back(traffic);
     elements.push_back(count);
     return uint32_t(model.units.size()) - 1;
   }
@@ -169,56 +170,82 @@ private:
     program.ops.push_back(op);
   }
 
-  RecomputeGroup addForward(uint32_t first) {
-    RecomputeGroup group;
-    group.module = uint32_t(numForwards++);
-    group.forwardBegin = uint32_t(program.ops.size());
+  /// What a block leaves for its backward, by the computation that makes it;
+  /// and in the backward if it is recomputed.
+  struct Forward {
+    uint32_t begin = 0, end = 0;
+    std::vector<int64_t> bytes;
+    std::vector<uint32_t> replays;
+  };
+
+  Forward addForward(uint32_t first) {
+    Forward result;
+    result.begin = uint32_t(program.ops.size());
     int64_t d = shape.width, f = shape.hidden, k = shape.keyWidth;
     int64_t row = 2 * shape.tokens * d, wide = 2 * shape.tokens * f;
     int64_t keys = 4 * shape.tokens * k;
     int64_t up = shape.isGated ? 2 : 1;
-    Phase forward = Phase::Forward;
-    add(forward, move(2 * row), row);
-    add(forward, multiply(d, d + 2 * k), row + keys, pick(first, 0));
-    add(forward, attend(1), row);
-    add(forward, multiply(d, d), row, pick(first, 1));
-    add(forward, move(3 * row), row);
-    add(forward, multiply(d, up * f), up * wide, pick(first, 2));
-    add(forward, move((up + 1) * wide), wide);
-    add(forward, multiply(f, d), row, pick(first, 3));
-    group.forwardEnd = uint32_t(program.ops.size());
-    group.keptBytes = row;
-    for (uint32_t i = group.forwardBegin; i != group.forwardEnd; ++i)
-      group.replayed.push_back(i);
-    return group;
+    auto leave = [&](int64_t duration, int64_t bytes, uint32_t unit = nobody) {
+      add(Phase::Forward, duration, 0, unit);
+      result.bytes.push_back(bytes);
+    };
+    leave(move(2 * row), row);
+    leave(multiply(d, d + 2 * k), row + keys, pick(first, 0));
+    leave(attend(1), row);
+    leave(multiply(d, d), row, pick(first, 1));
+    leave(move(3 * row), row);
+    leave(multiply(d, up * f), up * wide, pick(first, 2));
+    leave(move((up + 1) * wide), wide);
+    leave(multiply(f, d), row, pick(first, 3));
+    result.end = uint32_t(program.ops.size());
+    return result;
   }
 
-  int64_t getSaved(const RecomputeGroup &group) const {
-    int64_t saved = 0;
-    for (uint32_t op : group.replayed)
-      saved += program.ops[op].change;
-    return saved;
+  /// All of it, but that the last row, which the next block reads, is kept.
+  void addReplay(uint32_t module, Forward &forward) {
+    for (uint32_t i = forward.begin; i != forward.end; ++i) {
+      ComputeOp op = program.ops[i];
+      op.phase = Phase::Backward;
+      op.onlyIf = module;
+      forward.replays.push_back(uint32_t(program.ops.size()));
+      program.ops.push_back(op);
+    }
   }
 
-  void addBackward(uint32_t first, int64_t saved) {
+  void addBackward(uint32_t first, const Forward &forward) {
     int64_t d = shape.width, f = shape.hidden, k = shape.keyWidth;
     int64_t row = 2 * shape.tokens * d, wide = 2 * shape.tokens * f;
     int64_t up = shape.isGated ? 2 : 1;
-    auto multiplyTwice = [&](uint32_t unit, int64_t m, int64_t n,
-                             int64_t frees) {
+    std::vector<uint32_t> ends; // of what each computation leaves
+    auto multiplyTwice = [&](uint32_t unit, int64_t m, int64_t n) {
       add(Phase::Backward, multiply(m, n), 0, unit, nobody, row + wide);
-      add(Phase::Backward, multiply(m, n), -frees, nobody, unit, row + wide);
+      add(Phase::Backward, multiply(m, n), 0, nobody, unit, row + wide);
+      return uint32_t(program.ops.size()) - 1;
     };
-    Phase backward = Phase::Backward;
-    multiplyTwice(pick(first, 3), f, d, row + wide);
-    add(backward, move((2 * up + 1) * wide), 0, nobody, nobody, up * wide);
-    multiplyTwice(pick(first, 2), d, up * f, up * wide + row);
-    add(backward, move(4 * row), 0);
-    multiplyTwice(pick(first, 1), d, d, row);
-    add(backward, attend(2.5), -row, nobody, nobody, 2 * row);
-    multiplyTwice(pick(first, 0), d, d + 2 * k,
-                  saved - (4 * row + (up + 1) * wide));
-    add(backward, move(4 * row), 0);
+    uint32_t down = multiplyTwice(pick(first, 3), f, d);
+    add(Phase::Backward, move((2 * up + 1) * wide), 0, nobody, nobody,
+        up * wide);
+    uint32_t wider = multiplyTwice(pick(first, 2), d, up * f);
+    add(Phase::Backward, move(4 * row), 0);
+    uint32_t out = multiplyTwice(pick(first, 1), d, d);
+    add(Phase::Backward, attend(2.5), 0, nobody, nobody, 2 * row);
+    auto attended = uint32_t(program.ops.size()) - 1;
+    uint32_t keys = multiplyTwice(pick(first, 0), d, d + 2 * k);
+    add(Phase::Backward, move(4 * row), 0);
+    auto end = uint32_t(program.ops.size()) - 1;
+    ends = {keys, attended, out, end, wider, wider, down, end};
+    for (size_t i = 0; i != forward.bytes.size(); ++i) {
+      auto op = uint32_t(forward.begin + i);
+      uint32_t module = program.ops[forward.replays[i]].onlyIf;
+      if (i + 1 == forward.bytes.size()) { // kept in any case
+        program.lives.push_back({forward.bytes[i], op, ends[i], {}});
+        continue;
+      }
+      program.lives.push_back(
+          {forward.bytes[i], op, op, {{module, false, ends[i]}}});
+      program.lives.push_back(
+          {forward.bytes[i], forward.replays[i], ends[i], {}});
+    }
   }
 
   Transformer shape;
@@ -226,7 +253,6 @@ private:
   StepModel model;
   Program program;
   std::vector<int64_t> elements;
-  size_t numForwards = 0;
 };
 
 inline StepModel makeTransformer(const Transformer &shape,
