@@ -276,6 +276,20 @@ planner::CollectiveKind convert(CollectiveKind kind) {
   llvm_unreachable("not a kind");
 }
 
+/// Ranks from the first of a group to the last, both with. Those that differ
+/// along the last axis of the mesh are neighbours.
+int64_t getSpan(RankGroup group) {
+  if (!group.mesh)
+    return 1;
+  int64_t span = 1, stride = 1;
+  for (auto axis : llvm::reverse(group.mesh.getAxes().getAsRange<AxisAttr>())) {
+    if (llvm::is_contained(group.axes, axis))
+      span += (axis.getSize() - 1) * stride;
+    stride *= axis.getSize();
+  }
+  return span;
+}
+
 /// A collective, or a shard on its way between host and device.
 template <typename LaunchOp>
 struct LaunchModel
@@ -285,10 +299,10 @@ struct LaunchModel
     if (!collective)
       return planner::Transfer{
           double(getMemoryBytes(op->getResult(0).getType()))};
+    RankGroup group = getRankGroup(collective, symbols);
     return Communication{convert(collective.getKind()),
-                         double(collective.getBytes()),
-                         getRankGroup(collective, symbols).getNumRanks(),
-                         getCopiedBytes(collective)};
+                         double(collective.getBytes()), group.getNumRanks(),
+                         getCopiedBytes(collective), getSpan(group)};
   }
 
   /// What is copied on the stream of the launch: shards, cast into the buffer;

@@ -42,18 +42,35 @@ int64_t Hardware::getDuration(const Computation &work) const {
                        std::max(work.flops / rate, work.bytes / bandwidth));
 }
 
-int64_t Hardware::getDuration(const Communication &work) const {
-  double copy = work.copied / memory;
+/// How many ranks of a group over several nodes one node has: of a group at
+/// equal distances exactly, else as many as its density says.
+static int64_t countInNode(const Communication &work, int64_t nodeRanks) {
+  double share = double(work.ranks) / double(std::max(work.span, work.ranks));
+  return std::max<int64_t>(1, int64_t(double(nodeRanks) * share));
+}
+
+CallTime Hardware::getCallTime(const Communication &work) const {
   if (work.ranks < 2)
-    return toNanoseconds(copy);
-  const Line &line =
-      (work.ranks <= nodeRanks ? node : network)[size_t(work.kind)];
-  double others = double(work.ranks - 1);
-  double sent = work.bytes * others / double(work.ranks);
+    return {};
+  Line line = node[size_t(work.kind)];
+  double steps = double(work.ranks - 1);
+  double sent = work.bytes * steps / double(work.ranks);
   if (work.kind == CollectiveKind::AllReduce)
     sent *= 2;
-  return toNanoseconds(line.latency + line.perRank * others +
-                       sent / line.bandwidth + copy);
+  double latency = line.latency + line.perStep * steps;
+  if (hasNetwork && std::max(work.span, work.ranks) > nodeRanks) {
+    const Line &out = network[size_t(work.kind)];
+    auto inNode = double(countInNode(work, nodeRanks));
+    double hops = std::ceil(double(work.ranks) / inNode) - 1;
+    latency = out.latency + out.perStep * hops + line.perStep * (steps - hops);
+    line.bandwidth = std::min(line.bandwidth, inNode * out.bandwidth);
+  }
+  return {latency, sent / line.bandwidth};
+}
+
+int64_t Hardware::getDuration(const Communication &work) const {
+  CallTime time = getCallTime(work);
+  return toNanoseconds(time.latency + time.transfer + work.copied / memory);
 }
 
 int64_t Hardware::getDuration(const Transfer &work) const {
@@ -65,6 +82,10 @@ int64_t Hardware::getDuration(const Transfer &work) const {
 //===----------------------------------------------------------------------===//
 
 namespace {
+
+constexpr double mostNumber = 1e9, leastRate = 1e-3;
+constexpr double mostContention = 8; // as in a step's model
+constexpr double mostGiB = 1 << 20;
 
 /// Reads tables and keeps the first error.
 class Reader {
@@ -83,13 +104,17 @@ private:
                   std::initializer_list<std::string_view> known);
   const toml::table *getTable(const toml::table &parent,
                               const std::string &where, std::string_view key);
-  /// A number from `least` to 10^9.
+  /// A number from `least` to `most`.
   double getNumber(const toml::table &table, const std::string &where,
-                   std::string_view key, double least);
+                   std::string_view key, double least,
+                   double most = mostNumber);
   void readRates(const toml::table &compute, std::string_view key,
                  std::array<double, numFloatTypes> &rates);
+  void readMemory(const toml::table &memory, Hardware &hardware);
+  void readLinks(const toml::table &link, Hardware &hardware);
+  /// A line for each collective; `step` is the key of its steps.
   void readLink(const toml::table &table, const std::string &where,
-                Hardware::Link &link);
+                std::string_view step, Hardware::Link &link);
 
   std::string path, error;
 };
@@ -97,8 +122,6 @@ private:
 std::string join(const std::string &where, std::string_view key) {
   return where.empty() ? std::string(key) : where + "." + std::string(key);
 }
-
-constexpr double mostNumber = 1e9, leastRate = 1e-3;
 
 } // namespace
 
@@ -122,14 +145,14 @@ const toml::table *Reader::getTable(const toml::table &parent,
 }
 
 double Reader::getNumber(const toml::table &table, const std::string &where,
-                         std::string_view key, double least) {
+                         std::string_view key, double least, double most) {
   const toml::node *node = table.get(key);
   bool isNumber = node && node->is_number();
   double value = isNumber ? node->value_or(0.0) : 0.0;
-  if (isNumber && value >= least && value <= mostNumber)
+  if (isNumber && value >= least && value <= most)
     return value;
   std::ostringstream expected;
-  expected << "expected a number from " << least << " to " << mostNumber
+  expected << "expected a number from " << least << " to " << most
            << ", found ";
   if (isNumber)
     expected << value;
@@ -152,7 +175,7 @@ void Reader::readRates(const toml::table &compute, std::string_view key,
 }
 
 void Reader::readLink(const toml::table &table, const std::string &where,
-                      Hardware::Link &link) {
+                      std::string_view step, Hardware::Link &link) {
   size_t i = 0;
   for (std::string_view kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
     Hardware::Line &line = link[i++];
@@ -160,18 +183,50 @@ void Reader::readLink(const toml::table &table, const std::string &where,
     if (!row)
       return;
     std::string at = join(where, kind);
-    expectKeys(*row, at, {"latency_us", "rank_us", "gbytes"});
+    expectKeys(*row, at, {"latency_us", step, "gbytes"});
     line.latency = 1e3 * getNumber(*row, at, "latency_us", 0);
-    line.perRank = 1e3 * getNumber(*row, at, "rank_us", 0);
+    line.perStep = 1e3 * getNumber(*row, at, step, 0);
     line.bandwidth = getNumber(*row, at, "gbytes", leastRate);
+  }
+}
+
+void Reader::readMemory(const toml::table &memory, Hardware &hardware) {
+  expectKeys(memory, "memory",
+             {"gbytes", "cache_gbytes", "cache_mbytes", "gib"});
+  hardware.memory = getNumber(memory, "memory", "gbytes", leastRate);
+  hardware.cache = hardware.memory;
+  if (memory.contains("cache_gbytes") || memory.contains("cache_mbytes")) {
+    hardware.cache = getNumber(memory, "memory", "cache_gbytes", leastRate);
+    hardware.cacheBytes = 1e6 * getNumber(memory, "memory", "cache_mbytes", 0);
+  }
+  if (memory.contains("gib"))
+    hardware.capacity = double(1 << 30) *
+                        getNumber(memory, "memory", "gib", leastRate, mostGiB);
+}
+
+void Reader::readLinks(const toml::table &link, Hardware &hardware) {
+  expectKeys(link, "link", {"node", "network"});
+  if (const toml::table *node = getTable(link, "link", "node")) {
+    expectKeys(*node, "link.node",
+               {"ranks", "all_gather", "reduce_scatter", "all_reduce"});
+    hardware.nodeRanks = int64_t(getNumber(*node, "link.node", "ranks", 1));
+    readLink(*node, "link.node", "rank_us", hardware.node);
+  }
+  hardware.hasNetwork = link.contains("network");
+  if (!hardware.hasNetwork)
+    return;
+  if (const toml::table *network = getTable(link, "link", "network")) {
+    expectKeys(*network, "link.network",
+               {"all_gather", "reduce_scatter", "all_reduce"});
+    readLink(*network, "link.network", "node_us", hardware.network);
   }
 }
 
 Expected<Hardware> Reader::read(const toml::table &root) {
   Hardware hardware;
   expectKeys(root, "",
-             {"name", "launch_us", "shared_core", "compute", "memory", "host",
-              "link"});
+             {"name", "launch_us", "shared_core", "contention", "compute",
+              "memory", "host", "link"});
   if (auto name = root["name"].value<std::string>())
     hardware.name = *name;
   else
@@ -182,6 +237,11 @@ Expected<Hardware> Reader::read(const toml::table &root) {
       fail("shared_core", "expected true or false");
     hardware.sharedCore = shared->value_or(false);
   }
+  if (root.contains("contention"))
+    hardware.contention = getNumber(root, "", "contention", 0, mostContention);
+  if (hardware.sharedCore && hardware.contention > 0)
+    fail("contention", "expected none beside shared_core = true, where nothing "
+                       "runs beside a collective");
 
   if (const toml::table *compute = getTable(root, "", "compute")) {
     expectKeys(*compute, "compute", {"matrix", "attention", "vector"});
@@ -189,16 +249,8 @@ Expected<Hardware> Reader::read(const toml::table &root) {
     readRates(*compute, "attention", hardware.attention);
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
   }
-  if (const toml::table *memory = getTable(root, "", "memory")) {
-    expectKeys(*memory, "memory", {"gbytes", "cache_gbytes", "cache_mbytes"});
-    hardware.memory = getNumber(*memory, "memory", "gbytes", leastRate);
-    hardware.cache = hardware.memory;
-    if (memory->contains("cache_gbytes") || memory->contains("cache_mbytes")) {
-      hardware.cache = getNumber(*memory, "memory", "cache_gbytes", leastRate);
-      hardware.cacheBytes =
-          1e6 * getNumber(*memory, "memory", "cache_mbytes", 0);
-    }
-  }
+  if (const toml::table *memory = getTable(root, "", "memory"))
+    readMemory(*memory, hardware);
   if (root.contains("host"))
     if (const toml::table *host = getTable(root, "", "host")) {
       expectKeys(*host, "host", {"latency_us", "link_gbytes", "gbytes"});
@@ -206,22 +258,8 @@ Expected<Hardware> Reader::read(const toml::table &root) {
                        getNumber(*host, "host", "link_gbytes", leastRate),
                        getNumber(*host, "host", "gbytes", leastRate)};
     }
-  if (const toml::table *link = getTable(root, "", "link")) {
-    expectKeys(*link, "link", {"node", "network"});
-    if (const toml::table *node = getTable(*link, "link", "node")) {
-      expectKeys(*node, "link.node",
-                 {"ranks", "all_gather", "reduce_scatter", "all_reduce"});
-      hardware.nodeRanks = int64_t(getNumber(*node, "link.node", "ranks", 1));
-      readLink(*node, "link.node", hardware.node);
-    }
-    hardware.network = hardware.node;
-    if (link->contains("network"))
-      if (const toml::table *network = getTable(*link, "link", "network")) {
-        expectKeys(*network, "link.network",
-                   {"all_gather", "reduce_scatter", "all_reduce"});
-        readLink(*network, "link.network", hardware.network);
-      }
-  }
+  if (const toml::table *link = getTable(root, "", "link"))
+    readLinks(*link, hardware);
   if (!error.empty())
     return Error{error};
   return hardware;
@@ -242,6 +280,13 @@ constexpr Builtin builtins[] = {
 #include "BuiltinHardware.inc"
 };
 } // namespace
+
+std::vector<std::string_view> fsdp::planner::getBuiltinHardware() {
+  std::vector<std::string_view> names;
+  for (const Builtin &builtin : builtins)
+    names.push_back(builtin.name);
+  return names;
+}
 
 Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath) {
   for (const Builtin &builtin : builtins)

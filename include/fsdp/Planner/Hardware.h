@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fsdp::planner {
 
@@ -47,12 +48,26 @@ struct Communication {
   double bytes = 0; ///< As they are sent: in the type of the message.
   int64_t ranks = 1;
   double copied = 0; ///< Bytes read and written on its stream, in and out.
+  /// Ranks from the first of the group to the last, both with; 0: as many as
+  /// there are, as they are neighbours.
+  int64_t span = 0;
+};
+
+/// What a call takes however little is sent, and what its bytes add, in
+/// nanoseconds.
+struct CallTime {
+  double latency = 0, transfer = 0;
 };
 
 struct Hardware {
-  /// latency + perRank * (ranks - 1) + bytes * (ranks - 1) / ranks / bandwidth
+  /// In one node: latency + perStep * (ranks - 1) + sent / bandwidth, with
+  /// sent = bytes * (ranks - 1) / ranks, twice that for an all-reduce. Over
+  /// several nodes, with g ranks of the group in each: latency is that of the
+  /// network, each step to the next node is one of the network, all others are
+  /// of the node, and bandwidth is the smaller one of the node's and g times
+  /// the network's (rings, as NCCL's src/graph/tuning.cc has them).
   struct Line {
-    double latency = 0, perRank = 0; ///< Nanoseconds.
+    double latency = 0, perStep = 0; ///< Nanoseconds.
     double bandwidth = 0;            ///< Bytes per nanosecond.
   };
   using Link = std::array<Line, numCollectiveKinds>;
@@ -66,9 +81,13 @@ struct Hardware {
   /// Bytes per nanosecond; the second where no more than `cacheBytes` are
   /// touched.
   double memory = 0, cache = 0, cacheBytes = 0;
-  /// Groups of at most `nodeRanks` use the first link, larger ones the other.
+  double capacity = 0;   ///< Bytes of memory that a rank has; 0: not said.
+  double contention = 0; ///< The part by which a collective that runs slows
+                         ///< computations beside it.
+  /// `nodeRanks` ranks share a node; `network` has one rank's way out of it.
   Link node = {}, network = {};
   int64_t nodeRanks = 1;
+  bool hasNetwork = false; ///< If not, any group is in one node.
   /// Each rank's way to the memory of the host and back; and what the host
   /// reads and writes there for it, in bytes per nanosecond. No bandwidth: the
   /// machine has no such memory.
@@ -79,11 +98,16 @@ struct Hardware {
   int64_t getDuration(const Computation &work) const;
   int64_t getDuration(const Communication &work) const;
   int64_t getDuration(const Transfer &work) const;
+  /// The parts of a call, without its copies.
+  CallTime getCallTime(const Communication &work) const;
 };
 
 /// Reads the text of a hardware file; errors name `path`.
 archive::Expected<Hardware> parseHardware(std::string_view text,
                                           const std::string &path);
+
+/// The names of the files of hardware/, which are built in.
+std::vector<std::string_view> getBuiltinHardware();
 
 /// The hardware that is built in under this name ("cpu", "h100"), or else the
 /// file of that name.

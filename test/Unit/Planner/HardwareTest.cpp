@@ -80,17 +80,19 @@ TEST(Hardware, HostsHaveAWayAndAMemory) {
             "found nothing");
 }
 
+const std::string network = R"([link.network]
+all_gather = { latency_us = 70, node_us = 6, gbytes = 0.5 }
+reduce_scatter = { latency_us = 80, node_us = 0, gbytes = 0.125 }
+all_reduce = { latency_us = 90, node_us = 0, gbytes = 1 }
+)";
+
 // Small enough for the cache, and large enough for the network.
 TEST(Hardware, SizesChooseTheLink) {
-  auto hardware = parseHardware(
-      replaced(good, "gbytes = 10",
-               "gbytes = 10\ncache_gbytes = 100\n"
-               "cache_mbytes = 1") +
-          "[link.network]\n"
-          "all_gather = { latency_us = 70, rank_us = 0, gbytes = 1 }\n"
-          "reduce_scatter = { latency_us = 80, rank_us = 0, gbytes = 1 }\n"
-          "all_reduce = { latency_us = 90, rank_us = 0, gbytes = 1 }\n",
-      "t.toml");
+  auto hardware = parseHardware(replaced(good, "gbytes = 10",
+                                         "gbytes = 10\ncache_gbytes = 100\n"
+                                         "cache_mbytes = 1") +
+                                    network,
+                                "t.toml");
   ASSERT_TRUE(hardware) << hardware.error().message;
   using Kind = Computation::Kind;
   EXPECT_EQ(
@@ -101,19 +103,144 @@ TEST(Hardware, SizesChooseTheLink) {
       1000 + 200000);
   EXPECT_EQ(hardware->getDuration(
                 Communication{CollectiveKind::ReduceScatter, 16000, 16}),
-            80000 + 15000);
+            80000 + 14 * 1000 + 15000); // eight ways out of 0.125
+}
+
+// Two ranks in different nodes use the network, few as they are; and only those
+// of the group that share a node share its ways out.
+TEST(Hardware, DistancesChooseTheLink) {
+  auto hardware = parseHardware(good + network, "t.toml");
+  auto nodeOnly = parseHardware(good, "t.toml");
+  ASSERT_TRUE(hardware && nodeOnly);
+  auto time = [&](int64_t ranks, int64_t span) {
+    return hardware->getDuration(Communication{
+        CollectiveKind::AllGather, 1000.0 * double(ranks), ranks, 0, span});
+  };
+  int64_t node = 10000 + 1000 + 1000 / 2;
+  EXPECT_EQ(time(2, 0), node);
+  EXPECT_EQ(time(2, 2), node);
+  EXPECT_EQ(time(2, 8), node);
+  // One rank in each node: one way out of 0.5, and each step is a node's.
+  EXPECT_EQ(time(2, 9), 70000 + 6000 + 1000 * 2);
+  EXPECT_EQ(time(4, 25), 70000 + 3 * 6000 + 3000 * 2);
+  // Every fourth rank: two in each node.
+  EXPECT_EQ(time(4, 13), 70000 + 6000 + 2 * 1000 + 3000);
+  // All of two nodes: the ways out together are faster than the node.
+  EXPECT_EQ(time(16, 16), 70000 + 6000 + 14 * 1000 + 15000 / 2);
+  // Without a network, any group is in one node.
+  EXPECT_EQ(nodeOnly->getDuration(
+                Communication{CollectiveKind::AllGather, 2000, 2, 0, 1000}),
+            node);
+}
+
+// What a call takes is its two parts, and its copies.
+TEST(Hardware, CallsHaveTwoParts) {
+  auto hardware = parseHardware(good, "t.toml");
+  ASSERT_TRUE(hardware);
+  Communication work = {CollectiveKind::AllReduce, 8000, 4, 500};
+  CallTime time = hardware->getCallTime(work);
+  EXPECT_EQ(time.latency, 33000);
+  EXPECT_EQ(time.transfer, 6000);
+  EXPECT_EQ(hardware->getDuration(work), 33000 + 6000 + 50);
 }
 
 // The files of the repository are what is built in.
 TEST(Hardware, BuiltInFilesAreRead) {
-  for (const char *name : {"cpu", "h100"}) {
-    auto hardware = loadHardware(name);
+  std::vector<std::string_view> names = getBuiltinHardware();
+  EXPECT_EQ(names, (std::vector<std::string_view>{
+                       "a100-40", "a100-80", "b200", "cpu", "gb200-nvl72",
+                       "h100-500w", "h100", "h200"}));
+  for (std::string_view name : names) {
+    auto hardware = loadHardware(std::string(name));
     ASSERT_TRUE(hardware) << hardware.error().message;
     EXPECT_EQ(hardware->name, name);
   }
   auto missing = loadHardware("/no/such.toml");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().message.find("/no/such.toml: "), 0u);
+}
+
+// A digit too many or too few breaks an order that every machine has.
+TEST(Hardware, BuiltInFilesAreSane) {
+  for (std::string_view name : getBuiltinHardware()) {
+    SCOPED_TRACE(name);
+    Hardware machine = *loadHardware(std::string(name));
+    auto at = [](const auto &rates, FloatType type) {
+      return rates[size_t(type)];
+    };
+    if (name != "cpu") { // without instructions for 16 bits
+      EXPECT_GE(at(machine.matrix, FloatType::BF16),
+                at(machine.matrix, FloatType::F32));
+      EXPECT_GT(machine.capacity, double(1ll << 35));
+      EXPECT_LT(machine.capacity, double(1ll << 38));
+      EXPECT_TRUE(machine.hasNetwork);
+    }
+    for (size_t type = 0; type != numFloatTypes; ++type)
+      EXPECT_GE(machine.matrix[type] * 20, machine.attention[type]);
+    EXPECT_GE(machine.matrix[0] * 3, machine.vector);
+    EXPECT_GE(machine.cache, machine.memory);
+    EXPECT_GT(machine.memory, machine.host.bandwidth);
+    EXPECT_GE(machine.host.memory, machine.host.bandwidth / 2);
+    for (size_t kind = 0; kind != numCollectiveKinds; ++kind)
+      EXPECT_GE(machine.node[kind].bandwidth, machine.network[kind].bandwidth);
+  }
+}
+
+// More bytes, more ranks or ranks further away never take less time.
+TEST(Hardware, BuiltInDurationsGrow) {
+  for (std::string_view name : getBuiltinHardware()) {
+    SCOPED_TRACE(name);
+    Hardware machine = *loadHardware(std::string(name));
+    for (CollectiveKind kind :
+         {CollectiveKind::AllGather, CollectiveKind::ReduceScatter,
+          CollectiveKind::AllReduce}) {
+      for (int64_t ranks = 2, before = 0; ranks <= 16384; ranks *= 2) {
+        int64_t time = machine.getDuration(Communication{kind, 1e9, ranks});
+        EXPECT_GE(time, before) << ranks;
+        EXPECT_GE(machine.getDuration(Communication{kind, 2e9, ranks}), time);
+        EXPECT_GE(machine.getDuration(
+                      Communication{kind, 1e9, ranks, 0, 128 * ranks}),
+                  time);
+        before = time;
+      }
+    }
+  }
+}
+
+// What others have measured, in microseconds: their tables of gathers, and
+// nccl-tests (nccl/issues/1047; CoreWeave).
+TEST(Hardware, CollectivesAreAsPublished) {
+  constexpr double MiB = 1 << 20;
+  struct Row {
+    const char *name;
+    CollectiveKind kind;
+    int64_t ranks, span;
+    double mebibytes, microseconds, tolerance;
+  };
+  constexpr auto gather = CollectiveKind::AllGather,
+                 scatter = CollectiveKind::ReduceScatter,
+                 reduce = CollectiveKind::AllReduce;
+  for (const Row &row : {
+           Row{"h100", gather, 8, 8, 8, 49.5, 0.07},
+           Row{"h100", gather, 8, 8, 64, 195.3, 0.03},
+           Row{"h100", gather, 8, 8, 8192, 20911, 0.01},
+           Row{"h100", scatter, 8, 8, 128, 377.2, 0.06},
+           Row{"h100", scatter, 8, 8, 8192, 20754, 0.02},
+           Row{"h100", gather, 8, 57, 8, 239.7, 0.03},
+           Row{"h100", gather, 16, 121, 16, 497.7, 0.03},
+           Row{"h100", gather, 32, 249, 32768, 693900, 0.03},
+           Row{"h100", reduce, 64, 64, 512, 2984.6, 0.06},
+           Row{"h100", reduce, 64, 64, 8192, 43980, 0.03},
+           Row{"gb200-nvl72", reduce, 72, 72, 512, 1806.7, 0.06},
+           Row{"gb200-nvl72", reduce, 72, 72, 8192, 20299, 0.06},
+           Row{"gb200-nvl72", reduce, 144, 144, 16384, 42067, 0.06},
+       }) {
+    double time = double(loadHardware(row.name)->getDuration(Communication{
+                      row.kind, row.mebibytes * MiB, row.ranks, 0, row.span})) /
+                  1e3;
+    EXPECT_NEAR(time, row.microseconds, row.tolerance * row.microseconds)
+        << row.name << ", " << row.mebibytes << " MiB, " << row.ranks;
+  }
 }
 
 // Each kind of damage has one sentence, which says where.
@@ -157,6 +284,18 @@ TEST(Hardware, RejectsBadFiles) {
   expect(replaced(good, "gbytes = 2 }", "gbytes = inf }"),
          "t.toml: link.node.all_gather.gbytes: expected a number from 0.001 to "
          "1e+09, found inf");
+  expect(replaced(good, "launch_us = 1", "launch_us = 1\ncontention = 19"),
+         "t.toml: contention: expected a number from 0 to 8, found 19");
+  expect(replaced(good, "launch_us = 1",
+                  "launch_us = 1\nshared_core = true\ncontention = 0.2"),
+         "t.toml: contention: expected none beside shared_core = true, where "
+         "nothing runs beside a collective");
+  expect(replaced(good, "gbytes = 10", "gbytes = 10\ngib = 0"),
+         "t.toml: memory.gib: expected a number from 0.001 to 1.04858e+06, "
+         "found 0");
+  expect(good + replaced(network, "node_us", "rank_us"),
+         "t.toml: link.network.all_gather: expected only latency_us, node_us, "
+         "gbytes, found 'rank_us'");
   expect(replaced(good, "all_reduce", "all_to_all"),
          "t.toml: link.node: expected only ranks, all_gather, reduce_scatter, "
          "all_reduce, found 'all_to_all'");

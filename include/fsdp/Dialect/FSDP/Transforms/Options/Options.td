@@ -164,7 +164,8 @@ def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::f
     "costs.", "fsdp1|fsdp2|manual-block|inductor|list">;
 def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
     "The machine that costs are predicted for: a hardware file, or a name that is built in. "
-    "By default the one of the device.", "FILE.toml|cpu|h100">;
+    "By default the one of the device.",
+    "FILE.toml|a100-40|a100-80|b200|cpu|gb200-nvl72|h100|h100-500w|h200">;
 def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
     "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
 def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
