@@ -7,10 +7,9 @@
 
 #include "../Tool.h"
 #include "CommandLine.h"
+#include "Compile.h"
 #include "Report.h"
-#include "Trace.h"
 
-#include "fsdp/Analysis/Memory.h"
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
 #include "fsdp/Dialect/FSDP/Transforms/Logical/ModulePaths.h"
@@ -18,14 +17,10 @@
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/InitAllPasses.h"
-#include "fsdp/Symbolic/VerifyPlan.h"
-#include "fsdp/Target/Plan/PlanTarget.h"
 
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/IR/Remarks.h"
-#include "mlir/IR/Verifier.h"
-#include "mlir/Pass/PassManager.h"
 #include "mlir/Support/Timing.h"
 
 #include <cstdlib>
@@ -42,7 +37,8 @@ using mlir::success;
 
 namespace {
 
-/// Prints errors and warnings as sentences, with the node that they are about.
+/// Prints errors, warnings and notes as sentences, with the node that they are
+/// about.
 LogicalResult printDiagnostic(mlir::Diagnostic &diagnostic) {
   auto print = [](mlir::Diagnostic &part, StringRef kind) {
     llvm::errs() << "fsdp-plan: " << kind << ": "
@@ -52,12 +48,19 @@ LogicalResult printDiagnostic(mlir::Diagnostic &diagnostic) {
                    << "')";
     llvm::errs() << "\n";
   };
-  if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Error)
+  switch (diagnostic.getSeverity()) {
+  case mlir::DiagnosticSeverity::Error:
     print(diagnostic, "error");
-  else if (diagnostic.getSeverity() == mlir::DiagnosticSeverity::Warning)
+    break;
+  case mlir::DiagnosticSeverity::Warning:
     print(diagnostic, "warning");
-  else
+    break;
+  case mlir::DiagnosticSeverity::Note:
+    print(diagnostic, "note");
+    break;
+  case mlir::DiagnosticSeverity::Remark:
     return success();
+  }
   for (mlir::Diagnostic &note : diagnostic.getNotes())
     print(note, "note");
   return success();
@@ -88,14 +91,13 @@ LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
 }
 
 /// Writes what was made of a plan, each if there is a path for it.
-LogicalResult writeAll(const CommandLine &line, const planfile::PlanFile &file,
-                       const PlanSummary &summary, StringRef trace) {
-  planfile::Expected<size_t> written = file.write(line.output);
+LogicalResult writeAll(const CommandLine &line, const Compilation &made) {
+  archive::Expected<size_t> written = made.file.write(line.output);
   if (!line.report.empty() && written)
     written = archive::writeFile(
-        line.report, {llvm::formatv("{0:2}\n", toJSON(summary)).str()});
+        line.report, {llvm::formatv("{0:2}\n", toJSON(made.summary)).str()});
   if (!line.trace.empty() && written)
-    written = archive::writeFile(line.trace, {trace});
+    written = archive::writeFile(line.trace, {made.trace});
   return written ? success() : reject(written.error().message);
 }
 
@@ -111,61 +113,7 @@ LogicalResult importOthers(const CommandLine &line, mlir::ModuleOp module) {
   return success();
 }
 
-/// The most that a program holds, in bytes.
-mlir::FailureOr<int64_t> findPeak(mlir::ModuleOp module) {
-  auto programs = getPrograms(module);
-  if (failed(programs))
-    return failure();
-  int64_t bytes = 0;
-  for (mlir::func::FuncOp program : *programs)
-    bytes = std::max(bytes, findMemoryPeak(program).getTotal());
-  return bytes;
-}
-
-/// From the imported model to the scheduled level. What is recomputed is chosen
-/// at the logical level, and the schedule holds more, such as what it gathers
-/// ahead: with a budget, less is asked for until the schedule keeps to it.
-/// Returns the bytes of the peak.
-mlir::FailureOr<int64_t> schedule(mlir::ModuleOp &module,
-                                  FSDPPipelineOptions options,
-                                  mlir::TimingScope &timing) {
-  int64_t budget = options.remat.budget, excess = 0;
-  mlir::ModuleOp source = budget ? module.clone() : module;
-  for (;;) {
-    mlir::PassManager logical(module.getContext()), rest(module.getContext());
-    for (mlir::PassManager *passes : {&logical, &rest}) {
-      // The borders are verified by passes of their own, and MLIR's rules at
-      // the end of each half: between any two passes they would cost a quarter
-      // of the time.
-      passes->enableVerifier(false);
-      passes->enableTiming(timing);
-    }
-    buildLogicalPipeline(logical, options);
-    buildLogicalToScheduledPipeline(rest, options);
-    if (failed(logical.run(module))) {
-      if (excess)
-        llvm::errs() << "fsdp-plan: note: the budget is " << budget
-                     << " bytes; the schedule holds " << excess
-                     << " more than what is counted here, such as units that "
-                        "are gathered ahead\n";
-      return failure();
-    }
-    mlir::FailureOr<int64_t> chosen = findPeak(module);
-    if (failed(chosen) || failed(rest.run(module)) ||
-        failed(mlir::verify(module)))
-      return failure();
-    mlir::FailureOr<int64_t> peak = findPeak(module);
-    if (failed(peak) || !budget || *peak <= budget)
-      return peak;
-    excess = *peak - *chosen;
-    options.remat.budget.bytes =
-        std::max<int64_t>(*chosen - (*peak - budget), 1);
-    module = source.clone();
-  }
-}
-
 LogicalResult run(const CommandLine &line) {
-  const FSDPPipelineOptions &options = line.options;
   mlir::DefaultTimingManager timings;
   timings.setEnabled(line.timing);
   timings.setDisplayMode(mlir::DefaultTimingManager::DisplayMode::Tree);
@@ -188,71 +136,12 @@ LogicalResult run(const CommandLine &line) {
     return failure();
   importing.stop();
 
-  mlir::TimingScope passes = root.nest("passes");
-  mlir::FailureOr<int64_t> scheduledBytes = schedule(module, options, passes);
-  if (failed(scheduledBytes))
+  mlir::FailureOr<Compilation> made = compile(
+      module, {line.options, line.output, line.unproved, !line.trace.empty()},
+      root);
+  if (failed(made) || failed(writeAll(line, *made)))
     return failure();
-  auto programs = getPrograms(module);
-  if (failed(programs))
-    return failure();
-  mlir::func::FuncOp step = programs->front();
-  llvm::StringMap<int64_t> predicted; // by program
-  for (mlir::func::FuncOp program : *programs)
-    if (!options.hardware.empty() || options.schedule == Preset::List)
-      predicted[program.getSymName()] = predictTime(program);
-  unsigned recomputed =
-      llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
-        return call.getPhase() == aten::Phase::Recompute;
-      });
-  std::string trace;
-  if (!line.trace.empty()) {
-    llvm::raw_string_ostream stream(trace);
-    writeTrace(step, stream);
-  }
-  mlir::PassManager lower(&context);
-  lower.enableVerifier(false);
-  lower.enableTiming(passes);
-  buildLoweringPipeline(lower, options.device, options.strategy);
-  if (failed(lower.run(module)) || failed(mlir::verify(module)))
-    return failure();
-  passes.stop();
-
-  mlir::TimingScope exporting = root.nest("export");
-  mlir::FailureOr<planfile::PlanFile> file = exportPlan(module, line.output);
-  if (failed(file))
-    return failure();
-  exporting.stop();
-
-  mlir::TimingScope verifying = root.nest("verify the plan");
-  symbolic::Proof proof = symbolic::verifyPlan(file->plan());
-  if (proof.verdict == symbolic::Proof::Refuted)
-    return reject(line.output + ": " + proof.message);
-  if (!proof) {
-    if (!line.unproved)
-      return reject(line.output + ": cannot prove the plan: " + proof.message +
-                    "; --unproved writes it all the same");
-    auto plan = *module.getOps<plan::ModuleOp>().begin();
-    plan.setUnproved(proof.message);
-    file = exportPlan(plan, line.output);
-    if (failed(file))
-      return failure();
-  }
-  verifying.stop();
-
-  PlanSummary summary = summarize(file->plan());
-  summary.scheduledBytes = *scheduledBytes;
-  summary.recomputed = recomputed;
-  for (PlanSummary::Program &program : summary.programs)
-    program.nanoseconds = predicted.lookup(program.name);
-  if (options.budget && summary.arenaBytes > uint64_t(options.budget))
-    return reject("--budget: the plan needs an arena of " +
-                  llvm::Twine(summary.arenaBytes) + " bytes, more than " +
-                  llvm::Twine(options.budget.bytes) +
-                  "; what the schedule holds would fit, alignment and gaps "
-                  "between buffers do not");
-  if (failed(writeAll(line, *file, summary, trace)))
-    return failure();
-  printReport(summary, llvm::outs());
+  printReport(made->summary, llvm::outs());
   return finishOutput();
 }
 

@@ -1,0 +1,195 @@
+//===- Compile.cpp - From imported programs to a proved plan --------------===//
+
+#include "Compile.h"
+#include "Trace.h"
+
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Symbolic/VerifyPlan.h"
+#include "fsdp/Target/Plan/PlanTarget.h"
+
+#include "mlir/IR/Verifier.h"
+#include "mlir/Pass/PassManager.h"
+
+using namespace fsdp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+namespace {
+
+/// The most that a program holds, in bytes.
+FailureOr<int64_t> findPeak(mlir::ModuleOp module) {
+  auto programs = getPrograms(module);
+  if (failed(programs))
+    return failure();
+  int64_t bytes = 0;
+  for (mlir::func::FuncOp program : *programs)
+    bytes = std::max(bytes, findMemoryPeak(program).getTotal());
+  return bytes;
+}
+
+/// From the imported model to the scheduled level. What is recomputed is chosen
+/// at the logical level, and the schedule holds more, such as what it gathers
+/// ahead: with a budget, less is asked for until the schedule keeps to it.
+/// Returns the bytes of the peak.
+FailureOr<int64_t> schedule(mlir::ModuleOp &module, FSDPPipelineOptions options,
+                            mlir::TimingScope &timing) {
+  int64_t budget = options.remat.budget, excess = 0;
+  mlir::ModuleOp source = budget ? module.clone() : module;
+  for (;;) {
+    mlir::PassManager logical(module.getContext()), rest(module.getContext());
+    for (mlir::PassManager *passes : {&logical, &rest}) {
+      // The borders are verified by passes of their own, and MLIR's rules at
+      // the end of each half: between any two passes they would cost a quarter
+      // of the time.
+      passes->enableVerifier(false);
+      passes->enableTiming(timing);
+    }
+    buildLogicalPipeline(logical, options);
+    buildLogicalToScheduledPipeline(rest, options);
+    if (failed(logical.run(module))) {
+      if (excess)
+        module.getContext()->getDiagEngine().emit(
+            module.getLoc(), mlir::DiagnosticSeverity::Note)
+            << "the budget is " << budget << " bytes; the schedule holds "
+            << excess
+            << " more than what is counted here, such as units that are "
+               "gathered ahead";
+      return failure();
+    }
+    FailureOr<int64_t> chosen = findPeak(module);
+    if (failed(chosen) || failed(rest.run(module)) ||
+        failed(mlir::verify(module)))
+      return failure();
+    FailureOr<int64_t> peak = findPeak(module);
+    if (failed(peak) || !budget || *peak <= budget)
+      return peak;
+    excess = *peak - *chosen;
+    options.remat.budget.bytes =
+        std::max<int64_t>(*chosen - (*peak - budget), 1);
+    module = source.clone();
+  }
+}
+
+/// What is known of a plan at the scheduled level, and not from its file.
+struct Scheduled {
+  int64_t bytes = 0;                  ///< Of the peak.
+  llvm::StringMap<int64_t> predicted; ///< Nanoseconds, by program.
+  unsigned recomputed = 0;            ///< Operators of the step.
+  std::string trace;
+
+  void addTo(PlanSummary &summary) const;
+};
+
+void Scheduled::addTo(PlanSummary &summary) const {
+  summary.scheduledBytes = bytes;
+  summary.recomputed = recomputed;
+  for (PlanSummary::Program &program : summary.programs)
+    program.nanoseconds = predicted.lookup(program.name);
+}
+
+/// `bytes`: of the peak.
+FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
+                            const CompileRequest &request) {
+  auto programs = getPrograms(module);
+  if (failed(programs))
+    return failure();
+  Scheduled facts;
+  facts.bytes = bytes;
+  const FSDPPipelineOptions &options = request.options;
+  for (mlir::func::FuncOp program : *programs)
+    if (!options.hardware.empty() || options.schedule == Preset::List)
+      facts.predicted[program.getSymName()] = predictTime(program);
+  mlir::func::FuncOp step = programs->front();
+  facts.recomputed =
+      llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
+        return call.getPhase() == aten::Phase::Recompute;
+      });
+  if (request.isTraced) {
+    llvm::raw_string_ostream stream(facts.trace);
+    writeTrace(step, stream);
+  }
+  return facts;
+}
+
+LogicalResult reject(mlir::MLIRContext *context, const llvm::Twine &sentence) {
+  return mlir::emitError(mlir::UnknownLoc::get(context)) << sentence;
+}
+
+/// From the scheduled level to the plan level.
+LogicalResult lower(mlir::ModuleOp module, const FSDPPipelineOptions &options,
+                    mlir::TimingScope &timing) {
+  mlir::PassManager passes(module.getContext());
+  passes.enableVerifier(false);
+  passes.enableTiming(timing);
+  buildLoweringPipeline(passes, options.device, options.strategy);
+  return success(succeeded(passes.run(module)) &&
+                 succeeded(mlir::verify(module)));
+}
+
+/// Proves a plan. One that cannot be proved says so from then on, if that is
+/// asked for; otherwise it is rejected.
+LogicalResult prove(mlir::ModuleOp module, const CompileRequest &request,
+                    planfile::PlanFile &file) {
+  symbolic::Proof proof = symbolic::verifyPlan(file.plan());
+  mlir::MLIRContext *context = module.getContext();
+  if (proof.verdict == symbolic::Proof::Refuted)
+    return reject(context, request.name + ": " + proof.message);
+  if (proof)
+    return success();
+  if (!request.takesUnproved)
+    return reject(context, request.name +
+                               ": cannot prove the plan: " + proof.message +
+                               "; --unproved writes it all the same");
+  auto plan = *module.getOps<plan::ModuleOp>().begin();
+  plan.setUnproved(proof.message);
+  FailureOr<planfile::PlanFile> marked = exportPlan(plan, request.name);
+  if (failed(marked))
+    return failure();
+  file = std::move(*marked);
+  return success();
+}
+
+} // namespace
+
+FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
+                                     const CompileRequest &request,
+                                     mlir::TimingScope &timing) {
+  const FSDPPipelineOptions &options = request.options;
+  mlir::TimingScope passes = timing.nest("passes");
+  FailureOr<int64_t> bytes = schedule(module, options, passes);
+  if (failed(bytes))
+    return failure();
+  FailureOr<Scheduled> facts = lookAt(module, *bytes, request);
+  if (failed(facts) || failed(lower(module, options, passes)))
+    return failure();
+  passes.stop();
+
+  mlir::TimingScope exporting = timing.nest("export");
+  FailureOr<planfile::PlanFile> file = exportPlan(module, request.name);
+  if (failed(file))
+    return failure();
+  exporting.stop();
+
+  mlir::TimingScope verifying = timing.nest("verify the plan");
+  if (failed(prove(module, request, *file)))
+    return failure();
+  verifying.stop();
+
+  PlanSummary summary = summarize(file->plan());
+  facts->addTo(summary);
+  if (options.budget && summary.arenaBytes > uint64_t(options.budget))
+    return reject(module.getContext(),
+                  "--budget: the plan needs an arena of " +
+                      llvm::Twine(summary.arenaBytes) + " bytes, more than " +
+                      llvm::Twine(options.budget.bytes) +
+                      "; what the schedule holds would fit, alignment and gaps "
+                      "between buffers do not");
+  return Compilation{std::move(*file), std::move(summary),
+                     std::move(facts->trace)};
+}

@@ -1,0 +1,45 @@
+//===- Compile.h - From imported programs to a proved plan ------*- C++ -*-===//
+//
+// What the commands have in common: the whole way through the levels, with
+// every verifier on. Nothing is written; what is wrong is a diagnostic of the
+// context.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_TOOLS_FSDP_PLAN_COMPILE_H
+#define FSDP_TOOLS_FSDP_PLAN_COMPILE_H
+
+#include "Summary.h"
+
+#include "fsdp/Dialect/FSDP/Transforms/Options/PipelineOptions.h"
+#include "fsdp/PlanFile/PlanFile.h"
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Support/Timing.h"
+
+namespace fsdp {
+
+/// What is asked for, beside the programs.
+struct CompileRequest {
+  FSDPPipelineOptions options;
+  std::string name;           ///< Of the plan, in errors.
+  bool takesUnproved = false; ///< Also a plan that cannot be proved.
+  bool isTraced = false;
+};
+
+struct Compilation {
+  planfile::PlanFile file;
+  PlanSummary summary;
+  std::string trace; ///< The predicted timeline, if it was asked for.
+};
+
+/// Compiles the programs of `module`, which are imported graphs, and changes
+/// it. Fails with a diagnostic, also where the plan is refuted, cannot be
+/// proved, or needs more than its budget.
+mlir::FailureOr<Compilation> compile(mlir::ModuleOp module,
+                                     const CompileRequest &request,
+                                     mlir::TimingScope &timing);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_PLAN_COMPILE_H
