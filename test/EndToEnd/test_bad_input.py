@@ -153,10 +153,10 @@ def test_spellings(tmp_path):
         "--strategy", "shard_grad_op", "--storage-dtype", "f64", "--bucket", "bytes:1536")
 
 
-# Without a name for the plan there is nothing to do. What is missing is said at once.
-def test_plan_needs_an_output():
-    assert rejection("fsdp-plan") == "fsdp-plan: error: expected a model (model.pt2), --ranks N, -o step.plan; see --help\n"
-    assert rejection("fsdp-plan", TINY, "--ranks", 2) == "fsdp-plan: error: expected -o step.plan; see --help\n"
+# What is missing is said at once.
+def test_plan_needs_a_model_and_ranks():
+    assert rejection("fsdp-plan") == "fsdp-plan: error: expected a model (model.pt2), --ranks N; see --help\n"
+    assert rejection("fsdp-plan", "--ranks", 2) == "fsdp-plan: error: expected a model (model.pt2); see --help\n"
 
 
 # Where the plan cannot be written, the sentence names the place.

@@ -23,8 +23,11 @@ struct Parser {
       pipeline{"Options of the plan"};
   cl::opt<std::string> input{cl::Positional, cl::desc("<model.pt2>"),
                              cl::cat(category)};
-  cl::opt<std::string> output{"o", cl::desc("Where the plan goes"),
-                              cl::value_desc("step.plan"), cl::cat(category)};
+  cl::opt<std::string> output{
+      "o",
+      cl::desc("Where the plan goes. Without it nothing is written but what is "
+               "named: a dry run"),
+      cl::value_desc("step.plan"), cl::cat(category)};
   cl::list<std::string> programs{
       "program",
       cl::desc("Another graph over the same parameters, such as eval=eval.pt2 "
@@ -108,8 +111,6 @@ static LogicalResult checkRequired(const Parser &parser,
         return each.first == "ranks" || each.first == "mesh";
       }))
     missing.push_back("--ranks N");
-  if (parser.output.empty())
-    missing.push_back("-o step.plan");
   if (missing.empty())
     return success();
   return reject("expected " + llvm::join(missing, ", ") + "; see --help");

@@ -15,7 +15,7 @@ namespace fsdp {
 
 struct CommandLine {
   std::string input;                 ///< A .pt2 archive.
-  std::string output;                ///< The plan.
+  std::string output;                ///< The plan; empty for a dry run.
   std::string bind;                  ///< Sizes of symbols.
   std::vector<std::string> programs; ///< More of them, as "name=file".
   std::string report, trace;         ///< JSON; empty for none.

@@ -173,7 +173,9 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
              summary.untrusted, os);
   for (const std::string &note : summary.notes)
     os << "note: " << archive::escape(note) << "\n";
-  if (!summary.unproved.empty())
+  if (summary.unproved.empty())
+    os << "proved: the plan computes what the model does\n";
+  else
     os << "not proved: " << archive::escape(summary.unproved) << "\n";
 }
 
@@ -267,5 +269,6 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"custom_operators", toObject(summary.foreign)},
       {"untrusted_operators", toObject(summary.untrusted)},
       {"notes", Array(summary.notes)},
+      {"proved", summary.unproved.empty()},
       {"unproved", summary.unproved}};
 }

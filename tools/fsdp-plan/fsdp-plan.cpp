@@ -92,7 +92,9 @@ LogicalResult enableRemarks(mlir::MLIRContext &context, StringRef filter) {
 
 /// Writes what was made of a plan, each if there is a path for it.
 LogicalResult writeAll(const CommandLine &line, const Compilation &made) {
-  archive::Expected<size_t> written = made.file.write(line.output);
+  archive::Expected<size_t> written = 0;
+  if (!line.output.empty())
+    written = made.file.write(line.output);
   if (!line.report.empty() && written)
     written = archive::writeFile(
         line.report, {llvm::formatv("{0:2}\n", toJSON(made.summary)).str()});
@@ -142,6 +144,9 @@ LogicalResult run(const CommandLine &line) {
   if (failed(made) || failed(writeAll(line, *made)))
     return failure();
   printReport(made->summary, llvm::outs());
+  if (line.output.empty())
+    llvm::outs()
+        << "dry run: the plan is not written; -o step.plan writes it\n";
   return finishOutput();
 }
 
