@@ -267,6 +267,8 @@ bool Lives::isInPlace(Operation *op, Value operand) {
 /// The forward also runs alone: no wait of the backward ends the loss's
 /// reduction.
 void Lives::readOperands(Operation *op, unsigned place) {
+  if (aten::getViewSource(op)) // who reads the view reads the memory
+    return;
   CollectiveOpInterface launch = getCollective(op);
   unsigned end = getEnd(place);
   if (launch && !launch.getUnitAttr())
@@ -281,8 +283,7 @@ void Lives::readOperands(Operation *op, unsigned place) {
         (launch.getCopy() ||
          getElementType(operand.getType()) != launch.getWireType() ||
          !isSent(launch));
-    MemoryLife &life = lives[owner->second];
-    life.end = std::max(life.end, isCopied ? place : end);
+    lives[owner->second].keep(isCopied ? place : end);
   }
 }
 
@@ -318,7 +319,7 @@ void Lives::take(OpResult result, unsigned begin, unsigned end) {
                 .first->second;
   if (life == lives.size())
     lives.push_back({home, getMemoryBytes(home.getType()), begin, end});
-  lives[life].end = std::max(lives[life].end, end);
+  lives[life].keep(end);
   owners[result] = life;
 }
 

@@ -69,12 +69,19 @@ void fsdp::buildLogicalPipeline(OpPassManager &pm,
   if (options.offload)
     pm.addPass(createOffloadPass({options.offload}));
   pm.addPass(createHoistConstantsPass());
-  pm.addPass(createRematPass({options.remat}));
+  if (!isPlanned(options))
+    pm.addPass(createRematPass({options.remat}));
   pm.addPass(createVerifyLogicalPass());
 }
 
-void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
-                                           const FSDPPipelineOptions &options) {
+std::string fsdp::getHardware(const FSDPPipelineOptions &options) {
+  if (!options.hardware.empty())
+    return options.hardware;
+  return options.device == aten::Device::CUDA ? "h100" : "cpu";
+}
+
+/// By rules that say where each collective goes.
+static void buildRules(OpPassManager &pm, const FSDPPipelineOptions &options) {
   pm.addPass(createAsyncPass());
   pm.addPass(
       createPrefetchPass({options.backwardPrefetch, options.forwardPrefetch}));
@@ -84,13 +91,31 @@ void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
   limit.limitAllGathers = options.limitAllGathers;
   pm.addPass(createLimitInFlightPass(limit));
   pm.addPass(createPlaceReduceWaitsPass({options.reduceWait}));
-  bool isList = options.schedule == Preset::List;
-  if (isList || !options.hardware.empty()) {
-    AnnotateCostsPassOptions costs{options.hardware, options.profile};
-    if (costs.hardware.empty() && options.device == aten::Device::CUDA)
-      costs.hardware = "h100";
-    pm.addPass(createAnnotateCostsPass(costs));
+}
+
+void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
+                                           const FSDPPipelineOptions &options) {
+  if (isPlanned(options)) {
+    AutoPassOptions decisions;
+    decisions.automatic = options.automatic;
+    decisions.decisions = options.decisions;
+    decisions.evaluations = options.evaluations;
+    decisions.hardware = getHardware(options);
+    decisions.profile = options.profile;
+    decisions.budget = options.budget;
+    pm.addPass(createAutoPass(decisions));
+  } else {
+    buildRules(pm, options);
   }
+  buildScheduledPipeline(pm, options);
+}
+
+void fsdp::buildScheduledPipeline(OpPassManager &pm,
+                                  const FSDPPipelineOptions &options) {
+  bool isList = options.schedule == Preset::List;
+  if (isList || isPlanned(options) || !options.hardware.empty())
+    pm.addPass(
+        createAnnotateCostsPass({getHardware(options), options.profile}));
   if (isList) {
     SchedulePassOptions schedule;
     schedule.budget = options.budget;

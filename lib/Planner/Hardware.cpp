@@ -23,10 +23,18 @@ using fsdp::archive::Expected;
 // Durations
 //===----------------------------------------------------------------------===//
 
-/// Whole nanoseconds; no single operation takes longer than a week.
-static int64_t toNanoseconds(double time) {
+/// No single operation takes longer than a week.
+static double clampTime(double time) {
   constexpr double week = 7.0 * 24 * 3600 * 1e9;
-  return std::isnan(time) ? 0 : std::llround(std::clamp(time, 0.0, week));
+  return std::isnan(time) ? 0 : std::clamp(time, 0.0, week);
+}
+
+static int64_t toNanoseconds(double time) {
+  return std::llround(clampTime(time));
+}
+
+static int64_t toPicoseconds(double nanoseconds) {
+  return std::llround(1e3 * clampTime(nanoseconds));
 }
 
 int64_t Hardware::getDuration(const Computation &work) const {
@@ -68,9 +76,14 @@ CallTime Hardware::getCallTime(const Communication &work) const {
   return {latency, sent / line.bandwidth};
 }
 
-int64_t Hardware::getDuration(const Communication &work) const {
+CollectiveCost Hardware::getCost(const Communication &work) const {
   CallTime time = getCallTime(work);
-  return toNanoseconds(time.latency + time.transfer + work.copied / memory);
+  double copies = work.copied / memory;
+  return {toPicoseconds(time.latency), toPicoseconds(time.transfer + copies)};
+}
+
+int64_t Hardware::getDuration(const Communication &work) const {
+  return getCost(work).getDuration();
 }
 
 int64_t Hardware::getDuration(const Transfer &work) const {

@@ -7,6 +7,8 @@
 
 #include "Layout.h"
 
+#include "fsdp/Planner/Placement.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -50,7 +52,9 @@ void Layout::addUse(uint32_t unit, Phase phase, uint32_t place) {
   if (!isGathered(unit, phase))
     return;
   bool joins = decisions->units[unit][phase].joins && !gathers.empty() &&
-               gathers.back().phase == phase;
+               gathers.back().phase == phase &&
+               program.traffic[gatherUnits.back()].gatherGroup ==
+                   program.traffic[unit].gatherGroup;
   uint32_t begin = uint32_t(gatherUnits.size());
   if (!joins)
     gathers.push_back({begin, begin, uint32_t(slots.size()) - 1, place, place,
@@ -59,10 +63,19 @@ void Layout::addUse(uint32_t unit, Phase phase, uint32_t place) {
   ++gathers.back().end;
 }
 
+/// A call is over one group.
+static bool areReducedAlike(const Traffic &a, const Traffic &b) {
+  return a.isReduced == b.isReduced && a.isAllReduced == b.isAllReduced &&
+         (!a.isReduced || a.reduceGroup == b.reduceGroup) &&
+         (!a.isAllReduced || a.allReduceGroup == b.allReduceGroup);
+}
+
 void Layout::addReduction(uint32_t unit, uint32_t place) {
   addSlot(place);
   bool isOpen = !std::exchange(isClosed, false) && !reductions.empty();
-  bool joins = isOpen && decisions->units[unit].reduction.joins;
+  bool joins = isOpen && decisions->units[unit].reduction.joins &&
+               areReducedAlike(program.traffic[reductionUnits.back()],
+                               program.traffic[unit]);
   uint32_t begin = uint32_t(reductionUnits.size());
   if (!joins)
     reductions.push_back(
@@ -138,11 +151,6 @@ void Layout::build(const ProgramDecisions &newDecisions,
 // Calls
 //===----------------------------------------------------------------------===//
 
-static void add(CollectiveCost &sum, const CollectiveCost &cost) {
-  sum.latency = std::max(sum.latency, cost.latency);
-  sum.transfer += cost.transfer;
-}
-
 void Layout::placeCalls(bool lean) {
   uint32_t before = 0;
   for (Call &call : gathers) {
@@ -150,14 +158,14 @@ void Layout::placeCalls(bool lean) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
       const Traffic &own = program.traffic[unit];
-      add(cost, own.gather);
+      cost.add(own.gather);
       call.bytes += own.gatheredBytes + own.sentBytes;
       // Not before what the forward had of it ends.
       if (uint32_t last = uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
         call.bound = std::max(call.bound, last + 1);
     }
-    call.duration = getDuration(cost);
+    call.duration = cost.getDuration();
     uint32_t ahead =
         decisions->units[gatherUnits[call.begin]][call.phase].ahead;
     if (!lean)
@@ -173,13 +181,13 @@ void Layout::placeCalls(bool lean) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
-      add(cost, own.reduction);
-      add(all, own.allReduce);
+      cost.add(own.reduction);
+      all.add(own.allReduce);
       call.bytes += own.castBytes + (own.isCast ? 0 : own.gradientBytes);
       call.bound = std::min(call.bound, uses[unit].update);
     }
-    call.duration = getDuration(cost);
-    call.allReduce = getDuration(all);
+    call.duration = cost.getDuration();
+    call.allReduce = all.getDuration();
     size_t wait = decisions->units[reductionUnits[call.begin]].reduction.wait;
     if (!lean)
       call.wait = std::min({getPlace(call.slot + wait), call.bound, next});
@@ -250,4 +258,28 @@ int64_t Layout::findMost() const {
   for (size_t place = 0; place != boundary.size(); ++place)
     most = std::max({most, launching[place], boundary[place], inside[place]});
   return most;
+}
+
+Placement fsdp::planner::place(const StepModel &model, size_t program,
+                               const Decisions &decisions) {
+  Layout layout(model, model.programs[program]);
+  layout.build(decisions.programs[program], decisions.resident);
+  Placement placement;
+  for (uint32_t op = 0; op != layout.placeOf.size(); ++op)
+    if (layout.isThere(op))
+      placement.ops.push_back(op);
+  auto convert = [](const std::vector<Layout::Call> &calls,
+                    const std::vector<uint32_t> &units) {
+    std::vector<Placement::Call> converted;
+    for (const Layout::Call &call : calls)
+      converted.push_back(
+          {call.phase,
+           {units.begin() + call.begin, units.begin() + call.end},
+           call.launch,
+           call.wait});
+    return converted;
+  };
+  placement.gathers = convert(layout.gathers, layout.gatherUnits);
+  placement.reductions = convert(layout.reductions, layout.reductionUnits);
+  return placement;
 }

@@ -13,11 +13,6 @@
 
 namespace fsdp::planner {
 
-/// Of one call; picoseconds in, whole nanoseconds out.
-inline int64_t getDuration(const CollectiveCost &cost) {
-  return (cost.latency + cost.transfer + 500) / 1000;
-}
-
 class Layout {
 public:
   Layout(const StepModel &model, const Program &program);
@@ -56,6 +51,12 @@ public:
   int64_t findMemory();
   int64_t findMost() const;
 
+  /// Whether an operation of the program is there.
+  bool isThere(uint32_t op) const {
+    uint32_t module = program.ops[op].onlyIf;
+    return module == nobody || decisions->recompute[module];
+  }
+
   /// The place of a slot; the end, of what is past all of them.
   uint32_t getPlace(size_t slot) const {
     return slot < slots.size() ? slots[slot] : uint32_t(steps.size());
@@ -88,10 +89,6 @@ private:
   bool isKept(uint32_t unit) const {
     return decisions->units[unit].keep || model.units[unit].staysGathered ||
            isResident(unit);
-  }
-  bool isThere(uint32_t op) const {
-    uint32_t module = program.ops[op].onlyIf;
-    return module == nobody || decisions->recompute[module];
   }
   bool isResident(uint32_t unit) const {
     return program.role != Program::Role::Whole && (*resident)[unit];

@@ -46,6 +46,10 @@ struct Checker {
       fail(of + ": expected a " + what + " below " + std::to_string(count) +
            ", found " + std::to_string(number));
   }
+  void checkGroup(uint32_t group, const std::string &of) {
+    if (!model.overlaps.empty())
+      checkNumber(group, model.overlaps.size(), "group", of);
+  }
   void checkTraffic(const Traffic &traffic, const std::string &where);
   void checkCalls(const Program &program, const std::string &where);
   void checkOps(const Program &program, const std::string &where);
@@ -66,12 +70,9 @@ void Checker::checkTraffic(const Traffic &traffic, const std::string &where) {
              std::to_string(part) + " ps");
       addTime(part / 1000, where);
     }
-  size_t groups = std::max<size_t>(model.overlaps.size(), 1);
   for (uint32_t group :
        {traffic.gatherGroup, traffic.reduceGroup, traffic.allReduceGroup})
-    if (group >= groups)
-      fail(where + ": expected a group below " + std::to_string(groups) +
-           ", found " + std::to_string(group));
+    checkGroup(group, where);
 }
 
 /// Each is launched once, and then waited for.
@@ -87,8 +88,7 @@ void Checker::checkCalls(const Program &program, const std::string &where) {
     fail(where + ": expected each fixed call to be launched once");
   for (const FixedCall &call : program.calls) {
     addTime(call.duration, where + ": fixed call");
-    if (call.group >= std::max<size_t>(model.overlaps.size(), 1))
-      fail(where + ": expected fixed calls of groups that there are");
+    checkGroup(call.group, where + ": fixed call");
   }
 }
 

@@ -48,6 +48,14 @@ struct MemoryLife {
   unsigned begin, end;
   /// What is copied into and out of for the value, not its own memory.
   bool isCommunication = false;
+  /// The places to which something keeps it alive; `end` is the last.
+  llvm::SmallVector<unsigned, 2> uses = {};
+
+  void keep(unsigned until) {
+    end = std::max(end, until);
+    if (uses.empty() || uses.back() != until)
+      uses.push_back(until);
+  }
 };
 
 /// The lives of a step of the scheduled level without regions inside, in the

@@ -24,6 +24,19 @@ void buildLogicalPipeline(mlir::OpPassManager &pm,
 void buildLogicalToScheduledPipeline(mlir::OpPassManager &pm,
                                      const FSDPPipelineOptions &options);
 
+/// True if a search, or a file of decisions, takes the place of rules.
+inline bool isPlanned(const FSDPPipelineOptions &options) {
+  return options.automatic || !options.decisions.empty();
+}
+
+/// The machine that costs are predicted for: by default that of the device.
+std::string getHardware(const FSDPPipelineOptions &options);
+
+/// Adds what follows when it has been decided where launches and waits go:
+/// costs, the order of the block, and the verifiers of the level.
+void buildScheduledPipeline(mlir::OpPassManager &pm,
+                            const FSDPPipelineOptions &options);
+
 /// Adds all passes from an imported model to the scheduled level.
 void buildSchedulePipeline(mlir::OpPassManager &pm,
                            const FSDPPipelineOptions &options);

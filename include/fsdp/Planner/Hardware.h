@@ -11,6 +11,7 @@
 #define FSDP_PLANNER_HARDWARE_H
 
 #include "fsdp/Archive/Expected.h"
+#include "fsdp/Planner/CollectiveCost.h"
 
 #include <array>
 #include <cstdint>
@@ -98,6 +99,8 @@ struct Hardware {
   int64_t getDuration(const Computation &work) const;
   int64_t getDuration(const Communication &work) const;
   int64_t getDuration(const Transfer &work) const;
+  /// What it adds to its call, copies included.
+  CollectiveCost getCost(const Communication &work) const;
   /// The parts of a call, without its copies.
   CallTime getCallTime(const Communication &work) const;
 };

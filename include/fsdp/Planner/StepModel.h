@@ -11,6 +11,8 @@
 #ifndef FSDP_PLANNER_STEPMODEL_H
 #define FSDP_PLANNER_STEPMODEL_H
 
+#include "fsdp/Planner/CollectiveCost.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +26,6 @@ constexpr uint32_t nobody = std::numeric_limits<uint32_t>::max();
 
 enum class Phase : uint8_t { Forward, Backward };
 constexpr size_t numPhases = 2;
-
-/// A call for several units takes the largest latency of theirs and the sum of
-/// their transfers. Picoseconds.
-struct CollectiveCost {
-  int64_t latency = 0;
-  int64_t transfer = 0;
-};
 
 /// Weights that are gathered, and gradients that are reduced, at once.
 struct Unit {
@@ -133,6 +128,11 @@ struct StepModel {
   /// not the same. Their collectives take turns. Empty: none do.
   std::vector<std::vector<uint8_t>> overlaps;
 };
+
+/// Joins computations between which nothing can be decided; no decisions come
+/// to anything else then. `sizes`: how many of something each of them stands
+/// for; they are added up.
+void compact(Program &program, std::vector<uint32_t> &sizes);
 
 /// What is wrong with a model, in one sentence; empty if nothing is.
 std::string check(const StepModel &model);

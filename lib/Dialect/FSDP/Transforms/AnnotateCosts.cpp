@@ -49,9 +49,9 @@ private:
 
   const planner::Hardware &hardware;
   llvm::MapVector<Operation *, Cost> costs;
-  // The bucket of the latest launch, and what is in it so far.
+  // The bucket of the latest launch, and what it costs so far.
   Attribute bucket;
-  planner::Communication together;
+  planner::CollectiveCost together;
 };
 
 } // namespace
@@ -79,15 +79,12 @@ Costs::Costs(func::FuncOp step, const planner::Hardware &hardware)
 int64_t Costs::getDuration(CollectiveOpInterface launch,
                            const planner::Communication &sent) {
   Attribute own = launch.getBucketAttr();
-  if (!own || own != bucket) {
-    bucket = own;
-    together = sent;
-    return hardware.getDuration(sent);
-  }
-  int64_t before = hardware.getDuration(together);
-  together.bytes += sent.bytes;
-  together.copied += sent.copied;
-  return hardware.getDuration(together) - before;
+  if (!own || own != bucket)
+    together = {};
+  bucket = own;
+  int64_t before = together.getDuration();
+  together.add(hardware.getCost(sent));
+  return together.getDuration() - before;
 }
 
 /// A profile counts the bytes of one rank's source: of a gather, its piece as

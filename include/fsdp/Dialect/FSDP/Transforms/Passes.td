@@ -108,6 +108,29 @@ def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
   let dependentDialects = ["::fsdp::FSDPDialect"];
 }
 
+def AutoPass : Pass<"fsdp-auto", "::mlir::ModuleOp"> {
+  let summary = "decide about a step, and carry it out";
+  let description = [{
+    Makes a scheduled step of a logical one in one go: what stays gathered, which
+    modules are recomputed, which collectives go in one call, when each is
+    launched and when the backward waits for it. With `auto`, decisions are
+    searched: the fastest step that holds at most `budget`, by the costs of
+    `hardware` or `profile`, after at most `evaluations` steps that were tried;
+    they are written to the file `decisions`, if it is named. Without `auto`, they
+    are read from there. docs/planner.md says what is searched, and how far an
+    answer can be from the best.
+
+    The model of the step is made anew for it: what it says of decisions is what
+    the passes make of them, to the nanosecond and the byte.
+
+    Before: the logical level, without recomputation. After: the scheduled level,
+    ordered by attributes, as passes of that level leave it. Remark `step`: the
+    predicted time, the peak, the bound and its name.
+  }];
+  let dependentDialects = ["::fsdp::FSDPDialect"];
+  let options = [AutoOption, DecisionsOption, Evaluations, Hardware, Profile, Budget];
+}
+
 def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
   let summary = "issue several collectives in one call";
   let description = [{

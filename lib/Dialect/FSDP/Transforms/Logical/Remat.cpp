@@ -60,8 +60,8 @@ public:
   /// them as it takes. Returns how many there are to choose from.
   size_t findScopes(llvm::function_ref<bool(StringRef)> isScope);
   LogicalResult run(int64_t budget);
-  /// Repeats all of them, and says nothing.
-  void repeatAll();
+  /// Repeats all of them, and says nothing but which calls those are.
+  std::vector<Recomputed> repeatAll(ArrayRef<std::string> modules);
   /// The scopes of which something can be repeated.
   std::vector<std::string> getRepeatable();
 
@@ -70,7 +70,8 @@ public:
 
 private:
   Repetition plan(const Scope &scope);
-  void apply(const Repetition &repetition);
+  /// Returns what became of each value that is computed again.
+  IRMapping apply(const Repetition &repetition);
   bool isRepeated(const Repetition &repetition, Operation *op) const {
     return op && (repetition.calls.contains(op) || parameters.contains(op));
   }
@@ -195,7 +196,7 @@ Repetition Rematerializer::plan(const Scope &scope) {
   return repetition;
 }
 
-void Rematerializer::apply(const Repetition &repetition) {
+IRMapping Rematerializer::apply(const Repetition &repetition) {
   IRMapping repeated;
   for (OpOperand *use : repetition.uses)
     copies.replace(
@@ -204,11 +205,26 @@ void Rematerializer::apply(const Repetition &repetition) {
   for (auto [before, after] : repeated.getValueMap())
     for (Value input : after.getDefiningOp()->getOperands())
       kept.insert(aten::getViewRoot(input));
+  return repeated;
 }
 
-void Rematerializer::repeatAll() {
-  for (const Scope &scope : scopes)
-    apply(plan(scope));
+std::vector<Recomputed>
+Rematerializer::repeatAll(ArrayRef<std::string> modules) {
+  std::vector<Recomputed> recomputed;
+  for (const auto &[module, path] : llvm::enumerate(modules)) {
+    auto scope = llvm::find_if(
+        scopes, [&](const Scope &scope) { return scope.path == path; });
+    if (scope == scopes.end())
+      continue;
+    DenseSet<Operation *> known;
+    IRMapping repeated = apply(plan(*scope));
+    for (auto [before, after] : repeated.getValueMap())
+      if (auto copy = after.getDefiningOp<aten::CallOp>();
+          copy && known.insert(copy).second)
+        recomputed.push_back(
+            {before.getDefiningOp(), copy, static_cast<unsigned>(module)});
+  }
+  return recomputed;
 }
 
 std::vector<std::string> Rematerializer::getRepeatable() {
@@ -298,10 +314,15 @@ std::vector<std::string> findRecomputable(func::FuncOp step) {
   return rematerializer.getRepeatable();
 }
 
-void recompute(func::FuncOp step, StringRef module) {
+std::vector<Recomputed> recompute(func::FuncOp step,
+                                  ArrayRef<std::string> modules) {
+  llvm::StringSet<> paths;
+  for (const std::string &module : modules)
+    paths.insert(module);
   Rematerializer rematerializer(step);
-  rematerializer.findScopes([&](StringRef path) { return path == module; });
-  rematerializer.repeatAll();
+  rematerializer.findScopes(
+      [&](StringRef path) { return paths.contains(path); });
+  return rematerializer.repeatAll(modules);
 }
 
 namespace {

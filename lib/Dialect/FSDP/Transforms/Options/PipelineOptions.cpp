@@ -85,6 +85,33 @@ static std::string checkCommHook(const std::string &pipeline) {
          pipeline + "': " + reason.split('\n').first.str();
 }
 
+/// What a search or a file of decisions already says.
+static std::string findPlannerConflict(const llvm::StringSet<> &names,
+                                       const FSDPPipelineOptions &options) {
+  if (!options.automatic && names.contains("evaluations"))
+    return "--evaluations: expected --auto, whose search tries so many steps";
+  if (!options.automatic && options.decisions.empty())
+    return "";
+  std::string self = options.automatic ? "--auto" : "--decisions";
+  for (StringRef part : {"schedule", "backward-prefetch", "forward-prefetch",
+                         "limit-all-gathers", "bucket", "reduce-wait", "remat",
+                         "strategy", "reshard-after-forward"}) {
+    bool isMerge = part == "bucket" && options.bucket.mode == BucketMode::Merge;
+    bool isReplicated =
+        part == "strategy" && (options.strategy == Strategy::NoShard ||
+                               options.strategy == Strategy::HybridShard ||
+                               options.strategy == Strategy::FullShard);
+    if (names.contains(part) && !isMerge && !isReplicated)
+      return self + ": decides what --" + part.str() +
+             " says; give one of the two";
+  }
+  for (StringRef part : {"offload", "reshard-after-backward"})
+    if (names.contains(part))
+      return self + ": does not know --" + part.str() +
+             " yet; give one of the two";
+  return "";
+}
+
 /// What contradicts each other.
 static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
@@ -136,6 +163,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
     if (options.schedule != Preset::None && names.contains(part))
       return "--schedule: '" + spellOption(options.schedule) +
              "' already says what --" + part.str() + " is; give one of the two";
+  if (std::string error = findPlannerConflict(names, options); !error.empty())
+    return error;
   if (options.noSync && options.accumulate.microBatches == 1)
     return "--no-sync: expected --accumulate K of several micro-batches, "
            "between which nothing is reduced; found '" +

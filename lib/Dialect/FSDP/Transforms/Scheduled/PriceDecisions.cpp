@@ -77,7 +77,7 @@ static SmallVector<Alternative, 0> findAlternatives(func::FuncOp step) {
   }
   for (const std::string &module : findRecomputable(step))
     alternatives.push_back({"recompute " + module, [module](func::FuncOp copy) {
-                              recompute(copy, module);
+                              recompute(copy, {module});
                             }});
   return alternatives;
 }

@@ -27,8 +27,16 @@ void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
 /// step of the logical level reads something that may be computed again.
 std::vector<std::string> findRecomputable(mlir::func::FuncOp step);
 
-/// Has the backward compute again what it reads of that module.
-void recompute(mlir::func::FuncOp step, llvm::StringRef module);
+/// What is computed again for a module, in place of what the forward left.
+struct Recomputed {
+  mlir::Operation *original, *copy;
+  unsigned module; ///< Its place in the list.
+};
+
+/// Has the backward compute again what it reads of these modules, one after the
+/// other. Returns the calls that were added.
+std::vector<Recomputed> recompute(mlir::func::FuncOp step,
+                                  llvm::ArrayRef<std::string> modules);
 
 /// Gives units of a model of the aten level that follow each other one name
 /// while there is room, and `types`, by parameter, are the same.

@@ -170,5 +170,13 @@ def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
     "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
 def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
     "The most memory that a rank may hold; a plan that needs more is rejected.", "SIZE">;
+def AutoOption : PipelineOption<"automatic", "auto", "bool", "false",
+    "Search what is kept, recomputed, sent in one call and launched when: the fastest step within the "
+    "budget, by the costs of the hardware or the profile. Instead of a schedule and of remat.", "">;
+def Evaluations : PipelineOption<"evaluations", "evaluations", "int64_t", "20000",
+    "How many steps the search of auto tries. The answer depends on nothing else.", "N", 1>;
+def DecisionsOption : PipelineOption<"decisions", "decisions", "std::string", "\"\"",
+    "A file of decisions: with auto, where those that were found are written; without, what is "
+    "carried out.", "FILE.toml">;
 
 #endif // FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_TD

@@ -1,0 +1,49 @@
+//===- Auto.h - Decisions for a step ----------------------------*- C++ -*-===//
+//
+// Searches decisions for the programs of a module, or reads them from a file,
+// and carries them out: what `--fsdp-auto` does, for those who want to hear of
+// it.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_DIALECT_FSDP_TRANSFORMS_SCHEDULED_AUTO_H
+#define FSDP_DIALECT_FSDP_TRANSFORMS_SCHEDULED_AUTO_H
+
+#include "fsdp/Dialect/FSDP/Transforms/CostModel.h"
+#include "fsdp/Planner/Search.h"
+
+namespace fsdp {
+
+struct AutoSettings {
+  bool searches = true; ///< Otherwise decisions are read from `file`.
+  std::string file;     ///< Where found decisions are written, if anywhere.
+  int64_t budget = 0;   ///< Bytes of all that a rank holds; 0: no limit.
+  int64_t evaluations = 20000;
+  /// Called now and then while it searches; the search ends at false.
+  std::function<bool(const planner::SearchProgress &)> progress;
+};
+
+/// What was decided, and beside what it stands.
+struct AutoAnswer {
+  planner::Outcome outcome;
+  std::optional<planner::Bound> bound; ///< What no decisions can beat.
+  int64_t evaluations = 0;             ///< 0: decisions were read.
+  /// What others would decide, within the budget or not.
+  struct Baseline {
+    std::string name; ///< "fsdp1", "fsdp1, all kept, all recomputed".
+    planner::Outcome outcome;
+  };
+  std::vector<Baseline> baselines;
+};
+
+/// Decides about all programs of `module`, of the logical level, and makes
+/// programs of the scheduled level of them. Reports an error where no decisions
+/// fit into the budget, with the smallest one that is known to work; where
+/// something is asked for that the planner does not know; or at a file.
+mlir::FailureOr<AutoAnswer> decide(mlir::ModuleOp module,
+                                   const CostModel &costs,
+                                   const AutoSettings &settings);
+
+} // namespace fsdp
+
+#endif // FSDP_DIALECT_FSDP_TRANSFORMS_SCHEDULED_AUTO_H

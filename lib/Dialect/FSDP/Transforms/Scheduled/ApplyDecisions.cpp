@@ -1,0 +1,208 @@
+//===- ApplyDecisions.cpp - Carry the planner's decisions out -------------===//
+//
+// What is kept and recomputed is decided at the logical level; then launches
+// and waits go to the places that the planner has computed.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Logical/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
+#include "fsdp/Planner/Placement.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+namespace {
+class Applier {
+public:
+  Applier(func::FuncOp program, const BuiltModel &built, size_t number,
+          const planner::Decisions &decisions)
+      : program(program), built(built), number(number),
+        placement(planner::place(built.model, number, decisions)) {}
+
+  LogicalResult apply(IssueOrder &order);
+
+private:
+  LogicalResult findAnchors(const IssueOrder &order);
+  void findLaunches();
+  void placeReductions(IssueOrder &order, uint32_t place);
+  void placeGathers(IssueOrder &order, uint32_t place);
+  void placeWaits(IssueOrder &order, uint32_t place, bool isEarly);
+  void issue(IssueOrder &order, ArrayRef<Operation *> launches,
+             Operation *before);
+
+  /// The launches of a unit.
+  struct Launches {
+    std::array<Operation *, planner::numPhases> gathers = {};
+    SmallVector<Operation *, 2> reductions; // each takes the one before it
+    Operation *wait = nullptr;              // for the last of these
+  };
+
+  func::FuncOp program;
+  const BuiltModel &built;
+  size_t number;
+  planner::Placement placement;
+  std::vector<Launches> launches;      // by unit
+  SmallVector<Operation *, 0> anchors; // by place: what comes after it
+  int64_t numBuckets = 0;
+};
+} // namespace
+
+/// What is put at a place goes in front of the first operation after the
+/// computation before it and after the units that end there: often the wait for
+/// a unit, which stays where it is.
+LogicalResult Applier::findAnchors(const IssueOrder &order) {
+  SmallVector<Operation *, 0> computations;
+  SmallVector<Operation *, 0> firsts; // by computation
+  Operation *first = nullptr;
+  for (Operation *op : order.getOperations()) {
+    auto wait = dyn_cast<AsyncWaitOp>(op);
+    bool isGathered = wait && wait.getLaunch() && wait.getLaunch().isGather();
+    bool mayMove = isa<LaunchOpInterface, AsyncWaitOp>(op) &&
+                   !isComputation(op) && !isGathered;
+    if (isa<AsyncReshardOp>(op))
+      first = nullptr;
+    else if (!first && !mayMove)
+      first = op;
+    if (!isComputation(op))
+      continue;
+    computations.push_back(op);
+    firsts.push_back(first);
+    first = nullptr;
+  }
+  size_t next = 0;
+  for (uint32_t op : placement.ops) {
+    if (next == computations.size())
+      break;
+    anchors.push_back(firsts[next]);
+    next += built.sizes[number][op];
+  }
+  if (next != computations.size() || anchors.size() != placement.ops.size())
+    return program.emitError("is not the program that the decisions are of: "
+                             "expected ")
+           << next << " computations, found " << computations.size();
+  anchors.push_back(computations.back()); // after the last: at the return
+  return success();
+}
+
+void Applier::findLaunches() {
+  llvm::StringMap<uint32_t> units;
+  for (auto [number, unit] : llvm::enumerate(built.model.units))
+    units[unit.name] = uint32_t(number);
+  launches.resize(built.model.units.size());
+  for (auto launch : program.getOps<LaunchOpInterface>()) {
+    if (isComputation(launch))
+      continue;
+    Launches &own = launches[units.lookup(launch.getUnitAttr().getValue())];
+    if (launch.isGather()) {
+      auto phase = getGatherPhase(launch.getPhaseAttr().getValue());
+      own.gathers[phase == aten::Phase::Backward] = launch;
+      continue;
+    }
+    own.reductions.push_back(launch);
+    for (Operation *user : launch->getUsers())
+      if (isa<AsyncWaitOp>(user))
+        own.wait = user;
+  }
+}
+
+/// Several of them in one call.
+void Applier::issue(IssueOrder &order, ArrayRef<Operation *> calls,
+                    Operation *before) {
+  for (Operation *launch : calls) {
+    order.moveBefore(launch, before);
+    if (calls.size() > 1)
+      launch->setAttr(
+          "bucket",
+          Builder(launch->getContext()).getI64IntegerAttr(numBuckets));
+  }
+  numBuckets += calls.size() > 1;
+}
+
+void Applier::placeReductions(IssueOrder &order, uint32_t place) {
+  for (const planner::Placement::Call &call : placement.reductions) {
+    if (call.launch != place)
+      continue;
+    // First all that reduce, then all that go on with it.
+    for (size_t step = 0; step != 2; ++step) {
+      SmallVector<Operation *> together;
+      for (uint32_t unit : call.units)
+        if (step < launches[unit].reductions.size())
+          together.push_back(launches[unit].reductions[step]);
+      issue(order, together, anchors[place]);
+    }
+  }
+}
+
+void Applier::placeGathers(IssueOrder &order, uint32_t place) {
+  for (const planner::Placement::Call &call : placement.gathers)
+    if (call.launch == place)
+      issue(order,
+            llvm::map_to_vector(call.units,
+                                [&](uint32_t unit) {
+                                  auto &gathers = launches[unit].gathers;
+                                  Operation *own = gathers[size_t(call.phase)];
+                                  return own ? own : gathers[0];
+                                }),
+            anchors[place]);
+}
+
+void Applier::placeWaits(IssueOrder &order, uint32_t place, bool isEarly) {
+  for (const planner::Placement::Call &call : placement.reductions)
+    if (call.wait == place && (call.launch < place) == isEarly)
+      for (uint32_t unit : call.units)
+        if (Operation *wait = launches[unit].wait)
+          order.moveBefore(wait, anchors[place]);
+}
+
+LogicalResult Applier::apply(IssueOrder &order) {
+  if (failed(findAnchors(order)))
+    return failure();
+  findLaunches();
+  for (uint32_t place = 0; place != anchors.size(); ++place) {
+    placeWaits(order, place, true);
+    placeReductions(order, place);
+    placeGathers(order, place);
+    placeWaits(order, place, false);
+  }
+  return success();
+}
+
+LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
+                             const BuiltModel &built,
+                             const planner::Decisions &decisions) {
+  auto module = programs.front()->getParentOfType<ModuleOp>();
+  llvm::StringMap<bool> isKept; // by unit, in any program
+  for (auto [number, constProgram] : llvm::enumerate(programs)) {
+    func::FuncOp program = constProgram;
+    const planner::ProgramDecisions &own = decisions.programs[number];
+    setReshardAfterForward(program, true);
+    for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
+      if (unit.getReshardAfterForward() && own.units[index].keep) {
+        unit.setReshardAfterForward(false);
+        isKept[unit.getSymName()] = true;
+      }
+    applyReshard(program);
+    std::vector<std::string> modules;
+    for (uint32_t path : built.model.programs[number].recomputable)
+      if (own.recompute[path])
+        modules.push_back(built.model.modules[path]);
+    recompute(program, modules);
+    if (failed(makeAsync(program)))
+      return failure();
+    auto order = IssueOrder::read(program.getBody().front());
+    if (failed(order) ||
+        failed(Applier(program, built, number, decisions).apply(*order)))
+      return failure();
+    order->write();
+  }
+  for (auto unit : module.getOps<UnitOp>())
+    if (isKept.lookup(unit.getSymName()))
+      unit.setReshardAfterForward(false);
+  return success();
+}
+
+} // namespace fsdp

@@ -1,0 +1,165 @@
+//===- Auto.cpp - Decisions for a step ------------------------------------===//
+//
+// The one place where a search is run on a module.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/Auto.h"
+
+#include "fsdp/Analysis/Costs.h"
+#include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/InputFile.h"
+#include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Dialect/FSDP/Transforms/Options/Options.h"
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
+#include "fsdp/Planner/Baselines.h"
+
+#include "mlir/IR/Remarks.h"
+
+using namespace mlir;
+
+namespace fsdp {
+#define GEN_PASS_DEF_AUTOPASS
+#include "fsdp/Dialect/FSDP/Transforms/Passes.h.inc"
+
+/// All policies, with units kept or not, and modules recomputed or not.
+static std::vector<AutoAnswer::Baseline>
+evaluateBaselines(const planner::StepModel &model) {
+  std::vector<AutoAnswer::Baseline> baselines;
+  for (planner::Policy policy : planner::allPolicies)
+    for (bool keep : {false, true})
+      for (bool recompute : {false, true}) {
+        std::string name = planner::getName(policy);
+        if (keep)
+          name += ", all kept";
+        if (recompute)
+          name += ", all recomputed";
+        baselines.push_back(
+            {name,
+             planner::evaluate(model, planner::makeBaseline(model, policy, keep,
+                                                            recompute))});
+      }
+  return baselines;
+}
+
+static LogicalResult rejectBudget(func::FuncOp program,
+                                  const planner::SearchAnswer &answer,
+                                  const planner::StepModel &model) {
+  return program.emitError("no decisions hold at most ")
+         << spellBytes(model.budget) << ": the smallest budget that is known "
+         << "to work is " << answer.outcome.peakBytes << " bytes, "
+         << spellBytes(model.persistentBytes)
+         << " of it persistent; shard over more ranks, or allow more";
+}
+
+static FailureOr<planner::Decisions> readFile(func::FuncOp program,
+                                              const planner::StepModel &model,
+                                              const std::string &path) {
+  auto fail = [&](const std::string &message) {
+    program.emitError(message);
+    return failure();
+  };
+  auto file = archive::InputFile::open(path);
+  if (!file)
+    return fail(file.error().message);
+  auto text = file->read();
+  if (!text)
+    return fail(text.error().message);
+  auto decisions = planner::readDecisions(model, *text, path);
+  if (!decisions)
+    return fail(decisions.error().message);
+  return *decisions;
+}
+
+FailureOr<AutoAnswer> decide(ModuleOp module, const CostModel &costs,
+                             const AutoSettings &settings) {
+  auto programs = getPrograms(module);
+  if (failed(programs))
+    return failure();
+  func::FuncOp first = programs->front();
+  FailureOr<BuiltModel> built = buildStepModel(*programs, costs);
+  if (failed(built))
+    return failure();
+  planner::StepModel &model = built->model;
+  if (settings.budget)
+    model.budget = settings.budget;
+  AutoAnswer result;
+  planner::Decisions decisions;
+  if (settings.searches) {
+    planner::SearchOptions options;
+    options.evaluations = settings.evaluations;
+    options.progress = settings.progress;
+    planner::SearchAnswer answer = planner::search(model, options);
+    if (!answer.isFeasible)
+      return rejectBudget(first, answer, model);
+    decisions = std::move(answer.decisions);
+    result.outcome = answer.outcome;
+    result.bound = answer.bound;
+    result.evaluations = answer.evaluations;
+    if (!settings.file.empty())
+      if (auto written = archive::writeFile(settings.file,
+                                            {planner::write(model, decisions)});
+          !written)
+        return first.emitError(written.error().message);
+  } else {
+    FailureOr<planner::Decisions> read = readFile(first, model, settings.file);
+    if (failed(read))
+      return failure();
+    decisions = std::move(*read);
+    result.outcome = planner::evaluate(model, decisions);
+    result.bound = planner::findBound(model);
+  }
+  result.baselines = evaluateBaselines(model);
+  if (failed(applyDecisions(*programs, *built, decisions)))
+    return failure();
+  return result;
+}
+
+namespace {
+class AutoPass : public impl::AutoPassBase<AutoPass> {
+  using AutoPassBase::AutoPassBase;
+
+  void getDependentDialects(DialectRegistry &registry) const final {
+    AutoPassBase::getDependentDialects(registry);
+    registerCostModels(registry);
+  }
+
+  LogicalResult run() {
+    auto programs = getPrograms(getOperation());
+    if (failed(programs))
+      return failure();
+    func::FuncOp first = programs->front();
+    for (func::FuncOp program : *programs)
+      if (failed(checkLevel(program, Level::Logical)))
+        return failure();
+    if (!automatic && decisions.empty())
+      return first.emitError("expected `auto`, or a file of decisions");
+    auto costs = CostModel::load(getOperation(), hardware, profile);
+    if (failed(costs))
+      return failure();
+    auto answer = decide(
+        getOperation(), *costs,
+        {automatic, decisions, budget, evaluations, /*progress=*/nullptr});
+    if (failed(answer))
+      return failure();
+    auto remark =
+        remark::analysis(first.getLoc(), getRemark("fsdp-auto", "step", first));
+    remark << remark::metric("Step", spellTime(answer->outcome.time))
+           << remark::metric("Peak", spellBytes(answer->outcome.peakBytes))
+           << remark::metric("Evaluations", answer->evaluations);
+    if (answer->bound)
+      remark << remark::metric("Bound", spellTime(answer->bound->time))
+             << remark::metric("BoundBy", StringRef(answer->bound->name));
+    return success();
+  }
+
+  void runOnOperation() final {
+    if (failed(run()))
+      signalPassFailure();
+  }
+};
+} // namespace
+
+} // namespace fsdp

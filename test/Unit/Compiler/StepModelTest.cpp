@@ -1,0 +1,195 @@
+//===- StepModelTest.cpp - The planner's model is the step ----------------===//
+//
+// Two truths would drift apart: what the planner computes of decisions must be
+// what the passes make of them, to the nanosecond and the byte, whatever was
+// decided, and of every model that there is.
+//
+//===----------------------------------------------------------------------===//
+
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
+
+#include "fsdp/Analysis/Costs.h"
+#include "fsdp/Analysis/Memory.h"
+#include "fsdp/Analysis/StepProblem.h"
+#include "fsdp/Dialect/FSDP/IR/Programs.h"
+#include "fsdp/Import/PT2/ImportPT2.h"
+#include "fsdp/InitAllDialects.h"
+#include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Planner/Evaluator.h"
+
+#include "mlir/IR/Verifier.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <set>
+
+using namespace fsdp;
+using namespace mlir;
+
+namespace {
+
+/// Which of them a model takes.
+enum class For { All, Scaled, BatchNorm, Biased };
+struct Options {
+  const char *text;
+  For models = For::All;
+};
+
+constexpr Options allOptions[] = {
+    {"ranks=4"},
+    {"ranks=1"},
+    {"ranks=3 optimizer=sgd momentum"},
+    {"mesh=2x2"},
+    {"ranks=4 wrap=size:1024"},
+    {"ranks=4 strategy=shard_grad_op"},
+    {"ranks=4 strategy=no_shard"},
+    {"ranks=4 accumulate=4"},
+    {"ranks=4 accumulate=2 no-sync"},
+    {"mesh=2x2 accumulate=3 no-all-reduce"},
+    {"mesh=2x2 clip-grad-norm=1.0"},
+    {"ranks=4 optimizer=none keep-output"},
+    {"ranks=4 storage-dtype=bf16 reduce-dtype=f32"},
+    {"mesh=4x2 strategy=hybrid_shard_zero2 reduce-dtype=bf16 "
+     "clip-grad-norm=1.0 accumulate=2"},
+    {"ranks=4 bucket=merge:units:2"},
+    {"ranks=4 grad-scaler=default", For::Scaled},
+    {"ranks=4 sync-buffers=mean", For::BatchNorm},
+    {"ranks=4 ignore=bias", For::Biased},
+};
+
+bool takes(const std::string &model, For models) {
+  auto isOneOf = [&](std::set<std::string> names) {
+    return names.count(model) != 0;
+  };
+  switch (models) {
+  case For::All:
+    return true;
+  case For::Scaled: // captured with the place where the backward starts
+    return model.rfind("role_", 0) == 0;
+  case For::BatchNorm:
+    return model == "role_batch_norm.pt2";
+  case For::Biased:
+    return isOneOf({"bert.pt2", "gpt2.pt2", "frozen.pt2", "role_tied.pt2"});
+  }
+  return false;
+}
+
+planner::Decisions draw(const planner::StepModel &model,
+                        std::mt19937_64 &engine) {
+  auto flip = [&] { return engine() % 2 == 0; };
+  auto slots = [&] { return uint16_t(engine() % 5); };
+  planner::Decisions decisions = planner::makeDecisions(model);
+  for (planner::ProgramDecisions &program : decisions.programs) {
+    for (planner::UnitDecision &unit : program.units) {
+      unit.keep = engine() % 3 == 0;
+      for (planner::UnitDecision::Gather &gather : unit.gathers)
+        gather = {flip(), slots()};
+      unit.reduction = {flip(), slots()};
+    }
+    for (uint8_t &module : program.recompute)
+      module = flip();
+  }
+  return decisions;
+}
+
+class ModelOfStep : public testing::TestWithParam<std::string> {
+protected:
+  ModelOfStep() {
+    DialectRegistry registry;
+    registerAllDialects(registry);
+    registerCostModels(registry);
+    context.appendDialectRegistry(registry);
+  }
+
+  /// The logical level of the fixture; null if something is wrong.
+  OwningOpRef<ModuleOp> compile(const char *text) {
+    ImportOptions import;
+    import.bind = "hint";
+    OwningOpRef<ModuleOp> module = importPT2(
+        std::string(FSDP_FIXTURES) + "/" + GetParam(), import, &context);
+    FSDPPipelineOptions options;
+    PassManager logical(&context);
+    EXPECT_EQ(parsePipelineOptions(text, options), "");
+    buildLogicalPipeline(logical, options);
+    return module && succeeded(logical.run(*module)) ? std::move(module)
+                                                     : OwningOpRef<ModuleOp>();
+  }
+
+  static planner::Outcome schedule(func::FuncOp program,
+                                   const CostModel &costs) {
+    Block &block = program.getBody().front();
+    auto order = IssueOrder::read(block);
+    EXPECT_TRUE(succeeded(order));
+    if (failed(order))
+      return {};
+    order->apply();
+    costs.annotate(program);
+    EXPECT_TRUE(succeeded(verify(program)));
+    StepProblem step = buildStepProblem(program, IssueOrder::getOwn(block));
+    EXPECT_EQ(check(step.problem), "");
+    using planner::scheduling::Algorithm;
+    auto answer = solve(step.problem, Algorithm::Program);
+    return {measure(step.problem, answer.schedule).makespan,
+            findMemoryPeak(program).getTotal()};
+  }
+
+  void compare(ModuleOp source, const char *hardware) {
+    auto costs = CostModel::load(source, hardware, "");
+    ASSERT_TRUE(succeeded(costs));
+    auto built = buildStepModel(*getPrograms(source), *costs);
+    ASSERT_TRUE(succeeded(built));
+    std::mt19937_64 engine(7);
+    for (int i = 0; i != 3; ++i) {
+      planner::Decisions decisions = draw(built->model, engine);
+      OwningOpRef<ModuleOp> copy = source.clone();
+      auto programs = *getPrograms(*copy);
+      ASSERT_TRUE(succeeded(applyDecisions(programs, *built, decisions)));
+      for (auto [number, program] : llvm::enumerate(programs)) {
+        planner::Outcome found = schedule(program, *costs);
+        planner::Outcome expected =
+            planner::Evaluator(built->model, number)
+                .evaluate(decisions.programs[number], decisions.resident);
+        EXPECT_EQ(found.time, expected.time) << i << program.getName().str();
+        EXPECT_EQ(found.peakBytes, expected.peakBytes)
+            << i << program.getName().str();
+      }
+    }
+  }
+
+  MLIRContext context{MLIRContext::Threading::DISABLED};
+};
+
+TEST_P(ModelOfStep, IsWhatPassesMakeOfDecisions) {
+  for (const Options &options : allOptions) {
+    if (!takes(GetParam(), options.models))
+      continue;
+    SCOPED_TRACE(options.text);
+    OwningOpRef<ModuleOp> source = compile(options.text);
+    ASSERT_TRUE(source);
+    for (const char *hardware : {"h100", "cpu"})
+      compare(*source, hardware);
+  }
+}
+
+std::vector<std::string> listFixtures() {
+  std::vector<std::string> names;
+  for (const auto &entry : std::filesystem::directory_iterator(FSDP_FIXTURES))
+    if (entry.path().extension() == ".pt2")
+      names.push_back(entry.path().filename());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ModelOfStep,
+                         testing::ValuesIn(listFixtures()),
+                         [](const auto &info) {
+                           std::string name = info.param;
+                           for (char &c : name)
+                             c = llvm::isAlnum(c) ? c : '_';
+                           return name;
+                         });
+
+} // namespace
