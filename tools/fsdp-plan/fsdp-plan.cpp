@@ -9,6 +9,7 @@
 #include "CommandLine.h"
 #include "Compile.h"
 #include "Report.h"
+#include "Subcommands.h"
 
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Archive/WriteFile.h"
@@ -174,6 +175,9 @@ static void useLargePages() {
 int main(int argc, char **argv) {
   useLargePages();
   initTool("fsdp-plan");
+  StringRef word = argc > 1 ? argv[1] : "";
+  if (word == "validate")
+    return failed(runValidate(argc - 1, argv + 1));
   CommandLine line;
   return failed(parseCommandLine(argc, argv, line)) || failed(run(line));
 }

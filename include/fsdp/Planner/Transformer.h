@@ -1,0 +1,53 @@
+//===- Transformer.h - The step of a transformer ----------------*- C++ -*-===//
+//
+// A step's model from dimensions alone, without a program: what a table of
+// somebody else's measurements says about a run, and a machine. Blocks are what
+// is gathered, reduced and recomputed at once; embedding and head are units of
+// the root. Weights are gathered in bfloat16 and updated in float32 (AdamW).
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PLANNER_TRANSFORMER_H
+#define FSDP_PLANNER_TRANSFORMER_H
+
+#include "fsdp/Planner/Hardware.h"
+#include "fsdp/Planner/StepModel.h"
+
+namespace fsdp::planner {
+
+/// A decoder of equal blocks, whose attention is causal.
+struct Transformer {
+  int64_t layers = 1, hidden = 1, ffn = 1, heads = 1, kvHeads = 1,
+          vocabulary = 1;
+  bool isGated = false; ///< Three matrices in the feed-forward, not two.
+  bool isTied = false;  ///< The head's weights are the embedding's.
+
+  int64_t getNumParameters() const;
+};
+
+/// How it is trained.
+struct TrainingSetup {
+  /// What is recomputed in the backward. Selective: all but attention and every
+  /// second product of matrices (torchtitan's `selective` of operators).
+  enum class Recompute { None, Selective, Full };
+
+  int64_t ranks = 1;         ///< That all shard the weights.
+  int64_t sequence = 1;      ///< Tokens.
+  int64_t batch = 1;         ///< Sequences of a rank in a micro-batch.
+  int64_t microBatches = 1;  ///< Each reduces its gradients.
+  int64_t gradientBytes = 4; ///< Of an element, as it is reduced.
+  bool isCompiled = false;   ///< Elementwise operators are fused.
+  double computeFactor = 1;  ///< Computations take as many times as long.
+  Recompute recompute = Recompute::None;
+
+  int64_t getTokens() const { return sequence * batch; } ///< Of a micro-batch.
+};
+
+/// The model has a program for the last micro-batch, and one for all others.
+/// Modules are recomputed as `setup` says if decisions recompute them.
+StepModel makeTransformer(const Transformer &shape, const TrainingSetup &setup,
+                          const Hardware &hardware);
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_TRANSFORMER_H
