@@ -285,6 +285,65 @@ Expected<Hardware> fsdp::planner::parseHardware(std::string_view text,
   return root ? Reader(path).read(*root) : root.error();
 }
 
+//===----------------------------------------------------------------------===//
+// Writing
+//===----------------------------------------------------------------------===//
+
+static void writeRates(std::ostream &os, const char *name,
+                       const std::array<double, numFloatTypes> &rates) {
+  os << name << " = { f64 = " << rates[0] << ", f32 = " << rates[1]
+     << ", bf16 = " << rates[2] << ", f16 = " << rates[3] << " }\n";
+}
+
+static void writeLink(std::ostream &os, const char *step,
+                      const Hardware::Link &link) {
+  static constexpr const char *kinds[] = {"all_gather", "reduce_scatter",
+                                          "all_reduce"};
+  for (size_t i = 0; i != numCollectiveKinds; ++i)
+    os << kinds[i] << " = { latency_us = " << link[i].latency / 1e3 << ", "
+       << step << " = " << link[i].perStep / 1e3
+       << ", gbytes = " << link[i].bandwidth << " }\n";
+}
+
+std::string fsdp::planner::write(const Hardware &hardware) {
+  std::string name = hardware.name;
+  for (char &c : name)
+    if (c < ' ' || c > '~' || c == '"' || c == '\\')
+      c = '_';
+  std::ostringstream os;
+  os << "name = \"" << name << "\"\n"
+     << "launch_us = " << hardware.launch / 1e3 << "\n";
+  if (hardware.sharedCore)
+    os << "shared_core = true\n";
+  if (hardware.contention > 0)
+    os << "contention = " << hardware.contention << "\n";
+  os << "\n[compute]\n";
+  writeRates(os, "matrix", hardware.matrix);
+  writeRates(os, "attention", hardware.attention);
+  os << "vector = " << hardware.vector
+     << "\n\n[memory]\ngbytes = " << hardware.memory << "\n";
+  if (hardware.cacheBytes > 0)
+    os << "cache_gbytes = " << hardware.cache
+       << "\ncache_mbytes = " << hardware.cacheBytes / 1e6 << "\n";
+  if (hardware.capacity > 0)
+    os << "gib = " << hardware.capacity / double(1 << 30) << "\n";
+  if (hardware.host.bandwidth > 0)
+    os << "\n[host]\nlatency_us = " << hardware.host.latency / 1e3
+       << "\nlink_gbytes = " << hardware.host.bandwidth
+       << "\ngbytes = " << hardware.host.memory << "\n";
+  os << "\n[link.node]\nranks = " << hardware.nodeRanks << "\n";
+  writeLink(os, "rank_us", hardware.node);
+  if (hardware.hasNetwork) {
+    os << "\n[link.network]\n";
+    writeLink(os, "node_us", hardware.network);
+  }
+  return os.str();
+}
+
+//===----------------------------------------------------------------------===//
+// Built-in files
+//===----------------------------------------------------------------------===//
+
 namespace {
 struct Builtin {
   std::string_view name, text;

@@ -15,6 +15,9 @@ namespace fsdp {
 /// Compares predictions with runs that others have measured.
 mlir::LogicalResult runValidate(int argc, char **argv);
 
+/// Writes a hardware file whose links are those that were measured.
+mlir::LogicalResult runCalibrate(int argc, char **argv);
+
 } // namespace fsdp
 
 #endif // FSDP_TOOLS_FSDP_PLAN_SUBCOMMANDS_H

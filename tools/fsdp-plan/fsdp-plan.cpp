@@ -178,6 +178,8 @@ int main(int argc, char **argv) {
   StringRef word = argc > 1 ? argv[1] : "";
   if (word == "validate")
     return failed(runValidate(argc - 1, argv + 1));
+  if (word == "calibrate")
+    return failed(runCalibrate(argc - 1, argv + 1));
   CommandLine line;
   return failed(parseCommandLine(argc, argv, line)) || failed(run(line));
 }

@@ -109,6 +109,9 @@ struct Hardware {
 archive::Expected<Hardware> parseHardware(std::string_view text,
                                           const std::string &path);
 
+/// The text of a hardware file, without comments, that reads as `hardware`.
+std::string write(const Hardware &hardware);
+
 /// The names of the files of hardware/, which are built in.
 std::vector<std::string_view> getBuiltinHardware();
 
