@@ -124,7 +124,8 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
           argc, argv,
           "Compiles an exported PyTorch training graph for N ranks: model.pt2 "
           "in, plan and report out.\n\nExample: fsdp-plan model.pt2 --ranks 4 "
-          "-o step.plan\n")))
+          "-o step.plan\n\nfsdp-plan validate and fsdp-plan calibrate do "
+          "something else, and have a --help of their own.\n")))
     return mlir::failure();
 
   std::vector<GivenOption> given = parser.getGiven();
