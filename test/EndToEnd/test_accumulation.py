@@ -326,8 +326,8 @@ def test_the_report_adds_the_programs_of_a_step(options, micro_batches, tmp_path
         "collectives": sum(row["calls"] for row in report["collectives"]), "bytes": sum(row["bytes"] for row in report["collectives"])}
     assert sum(unit["gathers"] for unit in report["units"]) == sum(row["calls"] for row in report["collectives"] if row["kind"] == "all_gather")
     assert report["memory"]["lower_bound_bytes"] == max(row["lower_bound_bytes"] for row in rows.values())
-    step = sum(row["runs"] * row["predicted_ns"] for row in rows.values())
-    assert re.search(rf"a step +{total['launches']} +{total['collectives']} .* {step / 1e6:.2f} ms\n", shown), shown
+    step, exposed = (sum(row["runs"] * row[key] for row in rows.values()) / 1e6 for key in ("predicted_ns", "exposed_ns"))
+    assert re.search(rf"a step +{total['launches']} +{total['collectives']} .* {step:.2f} ms +{exposed:.2f} ms\n", shown), shown
 
 
 # What other programs keep counts: the memory of the optimizer is there in the first micro-batch, too.

@@ -1,6 +1,7 @@
 //===- Compile.cpp - From imported programs to a proved plan --------------===//
 
 #include "Compile.h"
+#include "Prediction.h"
 #include "Trace.h"
 
 #include "fsdp/Analysis/Memory.h"
@@ -78,9 +79,9 @@ FailureOr<int64_t> schedule(mlir::ModuleOp &module, FSDPPipelineOptions options,
 
 /// What is known of a plan at the scheduled level, and not from its file.
 struct Scheduled {
-  int64_t bytes = 0;                  ///< Of the peak.
-  llvm::StringMap<int64_t> predicted; ///< Nanoseconds, by program.
-  unsigned recomputed = 0;            ///< Operators of the step.
+  int64_t bytes = 0;                                  ///< Of the peak.
+  llvm::StringMap<PlanSummary::Prediction> predicted; ///< By program.
+  unsigned recomputed = 0; ///< Operators of the step.
   std::string trace;
 
   void addTo(PlanSummary &summary) const;
@@ -90,7 +91,7 @@ void Scheduled::addTo(PlanSummary &summary) const {
   summary.scheduledBytes = bytes;
   summary.recomputed = recomputed;
   for (PlanSummary::Program &program : summary.programs)
-    program.nanoseconds = predicted.lookup(program.name);
+    program.predicted = predicted.lookup(program.name);
 }
 
 /// `bytes`: of the peak.
@@ -104,7 +105,7 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
   const FSDPPipelineOptions &options = request.options;
   for (mlir::func::FuncOp program : *programs)
     if (!options.hardware.empty() || options.schedule == Preset::List)
-      facts.predicted[program.getSymName()] = predictTime(program);
+      facts.predicted[program.getSymName()] = predict(program);
   mlir::func::FuncOp step = programs->front();
   facts.recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {

@@ -1,6 +1,7 @@
 //===- Report.cpp - One page about a plan ---------------------------------===//
 
 #include "Report.h"
+#include "Explain.h"
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
@@ -34,30 +35,27 @@ countTraffic(const PlanSummary::Work &work) {
   return sum;
 }
 
-static std::string spellTime(int64_t nanoseconds) {
-  return nanoseconds ? llvm::formatv("{0:f2} ms", double(nanoseconds) / 1e6)
-                     : std::string();
-}
-
 /// A row for each, if there are several or times, and one for the step.
 static void printPrograms(const PlanSummary &summary,
                           const PlanSummary::Program &step,
                           llvm::raw_ostream &os) {
   bool isTimed = llvm::any_of(summary.programs, [](const auto &program) {
-    return program.nanoseconds != 0;
+    return program.predicted.nanoseconds != 0;
   });
   if (summary.programs.size() < 2 && !isTimed)
     return;
   os << "\nprogram           runs/step  launches  collectives    received  "
         "least memory"
-     << (isTimed ? "   predicted\n" : "\n");
+     << (isTimed ? "   predicted     exposed\n" : "\n");
   auto print = [&](const PlanSummary::Program &row, llvm::StringRef runs) {
     auto [calls, bytes] = countTraffic(row.work);
     os << llvm::formatv("{0,-17} {1,9} {2,9} {3,12} {4,11} {5,13}",
                         archive::escape(row.name), runs, row.work.launches,
                         calls, spellBytes(bytes), spellBytes(row.lowerBound));
     if (isTimed)
-      os << llvm::formatv(" {0,11}", spellTime(row.nanoseconds));
+      os << llvm::formatv(" {0,8:f2} ms {1,8:f2} ms",
+                          double(row.predicted.nanoseconds) / 1e6,
+                          double(row.predicted.exposed) / 1e6);
     os << "\n";
   };
   for (const PlanSummary::Program &program : summary.programs)
@@ -112,6 +110,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << llvm::formatv("; {0} launches once, at load", summary.initLaunches);
   os << "\n";
   printPrograms(summary, step, os);
+  printPrediction(summary, os);
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
@@ -141,22 +140,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
          << " that the schedule does not count";
     os << "\n";
   }
-  if (!summary.alive.empty()) {
-    os << "  alive at the peak (" << archive::escape(summary.peakAt) << "):\n";
-    for (const PlanSummary::Alive &row :
-         llvm::ArrayRef(summary.alive).take_front(8))
-      os << llvm::formatv("    {0,-46} {1,3} buffer{2} {3,11}\n",
-                          archive::escape(row.what), row.buffers,
-                          row.buffers == 1 ? " " : "s", spellBytes(row.bytes));
-    if (summary.alive.size() > 8) {
-      uint64_t rest = 0;
-      for (const PlanSummary::Alive &row :
-           llvm::ArrayRef(summary.alive).drop_front(8))
-        rest += row.bytes;
-      os << llvm::formatv("    and {0} others {1}\n", summary.alive.size() - 8,
-                          spellBytes(rest));
-    }
-  }
+  printPeak(summary, os);
   if (!summary.offloaded.empty()) {
     os << "\nhost memory per rank\n";
     for (const PlanSummary::Alive &row : summary.offloaded)
@@ -231,7 +215,8 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                   {"copies", program.work.copies},
                   {"collectives", calls},
                   {"bytes", int64_t(bytes)},
-                  {"predicted_ns", program.nanoseconds},
+                  {"predicted_ns", program.predicted.nanoseconds},
+                  {"exposed_ns", program.predicted.exposed},
                   {"lower_bound_bytes", int64_t(program.lowerBound)}};
   };
   PlanSummary::Work step = summary.getStep().work;
@@ -254,6 +239,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"init_launches", summary.initLaunches},
       {"recomputed", summary.recomputed},
       {"programs", toArray(summary.programs, spellProgram)},
+      {"predicted", predictionToJSON(summary)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},
@@ -264,6 +250,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
                         {"persistent", toArray(summary.persistent, spellAlive)},
                         {"offloaded", toArray(summary.offloaded, spellAlive)},
                         {"peak_at", summary.peakAt},
+                        {"peak_by_kind", peakToJSON(summary)},
                         {"alive_at_peak", toArray(summary.alive, spellAlive)}}},
       {"hooked", toObject(summary.hooked)},
       {"custom_operators", toObject(summary.foreign)},

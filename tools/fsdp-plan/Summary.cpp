@@ -94,6 +94,9 @@ private:
   const pf::Buffer &buffer(uint32_t index) const {
     return *plan.buffers()->Get(index);
   }
+  std::string unitName(uint32_t index) const {
+    return text(plan.units()->Get(index)->name());
+  }
   uint32_t rootOf(uint32_t index) const {
     uint32_t root = buffer(index).root();
     return root == none ? index : root;
@@ -232,10 +235,11 @@ private:
     });
   }
 
-  /// When a transient buffer lives, and the command that touches it first.
+  /// When a transient buffer lives, and the commands that touch it first and
+  /// last.
   struct Life {
     planner::Lifetime time;
-    uint32_t first;
+    uint32_t first, last;
   };
   using Lives = std::map<uint32_t, Life>; // by the buffer
 
@@ -259,7 +263,9 @@ private:
         if (!isTransient(root))
           return;
         own.buffers.push_back(root);
-        lives.try_emplace(root, Life{{}, uint32_t(commands.size())});
+        uint32_t place = commands.size();
+        lives.try_emplace(root, Life{{}, place, place}).first->second.last =
+            place;
       });
       commands.push_back(std::move(own));
     }
@@ -350,9 +356,8 @@ private:
     for (auto &[root, life] : lives) {
       if (life.time.begin > peakTime || life.time.end < peakTime)
         continue;
-      std::string what = describe(root, *program.commands()->Get(life.first));
-      PlanSummary::Alive &row = rows[what];
-      row.what = what;
+      PlanSummary::Alive what = describe(root, life, program);
+      PlanSummary::Alive &row = rows.try_emplace(what.what, what).first->second;
       row.bytes += bytesOf(root);
       ++row.buffers;
     }
@@ -365,28 +370,40 @@ private:
   }
 
   /// What a transient buffer is for, by the command that first touches it.
-  std::string describe(uint32_t root, const pf::Command &first) const {
+  PlanSummary::Alive describe(uint32_t root, const Life &life,
+                              const pf::Program &program) const {
+    auto make = [](std::string kind, llvm::StringRef relation,
+                   std::string place) {
+      return PlanSummary::Alive{kind + relation.str() + place, 0, 0, kind,
+                                place};
+    };
+    const pf::Command &first = *program.commands()->Get(life.first);
     uint32_t owner = buffer(root).owner();
     bool isOfUnit = owner != none && !pf::isOfProgram(buffer(root).role());
-    std::string unit = isOfUnit ? text(plan.units()->Get(owner)->name()) : "";
+    std::string unit = isOfUnit ? unitName(owner) : "";
     if (const auto *gather = first.step_as_AllGather())
-      return gather->unit() == none
-                 ? "gathered parameters of several units"
-                 : "gathered parameters of " +
-                       text(plan.units()->Get(gather->unit())->name());
+      return make("gathered parameters", " of ",
+                  gather->unit() == none ? "several units"
+                                         : unitName(gather->unit()));
     if (const auto *piece = first.step_as_Piece();
         piece && piece->unit() != none)
-      return "piece of the parameters of " +
-             text(plan.units()->Get(piece->unit())->name());
+      return make("pieces of parameters", " of ", unitName(piece->unit()));
     if (buffer(root).role() == pf::BufferRole::Gradient)
-      return "reduced gradients";
+      return make("reduced gradients", " of ", unit.empty() ? "a step" : unit);
     if (!unit.empty())
-      return "flat gradient of " + unit;
+      return make("flat gradients", " of ", unit);
     std::string scope = text(first.scope()), node = text(first.node());
     if (llvm::any_of(summary.units,
                      [&](const auto &unit) { return unit.name == node; }))
-      return "copies of a bucket with " + node;
-    return scope.empty() ? node : "made in " + scope;
+      return make("buckets", " with ", node);
+    bool isKept =
+        first.role() == pf::Role::Forward &&
+        program.commands()->Get(life.last)->role() != pf::Role::Forward;
+    PlanSummary::Alive made = make(isKept ? "activations" : "temporaries",
+                                   " of ", scope.empty() ? node : scope);
+    if (scope.empty()) // mm_1, mm_2, ...
+      made.place = llvm::StringRef(node).rtrim("0123456789").rtrim('_').str();
+    return made;
   }
 
   const pf::Plan &plan;
@@ -424,7 +441,8 @@ PlanSummary::Program PlanSummary::getStep() const {
     ++step.runs;
     step.work.add(program.work, program.runs);
     step.lowerBound = std::max(step.lowerBound, program.lowerBound);
-    step.nanoseconds += program.runs * program.nanoseconds;
+    step.predicted.nanoseconds += program.runs * program.predicted.nanoseconds;
+    step.predicted.exposed += program.runs * program.predicted.exposed;
   }
   return step;
 }

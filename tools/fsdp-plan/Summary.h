@@ -33,6 +33,9 @@ struct PlanSummary {
     std::string what;
     uint64_t bytes = 0;
     unsigned buffers = 0;
+    /// Of transient memory: "activations", and the module, the unit, or the
+    /// operator outside of modules.
+    std::string kind, place;
   };
 
   /// What is done by a program, or by all of a step.
@@ -45,13 +48,26 @@ struct PlanSummary {
 
     void add(const Work &other, unsigned times);
   };
+  /// A call of a collective, or a copy between host and device.
+  struct Transfer {
+    std::string kind;               ///< "all_gather", ..., "copy".
+    std::vector<std::string> units; ///< Of a bucket several.
+    std::string phase;              ///< "forward", ..., "update".
+    int64_t nanoseconds = 0;
+    int64_t exposed = 0; ///< How long the compute stream stands still for it.
+  };
+  /// What a program takes, by the costs of its schedule.
+  struct Prediction {
+    int64_t nanoseconds = 0; ///< 0: there are no costs.
+    int64_t exposed = 0;     ///< How long the compute stream stands still.
+    std::vector<Transfer> transfers; ///< In the order of issue.
+  };
   struct Program {
     std::string name;
     unsigned runs = 0; ///< In a step; 0 if it is of none.
     Work work;
     uint64_t lowerBound = 0; ///< As that of the summary.
-    /// By the costs of the schedule. Not from the plan; 0 if there are none.
-    int64_t nanoseconds = 0;
+    Prediction predicted;    ///< Not from the plan.
   };
 
   std::string device, strategy;
@@ -60,7 +76,7 @@ struct PlanSummary {
   std::vector<Unit> units;
   /// All but init. A step runs some, in their order.
   std::vector<Program> programs;
-  /// The sum of these, with the most of their memory.
+  /// The sum of these, with the most of their memory. It has no transfers.
   Program getStep() const;
   std::vector<Alive> persistent; ///< By role.
   std::vector<Alive> offloaded;  ///< In host memory, by role.

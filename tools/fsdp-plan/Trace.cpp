@@ -1,8 +1,8 @@
 //===- Trace.cpp - The predicted timeline of a step -----------------------===//
 
 #include "Trace.h"
+#include "Prediction.h"
 
-#include "fsdp/Analysis/StepProblem.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
@@ -10,7 +10,6 @@
 #include "llvm/Support/JSON.h"
 
 #include <map>
-#include <numeric>
 #include <utility>
 
 using namespace mlir;
@@ -48,34 +47,13 @@ static std::string getName(Operation *op) {
           [](Operation *op) { return op->getName().getStringRef().str(); });
 }
 
-static StringRef getRole(Operation *op) {
-  if (auto call = dyn_cast<aten::CallOp>(op))
-    return aten::stringifyPhase(call.getPhase().value_or(aten::Phase::Forward));
-  if (auto wait = dyn_cast<AsyncWaitOp>(op))
-    if (Operation *launch = wait.getFuture().getDefiningOp())
-      return getRole(launch);
-  if (auto launch = dyn_cast<LaunchOpInterface>(op))
-    if (aten::PhaseAttr phase = launch.getPhaseAttr())
-      return aten::stringifyPhase(phase.getValue());
-  if (isa<PieceOp>(op))
-    return "forward";
-  return isa<UpdateOpInterface, MeasureOp, ClipFactorOp, ScaleOp>(op)
-             ? "update"
-             : "backward";
-}
-
 namespace {
 
 /// Writes the events of one step. Times are in microseconds from its start.
 class TraceWriter {
 public:
-  TraceWriter(const StepProblem &step, llvm::raw_ostream &os)
-      : step(step), os(os) {
-    const std::vector<scheduling::Operation> &rows = step.problem.operations;
-    std::vector<uint32_t> order(rows.size());
-    std::iota(order.begin(), order.end(), 0);
-    schedule = simulate(step.problem, order);
-    exposed = measure(step.problem, schedule).exposed;
+  TraceWriter(Simulation simulation, llvm::raw_ostream &os)
+      : simulation(std::move(simulation)), os(os) {
     for (auto [number, ops] : llvm::enumerate(step.operations))
       for (Operation *op : ops)
         numbers[op] = uint32_t(number);
@@ -112,10 +90,10 @@ private:
   void writeArrows(uint32_t number);
   void writeMemory();
 
-  const StepProblem &step;
+  const Simulation simulation;
   llvm::raw_ostream &os;
-  scheduling::Schedule schedule;
-  std::vector<int64_t> exposed;
+  const StepProblem &step = simulation.step;
+  const scheduling::Schedule &schedule = simulation.schedule;
   llvm::DenseMap<Operation *, uint32_t> numbers;
   bool isFirst = true;
   int64_t computed = 0;                  ///< When the latest computation ended.
@@ -172,7 +150,7 @@ void TraceWriter::writeSlice(uint32_t number) {
     for (Operation *each : step.operations[number])
       bytes += getMemoryBytes(each->getOperand(0).getType());
     args["bytes"] = bytes;
-    args["exposed"] = double(exposed[number]) / 1e3;
+    args["exposed"] = double(simulation.line.exposed[number]) / 1e3;
   }
   if (auto node = dyn_cast<NameLoc>(op->getLoc()))
     args["node"] = node.getName().getValue();
@@ -265,19 +243,6 @@ void TraceWriter::writeMemory() {
   }
 }
 
-static StepProblem read(func::FuncOp step) {
-  auto order = IssueOrder::read(step.getBody().front());
-  assert(succeeded(order) && "the schedule has been applied");
-  return buildStepProblem(step, *order);
-}
-
-int64_t fsdp::predictTime(func::FuncOp program) {
-  StepProblem step = read(program);
-  std::vector<uint32_t> order(step.problem.operations.size());
-  std::iota(order.begin(), order.end(), 0);
-  return measure(step.problem, simulate(step.problem, order)).makespan;
-}
-
 void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
-  TraceWriter(read(step), os).write();
+  TraceWriter(Simulation(step), os).write();
 }

@@ -15,10 +15,6 @@
 
 namespace fsdp {
 
-/// How long a program of the scheduled level takes by its costs, in
-/// nanoseconds.
-int64_t predictTime(mlir::func::FuncOp program);
-
 /// Takes a step of the scheduled level with costs, and runs it in its order.
 void writeTrace(mlir::func::FuncOp step, llvm::raw_ostream &os);
 

@@ -1,0 +1,80 @@
+"""A report explains where the time and the memory of a step go: its sums are those of the predicted timeline and of the plan."""
+
+import json
+from collections import Counter
+
+import pytest
+from conftest import FIXTURES, succeed, tool
+
+GPT2 = FIXTURES / "gpt2.pt2"
+
+
+def report_of(folder, *options):
+    """The report as JSON and as text, and the slices of the predicted timeline."""
+    report, trace = folder / "r.json", folder / "t.json"
+    shown = succeed("fsdp-plan", GPT2, "--ranks", 2, "--report", report, "--trace", trace, *options).stdout
+    slices = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    return json.loads(report.read_text()), shown, slices
+
+
+# The report adds up what the timeline shows slice by slice: the length of the step, and what the compute stream waits for.
+@pytest.mark.parametrize("options", ["--schedule fsdp1", "--schedule fsdp2", "--schedule inductor", "--schedule list", "--clip-grad-norm 1"])
+def test_predictions_are_those_of_the_timeline(options, tmp_path):
+    report, shown, slices = report_of(tmp_path, "--hardware", "h100", *options.split())
+    predicted = report["predicted"]
+    assert predicted["step_ns"] / 1e3 == pytest.approx(max(e["ts"] + e["dur"] for e in slices))
+    exposed, taken, calls = Counter(), Counter(), Counter()
+    for event in slices:
+        if "exposed" in event["args"]:
+            kind = event["name"].split(",")[0].split()[0]
+            exposed[kind] += event["args"]["exposed"]
+            taken[kind] += event["dur"]
+            calls[kind] += 1
+    rows = {row["kind"]: row for row in predicted["kinds"]}
+    assert rows.keys() == calls.keys()
+    for kind, row in rows.items():
+        assert (row["calls"], row["ns"] / 1e3, row["exposed_ns"] / 1e3) == (calls[kind], pytest.approx(taken[kind]), pytest.approx(exposed[kind]))
+        assert row["exposed_ns"] == sum(call["exposed_ns"] for call in predicted["exposed"] if call["kind"] == kind)
+    assert predicted["exposed_ns"] == sum(row["exposed_ns"] for row in rows.values()) > 0
+    assert "predicted step " in shown and " exposed communication\n" in shown
+
+
+# A step of five micro-batches runs the middle program three times.
+def test_programs_count_as_often_as_a_step_runs_them(tmp_path):
+    report, _, _ = report_of(tmp_path, "--accumulate", 5, "--hardware", "h100")
+    programs = report["programs"]
+    assert [row["runs"] for row in programs] == [1, 3, 1]
+    for total, part in ("step_ns", "predicted_ns"), ("exposed_ns", "exposed_ns"):
+        assert report["predicted"][total] == sum(row["runs"] * row[part] for row in programs)
+    calls = Counter({row["kind"]: row["calls"] for row in report["collectives"]})
+    assert Counter({row["kind"]: row["calls"] for row in report["predicted"]["kinds"]}) == calls
+
+
+# Without durations nothing is predicted, and nothing is said of time.
+def test_nothing_is_predicted_without_durations(tmp_path):
+    shown = succeed("fsdp-plan", GPT2, "--ranks", 2, "--report", tmp_path / "r.json").stdout
+    assert "predicted" not in shown and json.loads((tmp_path / "r.json").read_text())["predicted"] is None
+
+
+# Kinds and layers partition what is alive at the peak.
+@pytest.mark.parametrize("options", ["", "--schedule fsdp2", "--accumulate 2", "--remat scope:.*h.0", "--reshard-after-forward 2 --mesh 1x2"])
+def test_the_peak_is_explained_as_a_whole(options, tmp_path):
+    succeed("fsdp-plan", GPT2, "--ranks", 2, "--report", tmp_path / "r.json", *options.split())
+    memory = json.loads((tmp_path / "r.json").read_text())["memory"]
+    kinds = memory["peak_by_kind"]
+    assert sum(row["bytes"] for row in kinds) == sum(row["bytes"] for row in memory["alive_at_peak"])
+    assert sum(row["buffers"] for row in kinds) == sum(row["buffers"] for row in memory["alive_at_peak"])
+    assert all(sum(layer["bytes"] for layer in row["layers"]) == row["bytes"] for row in kinds)
+    assert "activations" in {row["kind"] for row in kinds}
+
+
+# A model of many layers fills no page.
+def test_layers_are_ranges(tmp_path):
+    shown = succeed("fsdp-plan", GPT2, "--ranks", 2).stdout
+    assert "  m.transformer.h.0 .. 1 " in shown and " others" not in shown
+
+
+# A rejected plan is not reported.
+def test_no_report_of_what_is_rejected(tmp_path):
+    result = tool("fsdp-plan", GPT2, "--ranks", 2, "--budget", "1KiB", "--report", tmp_path / "r.json")
+    assert result.returncode == 1 and not result.stdout and not list(tmp_path.iterdir())

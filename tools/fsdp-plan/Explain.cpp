@@ -1,0 +1,256 @@
+//===- Explain.cpp - Where the time and the memory of a step go -----------===//
+
+#include "Explain.h"
+
+#include "fsdp/Archive/Bytes.h"
+#include "fsdp/Archive/Escape.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/FormatVariadic.h"
+
+#include <map>
+#include <set>
+
+using namespace fsdp;
+using llvm::StringRef;
+using llvm::json::Array;
+using llvm::json::Object;
+
+/// How many layers or units a line names.
+static constexpr size_t mostNames = 3;
+
+/// "1.50 GiB a, 2.00 MiB b and 7 more", of rows from the largest on. A single
+/// row needs no figure: it is that of the line.
+template <typename Rows, typename Spell>
+static std::string spellLargest(const Rows &rows, const Spell &spell) {
+  if (rows.size() == 1)
+    return archive::escape(rows.front().name);
+  std::string text;
+  for (const auto &row : llvm::ArrayRef(rows).take_front(mostNames))
+    text += (text.empty() ? "" : ", ") + archive::escape(row.name) + " " +
+            spell(row);
+  if (rows.size() > mostNames)
+    text += " and " + std::to_string(rows.size() - mostNames) + " more";
+  return text;
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Layers that differ in a number: "h.0", "h.1".
+struct Layers {
+  std::string name; ///< "h.0 .. 31", once all are there.
+  uint64_t bytes = 0;
+  std::set<uint64_t> numbers;
+};
+struct Kind {
+  std::string name;
+  uint64_t bytes = 0;
+  unsigned buffers = 0;
+  std::vector<Layers> layers; ///< Largest first.
+};
+} // namespace
+
+/// "0 .. 31", or "1 .. 3, 7", or "30 of 0 .. 31" if there are many gaps.
+static std::string spellRanges(const std::set<uint64_t> &numbers) {
+  std::string text;
+  unsigned ranges = 0;
+  for (auto first = numbers.begin(); first != numbers.end(); ++ranges) {
+    auto next = std::next(first);
+    uint64_t last = *first;
+    for (; next != numbers.end() && *next == last + 1; ++next)
+      ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(*first);
+    if (last != *first)
+      text += " .. " + std::to_string(last);
+    first = next;
+  }
+  if (ranges <= mostNames)
+    return text;
+  return llvm::formatv("{0} of {1} .. {2}", numbers.size(), *numbers.begin(),
+                       *numbers.rbegin());
+}
+
+/// The path of a layer up to its number, which is the first one of a path:
+/// "model.h." and 3 of "model.h.3.mlp.1". No number: all of the path.
+static std::pair<StringRef, std::optional<uint64_t>> splitPath(StringRef path) {
+  for (size_t begin = 0; begin < path.size();) {
+    size_t end = std::min(path.find('.', begin), path.size());
+    uint64_t number;
+    if (!path.slice(begin, end).getAsInteger(10, number))
+      return {path.take_front(begin), number};
+    begin = end + 1;
+  }
+  return {path, std::nullopt};
+}
+
+static std::vector<Kind> groupPeak(const PlanSummary &summary) {
+  std::map<std::string, std::pair<Kind, std::map<std::string, Layers>>> kinds;
+  for (const PlanSummary::Alive &row : summary.alive) {
+    auto &[kind, layers] = kinds[row.kind];
+    kind.bytes += row.bytes;
+    kind.buffers += row.buffers;
+    auto [path, number] = splitPath(row.place);
+    Layers &own = layers[path.str()];
+    own.bytes += row.bytes;
+    if (number)
+      own.numbers.insert(*number);
+  }
+  auto isLarger = [](const auto &a, const auto &b) {
+    return std::tie(b.bytes, a.name) < std::tie(a.bytes, b.name);
+  };
+  std::vector<Kind> rows;
+  for (auto &[name, group] : kinds) {
+    auto &[kind, layers] = group;
+    kind.name = name;
+    for (auto &[path, own] : layers) {
+      own.name = path + spellRanges(own.numbers);
+      kind.layers.push_back(std::move(own));
+    }
+    llvm::sort(kind.layers, isLarger);
+    rows.push_back(std::move(kind));
+  }
+  llvm::sort(rows, isLarger);
+  return rows;
+}
+
+void fsdp::printPeak(const PlanSummary &summary, llvm::raw_ostream &os) {
+  if (summary.alive.empty())
+    return;
+  os << "  alive at the peak (" << archive::escape(summary.peakAt) << "):\n";
+  for (const Kind &kind : groupPeak(summary))
+    os << llvm::formatv("    {0,-20} {1,4} buffer{2} {3,11}  {4}\n", kind.name,
+                        kind.buffers, kind.buffers == 1 ? " " : "s",
+                        spellBytes(kind.bytes),
+                        spellLargest(kind.layers, [](const Layers &row) {
+                          return spellBytes(row.bytes);
+                        }));
+}
+
+Array fsdp::peakToJSON(const PlanSummary &summary) {
+  Array kinds;
+  for (const Kind &kind : groupPeak(summary)) {
+    Array layers;
+    for (const Layers &row : kind.layers)
+      layers.push_back(
+          Object{{"name", row.name}, {"bytes", int64_t(row.bytes)}});
+    kinds.push_back(Object{{"kind", kind.name},
+                           {"bytes", int64_t(kind.bytes)},
+                           {"buffers", kind.buffers},
+                           {"layers", std::move(layers)}});
+  }
+  return kinds;
+}
+
+//===----------------------------------------------------------------------===//
+// Time
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// Transfers of a step, added up over its programs and their runs.
+struct Sum {
+  std::string name; ///< Of the units, or the kind.
+  unsigned calls = 0;
+  int64_t nanoseconds = 0, exposed = 0;
+  std::vector<std::string> units; ///< Of each call.
+  std::string kind, phase;
+
+  void add(const PlanSummary::Transfer &row, unsigned runs) {
+    calls += runs;
+    nanoseconds += runs * row.nanoseconds;
+    exposed += runs * row.exposed;
+  }
+};
+} // namespace
+
+static std::string nameCall(const PlanSummary::Transfer &row) {
+  std::string units = row.units.empty() ? "no unit" : row.units.front();
+  if (row.units.size() > 1)
+    units += " and " + std::to_string(row.units.size() - 1) + " more";
+  return units + " (" + row.phase + ")";
+}
+
+/// By `key`; those for which the compute stream stands still longest first.
+template <typename Key>
+static std::vector<Sum> sumTransfers(const PlanSummary &summary,
+                                     const Key &key) {
+  std::map<std::string, Sum> sums;
+  for (const PlanSummary::Program &program : summary.programs)
+    for (const PlanSummary::Transfer &row : program.predicted.transfers) {
+      std::string name = key(row);
+      if (!program.runs || name.empty())
+        continue;
+      Sum &sum = sums[name];
+      if (!sum.calls)
+        sum = {name, 0, 0, 0, row.units, row.kind, row.phase};
+      sum.add(row, program.runs);
+    }
+  std::vector<Sum> rows;
+  for (auto &[name, sum] : sums)
+    rows.push_back(std::move(sum));
+  llvm::sort(rows, [](const Sum &a, const Sum &b) {
+    return std::tie(b.exposed, a.name) < std::tie(a.exposed, b.name);
+  });
+  return rows;
+}
+
+static std::vector<Sum> sumKinds(const PlanSummary &summary) {
+  return sumTransfers(summary, [](const auto &row) { return row.kind; });
+}
+
+/// The calls of a kind that are exposed.
+static std::vector<Sum> sumExposed(const PlanSummary &summary, StringRef kind) {
+  return sumTransfers(summary, [&](const PlanSummary::Transfer &row) {
+    return row.kind == kind && row.exposed ? nameCall(row) : "";
+  });
+}
+
+void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
+  PlanSummary::Prediction step = summary.getStep().predicted;
+  if (!step.nanoseconds)
+    return;
+  os << llvm::formatv(
+      "\npredicted step {0}, of it {1} ({2:f1} %) exposed communication\n",
+      spellTime(step.nanoseconds), spellTime(step.exposed),
+      100.0 * double(step.exposed) / double(step.nanoseconds));
+  for (const Sum &kind : sumKinds(summary)) {
+    os << llvm::formatv("  {0,-15} {1,12} exposed of {2,12}", kind.name,
+                        spellTime(kind.exposed), spellTime(kind.nanoseconds));
+    if (kind.exposed)
+      os << "  "
+         << spellLargest(sumExposed(summary, kind.name),
+                         [](const Sum &row) { return spellTime(row.exposed); });
+    os << "\n";
+  }
+}
+
+llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
+  PlanSummary::Prediction step = summary.getStep().predicted;
+  if (!step.nanoseconds)
+    return nullptr;
+  Array kinds, exposed;
+  for (const Sum &kind : sumKinds(summary)) {
+    auto spell = [](const Sum &row) {
+      return Object{{"kind", row.kind},
+                    {"calls", row.calls},
+                    {"ns", row.nanoseconds},
+                    {"exposed_ns", row.exposed}};
+    };
+    kinds.push_back(spell(kind));
+    for (const Sum &row : sumExposed(summary, kind.name)) {
+      Object call = spell(row);
+      call["units"] = Array(row.units);
+      call["phase"] = row.phase;
+      exposed.push_back(std::move(call));
+    }
+  }
+  return Object{{"step_ns", step.nanoseconds},
+                {"exposed_ns", step.exposed},
+                {"kinds", std::move(kinds)},
+                {"exposed", std::move(exposed)}};
+}

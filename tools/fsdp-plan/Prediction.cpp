@@ -1,0 +1,65 @@
+//===- Prediction.cpp - What a program is predicted to take ---------------===//
+
+#include "Prediction.h"
+
+#include "fsdp/Dialect/ATen/IR/ATen.h"
+#include "fsdp/Dialect/FSDP/IR/FSDP.h"
+
+#include <numeric>
+
+using namespace mlir;
+using namespace fsdp;
+namespace scheduling = fsdp::planner::scheduling;
+
+StringRef fsdp::getRole(Operation *op) {
+  if (auto call = dyn_cast<aten::CallOp>(op))
+    return aten::stringifyPhase(call.getPhase().value_or(aten::Phase::Forward));
+  if (auto wait = dyn_cast<AsyncWaitOp>(op))
+    if (Operation *launch = wait.getFuture().getDefiningOp())
+      return getRole(launch);
+  if (auto launch = dyn_cast<LaunchOpInterface>(op))
+    if (aten::PhaseAttr phase = launch.getPhaseAttr())
+      return aten::stringifyPhase(phase.getValue());
+  if (isa<PieceOp>(op))
+    return "forward";
+  return isa<UpdateOpInterface, MeasureOp, ClipFactorOp, ScaleOp>(op)
+             ? "update"
+             : "backward";
+}
+
+static StepProblem read(func::FuncOp program) {
+  auto order = IssueOrder::read(program.getBody().front());
+  assert(succeeded(order) && "the schedule has been applied");
+  return buildStepProblem(program, *order);
+}
+
+Simulation::Simulation(func::FuncOp program) : step(read(program)) {
+  std::vector<uint32_t> order(step.problem.operations.size());
+  std::iota(order.begin(), order.end(), 0);
+  schedule = simulate(step.problem, order);
+  line = measure(step.problem, schedule);
+}
+
+PlanSummary::Prediction fsdp::predict(func::FuncOp program) {
+  Simulation simulation(program);
+  PlanSummary::Prediction predicted;
+  predicted.nanoseconds = simulation.line.makespan;
+  for (auto [number, ops] : llvm::enumerate(simulation.step.operations)) {
+    auto launch = dyn_cast<LaunchOpInterface>(ops.front());
+    if (!launch)
+      continue;
+    auto collective = dyn_cast<CollectiveOpInterface>(ops.front());
+    PlanSummary::Transfer row;
+    row.kind = collective ? stringifyCollectiveKind(collective.getKind()).str()
+                          : "copy";
+    for (Operation *op : ops)
+      if (auto unit = cast<LaunchOpInterface>(op).getUnitAttr())
+        row.units.push_back(unit.getValue().str());
+    row.phase = getRole(launch).str();
+    row.nanoseconds = simulation.step.problem.operations[number].duration;
+    row.exposed = simulation.line.exposed[number];
+    predicted.exposed += row.exposed;
+    predicted.transfers.push_back(std::move(row));
+  }
+  return predicted;
+}

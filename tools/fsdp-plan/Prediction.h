@@ -1,0 +1,32 @@
+//===- Prediction.h - What a program is predicted to take -------*- C++ -*-===//
+//
+// A program of the scheduled level with costs, run in its order by the machine
+// of `fsdp/Planner/Scheduling.h`.
+//
+//===----------------------------------------------------------------------===//
+#ifndef FSDP_TOOLS_FSDP_PLAN_PREDICTION_H
+#define FSDP_TOOLS_FSDP_PLAN_PREDICTION_H
+
+#include "Summary.h"
+
+#include "fsdp/Analysis/StepProblem.h"
+
+namespace fsdp {
+
+/// The program as a problem whose program order is its schedule, and its times.
+struct Simulation {
+  explicit Simulation(mlir::func::FuncOp program);
+
+  StepProblem step;
+  planner::scheduling::Schedule schedule;
+  planner::scheduling::Timeline line;
+};
+
+/// "forward", "backward", "recompute" or "update".
+llvm::StringRef getRole(mlir::Operation *op);
+
+PlanSummary::Prediction predict(mlir::func::FuncOp program);
+
+} // namespace fsdp
+
+#endif // FSDP_TOOLS_FSDP_PLAN_PREDICTION_H
