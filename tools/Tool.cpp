@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <unistd.h>
+#include <utility>
 
 using namespace mlir;
 using namespace fsdp;
@@ -44,12 +45,22 @@ void fsdp::initTool(const char *name) {
 
 LogicalResult fsdp::checkOptions(int argc, char **argv) {
   auto &known = llvm::cl::getRegisteredOptions();
+  bool isValue = false; // of the option before, whatever it looks like
   for (StringRef argument : llvm::ArrayRef(argv, argc).drop_front()) {
+    if (std::exchange(isValue, false))
+      continue;
     if (argument == "--")
       break;
     StringRef name = argument.ltrim('-').split('=').first;
+    auto option = argument.starts_with("-") ? known.find(name) : known.end();
+    if (option != known.end()) {
+      isValue =
+          !argument.contains('=') &&
+          option->second->getValueExpectedFlag() == llvm::cl::ValueRequired;
+      continue;
+    }
     bool isOption = argument.starts_with("--") || argument.starts_with("-h");
-    if (!isOption || name == "h" || known.contains(name))
+    if (!isOption || name == "h")
       continue;
     std::string hint = "see --help";
     for (const auto &[other, option] : known)

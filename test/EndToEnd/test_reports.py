@@ -78,3 +78,22 @@ def test_layers_are_ranges(tmp_path):
 def test_no_report_of_what_is_rejected(tmp_path):
     result = tool("fsdp-plan", GPT2, "--ranks", 2, "--budget", "1KiB", "--report", tmp_path / "r.json")
     assert result.returncode == 1 and not result.stdout and not list(tmp_path.iterdir())
+
+
+# A row of the comparison is what a compilation with its options reports.
+def test_a_comparison_is_a_compilation_for_each_row(tmp_path):
+    shared = ["--ranks", 2, "--hardware", "h100", "--accumulate", 3]
+    own = ["--schedule fsdp2 --remat scope:.*", "--limit-all-gathers 4 --forward-prefetch 2", "--accumulate 2"]
+    succeed("fsdp-plan", "compare", GPT2, *shared, "--report", tmp_path / "c.json", *(part for text in own for part in ("--with", text)))
+    points = {point["name"]: point for point in json.loads((tmp_path / "c.json").read_text())["points"]}
+    presets = ["fsdp1", "fsdp2", "manual-block", "inductor", "list"]
+    assert list(points) == presets + own
+    for name, point in points.items():
+        options = ["--schedule", name] if name in presets else name.split()
+        before = shared[:4] if "--accumulate" in options else shared
+        succeed("fsdp-plan", GPT2, *before, *options, "--report", tmp_path / "r.json")
+        report = json.loads((tmp_path / "r.json").read_text())
+        assert point == {
+            "name": name, "proved": True, "bytes": report["memory"]["arena_bytes"], "peak_bytes": report["memory"]["scheduled_bytes"],
+            "calls": sum(row["calls"] for row in report["collectives"]),
+            "nanoseconds": report["predicted"]["step_ns"], "exposed_ns": report["predicted"]["exposed_ns"]}

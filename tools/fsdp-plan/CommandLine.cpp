@@ -8,6 +8,7 @@
 #include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/StringSaver.h"
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -17,17 +18,12 @@ using mlir::success;
 namespace cl = llvm::cl;
 
 namespace {
-/// The options as LLVM parses and lists them.
+/// The options of every command, as LLVM parses and lists them.
 struct Parser {
   cl::OptionCategory category{"fsdp-plan options"},
       pipeline{"Options of the plan"};
   cl::opt<std::string> input{cl::Positional, cl::desc("<model.pt2>"),
                              cl::cat(category)};
-  cl::opt<std::string> output{
-      "o",
-      cl::desc("Where the plan goes. Without it nothing is written but what is "
-               "named: a dry run"),
-      cl::value_desc("step.plan"), cl::cat(category)};
   cl::list<std::string> programs{
       "program",
       cl::desc("Another graph over the same parameters, such as eval=eval.pt2 "
@@ -40,34 +36,57 @@ struct Parser {
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
                               cl::value_desc("r.json"), cl::cat(category)};
-  cl::opt<std::string> trace{
-      "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
-      cl::value_desc("t.json"), cl::cat(category)};
   cl::list<std::string> plugins{
       "load-pass-plugin",
       cl::desc("A library with passes for --comm-hook, in the form that "
                "mlir-opt loads"),
       cl::value_desc("lib.so"), cl::cat(category)};
-  cl::opt<std::string> remarks{
-      "remarks-filter",
-      cl::desc("Show what passes of matching names decided, and why: "
-               "fsdp-remat, or .* for all"),
-      cl::value_desc("regex"), cl::cat(category)};
   cl::opt<bool> unproved{
       "unproved",
       cl::desc("Write the plan even if it cannot be proved that it computes "
                "what the model does; the plan says so"),
       cl::cat(category)};
-  cl::opt<bool> timing{"timing",
-                       cl::desc("Show where the time of the compiler went"),
-                       cl::cat(category)};
 
   std::vector<std::string> helps; // outlive their options
   std::vector<std::unique_ptr<cl::opt<std::string>>> options;
   std::vector<std::unique_ptr<cl::opt<bool>>> flags;
 
   Parser();
+  LogicalResult parse(int argc, char **argv, const char *overview,
+                      CommandLine &line);
+
+private:
   std::vector<GivenOption> getGiven() const;
+};
+
+/// Those of a compilation alone.
+struct PlanParser : Parser {
+  cl::opt<std::string> output{
+      "o",
+      cl::desc("Where the plan goes. Without it nothing is written but what is "
+               "named: a dry run"),
+      cl::value_desc("step.plan"), cl::cat(category)};
+  cl::opt<std::string> trace{
+      "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
+      cl::value_desc("t.json"), cl::cat(category)};
+  cl::opt<std::string> remarks{
+      "remarks-filter",
+      cl::desc("Show what passes of matching names decided, and why: "
+               "fsdp-remat, or .* for all"),
+      cl::value_desc("regex"), cl::cat(category)};
+  cl::opt<bool> timing{"timing",
+                       cl::desc("Show where the time of the compiler went"),
+                       cl::cat(category)};
+};
+
+/// And those of a comparison.
+struct CompareParser : Parser {
+  cl::list<std::string> with{
+      "with",
+      cl::desc("A row for these options of the plan, such as '--schedule fsdp2 "
+               "--remat budget:4GiB'; they come on top of those that all rows "
+               "have"),
+      cl::value_desc("options"), cl::cat(category)};
 };
 } // namespace
 
@@ -116,49 +135,33 @@ static LogicalResult checkRequired(const Parser &parser,
   return reject("expected " + llvm::join(missing, ", ") + "; see --help");
 }
 
-LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
-  Parser parser;
-  const cl::OptionCategory *shown[] = {&parser.category, &parser.pipeline};
+/// Reads what all commands have.
+LogicalResult Parser::parse(int argc, char **argv, const char *overview,
+                            CommandLine &line) {
+  const cl::OptionCategory *shown[] = {&category, &pipeline};
   cl::HideUnrelatedOptions(shown);
-  if (failed(parseOptions(
-          argc, argv,
-          "Compiles an exported PyTorch training graph for N ranks: model.pt2 "
-          "in, plan and report out.\n\nExample: fsdp-plan model.pt2 --ranks 4 "
-          "-o step.plan\n\nfsdp-plan validate and fsdp-plan calibrate do "
-          "something else, and have a --help of their own.\n")))
+  if (failed(parseOptions(argc, argv, overview)))
     return mlir::failure();
-
-  std::vector<GivenOption> given = parser.getGiven();
-  if (failed(checkRequired(parser, given)))
+  line.given = getGiven();
+  if (failed(checkRequired(*this, line.given)))
     return mlir::failure();
-  for (const std::string &library : parser.plugins) {
+  for (const std::string &library : plugins) {
     auto plugin = mlir::PassPlugin::load(library);
     if (!plugin)
       return reject("--load-pass-plugin: " +
                     llvm::toString(plugin.takeError()));
     plugin->registerPassRegistryCallbacks();
   }
-  if (std::string error = readPipelineOptions(given, line.options);
-      !error.empty())
-    return reject(error);
+  line.input = input;
+  line.bind = bind;
+  line.programs = programs;
+  line.report = report;
+  line.unproved = unproved;
+  return success();
+}
 
-  line.input = parser.input;
-  line.output = parser.output;
-  line.bind = parser.bind;
-  line.programs = parser.programs;
-  line.report = parser.report;
-  line.trace = parser.trace;
-  line.remarks = parser.remarks;
-  line.unproved = parser.unproved;
-  line.timing = parser.timing;
-
-  // Measured times are those of a machine: what was not measured is its.
-  FSDPPipelineOptions &options = line.options;
-  bool isPriced = !line.trace.empty() || !options.profile.empty();
-  if (isPriced && options.hardware.empty())
-    options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
-
-  // Every output can be written, and is no input.
+/// Fails if an output cannot be written or is an input.
+static LogicalResult checkFiles(const CommandLine &line) {
   std::vector<archive::NamedPath> outputs, inputs;
   auto add = [](std::vector<archive::NamedPath> &files, const char *option,
                 const std::string &path) {
@@ -174,11 +177,89 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
                     program + "'");
     add(inputs, "--program", path.str());
   }
-  add(inputs, "--profile", options.profile);
-  add(inputs, "--hardware", options.hardware);
+  add(inputs, "--profile", line.options.profile);
+  add(inputs, "--hardware", line.options.hardware);
   add(outputs, "-o", line.output);
   add(outputs, "--report", line.report);
   add(outputs, "--trace", line.trace);
   auto error = archive::checkOutputs(outputs, inputs);
   return error ? reject(error->message) : success();
+}
+
+LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
+  PlanParser parser;
+  if (failed(parser.parse(
+          argc, argv,
+          "Compiles an exported PyTorch training graph for N ranks: model.pt2 "
+          "in, plan and report out.\n\nExample: fsdp-plan model.pt2 --ranks 4 "
+          "-o step.plan\n\n`fsdp-plan compare model.pt2 --ranks 4` compares "
+          "schedules; see its --help.\n",
+          line)))
+    return mlir::failure();
+  line.output = parser.output;
+  line.trace = parser.trace;
+  line.remarks = parser.remarks;
+  line.timing = parser.timing;
+  if (std::string error =
+          readOptions(line.given, !line.trace.empty(), line.options);
+      !error.empty())
+    return reject(error);
+  return checkFiles(line);
+}
+
+LogicalResult fsdp::parseCompareLine(int argc, char **argv, CommandLine &line) {
+  CompareParser parser;
+  std::string name = "fsdp-plan compare";
+  std::vector<char *> arguments(argv, argv + argc + 1); // with the null
+  arguments.front() = name.data();
+  if (failed(parser.parse(
+          argc, arguments.data(),
+          "Compiles a model with each schedule and with option sets of your "
+          "own, and compares memory, predicted time and calls. Times need "
+          "--hardware or --profile.\n\nExample: fsdp-plan compare model.pt2 "
+          "--ranks 4 --hardware h100 --with '--remat budget:4GiB'\n",
+          line)))
+    return mlir::failure();
+  line.with = parser.with;
+  if (std::string error = readOptions(line.given, false, line.options);
+      !error.empty())
+    return reject(error);
+  return checkFiles(line);
+}
+
+std::string fsdp::readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
+                              FSDPPipelineOptions &options) {
+  std::string error = readPipelineOptions(given, options);
+  // Measured times are those of a machine: what was not measured is its.
+  bool isTimed = isTraced || !options.profile.empty();
+  if (isTimed && options.hardware.empty())
+    options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
+  return error;
+}
+
+std::string fsdp::splitOptions(StringRef text,
+                               std::vector<GivenOption> &given) {
+  llvm::BumpPtrAllocator allocator;
+  llvm::StringSaver saver(allocator);
+  llvm::SmallVector<const char *> words;
+  cl::TokenizeGNUCommandLine(text, saver, words);
+  for (size_t i = 0; i != words.size(); ++i) {
+    StringRef word = words[i];
+    auto [name, value] =
+        word.drop_while([](char c) { return c == '-'; }).split('=');
+    auto *option =
+        llvm::find_if(getPipelineOptions(), [&](const PipelineOption &row) {
+          return row.name == name;
+        });
+    if (!word.starts_with("-") || option == getPipelineOptions().end())
+      return "expected options of the plan, such as --schedule fsdp2; found '" +
+             word.str() + "'";
+    if (*option->values && !word.contains('=')) { // no flag
+      if (++i == words.size())
+        return "expected a value after '" + word.str() + "', found none";
+      value = words[i];
+    }
+    given.emplace_back(name.str(), value.str());
+  }
+  return "";
 }

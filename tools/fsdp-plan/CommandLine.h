@@ -19,15 +19,29 @@ struct CommandLine {
   std::string bind;                  ///< Sizes of symbols.
   std::vector<std::string> programs; ///< More of them, as "name=file".
   std::string report, trace;         ///< JSON; empty for none.
-  std::string remarks;   ///< A regular expression of names of passes.
-  bool unproved = false; ///< Write a plan that cannot be proved.
-  bool timing = false;   ///< Show where the time went.
-  FSDPPipelineOptions options;
+  std::string remarks;            ///< A regular expression of names of passes.
+  bool unproved = false;          ///< Write a plan that cannot be proved.
+  bool timing = false;            ///< Show where the time went.
+  std::vector<GivenOption> given; ///< Of the pipeline.
+  FSDPPipelineOptions options;    ///< What these mean.
+  std::vector<std::string> with;  ///< Of `compare`: more sets of options.
 };
 
 /// Reads the command line. Fails with a sentence; ends the command where help
 /// or the version is asked for.
 mlir::LogicalResult parseCommandLine(int argc, char **argv, CommandLine &line);
+
+/// The same for `fsdp-plan compare`, whose name `argv` begins with.
+mlir::LogicalResult parseCompareLine(int argc, char **argv, CommandLine &line);
+
+/// What options of the pipeline mean. Returns what is wrong, or nothing.
+/// `isTraced`: the durations of the step are asked for.
+std::string readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
+                        FSDPPipelineOptions &options);
+
+/// Splits "--schedule fsdp2 --no-sync" into options of the pipeline, as a shell
+/// would. Returns what is wrong, or nothing.
+std::string splitOptions(llvm::StringRef text, std::vector<GivenOption> &given);
 
 } // namespace fsdp
 

@@ -7,6 +7,8 @@
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Import/PT2/ImportPT2.h"
+#include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
@@ -15,6 +17,7 @@
 #include "mlir/Pass/PassManager.h"
 
 using namespace fsdp;
+using llvm::StringRef;
 using mlir::failed;
 using mlir::failure;
 using mlir::FailureOr;
@@ -156,7 +159,39 @@ LogicalResult prove(mlir::ModuleOp module, const CompileRequest &request,
   return success();
 }
 
+/// Adds the programs that are named beside the model.
+LogicalResult importOthers(const CommandLine &line, mlir::ModuleOp module) {
+  for (StringRef program : line.programs) {
+    auto [name, path] = program.split('=');
+    mlir::OwningOpRef<mlir::ModuleOp> other =
+        importPT2(path, ImportOptions{line.bind}, module.getContext());
+    if (!other || failed(addProgram(module, *other, name)))
+      return failure();
+  }
+  return success();
+}
+
 } // namespace
+
+mlir::MLIRContext &fsdp::getContext() {
+  static mlir::MLIRContext *context = [] {
+    mlir::DialectRegistry registry;
+    registerAllDialects(registry);
+    auto *made =
+        new mlir::MLIRContext(registry, mlir::MLIRContext::Threading::DISABLED);
+    made->printOpOnDiagnostic(false); // one sentence, and where
+    return made;
+  }();
+  return *context;
+}
+
+mlir::ModuleOp fsdp::importPrograms(const CommandLine &line) {
+  mlir::ModuleOp module =
+      importPT2(line.input, ImportOptions{line.bind}, &getContext()).release();
+  if (!module || failed(importOthers(line, module)))
+    return {};
+  return module;
+}
 
 FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      const CompileRequest &request,

@@ -9,15 +9,23 @@
 #ifndef FSDP_TOOLS_FSDP_PLAN_COMPILE_H
 #define FSDP_TOOLS_FSDP_PLAN_COMPILE_H
 
+#include "CommandLine.h"
 #include "Summary.h"
 
-#include "fsdp/Dialect/FSDP/Transforms/Options/PipelineOptions.h"
 #include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Support/Timing.h"
 
 namespace fsdp {
+
+/// With all dialects. It ends with the process, as the IR in it does: to take
+/// it apart first would only take time.
+mlir::MLIRContext &getContext();
+
+/// Imports the model and the programs beside it. Null, after a diagnostic, if
+/// one of them is rejected.
+mlir::ModuleOp importPrograms(const CommandLine &line);
 
 /// What is asked for, beside the programs.
 struct CompileRequest {
