@@ -97,3 +97,10 @@ def test_a_comparison_is_a_compilation_for_each_row(tmp_path):
             "name": name, "proved": True, "bytes": report["memory"]["arena_bytes"], "peak_bytes": report["memory"]["scheduled_bytes"],
             "calls": sum(row["calls"] for row in report["collectives"]),
             "nanoseconds": report["predicted"]["step_ns"], "exposed_ns": report["predicted"]["exposed_ns"]}
+
+
+# As of diff: 0 for the same, 1 for a difference, 2 for trouble. A script can ask whether a plan has changed.
+def test_exit_codes_of_diff(plans, tmp_path):
+    a, b = plans("gpt2", 2), plans("gpt2", 2, "--schedule", "fsdp2")
+    codes = [tool("fsdp-plan", "diff", *pair).returncode for pair in [(a, a), (a, b), (a, tmp_path / "none.plan"), (a, GPT2), (a,)]]
+    assert codes == [0, 1, 2, 2, 2]

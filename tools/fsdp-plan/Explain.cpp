@@ -1,6 +1,7 @@
 //===- Explain.cpp - Where the time and the memory of a step go -----------===//
 
 #include "Explain.h"
+#include "Layers.h"
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
@@ -12,7 +13,6 @@
 #include "llvm/Support/FormatVariadic.h"
 
 #include <map>
-#include <set>
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -56,50 +56,17 @@ struct Kind {
 };
 } // namespace
 
-/// "0 .. 31", or "1 .. 3, 7", or "30 of 0 .. 31" if there are many gaps.
-static std::string spellRanges(const std::set<uint64_t> &numbers) {
-  std::string text;
-  unsigned ranges = 0;
-  for (auto first = numbers.begin(); first != numbers.end(); ++ranges) {
-    auto next = std::next(first);
-    uint64_t last = *first;
-    for (; next != numbers.end() && *next == last + 1; ++next)
-      ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(*first);
-    if (last != *first)
-      text += " .. " + std::to_string(last);
-    first = next;
-  }
-  if (ranges <= mostNames)
-    return text;
-  return llvm::formatv("{0} of {1} .. {2}", numbers.size(), *numbers.begin(),
-                       *numbers.rbegin());
-}
-
-/// The path of a layer up to its number, which is the first one of a path:
-/// "model.h." and 3 of "model.h.3.mlp.1". No number: all of the path.
-static std::pair<StringRef, std::optional<uint64_t>> splitPath(StringRef path) {
-  for (size_t begin = 0; begin < path.size();) {
-    size_t end = std::min(path.find('.', begin), path.size());
-    uint64_t number;
-    if (!path.slice(begin, end).getAsInteger(10, number))
-      return {path.take_front(begin), number};
-    begin = end + 1;
-  }
-  return {path, std::nullopt};
-}
-
 static std::vector<Kind> groupPeak(const PlanSummary &summary) {
   std::map<std::string, std::pair<Kind, std::map<std::string, Layers>>> kinds;
   for (const PlanSummary::Alive &row : summary.alive) {
     auto &[kind, layers] = kinds[row.kind];
     kind.bytes += row.bytes;
     kind.buffers += row.buffers;
-    auto [path, number] = splitPath(row.place);
-    Layers &own = layers[path.str()];
+    LayerName place = splitLayer(row.place);
+    Layers &own = layers[place.before.str()];
     own.bytes += row.bytes;
-    if (number)
-      own.numbers.insert(*number);
+    if (place.number)
+      own.numbers.insert(*place.number);
   }
   auto isLarger = [](const auto &a, const auto &b) {
     return std::tie(b.bytes, a.name) < std::tie(a.bytes, b.name);

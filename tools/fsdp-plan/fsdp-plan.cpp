@@ -10,6 +10,7 @@
 #include "Compare.h"
 #include "Compile.h"
 #include "Diagnostics.h"
+#include "Diff.h"
 #include "Report.h"
 #include "Subcommands.h"
 
@@ -103,6 +104,8 @@ int main(int argc, char **argv) {
     return failed(runCalibrate(argc - 1, argv + 1));
   if (command == "compare")
     return failed(compareSchedules(argc - 1, argv + 1));
+  if (command == "diff")
+    return diffPlans(argc - 1, argv + 1);
   CommandLine line;
   return failed(parseCommandLine(argc, argv, line)) || failed(run(line));
 }
