@@ -1,6 +1,10 @@
 """A report explains where the time and the memory of a step go: its sums are those of the predicted timeline and of the plan."""
 
 import json
+import pathlib
+import re
+import shutil
+import subprocess
 from collections import Counter
 
 import pytest
@@ -104,3 +108,45 @@ def test_exit_codes_of_diff(plans, tmp_path):
     a, b = plans("gpt2", 2), plans("gpt2", 2, "--schedule", "fsdp2")
     codes = [tool("fsdp-plan", "diff", *pair).returncode for pair in [(a, a), (a, b), (a, tmp_path / "none.plan"), (a, GPT2), (a,)]]
     assert codes == [0, 1, 2, 2, 2]
+
+
+def page_of(path):
+    """The data of a page; the page loads nothing from elsewhere."""
+    page = path.read_text()
+    assert not re.search(r"\b(?:src|href)=|@import|url\(", page) and set(re.findall(r"https?://[^\"]+", page)) <= {"http://www.w3.org/2000/svg"}
+    data, = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert "<" not in data  # no name can end the element
+    return json.loads(data)
+
+
+# One file has the report and the timelines of all programs, whatever the model is called.
+def test_a_page_has_the_report_and_the_timelines(tmp_path):
+    model = tmp_path / "<!--<script>.pt2"
+    shutil.copy(GPT2, model)
+    succeed("fsdp-plan", model, "--ranks", 2, "--accumulate", 3, "--hardware", "h100", "--budget", "1GiB", "--html", tmp_path / "p.html",
+            "--report", tmp_path / "r.json", "--trace", tmp_path / "t.json")
+    page = page_of(tmp_path / "p.html")
+    assert page["name"] == model.name and page["report"] == json.loads((tmp_path / "r.json").read_text())
+    assert [row["name"] for row in page["programs"]] == ["first", "middle", "last"]
+    assert page["programs"][0]["events"] == json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert page["report"]["memory"]["budget_bytes"] == 2**30
+
+
+# The script of the page runs, and shows what the report says. Points that a report may have become a picture.
+@pytest.mark.skipif(not shutil.which("node"), reason="not run: there is no node")
+@pytest.mark.parametrize("options", ["--hardware h100", "--hardware cpu --schedule fsdp2", "--accumulate 2 --hardware h100 --offload optimizer", ""])
+def test_the_script_of_a_page_runs(options, tmp_path):
+    page = tmp_path / "p.html"
+    succeed("fsdp-plan", GPT2, "--ranks", 2, "--html", page, *options.split())
+    report = page_of(page)["report"]
+    points = [{"name": "another plan", "bytes": 2**20, "nanoseconds": 10**6}, {"name": "no time", "bytes": 2**20}]
+    page.write_text(page.read_text().replace('"report": {', f'"report": {{"points": {json.dumps(points)},', 1))
+    result = subprocess.run(["node", pathlib.Path(__file__).with_name("page_dom.js"), page], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    shown = json.loads(result.stdout)
+    texts = shown["texts"]
+    assert {"gpt2.pt2", "proved: the plan computes what the model does", "Exposed collectives, per step", "another plan", "this plan"} <= set(texts)
+    assert "no time" not in texts and not any(re.search("undefined|NaN|object", text) for text in texts)
+    table = texts[texts.index("Exposed collectives, per step") + 8:][:7 * len(report["predicted"]["exposed"])]
+    assert Counter(table[::7]) == Counter(row["kind"] for row in report["predicted"]["exposed"])
+    assert shown["painted"]["#d6222f"] > 0  # what is exposed

@@ -69,6 +69,11 @@ struct PlanParser : Parser {
   cl::opt<std::string> trace{
       "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
       cl::value_desc("t.json"), cl::cat(category)};
+  cl::opt<std::string> html{
+      "html",
+      cl::desc("Write a page with the predicted timeline, the memory and the "
+               "report, for a browser"),
+      cl::value_desc("page.html"), cl::cat(category)};
   cl::opt<std::string> remarks{
       "remarks-filter",
       cl::desc("Show what passes of matching names decided, and why: "
@@ -182,6 +187,7 @@ static LogicalResult checkFiles(const CommandLine &line) {
   add(outputs, "-o", line.output);
   add(outputs, "--report", line.report);
   add(outputs, "--trace", line.trace);
+  add(outputs, "--html", line.html);
   auto error = archive::checkOutputs(outputs, inputs);
   return error ? reject(error->message) : success();
 }
@@ -198,10 +204,11 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
     return mlir::failure();
   line.output = parser.output;
   line.trace = parser.trace;
+  line.html = parser.html;
   line.remarks = parser.remarks;
   line.timing = parser.timing;
   if (std::string error =
-          readOptions(line.given, !line.trace.empty(), line.options);
+          readOptions(line.given, line.isTraced(), line.options);
       !error.empty())
     return reject(error);
   return checkFiles(line);

@@ -19,12 +19,15 @@ struct CommandLine {
   std::string bind;                  ///< Sizes of symbols.
   std::vector<std::string> programs; ///< More of them, as "name=file".
   std::string report, trace;         ///< JSON; empty for none.
+  std::string html;                  ///< A page; empty for none.
   std::string remarks;            ///< A regular expression of names of passes.
   bool unproved = false;          ///< Write a plan that cannot be proved.
   bool timing = false;            ///< Show where the time went.
   std::vector<GivenOption> given; ///< Of the pipeline.
   FSDPPipelineOptions options;    ///< What these mean.
   std::vector<std::string> with;  ///< Of `compare`: more sets of options.
+
+  bool isTraced() const { return !trace.empty() || !html.empty(); }
 };
 
 /// Reads the command line. Fails with a sentence; ends the command where help

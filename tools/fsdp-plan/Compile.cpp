@@ -85,7 +85,7 @@ struct Scheduled {
   int64_t bytes = 0;                                  ///< Of the peak.
   llvm::StringMap<PlanSummary::Prediction> predicted; ///< By program.
   unsigned recomputed = 0; ///< Operators of the step.
-  std::string trace;
+  std::vector<std::pair<std::string, std::string>> timelines;
 
   void addTo(PlanSummary &summary) const;
 };
@@ -106,18 +106,21 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
   Scheduled facts;
   facts.bytes = bytes;
   const FSDPPipelineOptions &options = request.options;
-  for (mlir::func::FuncOp program : *programs)
+  for (mlir::func::FuncOp program : *programs) {
     if (!options.hardware.empty() || options.schedule == Preset::List)
       facts.predicted[program.getSymName()] = predict(program);
+    if (!request.isTraced)
+      continue;
+    std::string timeline;
+    llvm::raw_string_ostream stream(timeline);
+    writeTimeline(program, stream);
+    facts.timelines.emplace_back(program.getSymName(), std::move(timeline));
+  }
   mlir::func::FuncOp step = programs->front();
   facts.recomputed =
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
       });
-  if (request.isTraced) {
-    llvm::raw_string_ostream stream(facts.trace);
-    writeTrace(step, stream);
-  }
   return facts;
 }
 
@@ -219,6 +222,7 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
 
   PlanSummary summary = summarize(file->plan());
   facts->addTo(summary);
+  summary.budget = options.budget.bytes;
   if (options.budget && summary.arenaBytes > uint64_t(options.budget))
     return reject(module.getContext(),
                   "--budget: the plan needs an arena of " +
@@ -227,5 +231,5 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                       "; what the schedule holds would fit, alignment and gaps "
                       "between buffers do not");
   return Compilation{std::move(*file), std::move(summary),
-                     std::move(facts->trace)};
+                     std::move(facts->timelines)};
 }

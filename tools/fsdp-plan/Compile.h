@@ -38,7 +38,9 @@ struct CompileRequest {
 struct Compilation {
   planfile::PlanFile file;
   PlanSummary summary;
-  std::string trace; ///< The predicted timeline, if it was asked for.
+  /// Of each program its name and, if that was asked for, its predicted
+  /// timeline: a JSON array.
+  std::vector<std::pair<std::string, std::string>> timelines;
 };
 
 /// Compiles the programs of `module`, which are imported graphs, and changes

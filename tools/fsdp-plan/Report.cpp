@@ -241,6 +241,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"programs", toArray(summary.programs, spellProgram)},
       {"predicted", predictionToJSON(summary)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
+                        {"budget_bytes", int64_t(summary.budget)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},
                         {"pinned_bytes", int64_t(summary.pinnedBytes)},

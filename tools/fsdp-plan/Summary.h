@@ -89,7 +89,8 @@ struct PlanSummary {
   /// What is alive at the peak of the scheduled level: values alone. Not from
   /// the plan; 0 if nobody knows.
   uint64_t scheduledBytes = 0;
-  std::string peakAt;        ///< Node and role of the command at the peak.
+  uint64_t budget = 0; ///< Of the arena. Not from the plan; 0 if there is none.
+  std::string peakAt;  ///< Node and role of the command at the peak.
   std::vector<Alive> alive;  ///< Transient memory at the peak, largest first.
   unsigned initLaunches = 0; ///< Once, when the plan is loaded.
   /// Operators of the schedule; 0 if unknown.

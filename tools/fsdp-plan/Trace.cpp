@@ -60,12 +60,12 @@ public:
   }
 
   void write() {
-    os << "{\"traceEvents\": [";
+    os << "[";
     writeRows();
     for (uint32_t number = 0; number != step.operations.size(); ++number)
       writeSlice(number);
     writeMemory();
-    os << "\n]}\n";
+    os << "\n]";
   }
 
 private:
@@ -243,6 +243,6 @@ void TraceWriter::writeMemory() {
   }
 }
 
-void fsdp::writeTrace(func::FuncOp step, llvm::raw_ostream &os) {
+void fsdp::writeTimeline(func::FuncOp step, llvm::raw_ostream &os) {
   TraceWriter(Simulation(step), os).write();
 }

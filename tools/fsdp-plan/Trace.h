@@ -15,8 +15,9 @@
 
 namespace fsdp {
 
-/// Takes a step of the scheduled level with costs, and runs it in its order.
-void writeTrace(mlir::func::FuncOp step, llvm::raw_ostream &os);
+/// Writes the array of events of a program of the scheduled level with costs,
+/// which runs in its order.
+void writeTimeline(mlir::func::FuncOp step, llvm::raw_ostream &os);
 
 } // namespace fsdp
 

@@ -11,12 +11,14 @@
 #include "Compile.h"
 #include "Diagnostics.h"
 #include "Diff.h"
+#include "Page.h"
 #include "Report.h"
 #include "Subcommands.h"
 
 #include "fsdp/Archive/WriteFile.h"
 
 #include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/Path.h"
 
 #include <cstdlib>
 #include <malloc.h>
@@ -41,7 +43,12 @@ LogicalResult writeAll(const CommandLine &line, const Compilation &made) {
     written = archive::writeFile(
         line.report, {llvm::formatv("{0:2}\n", toJSON(made.summary)).str()});
   if (!line.trace.empty() && written)
-    written = archive::writeFile(line.trace, {made.trace});
+    written = archive::writeFile(
+        line.trace,
+        {"{\"traceEvents\": ", made.timelines.front().second, "}\n"});
+  if (!line.html.empty() && written)
+    written = archive::writeFile(
+        line.html, {makePage(llvm::sys::path::filename(line.input), made)});
   return written ? success() : reject(written.error().message);
 }
 
@@ -63,7 +70,7 @@ LogicalResult run(const CommandLine &line) {
 
   const std::string &name = line.output.empty() ? line.input : line.output;
   mlir::FailureOr<Compilation> made = compile(
-      module, {line.options, name, line.unproved, !line.trace.empty()}, root);
+      module, {line.options, name, line.unproved, line.isTraced()}, root);
   if (failed(made) || failed(writeAll(line, *made)))
     return failure();
   printReport(made->summary, llvm::outs());
@@ -97,14 +104,14 @@ static void useLargePages() {
 int main(int argc, char **argv) {
   useLargePages();
   initTool("fsdp-plan");
-  StringRef command = argc > 1 ? argv[1] : "";
-  if (command == "validate")
+  StringRef word = argc > 1 ? argv[1] : "";
+  if (word == "validate")
     return failed(runValidate(argc - 1, argv + 1));
-  if (command == "calibrate")
+  if (word == "calibrate")
     return failed(runCalibrate(argc - 1, argv + 1));
-  if (command == "compare")
+  if (word == "compare")
     return failed(compareSchedules(argc - 1, argv + 1));
-  if (command == "diff")
+  if (word == "diff")
     return diffPlans(argc - 1, argv + 1);
   CommandLine line;
   return failed(parseCommandLine(argc, argv, line)) || failed(run(line));
