@@ -91,6 +91,13 @@ static mlir::FailureOr<std::vector<Row>> makeRows(const CommandLine &line) {
        {"fsdp1", "fsdp2", "manual-block", "inductor", "list"})
     if (failed(addRow(line, preset, {{"schedule", preset.str()}}, rows)))
       return failure();
+  // What a search does not know, such as offload, is said in its row.
+  Row searched;
+  searched.name = "auto";
+  std::vector<GivenOption> own = line.given;
+  own.emplace_back("auto", "true");
+  searched.error = readOptions(own, /*isTraced=*/false, searched.options);
+  rows.push_back(std::move(searched));
   for (const std::string &text : line.with) {
     std::vector<GivenOption> own;
     if (std::string error = splitOptions(text, own); !error.empty())
@@ -201,7 +208,8 @@ LogicalResult fsdp::compareSchedules(int argc, char **argv) {
   if (!module)
     return failure();
   for (Row &row : *rows)
-    fill(row, module, line.unproved);
+    if (row.error.empty())
+      fill(row, module, line.unproved);
   if (!line.report.empty() && failed(write(line.report, *rows)))
     return failure();
   print(*rows, llvm::outs());

@@ -4,9 +4,11 @@
 #include "Prediction.h"
 #include "Trace.h"
 
+#include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/Auto.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
@@ -15,6 +17,7 @@
 
 #include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
+#include "llvm/Support/Process.h"
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -80,6 +83,88 @@ FailureOr<int64_t> schedule(mlir::ModuleOp &module, FSDPPipelineOptions options,
   }
 }
 
+/// One line on the terminal, which is written anew.
+class ProgressLine {
+public:
+  explicit ProgressLine(bool isWanted)
+      : isShown(isWanted && llvm::sys::Process::StandardErrIsDisplayed()) {}
+  ~ProgressLine() {
+    if (isShown)
+      llvm::errs() << "\r\033[K";
+  }
+  bool show(const planner::SearchProgress &progress) const {
+    if (isShown)
+      llvm::errs() << "\r\033[Kfsdp-plan: searching: " << progress.stage << ", "
+                   << progress.evaluations << " steps tried"
+                   << (progress.time ? ", " + spellTime(progress.time) : "");
+    return true;
+  }
+
+private:
+  bool isShown;
+};
+
+PlanSummary::Search summarize(const AutoAnswer &answer) {
+  PlanSummary::Search search;
+  search.evaluations = answer.evaluations;
+  search.nanoseconds = answer.outcome.time;
+  if (answer.bound) {
+    search.bound = answer.bound->time;
+    search.boundBy = answer.bound->name;
+  }
+  for (const AutoAnswer::Baseline &other : answer.baselines)
+    search.others.push_back(
+        {other.name, other.outcome.time, other.outcome.peakBytes});
+  return search;
+}
+
+/// What one try at a budget tells the next one.
+struct Tried {
+  int64_t spare = 0; ///< Bytes of it that are left for alignment and gaps.
+  std::vector<planner::Decisions> decisions; ///< What was found last.
+};
+
+/// From the imported model to the scheduled level, by decisions. Returns the
+/// bytes of the peak.
+FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
+                               const CompileRequest &request, Tried &tried,
+                               mlir::TimingScope &timing,
+                               std::optional<PlanSummary::Search> &search) {
+  const FSDPPipelineOptions &options = request.options;
+  mlir::PassManager logical(module.getContext()), rest(module.getContext());
+  for (mlir::PassManager *passes : {&logical, &rest}) {
+    passes->enableVerifier(false);
+    passes->enableTiming(timing);
+  }
+  buildLogicalPipeline(logical, options);
+  buildScheduledPipeline(rest, options);
+  if (failed(logical.run(module)))
+    return failure();
+  auto costs = CostModel::load(module, getHardware(options), options.profile);
+  if (failed(costs))
+    return failure();
+  ProgressLine line(request.showsProgress);
+  AutoSettings settings;
+  settings.searches = options.automatic;
+  settings.file = options.decisions;
+  // From decisions that nearly fit, the others are not far.
+  settings.evaluations =
+      tried.decisions.empty() ? options.evaluations : options.evaluations / 4;
+  settings.starts = tried.decisions;
+  settings.progress = [&](const auto &now) { return line.show(now); };
+  if (options.budget)
+    settings.budget = std::max<int64_t>(options.budget - tried.spare, 1);
+  mlir::TimingScope deciding = timing.nest("decide");
+  FailureOr<AutoAnswer> answer = decide(module, *costs, settings);
+  deciding.stop();
+  if (failed(answer) || failed(rest.run(module)) ||
+      failed(mlir::verify(module)))
+    return failure();
+  search = summarize(*answer);
+  tried.decisions = {std::move(answer->decisions)};
+  return findPeak(module);
+}
+
 /// What is known of a plan at the scheduled level, and not from its file.
 struct Scheduled {
   int64_t bytes = 0;                                  ///< Of the peak.
@@ -107,7 +192,8 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
   facts.bytes = bytes;
   const FSDPPipelineOptions &options = request.options;
   for (mlir::func::FuncOp program : *programs) {
-    if (!options.hardware.empty() || options.schedule == Preset::List)
+    if (!options.hardware.empty() || options.schedule == Preset::List ||
+        isPlanned(options))
       facts.predicted[program.getSymName()] = predict(program);
     if (!request.isTraced)
       continue;
@@ -180,6 +266,7 @@ mlir::MLIRContext &fsdp::getContext() {
   static mlir::MLIRContext *context = [] {
     mlir::DialectRegistry registry;
     registerAllDialects(registry);
+    registerCostModels(registry);
     auto *made =
         new mlir::MLIRContext(registry, mlir::MLIRContext::Threading::DISABLED);
     made->printOpOnDiagnostic(false); // one sentence, and where
@@ -196,12 +283,16 @@ mlir::ModuleOp fsdp::importPrograms(const CommandLine &line) {
   return module;
 }
 
-FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
-                                     const CompileRequest &request,
-                                     mlir::TimingScope &timing) {
+static FailureOr<Compilation> compileOnce(mlir::ModuleOp module,
+                                          const CompileRequest &request,
+                                          Tried &tried,
+                                          mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
   mlir::TimingScope passes = timing.nest("passes");
-  FailureOr<int64_t> bytes = schedule(module, options, passes);
+  std::optional<PlanSummary::Search> search;
+  FailureOr<int64_t> bytes =
+      isPlanned(options) ? decideAbout(module, request, tried, passes, search)
+                         : schedule(module, options, passes);
   if (failed(bytes))
     return failure();
   FailureOr<Scheduled> facts = lookAt(module, *bytes, request);
@@ -223,13 +314,37 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
   PlanSummary summary = summarize(file->plan());
   facts->addTo(summary);
   summary.budget = options.budget.bytes;
-  if (options.budget && summary.arenaBytes > uint64_t(options.budget))
-    return reject(module.getContext(),
-                  "--budget: the plan needs an arena of " +
-                      llvm::Twine(summary.arenaBytes) + " bytes, more than " +
-                      llvm::Twine(options.budget.bytes) +
-                      "; what the schedule holds would fit, alignment and gaps "
-                      "between buffers do not");
+  summary.search = std::move(search);
   return Compilation{std::move(*file), std::move(summary),
                      std::move(facts->timelines)};
+}
+
+FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
+                                     const CompileRequest &request,
+                                     mlir::TimingScope &timing) {
+  const FSDPPipelineOptions &options = request.options;
+  // A search knows values; alignment and gaps between them come on top. Where
+  // these exceed the budget, it is asked for less.
+  constexpr int mostTries = 8;
+  Tried tried;
+  for (int tries = options.automatic && options.budget ? mostTries : 1;;) {
+    mlir::OwningOpRef<mlir::ModuleOp> copy;
+    if (--tries)
+      copy = module.clone();
+    FailureOr<Compilation> made =
+        compileOnce(copy ? *copy : module, request, tried, timing);
+    if (failed(made) || !options.budget ||
+        made->summary.arenaBytes <= uint64_t(options.budget))
+      return made;
+    if (!tries)
+      return reject(module.getContext(),
+                    "--budget: the plan needs an arena of " +
+                        llvm::Twine(made->summary.arenaBytes) +
+                        " bytes, more than " +
+                        llvm::Twine(options.budget.bytes) +
+                        "; what the schedule holds would fit, alignment and "
+                        "gaps between buffers do not");
+    int64_t excess = int64_t(made->summary.arenaBytes) - options.budget;
+    tried.spare += excess + excess / 4;
+  }
 }

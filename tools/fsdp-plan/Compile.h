@@ -33,6 +33,7 @@ struct CompileRequest {
   std::string name;           ///< Of the plan, in errors.
   bool takesUnproved = false; ///< Also a plan that cannot be proved.
   bool isTraced = false;
+  bool showsProgress = false; ///< Of a search, on the terminal.
 };
 
 struct Compilation {

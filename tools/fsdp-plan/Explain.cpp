@@ -221,3 +221,74 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
                 {"kinds", std::move(kinds)},
                 {"exposed", std::move(exposed)}};
 }
+
+//===----------------------------------------------------------------------===//
+// Decisions
+//===----------------------------------------------------------------------===//
+
+static double getGap(const PlanSummary::Search &search) {
+  return search.bound ? double(search.nanoseconds) / double(search.bound) - 1
+                      : 0;
+}
+
+/// The fastest of those that keep to the budget; null if none does.
+static const PlanSummary::Search::Point *
+findBestOther(const PlanSummary &summary) {
+  const PlanSummary::Search::Point *best = nullptr;
+  for (const auto &other : summary.search->others)
+    if ((!summary.budget || uint64_t(other.bytes) <= summary.budget) &&
+        (!best || std::tie(other.nanoseconds, other.bytes) <
+                      std::tie(best->nanoseconds, best->bytes)))
+      best = &other;
+  return best;
+}
+
+void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
+  if (!summary.search)
+    return;
+  const PlanSummary::Search &search = *summary.search;
+  if (search.bound)
+    os << llvm::formatv(
+        "  no decisions take less than {0} ({1}): at most {2:f2} % above the "
+        "best\n",
+        spellTime(search.bound), search.boundBy, 100 * getGap(search));
+  if (const auto *best = findBestOther(summary)) {
+    double change = double(search.nanoseconds) / double(best->nanoseconds) - 1;
+    os << llvm::formatv("  best of {0} known policies: {1}, {2}",
+                        search.others.size(), best->name,
+                        spellTime(best->nanoseconds));
+    constexpr double tie = 1e-3;
+    if (std::abs(change) < tie)
+      os << ": a tie\n";
+    else
+      os << llvm::formatv(", {0:f1} % {1} than this\n",
+                          100 * std::abs(1 / (1 + change) - 1),
+                          change < 0 ? "slower" : "faster");
+  } else {
+    os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
+                        search.others.size());
+  }
+  if (search.evaluations)
+    os << llvm::formatv("  {0:N0} steps tried\n", search.evaluations);
+}
+
+llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
+  if (!summary.search)
+    return nullptr;
+  const PlanSummary::Search &search = *summary.search;
+  return Object{{"evaluations", search.evaluations},
+                {"step_ns", search.nanoseconds},
+                {"bound_ns", search.bound},
+                {"bound_by", search.boundBy},
+                {"gap", getGap(search)}};
+}
+
+Array fsdp::pointsToJSON(const PlanSummary &summary) {
+  Array points;
+  if (summary.search)
+    for (const auto &other : summary.search->others)
+      points.push_back(Object{{"name", other.name},
+                              {"bytes", other.bytes},
+                              {"nanoseconds", other.nanoseconds}});
+  return points;
+}

@@ -19,6 +19,13 @@ llvm::json::Array peakToJSON(const PlanSummary &summary);
 void printPrediction(const PlanSummary &summary, llvm::raw_ostream &os);
 llvm::json::Value predictionToJSON(const PlanSummary &summary);
 
+/// How good decisions are: the bound, and the best of what others decide within
+/// the budget. Nothing is printed without decisions, and the JSON is null.
+void printSearch(const PlanSummary &summary, llvm::raw_ostream &os);
+llvm::json::Value searchToJSON(const PlanSummary &summary);
+/// Memory and time of what others decide: the Pareto front is made of these.
+llvm::json::Array pointsToJSON(const PlanSummary &summary);
+
 } // namespace fsdp
 
 #endif // FSDP_TOOLS_FSDP_PLAN_EXPLAIN_H

@@ -111,6 +111,7 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
   os << "\n";
   printPrograms(summary, step, os);
   printPrediction(summary, os);
+  printSearch(summary, os);
 
   os << "\nmemory per rank\n";
   for (const PlanSummary::Alive &row : summary.persistent)
@@ -240,6 +241,8 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"recomputed", summary.recomputed},
       {"programs", toArray(summary.programs, spellProgram)},
       {"predicted", predictionToJSON(summary)},
+      {"search", searchToJSON(summary)},
+      {"points", pointsToJSON(summary)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"budget_bytes", int64_t(summary.budget)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},

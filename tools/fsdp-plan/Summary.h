@@ -11,6 +11,7 @@
 #include "fsdp/Schema/plan_generated.h"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,20 @@ struct PlanSummary {
     Prediction predicted;    ///< Not from the plan.
   };
 
+  /// How decisions were found.
+  struct Search {
+    int64_t evaluations = 0;
+    int64_t nanoseconds = 0; ///< Of a step.
+    int64_t bound = 0;       ///< That no decisions can beat; 0 if unknown.
+    std::string boundBy;
+    /// What others would decide: their names, nanoseconds and peaks.
+    struct Point {
+      std::string name;
+      int64_t nanoseconds, bytes;
+    };
+    std::vector<Point> others;
+  };
+
   std::string device, strategy;
   uint64_t ranks = 1;
   std::vector<std::pair<std::string, uint64_t>> mesh;
@@ -90,7 +105,8 @@ struct PlanSummary {
   /// the plan; 0 if nobody knows.
   uint64_t scheduledBytes = 0;
   uint64_t budget = 0; ///< Of the arena. Not from the plan; 0 if there is none.
-  std::string peakAt;  ///< Node and role of the command at the peak.
+  std::optional<Search> search; ///< Not from the plan.
+  std::string peakAt;           ///< Node and role of the command at the peak.
   std::vector<Alive> alive;  ///< Transient memory at the peak, largest first.
   unsigned initLaunches = 0; ///< Once, when the plan is loaded.
   /// Operators of the schedule; 0 if unknown.

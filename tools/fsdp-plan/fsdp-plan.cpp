@@ -70,7 +70,7 @@ LogicalResult run(const CommandLine &line) {
 
   const std::string &name = line.output.empty() ? line.input : line.output;
   mlir::FailureOr<Compilation> made = compile(
-      module, {line.options, name, line.unproved, line.isTraced()}, root);
+      module, {line.options, name, line.unproved, line.isTraced(), true}, root);
   if (failed(made) || failed(writeAll(line, *made)))
     return failure();
   printReport(made->summary, llvm::outs());

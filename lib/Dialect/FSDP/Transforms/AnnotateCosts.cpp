@@ -49,9 +49,8 @@ private:
 
   const planner::Hardware &hardware;
   llvm::MapVector<Operation *, Cost> costs;
-  // The bucket of the latest launch, and what it costs so far.
-  Attribute bucket;
-  planner::CollectiveCost together;
+  /// By bucket, what it costs so far; its launches need not stand together yet.
+  DenseMap<Attribute, planner::CollectiveCost> together;
 };
 
 } // namespace
@@ -78,13 +77,13 @@ Costs::Costs(func::FuncOp step, const planner::Hardware &hardware)
 /// longer for it.
 int64_t Costs::getDuration(CollectiveOpInterface launch,
                            const planner::Communication &sent) {
-  Attribute own = launch.getBucketAttr();
-  if (!own || own != bucket)
-    together = {};
-  bucket = own;
-  int64_t before = together.getDuration();
-  together.add(hardware.getCost(sent));
-  return together.getDuration() - before;
+  Attribute bucket = launch.getBucketAttr();
+  if (!bucket)
+    return hardware.getDuration(sent);
+  planner::CollectiveCost &cost = together[bucket];
+  int64_t before = cost.getDuration();
+  cost.add(hardware.getCost(sent));
+  return cost.getDuration() - before;
 }
 
 /// A profile counts the bytes of one rank's source: of a gather, its piece as

@@ -86,11 +86,12 @@ FailureOr<AutoAnswer> decide(ModuleOp module, const CostModel &costs,
   if (settings.budget)
     model.budget = settings.budget;
   AutoAnswer result;
-  planner::Decisions decisions;
+  planner::Decisions &decisions = result.decisions;
   if (settings.searches) {
     planner::SearchOptions options;
     options.evaluations = settings.evaluations;
     options.progress = settings.progress;
+    options.starts = settings.starts;
     planner::SearchAnswer answer = planner::search(model, options);
     if (!answer.isFeasible)
       return rejectBudget(first, answer, model);
@@ -139,9 +140,12 @@ class AutoPass : public impl::AutoPassBase<AutoPass> {
     auto costs = CostModel::load(getOperation(), hardware, profile);
     if (failed(costs))
       return failure();
-    auto answer = decide(
-        getOperation(), *costs,
-        {automatic, decisions, budget, evaluations, /*progress=*/nullptr});
+    AutoSettings settings;
+    settings.searches = automatic;
+    settings.file = decisions;
+    settings.budget = budget;
+    settings.evaluations = evaluations;
+    auto answer = decide(getOperation(), *costs, settings);
     if (failed(answer))
       return failure();
     auto remark =

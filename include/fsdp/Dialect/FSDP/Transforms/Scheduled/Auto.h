@@ -19,12 +19,14 @@ struct AutoSettings {
   std::string file;     ///< Where found decisions are written, if anywhere.
   int64_t budget = 0;   ///< Bytes of all that a rank holds; 0: no limit.
   int64_t evaluations = 20000;
+  std::vector<planner::Decisions> starts; ///< To begin with, beside baselines.
   /// Called now and then while it searches; the search ends at false.
   std::function<bool(const planner::SearchProgress &)> progress;
 };
 
 /// What was decided, and beside what it stands.
 struct AutoAnswer {
+  planner::Decisions decisions;
   planner::Outcome outcome;
   std::optional<planner::Bound> bound; ///< What no decisions can beat.
   int64_t evaluations = 0;             ///< 0: decisions were read.
