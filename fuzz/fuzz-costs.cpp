@@ -1,8 +1,9 @@
-//===- fuzz-costs.cpp - Profiles and hardware files -----------------------===//
+//===- fuzz-costs.cpp - Profiles, hardware files and decisions ------------===//
 //
 // One target for each: durations of a real step by the file, the schedule that
-// follows from them, and the timeline's simulation inside of it. What is read
-// is FSDP_FUZZ_COSTS, an option of the pass that reads it.
+// follows from them, and the timeline's simulation inside of it; or a step made
+// by the decisions of the file. What is read is FSDP_FUZZ_COSTS, an option of
+// the pass that reads it.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,14 +14,21 @@
 using namespace fsdp;
 using namespace fsdp::fuzz;
 
-/// A step of the scheduled level.
+static const bool areDecisions =
+    llvm::StringRef(FSDP_FUZZ_COSTS) == "decisions";
+
+/// A step of the scheduled level, or of the logical one if there are decisions
+/// to be made.
 static mlir::OwningOpRef<mlir::ModuleOp> makeStep(mlir::MLIRContext *context) {
   mlir::OwningOpRef<mlir::ModuleOp> module =
       importPT2(FSDP_FIXTURES "/role_chain.pt2", {}, context);
   FSDPPipelineOptions options;
   options.ranks = 2;
   mlir::PassManager passes(context);
-  buildSchedulePipeline(passes, options);
+  if (areDecisions)
+    buildLogicalPipeline(passes, options);
+  else
+    buildSchedulePipeline(passes, options);
   if (!module || mlir::failed(passes.run(*module)))
     report("a fixture that does not compile");
   return module;
@@ -31,9 +39,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static Compiler compiler;
   static mlir::OwningOpRef<mlir::ModuleOp> step = makeStep(&compiler.context);
   static const std::string pipeline =
-      "fsdp-annotate-costs{" FSDP_FUZZ_COSTS "=" + file.path() +
-      "},fsdp-schedule{algorithm=list},"
-      "fsdp-apply-schedule";
+      areDecisions
+          ? "fsdp-auto{decisions=" + file.path() +
+                "},fsdp-apply-schedule,fsdp-verify-scheduled,"
+                "fsdp-verify-futures,fsdp-verify-order,fsdp-verify-equivalence"
+          : "fsdp-annotate-costs{" FSDP_FUZZ_COSTS "=" + file.path() +
+                "},fsdp-schedule{algorithm=list},"
+                "fsdp-apply-schedule";
   file.write(data, size);
   mlir::OwningOpRef<mlir::ModuleOp> copy = step->clone();
   compiler.succeeds([&] { return compiler.passes(pipeline).run(*copy); });

@@ -35,6 +35,7 @@ static constexpr const char *pipelines[] = {
     "fsdp-remat{remat=budget:64}",
     "fsdp-verify-logical",
     "fsdp-async",
+    "fsdp-auto{auto=true evaluations=50 hardware=h100}",
     // The scheduled level.
     "fsdp-prefetch{forward-prefetch=2}",
     "fsdp-prefetch{backward-prefetch=backward_post}",
@@ -65,6 +66,7 @@ static constexpr const char *pipelines[] = {
     "plan.module(plan-verify)",
     // From one end to the other.
     "fsdp-pipeline{ranks=4 schedule=list}",
+    "fsdp-pipeline{ranks=4 auto=true evaluations=50}",
     "fsdp-pipeline{ranks=2 reshard-after-forward=2 bucket=copy:units:2}",
 };
 

@@ -2,7 +2,7 @@
 # Feeds damaged files to everything that reads one, under the address and undefined behaviour sanitizers.
 #
 #   scripts/fuzz.sh [SECONDS [TARGET...]]   how long each of these, one on each core; 20 seconds of all by default:
-#                                           checkpoint hardware mlir plan profile pt2 tensors
+#                                           checkpoint decisions hardware mlir plan profile pt2 tensors
 #
 # FSDP_FUZZ_SEED repeats a run, as far as time allows; without it, each begins elsewhere.
 # What reached new code lies in build/fuzz/TARGET afterwards, and what failed in build/fuzz/TARGET-crash-*, which
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1-20}
 targets=("${@:2}")
-[ ${#targets[@]} -ne 0 ] || targets=(checkpoint hardware mlir plan profile pt2 tensors)
+[ ${#targets[@]} -ne 0 ] || targets=(checkpoint decisions hardware mlir plan profile pt2 tensors)
 cmake --preset asan >/dev/null
 jobs=$(env -u OMP_NUM_THREADS nproc)
 cmake --build --preset asan -j"$jobs" --target fuzzers

@@ -89,7 +89,10 @@ def archives(once):
 def plan_options(case: dict) -> list[str]:
     schedule = case["schedule"]
     options = ["--mesh", "2x2" if cases.has_mesh(case) else f"1x{case['world']}"] if cases.has_mesh(case) or case["axis_of_one"] else ["--ranks", str(case["world"])]
-    options += ["--reshard-after-forward", case["sharding"].split()[1]] if cases.is_fsdp2(case) else ["--strategy", case["sharding"]]
+    if not cases.is_fsdp2(case):
+        options += ["--strategy", case["sharding"]]
+    elif schedule != "auto":
+        options += ["--reshard-after-forward", case["sharding"].split()[1]]
     keeps = case["sharding"] in ("shard_grad_op", "hybrid_shard_zero2", "reshard false")
     own = [f"reshard={str(keeps).lower()}"] if case["first_block"] == "reshard" else []
     own += ["reduce=bf16"] if case["reduce_dtype"].endswith("block") else []
@@ -102,8 +105,8 @@ def plan_options(case: dict) -> list[str]:
     options += ["--wrap", {"blocks": "auto", "parts": f"scope:{models.units(case)}", "size": "size:5000"}[case["wrap"]]]
     options += {"backward_post": ["--backward-prefetch", "backward_post"], "no_prefetch": ["--backward-prefetch", "none"],
                 "forward_prefetch": ["--forward-prefetch", "1"], "no_limit": ["--limit-all-gathers", "0"], "backward_pre": [],
-                }.get(schedule, ["--schedule", schedule])
-    if schedule not in cases.PRESETS:
+                "auto": ["--auto", "--hardware", "h100", "--evaluations", "500"]}.get(schedule, ["--schedule", schedule])
+    if schedule not in [*cases.PRESETS, "auto"]:
         options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
     if case["remat"] == "blocks":
         options += ["--remat", f"scope:{models.BLOCKS[case['model']]}"]

@@ -11,7 +11,7 @@ OPTIONS = ["", *(f"--schedule {name}" for name in ("fsdp1", "fsdp2", "manual-blo
            "--strategy shard_grad_op", "--strategy no_shard", "--bucket units:2", "--bucket copy:units:2", "--bucket merge:units:2", "--reduce-wait use",
            "--offload all", "--offload params", "--storage-dtype f32", "--reduce-dtype bf16", "--accumulate 3", "--accumulate 3 --no-sync",
            "--mesh 2x2 --accumulate 2 --no-all-reduce", "--accumulate 2 --reshard-after-backward false", "--clip-grad-norm 1",
-           "--reshard-after-forward 2", "--optimizer none", "--device cuda", "--ignore weight", "--forward-prefetch 2 --limit-all-gathers 3"]
+           "--reshard-after-forward 2", "--optimizer none", "--auto --evaluations 500", "--auto --hardware h100 --evaluations 500", "--auto --mesh 2x2 --accumulate 3", "--device cuda", "--ignore weight", "--forward-prefetch 2 --limit-all-gathers 3"]
 HYPER = 64  # bytes on the host: the hyper-parameters of one decay group, aligned
 
 

@@ -90,7 +90,7 @@ def planned_waits(lines):
     return waits, knowledge
 
 
-PRESETS = ["", *(f" schedule={name}" for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list"))]
+PRESETS = ["", *(f" schedule={name}" for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")), " auto hardware=h100 evaluations=500"]
 MESHES = ["ranks=4", "mesh=2x2"]
 OPTIONS = ["strategy=shard_grad_op", "reduce-wait=use", "reduce-wait=backward", "bucket=units:2", "bucket=copy:units:2", "bucket=merge:units:2",
            "backward-prefetch=backward_post", "forward-prefetch=2 limit-all-gathers=3", "limit-all-gathers=0", "limit-all-gathers=1",

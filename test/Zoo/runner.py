@@ -166,6 +166,8 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         rng.choice(schedules),
         rng.choice([[], remats]),
     ]
+    if rng.random() < 0.2:  # a search takes the place of rules
+        choices = [choices[1], ["--auto", "--hardware", rng.choice(["cpu", "h100"]), "--evaluations", "500"]]
     plan = list(case.options) if case.options is not None else sum(choices, [])
     run = rng.choice([[], ["--overlap"]]) + rng.choice([[], ["--chaos", str(index + 1)]])
     return ranks, plan, run

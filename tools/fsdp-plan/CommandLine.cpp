@@ -198,8 +198,8 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
           argc, argv,
           "Compiles an exported PyTorch training graph for N ranks: model.pt2 "
           "in, plan and report out.\n\nExample: fsdp-plan model.pt2 --ranks 4 "
-          "-o step.plan\n\n`fsdp-plan compare model.pt2 --ranks 4` compares "
-          "schedules; see its --help.\n",
+          "-o step.plan\n\nfsdp-plan compare, diff, validate and calibrate do "
+          "something else, and have a --help of their own.\n",
           line)))
     return mlir::failure();
   line.output = parser.output;

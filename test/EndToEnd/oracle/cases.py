@@ -23,7 +23,7 @@ FEATURES: dict[str, list[Any]] = {
     "first_block": ["as the rest", "reshard"],
     "axis_of_one": [False, True],
     "wrap": ["blocks", "parts", "size"],
-    "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list"],
+    "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list", "auto"],
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
     "reduce_wait": ["use", "backward", "next"],
     "remat": ["none", "blocks"],
@@ -79,6 +79,10 @@ def is_possible(case: Case) -> bool:
         or (case.get("reshard_after_backward") is False and (case.get("accumulate") == "1" or sharding == "reshard 2"))
         # A preset decides these itself.
         or (schedule in PRESETS and (case.get("bucket", "none") != "none" or case.get("reduce_wait", "use") != "use"))
+        # A search decides these itself, and does not know the others.
+        or (schedule == "auto" and (sharding in ("shard_grad_op", "hybrid_shard_zero2", "reshard false", "reshard 2")
+            or any(case.get(name, usual) != usual for name, usual in (
+                ("bucket", "none"), ("reduce_wait", "use"), ("remat", "none"), ("reshard_after_backward", True), ("offload", "none")))))
         # FSDP2 has one backward prefetch, and no policy by size.
         or (sharding.startswith("reshard") and (schedule in ("backward_post", "no_prefetch", "no_limit") or case.get("wrap") == "size"))
         # Where four ranks share three elements, one has no element, of which FSDP2 has no largest one: its rank fails, and the others hang.

@@ -113,6 +113,8 @@ void Applier::findLaunches() {
 void Applier::issue(IssueOrder &order, ArrayRef<Operation *> calls,
                     Operation *before) {
   for (Operation *launch : calls) {
+    if (!launch)
+      continue; // not of this program
     order.moveBefore(launch, before);
     if (calls.size() > 1)
       launch->setAttr(

@@ -70,6 +70,10 @@ static FailureOr<planner::Decisions> readFile(func::FuncOp program,
   auto decisions = planner::readDecisions(model, *text, path);
   if (!decisions)
     return fail(decisions.error().message);
+  if (llvm::is_contained(decisions->resident, true))
+    return fail(path + ": expected `resident` to be empty: units that stay "
+                       "gathered from one micro-batch to the next are decided "
+                       "by --reshard-after-backward");
   return *decisions;
 }
 

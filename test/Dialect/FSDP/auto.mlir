@@ -1,0 +1,44 @@
+// A search decides what stays gathered, what is recomputed and when each collective is launched. What it says of the step is what the step
+// takes: its time by the simulator, and its peak.
+// DEFINE: %{logical} = fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=4 --fsdp-insert-optimizer
+// DEFINE: %{real} = --fsdp-annotate-costs=hardware=h100 --fsdp-apply-schedule --fsdp-schedule=algorithm=program --remarks-filter='fsdp-auto|fsdp-schedule' --remark-format=emitRemark
+
+// RUN: %{logical} --fsdp-auto='auto hardware=h100 evaluations=500 decisions=%t.toml' %{real} -o %t.mlir 2> %t.txt
+// RUN: FileCheck %s < %t.txt
+// CHECK: step | {{.*}} Bound="{{.*}}", BoundBy="{{.*}}", Evaluations={{[0-9]+}}, Peak="[[PEAK:.*]]", Step="[[STEP:.*]]"
+// CHECK: timeline | {{.*}} Peak="[[PEAK]]", Step="[[STEP]]"
+// RUN: FileCheck %s --check-prefix=ORDER < %t.mlir
+// ORDER: fsdp.async.unshard @root <forward>
+// ORDER: fsdp.async.unshard @m.transformer.h.0 <forward>
+
+// Decisions that were found are carried out again, and those that people have edited.
+// RUN: %{logical} --fsdp-auto='decisions=%t.toml hardware=h100' --fsdp-annotate-costs=hardware=h100 --fsdp-apply-schedule | diff - %t.mlir
+// RUN: sed -e 's/keep = false/keep = true/' -e 's/recompute = .*/recompute = ["m.transformer.h.1"]/' %t.toml > %t.edited.toml
+// RUN: %{logical} --fsdp-auto='decisions=%t.edited.toml hardware=h100' %{real} -o %t.edited.mlir 2> %t.txt
+// RUN: FileCheck %s < %t.txt
+// RUN: FileCheck %s --check-prefix=EDITED < %t.edited.mlir
+// EDITED-COUNT-3: fsdp.async.unshard
+// EDITED-NOT: fsdp.async.unshard
+// EDITED: phase recompute{{.*}}m.transformer.h.1
+// EDITED-NOT: phase recompute{{.*}}m.transformer.h.0
+
+// Less memory takes time; too little is rejected with what would do.
+// RUN: %{logical} --fsdp-auto='auto hardware=h100 evaluations=500 budget=480KiB' --fsdp-apply-schedule --fsdp-verify-memory=budget=480KiB | FileCheck %s --check-prefix=LESS
+// LESS: phase recompute
+// RUN: not %{logical} --fsdp-auto='auto hardware=h100 evaluations=500 budget=100KiB' 2>&1 | FileCheck %s --check-prefix=BUDGET
+// BUDGET: error: no decisions hold at most 100.00 KiB: the smallest budget that is known to work is {{[0-9]+}} bytes, {{.*}} of it persistent; shard over more ranks, or allow more
+
+// RUN: not %{logical} --fsdp-auto 2>&1 | FileCheck %s --check-prefix=NEITHER
+// NEITHER: error: expected `auto`, or a file of decisions
+// RUN: not %{logical} --fsdp-auto=decisions=%t.none.toml 2>&1 | FileCheck %s --check-prefix=NONE
+// NONE: error: {{.*}}.none.toml: cannot open
+// RUN: sed -e 's/m.transformer.h.0/h.9/' %t.toml > %t.other.toml
+// RUN: not %{logical} --fsdp-auto=decisions=%t.other.toml 2>&1 | FileCheck %s --check-prefix=OTHER
+// OTHER: error: {{.*}}.other.toml: line {{[0-9]+}}: {{.*}}h.9
+// RUN: sed -e 's/resident = .*/resident = ["root"]/' %t.toml > %t.resident.toml
+// RUN: not %{logical} --fsdp-auto=decisions=%t.resident.toml 2>&1 | FileCheck %s --check-prefix=RESIDENT
+// RESIDENT: error: {{.*}}expected `resident` to be empty: units that stay gathered from one micro-batch to the next are decided by --reshard-after-backward
+// RUN: not %{logical} --fsdp-offload=offload=all --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=OFFLOAD
+// OFFLOAD: error: --auto does not know offload: leave out --offload
+// RUN: not %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PIECES
+// PIECES: error: --auto does not know units of which pieces are kept: leave out --reshard-after-forward
