@@ -200,9 +200,9 @@ static double predict(const Hardware &hardware, const MeasuredCall &call) {
   int64_t span = call.nodes == 1
                      ? call.ranks
                      : call.ranks * hardware.nodeRanks / getInNode(call);
-  CallTime time = hardware.getCallTime(
+  CollectiveCost cost = hardware.getCost(
       Communication{call.kind, call.bytes, call.ranks, 0, span});
-  return time.latency + time.transfer;
+  return double(cost.latency + cost.transfer) / 1e3;
 }
 
 static double getError(const Hardware &hardware,

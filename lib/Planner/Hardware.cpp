@@ -23,9 +23,10 @@ using fsdp::archive::Expected;
 // Durations
 //===----------------------------------------------------------------------===//
 
-/// No single operation takes longer than a week.
+/// No single operation takes longer, in nanoseconds.
+static constexpr double week = 7.0 * 24 * 3600 * 1e9;
+
 static double clampTime(double time) {
-  constexpr double week = 7.0 * 24 * 3600 * 1e9;
   return std::isnan(time) ? 0 : std::clamp(time, 0.0, week);
 }
 
@@ -57,9 +58,10 @@ static int64_t countInNode(const Communication &work, int64_t nodeRanks) {
   return std::max<int64_t>(1, int64_t(double(nodeRanks) * share));
 }
 
-CallTime Hardware::getCallTime(const Communication &work) const {
+CollectiveCost Hardware::getCost(const Communication &work) const {
+  double copies = work.copied / memory;
   if (work.ranks < 2)
-    return {};
+    return {0, toPicoseconds(copies)};
   Line line = node[size_t(work.kind)];
   double steps = double(work.ranks - 1);
   double sent = work.bytes * steps / double(work.ranks);
@@ -73,13 +75,10 @@ CallTime Hardware::getCallTime(const Communication &work) const {
     latency = out.latency + out.perStep * hops + line.perStep * (steps - hops);
     line.bandwidth = std::min(line.bandwidth, inNode * out.bandwidth);
   }
-  return {latency, sent / line.bandwidth};
-}
-
-CollectiveCost Hardware::getCost(const Communication &work) const {
-  CallTime time = getCallTime(work);
-  double copies = work.copied / memory;
-  return {toPicoseconds(time.latency), toPicoseconds(time.transfer + copies)};
+  latency = clampTime(latency);
+  double transfer = clampTime(sent / line.bandwidth + copies);
+  return {toPicoseconds(latency),
+          toPicoseconds(std::min(transfer, week - latency))};
 }
 
 int64_t Hardware::getDuration(const Communication &work) const {

@@ -136,10 +136,7 @@ std::vector<Part> Builder::getBlock() const {
 
 uint32_t Builder::addUnit(std::string name, int64_t count, uint32_t module) {
   auto price = [&](CollectiveKind kind, int64_t bytes) {
-    CallTime time =
-        hardware.getCallTime(Communication{kind, double(bytes), setup.ranks});
-    return CollectiveCost{std::llround(1e3 * time.latency),
-                          std::llround(1e3 * time.transfer)};
+    return hardware.getCost(Communication{kind, double(bytes), setup.ranks});
   };
   Unit unit;
   unit.name = std::move(name);

@@ -54,12 +54,6 @@ struct Communication {
   int64_t span = 0;
 };
 
-/// What a call takes however little is sent, and what its bytes add, in
-/// nanoseconds.
-struct CallTime {
-  double latency = 0, transfer = 0;
-};
-
 struct Hardware {
   /// In one node: latency + perStep * (ranks - 1) + sent / bandwidth, with
   /// sent = bytes * (ranks - 1) / ranks, twice that for an all-reduce. Over
@@ -101,8 +95,6 @@ struct Hardware {
   int64_t getDuration(const Transfer &work) const;
   /// What it adds to its call, copies included.
   CollectiveCost getCost(const Communication &work) const;
-  /// The parts of a call, without its copies.
-  CallTime getCallTime(const Communication &work) const;
 };
 
 /// Reads the text of a hardware file; errors name `path`.

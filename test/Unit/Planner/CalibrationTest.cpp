@@ -40,10 +40,10 @@ measure(const Hardware &machine, CollectiveKind kind,
   std::vector<MeasuredCall> calls;
   for (auto [ranks, nodes] : shapes)
     for (double bytes = 1 << 20; bytes <= 1 << 26; bytes *= 4) {
-      CallTime time =
-          machine.getCallTime(Communication{kind, bytes, ranks, 0, 8 * nodes});
-      calls.push_back(
-          {kind, bytes, ranks, nodes, time.latency + time.transfer});
+      CollectiveCost cost =
+          machine.getCost(Communication{kind, bytes, ranks, 0, 8 * nodes});
+      calls.push_back({kind, bytes, ranks, nodes,
+                       double(cost.latency + cost.transfer) / 1e3});
     }
   return calls;
 }

@@ -138,9 +138,9 @@ TEST(Hardware, CallsHaveTwoParts) {
   auto hardware = parseHardware(good, "t.toml");
   ASSERT_TRUE(hardware);
   Communication work = {CollectiveKind::AllReduce, 8000, 4, 500};
-  CallTime time = hardware->getCallTime(work);
-  EXPECT_EQ(time.latency, 33000);
-  EXPECT_EQ(time.transfer, 6000);
+  CollectiveCost cost = hardware->getCost(work);
+  EXPECT_EQ(cost.latency, 33000 * 1000);
+  EXPECT_EQ(cost.transfer, (6000 + 50) * 1000);
   EXPECT_EQ(hardware->getDuration(work), 33000 + 6000 + 50);
 }
 
@@ -305,11 +305,15 @@ TEST(Hardware, RejectsBadFiles) {
 TEST(Hardware, DurationsAreFinite) {
   auto hardware = loadHardware("cpu");
   ASSERT_TRUE(hardware);
+  constexpr int64_t week = int64_t(7) * 24 * 3600 * 1000000000;
+  // Both parts of a call together are no longer.
+  EXPECT_EQ(hardware->getDuration(Communication{CollectiveKind::AllGather, 1e30,
+                                                int64_t(1) << 39}),
+            week);
   EXPECT_TRUE(rc::check([&] {
     auto flops = *rc::gen::arbitrary<double>();
     auto bytes = *rc::gen::arbitrary<double>();
     auto ranks = *rc::gen::arbitrary<int64_t>();
-    int64_t week = int64_t(7) * 24 * 3600 * 1000000000;
     for (int64_t duration :
          {hardware->getDuration(Computation{Computation::Kind::Matrix,
                                             FloatType::F32, flops, bytes}),
