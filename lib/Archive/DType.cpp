@@ -5,7 +5,7 @@
 using namespace fsdp::archive;
 
 namespace {
-struct Row {
+struct DTypeRow {
   DType dtype;
   uint8_t itemSize;
   uint8_t schemaCode; // ScalarType of the .pt2 schema
@@ -16,7 +16,7 @@ struct Row {
 } // namespace
 
 // In the order of the enum.
-static constexpr Row rows[] = {
+static constexpr DTypeRow rows[] = {
     {DType::Bool, 1, 12, 11, "i1", "BOOL"},
     {DType::U8, 1, 1, 0, "ui8", "U8"},
     {DType::I8, 1, 2, 1, "i8", "I8"},
@@ -48,13 +48,13 @@ static constexpr bool isInEnumOrder() {
 }
 static_assert(isInEnumOrder());
 
-static const Row &getRow(DType dtype) {
+static const DTypeRow &getRow(DType dtype) {
   return rows[static_cast<size_t>(dtype)];
 }
 
 template <typename Field, typename Value>
 static std::optional<DType> find(Field field, const Value &value) {
-  for (const Row &row : rows)
+  for (const DTypeRow &row : rows)
     if (row.*field == value)
       return row.dtype;
   return std::nullopt;
@@ -76,20 +76,20 @@ int fsdp::archive::getTorchCode(DType dtype) { return getRow(dtype).torchCode; }
 
 std::optional<DType>
 fsdp::archive::getDTypeFromMLIRName(std::string_view name) {
-  return find(&Row::mlirName, name);
+  return find(&DTypeRow::mlirName, name);
 }
 
 std::optional<DType>
 fsdp::archive::getDTypeFromSafetensorsName(std::string_view name) {
   if (name.empty())
     return std::nullopt;
-  return find(&Row::safetensorsName, name);
+  return find(&DTypeRow::safetensorsName, name);
 }
 
 std::optional<DType> fsdp::archive::getDTypeFromTorchCode(int code) {
-  return find(&Row::torchCode, code);
+  return find(&DTypeRow::torchCode, code);
 }
 
 std::optional<DType> fsdp::archive::getDTypeFromSchemaCode(int64_t code) {
-  return find(&Row::schemaCode, code);
+  return find(&DTypeRow::schemaCode, code);
 }

@@ -2,6 +2,8 @@
 
 #include "fsdp/Archive/InputFile.h"
 
+#include "Descriptor.h"
+
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -13,17 +15,6 @@
 #include <unistd.h>
 
 using namespace fsdp::archive;
-
-namespace {
-/// Closed on destruction.
-struct Descriptor {
-  explicit Descriptor(int number) : number(number) {}
-  Descriptor(const Descriptor &) = delete;
-  Descriptor &operator=(const Descriptor &) = delete;
-  ~Descriptor() { ::close(number); }
-  int number;
-};
-} // namespace
 
 using SharedDescriptor = std::shared_ptr<Descriptor>;
 

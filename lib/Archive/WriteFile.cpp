@@ -2,6 +2,8 @@
 
 #include "fsdp/Archive/WriteFile.h"
 
+#include "Descriptor.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <climits>
@@ -25,20 +27,6 @@ SignalsBlocked::~SignalsBlocked() {
 }
 
 namespace {
-
-/// A descriptor, closed on destruction.
-struct Descriptor {
-  explicit Descriptor(int number) : number(number) {}
-  Descriptor(const Descriptor &) = delete;
-  Descriptor &operator=(const Descriptor &) = delete;
-  ~Descriptor() {
-    int cause = errno; // which a caller may be about to spell
-    if (number >= 0)
-      ::close(number);
-    errno = cause;
-  }
-  int number;
-};
 
 /// What a path leads to. The same file has the same device, number and name,
 /// by whatever path; the name is empty where there is a file.

@@ -96,8 +96,8 @@ static uint64_t countBytes(const TensorSpec &tensor) {
       getDenseBytes(tensor.shape, tensor.dtype).value_or(INT64_MAX));
 }
 
-static std::vector<Part> split(const std::vector<TensorSpec> &tensors,
-                               uint64_t maxBytes) {
+static std::vector<Part> makeParts(const std::vector<TensorSpec> &tensors,
+                                   uint64_t maxBytes) {
   std::vector<Part> parts;
   uint64_t bytes = 0;
   for (size_t i = 0; i != tensors.size(); ++i) {
@@ -154,7 +154,7 @@ std::optional<Error> fsdp::archive::writeModel(
   if (writes)
     if (auto error = folder.make())
       return error;
-  std::vector<Part> parts = split(tensors, maxBytes);
+  std::vector<Part> parts = makeParts(tensors, maxBytes);
   std::vector<std::string> names;
   uint64_t bytes = 0;
   for (size_t i = 0; i != parts.size(); ++i) {

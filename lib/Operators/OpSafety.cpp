@@ -531,7 +531,7 @@ static_assert(isSorted(guarded) && isSorted(fuzzed),
               "the names of each list stand in alphabetical order");
 
 template <typename Table>
-static bool contains(const Table &table, std::string_view name) {
+static bool isListed(const Table &table, std::string_view name) {
   return std::binary_search(std::begin(table), std::end(table), name);
 }
 
@@ -554,7 +554,7 @@ Safety fsdp::operators::computeSafety(const OpFacts &facts) {
   std::string_view base = getBaseName(facts.name);
   if (isNever(facts))
     return Safety::Never;
-  if (contains(guarded, base))
+  if (isListed(guarded, base))
     return Safety::Guarded;
-  return contains(fuzzed, base) ? Safety::Fuzzed : Safety::Unknown;
+  return isListed(fuzzed, base) ? Safety::Fuzzed : Safety::Unknown;
 }

@@ -120,9 +120,9 @@ namespace {
 using Numbers = std::unordered_map<std::string, size_t>;
 
 /// Reads tables and keeps the first error.
-class Reader {
+class DecisionsReader {
 public:
-  Reader(const StepModel &model, std::string path)
+  DecisionsReader(const StepModel &model, std::string path)
       : model(model), path(std::move(path)) {
     for (size_t i = 0; i != model.units.size(); ++i)
       units.emplace(model.units[i].name, i);
@@ -184,26 +184,26 @@ static std::string describe(const toml::node &node) {
                            : "something else";
 }
 
-void Reader::expect(const toml::node &node, const std::string &what) {
+void DecisionsReader::expect(const toml::node &node, const std::string &what) {
   fail(node, "expected " + what + ", found " + describe(node));
 }
 
-const toml::table *Reader::getTable(const toml::node &node,
-                                    const std::string &what) {
+const toml::table *DecisionsReader::getTable(const toml::node &node,
+                                             const std::string &what) {
   if (!node.is_table())
     expect(node, what);
   return node.as_table();
 }
 
-void Reader::expectKeys(const toml::table &table,
-                        std::initializer_list<std::string_view> known) {
+void DecisionsReader::expectKeys(
+    const toml::table &table, std::initializer_list<std::string_view> known) {
   if (std::optional<UnknownKey> unknown = findUnknownKey(table, known))
     fail(unknown->value,
          unknown->expected + ", found " + spellName(unknown->name));
 }
 
-void Reader::readFlag(const toml::table &table, std::string_view key,
-                      bool &flag) {
+void DecisionsReader::readFlag(const toml::table &table, std::string_view key,
+                               bool &flag) {
   const toml::node *node = table.get(key);
   if (node && !node->is_boolean())
     expect(*node, std::string(key) + " to be true or false");
@@ -211,8 +211,8 @@ void Reader::readFlag(const toml::table &table, std::string_view key,
     flag = node->value_or(flag);
 }
 
-void Reader::readSlots(const toml::table &table, std::string_view key,
-                       uint16_t &slots) {
+void DecisionsReader::readSlots(const toml::table &table, std::string_view key,
+                                uint16_t &slots) {
   const toml::node *node = table.get(key);
   if (!node)
     return;
@@ -223,8 +223,8 @@ void Reader::readSlots(const toml::table &table, std::string_view key,
   slots = uint16_t(number->get());
 }
 
-size_t Reader::find(const toml::node &at, const char *what,
-                    const Numbers &names, const std::string &name) {
+size_t DecisionsReader::find(const toml::node &at, const char *what,
+                             const Numbers &names, const std::string &name) {
   auto found = names.find(name);
   if (found != names.end())
     return found->second;
@@ -233,9 +233,9 @@ size_t Reader::find(const toml::node &at, const char *what,
   return names.size();
 }
 
-void Reader::readList(const toml::table &table, std::string_view key,
-                      const char *what, const Numbers &names,
-                      std::vector<uint8_t> &isSet) {
+void DecisionsReader::readList(const toml::table &table, std::string_view key,
+                               const char *what, const Numbers &names,
+                               std::vector<uint8_t> &isSet) {
   const toml::node *node = table.get(key);
   if (!node)
     return;
@@ -252,7 +252,7 @@ void Reader::readList(const toml::table &table, std::string_view key,
   }
 }
 
-void Reader::readUnit(const toml::node &node, UnitDecision &unit) {
+void DecisionsReader::readUnit(const toml::node &node, UnitDecision &unit) {
   const toml::table *table = getTable(node, "a table for the unit");
   if (!table)
     return;
@@ -275,7 +275,8 @@ void Reader::readUnit(const toml::node &node, UnitDecision &unit) {
     }
 }
 
-void Reader::readProgram(const toml::node &node, ProgramDecisions &own) {
+void DecisionsReader::readProgram(const toml::node &node,
+                                  ProgramDecisions &own) {
   const toml::table *table = getTable(node, "a table for the program");
   if (!table)
     return;
@@ -293,7 +294,7 @@ void Reader::readProgram(const toml::node &node, ProgramDecisions &own) {
   }
 }
 
-Expected<Decisions> Reader::read(const toml::table &root) {
+Expected<Decisions> DecisionsReader::read(const toml::table &root) {
   Decisions decisions = makeDecisions(model);
   expectKeys(root, {"version", "resident", "programs"});
   if (const toml::node *version = root.get("version"); !version)
@@ -321,5 +322,5 @@ Expected<Decisions> fsdp::planner::readDecisions(const StepModel &model,
                                                  const std::string &path) {
   Expected<toml::table> root =
       parseToml(text, path, "decisions file", mostTextBytes);
-  return root ? Reader(model, path).read(*root) : root.error();
+  return root ? DecisionsReader(model, path).read(*root) : root.error();
 }

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 using namespace fsdp;
-using planfile::DType;
 
 //===----------------------------------------------------------------------===//
 // Inputs

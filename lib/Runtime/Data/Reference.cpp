@@ -14,13 +14,12 @@
 #include <set>
 
 using namespace fsdp;
-using planfile::DType;
 
 //===----------------------------------------------------------------------===//
 // Comparison
 //===----------------------------------------------------------------------===//
 
-static archive::DType toArchive(DType dtype) {
+static archive::DType toArchive(planfile::DType dtype) {
   return static_cast<archive::DType>(dtype);
 }
 
@@ -36,22 +35,22 @@ static std::vector<double> widen(std::span<const std::byte> bytes) {
   return values;
 }
 
-static bool isInteger(DType dtype) {
-  return dtype <= DType::I64 || dtype >= DType::U16;
+static bool isInteger(planfile::DType dtype) {
+  return dtype <= planfile::DType::I64 || dtype >= planfile::DType::U16;
 }
 
 /// Floating-point values; complex ones as pairs.
 static std::vector<double> widen(const TensorView &tensor) {
   switch (tensor.type) {
-  case DType::C128:
-  case DType::F64:
+  case planfile::DType::C128:
+  case planfile::DType::F64:
     return widen<double>(tensor.bytes);
-  case DType::C64:
-  case DType::F32:
+  case planfile::DType::C64:
+  case planfile::DType::F32:
     return widen<float>(tensor.bytes);
-  case DType::F16:
+  case planfile::DType::F16:
     return widen<c10::Half>(tensor.bytes);
-  case DType::BF16:
+  case planfile::DType::BF16:
     return widen<c10::BFloat16>(tensor.bytes);
   default:
     return {};
@@ -132,7 +131,7 @@ std::string Comparison::summary() const {
 //===----------------------------------------------------------------------===//
 
 HostTensor Reference::read(const archive::TensorInfo &tensor) const {
-  HostTensor value{static_cast<DType>(tensor.dtype), tensor.shape,
+  HostTensor value{static_cast<planfile::DType>(tensor.dtype), tensor.shape,
                    std::vector<std::byte>(tensor.bytes)};
   readBytes(file, tensor, 0, value.bytes);
   return value;
@@ -297,8 +296,9 @@ Comparison Reference::run(Session &session, double tolerance) const {
   if (isTraining)
     count.push_back(static_cast<std::int64_t>(losses.size()));
   const char *lossName = isTraining ? "losses" : "loss";
-  result.compare(lossName, read(get(lossName)),
-                 {DType::F64, count, std::as_bytes(std::span(losses))});
+  result.compare(
+      lossName, read(get(lossName)),
+      {planfile::DType::F64, count, std::as_bytes(std::span(losses))});
   if (!isTraining)
     compareOutputs(session, result);
 

@@ -23,7 +23,7 @@ static std::optional<std::uint64_t> readNumber(const std::string &path,
 
 namespace {
 /// What a version of control groups calls its files.
-struct Names {
+struct GroupFiles {
   const char *folder, *limit, *usage, *cache;
 };
 } // namespace
@@ -31,17 +31,17 @@ struct Names {
 /// What the limits of a group, and of those around it, leave. Pages of files
 /// are dropped before a limit is enforced.
 static std::uint64_t freeInGroup(const std::string &root, std::string group,
-                                 const Names &names) {
+                                 const GroupFiles &files) {
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
   for (;; group.erase(group.rfind('/'))) {
-    std::string folder = root + names.folder + group + "/";
-    auto limit = readNumber(folder + names.limit); // "max" is no number
-    auto usage = readNumber(folder + names.usage);
+    std::string folder = root + files.folder + group + "/";
+    auto limit = readNumber(folder + files.limit); // "max" is no number
+    auto usage = readNumber(folder + files.usage);
     if (limit && usage) {
       std::uint64_t used =
           *usage -
           std::min(*usage,
-                   readNumber(folder + "memory.stat", names.cache).value_or(0));
+                   readNumber(folder + "memory.stat", files.cache).value_or(0));
       least = std::min(least, *limit - std::min(*limit, used));
     }
     if (group.find('/') == std::string::npos)

@@ -22,7 +22,7 @@ static void forEachField(Span &span, const Function &function) {
   function(span.end);
 }
 
-template <typename T> static void put(std::string &text, T value) {
+template <typename T> static void putField(std::string &text, T value) {
   static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
   char bytes[sizeof value];
   std::memcpy(bytes, &value, sizeof value);
@@ -30,7 +30,7 @@ template <typename T> static void put(std::string &text, T value) {
 }
 
 /// False if the text has ended.
-template <typename T> static bool take(std::string_view &text, T &value) {
+template <typename T> static bool takeField(std::string_view &text, T &value) {
   // Only 0 and 1 are bools.
   using Sent = std::conditional_t<std::is_same_v<T, bool>, std::uint8_t, T>;
   Sent sent;
@@ -45,7 +45,7 @@ template <typename T> static bool take(std::string_view &text, T &value) {
 std::string fsdp::encodeSpans(std::vector<Span> spans) {
   std::string text;
   for (Span &span : spans)
-    forEachField(span, [&](auto value) { put(text, value); });
+    forEachField(span, [&](auto value) { putField(text, value); });
   return text;
 }
 
@@ -65,8 +65,8 @@ std::vector<Span> fsdp::decodeSpans(const planfile::Plan &plan, unsigned rank,
     Span &span = spans.emplace_back();
     span.rank = rank;
     bool isGood = true;
-    forEachField(span,
-                 [&](auto &value) { isGood = isGood && take(text, value); });
+    forEachField(
+        span, [&](auto &value) { isGood = isGood && takeField(text, value); });
     if (!isGood || !isOf(plan, span))
       throw Error("rank " + std::to_string(rank) +
                       ": expected what it has run of the plan, found something "

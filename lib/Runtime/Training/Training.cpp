@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 /// How long a run may go on before its processes ask each other again whether
 /// it is to end.
-static constexpr auto longestDelay = 200ms;
+static constexpr auto longestInterval = 200ms;
 
 /// Sets the inputs of a program to the next batches of the ranks of this
 /// process.
@@ -70,7 +70,7 @@ public:
     // The slowest process has the say.
     auto passed = std::chrono::steady_clock::now() - begin;
     long long steps = step - first + 1;
-    auto wanted = std::max<long long>(1, longestDelay * steps / passed);
+    auto wanted = std::max<long long>(1, longestInterval * steps / passed);
     constexpr std::uint64_t asked = std::uint64_t{1} << 63;
     std::uint64_t agreed =
         session.largest((lifeline->isInterrupted() ? asked : 0) |

@@ -3,6 +3,7 @@
 #include "fsdp/Archive/Checkpoint.h"
 
 #include "FewDescriptors.h"
+#include "Replace.h"
 #include "TempFolder.h"
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 using namespace fsdp::archive;
+using test::replace;
 
 namespace {
 
@@ -68,13 +70,6 @@ std::string sign(std::string text) {
   text.resize(text.rfind(ending));
   std::string sum = spellChecksum(checksum(text));
   return text.append(ending) + '"' + sum + "\"\n}\n";
-}
-
-std::string replace(std::string text, const std::string &from,
-                    const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
 }
 
 class CheckpointTest : public test::TempFolder {

@@ -2,6 +2,7 @@
 
 #include "fsdp/Archive/PT2Archive.h"
 
+#include "Replace.h"
 #include "Support/Zip.h"
 #include "TempFolder.h"
 
@@ -9,6 +10,7 @@ using namespace fsdp::archive;
 using fsdp::test::makeZip;
 using fsdp::test::ZipEntry;
 using test::readFile;
+using test::replace;
 
 namespace {
 const std::string meta = "{\"dtype\":7,\"sizes\":[{\"as_int\":2},"
@@ -19,13 +21,6 @@ const std::string meta = "{\"dtype\":7,\"sizes\":[{\"as_int\":2},"
 const std::string payload = "{\"path_name\":\"weight_0\",\"is_param\":true,"
                             "\"use_pickle\":false,\"tensor_meta\":" +
                             meta + "}";
-
-std::string replace(std::string text, const std::string &from,
-                    const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
 
 class PT2ArchiveTest : public test::TempFolder {
 protected:

@@ -2,6 +2,8 @@
 
 #include "fsdp/Archive/Profile.h"
 
+#include "Replace.h"
+
 #include <gtest/gtest.h>
 
 using namespace fsdp::archive;
@@ -16,10 +18,7 @@ const std::string good = R"({"device": "cpu",
                 {"kind": "all_gather", "bytes": 32, "ranks": 2, "seconds": 0}]})";
 
 std::string replaced(const std::string &from, const std::string &to) {
-  std::string text = good;
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
+  return test::replace(good, from, to);
 }
 
 std::string getError(const std::string &text) {

@@ -9,11 +9,9 @@
 using namespace fsdp::planfile;
 using fsdp::test::makeSmallPlan;
 using fsdp::test::TestPlan;
+using namespace fsdp::test::small;
 
 namespace {
-
-// Of the small plan, whose unit has the shard 0 and the gradient 9.
-constexpr uint32_t expAvg = 1, expAvgSq = 2, hyper = 15;
 
 /// One command of the small plan, which nobody checks: its unit and
 /// communicator, and its buffers, with a star if they are written.

@@ -10,13 +10,12 @@ using fsdp::test::makeSmallPlan;
 using fsdp::test::rejection;
 using fsdp::test::rejectionAfter;
 using fsdp::test::TestPlan;
+using namespace fsdp::test::small;
 
 namespace {
 
-// Of the small plan: its states, the gradient, the loss, and the first buffer
-// that a test adds.
-constexpr uint32_t expAvg = 1, expAvgSq = 2, loss = 7, gradient = 9, hyper = 15,
-                   added = 16;
+// The first buffer that a test adds to the small plan.
+constexpr uint32_t added = 16;
 
 /// Why the small plan is rejected with one more update.
 std::string update(std::vector<Interval> intervals,

@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 using namespace fsdp;
-using archive::DType;
 using test::TestPlan;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -183,8 +182,8 @@ TEST_F(WeightsTest, OtherSizesAreRejected) {
 }
 
 TEST_F(WeightsTest, ValuesMayWiden) {
-  files.addBytes("w", {4, 4}, DType::BF16, std::string(32, '\0'));
-  files.addBytes("b", {4}, DType::F16, std::string(8, '\0'));
+  files.addBytes("w", {4, 4}, archive::DType::BF16, std::string(32, '\0'));
+  files.addBytes("b", {4}, archive::DType::F16, std::string(8, '\0'));
   EXPECT_THAT(match(), ElementsAre("w=0", "b=0"));
 }
 
@@ -195,16 +194,16 @@ TEST_F(WeightsTest, ValuesMayNarrowWithANote) {
     Weights weights = Weights::open(path);
     return files.withoutFolder(weights.describeRounding(weights.match(seal())));
   };
-  files.addBytes("w", {4, 4}, DType::F64, std::string(128, '\0'));
-  files.addBytes("b", {4}, DType::BF16, std::string(8, '\0'));
+  files.addBytes("w", {4, 4}, archive::DType::F64, std::string(128, '\0'));
+  files.addBytes("b", {4}, archive::DType::BF16, std::string(8, '\0'));
   EXPECT_EQ(describe(), "w.safetensors: rounded from f64 to f32, as the plan "
                         "stores them: w");
-  files.addBytes("w", {4, 4}, DType::F16, std::string(32, '\0'));
+  files.addBytes("w", {4, 4}, archive::DType::F16, std::string(32, '\0'));
   EXPECT_EQ(describe(), "");
 }
 
 TEST_F(WeightsTest, IntegersAreNoWeights) {
-  files.addBytes("w", {4, 4}, DType::I32, std::string(64, '\0'));
+  files.addBytes("w", {4, 4}, archive::DType::I32, std::string(64, '\0'));
   EXPECT_EQ(rejection(), "w.safetensors: w: expected 4x4xf32, found 4x4xi32");
 }
 

@@ -315,6 +315,12 @@ private:
 /// `tied.w`, and `b` of 4), input 0 `x` of 2x4, and the loss sum(x w + b).
 TestPlan makeSmallPlan(uint32_t ranks = 2);
 
+/// Buffers of the small plan, beside 0, the shard of its unit: its states, the
+/// loss, its gradient, and the numbers that its update takes.
+namespace small {
+constexpr uint32_t expAvg = 1, expAvgSq = 2, loss = 7, gradient = 9, hyper = 15;
+} // namespace small
+
 /// The same with the loss reduced on a stream of its own, as the compiler has
 /// it: only compute on the compute stream.
 TestPlan makeOverlappingPlan(uint32_t ranks = 2);

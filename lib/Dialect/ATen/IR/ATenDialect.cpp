@@ -63,7 +63,7 @@ void ATenDialect::initialize() {
 
 namespace {
 /// What an attribute must be.
-enum class Kind {
+enum class AttrKind {
   Name,
   Names,
   Dims,
@@ -76,53 +76,53 @@ enum class Kind {
 };
 } // namespace
 
-static StringRef describe(Kind kind) {
+static StringRef describe(AttrKind kind) {
   switch (kind) {
-  case Kind::Name:
+  case AttrKind::Name:
     return "a string";
-  case Kind::Names:
+  case AttrKind::Names:
     return "an array of strings";
-  case Kind::Dims:
+  case AttrKind::Dims:
     return "an array of strings and integers";
-  case Kind::Index:
+  case AttrKind::Index:
     return "a 64-bit integer that is not negative";
-  case Kind::Unit:
+  case AttrKind::Unit:
     return "no value";
-  case Kind::Elements:
+  case AttrKind::Elements:
     return "the elements of a tensor";
-  case Kind::Dictionary:
+  case AttrKind::Dictionary:
     return "a dictionary";
-  case Kind::Device:
+  case AttrKind::Device:
     return "a device";
-  case Kind::Float:
+  case AttrKind::Float:
     return "a floating-point type";
   }
   llvm_unreachable("covered switch");
 }
 
-static bool hasKind(Attribute value, Kind kind) {
+static bool hasKind(Attribute value, AttrKind kind) {
   auto array = dyn_cast<ArrayAttr>(value);
   switch (kind) {
-  case Kind::Name:
+  case AttrKind::Name:
     return isa<StringAttr>(value);
-  case Kind::Names:
+  case AttrKind::Names:
     return array && llvm::all_of(array, llvm::IsaPred<StringAttr>);
-  case Kind::Dims:
+  case AttrKind::Dims:
     return array && llvm::all_of(array, llvm::IsaPred<StringAttr, IntegerAttr>);
-  case Kind::Index: {
+  case AttrKind::Index: {
     auto index = dyn_cast<IntegerAttr>(value);
     return index && index.getType().isSignlessInteger(64) &&
            !index.getValue().isNegative();
   }
-  case Kind::Unit:
+  case AttrKind::Unit:
     return isa<UnitAttr>(value);
-  case Kind::Elements:
+  case AttrKind::Elements:
     return isa<ElementsAttr>(value);
-  case Kind::Dictionary:
+  case AttrKind::Dictionary:
     return isa<DictionaryAttr>(value);
-  case Kind::Device:
+  case AttrKind::Device:
     return isa<DeviceAttr>(value);
-  case Kind::Float: {
+  case AttrKind::Float: {
     auto type = dyn_cast<TypeAttr>(value);
     return type && isa<FloatType>(type.getValue());
   }
@@ -133,7 +133,7 @@ static bool hasKind(Attribute value, Kind kind) {
 /// Checks A1 and A2 for an attribute that should have `kind`; nothing if it may
 /// not stand on `place`.
 static LogicalResult verifyKind(Operation *op, NamedAttribute attr,
-                                std::optional<Kind> kind, StringRef place) {
+                                std::optional<AttrKind> kind, StringRef place) {
   if (!kind)
     return op->emitError() << "A1: attribute " << attr.getName()
                            << " is unknown on " << place;
@@ -154,15 +154,15 @@ static LogicalResult verifySize(FunctionOpInterface function, unsigned index) {
 
 LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
                                                     NamedAttribute attr) {
-  auto kind =
-      llvm::StringSwitch<std::optional<Kind>>(attr.getName())
-          .Cases({getGradientSeedAttrName(), getProgramAttrName()}, Kind::Unit)
-          .Case(getDeviceAttrName(), Kind::Device)
-          .Case(getParameterOrderAttrName(), Kind::Name)
-          .Cases(
-              {getSourceAttrName(), getClassesAttrName(), getSymbolsAttrName()},
-              Kind::Dictionary)
-          .Default(std::nullopt);
+  auto kind = llvm::StringSwitch<std::optional<AttrKind>>(attr.getName())
+                  .Cases({getGradientSeedAttrName(), getProgramAttrName()},
+                         AttrKind::Unit)
+                  .Case(getDeviceAttrName(), AttrKind::Device)
+                  .Case(getParameterOrderAttrName(), AttrKind::Name)
+                  .Cases({getSourceAttrName(), getClassesAttrName(),
+                          getSymbolsAttrName()},
+                         AttrKind::Dictionary)
+                  .Default(std::nullopt);
   if (failed(verifyKind(op, attr, kind, "an operation")))
     return failure();
   auto function = dyn_cast<FunctionOpInterface>(op);
@@ -228,18 +228,18 @@ LogicalResult ATenDialect::verifyRegionArgAttribute(Operation *op,
                                                     unsigned argIndex,
                                                     NamedAttribute attr) {
   StringRef name = attr.getName();
-  auto kind = llvm::StringSwitch<std::optional<Kind>>(name)
+  auto kind = llvm::StringSwitch<std::optional<AttrKind>>(name)
                   .Cases({getParamAttrName(), getBufferAttrName(),
                           getConstantAttrName(), getInputNameAttrName()},
-                         Kind::Name)
-                  .Case(getAliasesAttrName(), Kind::Names)
-                  .Case(getPersistentAttrName(), Kind::Unit)
-                  .Case(getValueAttrName(), Kind::Elements)
-                  .Case(getInputAttrName(), Kind::Index)
-                  .Case(getDimsAttrName(), Kind::Dims)
+                         AttrKind::Name)
+                  .Case(getAliasesAttrName(), AttrKind::Names)
+                  .Case(getPersistentAttrName(), AttrKind::Unit)
+                  .Case(getValueAttrName(), AttrKind::Elements)
+                  .Case(getInputAttrName(), AttrKind::Index)
+                  .Case(getDimsAttrName(), AttrKind::Dims)
                   .Cases({getParamDtypeAttrName(), getStorageDtypeAttrName(),
                           getReduceDtypeAttrName()},
-                         Kind::Float)
+                         AttrKind::Float)
                   .Default(std::nullopt);
   if (failed(verifyKind(op, attr, kind, "an argument")))
     return failure();
@@ -304,12 +304,13 @@ LogicalResult ATenDialect::verifyRegionResultAttribute(Operation *op,
                                                        unsigned /*regionIndex*/,
                                                        unsigned resultIndex,
                                                        NamedAttribute attr) {
-  auto kind =
-      llvm::StringSwitch<std::optional<Kind>>(attr.getName())
-          .Case(getLossAttrName(), Kind::Unit)
-          .Cases({getGradOfAttrName(), getBufferMutationAttrName()}, Kind::Name)
-          .Cases({getGradOfInputAttrName(), getOutputAttrName()}, Kind::Index)
-          .Default(std::nullopt);
+  auto kind = llvm::StringSwitch<std::optional<AttrKind>>(attr.getName())
+                  .Case(getLossAttrName(), AttrKind::Unit)
+                  .Cases({getGradOfAttrName(), getBufferMutationAttrName()},
+                         AttrKind::Name)
+                  .Cases({getGradOfInputAttrName(), getOutputAttrName()},
+                         AttrKind::Index)
+                  .Default(std::nullopt);
   if (failed(verifyKind(op, attr, kind, "a result")))
     return failure();
   auto function = dyn_cast<FunctionOpInterface>(op);

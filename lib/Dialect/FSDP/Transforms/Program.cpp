@@ -220,8 +220,8 @@ Attribute getCopyKey(CollectiveOpInterface launch) {
 
 namespace {
 /// The gather that a gathered value comes from, at either level.
-struct Gather {
-  explicit Gather(Value full) {
+struct SourceGather {
+  explicit SourceGather(Value full) {
     if (auto argument = dyn_cast<BlockArgument>(full)) {
       auto func = cast<func::FuncOp>(argument.getOwner()->getParentOp());
       if (auto state = func.getArgAttrOfType<StateAttr>(
@@ -254,7 +254,7 @@ LogicalResult verifyGathers(func::FuncOp step) {
     Value shard = skipCopies(op->getOperand(0));
     if (auto piece = shard.getDefiningOp<PieceOp>();
         piece && piece.getUnitAttr() == unit &&
-        Gather(piece.getFull()).unit == unit)
+        SourceGather(piece.getFull()).unit == unit)
       return success();
     auto argument = dyn_cast<BlockArgument>(shard);
     auto state =
@@ -273,7 +273,7 @@ LogicalResult verifyGathers(func::FuncOp step) {
         gather && gather.isGather() && failed(verifyShard(gather)))
       return failure();
     if (auto view = dyn_cast<ViewOp>(op)) {
-      Gather gather(view.getFull());
+      SourceGather gather(view.getFull());
       if (gather.unit != view.getUnitAttr())
         return op.emitError("expected a view of a gather of unit ")
                << view.getUnitAttr() << ", got one of " << gather.unit;
@@ -288,7 +288,7 @@ LogicalResult verifyGathers(func::FuncOp step) {
       Value full = aten::getViewRoot(input);
       if (!isa<GatheredType>(full.getType()))
         continue;
-      Gather gather(full);
+      SourceGather gather(full);
       if (gather.phase == getGatherPhase(call))
         continue;
       auto unit = symbols.lookup<UnitOp>(gather.unit.getAttr());
