@@ -4,6 +4,10 @@ include_guard()
 option(FSDP_WARNINGS_AS_ERRORS "Treat warnings as errors" ON)
 set(FSDP_SANITIZE "" CACHE STRING "Sanitizers of the plain targets, e.g. address,undefined or thread")
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage) # g++ takes a source that is included for a header
+endif()
+
 # What every target outside the LLVM half is built with.
 add_library(fsdp-plain-options INTERFACE)
 target_include_directories(fsdp-plain-options INTERFACE
