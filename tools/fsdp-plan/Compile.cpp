@@ -161,6 +161,7 @@ FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
       failed(mlir::verify(module)))
     return failure();
   search = summarize(*answer);
+  search->budget = settings.budget;
   tried.decisions = {std::move(answer->decisions)};
   return findPeak(module);
 }

@@ -236,7 +236,7 @@ static const PlanSummary::Search::Point *
 findBestOther(const PlanSummary &summary) {
   const PlanSummary::Search::Point *best = nullptr;
   for (const auto &other : summary.search->others)
-    if ((!summary.budget || uint64_t(other.bytes) <= summary.budget) &&
+    if ((!summary.search->budget || other.bytes <= summary.search->budget) &&
         (!best || std::tie(other.nanoseconds, other.bytes) <
                       std::tie(best->nanoseconds, best->bytes)))
       best = &other;
@@ -276,11 +276,10 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
   const PlanSummary::Search &search = *summary.search;
-  return Object{{"evaluations", search.evaluations},
-                {"step_ns", search.nanoseconds},
-                {"bound_ns", search.bound},
-                {"bound_by", search.boundBy},
-                {"gap", getGap(search)}};
+  return Object{
+      {"evaluations", search.evaluations}, {"budget_bytes", search.budget},
+      {"step_ns", search.nanoseconds},     {"bound_ns", search.bound},
+      {"bound_by", search.boundBy},        {"gap", getGap(search)}};
 }
 
 Array fsdp::pointsToJSON(const PlanSummary &summary) {

@@ -74,6 +74,7 @@ struct PlanSummary {
   /// How decisions were found.
   struct Search {
     int64_t evaluations = 0;
+    int64_t budget = 0;      ///< Bytes of values; 0 if there is none.
     int64_t nanoseconds = 0; ///< Of a step.
     int64_t bound = 0;       ///< That no decisions can beat; 0 if unknown.
     std::string boundBy;

@@ -188,8 +188,8 @@ LogicalResult ProgramBuilder::findRoles() {
   for (Operation *op : full->order.getOperations())
     if (LaunchOpInterface launch = getUnitLaunch(op);
         launch && !units.contains(launch.getUnitAttr().getValue()))
-      return reject() << "has a collective of the unit "
-                      << launch.getUnitAttr() << ", which there is not";
+      return reject() << "has a collective of the unit " << launch.getUnitAttr()
+                      << ", which there is not";
   roles.resize(full->computations.size());
   auto terminator = uint32_t(roles.size() - 1);
   for (Operation *op : full->order.getOperations()) {

@@ -1,0 +1,117 @@
+"""How fast searched plans are, how far from the best they can be, and what the search takes.
+
+    python benchmarks/planner.py                             # all below, some minutes
+    python benchmarks/planner.py 7b --budgets 6 --evaluations 20000
+
+Each row is one `fsdp-plan --auto`: the whole way to a plan that is proved. Budgets go from the smallest that is known to work to that
+of the step that holds most. Times of steps are predictions by the hardware file; "policy" is the fastest of the known policies that keeps
+to the budget. CPU time is that of the command, in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FIXTURES = ROOT / "test" / "fixtures"
+PLAN = Path(os.environ.get("FSDP_BUILD", ROOT / "build" / "gcc")) / "bin" / "fsdp-plan"
+CASES = {  # the archive, ranks, the hardware, and options
+    "gpt2": ("gpt2.pt2", 8, "h100", ()),
+    "7b": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda")),
+    "7b-a100": ("llama_7b.pt2.zst", 64, "a100-40", ("--device", "cuda")),
+    "7b-matrices": ("llama_7b.pt2.zst", 64, "h100", ("--device", "cuda", "--wrap", "size:10000000")),
+    "405b": ("llama_405b.pt2.zst", 10000, "h100", ("--device", "cuda")),
+}
+
+
+def unpack(name: str, folder: Path) -> Path:
+    path = FIXTURES / name
+    if path.suffix != ".zst":
+        return path
+    unpacked = folder / path.stem
+    if not unpacked.exists():
+        subprocess.run(["zstd", "-qd", path, "-o", unpacked], check=True)
+    return unpacked
+
+
+def compile_plan(model: Path, ranks: int, hardware: str, options: tuple, budget: int | None, evaluations: int, folder: Path) -> dict:
+    """The report; or {"smallest": bytes} where the budget is too small. With the seconds and the bytes of the command."""
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    command = [PLAN, model, "--ranks", ranks, "--auto", "--hardware", hardware, "--evaluations", evaluations, "--report", report, *options]
+    if budget is not None:
+        command += ["--budget", budget]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
+    if ran.returncode:
+        smallest = re.search(r"known to work is (\d+) bytes", ran.stderr)
+        if not smallest:
+            raise SystemExit(ran.stderr)
+        return {"smallest": int(smallest[1])}
+    return json.loads(report.read_text()) | {"seconds": seconds}
+
+
+def find_budgets(least: int, most: int, count: int) -> list[int]:
+    """From the one to the other, each the same number of times the one before."""
+    return [round(least * (most / least) ** (i / (count - 1))) for i in range(count)] if count > 1 else [most]
+
+
+def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]:
+    archive, ranks, hardware, options = CASES[name]
+    model = unpack(archive, folder)
+    find = lambda budget: compile_plan(model, ranks, hardware, options, budget, evaluations, folder)  # noqa: E731
+    most = find(None)["memory"]["arena_bytes"]
+    least = round(1.03 * find(1)["smallest"])  # and what alignment and gaps take
+    rows = []
+    for budget in find_budgets(least, most, count):
+        report = find(budget)
+        if "smallest" in report:
+            rows.append({"budget": budget, "smallest": report["smallest"]})
+            continue
+        search = report["search"]
+        policies = [point for point in report["points"] if point["bytes"] <= search["budget_bytes"]]
+        best = min(policies, key=lambda point: point["nanoseconds"], default=None)
+        assert report["memory"]["arena_bytes"] <= budget and search["bound_ns"] <= search["step_ns"] == report["predicted"]["step_ns"]
+        assert best is None or search["step_ns"] <= best["nanoseconds"], (name, budget, best)
+        rows.append({"budget": budget, "step": search["step_ns"], "bound": search["bound_ns"], "gap": search["gap"], "by": search["bound_by"],
+                     "policy": best and (best["name"], best["nanoseconds"]), "recomputed": report["recomputed"], "seconds": report["seconds"]})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
+    parser.add_argument("--budgets", type=int, default=6, metavar="N")
+    parser.add_argument("--evaluations", type=int, default=20000, metavar="N")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases) - set(CASES):
+        parser.error(f"expected cases of {', '.join(CASES)}; found {', '.join(sorted(unknown))}")
+    print("| step | budget, MiB | best policy, ms | searched, ms | bound, ms | gap, % | CPU, s |\n|---|---|---|---|---|---|---|")
+    gaps = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.cases or CASES:
+            for row in measure(name, arguments.budgets, arguments.evaluations, Path(folder)):
+                budget = f"| {name} | {row['budget'] / 2**20:,.1f} "
+                if "smallest" in row:
+                    print(f"{budget}| | none: {row['smallest'] / 2**20:,.1f} MiB are needed | | | |", flush=True)
+                    continue
+                gaps.append(row["gap"])
+                policy = f"{row['policy'][0]}: {row['policy'][1] / 1e6:,.3f}" if row["policy"] else "none"
+                print(f"{budget}| {policy} | {row['step'] / 1e6:,.3f} | {row['bound'] / 1e6:,.3f} ({row['by']}) "
+                      f"| {100 * row['gap']:.2f} | {row['seconds']:.1f} |", flush=True)
+    gaps.sort()
+    if gaps:
+        print(f"{len(gaps)} plans: median gap {100 * gaps[len(gaps) // 2]:.2f} %, {sum(gap <= 0.02 for gap in gaps)} of at most 2 %", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
