@@ -78,6 +78,14 @@ def test_layers_are_ranges(tmp_path):
     assert "  m.transformer.h.0 .. 1 " in shown and " others" not in shown
 
 
+# A model of billions of parameters fills no page: units that are alike are one row.
+def test_units_that_are_alike_are_one_row(tmp_path):
+    subprocess.run(["zstd", "-dqf", FIXTURES / "llama_7b.pt2.zst", "-o", tmp_path / "m.pt2"], check=True)
+    shown = succeed("fsdp-plan", tmp_path / "m.pt2", "--ranks", 64, "--device", "cuda").stdout
+    assert re.search(r"^root +3 .*\nm\.model\.layers\.0 \.\. 31, each +9 +202383360 .* 2 +1\n\n", shown, re.MULTILINE), shown
+    assert shown.count("\n") < 40
+
+
 # A rejected plan is not reported.
 def test_no_report_of_what_is_rejected(tmp_path):
     result = tool("fsdp-plan", GPT2, "--ranks", 2, "--budget", "1KiB", "--report", tmp_path / "r.json")

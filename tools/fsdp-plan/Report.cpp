@@ -2,6 +2,7 @@
 
 #include "Report.h"
 #include "Explain.h"
+#include "Layers.h"
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
@@ -9,6 +10,9 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/FormatVariadic.h"
+
+#include <map>
+#include <tuple>
 
 using namespace fsdp;
 
@@ -64,21 +68,45 @@ static void printPrograms(const PlanSummary &summary,
     print(step, "");
 }
 
-void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
-  os << llvm::formatv("plan for {0} rank{1} (", summary.ranks,
-                      summary.ranks == 1 ? "" : "s");
-  llvm::interleaveComma(summary.mesh, os, [&](const auto &axis) {
-    os << archive::escape(axis.first) << " " << axis.second;
-  });
-  os << "), " << summary.strategy << ", " << summary.device << "\n\n";
+/// Many units are one row where they differ in nothing but a number.
+static std::vector<PlanSummary::Unit>
+joinUnits(const std::vector<PlanSummary::Unit> &units) {
+  auto key = [](const PlanSummary::Unit &unit) {
+    LayerName name = splitLayer(unit.name);
+    return std::make_tuple(name.before.str(), name.after.str(),
+                           name.number.has_value(), unit.parameters,
+                           unit.frozen, unit.elements, unit.shardBytes,
+                           unit.gathers, unit.reductions);
+  };
+  std::map<decltype(key(units.front())), std::set<uint64_t>> numbers;
+  for (const PlanSummary::Unit &unit : units)
+    if (std::optional<uint64_t> number = splitLayer(unit.name).number)
+      numbers[key(unit)].insert(*number);
+  std::vector<PlanSummary::Unit> rows;
+  for (const PlanSummary::Unit &unit : units) {
+    LayerName name = splitLayer(unit.name);
+    const std::set<uint64_t> &alike = numbers[key(unit)];
+    if (name.number && name.number != *alike.begin())
+      continue;
+    rows.push_back(unit);
+    if (alike.size() > 1)
+      rows.back().name =
+          (name.before + spellRanges(alike) + name.after + ", each").str();
+  }
+  return rows;
+}
 
+static void printUnits(const PlanSummary &summary, llvm::raw_ostream &os) {
+  constexpr size_t mostUnits = 12;
+  std::vector<PlanSummary::Unit> rows = summary.units.size() > mostUnits
+                                            ? joinUnits(summary.units)
+                                            : summary.units;
   os << "unit                              parameters      elements   "
         "shard/rank  gathers  reductions\n";
-  constexpr size_t mostUnits = 12;
-  for (const auto &[i, unit] : llvm::enumerate(summary.units)) {
+  for (const auto &[i, unit] : llvm::enumerate(rows)) {
     if (i == mostUnits) {
-      os << llvm::formatv("... and {0} more units\n",
-                          summary.units.size() - mostUnits);
+      os << llvm::formatv("... and {0} more rows of units\n",
+                          rows.size() - mostUnits);
       break;
     }
     std::string parameters = std::to_string(unit.parameters);
@@ -89,7 +117,17 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                         spellBytes(unit.shardBytes), unit.gathers,
                         unit.reductions);
   }
+}
 
+void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
+  os << llvm::formatv("plan for {0} rank{1} (", summary.ranks,
+                      summary.ranks == 1 ? "" : "s");
+  llvm::interleaveComma(summary.mesh, os, [&](const auto &axis) {
+    os << archive::escape(axis.first) << " " << axis.second;
+  });
+  os << "), " << summary.strategy << ", " << summary.device << "\n\n";
+
+  printUnits(summary, os);
   os << "\nper step and rank\n";
   PlanSummary::Program step = summary.getStep();
   for (const PlanSummary::Traffic &row : step.work.traffic)
