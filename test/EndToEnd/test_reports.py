@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 
 import pytest
-from conftest import FIXTURES, succeed, tool
+from conftest import FIXTURES, ROOT, succeed, tool
 
 GPT2 = FIXTURES / "gpt2.pt2"
 
@@ -159,3 +159,17 @@ def test_the_script_of_a_page_runs(options, tmp_path):
     table = texts[texts.index("Exposed collectives, per step") + 8:][:7 * len(report["predicted"]["exposed"])]
     assert Counter(table[::7]) == Counter(row["kind"] for row in report["predicted"]["exposed"])
     assert shown["painted"]["#d6222f"] > 0  # what is exposed
+
+
+# A plan that the machine has no memory for is one, but nobody should find that out on the machine.
+def test_the_arena_stands_beside_the_memory_of_the_machine(tmp_path):
+    hardware = tmp_path / "small.toml"
+    text = succeed("fsdp-plan", "compare", GPT2, "--ranks", 2, "--hardware", "h100").stdout
+    assert "than the machine has" not in text
+    hardware.write_text(re.sub(r"(?m)^gib = .*$", "gib = 0.001", (ROOT / "hardware" / "h100.toml").read_text()))
+    arguments = [GPT2, "--ranks", 1, "--storage-dtype", "f64", "--accumulate", 2, "--hardware", hardware]
+    shown = succeed("fsdp-plan", *arguments, "--report", tmp_path / "r.json").stdout
+    assert re.search(r"  arena +[\d.]+ MiB   MORE than the 1\.02 MiB that the machine has\n", shown), shown
+    assert json.loads((tmp_path / "r.json").read_text())["memory"]["capacity_bytes"] == int(0.001 * 2**30)
+    rows = succeed("fsdp-plan", "compare", *arguments).stdout.splitlines()[1:]
+    assert all(row.endswith("  more than the machine has") for row in rows), rows

@@ -32,6 +32,7 @@ struct Row {
   int64_t predicted = 0, exposed = 0;
   unsigned calls = 0; ///< Of collectives, per step.
   bool isProved = true;
+  bool fits = true; ///< Into the memory of the machine, as far as it is known.
 };
 
 /// How a figure stands to the least of its column.
@@ -138,6 +139,7 @@ static void fill(Row &row, mlir::ModuleOp module, bool takesUnproved) {
   for (const PlanSummary::Traffic &traffic : step.work.traffic)
     row.calls += traffic.calls;
   row.isProved = summary.unproved.empty();
+  row.fits = !summary.capacity || summary.arenaBytes <= summary.capacity;
 }
 
 static void print(const std::vector<Row> &rows, llvm::raw_ostream &os) {
@@ -167,7 +169,8 @@ static void print(const std::vector<Row> &rows, llvm::raw_ostream &os) {
       os << llvm::formatv(" {0,12} {1,-9} {2,12}", spellTime(row.predicted),
                           time.relate(double(row.predicted)),
                           spellTime(row.exposed));
-    os << (row.isProved ? "\n" : "  not proved\n");
+    os << (row.isProved ? "" : "  not proved")
+       << (row.fits ? "\n" : "  more than the machine has\n");
   }
 }
 

@@ -12,6 +12,7 @@
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Planner/Hardware.h"
 #include "fsdp/Symbolic/VerifyPlan.h"
 #include "fsdp/Target/Plan/PlanTarget.h"
 
@@ -171,6 +172,7 @@ struct Scheduled {
   int64_t bytes = 0;                                  ///< Of the peak.
   llvm::StringMap<PlanSummary::Prediction> predicted; ///< By program.
   unsigned recomputed = 0; ///< Operators of the step.
+  uint64_t capacity = 0;   ///< As that of the summary.
   std::vector<std::pair<std::string, std::string>> timelines;
 
   void addTo(PlanSummary &summary) const;
@@ -179,6 +181,7 @@ struct Scheduled {
 void Scheduled::addTo(PlanSummary &summary) const {
   summary.scheduledBytes = bytes;
   summary.recomputed = recomputed;
+  summary.capacity = capacity;
   for (PlanSummary::Program &program : summary.programs)
     program.predicted = predicted.lookup(program.name);
 }
@@ -208,6 +211,9 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
       });
+  if (!options.hardware.empty())
+    if (auto hardware = planner::loadHardware(options.hardware))
+      facts.capacity = uint64_t(hardware->capacity);
   return facts;
 }
 

@@ -161,8 +161,14 @@ void fsdp::printReport(const PlanSummary &summary, llvm::raw_ostream &os) {
                       spellBytes(transient), spellBytes(bound),
                       bound ? 100.0 * (double(transient) / double(bound) - 1)
                             : 0.0);
-  os << llvm::formatv("  {0,-40} {1,12}\n", "arena",
+  os << llvm::formatv("  {0,-40} {1,12}", "arena",
                       spellBytes(summary.arenaBytes));
+  if (summary.capacity)
+    os << llvm::formatv("   {0} {1} that the machine has",
+                        summary.arenaBytes > summary.capacity ? "MORE than the"
+                                                              : "of the",
+                        spellBytes(summary.capacity));
+  os << "\n";
   if (summary.scheduledBytes) {
     auto change = [](uint64_t from, uint64_t to) {
       return (to < from ? "-" : "+") +
@@ -283,6 +289,7 @@ llvm::json::Value fsdp::toJSON(const PlanSummary &summary) {
       {"points", pointsToJSON(summary)},
       {"memory", Object{{"arena_bytes", int64_t(summary.arenaBytes)},
                         {"budget_bytes", int64_t(summary.budget)},
+                        {"capacity_bytes", int64_t(summary.capacity)},
                         {"persistent_bytes", int64_t(summary.persistentBytes)},
                         {"host_bytes", int64_t(summary.hostBytes)},
                         {"pinned_bytes", int64_t(summary.pinnedBytes)},

@@ -105,6 +105,9 @@ struct PlanSummary {
   /// What is alive at the peak of the scheduled level: values alone. Not from
   /// the plan; 0 if nobody knows.
   uint64_t scheduledBytes = 0;
+  /// Memory that a rank of the machine has. Not from the plan; 0 if that is not
+  /// known.
+  uint64_t capacity = 0;
   uint64_t budget = 0; ///< Of the arena. Not from the plan; 0 if there is none.
   std::optional<Search> search; ///< Not from the plan.
   std::string peakAt;           ///< Node and role of the command at the peak.
