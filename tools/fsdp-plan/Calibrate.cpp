@@ -72,7 +72,7 @@ LogicalResult Options::checkFiles() const {
   return error ? reject(error->message) : success();
 }
 
-static LogicalResult readLogs(CollectiveKind kind,
+static LogicalResult readLogs(planner::CollectiveKind kind,
                               const cl::list<std::string> &paths,
                               std::vector<MeasuredCall> &calls) {
   for (const std::string &path : paths) {
@@ -131,10 +131,12 @@ LogicalResult fsdp::runCalibrate(int argc, char **argv) {
     return reject(hardware.error().message);
   std::vector<MeasuredCall> calls;
   int64_t nodeRanks = hardware->hasNetwork ? hardware->nodeRanks : INT64_MAX;
-  if (failed(readLogs(CollectiveKind::AllGather, options.gathers, calls)) ||
-      failed(
-          readLogs(CollectiveKind::ReduceScatter, options.scatters, calls)) ||
-      failed(readLogs(CollectiveKind::AllReduce, options.reduces, calls)) ||
+  if (failed(readLogs(planner::CollectiveKind::AllGather, options.gathers,
+                      calls)) ||
+      failed(readLogs(planner::CollectiveKind::ReduceScatter, options.scatters,
+                      calls)) ||
+      failed(readLogs(planner::CollectiveKind::AllReduce, options.reduces,
+                      calls)) ||
       failed(readProfiles(options.profiles, nodeRanks, calls)))
     return failure();
   auto fits = calibrate(*hardware, calls);

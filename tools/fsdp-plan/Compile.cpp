@@ -105,7 +105,7 @@ private:
   bool isShown;
 };
 
-PlanSummary::Search summarize(const AutoAnswer &answer) {
+PlanSummary::Search summarizeSearch(const AutoAnswer &answer) {
   PlanSummary::Search search;
   search.evaluations = answer.evaluations;
   search.nanoseconds = answer.outcome.time;
@@ -161,7 +161,7 @@ FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
   if (failed(answer) || failed(rest.run(module)) ||
       failed(mlir::verify(module)))
     return failure();
-  search = summarize(*answer);
+  search = summarizeSearch(*answer);
   search->budget = settings.budget;
   tried.decisions = {std::move(answer->decisions)};
   return findPeak(module);
@@ -217,7 +217,7 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
   return facts;
 }
 
-LogicalResult reject(mlir::MLIRContext *context, const llvm::Twine &sentence) {
+LogicalResult fail(mlir::MLIRContext *context, const llvm::Twine &sentence) {
   return mlir::emitError(mlir::UnknownLoc::get(context)) << sentence;
 }
 
@@ -239,13 +239,13 @@ LogicalResult prove(mlir::ModuleOp module, const CompileRequest &request,
   symbolic::Proof proof = symbolic::verifyPlan(file.plan());
   mlir::MLIRContext *context = module.getContext();
   if (proof.verdict == symbolic::Proof::Refuted)
-    return reject(context, request.name + ": " + proof.message);
+    return fail(context, request.name + ": " + proof.message);
   if (proof)
     return success();
   if (!request.takesUnproved)
-    return reject(context, request.name +
-                               ": cannot prove the plan: " + proof.message +
-                               "; --unproved writes it all the same");
+    return fail(context, request.name +
+                             ": cannot prove the plan: " + proof.message +
+                             "; --unproved writes it all the same");
   auto plan = *module.getOps<plan::ModuleOp>().begin();
   plan.setUnproved(proof.message);
   FailureOr<planfile::PlanFile> marked = exportPlan(plan, request.name);
@@ -344,13 +344,12 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
         made->summary.arenaBytes <= uint64_t(options.budget))
       return made;
     if (!tries)
-      return reject(module.getContext(),
-                    "--budget: the plan needs an arena of " +
-                        llvm::Twine(made->summary.arenaBytes) +
-                        " bytes, more than " +
-                        llvm::Twine(options.budget.bytes) +
-                        "; what the schedule holds would fit, alignment and "
-                        "gaps between buffers do not");
+      return fail(module.getContext(),
+                  "--budget: the plan needs an arena of " +
+                      llvm::Twine(made->summary.arenaBytes) +
+                      " bytes, more than " + llvm::Twine(options.budget.bytes) +
+                      "; what the schedule holds would fit, alignment and "
+                      "gaps between buffers do not");
     int64_t excess = int64_t(made->summary.arenaBytes) - options.budget;
     tried.spare += excess + excess / 4;
   }

@@ -116,7 +116,7 @@ void TraceWriter::writeRows() {
     isUsed[op.stream] = true;
   for (uint32_t stream = 0; stream != step.problem.numStreams; ++stream)
     if (isUsed[stream])
-      name("thread_name", stream, stringifyStream(Stream(stream)));
+      name("thread_name", stream, stringifyStream(fsdp::Stream(stream)));
 }
 
 void TraceWriter::writeSlice(uint32_t number) {
