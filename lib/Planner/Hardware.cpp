@@ -96,7 +96,7 @@ int64_t Hardware::getDuration(const Transfer &work) const {
 namespace {
 
 constexpr double mostNumber = 1e9, leastRate = 1e-3;
-constexpr double mostContention = 8; // as in a step's model
+constexpr double mostSlowing = 8; // as in a step's model
 constexpr double mostGiB = 1 << 20;
 
 /// Reads tables and keeps the first error.
@@ -250,7 +250,7 @@ Expected<Hardware> Reader::read(const toml::table &root) {
     hardware.sharedCore = shared->value_or(false);
   }
   if (root.contains("contention"))
-    hardware.contention = getNumber(root, "", "contention", 0, mostContention);
+    hardware.contention = getNumber(root, "", "contention", 0, mostSlowing);
   if (hardware.sharedCore && hardware.contention > 0)
     fail("contention", "expected none beside shared_core = true, where nothing "
                        "runs beside a collective");

@@ -142,9 +142,9 @@ fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
 
 /// Places the buffers in this order, each into the gap that it fills best.
 /// Returns the bytes of the arena.
-static int64_t place(const std::vector<Lifetime> &lifetimes,
-                     const std::vector<uint32_t> &order, int64_t alignment,
-                     std::vector<int64_t> &offsets) {
+static int64_t placeInOrder(const std::vector<Lifetime> &lifetimes,
+                            const std::vector<uint32_t> &order,
+                            int64_t alignment, std::vector<int64_t> &offsets) {
   int64_t numTimes = 1, peak = 0;
   for (const Lifetime &lifetime : lifetimes)
     numTimes = std::max(numTimes, lifetime.end + 1);
@@ -192,7 +192,7 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
   for (Weight weight : weights) {
     std::vector<uint32_t> order = getOrder(lifetimes, weight);
     for (size_t i = 0; i != maxTries; ++i) {
-      int64_t peak = place(lifetimes, order, alignment, offsets);
+      int64_t peak = placeInOrder(lifetimes, order, alignment, offsets);
       if (plan.offsets.empty() || peak < plan.peak) {
         plan.peak = peak;
         plan.offsets = offsets;

@@ -16,17 +16,17 @@ using fsdp::archive::Error;
 using fsdp::archive::Expected;
 using Recompute = TrainingSetup::Recompute;
 
-static constexpr int64_t formatVersion = 1;
-static constexpr size_t mostTextBytes = size_t(1) << 20;
+static constexpr int64_t rowsVersion = 1;
+static constexpr size_t mostRowsBytes = size_t(1) << 20;
 /// With the limits of single numbers, no product of any overflows.
 static constexpr int64_t mostTokens = int64_t(1) << 30;
 
 namespace {
 
 /// Reads tables and keeps the first error.
-class Reader {
+class RowsReader {
 public:
-  explicit Reader(std::string path) : path(std::move(path)) {}
+  explicit RowsReader(std::string path) : path(std::move(path)) {}
   Expected<std::vector<PublishedRow>> read(const toml::table &root);
 
 private:
@@ -68,8 +68,8 @@ private:
 // Values
 //===----------------------------------------------------------------------===//
 
-const toml::table &Reader::getTable(const toml::table &root,
-                                    std::string_view key) {
+const toml::table &RowsReader::getTable(const toml::table &root,
+                                        std::string_view key) {
   static const toml::table none;
   const toml::node *node = root.get(key);
   if (node && node->is_table())
@@ -79,8 +79,8 @@ const toml::table &Reader::getTable(const toml::table &root,
   return none;
 }
 
-double Reader::getNumber(const toml::table &table, const char *key,
-                         double least, double most) {
+double RowsReader::getNumber(const toml::table &table, const char *key,
+                             double least, double most) {
   const toml::node *node = table.get(key);
   double value = node ? node->value<double>().value_or(NAN) : NAN;
   if (value >= least && value <= most)
@@ -96,8 +96,8 @@ double Reader::getNumber(const toml::table &table, const char *key,
   return least;
 }
 
-int64_t Reader::getWhole(const toml::table &table, const char *key,
-                         int64_t most) {
+int64_t RowsReader::getWhole(const toml::table &table, const char *key,
+                             int64_t most) {
   const toml::node *node = table.get(key);
   std::optional<int64_t> value;
   if (node && node->is_integer())
@@ -113,14 +113,14 @@ int64_t Reader::getWhole(const toml::table &table, const char *key,
   return 1;
 }
 
-bool Reader::getFlag(const toml::table &table, const char *key) {
+bool RowsReader::getFlag(const toml::table &table, const char *key) {
   const toml::node *node = table.get(key);
   if (node && !node->is_boolean())
     fail(*node, "expected " + std::string(key) + " to be true or false");
   return node && node->value_or(false);
 }
 
-std::string Reader::getText(const toml::table &table, const char *key) {
+std::string RowsReader::getText(const toml::table &table, const char *key) {
   const toml::node *node = table.get(key);
   if (node && node->is_string())
     return node->value_or(std::string());
@@ -130,8 +130,8 @@ std::string Reader::getText(const toml::table &table, const char *key) {
 }
 
 template <typename T>
-T Reader::getName(const toml::table &table, const char *key,
-                  const std::map<std::string, T> &values) {
+T RowsReader::getName(const toml::table &table, const char *key,
+                      const std::map<std::string, T> &values) {
   std::string name = getText(table, key), known;
   auto found = values.find(name);
   if (found != values.end())
@@ -148,7 +148,7 @@ T Reader::getName(const toml::table &table, const char *key,
 // Rows
 //===----------------------------------------------------------------------===//
 
-Transformer Reader::readModel(const toml::table &table) {
+Transformer RowsReader::readModel(const toml::table &table) {
   expectKeys(table, {"layers", "hidden", "ffn", "heads", "kv_heads",
                      "vocabulary", "gated", "tied"});
   Transformer model;
@@ -163,7 +163,7 @@ Transformer Reader::readModel(const toml::table &table) {
   return model;
 }
 
-void Reader::readSetup(const toml::table &table, TrainingSetup &setup) {
+void RowsReader::readSetup(const toml::table &table, TrainingSetup &setup) {
   setup.ranks = getWhole(table, "ranks", 1 << 20);
   setup.sequence = getWhole(table, "sequence", 1 << 24);
   setup.batch = getWhole(table, "batch", mostTokens / setup.sequence);
@@ -178,7 +178,7 @@ void Reader::readSetup(const toml::table &table, TrainingSetup &setup) {
                                         {"selective", Recompute::Selective}});
 }
 
-PublishedRow Reader::readRow(const toml::table &table) {
+PublishedRow RowsReader::readRow(const toml::table &table) {
   expectKeys(table, {"source", "model", "hardware", "ranks", "sequence",
                      "batch", "micro_batches", "policy", "keep", "reduce",
                      "recompute", "compiled", "tokens", "gib", "fit"});
@@ -201,11 +201,10 @@ PublishedRow Reader::readRow(const toml::table &table) {
   return row;
 }
 
-Expected<std::vector<PublishedRow>> Reader::read(const toml::table &root) {
+Expected<std::vector<PublishedRow>> RowsReader::read(const toml::table &root) {
   expectKeys(root, {"version", "sources", "models", "rows"});
-  if (root["version"].value<int64_t>() != formatVersion)
-    return Error{path +
-                 ": expected version = " + std::to_string(formatVersion)};
+  if (root["version"].value<int64_t>() != rowsVersion)
+    return Error{path + ": expected version = " + std::to_string(rowsVersion)};
   const toml::table &texts = getTable(root, "sources");
   for (auto &&[name, value] : texts)
     sources[std::string(name.str())] =
@@ -243,8 +242,8 @@ Expected<std::vector<PublishedRow>>
 fsdp::planner::readPublishedRows(std::string_view text,
                                  const std::string &path) {
   Expected<toml::table> root =
-      parseToml(text, path, "file of published rows", mostTextBytes);
-  return root ? Reader(path).read(*root) : root.error();
+      parseToml(text, path, "file of published rows", mostRowsBytes);
+  return root ? RowsReader(path).read(*root) : root.error();
 }
 
 //===----------------------------------------------------------------------===//

@@ -96,7 +96,7 @@ TEST(Transformer, MicroBatchesShareAnUpdate) {
             model.programs[1].ops.size());
 }
 
-const std::string good = R"(version = 1
+const std::string goodRows = R"(version = 1
 sources.paper = "A paper"
 models.m = { layers = 2, hidden = 64, ffn = 256, heads = 4, kv_heads = 4, vocabulary = 100 }
 rows = [
@@ -105,8 +105,8 @@ rows = [
 ]
 )";
 
-std::string replaced(std::string text, const std::string &from,
-                     const std::string &to) {
+std::string replacedInRows(std::string text, const std::string &from,
+                           const std::string &to) {
   size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
@@ -114,7 +114,7 @@ std::string replaced(std::string text, const std::string &from,
 
 // Each key has its place.
 TEST(PublishedRows, AreRead) {
-  auto rows = readPublishedRows(good, "r.toml");
+  auto rows = readPublishedRows(goodRows, "r.toml");
   ASSERT_TRUE(rows) << rows.error().message;
   ASSERT_EQ(rows->size(), 2u);
   const PublishedRow &row = (*rows)[1];
@@ -143,27 +143,27 @@ TEST(PublishedRows, RejectBadFiles) {
   expect("version = 1", "r.toml: expected a table [sources]");
   expect("version = 1\nmodels = {}\nsources = {}\nrows = 1",
          "r.toml: expected rows to be a list of tables");
-  expect(replaced(good, "heads = 4", "heads = 65"),
+  expect(replacedInRows(goodRows, "heads = 4", "heads = 65"),
          "r.toml: line 3: expected heads to be a whole number from 1 to 64, "
          "found 65");
-  expect(replaced(good, "ranks = 8", "ranks = 0"),
+  expect(replacedInRows(goodRows, "ranks = 8", "ranks = 0"),
          "r.toml: line 5: expected ranks to be a whole number from 1 to "
          "1048576, found 0");
-  expect(replaced(good, "batch = 2, ", ""),
+  expect(replacedInRows(goodRows, "batch = 2, ", ""),
          "r.toml: line 5: expected batch to be a whole number from 1 to "
          "8388608, found nothing");
-  expect(replaced(good, "\"fsdp1\"", "\"fsdp3\""),
+  expect(replacedInRows(goodRows, "\"fsdp1\"", "\"fsdp3\""),
          "r.toml: line 5: expected policy to be one of fsdp1, fsdp2, "
          "manual-block, no-overlap; found 'fsdp3'");
-  expect(replaced(good, "model = \"m\"", "model = \"n\""),
+  expect(replacedInRows(goodRows, "model = \"m\"", "model = \"n\""),
          "r.toml: line 5: expected model to be one of m; found 'n'");
-  expect(replaced(good, "tokens = 5", "tokens = 'many'"),
+  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 'many'"),
          "r.toml: line 5: expected tokens to be a number from 0.001 to 1e+09, "
          "found something else");
-  expect(replaced(good, "tokens = 5", "tokens = 5, fit = true"),
+  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 5, fit = true"),
          "r.toml: line 6: expected one row to fit for h100, found another in "
          "line 5");
-  expect(replaced(good, "tokens = 5", "tokens = 5, mfu = 40"),
+  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 5, mfu = 40"),
          "r.toml: line 5: expected only source, model, hardware, ranks, "
          "sequence, batch, micro_batches, policy, keep, reduce, recompute, "
          "compiled, tokens, gib, fit, found 'mfu'");
@@ -172,7 +172,7 @@ TEST(PublishedRows, RejectBadFiles) {
 // Whatever the bytes are, there is an answer, and a prediction or a sentence.
 TEST(PublishedRows, AnyTextHasAnAnswer) {
   EXPECT_TRUE(rc::check([] {
-    std::string text = good;
+    std::string text = goodRows;
     for (int damage = *rc::gen::inRange(1, 6); damage; --damage)
       text[*rc::gen::inRange<size_t>(0, text.size())] =
           char(*rc::gen::inRange<int>('0', '9' + 1));
@@ -204,13 +204,13 @@ TEST(PublishedRows, AFactorIsFitted) {
 // The largest dimensions that are read overflow nothing.
 TEST(PublishedRows, LargeRowsAreRejectedOrPredicted) {
   std::string text =
-      replaced(good,
-               "hidden = 64, ffn = 256, heads = 4, kv_heads = 4, "
-               "vocabulary = 100",
-               "hidden = 262144, ffn = 1048576, heads = 1, kv_heads = 1, "
-               "vocabulary = 4194304");
-  text = replaced(text, "sequence = 128, batch = 2",
-                  "sequence = 16777216, batch = 64");
+      replacedInRows(goodRows,
+                     "hidden = 64, ffn = 256, heads = 4, kv_heads = 4, "
+                     "vocabulary = 100",
+                     "hidden = 262144, ffn = 1048576, heads = 1, kv_heads = 1, "
+                     "vocabulary = 4194304");
+  text = replacedInRows(text, "sequence = 128, batch = 2",
+                        "sequence = 16777216, batch = 64");
   auto rows = readPublishedRows(text, "r.toml");
   ASSERT_TRUE(rows) << rows.error().message;
   auto prediction = predict(rows->front(), *loadHardware("h100"));

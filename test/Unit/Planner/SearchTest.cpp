@@ -333,7 +333,7 @@ int64_t findBest(const std::vector<Row> &rows, int64_t budget, bool tuned) {
   return best;
 }
 
-void printTable(const Transformer &shape, int64_t evaluations) {
+void printTable(const Shape &shape, int64_t evaluations) {
   StepModel model = makeTransformer(shape);
   ASSERT_EQ(check(model), "");
   model.budget = 0;
@@ -371,7 +371,7 @@ void printTable(const Transformer &shape, int64_t evaluations) {
 // bound.
 TEST(Search, PlansModels) {
   const char *evaluations = std::getenv("FSDP_PLANNER_EVALUATIONS");
-  for (const Transformer &shape : {gpt2, llama7B, slow7B, llama70B, llama405B})
+  for (const Shape &shape : {gpt2, llama7B, slow7B, llama70B, llama405B})
     printTable(shape, evaluations ? std::atoll(evaluations) : 500);
 }
 

@@ -20,7 +20,7 @@
 
 namespace fsdp::planner::test {
 
-struct Transformer {
+struct Shape {
   const char *name;
   int64_t layers, width, hidden, keyWidth, vocabulary, tokens, ranks;
   bool isGated = true;
@@ -28,30 +28,30 @@ struct Transformer {
   double nodeBandwidth = 344; ///< Between nodes, GB/s.
 };
 
-inline constexpr Transformer gpt2 = {
+inline constexpr Shape gpt2 = {
     "GPT-2 small, 8 ranks", 12, 768, 3072, 768, 50304, 16384, 8, false};
-inline constexpr Transformer llama7B = {"7B, 64 ranks", 32,    4096, 11008,
-                                        4096,           32000, 4096, 64};
-inline constexpr Transformer slow7B = {"7B, 64 ranks, 45 GB/s",
-                                       32,
-                                       4096,
-                                       11008,
-                                       4096,
-                                       32000,
-                                       4096,
-                                       64,
-                                       true,
-                                       2,
-                                       45};
-inline constexpr Transformer llama70B = {
-    "70B, 256 ranks", 80, 8192, 28672, 1024, 128256, 4096, 256};
-inline constexpr Transformer llama405B = {
+inline constexpr Shape llama7B = {"7B, 64 ranks", 32,    4096, 11008,
+                                  4096,           32000, 4096, 64};
+inline constexpr Shape slow7B = {"7B, 64 ranks, 45 GB/s",
+                                 32,
+                                 4096,
+                                 11008,
+                                 4096,
+                                 32000,
+                                 4096,
+                                 64,
+                                 true,
+                                 2,
+                                 45};
+inline constexpr Shape llama70B = {"70B, 256 ranks", 80,   8192, 28672, 1024,
+                                   128256,           4096, 256};
+inline constexpr Shape llama405B = {
     "405B, 10000 ranks", 126, 16384, 53248, 1024, 128256, 8192, 10000};
 
 /// One unit for each matrix of a block, or one for the block.
 class TransformerBuilder {
 public:
-  TransformerBuilder(const Transformer &shape, bool hasUnitPerBlock = false)
+  TransformerBuilder(const Shape &shape, bool hasUnitPerBlock = false)
       : shape(shape), isWhole(hasUnitPerBlock) {}
 
   StepModel build() {
@@ -248,14 +248,14 @@ private:
     }
   }
 
-  Transformer shape;
+  Shape shape;
   bool isWhole;
   StepModel model;
   Program program;
   std::vector<int64_t> elements;
 };
 
-inline StepModel makeTransformer(const Transformer &shape,
+inline StepModel makeTransformer(const Shape &shape,
                                  bool hasUnitPerBlock = false) {
   return TransformerBuilder(shape, hasUnitPerBlock).build();
 }
