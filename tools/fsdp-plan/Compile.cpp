@@ -340,6 +340,11 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
       copy = module.clone();
     FailureOr<Compilation> made =
         compileOnce(copy ? *copy : module, request, tried, timing);
+    if (failed(made) && tried.spare)
+      module.getContext()->getDiagEngine().emit(
+          module.getLoc(), mlir::DiagnosticSeverity::Note)
+          << "the budget is " << options.budget.bytes << " bytes, of which "
+          << tried.spare << " are left for alignment and gaps between buffers";
     if (failed(made) || !options.budget ||
         made->summary.arenaBytes <= uint64_t(options.budget))
       return made;
