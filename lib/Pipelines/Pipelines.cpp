@@ -102,6 +102,7 @@ void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
     decisions.evaluations = options.evaluations;
     decisions.hardware = getHardware(options);
     decisions.profile = options.profile;
+    decisions.whatIf = options.whatIf;
     decisions.budget = options.budget;
     pm.addPass(createAutoPass(decisions));
   } else {
@@ -114,8 +115,8 @@ void fsdp::buildScheduledPipeline(OpPassManager &pm,
                                   const FSDPPipelineOptions &options) {
   bool isList = options.schedule == Preset::List;
   if (isList || isPlanned(options) || !options.hardware.empty())
-    pm.addPass(
-        createAnnotateCostsPass({getHardware(options), options.profile}));
+    pm.addPass(createAnnotateCostsPass(
+        {getHardware(options), options.profile, options.whatIf}));
   if (isList) {
     SchedulePassOptions schedule;
     schedule.budget = options.budget;

@@ -8,6 +8,7 @@
 #include "fsdp/Planner/Hardware.h"
 
 #include "Toml.h"
+#include "WhatIf.h"
 #include "fsdp/Archive/InputFile.h"
 
 #include <algorithm>
@@ -278,9 +279,12 @@ Expected<Hardware> Reader::read(const toml::table &root) {
 }
 
 Expected<Hardware> fsdp::planner::parseHardware(std::string_view text,
-                                                const std::string &path) {
+                                                const std::string &path,
+                                                const std::string &factors) {
   Expected<toml::table> root =
       parseToml(text, path, "hardware file", 64 * 1024);
+  if (root && !factors.empty())
+    root = applyFactors(std::move(*root), factors, path);
   return root ? Reader(path).read(*root) : root.error();
 }
 
@@ -359,13 +363,15 @@ std::vector<std::string_view> fsdp::planner::getBuiltinHardware() {
   return names;
 }
 
-Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath) {
+Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath,
+                                               const std::string &factors) {
   for (const Builtin &builtin : builtins)
     if (builtin.name == nameOrPath)
-      return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml");
+      return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml",
+                           factors);
   Expected<archive::InputFile> file = archive::InputFile::open(nameOrPath);
   if (!file)
     return file.error();
   Expected<std::string> text = file->read();
-  return text ? parseHardware(*text, nameOrPath) : text.error();
+  return text ? parseHardware(*text, nameOrPath, factors) : text.error();
 }

@@ -113,6 +113,12 @@ PlanSummary::Search summarizeSearch(const AutoAnswer &answer) {
     search.bound = answer.bound->time;
     search.boundBy = answer.bound->name;
   }
+  if (answer.price) {
+    search.moreBytes = answer.price->more;
+    search.moreNanoseconds = answer.price->time;
+  }
+  for (const AutoAnswer::Scenario &scenario : answer.scenarios)
+    search.scenarios.emplace_back(scenario.name, scenario.time);
   for (const AutoAnswer::Baseline &other : answer.baselines)
     search.others.push_back(
         {other.name, other.outcome.time, other.outcome.peakBytes});
@@ -141,7 +147,8 @@ FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
   buildScheduledPipeline(rest, options);
   if (failed(logical.run(module)))
     return failure();
-  auto costs = CostModel::load(module, getHardware(options), options.profile);
+  auto costs = CostModel::load(module, getHardware(options), options.profile,
+                               options.whatIf);
   if (failed(costs))
     return failure();
   ProgressLine line(request.showsProgress);
@@ -152,6 +159,7 @@ FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
   settings.evaluations =
       tried.decisions.empty() ? options.evaluations : options.evaluations / 4;
   settings.starts = tried.decisions;
+  settings.findsPrice = true;
   settings.progress = [&](const auto &now) { return line.show(now); };
   if (options.budget)
     settings.budget = std::max<int64_t>(options.budget - tried.spare, 1);
@@ -212,7 +220,7 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
         return call.getPhase() == aten::Phase::Recompute;
       });
   if (!options.hardware.empty())
-    if (auto hardware = planner::loadHardware(options.hardware))
+    if (auto hardware = planner::loadHardware(options.hardware, options.whatIf))
       facts.capacity = uint64_t(hardware->capacity);
   return facts;
 }
@@ -341,8 +349,8 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
     FailureOr<Compilation> made =
         compileOnce(copy ? *copy : module, request, tried, timing);
     if (failed(made) && tried.spare)
-      module.getContext()->getDiagEngine().emit(
-          module.getLoc(), mlir::DiagnosticSeverity::Note)
+      module.getContext()->getDiagEngine().emit(module.getLoc(),
+                                                mlir::DiagnosticSeverity::Note)
           << "the budget is " << options.budget.bytes << " bytes, of which "
           << tried.spare << " are left for alignment and gaps between buffers";
     if (failed(made) || !options.budget ||

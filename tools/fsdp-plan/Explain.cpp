@@ -268,6 +268,17 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
                         search.others.size());
   }
+  auto spellChange = [&](int64_t nanoseconds) {
+    double change = double(nanoseconds) / double(search.nanoseconds) - 1;
+    return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(nanoseconds),
+                         change < 0 ? "-" : "+", 100 * std::abs(change))
+        .str();
+  };
+  if (search.moreBytes)
+    os << llvm::formatv("  with {0} more: {1}\n", spellBytes(search.moreBytes),
+                        spellChange(search.moreNanoseconds));
+  for (const auto &[name, nanoseconds] : search.scenarios)
+    os << llvm::formatv("  with {0}: {1}\n", name, spellChange(nanoseconds));
   if (search.evaluations)
     os << llvm::formatv("  {0:N0} steps tried\n", search.evaluations);
 }
@@ -276,10 +287,15 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
   const PlanSummary::Search &search = *summary.search;
+  Array scenarios;
+  for (const auto &[name, nanoseconds] : search.scenarios)
+    scenarios.push_back(Object{{"name", name}, {"ns", nanoseconds}});
   return Object{
       {"evaluations", search.evaluations}, {"budget_bytes", search.budget},
       {"step_ns", search.nanoseconds},     {"bound_ns", search.bound},
-      {"bound_by", search.boundBy},        {"gap", getGap(search)}};
+      {"bound_by", search.boundBy},        {"gap", getGap(search)},
+      {"more_bytes", search.moreBytes},    {"more_ns", search.moreNanoseconds},
+      {"scenarios", std::move(scenarios)}};
 }
 
 Array fsdp::pointsToJSON(const PlanSummary &summary) {

@@ -78,6 +78,9 @@ struct PlanSummary {
     int64_t nanoseconds = 0; ///< Of a step.
     int64_t bound = 0;       ///< That no decisions can beat; 0 if unknown.
     std::string boundBy;
+    int64_t moreBytes = 0, moreNanoseconds = 0; ///< With more memory; or 0.
+    /// Where things are not as predicted.
+    std::vector<std::pair<std::string, int64_t>> scenarios;
     /// What others would decide: their names, nanoseconds and peaks.
     struct Point {
       std::string name;

@@ -98,8 +98,10 @@ struct Hardware {
 };
 
 /// Reads the text of a hardware file; errors name `path`.
+/// `factors`, "KEY=FACTORx,...", multiply numbers of the file.
 archive::Expected<Hardware> parseHardware(std::string_view text,
-                                          const std::string &path);
+                                          const std::string &path,
+                                          const std::string &factors = "");
 
 /// The text of a hardware file, without comments, that reads as `hardware`.
 std::string write(const Hardware &hardware);
@@ -109,7 +111,8 @@ std::vector<std::string_view> getBuiltinHardware();
 
 /// The hardware that is built in under this name ("cpu", "h100"), or else the
 /// file of that name.
-archive::Expected<Hardware> loadHardware(const std::string &nameOrPath);
+archive::Expected<Hardware> loadHardware(const std::string &nameOrPath,
+                                         const std::string &factors = "");
 
 } // namespace fsdp::planner
 

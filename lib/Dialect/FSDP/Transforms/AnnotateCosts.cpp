@@ -167,9 +167,9 @@ void Costs::emitRemark(func::FuncOp step) {
 }
 
 FailureOr<CostModel> CostModel::load(Operation *op, StringRef hardware,
-                                     StringRef profile) {
-  auto machine =
-      planner::loadHardware(hardware.empty() ? "cpu" : hardware.str());
+                                     StringRef profile, StringRef whatIf) {
+  auto machine = planner::loadHardware(
+      hardware.empty() ? "cpu" : hardware.str(), whatIf.str());
   if (!machine)
     return op->emitError(machine.error().message);
   if (profile.empty())
@@ -201,7 +201,7 @@ class AnnotateCostsPass
   }
 
   LogicalResult runOnProgram(func::FuncOp program) final {
-    auto model = CostModel::load(getOperation(), hardware, profile);
+    auto model = CostModel::load(getOperation(), hardware, profile, whatIf);
     if (failed(model))
       return failure();
     for (auto launch : program.getOps<LaunchOpInterface>())

@@ -16,9 +16,12 @@ struct CostModel {
   std::optional<archive::Profile> profile; // measured, in place of predicted
 
   /// Reads a file of hardware, or one that is built in, and a profile unless
-  /// its name is empty. Reports an error at `op`.
-  static mlir::FailureOr<CostModel>
-  load(mlir::Operation *op, llvm::StringRef hardware, llvm::StringRef profile);
+  /// its name is empty. Numbers of the file are multiplied as `whatIf` says.
+  /// Reports an error at `op`.
+  static mlir::FailureOr<CostModel> load(mlir::Operation *op,
+                                         llvm::StringRef hardware,
+                                         llvm::StringRef profile,
+                                         llvm::StringRef whatIf = "");
   /// Writes `fsdp.cost` on what takes time, as `--fsdp-annotate-costs` does.
   /// The remark that sums it up is for who wants it.
   void annotate(mlir::func::FuncOp step, bool emitsRemark = false) const;

@@ -57,7 +57,7 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
     scheduled level. Remark `costs`: how many operations take time, how many of
     them were measured, and the nanoseconds of each.
   }];
-  let options = [Hardware, Profile];
+  let options = [Hardware, Profile, WhatIfOption];
 }
 
 def ApplySchedulePass : Pass<"fsdp-apply-schedule", "::mlir::ModuleOp"> {
@@ -128,7 +128,7 @@ def AutoPass : Pass<"fsdp-auto", "::mlir::ModuleOp"> {
     predicted time, the peak, the bound and its name.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [AutoOption, DecisionsOption, Evaluations, Hardware, Profile, Budget];
+  let options = [AutoOption, DecisionsOption, Evaluations, Hardware, Profile, WhatIfOption, Budget];
 }
 
 def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {
@@ -345,7 +345,7 @@ def PriceDecisionsPass : Pass<"fsdp-price-decisions", "::mlir::ModuleOp"> {
     `decision` for each that could be another, with what it changes.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [Hardware, Profile];
+  let options = [Hardware, Profile, WhatIfOption];
 }
 
 def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {

@@ -165,6 +165,9 @@ static std::string findConflict(const llvm::StringSet<> &names,
              "' already says what --" + part.str() + " is; give one of the two";
   if (std::string error = findPlannerConflict(names, options); !error.empty())
     return error;
+  if (!options.whatIf.empty() && options.hardware.empty() &&
+      options.schedule != Preset::List && !options.automatic)
+    return "--what-if: expected --hardware, whose numbers are multiplied";
   if (options.noSync && options.accumulate.microBatches == 1)
     return "--no-sync: expected --accumulate K of several micro-batches, "
            "between which nothing is reduced; found '" +

@@ -18,6 +18,8 @@
 
 #include "mlir/IR/Remarks.h"
 
+#include <cmath>
+
 using namespace mlir;
 
 namespace fsdp {
@@ -42,6 +44,49 @@ evaluateBaselines(const planner::StepModel &model) {
                                                             recompute))});
       }
   return baselines;
+}
+
+/// All transfers of the model take `factor` times as long, and computations.
+static planner::StepModel scale(planner::StepModel model, double network,
+                                double compute) {
+  auto times = [](int64_t &time, double factor) {
+    time = std::llround(double(time) * factor);
+  };
+  for (planner::Program &program : model.programs) {
+    for (planner::Traffic &row : program.traffic)
+      for (planner::CollectiveCost *cost :
+           {&row.gather, &row.reduction, &row.allReduce})
+        times(cost->transfer, network);
+    for (planner::ComputeOp &op : program.ops)
+      times(op.duration, compute);
+  }
+  return model;
+}
+
+static std::vector<AutoAnswer::Scenario>
+evaluateScenarios(const planner::StepModel &model,
+                  const planner::Decisions &decisions) {
+  auto evaluate = [&](double network, double compute) {
+    return planner::evaluate(scale(model, network, compute), decisions).time;
+  };
+  return {{"a network of 20 % less bandwidth", evaluate(1 / 0.8, 1)},
+          {"computations that take 10 % longer", evaluate(1, 1.1)},
+          {"computations that take 10 % less", evaluate(1, 0.9)}};
+}
+
+/// A short search from what was found, with a gibibyte more, or a tenth of the
+/// budget if that is less.
+static AutoAnswer::Price findPrice(planner::StepModel model,
+                                   planner::SearchOptions options,
+                                   const planner::Decisions &decisions) {
+  constexpr int64_t most = int64_t(1) << 30;
+  AutoAnswer::Price price;
+  price.more = std::min(most, model.budget / 10);
+  model.budget += price.more;
+  options.evaluations /= 4;
+  options.starts = {decisions};
+  price.time = planner::search(model, options).outcome.time;
+  return price;
 }
 
 static LogicalResult rejectBudget(func::FuncOp program,
@@ -103,6 +148,8 @@ FailureOr<AutoAnswer> decide(ModuleOp module, const CostModel &costs,
     result.outcome = answer.outcome;
     result.bound = answer.bound;
     result.evaluations = answer.evaluations;
+    if (settings.findsPrice && settings.budget)
+      result.price = findPrice(model, options, decisions);
     if (!settings.file.empty())
       if (auto written = archive::writeFile(settings.file,
                                             {planner::write(model, decisions)});
@@ -117,6 +164,7 @@ FailureOr<AutoAnswer> decide(ModuleOp module, const CostModel &costs,
     result.bound = planner::findBound(model);
   }
   result.baselines = evaluateBaselines(model);
+  result.scenarios = evaluateScenarios(model, decisions);
   if (failed(applyDecisions(*programs, *built, decisions)))
     return failure();
   return result;
@@ -141,7 +189,7 @@ class AutoPass : public impl::AutoPassBase<AutoPass> {
         return failure();
     if (!automatic && decisions.empty())
       return first.emitError("expected `auto`, or a file of decisions");
-    auto costs = CostModel::load(getOperation(), hardware, profile);
+    auto costs = CostModel::load(getOperation(), hardware, profile, whatIf);
     if (failed(costs))
       return failure();
     AutoSettings settings;

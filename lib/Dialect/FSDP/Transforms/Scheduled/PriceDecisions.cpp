@@ -131,7 +131,7 @@ class PriceDecisionsPass
   LogicalResult runOnProgram(func::FuncOp step) final {
     if (failed(checkStraightLine(step.getBody().front())))
       return failure();
-    auto costs = CostModel::load(getOperation(), hardware, profile);
+    auto costs = CostModel::load(getOperation(), hardware, profile, whatIf);
     if (failed(costs))
       return failure();
     auto now = findPrice(step, *costs, [](func::FuncOp) {});

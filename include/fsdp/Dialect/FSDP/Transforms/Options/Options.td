@@ -168,6 +168,9 @@ def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
     "FILE.toml|a100-40|a100-80|b200|cpu|gb200-nvl72|h100|h100-500w|h200">;
 def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
     "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
+def WhatIfOption : PipelineOption<"whatIf", "what-if", "std::string", "\"\"",
+    "Another machine: numbers of the hardware file are multiplied, such as link.network.gbytes=0.5x; a key means all "
+    "numbers of that name in a table and below it.", "KEY=FACTORx,...">;
 def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
     "The most memory that a rank may hold; a plan that needs more is rejected.", "SIZE">;
 def AutoOption : PipelineOption<"automatic", "auto", "bool", "false",

@@ -22,7 +22,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
     SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption,
     NoSync, NoAllReduce, CommHookOption, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
     BackwardPrefetchOption, ForwardPrefetch,
-    LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, Budget,
+    LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, WhatIfOption, Budget,
     AutoOption, Evaluations, DecisionsOption,
   ];
 }

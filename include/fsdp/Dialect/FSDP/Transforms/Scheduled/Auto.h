@@ -20,6 +20,7 @@ struct AutoSettings {
   int64_t budget = 0;   ///< Bytes of all that a rank holds; 0: no limit.
   int64_t evaluations = 20000;
   std::vector<planner::Decisions> starts; ///< To begin with, beside baselines.
+  bool findsPrice = false; ///< Of memory: with a quarter of the evaluations.
   /// Called now and then while it searches; the search ends at false.
   std::function<bool(const planner::SearchProgress &)> progress;
 };
@@ -30,6 +31,20 @@ struct AutoAnswer {
   planner::Outcome outcome;
   std::optional<planner::Bound> bound; ///< What no decisions can beat.
   int64_t evaluations = 0;             ///< 0: decisions were read.
+  /// The best that was found with `more` bytes above the budget: what memory is
+  /// worth. Not asked for without a budget.
+  struct Price {
+    int64_t more = 0;
+    int64_t time = 0; ///< Of the step then.
+  };
+  std::optional<Price> price;
+  /// The same decisions where things are not as predicted; their peak is the
+  /// same, since no time decides about memory.
+  struct Scenario {
+    std::string name;
+    int64_t time = 0;
+  };
+  std::vector<Scenario> scenarios;
   /// What others would decide, within the budget or not.
   struct Baseline {
     std::string name; ///< "fsdp1", "fsdp1, all kept, all recomputed".
