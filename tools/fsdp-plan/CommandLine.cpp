@@ -252,7 +252,8 @@ std::string fsdp::splitOptions(StringRef text,
   cl::TokenizeGNUCommandLine(text, saver, words);
   for (size_t i = 0; i != words.size(); ++i) {
     StringRef word = words[i];
-    auto [name, value] =
+    StringRef name, value;
+    std::tie(name, value) =
         word.drop_while([](char c) { return c == '-'; }).split('=');
     auto *option =
         llvm::find_if(getPipelineOptions(), [&](const PipelineOption &row) {

@@ -211,7 +211,8 @@ IRMapping Rematerializer::apply(const Repetition &repetition) {
 std::vector<Recomputed>
 Rematerializer::repeatAll(ArrayRef<std::string> modules) {
   std::vector<Recomputed> recomputed;
-  for (const auto &[module, path] : llvm::enumerate(modules)) {
+  for (unsigned module = 0; module != modules.size(); ++module) {
+    const std::string &path = modules[module];
     auto scope = llvm::find_if(
         scopes, [&](const Scope &scope) { return scope.path == path; });
     if (scope == scopes.end())
@@ -221,8 +222,7 @@ Rematerializer::repeatAll(ArrayRef<std::string> modules) {
     for (auto [before, after] : repeated.getValueMap())
       if (auto copy = after.getDefiningOp<aten::CallOp>();
           copy && known.insert(copy).second)
-        recomputed.push_back(
-            {before.getDefiningOp(), copy, static_cast<unsigned>(module)});
+        recomputed.push_back({before.getDefiningOp(), copy, module});
   }
   return recomputed;
 }
