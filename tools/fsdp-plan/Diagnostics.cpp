@@ -6,6 +6,7 @@
 #include "fsdp/Archive/Escape.h"
 #include "fsdp/Dialect/FSDP/Transforms/Logical/ModulePaths.h"
 
+#include "mlir/IR/BuiltinAttributes.h"
 #include "mlir/IR/Remarks.h"
 
 using namespace fsdp;
