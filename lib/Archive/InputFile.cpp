@@ -265,3 +265,14 @@ Expected<std::string> InputFile::read(uint64_t offset, uint64_t count) const {
     return *error;
   return content;
 }
+
+Expected<std::string> InputFile::readWhole(const std::string &path,
+                                           uint64_t most) {
+  Expected<InputFile> file = open(path);
+  if (!file)
+    return file.error();
+  if (file->size() > most)
+    return Error{path + ": expected at most " + std::to_string(most) +
+                 " bytes, found " + std::to_string(file->size())};
+  return file->read();
+}

@@ -143,9 +143,6 @@ Expected<Profile> Profile::parse(std::string_view text,
 }
 
 Expected<Profile> Profile::read(const std::string &path) {
-  auto file = InputFile::open(path);
-  if (!file)
-    return file.error();
-  auto text = file->read();
+  auto text = InputFile::readWhole(path);
   return text ? parse(*text, path) : text.error();
 }

@@ -369,9 +369,6 @@ Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath,
     if (builtin.name == nameOrPath)
       return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml",
                            factors);
-  Expected<archive::InputFile> file = archive::InputFile::open(nameOrPath);
-  if (!file)
-    return file.error();
-  Expected<std::string> text = file->read();
+  Expected<std::string> text = archive::InputFile::readWhole(nameOrPath);
   return text ? parseHardware(*text, nameOrPath, factors) : text.error();
 }

@@ -39,7 +39,7 @@ def test_no_known_policy_is_better(model, tmp_path):
         assert found["bound_ns"] <= found["step_ns"] == report["predicted"]["step_ns"]
         # What more memory buys is no loss, and what is slower than predicted takes longer.
         assert found["more_bytes"] > 0 and found["more_ns"] <= found["step_ns"]
-        slow_network, slow_compute, fast_compute = (scenario["ns"] for scenario in found["scenarios"])
+        slow_network, slow_compute, fast_compute = (scenario["nanoseconds"] for scenario in found["scenarios"])
         assert slow_network >= found["step_ns"] and slow_compute >= found["step_ns"] >= fast_compute
         for policy in report["points"]:
             assert policy["bytes"] > found["budget_bytes"] or policy["nanoseconds"] >= found["step_ns"], policy
@@ -56,6 +56,20 @@ def test_decisions_are_a_file(tmp_path):
     decisions = tomllib.loads(file.read_text())
     assert set(decisions["programs"]) == {"first", "middle", "last"}
     assert all(len(program["units"]) == 3 for program in decisions["programs"].values())
+
+
+# A typing error must not cost a model: what is written is no file that is read.
+def test_decisions_do_not_go_into_an_input(tmp_path):
+    model = tmp_path / "m.pt2"
+    model.write_bytes((FIXTURES / "role_tiny.pt2").read_bytes())
+    result = tool("fsdp-plan", model, "--ranks", 2, "--auto", "--decisions", model)
+    assert result.returncode == 1 and "expected a file of its own for --decisions, found that of the model" in result.stderr
+    assert model.read_bytes() == (FIXTURES / "role_tiny.pt2").read_bytes()
+    result = tool("fsdp-plan", "compare", model, "--ranks", 2, "--decisions", tmp_path / "d.toml")
+    assert result.returncode == 1 and "--decisions: expected it in --with" in result.stderr
+    # What is rejected leaves no decisions.
+    result = tool("fsdp-plan", model, "--ranks", 2, "--auto", "--budget", 1, "--decisions", tmp_path / "d.toml")
+    assert result.returncode == 1 and not (tmp_path / "d.toml").exists()
 
 
 # Another machine is the file with other numbers in it.
@@ -81,6 +95,7 @@ def test_what_if_multiplies_numbers(tmp_path):
     ("--hardware h100 --what-if link.network.gbytes=2", "--what-if: expected KEY=FACTORx such as link.network.gbytes=0.5x; found 'link.network.gbytes=2'"),
     ("--hardware h100 --what-if link.network.gbytes=1e-9x", "hardware/h100.toml: link.network.all_gather.gbytes: expected a number from 0.001 to 1e+09, found 4.8e-08"),
     ("--what-if launch_us=2x", "--what-if: expected --hardware, whose numbers are multiplied"),
+    ("--auto --unit .*0:reshard=false", "--auto: decides what --unit says of '.*0'; leave reshard out, and any strategy but no_shard"),
     ("--evaluations 5", "--evaluations: expected --auto, whose search tries so many steps"),
     ("--auto --evaluations 0", "--evaluations: expected a number of at least 1; found '0'"),
 ])

@@ -76,10 +76,7 @@ static LogicalResult readLogs(planner::CollectiveKind kind,
                               const cl::list<std::string> &paths,
                               std::vector<MeasuredCall> &calls) {
   for (const std::string &path : paths) {
-    auto file = archive::InputFile::open(path);
-    if (!file)
-      return reject(file.error().message);
-    auto text = file->read();
+    auto text = archive::InputFile::readWhole(path);
     if (!text)
       return reject(text.error().message);
     auto found = readNcclTests(*text, path, kind);

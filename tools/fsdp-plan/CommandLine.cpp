@@ -184,6 +184,8 @@ static LogicalResult checkFiles(const CommandLine &line) {
   }
   add(inputs, "--profile", line.options.profile);
   add(inputs, "--hardware", line.options.hardware);
+  add(line.options.automatic ? outputs : inputs, "--decisions",
+      line.options.decisions);
   add(outputs, "-o", line.output);
   add(outputs, "--report", line.report);
   add(outputs, "--trace", line.trace);

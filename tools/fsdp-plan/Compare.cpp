@@ -81,8 +81,9 @@ static LogicalResult addRow(const CommandLine &line, StringRef name,
 
 /// The presets, and what the user asks for.
 static mlir::FailureOr<std::vector<Row>> makeRows(const CommandLine &line) {
-  for (StringRef part : {"schedule", "backward-prefetch", "forward-prefetch",
-                         "limit-all-gathers", "bucket", "reduce-wait"})
+  for (StringRef part :
+       {"schedule", "backward-prefetch", "forward-prefetch",
+        "limit-all-gathers", "bucket", "reduce-wait", "auto", "decisions"})
     for (const GivenOption &option : line.given)
       if (option.first == part)
         return reject("--" + part +

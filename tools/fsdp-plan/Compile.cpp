@@ -9,6 +9,7 @@
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Auto.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
@@ -104,76 +105,6 @@ public:
 private:
   bool isShown;
 };
-
-PlanSummary::Search summarizeSearch(const AutoAnswer &answer) {
-  PlanSummary::Search search;
-  search.evaluations = answer.evaluations;
-  search.nanoseconds = answer.outcome.time;
-  if (answer.bound) {
-    search.bound = answer.bound->time;
-    search.boundBy = answer.bound->name;
-  }
-  if (answer.price) {
-    search.moreBytes = answer.price->more;
-    search.moreNanoseconds = answer.price->time;
-  }
-  for (const AutoAnswer::Scenario &scenario : answer.scenarios)
-    search.scenarios.emplace_back(scenario.name, scenario.time);
-  for (const AutoAnswer::Baseline &other : answer.baselines)
-    search.others.push_back(
-        {other.name, other.outcome.time, other.outcome.peakBytes});
-  return search;
-}
-
-/// What one try at a budget tells the next one.
-struct Tried {
-  int64_t spare = 0; ///< Bytes of it that are left for alignment and gaps.
-  std::vector<planner::Decisions> decisions; ///< What was found last.
-};
-
-/// From the imported model to the scheduled level, by decisions. Returns the
-/// bytes of the peak.
-FailureOr<int64_t> decideAbout(mlir::ModuleOp module,
-                               const CompileRequest &request, Tried &tried,
-                               mlir::TimingScope &timing,
-                               std::optional<PlanSummary::Search> &search) {
-  const FSDPPipelineOptions &options = request.options;
-  mlir::PassManager logical(module.getContext()), rest(module.getContext());
-  for (mlir::PassManager *passes : {&logical, &rest}) {
-    passes->enableVerifier(false);
-    passes->enableTiming(timing);
-  }
-  buildLogicalPipeline(logical, options);
-  buildScheduledPipeline(rest, options);
-  if (failed(logical.run(module)))
-    return failure();
-  auto costs = CostModel::load(module, getHardware(options), options.profile,
-                               options.whatIf);
-  if (failed(costs))
-    return failure();
-  ProgressLine line(request.showsProgress);
-  AutoSettings settings;
-  settings.searches = options.automatic;
-  settings.file = options.decisions;
-  // From decisions that nearly fit, the others are not far.
-  settings.evaluations =
-      tried.decisions.empty() ? options.evaluations : options.evaluations / 4;
-  settings.starts = tried.decisions;
-  settings.findsPrice = true;
-  settings.progress = [&](const auto &now) { return line.show(now); };
-  if (options.budget)
-    settings.budget = std::max<int64_t>(options.budget - tried.spare, 1);
-  mlir::TimingScope deciding = timing.nest("decide");
-  FailureOr<AutoAnswer> answer = decide(module, *costs, settings);
-  deciding.stop();
-  if (failed(answer) || failed(rest.run(module)) ||
-      failed(mlir::verify(module)))
-    return failure();
-  search = summarizeSearch(*answer);
-  search->budget = settings.budget;
-  tried.decisions = {std::move(answer->decisions)};
-  return findPeak(module);
-}
 
 /// What is known of a plan at the scheduled level, and not from its file.
 struct Scheduled {
@@ -298,19 +229,14 @@ mlir::ModuleOp fsdp::importPrograms(const CommandLine &line) {
   return module;
 }
 
-static FailureOr<Compilation> compileOnce(mlir::ModuleOp module,
-                                          const CompileRequest &request,
-                                          Tried &tried,
-                                          mlir::TimingScope &timing) {
+/// From the scheduled level to the plan and what there is to know about it.
+/// `bytes`: of the peak.
+static FailureOr<Compilation> finish(mlir::ModuleOp module, int64_t bytes,
+                                     const CompileRequest &request,
+                                     mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
   mlir::TimingScope passes = timing.nest("passes");
-  std::optional<PlanSummary::Search> search;
-  FailureOr<int64_t> bytes =
-      isPlanned(options) ? decideAbout(module, request, tried, passes, search)
-                         : schedule(module, options, passes);
-  if (failed(bytes))
-    return failure();
-  FailureOr<Scheduled> facts = lookAt(module, *bytes, request);
+  FailureOr<Scheduled> facts = lookAt(module, bytes, request);
   if (failed(facts) || failed(lower(module, options, passes)))
     return failure();
   passes.stop();
@@ -329,41 +255,141 @@ static FailureOr<Compilation> compileOnce(mlir::ModuleOp module,
   PlanSummary summary = summarize(file->plan());
   facts->addTo(summary);
   summary.budget = options.budget.bytes;
-  summary.search = std::move(search);
   return Compilation{std::move(*file), std::move(summary),
-                     std::move(facts->timelines)};
+                     std::move(facts->timelines), ""};
+}
+
+namespace {
+/// A step by decisions. The model of it is made once; where the plan of the
+/// first decisions exceeds the budget, others are searched.
+class Planner {
+public:
+  Planner(mlir::ModuleOp module, const CompileRequest &request,
+          mlir::TimingScope &timing)
+      : module(module), request(request), options(request.options),
+        timing(timing), progress(request.showsProgress) {}
+
+  FailureOr<Compilation> run();
+
+private:
+  LogicalResult makeModel();
+  FailureOr<planner::SearchAnswer> decide();
+  FailureOr<Compilation> carryOut(const planner::SearchAnswer &answer);
+
+  mlir::ModuleOp module;
+  const CompileRequest &request;
+  const FSDPPipelineOptions &options;
+  mlir::TimingScope &timing;
+  ProgressLine progress;
+  BuiltModel built;
+  planner::SearchOptions search;
+};
+} // namespace
+
+LogicalResult Planner::makeModel() {
+  mlir::PassManager logical(module.getContext());
+  logical.enableVerifier(false);
+  logical.enableTiming(timing);
+  buildLogicalPipeline(logical, options);
+  if (failed(logical.run(module)))
+    return failure();
+  auto costs = CostModel::load(module, getHardware(options), options.profile,
+                               options.whatIf);
+  auto programs = getPrograms(module);
+  if (failed(costs) || failed(programs))
+    return failure();
+  FailureOr<BuiltModel> made = buildStepModel(*programs, *costs);
+  if (failed(made))
+    return failure();
+  built = std::move(*made);
+  search.evaluations = options.evaluations;
+  search.progress = [&](const auto &now) { return progress.show(now); };
+  return success();
+}
+
+FailureOr<planner::SearchAnswer> Planner::decide() {
+  mlir::TimingScope deciding = timing.nest("decide");
+  return options.automatic
+             ? searchDecisions(module, built.model, search)
+             : readDecisions(module, built.model, options.decisions);
+}
+
+FailureOr<Compilation> Planner::carryOut(const planner::SearchAnswer &answer) {
+  mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
+  auto programs = getPrograms(*copy);
+  if (failed(programs) ||
+      failed(applyDecisions(*programs, built, answer.decisions)))
+    return failure();
+  mlir::PassManager scheduled(module.getContext());
+  scheduled.enableVerifier(false);
+  scheduled.enableTiming(timing);
+  buildScheduledPipeline(scheduled, options);
+  if (failed(scheduled.run(*copy)) || failed(mlir::verify(*copy)))
+    return failure();
+  FailureOr<int64_t> bytes = findPeak(*copy);
+  if (failed(bytes))
+    return failure();
+  return finish(*copy, *bytes, request, timing);
+}
+
+FailureOr<Compilation> Planner::run() {
+  if (failed(makeModel()))
+    return failure();
+  // A search knows values; alignment and gaps between them come on top. Where
+  // these exceed the budget, it is asked for less, from where it was.
+  constexpr int mostTries = 8;
+  int64_t spare = 0, evaluations = 0; // of the tries before
+  for (int tries = 1;; ++tries) {
+    if (options.budget)
+      built.model.budget = std::max<int64_t>(options.budget - spare, 1);
+    FailureOr<planner::SearchAnswer> answer = decide();
+    if (failed(answer) && spare)
+      module.getContext()->getDiagEngine().emit(module.getLoc(),
+                                                mlir::DiagnosticSeverity::Note)
+          << "the budget is " << options.budget.bytes << " bytes, of which "
+          << spare << " are left for alignment and gaps between buffers";
+    if (failed(answer))
+      return failure();
+    evaluations = answer->evaluations += evaluations;
+    FailureOr<Compilation> made = carryOut(*answer);
+    if (failed(made))
+      return failure();
+    int64_t excess = int64_t(made->summary.arenaBytes) - options.budget;
+    if (!options.automatic || !options.budget || excess <= 0 ||
+        tries == mostTries) {
+      made->decisions = planner::write(built.model, answer->decisions);
+      planner::Explanation explanation =
+          planner::explain(built.model, answer->decisions, search);
+      made->summary.search = {std::move(*answer), std::move(explanation),
+                              built.model.budget};
+      return made;
+    }
+    spare += excess + excess / 4;
+    search.evaluations = options.evaluations / 4;
+    search.starts = {std::move(answer->decisions)};
+  }
 }
 
 FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
-  // A search knows values; alignment and gaps between them come on top. Where
-  // these exceed the budget, it is asked for less.
-  constexpr int mostTries = 8;
-  Tried tried;
-  for (int tries = options.automatic && options.budget ? mostTries : 1;;) {
-    mlir::OwningOpRef<mlir::ModuleOp> copy;
-    if (--tries)
-      copy = module.clone();
-    FailureOr<Compilation> made =
-        compileOnce(copy ? *copy : module, request, tried, timing);
-    if (failed(made) && tried.spare)
-      module.getContext()->getDiagEngine().emit(module.getLoc(),
-                                                mlir::DiagnosticSeverity::Note)
-          << "the budget is " << options.budget.bytes << " bytes, of which "
-          << tried.spare << " are left for alignment and gaps between buffers";
-    if (failed(made) || !options.budget ||
-        made->summary.arenaBytes <= uint64_t(options.budget))
-      return made;
-    if (!tries)
-      return fail(module.getContext(),
-                  "--budget: the plan needs an arena of " +
-                      llvm::Twine(made->summary.arenaBytes) +
-                      " bytes, more than " + llvm::Twine(options.budget.bytes) +
-                      "; what the schedule holds would fit, alignment and "
-                      "gaps between buffers do not");
-    int64_t excess = int64_t(made->summary.arenaBytes) - options.budget;
-    tried.spare += excess + excess / 4;
-  }
+  auto make = [&]() -> FailureOr<Compilation> {
+    if (isPlanned(options))
+      return Planner(module, request, timing).run();
+    FailureOr<int64_t> bytes = schedule(module, options, timing);
+    if (failed(bytes))
+      return failure();
+    return finish(module, *bytes, request, timing);
+  };
+  FailureOr<Compilation> made = make();
+  if (succeeded(made) && options.budget &&
+      made->summary.arenaBytes > uint64_t(options.budget))
+    return fail(module.getContext(),
+                "--budget: the plan needs an arena of " +
+                    llvm::Twine(made->summary.arenaBytes) +
+                    " bytes, more than " + llvm::Twine(options.budget.bytes) +
+                    "; what the schedule holds would fit, alignment and gaps "
+                    "between buffers do not");
+  return made;
 }

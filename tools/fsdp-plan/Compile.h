@@ -42,6 +42,7 @@ struct Compilation {
   /// Of each program its name and, if that was asked for, its predicted
   /// timeline: a JSON array.
   std::vector<std::pair<std::string, std::string>> timelines;
+  std::string decisions; ///< As a text, if there are any.
 };
 
 /// Compiles the programs of `module`, which are imported graphs, and changes

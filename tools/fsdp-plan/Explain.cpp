@@ -226,84 +226,69 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
 // Decisions
 //===----------------------------------------------------------------------===//
 
-static double getGap(const PlanSummary::Search &search) {
-  return search.bound ? double(search.nanoseconds) / double(search.bound) - 1
-                      : 0;
-}
-
-/// The fastest of those that keep to the budget; null if none does.
-static const PlanSummary::Search::Point *
-findBestOther(const PlanSummary &summary) {
-  const PlanSummary::Search::Point *best = nullptr;
-  for (const auto &other : summary.search->others)
-    if ((!summary.search->budget || other.bytes <= summary.search->budget) &&
-        (!best || std::tie(other.nanoseconds, other.bytes) <
-                      std::tie(best->nanoseconds, best->bytes)))
-      best = &other;
-  return best;
-}
-
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const PlanSummary::Search &search = *summary.search;
-  if (search.bound)
-    os << llvm::formatv(
-        "  no decisions take less than {0} ({1}): at most {2:f2} % above the "
-        "best\n",
-        spellTime(search.bound), search.boundBy, 100 * getGap(search));
-  if (const auto *best = findBestOther(summary)) {
-    double change = double(search.nanoseconds) / double(best->nanoseconds) - 1;
-    os << llvm::formatv("  best of {0} known policies: {1}, {2}",
-                        search.others.size(), best->name,
-                        spellTime(best->nanoseconds));
-    constexpr double tie = 1e-3;
-    if (std::abs(change) < tie)
-      os << ": a tie\n";
-    else
-      os << llvm::formatv(", {0:f1} % {1} than this\n",
-                          100 * std::abs(1 / (1 + change) - 1),
-                          change < 0 ? "slower" : "faster");
-  } else {
-    os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
-                        search.others.size());
-  }
-  auto spellChange = [&](int64_t nanoseconds) {
-    double change = double(nanoseconds) / double(search.nanoseconds) - 1;
-    return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(nanoseconds),
+  const auto &[answer, explanation, budget] = *summary.search;
+  int64_t own = answer.outcome.time;
+  auto spellChange = [&](int64_t time) {
+    double change = double(time) / double(own) - 1;
+    return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(time),
                          change < 0 ? "-" : "+", 100 * std::abs(change))
         .str();
   };
-  if (search.moreBytes)
-    os << llvm::formatv("  with {0} more: {1}\n", spellBytes(search.moreBytes),
-                        spellChange(search.moreNanoseconds));
-  for (const auto &[name, nanoseconds] : search.scenarios)
-    os << llvm::formatv("  with {0}: {1}\n", name, spellChange(nanoseconds));
-  if (search.evaluations)
-    os << llvm::formatv("  {0:N0} steps tried\n", search.evaluations);
+  if (answer.bound)
+    os << llvm::formatv(
+        "  no decisions take less than {0} ({1}): at most {2:f2} % above the "
+        "best\n",
+        spellTime(answer.bound->time), answer.bound->name,
+        100 * answer.getGap());
+  if (const auto *best = explanation.findBestBaseline(budget))
+    os << llvm::formatv("  best of {0} known policies: {1}, {2}\n",
+                        explanation.baselines.size(), best->name,
+                        spellChange(best->outcome.time));
+  else
+    os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
+                        explanation.baselines.size());
+  if (const auto &price = explanation.price)
+    os << llvm::formatv("  with {0} more: {1}\n", spellBytes(price->more),
+                        spellChange(price->time));
+  for (const auto &[name, outcome] : explanation.scenarios)
+    os << llvm::formatv("  with {0}: {1}\n", name, spellChange(outcome.time));
+  if (answer.evaluations)
+    os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
+}
+
+static Array toJSON(const std::vector<planner::Explanation::Point> &points) {
+  Array rows;
+  for (const auto &[name, outcome] : points)
+    rows.push_back(Object{{"name", name},
+                          {"bytes", outcome.peakBytes},
+                          {"nanoseconds", outcome.time}});
+  return rows;
 }
 
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const PlanSummary::Search &search = *summary.search;
-  Array scenarios;
-  for (const auto &[name, nanoseconds] : search.scenarios)
-    scenarios.push_back(Object{{"name", name}, {"ns", nanoseconds}});
-  return Object{
-      {"evaluations", search.evaluations}, {"budget_bytes", search.budget},
-      {"step_ns", search.nanoseconds},     {"bound_ns", search.bound},
-      {"bound_by", search.boundBy},        {"gap", getGap(search)},
-      {"more_bytes", search.moreBytes},    {"more_ns", search.moreNanoseconds},
-      {"scenarios", std::move(scenarios)}};
+  const auto &[answer, explanation, budget] = *summary.search;
+  Object search{{"evaluations", answer.evaluations},
+                {"budget_bytes", budget},
+                {"step_ns", answer.outcome.time},
+                {"scenarios", toJSON(explanation.scenarios)}};
+  if (answer.bound) {
+    search["bound_ns"] = answer.bound->time;
+    search["bound_by"] = answer.bound->name;
+    search["gap"] = answer.getGap();
+  }
+  if (explanation.price) {
+    search["more_bytes"] = explanation.price->more;
+    search["more_ns"] = explanation.price->time;
+  }
+  return search;
 }
 
 Array fsdp::pointsToJSON(const PlanSummary &summary) {
-  Array points;
-  if (summary.search)
-    for (const auto &other : summary.search->others)
-      points.push_back(Object{{"name", other.name},
-                              {"bytes", other.bytes},
-                              {"nanoseconds", other.nanoseconds}});
-  return points;
+  return summary.search ? toJSON(summary.search->explanation.baselines)
+                        : Array();
 }

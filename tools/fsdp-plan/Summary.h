@@ -8,6 +8,7 @@
 #ifndef FSDP_TOOLS_FSDP_PLAN_SUMMARY_H
 #define FSDP_TOOLS_FSDP_PLAN_SUMMARY_H
 
+#include "fsdp/Planner/Explanation.h"
 #include "fsdp/Schema/plan_generated.h"
 
 #include <array>
@@ -71,22 +72,11 @@ struct PlanSummary {
     Prediction predicted;    ///< Not from the plan.
   };
 
-  /// How decisions were found.
+  /// Decisions that were searched or read, and what they stand beside.
   struct Search {
-    int64_t evaluations = 0;
-    int64_t budget = 0;      ///< Bytes of values; 0 if there is none.
-    int64_t nanoseconds = 0; ///< Of a step.
-    int64_t bound = 0;       ///< That no decisions can beat; 0 if unknown.
-    std::string boundBy;
-    int64_t moreBytes = 0, moreNanoseconds = 0; ///< With more memory; or 0.
-    /// Where things are not as predicted.
-    std::vector<std::pair<std::string, int64_t>> scenarios;
-    /// What others would decide: their names, nanoseconds and peaks.
-    struct Point {
-      std::string name;
-      int64_t nanoseconds, bytes;
-    };
-    std::vector<Point> others;
+    planner::SearchAnswer answer;
+    planner::Explanation explanation;
+    int64_t budget; ///< That they keep to: of values, in bytes.
   };
 
   std::string device, strategy;

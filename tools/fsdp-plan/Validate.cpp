@@ -163,10 +163,7 @@ LogicalResult fsdp::runValidate(int argc, char **argv) {
     return failure();
   if (input.empty())
     return reject("expected a file of published rows (rows.toml); see --help");
-  auto file = archive::InputFile::open(input);
-  if (!file)
-    return reject(file.error().message);
-  auto text = file->read();
+  auto text = archive::InputFile::readWhole(input);
   if (!text)
     return reject(text.error().message);
   auto rows = readPublishedRows(*text, input);

@@ -39,6 +39,8 @@ LogicalResult writeAll(const CommandLine &line, const Compilation &made) {
   archive::Expected<size_t> written = 0;
   if (!line.output.empty())
     written = made.file.write(line.output);
+  if (line.options.automatic && !line.options.decisions.empty() && written)
+    written = archive::writeFile(line.options.decisions, {made.decisions});
   if (!line.report.empty() && written)
     written = archive::writeFile(
         line.report, {llvm::formatv("{0:2}\n", toJSON(made.summary)).str()});

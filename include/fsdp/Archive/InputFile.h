@@ -31,6 +31,11 @@ public:
   /// checksums: `read` rejects other bytes. Not for several threads at once.
   static Expected<InputFile> open(const std::string &path, BlockSums sums);
 
+  /// The whole of a file, such as a text. An error if it has more than `most`
+  /// bytes.
+  static Expected<std::string> readWhole(const std::string &path,
+                                         uint64_t most = uint64_t(256) << 20);
+
   InputFile(InputFile &&other) noexcept;
   InputFile &operator=(InputFile &&other) noexcept;
   ~InputFile();

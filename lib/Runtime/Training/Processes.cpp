@@ -356,8 +356,12 @@ Error Processes::tell(const Error &error) noexcept {
          lifeline && !(dead = lifeline->findDead()) &&
          std::chrono::steady_clock::now() < end;)
       std::this_thread::sleep_for(5ms);
-    if (!isSaid.exchange(true) && (!lifeline || lifeline->isLowestHere()))
+    if (!isSaid.exchange(true) && (!lifeline || lifeline->isLowestHere())) {
       printError(dead ? dead->what() : sentence);
+      // Who comes late finds a lower rank here, and does not say it again.
+      if (lifeline)
+        std::this_thread::sleep_for(1s);
+    }
   }
   return first;
 }

@@ -80,7 +80,7 @@ def is_possible(case: Case) -> bool:
         # A preset decides these itself.
         or (schedule in PRESETS and (case.get("bucket", "none") != "none" or case.get("reduce_wait", "use") != "use"))
         # A search decides these itself, and does not know the others.
-        or (schedule == "auto" and (sharding in ("shard_grad_op", "hybrid_shard_zero2", "reshard false", "reshard 2")
+        or (schedule == "auto" and (first_differs or sharding in ("shard_grad_op", "hybrid_shard_zero2", "reshard false", "reshard 2")
             or any(case.get(name, usual) != usual for name, usual in (
                 ("bucket", "none"), ("reduce_wait", "use"), ("remat", "none"), ("reshard_after_backward", True), ("offload", "none")))))
         # FSDP2 has one backward prefetch, and no policy by size.

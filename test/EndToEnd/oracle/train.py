@@ -37,8 +37,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 SEED = 3
 HYPER = {"lr": 1e-3, "weight_decay": 0.1}
 BETAS = {"beta1": 0.9, "beta2": 0.999}
-# By whether something is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks.
-EPS = {False: 1e-8, True: 1e-3}
+# By whether something is in bf16: AdamW must not scale up what is rounding error to a gradient that cancels among the ranks. Of gradients of
+# 0.4 that are summed in bf16 over micro-batches and ranks, up to 3e-3 is that.
+EPS = {False: 1e-8, True: 1e-2}
 STRATEGIES = {name: ("_" if name.endswith("zero2") else "") + name.upper()
               for name in ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")}
 PAIRS = [(ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP), (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)]

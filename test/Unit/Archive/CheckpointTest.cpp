@@ -3,7 +3,7 @@
 #include "fsdp/Archive/Checkpoint.h"
 
 #include "FewDescriptors.h"
-#include "Replace.h"
+#include "Support/Replace.h"
 #include "TempFolder.h"
 
 #include <chrono>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 using namespace fsdp::archive;
-using test::replace;
+using fsdp::test::replace;
 
 namespace {
 

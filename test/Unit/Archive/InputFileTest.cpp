@@ -39,6 +39,17 @@ TEST_F(InputFileTest, ReadsAndMoves) {
   EXPECT_EQ(moved.path(), getPath("b"));
 }
 
+// A text that fills the memory is rejected before it is read.
+TEST_F(InputFileTest, ReadsAWholeOfAtMostSoMuch) {
+  write("a", "hello");
+  EXPECT_EQ(*InputFile::readWhole(getPath("a"), 5), "hello");
+  auto content = InputFile::readWhole(getPath("a"), 4);
+  ASSERT_FALSE(content);
+  EXPECT_EQ(content.error().message,
+            getPath("a") + ": expected at most 4 bytes, found 5");
+  EXPECT_FALSE(InputFile::readWhole(getPath("none")));
+}
+
 // A mapping would kill the process.
 TEST_F(InputFileTest, RejectsWhatHasShrunk) {
   auto file = InputFile::open(write("a", std::string(10000, 'x')));

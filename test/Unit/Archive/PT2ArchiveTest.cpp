@@ -2,15 +2,15 @@
 
 #include "fsdp/Archive/PT2Archive.h"
 
-#include "Replace.h"
+#include "Support/Replace.h"
 #include "Support/Zip.h"
 #include "TempFolder.h"
 
 using namespace fsdp::archive;
 using fsdp::test::makeZip;
+using fsdp::test::replace;
 using fsdp::test::ZipEntry;
 using test::readFile;
-using test::replace;
 
 namespace {
 const std::string meta = "{\"dtype\":7,\"sizes\":[{\"as_int\":2},"

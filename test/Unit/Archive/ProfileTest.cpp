@@ -2,7 +2,7 @@
 
 #include "fsdp/Archive/Profile.h"
 
-#include "Replace.h"
+#include "Support/Replace.h"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ const std::string good = R"({"device": "cpu",
                 {"kind": "all_gather", "bytes": 32, "ranks": 2, "seconds": 0}]})";
 
 std::string replaced(const std::string &from, const std::string &to) {
-  return test::replace(good, from, to);
+  return fsdp::test::replace(good, from, to);
 }
 
 std::string getError(const std::string &text) {

@@ -2,10 +2,13 @@
 
 #include "fsdp/Planner/Hardware.h"
 
+#include "Support/Replace.h"
+
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 using namespace fsdp::planner;
+using fsdp::test::replace;
 
 namespace {
 
@@ -24,13 +27,6 @@ all_gather = { latency_us = 10, rank_us = 1, gbytes = 2 }
 reduce_scatter = { latency_us = 20, rank_us = 1, gbytes = 2 }
 all_reduce = { latency_us = 30, rank_us = 1, gbytes = 2 }
 )";
-
-std::string replaced(std::string text, const std::string &from,
-                     const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
 
 // What the formulas say, by hand.
 TEST(Hardware, DurationsFollowTheFormulas) {
@@ -88,9 +84,9 @@ all_reduce = { latency_us = 90, node_us = 0, gbytes = 1 }
 
 // Small enough for the cache, and large enough for the network.
 TEST(Hardware, SizesChooseTheLink) {
-  auto hardware = parseHardware(replaced(good, "gbytes = 10",
-                                         "gbytes = 10\ncache_gbytes = 100\n"
-                                         "cache_mbytes = 1") +
+  auto hardware = parseHardware(replace(good, "gbytes = 10",
+                                        "gbytes = 10\ncache_gbytes = 100\n"
+                                        "cache_mbytes = 1") +
                                     network,
                                 "t.toml");
   ASSERT_TRUE(hardware) << hardware.error().message;
@@ -256,47 +252,47 @@ TEST(Hardware, RejectsBadFiles) {
   expect(
       std::string(70000, '#'),
       "t.toml: expected a hardware file of at most 65536 bytes, found 70000");
-  expect(replaced(good, "launch_us = 1", "launch_us = -1"),
+  expect(replace(good, "launch_us = 1", "launch_us = -1"),
          "t.toml: launch_us: expected a number from 0 to 1e+09, found -1");
-  expect(replaced(good, "launch_us = 1", "launch_us = nan"),
+  expect(replace(good, "launch_us = 1", "launch_us = nan"),
          "t.toml: launch_us: expected a number from 0 to 1e+09, found nan");
-  expect(replaced(good, "launch_us = 1", "launch_us = '1'"),
+  expect(replace(good, "launch_us = 1", "launch_us = '1'"),
          "t.toml: launch_us: expected a number from 0 to 1e+09, found "
          "something else");
-  expect(replaced(good, "launch_us = 1", "launch_us = 1\nshared_core = 1"),
+  expect(replace(good, "launch_us = 1", "launch_us = 1\nshared_core = 1"),
          "t.toml: shared_core: expected true or false");
-  expect(replaced(good, "f32 = 100, ", ""),
+  expect(replace(good, "f32 = 100, ", ""),
          "t.toml: compute.matrix.f32: expected a number from 0.001 to 1e+09, "
          "found nothing");
-  expect(replaced(good, "vector = 10", "vector = 0"),
+  expect(replace(good, "vector = 10", "vector = 0"),
          "t.toml: compute.vector: expected a number from 0.001 to 1e+09, found "
          "0");
-  expect(replaced(good, "vector = 10", "vectors = 10"),
+  expect(replace(good, "vector = 10", "vectors = 10"),
          "t.toml: compute: expected only matrix, attention, vector, found "
          "'vectors'");
-  expect(replaced(good, "[memory]\ngbytes = 10", "[[memory]]\ngbytes = 10"),
+  expect(replace(good, "[memory]\ngbytes = 10", "[[memory]]\ngbytes = 10"),
          "t.toml: memory: expected a table");
   expect("[+]", "t.toml: expected TOML");
   expect("name = \"\xc3\xa4\"",
          "t.toml: expected ASCII text, found a byte of value 195");
-  expect(replaced(good, "ranks = 8", "ranks = 0"),
+  expect(replace(good, "ranks = 8", "ranks = 0"),
          "t.toml: link.node.ranks: expected a number from 1 to 1e+09, found 0");
-  expect(replaced(good, "gbytes = 2 }", "gbytes = inf }"),
+  expect(replace(good, "gbytes = 2 }", "gbytes = inf }"),
          "t.toml: link.node.all_gather.gbytes: expected a number from 0.001 to "
          "1e+09, found inf");
-  expect(replaced(good, "launch_us = 1", "launch_us = 1\ncontention = 19"),
+  expect(replace(good, "launch_us = 1", "launch_us = 1\ncontention = 19"),
          "t.toml: contention: expected a number from 0 to 8, found 19");
-  expect(replaced(good, "launch_us = 1",
-                  "launch_us = 1\nshared_core = true\ncontention = 0.2"),
+  expect(replace(good, "launch_us = 1",
+                 "launch_us = 1\nshared_core = true\ncontention = 0.2"),
          "t.toml: contention: expected none beside shared_core = true, where "
          "nothing runs beside a collective");
-  expect(replaced(good, "gbytes = 10", "gbytes = 10\ngib = 0"),
+  expect(replace(good, "gbytes = 10", "gbytes = 10\ngib = 0"),
          "t.toml: memory.gib: expected a number from 0.001 to 1.04858e+06, "
          "found 0");
-  expect(good + replaced(network, "node_us", "rank_us"),
+  expect(good + replace(network, "node_us", "rank_us"),
          "t.toml: link.network.all_gather: expected only latency_us, node_us, "
          "gbytes, found 'rank_us'");
-  expect(replaced(good, "all_reduce", "all_to_all"),
+  expect(replace(good, "all_reduce", "all_to_all"),
          "t.toml: link.node: expected only ranks, all_gather, reduce_scatter, "
          "all_reduce, found 'all_to_all'");
 }

@@ -2,12 +2,14 @@
 
 #include "fsdp/Planner/PublishedRows.h"
 
+#include "Support/Replace.h"
 #include "fsdp/Planner/Evaluator.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 using namespace fsdp::planner;
+using fsdp::test::replace;
 
 namespace {
 
@@ -105,13 +107,6 @@ rows = [
 ]
 )";
 
-std::string replacedInRows(std::string text, const std::string &from,
-                           const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  return text.replace(at, from.size(), to);
-}
-
 // Each key has its place.
 TEST(PublishedRows, AreRead) {
   auto rows = readPublishedRows(goodRows, "r.toml");
@@ -143,27 +138,27 @@ TEST(PublishedRows, RejectBadFiles) {
   expect("version = 1", "r.toml: expected a table [sources]");
   expect("version = 1\nmodels = {}\nsources = {}\nrows = 1",
          "r.toml: expected rows to be a list of tables");
-  expect(replacedInRows(goodRows, "heads = 4", "heads = 65"),
+  expect(replace(goodRows, "heads = 4", "heads = 65"),
          "r.toml: line 3: expected heads to be a whole number from 1 to 64, "
          "found 65");
-  expect(replacedInRows(goodRows, "ranks = 8", "ranks = 0"),
+  expect(replace(goodRows, "ranks = 8", "ranks = 0"),
          "r.toml: line 5: expected ranks to be a whole number from 1 to "
          "1048576, found 0");
-  expect(replacedInRows(goodRows, "batch = 2, ", ""),
+  expect(replace(goodRows, "batch = 2, ", ""),
          "r.toml: line 5: expected batch to be a whole number from 1 to "
          "8388608, found nothing");
-  expect(replacedInRows(goodRows, "\"fsdp1\"", "\"fsdp3\""),
+  expect(replace(goodRows, "\"fsdp1\"", "\"fsdp3\""),
          "r.toml: line 5: expected policy to be one of fsdp1, fsdp2, "
          "manual-block, no-overlap; found 'fsdp3'");
-  expect(replacedInRows(goodRows, "model = \"m\"", "model = \"n\""),
+  expect(replace(goodRows, "model = \"m\"", "model = \"n\""),
          "r.toml: line 5: expected model to be one of m; found 'n'");
-  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 'many'"),
+  expect(replace(goodRows, "tokens = 5", "tokens = 'many'"),
          "r.toml: line 5: expected tokens to be a number from 0.001 to 1e+09, "
          "found something else");
-  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 5, fit = true"),
+  expect(replace(goodRows, "tokens = 5", "tokens = 5, fit = true"),
          "r.toml: line 6: expected one row to fit for h100, found another in "
          "line 5");
-  expect(replacedInRows(goodRows, "tokens = 5", "tokens = 5, mfu = 40"),
+  expect(replace(goodRows, "tokens = 5", "tokens = 5, mfu = 40"),
          "r.toml: line 5: expected only source, model, hardware, ranks, "
          "sequence, batch, micro_batches, policy, keep, reduce, recompute, "
          "compiled, tokens, gib, fit, found 'mfu'");
@@ -204,13 +199,13 @@ TEST(PublishedRows, AFactorIsFitted) {
 // The largest dimensions that are read overflow nothing.
 TEST(PublishedRows, LargeRowsAreRejectedOrPredicted) {
   std::string text =
-      replacedInRows(goodRows,
-                     "hidden = 64, ffn = 256, heads = 4, kv_heads = 4, "
-                     "vocabulary = 100",
-                     "hidden = 262144, ffn = 1048576, heads = 1, kv_heads = 1, "
-                     "vocabulary = 4194304");
-  text = replacedInRows(text, "sequence = 128, batch = 2",
-                        "sequence = 16777216, batch = 64");
+      replace(goodRows,
+              "hidden = 64, ffn = 256, heads = 4, kv_heads = 4, "
+              "vocabulary = 100",
+              "hidden = 262144, ffn = 1048576, heads = 1, kv_heads = 1, "
+              "vocabulary = 4194304");
+  text = replace(text, "sequence = 128, batch = 2",
+                 "sequence = 16777216, batch = 64");
   auto rows = readPublishedRows(text, "r.toml");
   ASSERT_TRUE(rows) << rows.error().message;
   auto prediction = predict(rows->front(), *loadHardware("h100"));

@@ -105,6 +105,11 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
       return self + ": decides what --" + part.str() +
              " says; give one of the two";
   }
+  for (const UnitRule &rule : options.unit.rules)
+    if (rule.reshard || rule.reshardAfterBackward ||
+        rule.strategy.value_or(Strategy::NoShard) != Strategy::NoShard)
+      return self + ": decides what --unit says of '" + rule.regex +
+             "'; leave reshard out, and any strategy but no_shard";
   for (StringRef part : {"offload", "reshard-after-backward"})
     if (names.contains(part))
       return self + ": does not know --" + part.str() +
@@ -166,7 +171,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (std::string error = findPlannerConflict(names, options); !error.empty())
     return error;
   if (!options.whatIf.empty() && options.hardware.empty() &&
-      options.schedule != Preset::List && !options.automatic)
+      options.schedule != Preset::List && !options.automatic &&
+      options.decisions.empty())
     return "--what-if: expected --hardware, whose numbers are multiplied";
   if (options.noSync && options.accumulate.microBatches == 1)
     return "--no-sync: expected --accumulate K of several micro-batches, "

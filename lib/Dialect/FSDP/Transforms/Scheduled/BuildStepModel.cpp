@@ -15,7 +15,6 @@
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 
-#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 #include <map>
@@ -114,7 +113,6 @@ private:
   void addOps();
   void addLives();
   void fold(int64_t bytes, uint32_t begin, uint32_t end);
-  void addCalls();
 
   func::FuncOp name;
   const CostModel &costs;

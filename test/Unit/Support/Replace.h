@@ -1,12 +1,12 @@
 //===- Replace.h - Texts with one thing wrong -------------------*- C++ -*-===//
-#ifndef FSDP_TEST_UNIT_ARCHIVE_REPLACE_H
-#define FSDP_TEST_UNIT_ARCHIVE_REPLACE_H
+#ifndef FSDP_TEST_UNIT_SUPPORT_REPLACE_H
+#define FSDP_TEST_UNIT_SUPPORT_REPLACE_H
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace fsdp::archive::test {
+namespace fsdp::test {
 
 /// The text with the first `from`, which it must have, replaced.
 inline std::string replace(std::string text, const std::string &from,
@@ -16,6 +16,6 @@ inline std::string replace(std::string text, const std::string &from,
   return text.replace(at, from.size(), to);
 }
 
-} // namespace fsdp::archive::test
+} // namespace fsdp::test
 
-#endif // FSDP_TEST_UNIT_ARCHIVE_REPLACE_H
+#endif // FSDP_TEST_UNIT_SUPPORT_REPLACE_H

@@ -1,0 +1,45 @@
+//===- Explanation.h - How good decisions are -------------------*- C++ -*-===//
+//
+// What decisions stand beside: what others would decide, what more memory would
+// buy, and what they take where things are not as predicted.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PLANNER_EXPLANATION_H
+#define FSDP_PLANNER_EXPLANATION_H
+
+#include "fsdp/Planner/Search.h"
+
+namespace fsdp::planner {
+
+struct Explanation {
+  struct Point {
+    std::string name;
+    Outcome outcome;
+  };
+  /// "fsdp1", "fsdp1, all kept, all recomputed": within the budget or not.
+  std::vector<Point> baselines;
+  /// The same decisions on another machine. They hold the same memory: no time
+  /// decides about that.
+  std::vector<Point> scenarios;
+  /// What a short search finds with so many bytes above the budget; nothing if
+  /// there is no budget.
+  struct Price {
+    int64_t more = 0;
+    int64_t time = 0; ///< Of the step then, in nanoseconds.
+  };
+  std::optional<Price> price;
+
+  /// The fastest of the baselines that hold at most `budget`; null if none
+  /// does.
+  const Point *findBestBaseline(int64_t budget) const;
+};
+
+/// Explains decisions for a model that `check` accepts. `options`: of the
+/// search; the price takes a quarter of its evaluations.
+Explanation explain(const StepModel &model, const Decisions &decisions,
+                    const SearchOptions &options);
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_EXPLANATION_H

@@ -1,0 +1,58 @@
+//===- ExplanationTest.cpp - How good decisions are -----------------------===//
+
+#include "fsdp/Planner/Explanation.h"
+
+#include "StepModels.h"
+#include "Transformers.h"
+
+#include <gtest/gtest.h>
+
+using namespace fsdp::planner;
+using namespace fsdp::planner::test;
+
+namespace {
+
+// Whatever is decided: deviations cost what they are, memory stays, more memory
+// is never a loss, and the best baseline is one that fits.
+TEST(Explanation, HoldsOfRandomSteps) {
+  Random random(1);
+  for (int i = 0; i != 60; ++i) {
+    StepModel model = makeRandomModel(random, 4, i % 3 == 0);
+    for (Program &program : model.programs)
+      for (ComputeOp &op : program.ops)
+        op.duration *= 1000; // so that percents are not rounded away
+    SearchOptions options;
+    options.evaluations = 400;
+    SearchAnswer answer = search(model, options);
+    ASSERT_TRUE(answer.isFeasible);
+    EXPECT_FALSE(explain(model, answer.decisions, options).price);
+    model.budget = answer.outcome.peakBytes;
+    Explanation explanation = explain(model, answer.decisions, options);
+    ASSERT_EQ(explanation.scenarios.size(), 3u);
+    for (const Explanation::Point &point : explanation.scenarios)
+      EXPECT_EQ(point.outcome.peakBytes, answer.outcome.peakBytes);
+    EXPECT_GE(explanation.scenarios[0].outcome.time, answer.outcome.time);
+    EXPECT_GE(explanation.scenarios[1].outcome.time, answer.outcome.time);
+    EXPECT_LE(explanation.scenarios[2].outcome.time, answer.outcome.time);
+    ASSERT_TRUE(explanation.price);
+    EXPECT_LE(explanation.price->time, answer.outcome.time);
+    if (auto *best = explanation.findBestBaseline(model.budget)) {
+      EXPECT_LE(best->outcome.peakBytes, model.budget);
+      for (const Explanation::Point &other : explanation.baselines)
+        EXPECT_TRUE(other.outcome.peakBytes > model.budget ||
+                    other.outcome.time >= best->outcome.time);
+    }
+  }
+}
+
+TEST(Explanation, NamesBaselines) {
+  StepModel model = makeTransformer(gpt2);
+  SearchOptions options;
+  options.evaluations = 10;
+  auto baselines = explain(model, makeDecisions(model), options).baselines;
+  ASSERT_EQ(baselines.size(), 16u);
+  EXPECT_EQ(baselines[0].name, "no-overlap");
+  EXPECT_EQ(baselines[7].name, "fsdp1, all kept, all recomputed");
+}
+
+} // namespace
