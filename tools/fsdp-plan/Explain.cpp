@@ -259,7 +259,8 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
 }
 
-static Array toJSON(const std::vector<planner::Explanation::Point> &points) {
+static Array
+listPoints(const std::vector<planner::Explanation::Point> &points) {
   Array rows;
   for (const auto &[name, outcome] : points)
     rows.push_back(Object{{"name", name},
@@ -275,7 +276,7 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   Object search{{"evaluations", answer.evaluations},
                 {"budget_bytes", budget},
                 {"step_ns", answer.outcome.time},
-                {"scenarios", toJSON(explanation.scenarios)}};
+                {"scenarios", listPoints(explanation.scenarios)}};
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;
     search["bound_by"] = answer.bound->name;
@@ -289,6 +290,6 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
 }
 
 Array fsdp::pointsToJSON(const PlanSummary &summary) {
-  return summary.search ? toJSON(summary.search->explanation.baselines)
+  return summary.search ? listPoints(summary.search->explanation.baselines)
                         : Array();
 }
