@@ -133,7 +133,7 @@ def test_rules_decide_types(tmp_path):
     (["--mesh", "2x3", "--ranks", "4"], "--mesh: expected the 4 of --ranks, found '2x3'"),
     (["--strategy", "hybrid_shard", "--ranks", "4"], "--strategy: 'hybrid_shard' shards in groups of ranks; give a mesh of two axes, such as --mesh 2x4"),
     (["--strategy", "hybrid_shard", "--mesh", "shard=4"], "give a mesh of two axes"),
-    (["--mesh", "8"], "--mesh: expected RxS, such as 2x4, or replicate=R,shard=S, each at least 1; found '8'"),
+    (["--mesh", "8"], "--mesh: expected RxS, such as 2x4, or replicate=R,shard=S, each at least 1, or auto; found '8'"),
     (["--mesh", "0x2"], "--mesh: expected RxS"),
     (["--mesh", "2x2x2"], "--mesh: expected RxS"),
     (["--mesh", "replicate=2,shard=2,shard=3"], "--mesh: expected RxS"),

@@ -72,6 +72,26 @@ def test_decisions_do_not_go_into_an_input(tmp_path):
     assert result.returncode == 1 and not (tmp_path / "d.toml").exists()
 
 
+# The mesh is a decision, too: every one whose groups are parts of a node, whole nodes or all ranks is tried, none that is tried is faster, and the
+# plan is that of the mesh that was found. Without a budget, the memory of the machine is scarce enough for it.
+def test_the_mesh_is_decided(tmp_path):
+    def step(*options):
+        succeed("fsdp-plan", FIXTURES / "llama.pt2", "--auto", "--evaluations", 300, "--hardware", "h100", *options, "--report", tmp_path / "r.json", "-o", tmp_path / "s.plan")
+        return json.loads((tmp_path / "r.json").read_text()), (tmp_path / "s.plan").read_bytes()
+    report, plan = step("--ranks", 48, "--mesh", "auto", "--budget", "80MiB")
+    meshes = {mesh["name"]: mesh["nanoseconds"] for mesh in report["search"]["meshes"]}
+    assert list(meshes) == ["1x48", "2x24", "3x16", "6x8", "12x4", "24x2"]
+    best = min(filter(None, meshes.values()))
+    chosen = next(name for name, time in meshes.items() if time == best)
+    assert report["search"]["step_ns"] <= best
+    assert step("--mesh", chosen, "--budget", "80MiB")[1] == plan
+    assert step("--ranks", 48, "--mesh", "auto")[0]["proved"]
+    # What the parameters alone do not leave room for is not tried on smaller groups.
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--auto", "--ranks", 8, "--mesh", "auto", "--hardware", "h100", "--budget", "1KiB")
+    assert result.returncode == 1 and re.fullmatch(r"fsdp-plan: error: no mesh of 8 ranks holds at most 1.00 KiB: the smallest budget that is known to work is \d+ bytes; "
+                                                   r"allow more, or more ranks\n", result.stderr)
+
+
 # Another machine is the file with other numbers in it.
 def test_what_if_multiplies_numbers(tmp_path):
     step = lambda *options: json.loads((succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 16, "--hardware", *options, "--report", tmp_path / "r.json"),  # noqa: E731
@@ -96,6 +116,8 @@ def test_what_if_multiplies_numbers(tmp_path):
     ("--hardware h100 --what-if link.network.gbytes=1e-9x", "hardware/h100.toml: link.network.all_gather.gbytes: expected a number from 0.001 to 1e+09, found 4.8e-08"),
     ("--what-if launch_us=2x", "--what-if: expected --hardware, whose numbers are multiplied"),
     ("--auto --unit .*0:reshard=false", "--auto: decides what --unit says of '.*0'; leave reshard out, and any strategy but no_shard"),
+    ("--mesh auto", "--mesh: 'auto' is a decision of --auto for --ranks N; give both"),
+    ("--mesh auto --auto --strategy hybrid_shard", "--mesh: 'auto' decides what --strategy says; give one of the two"),
     ("--evaluations 5", "--evaluations: expected --auto, whose search tries so many steps"),
     ("--auto --evaluations 0", "--evaluations: expected a number of at least 1; found '0'"),
 ])

@@ -1,6 +1,7 @@
 //===- Compile.cpp - From imported programs to a proved plan --------------===//
 
 #include "Compile.h"
+#include "Mesh.h"
 #include "Prediction.h"
 #include "Trace.h"
 
@@ -9,7 +10,6 @@
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Auto.h"
-#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
@@ -272,7 +272,6 @@ public:
   FailureOr<Compilation> run();
 
 private:
-  LogicalResult makeModel();
   FailureOr<planner::SearchAnswer> decide();
   FailureOr<Compilation> carryOut(const planner::SearchAnswer &answer);
 
@@ -286,7 +285,9 @@ private:
 };
 } // namespace
 
-LogicalResult Planner::makeModel() {
+FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
+                                          const FSDPPipelineOptions &options,
+                                          mlir::TimingScope &timing) {
   mlir::PassManager logical(module.getContext());
   logical.enableVerifier(false);
   logical.enableTiming(timing);
@@ -298,13 +299,7 @@ LogicalResult Planner::makeModel() {
   auto programs = getPrograms(module);
   if (failed(costs) || failed(programs))
     return failure();
-  FailureOr<BuiltModel> made = buildStepModel(*programs, *costs);
-  if (failed(made))
-    return failure();
-  built = std::move(*made);
-  search.evaluations = options.evaluations;
-  search.progress = [&](const auto &now) { return progress.show(now); };
-  return success();
+  return buildStepModel(*programs, *costs);
 }
 
 FailureOr<planner::SearchAnswer> Planner::decide() {
@@ -333,8 +328,12 @@ FailureOr<Compilation> Planner::carryOut(const planner::SearchAnswer &answer) {
 }
 
 FailureOr<Compilation> Planner::run() {
-  if (failed(makeModel()))
+  FailureOr<BuiltModel> made = makeStepModel(module, options, timing);
+  if (failed(made))
     return failure();
+  built = std::move(*made);
+  search.evaluations = options.evaluations;
+  search.progress = [&](const auto &now) { return progress.show(now); };
   // A search knows values; alignment and gaps between them come on top. Where
   // these exceed the budget, it is asked for less, from where it was.
   constexpr int mostTries = 8;
@@ -374,6 +373,17 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
+  if (options.mesh.isAuto) {
+    FailureOr<MeshSearch> search = searchMesh(module, options, timing);
+    if (failed(search))
+      return failure();
+    CompileRequest decided = request;
+    decided.options = search->options;
+    FailureOr<Compilation> made = compile(module, decided, timing);
+    if (succeeded(made))
+      made->summary.search->meshes = std::move(search->points);
+    return made;
+  }
   auto make = [&]() -> FailureOr<Compilation> {
     if (isPlanned(options))
       return Planner(module, request, timing).run();

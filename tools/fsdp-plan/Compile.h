@@ -12,6 +12,7 @@
 #include "CommandLine.h"
 #include "Summary.h"
 
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 #include "fsdp/PlanFile/PlanFile.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -51,6 +52,12 @@ struct Compilation {
 mlir::FailureOr<Compilation> compile(mlir::ModuleOp module,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing);
+
+/// Takes `module` to the logical level and makes the planner's model of it. The
+/// budget is not in it.
+mlir::FailureOr<BuiltModel> makeStepModel(mlir::ModuleOp module,
+                                          const FSDPPipelineOptions &options,
+                                          mlir::TimingScope &timing);
 
 } // namespace fsdp
 

@@ -229,12 +229,12 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const auto &[answer, explanation, budget] = *summary.search;
+  const auto &[answer, explanation, budget, meshes] = *summary.search;
   int64_t own = answer.outcome.time;
   auto spellChange = [&](int64_t time) {
-    double change = double(time) / double(own) - 1;
+    double percent = std::round(1000 * (double(time) / double(own) - 1)) / 10;
     return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(time),
-                         change < 0 ? "-" : "+", 100 * std::abs(change))
+                         percent < 0 ? "-" : "+", std::abs(percent))
         .str();
   };
   if (answer.bound)
@@ -255,6 +255,11 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
                         spellChange(price->time));
   for (const auto &[name, outcome] : explanation.scenarios)
     os << llvm::formatv("  with {0}: {1}\n", name, spellChange(outcome.time));
+  for (const auto &[name, outcome] : meshes)
+    os << llvm::formatv("  on a mesh of {0}: {1}\n", name,
+                        outcome.time
+                            ? spellChange(outcome.time)
+                            : "at least " + spellBytes(outcome.peakBytes));
   if (answer.evaluations)
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
 }
@@ -272,11 +277,12 @@ listPoints(const std::vector<planner::Explanation::Point> &points) {
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const auto &[answer, explanation, budget] = *summary.search;
+  const auto &[answer, explanation, budget, meshes] = *summary.search;
   Object search{{"evaluations", answer.evaluations},
                 {"budget_bytes", budget},
                 {"step_ns", answer.outcome.time},
-                {"scenarios", listPoints(explanation.scenarios)}};
+                {"scenarios", listPoints(explanation.scenarios)},
+                {"meshes", listPoints(meshes)}};
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;
     search["bound_by"] = answer.bound->name;

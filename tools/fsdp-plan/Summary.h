@@ -77,6 +77,9 @@ struct PlanSummary {
     planner::SearchAnswer answer;
     planner::Explanation explanation;
     int64_t budget; ///< That they keep to: of values, in bytes.
+    /// What a short search comes to on each mesh, if it decides that, too. On
+    /// one that does not fit, a time of 0 and the least memory that is known.
+    std::vector<planner::Explanation::Point> meshes;
   };
 
   std::string device, strategy;

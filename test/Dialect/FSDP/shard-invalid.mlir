@@ -4,6 +4,8 @@
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
 // RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-pipeline=strategy=zero9 2>&1 | FileCheck %s --check-prefix=STRATEGY
 // STRATEGY: strategy{{.*}}: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; found 'zero9'{{$}}
+// RUN: not fsdp-opt %S/Inputs/two_blocks.mlir --fsdp-shard="ranks=4 mesh=auto" 2>&1 | FileCheck %s --check-prefix=AUTO
+// AUTO: error: expected the sizes of a mesh, such as mesh=2x4; 'auto' is a decision of fsdp-plan{{$}}
 
 // expected-error@+1 {{expected a program, which is a function with 'aten.program'; found none}}
 module {

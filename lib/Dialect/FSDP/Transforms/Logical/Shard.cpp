@@ -96,6 +96,9 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
 
 FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
   MeshSizes sizes = mesh;
+  if (sizes.isAuto)
+    return first.emitError("expected the sizes of a mesh, such as mesh=2x4; "
+                           "'auto' is a decision of fsdp-plan");
   bool isGiven = sizes.replicate || sizes.shard;
   if (ranks < 1)
     return first.emitError("expected at least one rank, got ") << ranks;

@@ -62,8 +62,11 @@ std::string readOption(StringRef text, ReshardAfterForward &value) {
 
 std::string readOption(StringRef text, MeshSizes &value) {
   static const char *const form =
-      "RxS, such as 2x4, or replicate=R,shard=S, each at least 1";
+      "RxS, such as 2x4, or replicate=R,shard=S, each at least 1, or auto";
   value = {};
+  value.isAuto = text == "auto";
+  if (value.isAuto)
+    return "";
   llvm::SmallVector<StringRef> parts;
   if (!text.contains('=')) {
     auto [replicate, shard] = text.split('x');
@@ -299,6 +302,8 @@ std::string spellOption(const ReshardAfterForward &value) {
                              : std::to_string(*value.group);
 }
 std::string spellOption(const MeshSizes &value) {
+  if (value.isAuto)
+    return "auto";
   if (value.replicate && value.shard)
     return std::to_string(value.replicate) + "x" + std::to_string(value.shard);
   return value.replicate ? "replicate=" + std::to_string(value.replicate)

@@ -120,8 +120,13 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
 /// What contradicts each other.
 static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
+  if (options.mesh.isAuto && !(options.automatic && names.contains("ranks")))
+    return "--mesh: 'auto' is a decision of --auto for --ranks N; give both";
+  if (options.mesh.isAuto && names.contains("strategy"))
+    return "--mesh: 'auto' decides what --strategy says; give one of the two";
   auto group = options.reshardAfterForward.group;
-  if (names.contains("mesh") && getRanks(options.mesh) != options.ranks)
+  if (names.contains("mesh") && !options.mesh.isAuto &&
+      getRanks(options.mesh) != options.ranks)
     return "--mesh: expected the " + std::to_string(options.ranks) +
            " of --ranks, found '" + spellOption(options.mesh) + "'";
   if (options.ranks > INT32_MAX)

@@ -39,6 +39,7 @@ struct ReshardAfterForward {
 /// Ranks as rows of replicas and columns of shards. 0: it is not said.
 struct MeshSizes {
   int64_t replicate = 0, shard = 0;
+  bool isAuto = false; ///< fsdp-plan decides both.
 };
 
 /// What is decided for the units of which `regex` matches the whole name.

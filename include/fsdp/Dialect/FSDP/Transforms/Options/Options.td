@@ -61,7 +61,8 @@ def Ranks : PipelineOption<"ranks", "ranks", "int64_t", "1",
     "The world size: how many ranks share the step.", "N", 1>;
 def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::MeshSizes{}",
     "The ranks as a mesh of two axes: groups of S ranks share a copy of the parameters, R copies "
-    "agree on the gradients. By default one group of all ranks.", "RxS|replicate=R,shard=S">;
+    "agree on the gradients. auto: of all that fill the ranks, the one with the fastest step, as fsdp-plan "
+    "--auto finds. By default one group of all ranks.", "RxS|replicate=R,shard=S|auto">;
 def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
     "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1. With a mesh of "
     "several copies, hybrid_shard is the default.",
