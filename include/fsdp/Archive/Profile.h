@@ -24,7 +24,8 @@ namespace fsdp::archive {
 
 /// Durations are in nanoseconds, and at most a day.
 struct Profile {
-  /// What the compute stream did for one node of the graph, in all.
+  /// What the compute stream did for one node of the graph, each time that it
+  /// computed it.
   struct Node {
     std::string name;
     int64_t duration;

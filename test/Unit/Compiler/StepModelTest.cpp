@@ -24,6 +24,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
 
@@ -137,8 +138,9 @@ protected:
             findMemoryPeak(program).getTotal()};
   }
 
-  void compare(ModuleOp source, const char *hardware) {
-    auto costs = CostModel::load(source, hardware, "");
+  void compare(ModuleOp source, const char *hardware,
+               const std::string &profile = "") {
+    auto costs = CostModel::load(source, hardware, profile);
     ASSERT_TRUE(succeeded(costs));
     auto built = buildStepModel(*getPrograms(source), *costs);
     ASSERT_TRUE(succeeded(built));
@@ -173,6 +175,35 @@ TEST_P(ModelOfStep, IsWhatPassesMakeOfDecisions) {
     for (const char *hardware : {"h100", "cpu"})
       compare(*source, hardware);
   }
+}
+
+/// As `fsdp-run --profile` writes it, of any times.
+std::string writeProfile(ModuleOp module) {
+  std::set<std::string> names;
+  module.walk([&](aten::CallOp call) {
+    if (auto name = dyn_cast<NameLoc>(call.getLoc()))
+      names.insert(name.getName().str());
+  });
+  std::string path = testing::TempDir() + "profile.json";
+  std::ofstream file(path);
+  std::mt19937_64 engine(3);
+  const char *separator = "{\"nodes\": [";
+  for (const std::string &name : names) {
+    file << separator << "{\"node\": \"" << name
+         << "\", \"stream\": \"compute\", \"seconds\": "
+         << double(engine() % 10000) * 1e-9 << "}";
+    separator = ", ";
+  }
+  file << "], \"collectives\": []}";
+  return path;
+}
+
+// A node that is computed again takes its measured time again, in the model and
+// in the step alike.
+TEST_P(ModelOfStep, TakesMeasuredTimes) {
+  OwningOpRef<ModuleOp> source = compile("ranks=4");
+  ASSERT_TRUE(source);
+  compare(*source, "cpu", writeProfile(*source));
 }
 
 std::vector<std::string> listFixtures() {

@@ -107,29 +107,33 @@ void Costs::measure(const archive::Profile &profile) {
   std::map<std::tuple<MeasuredKind, int64_t, int64_t>, int64_t> collectives;
   for (const archive::Profile::Collective &row : profile.collectives)
     collectives[{row.kind, row.bytes, row.ranks}] = row.duration;
-  llvm::MapVector<StringRef, SmallVector<Cost *, 1>> nodes;
+  // The parts of each node: in the forward, and in the backward, which computes
+  // some again.
+  std::map<std::pair<StringRef, aten::Phase>, SmallVector<Cost *, 1>> nodes;
   for (auto &[op, cost] : costs) {
     if (cost.sent) {
       auto found = collectives.find(getKey(op, *cost.sent));
       if (found != collectives.end())
         cost = {found->second, true, cost.sent};
     } else if (auto name = dyn_cast<NameLoc>(op->getLoc())) {
-      nodes[name.getName()].push_back(&cost);
+      nodes[{name.getName(), getGatherPhase(op)}].push_back(&cost);
     }
   }
-  // What one node became shares its time as predicted.
-  for (const archive::Profile::Node &node : profile.nodes) {
-    auto found = nodes.find(node.name);
-    if (found == nodes.end())
+  std::map<StringRef, int64_t> measured;
+  for (const archive::Profile::Node &node : profile.nodes)
+    measured[node.name] = node.duration;
+  for (auto &[key, parts] : nodes) {
+    auto found = measured.find(key.first);
+    if (found == measured.end())
       continue;
-    ArrayRef<Cost *> parts = found->second;
+    // What one node became shares its time as predicted.
     double predicted = 0;
     for (Cost *part : parts)
       predicted += double(part->duration);
     for (Cost *part : parts) {
       double share = predicted > 0 ? double(part->duration) / predicted
                                    : 1 / double(parts.size());
-      *part = {std::llround(double(node.duration) * share), true, std::nullopt};
+      *part = {std::llround(double(found->second) * share), true, std::nullopt};
     }
   }
 }
