@@ -11,3 +11,7 @@ class CaptureWarning(UserWarning):
 
 class CheckpointError(ValueError):
     """A checkpoint of PyTorch cannot be converted; the message says what was expected, what was found, and where."""
+
+
+class PlanError(ValueError):
+    """A plan cannot be made, or asked for what it does not have; the message is the compiler's, or says what was expected and found."""

@@ -8,6 +8,7 @@
 #include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/JSON.h"
 #include "llvm/Support/StringSaver.h"
 
 using namespace fsdp;
@@ -244,6 +245,22 @@ std::string fsdp::readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
   if (isTimed && options.hardware.empty())
     options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
   return error;
+}
+
+LogicalResult fsdp::printOptionTable() {
+  FSDPPipelineOptions defaults;
+  llvm::json::OStream json(llvm::outs(), 2);
+  json.array([&] {
+    for (const PipelineOption &row : getPipelineOptions())
+      json.object([&] {
+        json.attribute("name", row.name);
+        json.attribute("values", row.values);
+        json.attribute("default", row.spell(defaults));
+        json.attribute("help", row.description);
+      });
+  });
+  llvm::outs() << "\n";
+  return finishOutput();
 }
 
 std::string fsdp::splitOptions(StringRef text,

@@ -42,6 +42,10 @@ mlir::LogicalResult parseCompareLine(int argc, char **argv, CommandLine &line);
 std::string readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
                         FSDPPipelineOptions &options);
 
+/// What `--help-json` prints: the table of options for other programs, an array
+/// of objects with `name`, `values` (empty for a flag), `default` and `help`.
+mlir::LogicalResult printOptionTable();
+
 /// Splits "--schedule fsdp2 --no-sync" into options of the pipeline, as a shell
 /// would. Returns what is wrong, or nothing.
 std::string splitOptions(llvm::StringRef text, std::vector<GivenOption> &given);

@@ -107,6 +107,8 @@ int main(int argc, char **argv) {
   useLargePages();
   initTool("fsdp-plan");
   StringRef word = argc > 1 ? argv[1] : "";
+  if (word == "--help-json")
+    return failed(printOptionTable());
   if (word == "validate")
     return failed(runValidate(argc - 1, argv + 1));
   if (word == "calibrate")
