@@ -38,17 +38,18 @@ def find(name: str, *, on_path: bool = True) -> Path:
 
 def check_torch() -> None:
     """Raises ToolError if this package's programs were linked with another version of PyTorch than this Python has."""
-    try:
-        from fsdp_mlir_tools._build import TORCH  # a wheel has it
-    except ImportError:
+    record = _HERE / "torch-version.txt"  # a wheel has it
+    if not record.exists():
         return
+    built = record.read_text().strip()
     try:
         found = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         found = "none"
-    if found.partition("+")[0] != TORCH.partition("+")[0]:
-        raise ToolError(f"fsdp-mlir: expected torch {TORCH}, which its runtime was built with, found {found}; "
-                        f"install torch=={TORCH.partition('+')[0]}, or build the wheel again with this one")  # fmt: skip
+    version = built.partition("+")[0]
+    if found.partition("+")[0] != version:
+        raise ToolError(f"fsdp-mlir: expected torch {built}, which its runtime was built with, found {found}; "
+                        f"install torch=={version}, or build the wheel again with this one")  # fmt: skip
 
 
 def environment() -> dict[str, str]:
