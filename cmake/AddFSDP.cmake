@@ -1,6 +1,15 @@
 # Thin wrappers, so that no CMakeLists.txt below can link or warn the wrong way.
 include_guard()
 
+# Where programs find libraries: LLVM's where they were linked; PyTorch's too (CMakeLists.txt), but for a wheel, beside which they
+# stand. The same in the build folder: CMake pads what it means to change with empty folders, which are the working directory.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_INSTALL_RPATH $ORIGIN/../lib)
+if(SKBUILD)
+  list(APPEND CMAKE_INSTALL_RPATH $ORIGIN/../../torch/lib $ORIGIN/../../nvidia/cu13/lib $ORIGIN/../../nvidia/nccl/lib)
+endif()
+
 option(FSDP_WARNINGS_AS_ERRORS "Treat warnings as errors" ON)
 set(FSDP_SANITIZE "" CACHE STRING "Sanitizers of the plain targets, e.g. address,undefined or thread")
 
@@ -21,6 +30,22 @@ if(FSDP_SANITIZE)
   target_link_options(fsdp-plain-options INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
 
+# fsdp_install_library(<name>): who links it finds its headers, here and where it is installed. Installed are
+# the libraries of lib: static ones for find_package(FSDP), shared ones for the tools that open them.
+function(fsdp_install_library name)
+  target_include_directories(${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include;${PROJECT_BINARY_DIR}/include>"
+    $<INSTALL_INTERFACE:include>)
+  get_target_property(type ${name} TYPE)
+  string(FIND ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/lib/ place)
+  if(NOT place EQUAL 0)
+    return()
+  elseif(type STREQUAL "SHARED_LIBRARY")
+    install(TARGETS ${name} LIBRARY DESTINATION lib COMPONENT fsdp-tools)
+  else()
+    install(TARGETS ${name} EXPORT FSDPTargets ARCHIVE DESTINATION lib COMPONENT fsdp-development)
+  endif()
+endfunction()
+
 # add_fsdp_plain_library(<name> [SHARED] STD <17|20> SOURCES ... [LINK_LIBS ...])
 # A library of the neutral part (C++17) or of the runtime (C++20).
 function(add_fsdp_plain_library name)
@@ -32,9 +57,8 @@ function(add_fsdp_plain_library name)
   endif()
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_compile_features(${name} PUBLIC cxx_std_${ARG_STD})
-  target_link_libraries(${name} PUBLIC ${ARG_LINK_LIBS} PRIVATE fsdp-plain-options)
-  target_include_directories(${name} PUBLIC
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
+  target_link_libraries(${name} PUBLIC ${ARG_LINK_LIBS} PRIVATE $<BUILD_INTERFACE:fsdp-plain-options>)
+  fsdp_install_library(${name})
 endfunction()
 
 # add_fsdp_plain_executable(<name> SOURCES ... [LINK_LIBS ...]): a C++20 tool of the runtime.
@@ -90,6 +114,7 @@ function(add_fsdp_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINK_LIBS})
   mlir_target_link_libraries(${name} PUBLIC ${ARG_MLIR_LIBS})
   fsdp_precompile_mlir(${name})
+  fsdp_install_library(${name})
 endfunction()
 
 # add_fsdp_tool(<name> <sources>... [PLUGINS] [LINK_LIBS <ours>...] [MLIR_LIBS <theirs>...])

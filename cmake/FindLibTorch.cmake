@@ -1,4 +1,6 @@
-# LibTorch out of the torch wheel, as imported targets:
+# LibTorch out of the torch wheel, its version and imported targets:
+#   LibTorch_VERSION        such as 2.11.0+cu130
+#   LibTorch_FOLDERS        where its libraries lie
 #   LibTorch::cpu           libtorch_cpu and libc10
 #   LibTorch::cuda          libtorch_cuda, libc10_cuda and the CUDA runtime, if the wheel has them
 #   LibTorch::cuda_headers  the headers of the CUDA runtime, to compile against alone
@@ -12,6 +14,11 @@ execute_process(
   COMMAND ${FSDP_PYTHON} -c
     "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
   OUTPUT_VARIABLE LibTorch_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+set(LibTorch_FOLDERS ${LibTorch_ROOT}/lib ${LibTorch_ROOT}/../nvidia/cu13/lib ${LibTorch_ROOT}/../nvidia/nccl/lib)
+if(EXISTS "${LibTorch_ROOT}/version.py")
+  file(STRINGS ${LibTorch_ROOT}/version.py LibTorch_VERSION REGEX "^__version__ = ")
+  string(REGEX REPLACE ".*'([^']+)'" "\\1" LibTorch_VERSION "${LibTorch_VERSION}")
+endif()
 find_path(LibTorch_INCLUDE_DIR ATen/ATen.h PATHS ${LibTorch_ROOT}/include NO_DEFAULT_PATH)
 find_library(LibTorch_CPU torch_cpu PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
 find_library(LibTorch_C10 c10 PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
@@ -24,7 +31,6 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_include_directories(LibTorch::cpu SYSTEM INTERFACE
     ${LibTorch_INCLUDE_DIR} ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
   target_link_libraries(LibTorch::cpu INTERFACE ${LibTorch_CPU} ${LibTorch_C10})
-  target_link_options(LibTorch::cpu INTERFACE -Wl,-rpath,${LibTorch_ROOT}/lib)
   find_library(LibTorch_CUDA torch_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
   find_library(LibTorch_C10_CUDA c10_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
   find_path(LibTorch_CUDA_INCLUDE cuda_runtime_api.h
@@ -32,7 +38,6 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   find_file(LibTorch_CUDART libcudart.so.13
             PATHS ${LibTorch_ROOT}/../nvidia/cu13/lib NO_DEFAULT_PATH)
   if(LibTorch_CUDA AND LibTorch_C10_CUDA AND LibTorch_CUDA_INCLUDE AND LibTorch_CUDART)
-    get_filename_component(LibTorch_CUDART_DIR ${LibTorch_CUDART} DIRECTORY)
     add_library(LibTorch::cuda_headers INTERFACE IMPORTED)
     target_include_directories(LibTorch::cuda_headers SYSTEM INTERFACE ${LibTorch_CUDA_INCLUDE})
     # libtorch_cuda registers the kernels: it must be loaded even if no symbol of it is used.
@@ -40,19 +45,16 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
     target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu LibTorch::cuda_headers
       -Wl,--push-state,--no-as-needed ${LibTorch_CUDA} -Wl,--pop-state
       ${LibTorch_C10_CUDA} ${LibTorch_CUDART})
-    target_link_options(LibTorch::cuda INTERFACE -Wl,-rpath,${LibTorch_CUDART_DIR})
     find_path(LibTorch_NCCL_INCLUDE nccl.h
               PATHS ${LibTorch_ROOT}/../nvidia/nccl/include NO_DEFAULT_PATH)
     find_file(LibTorch_NCCL libnccl.so.2
               PATHS ${LibTorch_ROOT}/../nvidia/nccl/lib NO_DEFAULT_PATH)
     if(LibTorch_NCCL_INCLUDE AND LibTorch_NCCL)
-      get_filename_component(LibTorch_NCCL_DIR ${LibTorch_NCCL} DIRECTORY)
       add_library(LibTorch::nccl_headers INTERFACE IMPORTED)
       target_include_directories(LibTorch::nccl_headers SYSTEM INTERFACE ${LibTorch_NCCL_INCLUDE})
       add_library(LibTorch::nccl INTERFACE IMPORTED)
       target_link_libraries(LibTorch::nccl INTERFACE
         LibTorch::cuda LibTorch::nccl_headers ${LibTorch_NCCL})
-      target_link_options(LibTorch::nccl INTERFACE -Wl,-rpath,${LibTorch_NCCL_DIR})
     endif()
   endif()
 endif()
