@@ -6,6 +6,7 @@
 #   LibTorch::cuda_headers  the headers of the CUDA runtime, to compile against alone
 #   LibTorch::nccl          NCCL, with LibTorch::cuda
 #   LibTorch::nccl_headers  its headers
+#   LibTorch::python        libtorch_python and the headers of Python, if they are there, for extension modules
 # The wheel's own TorchConfig.cmake insists on a CUDA toolkit even for CPU builds.
 # FSDP_PYTHON names the interpreter whose torch is used.
 set(FSDP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
@@ -56,5 +57,16 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
       target_link_libraries(LibTorch::nccl INTERFACE
         LibTorch::cuda LibTorch::nccl_headers ${LibTorch_NCCL})
     endif()
+  endif()
+  # PyTorch's own pybind11 comes before that of the system: its types are known to no other version.
+  execute_process(
+    COMMAND ${FSDP_PYTHON} -c "import sysconfig; print(sysconfig.get_path('include'), sysconfig.get_config_var('EXT_SUFFIX'), sep=';', end='')"
+    OUTPUT_VARIABLE LibTorch_PYTHON_FACTS)
+  list(POP_FRONT LibTorch_PYTHON_FACTS LibTorch_PYTHON_INCLUDE LibTorch_EXTENSION_SUFFIX)
+  find_library(LibTorch_PYTHON torch_python PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+  if(EXISTS ${LibTorch_PYTHON_INCLUDE}/Python.h AND LibTorch_PYTHON)
+    add_library(LibTorch::python INTERFACE IMPORTED)
+    target_include_directories(LibTorch::python SYSTEM INTERFACE ${LibTorch_INCLUDE_DIR} ${LibTorch_PYTHON_INCLUDE})
+    target_link_libraries(LibTorch::python INTERFACE LibTorch::cpu ${LibTorch_PYTHON})
   endif()
 endif()

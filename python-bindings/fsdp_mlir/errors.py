@@ -15,3 +15,7 @@ class CheckpointError(ValueError):
 
 class PlanError(ValueError):
     """A plan cannot be made, or asked for what it does not have; the message is the compiler's, or says what was expected and found."""
+
+
+class FSDPError(RuntimeError):
+    """A training cannot begin or go on; the message says what was expected, what was found, where, and what to do."""

@@ -325,6 +325,28 @@ std::vector<Box> Session::heldBoxes(const TensorName &tensor,
   return result;
 }
 
+std::vector<BoxView> Session::views(const TensorName &tensor, unsigned rank) {
+  const Impl::RankData &data = impl->local(rank);
+  Impl::Location location = impl->locate(tensor);
+  if (!location.place)
+    throw Error(location.name +
+                ": expected a parameter, its gradient or a state, found a "
+                "model buffer; write it as a whole");
+  std::vector<BoxView> result;
+  impl->onRank(data, [&] {
+    planfile::DType type = data.rank.memory->type(location.buffer);
+    for (Impl::HeldBox &part : impl->held(data, location)) {
+      if (!part.values.is_cpu())
+        throw Error(location.name +
+                    ": expected a tensor in host memory, found one on a GPU");
+      result.push_back({std::move(part.box), type,
+                        static_cast<std::byte *>(part.values.data_ptr()),
+                        part.values.strides().vec()});
+    }
+  });
+  return result;
+}
+
 void Session::Impl::forEachHeld(
     const TensorName &tensor, unsigned rank, std::size_t bytes,
     const std::function<void(at::Tensor &, std::size_t)> &function) {

@@ -347,6 +347,10 @@ void CheckpointFolder::save(archive::TrainingState state,
   });
 }
 
+std::string CheckpointFolder::newestPath() const {
+  return (fs::path(options.checkpoint) / nameOf(newest)).string();
+}
+
 void CheckpointFolder::finish() {
   if (writing.valid())
     saving += writing.get();

@@ -58,6 +58,11 @@ Processes::Processes(const std::string &backend, const std::string &map) {
     throw Error("/dev/null: cannot be opened");
 }
 
+Processes::Processes(std::shared_ptr<Backend> backend,
+                     std::chrono::milliseconds timeout)
+    : connected(std::move(backend)), timeout(timeout),
+      world(connected ? connected->world() : World()) {}
+
 Processes::~Processes() {
   hasEnded = true;
   if (lifeline)

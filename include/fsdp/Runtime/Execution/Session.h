@@ -53,6 +53,14 @@ struct BoxedTensor {
   HostTensor value;
 };
 
+/// A box of a tensor, and where its elements are.
+struct BoxView {
+  Box box;
+  planfile::DType type;
+  std::byte *data;                   ///< Of the first element.
+  std::vector<std::int64_t> strides; ///< In elements.
+};
+
 /// A tensor that outlives a step.
 struct TensorName {
   enum class Kind : std::uint8_t {
@@ -205,6 +213,10 @@ public:
                 std::span<std::byte> to) const;
   void writeHeld(const TensorName &tensor, unsigned rank,
                  std::span<const std::byte> from);
+  /// The same as it lies in the session's memory, as long as that lives, to
+  /// read and write between two runs. Throws for model buffers, of which a
+  /// session must know when they change, and for memory of a GPU.
+  std::vector<BoxView> views(const TensorName &tensor, unsigned rank);
   /// Makes `readHeld` into this memory fast, until the session ends; it
   /// outlives the session.
   void pin(std::span<std::byte> memory);

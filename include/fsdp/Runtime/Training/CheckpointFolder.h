@@ -42,6 +42,8 @@ public:
     return std::filesystem::path(path).filename().string();
   }
 
+  const std::string &resumedPath() const { return path; }
+
   /// Loads it. Where it is damaged, all processes go on to the one before it,
   /// which rank 0 names; where it cannot be read, they end.
   void load(Session &session);
@@ -57,6 +59,8 @@ public:
   }
   /// That of this step is there, or is being written.
   bool has(long long step) const { return newest == step; }
+  /// Of the latest one.
+  std::string newestPath() const;
   /// Writes a checkpoint of the session as it is; waits only for the one
   /// before.
   void save(archive::TrainingState state, const Session &session);

@@ -35,6 +35,10 @@ public:
   /// This one alone, or those of a backend that connects them, which may wait
   /// for them.
   Processes(const std::string &backend, const std::string &map);
+  /// Those that a backend connects, which others have made; null: this one
+  /// alone.
+  Processes(std::shared_ptr<Backend> backend,
+            std::chrono::milliseconds timeout);
   ~Processes();
 
   unsigned size() const { return world.size(); }

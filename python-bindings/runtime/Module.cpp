@@ -1,0 +1,106 @@
+//===- Module.cpp - fsdp_mlir._runtime ------------------------------------===//
+//
+// What _trainer.py stands on. Its types are in _runtime.pyi.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlanSession.h"
+
+#include "Runtime/Support/DTypes.h"
+#include "fsdp/Runtime/Support/Error.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+using namespace fsdp;
+namespace py = pybind11;
+
+/// A list of what `spell` makes of each.
+template <typename Results, typename Spell>
+static py::list listOf(const Results &results, const Spell &spell) {
+  py::list list;
+  for (const auto &each : results)
+    list.append(spell(each));
+  return list;
+}
+
+static HyperParameters makeHyperParameters(double lr, double beta1,
+                                           double beta2, double eps,
+                                           double weightDecay,
+                                           double momentum) {
+  return {lr, beta1, beta2, eps, weightDecay, momentum};
+}
+
+PYBIND11_MODULE(_runtime, module) {
+  static py::object errorType =
+      py::module_::import("fsdp_mlir.errors").attr("FSDPError");
+  errorType.inc_ref(); // It outlives what the interpreter takes down.
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer)
+        std::rethrow_exception(pointer);
+    } catch (const Error &error) {
+      py::set_error(errorType, error.what());
+    }
+  });
+
+  py::class_<HyperParameters>(module, "HyperParameters")
+      .def(py::init(&makeHyperParameters), py::arg("lr"), py::arg("beta1"),
+           py::arg("beta2"), py::arg("eps"), py::arg("weight_decay"),
+           py::arg("momentum"));
+
+  py::class_<ParameterFacts>(module, "ParameterFacts")
+      .def_readonly("name", &ParameterFacts::name)
+      .def_readonly("aliases", &ParameterFacts::aliases)
+      .def_property_readonly("shape",
+                             [](const ParameterFacts &facts) {
+                               return py::tuple(py::cast(facts.sizes));
+                             })
+      .def_readonly("dtype", &ParameterFacts::dtype)
+      .def_readonly("trains", &ParameterFacts::trains)
+      .def_readonly("states", &ParameterFacts::states)
+      .def_readonly("group", &ParameterFacts::decayGroup);
+
+  py::class_<PlanSession>(module, "PlanSession")
+      .def(py::init<const std::string &,
+                    const std::optional<PlanSession::Group> &, double, bool,
+                    std::vector<std::string>>(),
+           py::arg("plan"), py::arg("group"), py::arg("timeout"),
+           py::arg("overlap"), py::arg("trusted"))
+      .def("close", &PlanSession::close)
+      .def_property_readonly("rank", &PlanSession::rank)
+      .def_property_readonly("world_size", &PlanSession::worldSize)
+      .def_property_readonly("step_programs", &PlanSession::stepPrograms)
+      .def("has_program", &PlanSession::hasProgram, py::arg("name"))
+      .def(
+          "inputs",
+          [](PlanSession &session, const std::string &program) {
+            return listOf(session.inputs(program), [](const InputSpec &input) {
+              return py::make_tuple(input.name,
+                                    py::tuple(py::cast(input.sizes)),
+                                    scalarType(input.type));
+            });
+          },
+          py::arg("program"))
+      .def("parameters", &PlanSession::parameters)
+      .def("decay_groups", &PlanSession::decayGroups)
+      .def("buffers", &PlanSession::buffers)
+      .def("has_buffer", &PlanSession::hasBuffer, py::arg("name"))
+      .def_property_readonly("update_rule", &PlanSession::updateRule)
+      .def("set_hyper_parameters", &PlanSession::setHyperParameters,
+           py::arg("group"), py::arg("values"))
+      .def("set_seed", &PlanSession::setSeed, py::arg("seed"))
+      .def("step", &PlanSession::step, py::arg("batches"))
+      .def("evaluate", &PlanSession::evaluate, py::arg("batch"),
+           py::arg("program"))
+      .def_property_readonly("steps", &PlanSession::steps)
+      .def_property_readonly("updates", &PlanSession::updates)
+      .def("set_updates", &PlanSession::setUpdates, py::arg("count"))
+      .def("read", &PlanSession::read, py::arg("kind"), py::arg("name"),
+           py::arg("rank0_only") = false)
+      .def("write", &PlanSession::write, py::arg("kind"), py::arg("name"),
+           py::arg("value"))
+      .def("views", &PlanSession::views, py::arg("kind"), py::arg("name"))
+      .def("load_weights", &PlanSession::loadWeights, py::arg("path"))
+      .def("save", &PlanSession::save, py::arg("folder"), py::arg("values"))
+      .def("load", &PlanSession::load, py::arg("folder"));
+}

@@ -1,0 +1,526 @@
+//===- PlanSession.cpp - One rank of a training, for Python ---------------===//
+
+#include "PlanSession.h"
+
+#include "Runtime/Support/DTypes.h"
+#include "fsdp/Archive/BlockSums.h"
+#include "fsdp/Runtime/Checkpoints/Weights.h"
+#include "fsdp/Runtime/Comm/C10d.h"
+#include "fsdp/Runtime/Training/CheckpointFolder.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cmath>
+#include <filesystem>
+
+using namespace fsdp;
+namespace py = pybind11;
+
+namespace {
+
+/// A folder of checkpoints, and what it refers to.
+struct Checkpoints {
+  Checkpoints(const planfile::PlanFile &plan, TrainingOptions given,
+              std::shared_ptr<Backend> backend,
+              std::chrono::milliseconds timeout)
+      : options(std::move(given)), processes(std::move(backend), timeout),
+        folder(plan, options, processes) {}
+
+  TrainingOptions options;
+  Processes processes;
+  CheckpointFolder folder;
+};
+
+/// The number of threads of a thread that becomes a rank's.
+class ThreadsKept {
+public:
+  ThreadsKept() = default;
+  ThreadsKept(const ThreadsKept &) = delete;
+  ThreadsKept &operator=(const ThreadsKept &) = delete;
+  ~ThreadsKept() {
+    if (at::get_num_threads() != before)
+      at::set_num_threads(before);
+  }
+
+private:
+  int before = at::get_num_threads();
+};
+
+} // namespace
+
+struct PlanSession::Loaded {
+  explicit Loaded(planfile::PlanFile plan) : plan(std::move(plan)) {}
+
+  planfile::PlanFile plan;
+  std::shared_ptr<Backend> backend;
+  std::unique_ptr<Checkpoints> checkpoints; ///< Of the latest save.
+  std::optional<Session> session;
+};
+
+template <typename Function> auto PlanSession::call(const Function &function) {
+  py::gil_scoped_release released;
+  std::lock_guard lock(mutex);
+  ThreadsKept threads;
+  c10::InferenceMode isOff(false); // what is returned may need a gradient
+  if (!loaded)
+    throw Error(path + ": expected a Trainer that is open, found one after "
+                       "close()");
+  return function(*loaded);
+}
+
+//===----------------------------------------------------------------------===//
+// Types and sizes
+//===----------------------------------------------------------------------===//
+
+static planfile::DType typeOf(const at::Tensor &tensor,
+                              const std::string &what) {
+  for (planfile::DType type : planfile::EnumValuesDType())
+    if (scalarType(type) == tensor.scalar_type())
+      return type;
+  throw Error(what + ": expected a tensor of a type that plans have, found " +
+              c10::toString(tensor.scalar_type()));
+}
+
+/// In host memory, row-major.
+static at::Tensor toDense(const at::Tensor &tensor, const std::string &what) {
+  if (!tensor.defined() || tensor.is_meta() || !tensor.has_storage() ||
+      tensor.layout() != at::kStrided)
+    throw Error(what + ": expected a dense tensor with values, found " +
+                (tensor.defined() && tensor.is_meta() ? "one on the device meta"
+                                                      : "none"));
+  return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
+}
+
+static TensorView viewOf(const at::Tensor &dense, planfile::DType type) {
+  return {
+      type,
+      dense.sizes(),
+      {static_cast<const std::byte *>(dense.const_data_ptr()), dense.nbytes()}};
+}
+
+static at::Tensor toTensor(HostTensor value) {
+  auto owner = std::make_shared<HostTensor>(std::move(value));
+  auto options = at::dtype(scalarType(owner->type));
+  if (owner->bytes.empty())
+    return at::empty(owner->sizes, options);
+  return at::from_blob(
+      owner->bytes.data(), owner->sizes, [owner](void *) {}, options);
+}
+
+static TensorName nameOf(const std::string &kind, const std::string &name) {
+  if (kind == "parameter")
+    return TensorName::parameter(name);
+  if (kind == "gradient")
+    return TensorName::gradient(name);
+  if (kind == "buffer")
+    return TensorName::buffer(name);
+  return TensorName::optimizerState(name, kind);
+}
+
+//===----------------------------------------------------------------------===//
+// The beginning and the end
+//===----------------------------------------------------------------------===//
+
+static planfile::PlanFile openPlan(const std::string &path) {
+  auto plan = planfile::PlanFile::open(path);
+  if (!plan)
+    throw Error(plan.error());
+  if ((*plan)->device()->string_view() != "cpu")
+    throw Error(path + ": expected a plan for cpu, found one for " +
+                (*plan)->device()->str() +
+                "; a Trainer runs on CPUs, and fsdp-run on GPUs");
+  return std::move(*plan);
+}
+
+/// All processes must have the same plan.
+static void compare(const planfile::PlanFile &plan,
+                    const Processes &processes) {
+  const std::vector<std::uint8_t> &bytes = plan.bytes();
+  std::string digest = archive::spellChecksum(archive::checksum(
+      {reinterpret_cast<const char *>(bytes.data()), bytes.size()}));
+  processes.consult(
+      "the plans of the ranks", digest,
+      [&](const std::vector<std::string> &all) -> std::string {
+        for (std::size_t rank = 1; rank != all.size(); ++rank)
+          if (all[rank] != all[0])
+            throw Error("rank " + std::to_string(rank) +
+                            ": expected a plan with digest " + all[0] +
+                            " as on rank 0, found one with digest " + all[rank],
+                        Failure::CheckFailed);
+        return {};
+      });
+}
+
+PlanSession::PlanSession(const std::string &planPath,
+                         const std::optional<Group> &group, double seconds,
+                         bool overlap,
+                         std::vector<std::string> trustedOperators)
+    : path(planPath), group(group) {
+  if (!(seconds >= 0.001 && seconds < 1e9))
+    throw Error("timeout: expected from 0.001 to 1e9 seconds, found " +
+                std::to_string(seconds));
+  timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
+  loaded = std::make_shared<Loaded>(openPlan(path));
+  call([&](Loaded &now) {
+    unsigned wanted = planfile::getRankCount(now.plan.plan());
+    std::string ranks = std::to_string(wanted);
+    if (!group && wanted != 1)
+      throw Error(path + ": expected a process group of the plan's " + ranks +
+                  " ranks, found none; start " + ranks +
+                  " processes, as by torchrun --nproc-per-node " + ranks +
+                  ", and call torch.distributed.init_process_group first");
+    if (group && static_cast<unsigned>((*group)->getSize()) != wanted)
+      throw Error(path + ": expected a process group of the plan's " + ranks +
+                  " ranks, found one of " +
+                  std::to_string((*group)->getSize()) +
+                  "; make the plan for as many ranks as there are processes");
+    SessionOptions options;
+    if (group && wanted != 1)
+      now.backend = makeC10dBackend(*group, timeout);
+    Processes processes(now.backend, timeout);
+    compare(now.plan, processes);
+    ownRank = processes.ranks(wanted).first;
+    options.backend = now.backend;
+    options.store = processes.store();
+    options.processes = processes.onThisMachine();
+    options.timeout = timeout;
+    options.overlap = overlap;
+    options.trustedOperators = std::move(trustedOperators);
+    now.session.emplace(now.plan.plan(), processes.ranks(wanted),
+                        std::move(options));
+    programs = getStepPrograms(now.plan, planfile::defaultProgram);
+    for (const std::string &program : programs) {
+      inputsOf[program] = getInputs(now.plan, planfile::defaultProgram);
+      if (now.session->inputCount(program) != inputsOf[program].size())
+        throw Error(path +
+                    ": expected the inputs of all micro-batches to be "
+                    "the same, found others in program " +
+                    program);
+    }
+  });
+}
+
+PlanSession::~PlanSession() { close(); }
+
+void PlanSession::close() {
+  py::gil_scoped_release released;
+  std::lock_guard lock(mutex);
+  loaded.reset();
+}
+
+//===----------------------------------------------------------------------===//
+// Facts
+//===----------------------------------------------------------------------===//
+
+unsigned PlanSession::worldSize() {
+  return call([](Loaded &now) { return getRankCount(now.plan.plan()); });
+}
+
+std::vector<std::string> PlanSession::stepPrograms() {
+  return call([&](Loaded &) { return programs; });
+}
+
+bool PlanSession::hasProgram(const std::string &name) {
+  return call([&](Loaded &now) {
+    return !planfile::getStepPrograms(now.plan.plan(), name).empty();
+  });
+}
+
+std::vector<InputSpec> PlanSession::inputs(const std::string &program) {
+  return call([&](Loaded &now) { return getInputs(now.plan, program); });
+}
+
+/// Calls `function` with each update of a plan, some more than once.
+template <typename Function>
+static void forEachUpdate(const planfile::PlanFile &plan,
+                          const Function &function) {
+  for (const planfile::Program *program : *plan->programs())
+    for (const planfile::Command *command : *program->commands())
+      if (const planfile::Update *update = command->step_as_Update())
+        function(*update);
+}
+
+std::vector<ParameterFacts> PlanSession::parameters() {
+  return call([](Loaded &now) {
+    const planfile::PlanFile &plan = now.plan;
+    std::vector<ParameterFacts> all;
+    std::vector<std::size_t> begins; ///< Of each unit in `all`.
+    for (const planfile::Unit *unit : *plan->units()) {
+      begins.push_back(all.size());
+      for (const planfile::Parameter *each : *unit->parameters()) {
+        const auto &sizes = plan.shape(each->sizes());
+        ParameterFacts &facts = all.emplace_back();
+        facts.name = plan.string(each->name());
+        if (each->aliases())
+          for (std::uint32_t alias : *each->aliases())
+            facts.aliases.emplace_back(plan.string(alias));
+        facts.sizes.assign(sizes.begin(), sizes.end());
+        facts.dtype = scalarType(unit->storage());
+        facts.trains = each->trainable();
+      }
+    }
+    for (const planfile::Buffer *buffer : *plan->buffers())
+      if (buffer->role() == planfile::BufferRole::OptimizerState)
+        for (std::size_t i = begins[buffer->owner()];
+             i != begins[buffer->owner()] +
+                      plan->units()->Get(buffer->owner())->parameters()->size();
+             ++i)
+          if (all[i].trains)
+            all[i].states.emplace_back(plan.string(buffer->name()));
+    forEachUpdate(plan, [&](const planfile::Update &update) {
+      const auto &own = *plan->units()->Get(update.unit())->parameters();
+      for (std::uint32_t i = 0; i != own.size(); ++i)
+        for (const planfile::Interval *interval : *update.intervals())
+          if (own.Get(i)->trainable() &&
+              own.Get(i)->offset() >= interval->begin() &&
+              own.Get(i)->offset() < interval->end())
+            all[begins[update.unit()] + i].decayGroup =
+                plan->buffers()->Get(update.hyper())->index();
+    });
+    return all;
+  });
+}
+
+std::map<unsigned, std::string> PlanSession::decayGroups() {
+  return call([](Loaded &now) {
+    std::map<unsigned, std::string> groups;
+    for (const planfile::Buffer *buffer : *now.plan->buffers())
+      if (buffer->role() == planfile::BufferRole::Hyper)
+        groups.emplace(buffer->index(), now.plan.string(buffer->name()));
+    return groups;
+  });
+}
+
+std::vector<std::string> PlanSession::buffers() {
+  return call([](Loaded &now) {
+    std::vector<std::string> names;
+    for (const TensorName &tensor :
+         now.session->tensors(TensorName::Kind::Buffer))
+      if (!planfile::isGradScalerState(tensor.name))
+        names.emplace_back(tensor.name);
+    return names;
+  });
+}
+
+static bool holdsBuffer(const planfile::PlanFile &plan, std::string_view name) {
+  for (const planfile::Buffer *buffer : *plan->buffers())
+    if (buffer->role() == planfile::BufferRole::ModelBuffer &&
+        buffer->name() != planfile::none && plan.string(buffer->name()) == name)
+      return true;
+  return false;
+}
+
+bool PlanSession::hasBuffer(const std::string &name) {
+  return call([&](Loaded &now) { return holdsBuffer(now.plan, name); });
+}
+
+std::string PlanSession::updateRule() {
+  return call([](Loaded &now) {
+    std::string rule;
+    forEachUpdate(now.plan, [&](const planfile::Update &update) {
+      rule = planfile::getFacts(update.rule()).name;
+    });
+    return rule;
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Training
+//===----------------------------------------------------------------------===//
+
+void PlanSession::setHyperParameters(unsigned decayGroup,
+                                     const HyperParameters &values) {
+  call([&](Loaded &now) {
+    now.session->setHyperParameters(decayGroup, values);
+  });
+}
+
+void PlanSession::setSeed(std::uint64_t seed) {
+  call([&](Loaded &now) { now.session->setSeeds({seed, false}); });
+}
+
+double PlanSession::run(Loaded &now, const Batch &batch,
+                        const std::string &program, Roles roles) {
+  const std::vector<InputSpec> &inputs = inputsOf[program];
+  if (batch.size() != inputs.size())
+    throw Error(path + ": expected the " + std::to_string(inputs.size()) +
+                " inputs of program " + program + ", found " +
+                std::to_string(batch.size()));
+  for (std::size_t i = 0; i != batch.size(); ++i) {
+    at::Tensor dense = toDense(batch[i], "input " + std::to_string(i));
+    now.session->setInput(ownRank, static_cast<unsigned>(i),
+                          viewOf(dense, typeOf(dense, inputs[i].name)),
+                          program);
+  }
+  now.session->run(program, roles);
+  return now.session->loss(program);
+}
+
+static at::Tensor makeLoss(const planfile::PlanFile &plan,
+                           const std::string &program, double value) {
+  std::uint32_t owner = findProgram(plan, program);
+  for (const planfile::Buffer *buffer : *plan->buffers())
+    if (buffer->role() == planfile::BufferRole::Loss &&
+        buffer->owner() == owner)
+      return at::scalar_tensor(value, at::dtype(scalarType(buffer->dtype())));
+  throw Error(plan.name() + ": expected a loss in program " + program +
+              ", found none");
+}
+
+at::Tensor PlanSession::step(const std::vector<Batch> &batches) {
+  return call([&](Loaded &now) {
+    if (batches.size() != programs.size())
+      throw Error(path + ": expected " + std::to_string(programs.size()) +
+                  (programs.size() == 1 ? " batch" : " micro-batches") +
+                  " for a step, found " + std::to_string(batches.size()));
+    double loss = 0;
+    for (std::size_t i = 0; i != batches.size(); ++i)
+      loss += run(now, batches[i], programs[i], {}) /
+              static_cast<double>(batches.size());
+    ++stepsDone;
+    return makeLoss(now.plan, programs.back(), loss);
+  });
+}
+
+at::Tensor PlanSession::evaluate(const Batch &batch,
+                                 const std::string &program) {
+  return call([&](Loaded &now) {
+    if (!inputsOf.contains(program))
+      inputsOf.emplace(program, getInputs(now.plan, program));
+    double loss =
+        run(now, batch, program, {.backward = false, .update = false});
+    return makeLoss(now.plan, program, loss);
+  });
+}
+
+long long PlanSession::steps() {
+  return call([&](Loaded &) { return stepsDone; });
+}
+
+/// Updates that a grad scaler has skipped.
+static std::uint64_t countSkipped(const planfile::PlanFile &plan,
+                                  const Session &session) {
+  if (!holdsBuffer(plan, planfile::skippedUpdates))
+    return 0;
+  HostTensor count = session.read(TensorName::buffer(planfile::skippedUpdates));
+  return toTensor(std::move(count)).item().to<std::uint64_t>();
+}
+
+std::uint64_t PlanSession::updates() {
+  return call([](Loaded &now) {
+    return now.session->updates() - countSkipped(now.plan, *now.session);
+  });
+}
+
+void PlanSession::setUpdates(std::uint64_t count) {
+  call([&](Loaded &now) {
+    now.session->setUpdates(count + countSkipped(now.plan, *now.session));
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Tensors
+//===----------------------------------------------------------------------===//
+
+std::optional<at::Tensor> PlanSession::read(const std::string &kind,
+                                            const std::string &name,
+                                            bool toFirst) {
+  return call([&](Loaded &now) -> std::optional<at::Tensor> {
+    TensorName tensor = nameOf(kind, name);
+    if (!toFirst)
+      return toTensor(now.session->read(tensor));
+    HostTensor value = now.session->gather(tensor);
+    if (ownRank != 0)
+      return std::nullopt;
+    return toTensor(std::move(value));
+  });
+}
+
+void PlanSession::write(const std::string &kind, const std::string &name,
+                        const at::Tensor &value) {
+  call([&](Loaded &now) {
+    at::Tensor dense = toDense(value, name);
+    now.session->write(nameOf(kind, name), viewOf(dense, typeOf(dense, name)));
+  });
+}
+
+std::vector<Piece> PlanSession::views(const std::string &kind,
+                                      const std::string &name) {
+  return call([&](Loaded &now) {
+    std::vector<Piece> pieces;
+    for (BoxView &view : now.session->views(nameOf(kind, name), ownRank))
+      pieces.emplace_back(std::move(view.box.offsets),
+                          at::from_blob(
+                              view.data, view.box.sizes, view.strides,
+                              [owner = loaded](void *) {},
+                              at::dtype(scalarType(view.type))));
+    return pieces;
+  });
+}
+
+void PlanSession::loadWeights(const std::string &from) {
+  call([&](Loaded &now) {
+    Weights weights = Weights::open(from);
+    weights.load(weights.match(now.plan), *now.session);
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Checkpoints
+//===----------------------------------------------------------------------===//
+
+std::string PlanSession::save(const std::string &folder,
+                              const HyperParameters &values) {
+  return call([&](Loaded &now) {
+    std::unique_ptr<Checkpoints> &open = now.checkpoints;
+    if (!open || open->options.checkpoint != folder) {
+      TrainingOptions options;
+      options.checkpoint = folder;
+      std::error_code ignored;
+      if (std::filesystem::equivalent(
+              std::filesystem::path(resumed).parent_path(), folder, ignored))
+        options.resume = resumed;
+      open.reset(); // and its lock
+      open = std::make_unique<Checkpoints>(
+          now.plan, std::move(options),
+          now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
+      open->folder.prepare(*now.session);
+    }
+    open->options.hyperParameters = values;
+    open->options.steps = stepsDone;
+    if (!open->folder.has(stepsDone)) {
+      archive::TrainingState state;
+      state.step = stepsDone;
+      state.ranks = planfile::getRankCount(now.plan.plan());
+      // As if all had come out of a file of batches.
+      state.position =
+          static_cast<std::uint64_t>(stepsDone) * state.ranks * programs.size();
+      state.updates = now.session->updates();
+      state.mesh = spellMesh(now.plan);
+      state.facts = spellHyperParameters(open->options);
+      open->folder.save(std::move(state), *now.session);
+      open->folder.finish();
+    }
+    resumed = open->folder.newestPath();
+    return resumed;
+  });
+}
+
+void PlanSession::load(const std::string &folder) {
+  call([&](Loaded &now) {
+    now.checkpoints.reset();
+    TrainingOptions options;
+    options.resume = folder;
+    Checkpoints source(now.plan, std::move(options),
+                       now.backend ? makeC10dBackend(*group, timeout) : nullptr,
+                       timeout);
+    source.folder.load(*now.session);
+    stepsDone = source.folder.resumed()->step;
+    resumed = source.folder.resumedPath();
+  });
+}

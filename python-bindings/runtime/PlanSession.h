@@ -1,0 +1,122 @@
+//===- PlanSession.h - One rank of a training, for Python -------*- C++ -*-===//
+//
+// A plan that is loaded for the rank of this process, with tensors of PyTorch
+// going in and out. Calls hold no GIL and wait for one another; they leave the
+// caller's thread as it was: its number of threads, its grad mode and its
+// inference mode. Everything throws `fsdp::Error`.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_PYTHON_RUNTIME_PLANSESSION_H
+#define FSDP_PYTHON_RUNTIME_PLANSESSION_H
+
+#include "fsdp/Runtime/Data/Data.h"
+#include "fsdp/Runtime/Execution/Session.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <map>
+#include <mutex>
+
+namespace fsdp {
+
+/// A parameter of a plan.
+struct ParameterFacts {
+  std::string name;                 ///< The primary one.
+  std::vector<std::string> aliases; ///< Others of a tied parameter.
+  std::vector<std::int64_t> sizes;
+  at::ScalarType dtype; ///< In which it is kept.
+  bool trains;
+  std::vector<std::string> states;    ///< Of the optimizer: exp_avg, ...
+  std::optional<unsigned> decayGroup; ///< That updates it.
+};
+
+/// A tensor that is part of a whole one, at these offsets.
+using Piece = std::pair<std::vector<std::int64_t>, at::Tensor>;
+
+class PlanSession {
+public:
+  using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+  using Batch = std::vector<at::Tensor>;
+
+  /// Without a group, this process alone is all ranks of the plan, one. All
+  /// processes of a group make their sessions at once.
+  PlanSession(const std::string &planPath, const std::optional<Group> &group,
+              double timeout, bool overlap,
+              std::vector<std::string> trustedOperators);
+  ~PlanSession();
+
+  /// Later calls throw. Memory that tensors refer to stays as long as they.
+  void close();
+
+  // Facts of the plan.
+  unsigned rank() const { return ownRank; }
+  unsigned worldSize();
+  std::vector<std::string> stepPrograms();
+  bool hasProgram(const std::string &name);
+  std::vector<InputSpec> inputs(const std::string &program);
+  std::vector<ParameterFacts> parameters();
+  /// The names of the decay groups, by their numbers.
+  std::map<unsigned, std::string> decayGroups();
+  /// The model buffers that the plan does not bring along.
+  std::vector<std::string> buffers();
+  bool hasBuffer(const std::string &name);
+  std::string updateRule(); ///< "adamw" or "sgd"; empty: no update.
+
+  // Training.
+  void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
+  void setSeed(std::uint64_t seed);
+  /// A batch for each program of a step. Returns the mean loss over them and
+  /// all ranks: one number of the type of the plan's loss.
+  at::Tensor step(const std::vector<Batch> &batches);
+  /// The forward alone of a program: its loss.
+  at::Tensor evaluate(const Batch &batch, const std::string &program);
+  long long steps(); ///< Done so far.
+  /// Updates so far, without those that a grad scaler has skipped.
+  std::uint64_t updates();
+  void setUpdates(std::uint64_t count); ///< The same.
+
+  // Tensors. `kind`: "parameter", "gradient", "buffer", or an optimizer state's
+  // name, of the parameter `name`.
+
+  /// All of it; all ranks at once. `toFirst`: rank 0 alone, others get nothing.
+  std::optional<at::Tensor> read(const std::string &kind,
+                                 const std::string &name, bool toFirst);
+  /// The part that this rank holds of it.
+  void write(const std::string &kind, const std::string &name,
+             const at::Tensor &value);
+  /// What this rank holds of it, in place. Not of buffers.
+  std::vector<Piece> views(const std::string &kind, const std::string &name);
+  /// Parameters and buffers out of a file or folder, as fsdp-run --weights.
+  void loadWeights(const std::string &path);
+
+  // Checkpoints of the runtime; all ranks at once.
+
+  /// Returns the path of the new folder in `folder`.
+  std::string save(const std::string &folder, const HyperParameters &values);
+  /// Of a checkpoint, or of the newest in a folder.
+  void load(const std::string &folder);
+
+private:
+  struct Loaded;
+  /// Runs a function of the loaded plan as the header says.
+  template <typename Function> auto call(const Function &function);
+  double run(Loaded &loaded, const Batch &batch, const std::string &program,
+             Roles roles);
+
+  std::string path;
+  std::optional<Group> group;
+  std::chrono::milliseconds timeout;
+  unsigned ownRank = 0;
+  std::mutex mutex; ///< Of all below.
+  std::shared_ptr<Loaded> loaded;
+  std::map<std::string, std::vector<InputSpec>> inputsOf;
+  std::vector<std::string> programs; ///< Of a step.
+  long long stepsDone = 0;
+  std::string resumed; ///< The checkpoint that the training goes on from.
+};
+
+} // namespace fsdp
+
+#endif // FSDP_PYTHON_RUNTIME_PLANSESSION_H
