@@ -1,14 +1,19 @@
 """fsdp_mlir.Trainer beside eager PyTorch and fsdp-run: a process for each rank, a different batch on every rank and step."""
 
 import copy
+import hashlib
 import json
+import os
+import pathlib
+import subprocess
+import sys
 import threading
 import time
 import warnings
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, succeed
+from conftest import BUILD, FIXTURES, free_port, succeed
 from fixture_models import role
 from safetensors.torch import save_file
 
@@ -312,3 +317,81 @@ def test_what_cannot_begin_is_rejected(plans, tmp_path):
         with pytest.raises(FSDPError, match=r"expected a Trainer that is open, found one after close\(\)"):
             call()
     assert state["norm.weight"].pieces[0][1].isfinite().all()  # its memory stays as long as it does
+
+
+RANKS = pathlib.Path(__file__).parent / "Inputs" / "trainer_ranks.py"
+
+
+def run_ranks(ranks: int, folder: pathlib.Path, tasks: dict, **variables) -> list[dict]:
+    """What each rank says of the tasks, under torchrun."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port(), RANKS, folder, json.dumps(tasks)]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables})
+    assert result.returncode == 0, result.stdout + result.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def write_data(name: str, count: int, path: pathlib.Path) -> pathlib.Path:
+    save_file({f"in_{i}": torch.stack(row).contiguous() for i, row in enumerate(zip(*rolled(role(name).inputs, count)))}, path)
+    return path
+
+
+def run_threads(plan: pathlib.Path, name: str, data: pathlib.Path, steps: int, folder: pathlib.Path) -> list:
+    """Losses and hashes that fsdp-run has, of ranks that are threads."""
+    from safetensors import safe_open
+
+    summoned = folder / "whole.safetensors"
+    text = succeed("fsdp-run", plan, "--weights", FIXTURES / f"role_{name}.pt2", "--data", data, "--steps", steps, "--json", "--lr", 0.01,
+                   "--weight-decay", 0.1, "--summon", summoned).stdout
+    with safe_open(summoned, "pt") as file:
+        hashes = {key: hashlib.sha256(file.get_tensor(key).contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest() for key in file.keys()}
+    return [[json.loads(line)["loss"] for line in text.splitlines()[:steps]], hashes]
+
+
+# The bits of fsdp-run, of any group; checkpoints of both kinds; what goes wrong between ranks is said by each of them.
+def test_ranks_of_a_process_group(plans, tmp_path):
+    archive = FIXTURES / "role_tied.pt2"
+    data = {name: write_data(name, 12, tmp_path / f"{name}.safetensors") for name in ("tied", "batch_norm", "dropout", "frozen")}
+    trainings = [("tied", 2, {}), ("batch_norm", 2, {"overlap": True}), ("dropout", 2, {"own_group": True})]
+    two = {
+        "train": [{"plan": str(plans(f"role_{name}", ranks)), "name": name, "data": str(data[name]), "steps": 3, **options} for name, ranks, options in trainings],
+        "accumulate": [{"plan": str(plans("role_tied", 2, "--accumulate", "2:mean")), "data": str(data["tied"])}],
+        "checkpoints": [{"plan": str(plans("role_tied", 2)), "data": str(data["tied"]), "folder": str(tmp_path / "run")}],
+        "cross_load": [{"plan": str(plans("role_frozen", 2)), "data": str(data["frozen"]), "folder": str(tmp_path)}],
+        "rejected": [{"plans": {str(n): str(plans("role_tied", n)) for n in (2, 3)}, "other_plan": str(plans("role_tied", 2, "--forward-prefetch", 1))}],
+    }
+    first, second = run_ranks(2, tmp_path / "two", two)
+    for (name, ranks, _), mine, other in zip(trainings, first["train"], second["train"], strict=True):
+        losses, hashes = run_threads(plans(f"role_{name}", ranks), name, data[name], 3, tmp_path)
+        assert mine[0] == other[0] == losses and other[1] == {}
+        assert {key: mine[1][key] for key in hashes} == hashes
+    assert first["accumulate"] == second["accumulate"]
+    ((by_rank, split),) = first["accumulate"]
+    assert by_rank == split
+    assert first["checkpoints"][0][0] and second["checkpoints"][0] == first["checkpoints"][0]
+
+    expected, mine, apart, theirs = first["cross_load"][0]
+    assert mine == pytest.approx(expected, rel=1e-5) and theirs == pytest.approx(expected, rel=1e-5) and apart < 1e-2
+
+    for said, rank in (first, 0), (second, 1):
+        size, plan, late, seconds = said["rejected"][0]
+        assert size.endswith("expected a process group of the plan's 3 ranks, found one of 2; make the plan for as many ranks as there are processes")
+        assert "rank 1: expected a plan with digest " in plan and plan.count("as on rank 0") == 1
+        if rank == 0:
+            assert "waited 0.5 s for rank 1 to" in late and 0.4 < seconds < 5, said
+
+    # Other ranks go on: more, and one.
+    four = run_ranks(4, tmp_path / "four", {
+        "train": [{"plan": str(plans("role_tied", 4, "--mesh", "2x2")), "name": "tied", "data": str(data["tied"]), "steps": 3}],
+        "load": [{"plan": str(plans("role_tied", 4)), "folder": str(tmp_path / "run")}],
+        "dcp_load": [{"plan": str(plans("role_frozen", 4)), "folder": str(tmp_path / "mine")}]}, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    losses, hashes = run_threads(plans("role_tied", 4, "--mesh", "2x2"), "tied", data["tied"], 3, tmp_path)
+    assert all(said["train"][0][0] == losses for said in four)
+    assert {key: four[0]["train"][0][1][key] for key in hashes} == hashes
+    assert all(said["load"][0] == first["checkpoints"][0][1] for said in four)
+    assert all(said["dcp_load"][0][0] == said["dcp_load"][0][1] for said in four)
+    alone = Trainer(plans("role_tied", 1), weights=archive)
+    assert alone.load(tmp_path / "run") == 2
+    whole = {name: hashlib.sha256(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest() for name, value in alone.full_state_dict().items()}
+    assert whole == first["checkpoints"][0][1]
