@@ -98,12 +98,14 @@ class Trainer:
     def step(self, batch: Batch | list[Batch]) -> torch.Tensor:
         """Runs a step on this rank's batch: forward, backward, and update. Returns the loss, the mean over all ranks.
 
-        Each input has the shape and dtype that the plan was made for. A plan that accumulates takes a list of as many micro-batches;
+        Each input has the shape and dtype that the plan was made for. A list of tensors is one batch, as a DataLoader makes it. A plan that accumulates takes a list of as many micro-batches;
         the loss is their mean. The loss is one number in host memory, of the plan's dtype, without a gradient.
         """
         if self.optimizer is not None:
             self.optimizer._send()
-        batches = batch if isinstance(batch, list) else [batch]
+        # A DataLoader makes lists of the inputs of one batch.
+        is_one = not isinstance(batch, list) or (len(self._inputs[self._programs[0]]) != 1 and all(isinstance(b, torch.Tensor) for b in batch))
+        batches = [batch] if is_one else batch
         return self._session.step([self._tensors(b, self._programs[0]) for b in batches])
 
     def evaluate(self, batch: Batch, program: str = "eval") -> torch.Tensor:
@@ -140,6 +142,16 @@ class Trainer:
         return self._session.steps
 
     @property
+    def grad_norm(self) -> float:
+        """That of all gradients of the latest step, before the plan clipped them, as `clip_grad_norm_` returns it.
+
+        With `--grad-scaler`, that of the scaled gradients. Raises FSDPError where the plan does not clip.
+        """
+        if (norm := self._session.grad_norm) is None:
+            raise FSDPError(f"{self.path}: expected a plan that clips gradients, found one that does not; plan with --clip-grad-norm")
+        return norm
+
+    @property
     def lr(self) -> float:
         """The learning rate of the next step, of the first group; setting it sets that of all groups."""
         return float(self._groups()[0]["lr"])
@@ -161,7 +173,7 @@ class Trainer:
         inputs = self._inputs[program]
         if isinstance(batch, torch.Tensor):
             tensors = [batch]
-        elif isinstance(batch, tuple):
+        elif isinstance(batch, tuple | list):
             tensors = list(batch)
         else:
             if dataclasses.is_dataclass(batch) and not isinstance(batch, type):

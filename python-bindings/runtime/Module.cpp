@@ -31,9 +31,11 @@ static HyperParameters makeHyperParameters(double lr, double beta1,
 }
 
 PYBIND11_MODULE(_runtime, module) {
-  static py::object errorType =
-      py::module_::import("fsdp_mlir.errors").attr("FSDPError");
-  errorType.inc_ref(); // It outlives what the interpreter takes down.
+  // Never freed: the interpreter goes before static objects do.
+  static PyObject *errorType =
+      py::object(py::module_::import("fsdp_mlir.errors").attr("FSDPError"))
+          .release()
+          .ptr();
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer)
@@ -93,6 +95,7 @@ PYBIND11_MODULE(_runtime, module) {
       .def("evaluate", &PlanSession::evaluate, py::arg("batch"),
            py::arg("program"))
       .def_property_readonly("steps", &PlanSession::steps)
+      .def_property_readonly("grad_norm", &PlanSession::gradientNorm)
       .def_property_readonly("updates", &PlanSession::updates)
       .def("set_updates", &PlanSession::setUpdates, py::arg("count"))
       .def("read", &PlanSession::read, py::arg("kind"), py::arg("name"),

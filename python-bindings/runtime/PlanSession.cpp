@@ -402,6 +402,10 @@ long long PlanSession::steps() {
   return call([&](Loaded &) { return stepsDone; });
 }
 
+std::optional<double> PlanSession::gradientNorm() {
+  return call([](Loaded &now) { return now.session->gradientNorm(); });
+}
+
 /// Updates that a grad scaler has skipped.
 static std::uint64_t countSkipped(const planfile::PlanFile &plan,
                                   const Session &session) {

@@ -73,6 +73,8 @@ public:
   /// The forward alone of a program: its loss.
   at::Tensor evaluate(const Batch &batch, const std::string &program);
   long long steps(); ///< Done so far.
+  /// See `Session::gradientNorm`.
+  std::optional<double> gradientNorm();
   /// Updates so far, without those that a grad scaler has skipped.
   std::uint64_t updates();
   void setUpdates(std::uint64_t count); ///< The same.

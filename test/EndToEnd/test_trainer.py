@@ -13,11 +13,10 @@ import warnings
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, free_port, succeed
+from conftest import BUILD, FIXTURES, ROOT, free_port, succeed
 from fixture_models import role
 from safetensors.torch import save_file
 
-import fsdp_mlir
 from fsdp_mlir import FSDPError, Trainer
 
 pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
@@ -114,6 +113,23 @@ def test_learning_rates_come_from_outside(plans):
         mine.step(batch)
 
 
+# What the plan clips by, which its own memory does not keep.
+@pytest.mark.parametrize("clip, order", [("0.5", 2.0), ("1e6", 2.0), ("0.01:inf", torch.inf), ("0.5:1", 1.0)])
+def test_the_norm_of_the_gradients(clip, order, plans):
+    case, eager = role("tied"), role("tied").module
+    optimizer = torch.optim.AdamW(eager.parameters(), lr=1e-2, fused=True)
+    trainer = Trainer(plans("role_tied", 1, "--clip-grad-norm", clip), case.module, lr=1e-2)
+    for batch in rolled(case.inputs, 2):
+        optimizer.zero_grad()
+        eager(*batch).backward()
+        norm = torch.nn.utils.clip_grad_norm_(eager.parameters(), float(clip.split(":")[0]), order)
+        optimizer.step()
+        trainer.step(batch)
+        assert trainer.grad_norm == pytest.approx(norm.item(), rel=1e-5)
+    with pytest.raises(FSDPError, match="expected a plan that clips gradients, found one that does not"):
+        Trainer(plans("role_tied", 1), case.module, weights=FIXTURES / "role_tied.pt2").grad_norm  # noqa: B018
+
+
 # A step is a call between two of the caller's own lines, whatever these are about.
 def test_the_caller_is_left_as_it_was(plans):
     case = role("tied")
@@ -197,7 +213,7 @@ def test_batches_of_all_kinds(plans):
     ids, labels = case.inputs[0], case.inputs[1].flip(0)
     expected = trainer.step((ids, labels))
     assert trainer.step((labels, ids)) != expected
-    for batch in {"labels": labels, "input_ids": ids}, Tokens(ids, labels), [(ids, labels)], (ids.t().contiguous().t(), labels):
+    for batch in {"labels": labels, "input_ids": ids}, Tokens(ids, labels), [(ids, labels)], [ids, labels], (ids.t().contiguous().t(), labels):
         assert trainer.step(batch) == expected
 
 
@@ -317,6 +333,17 @@ def test_what_cannot_begin_is_rejected(plans, tmp_path):
         with pytest.raises(FSDPError, match=r"expected a Trainer that is open, found one after close\(\)"):
             call()
     assert state["norm.weight"].pieces[0][1].isfinite().all()  # its memory stays as long as it does
+
+
+# The page's own first example, word for word.
+def test_the_example_of_the_page(tmp_path):
+    code = (ROOT / "docs" / "python.md").read_text().split("```python\n")[1].split("```")[0]
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python-bindings"), "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"})
+    assert result.returncode == 0, result.stderr
+    loss, lr = map(float, result.stdout.splitlines()[-1].split())
+    assert loss < 1 and lr == pytest.approx(0, abs=1e-9)
+    assert list(torch.load(tmp_path / "trained.pt")) == [f"blocks.{i}.0.{name}" for i in range(2) for name in ("weight", "bias")]
 
 
 RANKS = pathlib.Path(__file__).parent / "Inputs" / "trainer_ranks.py"

@@ -35,6 +35,7 @@ Program::Program(Rank &rank, unsigned index)
   }
   if (rank.chaosSeed)
     insertPoison();
+  insertNorm();
   insertDrains();
   makeLanes();
 }
@@ -337,6 +338,53 @@ void Program::insertDrains() {
       insertDrain(commands.size(), exposed.stream);
   }
   insert(std::move(drains));
+}
+
+/// Keeps the norm by which gradients are clipped, whose place other numbers
+/// take: what `norm + eps` reads, of which the clip factor is made as
+/// torch.nn.utils.clip_grad_norm_ makes it.
+void Program::insertNorm() {
+  const auto &planned = *program.commands();
+  std::uint32_t wanted = none;
+  std::size_t at = 0;
+  for (; at != commands.size() && wanted == none; ++at)
+    if (const auto *update = planned.Get(commands[at].source)->step_as_Update())
+      wanted = update->clip_factor();
+  // Back from there: copy, clamp_max, mul, reciprocal, add.
+  bool isFound = false;
+  while (!isFound && wanted != none && at != 0) {
+    --at;
+    Range range = rank.memory->range(wanted);
+    if (std::ranges::none_of(accesses[at], [&](const Access &access) {
+          return access.isWrite && access.range.overlaps(range);
+        }))
+      continue;
+    const planfile::Command &writer = *planned.Get(commands[at].source);
+    if (const planfile::Copy *copy = writer.step_as_Copy()) {
+      wanted = copy->source();
+      continue;
+    }
+    const planfile::Launch *launch = writer.step_as_Launch();
+    if (!launch || launch->args()->size() == 0 || launch->args()->Get(0) < 0)
+      return;
+    wanted = static_cast<std::uint32_t>(launch->args()->Get(0));
+    const auto *called = rank.plan->operators()->Get(launch->op());
+    isFound = stringOf(*rank.plan, called->name()).ends_with("add.out");
+  }
+  if (!isFound || rank.memory->type(wanted) != planfile::DType::F64)
+    return;
+  if (!rank.gradientNorm)
+    rank.gradientNorm =
+        rank.device->allocate(planfile::Space::Device, sizeof(double));
+  Command keep = commands[at];
+  keep.kind = Kind::KeepNorm;
+  keep.index = static_cast<std::uint32_t>(blocks.size());
+  blocks.push_back(
+      {rank.gradientNorm, rank.memory->data(wanted), sizeof(double)});
+  Insertions insertions(commands.size() + 1);
+  insertions[at].push_back(
+      {keep, {{rank.memory->range(wanted), false, rank.memory->root(wanted)}}});
+  insert(std::move(insertions));
 }
 
 void Program::poison(Insertions &insertions, std::size_t at,

@@ -51,7 +51,10 @@ struct Rank {
   std::function<void(const Error &)> fail;
 
   std::uint64_t updates = 0; ///< So far; set before each run.
-  DeviceHyper hyper;         ///< Of a device that runs ahead.
+  /// Of the gradients of the latest update, an f64 on the device; null where
+  /// the plan does not clip.
+  std::byte *gradientNorm = nullptr;
+  DeviceHyper hyper; ///< Of a device that runs ahead.
 
   Statistics statistics;
   FlightRecorder flights;
@@ -93,6 +96,7 @@ private:
     Poison,
     Copy,
     CopyBytes,
+    KeepNorm,
     Record,
     Wait
   };
@@ -143,6 +147,7 @@ private:
   void touch(std::uint32_t buffer, bool isWrite);
   void insert(Insertions insertions);
   void insertDrains();
+  void insertNorm();
   void insertPoison();
   void poison(Insertions &insertions, std::size_t at, const Command &like,
               std::uint32_t root, Range range);

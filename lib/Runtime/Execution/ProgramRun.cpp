@@ -103,7 +103,8 @@ void Program::loop(Lane &lane, RoleSet roles) {
     }
 #endif
     execute(lane, command, roles);
-    if (rank.timed && command.kind != Kind::Poison)
+    if (rank.timed && command.kind != Kind::Poison &&
+        command.kind != Kind::KeepNorm)
       addSpans(lane, command, begin);
   }
   if (timed)
@@ -164,6 +165,7 @@ inline void Program::execute(Lane &lane, const Command &command,
                 command.kind == Kind::Zero ? 0 : 0xff, block.bytes);
     break;
   }
+  case Kind::KeepNorm:
   case Kind::CopyBytes: {
     const Block &block = blocks[command.index];
     device.copy(command.stream, block.target, block.source, block.bytes);

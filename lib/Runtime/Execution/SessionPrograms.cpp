@@ -70,6 +70,18 @@ double Session::loss(std::string_view program) const {
   return value;
 }
 
+std::optional<double> Session::gradientNorm() const {
+  const Impl::RankData &data = impl->ranks[0];
+  if (!data.rank.gradientNorm)
+    return std::nullopt;
+  double value = 0;
+  impl->onRank(data, [&] {
+    data.rank.device->copy(planfile::Stream::Compute, &value,
+                           data.rank.gradientNorm, sizeof value);
+  });
+  return value;
+}
+
 HostTensor Session::output(unsigned rank, unsigned index,
                            std::string_view program) const {
   std::uint32_t buffer = impl->findNamed(program, BufferRole::Output, index);

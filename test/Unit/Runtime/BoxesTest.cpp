@@ -75,6 +75,22 @@ TEST(Boxes, OfAnotherSessionCanBeWritten) {
     }
 }
 
+// What is written through a view is what the session has.
+TEST(Boxes, ViewsAreTheSessionsMemory) {
+  Loaded loaded(makeOddPlan(3), 3);
+  Session &session = loaded.session;
+  for (const TensorName &name : session.tensors(Kind::Parameter)) {
+    at::Tensor whole = valuesOf(session, name);
+    for (unsigned rank = 0; rank != 3; ++rank)
+      for (const BoxView &view : session.views(name, rank))
+        at::from_blob(view.data, view.box.sizes, view.strides, at::kFloat)
+            .copy_(part(whole, view.box));
+    EXPECT_TRUE(at::equal(toTorch(session.read(name)), whole));
+  }
+  EXPECT_THAT(session.findDirtyPadding(false), testing::IsEmpty());
+  EXPECT_EQ(session.gradientNorm(), std::nullopt);
+}
+
 // covers: Synchronize
 TEST(Boxes, OfReplicasAreEqual) {
   Loaded loaded(makeHybridPlan(), 4);

@@ -22,6 +22,7 @@
 #include "fsdp/Runtime/Support/Error.h"
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -287,6 +288,10 @@ public:
 
   /// Mean over ranks, of the latest run, which must have been of this program.
   double loss(std::string_view program = "step") const;
+  /// That of all gradients of the latest update, before they were clipped by
+  /// it; with a grad scaler, that of the scaled ones. Nothing where the plan
+  /// does not clip.
+  std::optional<double> gradientNorm() const;
   /// Of any rank of the run: all of its sessions read the same outputs in the
   /// same order.
   HostTensor output(unsigned rank, unsigned index,
