@@ -22,6 +22,10 @@ StepProblem fsdp::buildStepProblem(func::FuncOp step, const IssueOrder &order) {
   scheduling::Problem &problem = result.problem;
   problem.numStreams = getMaxEnumValForStream() + 1;
   problem.sharesCore = step->hasAttr(FSDPDialect::getSharedCoreAttrName());
+  problem.sharesLink = step->hasAttr(FSDPDialect::getSharedLinkAttrName());
+  if (auto contention = step->getAttrOfType<IntegerAttr>(
+          FSDPDialect::getContentionAttrName()))
+    problem.contention = contention.getInt();
   result.persistentBytes = getPersistentBytes(step);
 
   StreamOrder streams(order);

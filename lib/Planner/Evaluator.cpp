@@ -19,7 +19,8 @@ struct Evaluator::Impl {
       : layout(model, program) {}
 
   Outcome finish(int64_t transient) {
-    return {machine.run(layout), layout.model.persistentBytes + transient};
+    return {machine.run(layout, layout.program),
+            layout.model.persistentBytes + transient};
   }
   /// True if so many bytes more fit into all of [begin, end). Its launches of
   /// reductions begin with those of `begin`, or with those one place later.

@@ -90,6 +90,10 @@ int64_t Hardware::getDuration(const Transfer &work) const {
   return toNanoseconds(host.latency + work.bytes / host.bandwidth);
 }
 
+int64_t Hardware::getContention() const {
+  return std::llround(1024 * contention);
+}
+
 //===----------------------------------------------------------------------===//
 // Files
 //===----------------------------------------------------------------------===//
@@ -121,6 +125,8 @@ private:
   double getNumber(const toml::table &table, const std::string &where,
                    std::string_view key, double least,
                    double most = mostNumber);
+  /// False if it is not there.
+  bool getFlag(const toml::table &root, std::string_view key);
   void readRates(const toml::table &compute, std::string_view key,
                  std::array<double, numFloatTypes> &rates);
   void readMemory(const toml::table &memory, Hardware &hardware);
@@ -173,6 +179,13 @@ double Reader::getNumber(const toml::table &table, const std::string &where,
     expected << (node ? "something else" : "nothing");
   fail(join(where, key), expected.str());
   return least;
+}
+
+bool Reader::getFlag(const toml::table &root, std::string_view key) {
+  const toml::node *node = root.get(key);
+  if (node && !node->is_boolean())
+    fail(std::string(key), "expected true or false");
+  return node && node->value_or(false);
 }
 
 void Reader::readRates(const toml::table &compute, std::string_view key,
@@ -238,23 +251,23 @@ void Reader::readLinks(const toml::table &link, Hardware &hardware) {
 Expected<Hardware> Reader::read(const toml::table &root) {
   Hardware hardware;
   expectKeys(root, "",
-             {"name", "launch_us", "shared_core", "contention", "compute",
-              "memory", "host", "link"});
+             {"name", "launch_us", "shared_core", "shared_link", "contention",
+              "compute", "memory", "host", "link"});
   if (auto name = root["name"].value<std::string>())
     hardware.name = *name;
   else
     fail("name", "expected a text");
   hardware.launch = 1e3 * getNumber(root, "", "launch_us", 0);
-  if (const toml::node *shared = root.get("shared_core")) {
-    if (!shared->is_boolean())
-      fail("shared_core", "expected true or false");
-    hardware.sharedCore = shared->value_or(false);
-  }
+  hardware.sharedCore = getFlag(root, "shared_core");
+  hardware.sharedLink = getFlag(root, "shared_link");
   if (root.contains("contention"))
     hardware.contention = getNumber(root, "", "contention", 0, mostSlowing);
-  if (hardware.sharedCore && hardware.contention > 0)
-    fail("contention", "expected none beside shared_core = true, where nothing "
-                       "runs beside a collective");
+  const char *beside = hardware.contention > 0 ? "contention"
+                       : hardware.sharedLink   ? "shared_link"
+                                               : nullptr;
+  if (hardware.sharedCore && beside)
+    fail(beside, "expected none beside shared_core = true, where nothing "
+                 "runs beside a collective");
 
   if (const toml::table *compute = getTable(root, "", "compute")) {
     expectKeys(*compute, "compute", {"matrix", "attention", "vector"});
@@ -318,6 +331,8 @@ std::string fsdp::planner::write(const Hardware &hardware) {
      << "launch_us = " << hardware.launch / 1e3 << "\n";
   if (hardware.sharedCore)
     os << "shared_core = true\n";
+  if (hardware.sharedLink)
+    os << "shared_link = true\n";
   if (hardware.contention > 0)
     os << "contention = " << hardware.contention << "\n";
   os << "\n[compute]\n";

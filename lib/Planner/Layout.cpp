@@ -57,8 +57,8 @@ void Layout::addUse(uint32_t unit, Phase phase, uint32_t place) {
                    program.traffic[unit].gatherGroup;
   uint32_t begin = uint32_t(gatherUnits.size());
   if (!joins)
-    gathers.push_back({begin, begin, uint32_t(slots.size()) - 1, place, place,
-                       0, phase, 0, 0, 0});
+    gathers.push_back(
+        {begin, begin, uint32_t(slots.size()) - 1, place, place, 0, phase, 0});
   gatherUnits.push_back(unit);
   ++gathers.back().end;
 }
@@ -78,8 +78,7 @@ void Layout::addReduction(uint32_t unit, uint32_t place) {
                                program.traffic[unit]);
   uint32_t begin = uint32_t(reductionUnits.size());
   if (!joins)
-    reductions.push_back(
-        {begin, begin, 0, 0, 0, nobody, Phase::Backward, 0, 0, 0});
+    reductions.push_back({begin, begin, 0, 0, 0, nobody, Phase::Backward, 0});
   reductionUnits.push_back(unit);
   Call &call = reductions.back();
   ++call.end;
@@ -91,7 +90,7 @@ void Layout::emit(const ComputeOp &op, uint32_t index) {
   auto place = uint32_t(steps.size());
   if (op.weights != nobody)
     addUse(op.weights, op.phase, place);
-  steps.push_back({op.duration, std::max<int64_t>(op.change, 0), op.transient,
+  steps.push_back({index, std::max<int64_t>(op.change, 0), op.transient,
                    std::max<int64_t>(-op.change, 0), op.launches, op.awaits});
   if (op.launches != nobody || op.awaits != nobody)
     fixedPlaces.push_back(place);
@@ -154,18 +153,15 @@ void Layout::build(const ProgramDecisions &newDecisions,
 void Layout::placeCalls(bool lean) {
   uint32_t before = 0;
   for (Call &call : gathers) {
-    CollectiveCost cost;
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
       const Traffic &own = program.traffic[unit];
-      cost.add(own.gather);
       call.bytes += own.gatheredBytes + own.sentBytes;
       // Not before what the forward had of it ends.
       if (uint32_t last = uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
         call.bound = std::max(call.bound, last + 1);
     }
-    call.duration = cost.getDuration();
     uint32_t ahead =
         decisions->units[gatherUnits[call.begin]][call.phase].ahead;
     if (!lean)
@@ -177,17 +173,12 @@ void Layout::placeCalls(bool lean) {
   uint32_t next = nobody;
   for (size_t number = reductions.size(); number-- != 0;) {
     Call &call = reductions[number];
-    CollectiveCost cost, all;
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
-      cost.add(own.reduction);
-      all.add(own.allReduce);
       call.bytes += own.castBytes + (own.isCast ? 0 : own.gradientBytes);
       call.bound = std::min(call.bound, uses[unit].update);
     }
-    call.duration = cost.getDuration();
-    call.allReduce = all.getDuration();
     size_t wait = decisions->units[reductionUnits[call.begin]].reduction.wait;
     if (!lean)
       call.wait = std::min({getPlace(call.slot + wait), call.bound, next});

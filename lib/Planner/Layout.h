@@ -9,6 +9,7 @@
 #ifndef FSDP_LIB_PLANNER_LAYOUT_H
 #define FSDP_LIB_PLANNER_LAYOUT_H
 
+#include "Streams.h"
 #include "fsdp/Planner/Decisions.h"
 
 namespace fsdp::planner {
@@ -19,7 +20,8 @@ public:
 
   /// A computation as it runs: memory that it takes before and frees after.
   struct Step {
-    int64_t duration, takes, transient, frees;
+    uint32_t op; ///< Of the program.
+    int64_t takes, transient, frees;
     uint32_t launches, awaits; ///< Fixed calls, or `nobody`.
   };
   /// Units that are gathered, or reduced, in one call.
@@ -31,8 +33,6 @@ public:
     uint32_t bound;      ///< Of a gather's launch below, of a wait above.
     Phase phase;
     int64_t bytes; ///< Alive while it is in flight, and no longer.
-    int64_t duration;
-    int64_t allReduce; ///< Duration of what follows a reduction.
   };
   /// The places of the computations that use a unit, or `nobody`.
   struct Use {
@@ -123,51 +123,38 @@ private:
 /// Runs a layout; keeps its memory from one to the next.
 class Machine {
 public:
-  /// The time at which all is done.
-  int64_t run(const Layout &layout);
+  /// The time at which all is done. `times` has the durations: the program of
+  /// the layout, or one that differs from it in nothing else.
+  int64_t run(const Layout &layout, const Program &times);
 
 private:
-  using Counts = std::array<uint32_t, numStreams>; ///< By stream.
-  /// A collective, once it is issued.
-  struct Launch {
-    int64_t duration;
-    uint64_t place; ///< Twice, and one more if a computation launches it.
-    Counts needs;   ///< How many of each stream must be done before it starts.
-  };
-  /// Launches that are started one after the other, once released.
-  struct Queue {
-    uint32_t released = 0, done = 0;
-    bool isActive = false;
-    int64_t end = 0;  ///< Of the active one, unless others start or end.
-    int64_t work = 0; ///< Parts left of it, where links are shared.
-    std::vector<Launch> launches;
-  };
+  using OwnStreams = Streams<numStreams>;
+  using Counts = OwnStreams::Counts;
   /// How many launches are done before the compute stream goes on, in front of
   /// the launches of a place and behind them.
   struct Waits {
     Counts early, late;
   };
 
+  int64_t sum(const Layout &layout) const;
   void start(const Layout &layout);
-  /// Queues a launch; returns how many its stream has then.
+  /// Queues a launch; returns how many its stream has then. `place`: twice that
+  /// of the layout, and one more if a computation launches it.
   uint32_t issue(Stream stream, int64_t duration, uint64_t place,
                  uint32_t group, Counts needs);
   void issueGather(const Layout &layout, const Layout::Call &call);
   void issueReduction(const Layout &layout, const Layout::Call &call);
-  void release(uint64_t place);
-  void moveTo(int64_t time);
-  void update();
-  void waitFor(const Counts &counts);
-  void compute(int64_t duration);
+  /// Of the units of a call.
+  int64_t getDuration(const Layout::Call &call,
+                      const std::vector<uint32_t> &units,
+                      CollectiveCost Traffic::*cost) const;
 
-  std::array<Queue, numStreams> queues;
+  OwnStreams streams;
   std::vector<Waits> waits;
   std::vector<Counts> latest;  ///< By group: the launches up to its latest.
   std::vector<uint32_t> fixed; ///< Of their streams: the launches up to each.
   const StepModel *model = nullptr;
-  bool sharesLink = false;
-  uint32_t numActive = 0;
-  int64_t contention = 0, now = 0, nextEnd = 0;
+  const Program *times = nullptr;
 };
 
 } // namespace fsdp::planner

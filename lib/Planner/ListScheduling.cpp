@@ -232,7 +232,7 @@ static std::vector<uint32_t> delay(const Facts &facts,
   std::vector<int64_t> opens = {0};
   for (uint32_t op : order)
     if (facts.isCompute(op))
-      opens.push_back(schedule.start[op] + facts.duration(op));
+      opens.push_back(schedule.end[op]);
 
   std::vector<int64_t> latest = schedule.start;
   std::vector<int64_t> streamLatest(facts.problem.numStreams, unlimited);

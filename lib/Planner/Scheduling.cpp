@@ -7,14 +7,20 @@
 
 #include "fsdp/Planner/Scheduling.h"
 
+#include "Streams.h"
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 using namespace fsdp::planner::scheduling;
 
-/// Sums stay below this, so that no arithmetic overflows.
+/// Sums of bytes, and times, stay below this, so that no arithmetic overflows.
 static constexpr int64_t mostTotal = std::numeric_limits<int64_t>::max() / 4;
+/// So do durations, which are counted in parts (see Streams.h); as in a step's
+/// model.
+static constexpr int64_t mostTime = 7LL * 24 * 3600 * 1'000'000'000;
+static constexpr int64_t mostSlowdown = 8 * 1024;
 
 static std::string quote(const char *what, size_t index) {
   return std::string(what) + " " + std::to_string(index);
@@ -30,6 +36,12 @@ std::string fsdp::planner::scheduling::check(const Problem &problem) {
     return "there are too many operations";
   if (problem.numStreams == 0)
     return "there is no compute stream";
+  if (problem.numStreams > copyStream + 1)
+    return "there are " + std::to_string(problem.numStreams) +
+           " streams, and not at most " + std::to_string(copyStream + 1);
+  if (problem.contention < 0 || problem.contention > mostSlowdown)
+    return "the contention is " + std::to_string(problem.contention) +
+           ", and not from 0 to " + std::to_string(mostSlowdown);
   if (problem.memoryLimit < 0)
     return "the memory limit is negative";
   int64_t time = 0, bytes = 0;
@@ -37,8 +49,8 @@ std::string fsdp::planner::scheduling::check(const Problem &problem) {
     const Operation &op = problem.operations[i];
     if (op.duration < 0)
       return quote("operation", i) + " has a negative duration";
-    if (op.duration > mostTotal - time)
-      return quote("operation", i) + " takes the total past 73 years";
+    if (op.duration > mostTime - time)
+      return quote("operation", i) + " takes the total past a week";
     time += op.duration;
     if (op.stream >= problem.numStreams)
       return quote("operation", i) + " is on stream " +
@@ -90,8 +102,7 @@ static std::string verifyOrder(const Problem &problem, const Schedule &schedule,
       if (place[before] > place[i])
         return quote("operation", i) + " is issued before operation " +
                std::to_string(before) + ", which it depends on";
-      if (schedule.start[before] + problem.operations[before].duration >
-          schedule.start[i])
+      if (schedule.end[before] > schedule.start[i])
         return quote("operation", i) + " starts before operation " +
                std::to_string(before) + ", which it depends on, has ended";
     }
@@ -134,7 +145,10 @@ static std::string verifyTimes(const Problem &problem,
              " starts before the computations that are issued before it";
     if (start > mostTotal)
       return quote("operation", i) + " starts after 73 years";
-    streamEnd[stream] = start + op.duration;
+    if (schedule.end[i] < start + op.duration)
+      return quote("operation", i) + " takes less than its " +
+             std::to_string(op.duration) + " ns";
+    streamEnd[stream] = schedule.end[i];
   }
   return "";
 }
@@ -171,7 +185,8 @@ findMostMemory(const Problem &problem, const std::vector<uint32_t> &order) {
 std::string fsdp::planner::scheduling::verify(const Problem &problem,
                                               const Schedule &schedule) {
   size_t count = problem.operations.size();
-  if (schedule.order.size() != count || schedule.start.size() != count)
+  if (schedule.order.size() != count || schedule.start.size() != count ||
+      schedule.end.size() != count)
     return "the schedule is not of as many operations as the problem";
   std::vector<uint32_t> place(count, none);
   for (size_t i = 0; i != count; ++i) {
@@ -237,23 +252,74 @@ Peak fsdp::planner::scheduling::findPeak(const Problem &problem,
   return peak;
 }
 
+/// On one core each operation runs on the spot.
+static void runInTurns(const Problem &problem, Schedule &schedule) {
+  int64_t now = 0;
+  for (uint32_t i : schedule.order) {
+    schedule.start[i] = now;
+    schedule.end[i] = now += problem.operations[i].duration;
+  }
+}
+
 Schedule
 fsdp::planner::scheduling::simulate(const Problem &problem,
                                     const std::vector<uint32_t> &order) {
+  using OwnStreams = Streams<copyStream>; // all but that of computations
   size_t count = problem.operations.size();
-  std::vector<int64_t> end(count, 0), streamEnd(problem.numStreams, 0);
-  Schedule schedule{order, std::vector<int64_t>(count, 0)};
+  Schedule schedule{order, std::vector<int64_t>(count, 0),
+                    std::vector<int64_t>(count, 0)};
+  if (problem.sharesCore) {
+    runInTurns(problem, schedule);
+    return schedule;
+  }
+  OwnStreams streams;
+  streams.reset(problem.contention, problem.sharesLink);
+  std::vector<uint32_t> number(count); // of each on its stream, from 1
+  /// What must be done before an operation; returns how many computations.
+  auto findNeeds = [&](uint32_t i, OwnStreams::Counts &needs) {
+    uint32_t computed = 0;
+    for (uint32_t before : problem.operations[i].after) {
+      uint32_t stream = problem.operations[before].stream;
+      uint32_t &least = stream == computeStream ? computed : needs[stream - 1];
+      least = std::max(least, number[before]);
+    }
+    return computed;
+  };
+  uint32_t computed = 0;
   for (uint32_t i : order) {
     const Operation &op = problem.operations[i];
-    int64_t &busy = streamEnd[problem.sharesCore ? computeStream : op.stream];
-    int64_t start = busy;
+    if (op.stream == computeStream) {
+      number[i] = ++computed;
+      continue;
+    }
+    OwnStreams::Counts needs = {};
+    uint32_t place = findNeeds(i, needs);
     if (!op.runsAhead)
-      start = std::max(start, streamEnd[computeStream]);
-    for (uint32_t before : op.after)
-      start = std::max(start, end[before]);
-    schedule.start[i] = start;
-    busy = end[i] = start + op.duration;
+      place = computed;
+    number[i] = streams.issue(op.stream - 1, {op.duration, place, needs});
   }
+  computed = 0;
+  streams.release(computed);
+  for (uint32_t i : order) {
+    const Operation &op = problem.operations[i];
+    if (op.stream != computeStream)
+      continue;
+    OwnStreams::Counts needs = {};
+    findNeeds(i, needs);
+    streams.waitFor(needs);
+    schedule.start[i] = streams.getTime();
+    streams.compute(op.duration);
+    schedule.end[i] = streams.getTime();
+    streams.release(++computed);
+  }
+  streams.waitForAll();
+  for (uint32_t i : order)
+    if (uint32_t stream = problem.operations[i].stream;
+        stream != computeStream) {
+      const auto &launch = streams.getLaunches(stream - 1)[number[i] - 1];
+      schedule.start[i] = launch.start;
+      schedule.end[i] = launch.end;
+    }
   return schedule;
 }
 
@@ -266,9 +332,11 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
   std::vector<std::pair<int64_t, uint32_t>> queuedEnds;
   for (uint32_t i = 0; i != count; ++i) {
     const Operation &op = problem.operations[i];
-    int64_t end = schedule.start[i] + op.duration;
-    line.streams[op.stream].busy += op.duration;
+    int64_t end = schedule.end[i], took = end - schedule.start[i];
+    line.streams[op.stream].busy += took;
     line.makespan = std::max(line.makespan, end);
+    if (op.stream == computeStream)
+      line.slowed += took - op.duration;
     if (op.stream == computeStream || !op.duration)
       continue;
     if (problem.sharesCore) {
@@ -289,7 +357,7 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
       return;
     line.exposedTotal += end - clock;
     for (uint32_t before : after)
-      if (schedule.start[before] + problem.operations[before].duration == end &&
+      if (schedule.end[before] == end &&
           problem.operations[before].stream != computeStream) {
         line.exposed[before] += end - clock;
         return;
@@ -302,7 +370,7 @@ Timeline fsdp::planner::scheduling::measure(const Problem &problem,
   for (uint32_t i : schedule.order)
     if (!problem.sharesCore && problem.operations[i].stream == computeStream) {
       closeGap(schedule.start[i], problem.operations[i].after);
-      clock = schedule.start[i] + problem.operations[i].duration;
+      clock = schedule.end[i];
     }
   if (!problem.sharesCore)
     closeGap(line.makespan, {});

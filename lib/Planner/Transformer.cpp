@@ -244,8 +244,8 @@ void Builder::addUpdates() {
 }
 
 StepModel Builder::build() {
-  model.contention = std::llround(1024 * hardware.contention);
-  model.sharesLink = true;
+  model.contention = hardware.getContention();
+  model.sharesLink = hardware.sharedLink;
   model.sharesCore = hardware.sharedCore;
   uint32_t embedding = addUnit("embedding", shape.vocabulary * shape.hidden);
   for (int64_t i = 0; i != shape.layers; ++i) {

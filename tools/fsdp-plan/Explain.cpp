@@ -185,6 +185,9 @@ void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
       "\npredicted step {0}, of it {1} ({2:f1} %) exposed communication\n",
       spellTime(step.nanoseconds), spellTime(step.exposed),
       100.0 * double(step.exposed) / double(step.nanoseconds));
+  if (step.slowed)
+    os << llvm::formatv("  {0,-15} {1,12} longer beside collectives\n",
+                        "computations", spellTime(step.slowed));
   for (const Sum &kind : sumKinds(summary)) {
     os << llvm::formatv("  {0,-15} {1,12} exposed of {2,12}", kind.name,
                         spellTime(kind.exposed), spellTime(kind.nanoseconds));
@@ -218,6 +221,7 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
   }
   return Object{{"step_ns", step.nanoseconds},
                 {"exposed_ns", step.exposed},
+                {"slowed_ns", step.slowed},
                 {"kinds", std::move(kinds)},
                 {"exposed", std::move(exposed)}};
 }

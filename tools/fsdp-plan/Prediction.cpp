@@ -43,7 +43,9 @@ Simulation::Simulation(func::FuncOp program) : step(read(program)) {
 PlanSummary::Prediction fsdp::predict(func::FuncOp program) {
   Simulation simulation(program);
   PlanSummary::Prediction predicted;
+  const scheduling::Schedule &schedule = simulation.schedule;
   predicted.nanoseconds = simulation.line.makespan;
+  predicted.slowed = simulation.line.slowed;
   for (auto [number, ops] : llvm::enumerate(simulation.step.operations)) {
     auto launch = dyn_cast<LaunchOpInterface>(ops.front());
     if (!launch)
@@ -56,7 +58,7 @@ PlanSummary::Prediction fsdp::predict(func::FuncOp program) {
       if (auto unit = cast<LaunchOpInterface>(op).getUnitAttr())
         row.units.push_back(unit.getValue().str());
     row.phase = getRole(launch).str();
-    row.nanoseconds = simulation.step.problem.operations[number].duration;
+    row.nanoseconds = schedule.end[number] - schedule.start[number];
     row.exposed = simulation.line.exposed[number];
     predicted.exposed += row.exposed;
     predicted.transfers.push_back(std::move(row));

@@ -443,6 +443,7 @@ PlanSummary::Program PlanSummary::getStep() const {
     step.lowerBound = std::max(step.lowerBound, program.lowerBound);
     step.predicted.nanoseconds += program.runs * program.predicted.nanoseconds;
     step.predicted.exposed += program.runs * program.predicted.exposed;
+    step.predicted.slowed += program.runs * program.predicted.slowed;
   }
   return step;
 }

@@ -62,6 +62,7 @@ struct PlanSummary {
   struct Prediction {
     int64_t nanoseconds = 0; ///< 0: there are no costs.
     int64_t exposed = 0;     ///< How long the compute stream stands still.
+    int64_t slowed = 0; ///< How much longer computations take beside others.
     std::vector<Transfer> transfers; ///< In the order of issue.
   };
   struct Program {

@@ -81,9 +81,7 @@ private:
                   {"tid", row},
                   {"ts", double(nanoseconds) / 1e3}};
   }
-  int64_t getEnd(uint32_t number) const {
-    return schedule.start[number] + step.problem.operations[number].duration;
-  }
+  int64_t getEnd(uint32_t number) const { return schedule.end[number]; }
 
   void writeRows();
   void writeSlice(uint32_t number);
@@ -138,7 +136,7 @@ void TraceWriter::writeSlice(uint32_t number) {
   if (row.duration == 0)
     return;
   Object event = place("X", row.stream, schedule.start[number]);
-  event["dur"] = double(row.duration) / 1e3;
+  event["dur"] = double(getEnd(number) - schedule.start[number]) / 1e3;
   std::string names;
   for (Operation *each : step.operations[number])
     names += (names.empty() ? "" : ", ") + getName(each);

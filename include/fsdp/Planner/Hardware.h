@@ -70,6 +70,7 @@ struct Hardware {
   std::string name;
   double launch = 0;       ///< Nanoseconds, of every computation.
   bool sharedCore = false; ///< The streams of a rank take turns on one core.
+  bool sharedLink = false; ///< Collectives that run at once share bandwidth.
   /// Operations per nanosecond.
   std::array<double, numFloatTypes> matrix = {}, attention = {};
   double vector = 0;
@@ -93,6 +94,8 @@ struct Hardware {
   int64_t getDuration(const Computation &work) const;
   int64_t getDuration(const Communication &work) const;
   int64_t getDuration(const Transfer &work) const;
+  /// In parts of 1024, as a step's model has it.
+  int64_t getContention() const;
   /// What it adds to its call, copies included.
   CollectiveCost getCost(const Communication &work) const;
 };

@@ -11,6 +11,11 @@
 // runs ahead of them. Where all streams share a core, each operation runs on
 // the spot, whatever its stream.
 //
+// While a collective runs, computations may be slower; and collectives that run
+// at once may share a link, each with its part of it. What an operation takes
+// is then at least its duration, in whole nanoseconds: one that ends within a
+// nanosecond leaves the rest of it to the computation that follows at once.
+//
 // Memory is a function of the order alone, not of times: a buffer is taken at
 // one place of the order and given back at another.
 //
@@ -27,6 +32,10 @@
 namespace fsdp::planner::scheduling {
 
 constexpr uint32_t computeStream = 0;
+/// From here to `copyStream`, which is between host and device and slows
+/// nothing, are collectives.
+constexpr uint32_t firstCollectiveStream = 1;
+constexpr uint32_t copyStream = 4;
 constexpr uint32_t none = std::numeric_limits<uint32_t>::max();
 constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
@@ -54,13 +63,17 @@ struct Problem {
   std::vector<Operation> operations; ///< In program order.
   uint32_t numStreams = 1;
   bool sharesCore = false; ///< All streams take turns on one core.
+  /// While a collective runs, a computation that takes 1024 takes 1024 +
+  /// contention.
+  int64_t contention = 0;
+  bool sharesLink = false; ///< Collectives that run at once share a link.
   std::vector<Buffer> buffers;
   int64_t memoryLimit = unlimited;
 };
 
 struct Schedule {
-  std::vector<uint32_t> order; ///< Operations, as they are issued.
-  std::vector<int64_t> start;  ///< By operation.
+  std::vector<uint32_t> order;     ///< Operations, as they are issued.
+  std::vector<int64_t> start, end; ///< By operation.
 };
 
 /// The most memory that is alive at once, where, and what it consists of.
@@ -97,6 +110,7 @@ struct Timeline {
   /// core that is shared, all that is not a computation.
   std::vector<int64_t> exposed;
   int64_t exposedTotal = 0; ///< Of all: what the compute stream is idle.
+  int64_t slowed = 0; ///< How much longer computations take for contention.
 };
 
 /// What is wrong with a problem, in one sentence; empty if nothing is.

@@ -6,7 +6,7 @@
 
 // On the CPU of a rank nothing overlaps; costs of another machine say otherwise.
 // CPU: func.func @step({{.*}}) attributes {aten.program, fsdp.shared_core}
-// GPU: func.func @step({{.*}}) attributes {aten.program}
+// GPU: func.func @step({{.*}}) attributes {aten.program, fsdp.contention = 195 : i64, fsdp.shared_link}
 
 fsdp.mesh @mesh ["shard" = 2]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 1000 at 0], numel = 1000, padded = 1000>

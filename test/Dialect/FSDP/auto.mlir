@@ -6,7 +6,7 @@
 
 // RUN: %{logical} --fsdp-auto='auto hardware=h100 evaluations=500 decisions=%t.toml' %{real} -o %t.mlir 2> %t.txt
 // RUN: FileCheck %s < %t.txt
-// CHECK: step | {{.*}} Bound="{{.*}}", BoundBy="{{.*}}", Evaluations={{[0-9]+}}, Peak="[[PEAK:.*]]", Step="[[STEP:.*]]"
+// CHECK: step | {{.*}} Bound="{{.*}}", BoundBy={{.*}}, Evaluations={{[0-9]+}}, Peak="[[PEAK:.*]]", Step="[[STEP:.*]]"
 // CHECK: timeline | {{.*}} Peak="[[PEAK]]", Step="[[STEP]]"
 // RUN: FileCheck %s --check-prefix=ORDER < %t.mlir
 // ORDER: fsdp.async.unshard @root <forward>

@@ -826,6 +826,14 @@ module attributes {fsdp.mean_loss = 2 : i64, fsdp.micro_batches = 2 : i64} {}
 
 // -----
 
+// F2: what a contention of none would say is said by leaving it out.
+// expected-error @below {{expected attribute "fsdp.contention" to be an i64 from 1 to 8192, got 0 : i64}}
+func.func @f() attributes {fsdp.contention = 0 : i64} {
+  return
+}
+
+// -----
+
 // F2: a part of a step is one of three.
 // expected-error @below {{expected attribute "fsdp.part" to be a part of a step, got "first"}}
 func.func private @f() attributes {fsdp.part = "first"}

@@ -3,7 +3,7 @@
 
 fsdp.mesh @mesh ["shard" = 4]
 fsdp.unit @u on @mesh shard ["shard"] replicate [] storage f32 reduce f32 layout <["w" : 4 at 0], numel = 4, padded = 4>
-// expected-error @below {{cannot be scheduled: operation 0 takes the total past 73 years}}
+// expected-error @below {{cannot be scheduled: operation 0 takes the total past a week}}
 func.func @step(%s: !fsdp.shard<4xf32, 4>) attributes {aten.program} {
   %f = fsdp.async.unshard @u <forward> over ["shard"] %s bucket 0 {fsdp.cost = 9223372036854775807 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>
   %g = fsdp.async.unshard @u <forward> over ["shard"] %s bucket 0 {fsdp.cost = 9223372036854775807 : i64} : !fsdp.shard<4xf32, 4> -> !fsdp.future<!fsdp.gathered<4xf32>>

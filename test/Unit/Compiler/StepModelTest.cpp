@@ -33,6 +33,10 @@ using namespace mlir;
 
 namespace {
 
+/// Of what the hardware file says: a contention of 0, 0.05, 0.19 and 0.40.
+constexpr const char *allContentions[] = {"1e-9x", "0.263158x", "1x",
+                                          "2.105264x"};
+
 /// Which of them a model takes.
 enum class For { All, Scaled, BatchNorm, Biased };
 struct Options {
@@ -139,13 +143,15 @@ protected:
   }
 
   void compare(ModuleOp source, const char *hardware,
+               const std::string &whatIf,
                const std::string &profile = "") {
-    auto costs = CostModel::load(source, hardware, profile);
+    SCOPED_TRACE(whatIf);
+    auto costs = CostModel::load(source, hardware, profile, whatIf);
     ASSERT_TRUE(succeeded(costs));
     auto built = buildStepModel(*getPrograms(source), *costs);
     ASSERT_TRUE(succeeded(built));
     std::mt19937_64 engine(7);
-    for (int i = 0; i != 3; ++i) {
+    for (int i = 0; i != 2; ++i) {
       planner::Decisions decisions = draw(built->model, engine);
       OwningOpRef<ModuleOp> copy = source.clone();
       auto programs = *getPrograms(*copy);
@@ -172,8 +178,9 @@ TEST_P(ModelOfStep, IsWhatPassesMakeOfDecisions) {
     SCOPED_TRACE(options.text);
     OwningOpRef<ModuleOp> source = compile(options.text);
     ASSERT_TRUE(source);
-    for (const char *hardware : {"h100", "cpu"})
-      compare(*source, hardware);
+    for (const char *contention : allContentions)
+      compare(*source, "h100", std::string("contention=") + contention);
+    compare(*source, "cpu", "");
   }
 }
 
@@ -203,7 +210,7 @@ std::string writeProfile(ModuleOp module) {
 TEST_P(ModelOfStep, TakesMeasuredTimes) {
   OwningOpRef<ModuleOp> source = compile("ranks=4");
   ASSERT_TRUE(source);
-  compare(*source, "cpu", writeProfile(*source));
+  compare(*source, "cpu", "", writeProfile(*source));
 }
 
 std::vector<std::string> listFixtures() {

@@ -45,8 +45,6 @@ TEST(Evaluator, IsTheSimulatorOfTheStep) {
   Random random(1);
   for (int i = 0; i != 1500; ++i) {
     StepModel model = makeRandomModel(random, 6, i % 3 == 0);
-    model.contention = 0;
-    model.sharesLink = false;
     model.sharesCore = i % 10 == 0;
     ASSERT_EQ(check(model), "");
     Decisions decisions = makeRandomDecisions(random, model);
@@ -73,7 +71,7 @@ TEST(Evaluator, SlowsAndSharesAsItIsDefined) {
     Decisions decisions = makeRandomDecisions(random, model);
     scheduling::Problem problem = ReferenceStep(model, 0, decisions).problem;
     ASSERT_EQ(evaluate(model, decisions).time,
-              stepThrough(problem, model.contention, model.sharesLink))
+              measure(problem, stepThrough(problem)).makespan)
         << i;
   }
 }
@@ -120,7 +118,6 @@ TEST(Evaluator, FindsTheSameOfCompactedPrograms) {
   size_t before = 0, after = 0;
   for (int i = 0; i != 2000; ++i) {
     StepModel model = makeRandomModel(random, 5, i % 3 == 0);
-    model.contention = 0; // with which each computation is rounded up
     StepModel compacted = model;
     for (Program &program : compacted.programs) {
       std::vector<uint32_t> sizes(program.ops.size(), 1);
@@ -202,6 +199,16 @@ TEST(Evaluator, IsFastEnoughToSearchWith) {
               << double(evaluator.getNumEvents()) / each / 1e3
               << " M events/s\n";
   }
+  scheduling::Problem problem = ReferenceStep(model, 0, decisions).problem;
+  std::vector<uint32_t> order = getProgramOrder(problem);
+  ASSERT_EQ(simulate(problem, order).end.back(), // with all code warm
+            evaluate(model, decisions).time);
+  std::clock_t start = std::clock();
+  for (int i = 0; i != rounds; ++i)
+    simulate(problem, order);
+  double each = 1e3 * double(std::clock() - start) / CLOCKS_PER_SEC / rounds;
+  std::cout << "simulate: 405B, " << order.size() << " events in " << each
+            << " ms, " << double(order.size()) / each / 1e3 << " M events/s\n";
 }
 
 TEST(StepModel, SaysWhatIsWrong) {

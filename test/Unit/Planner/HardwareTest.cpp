@@ -286,6 +286,12 @@ TEST(Hardware, RejectsBadFiles) {
                  "launch_us = 1\nshared_core = true\ncontention = 0.2"),
          "t.toml: contention: expected none beside shared_core = true, where "
          "nothing runs beside a collective");
+  expect(replace(good, "launch_us = 1",
+                 "launch_us = 1\nshared_core = true\nshared_link = true"),
+         "t.toml: shared_link: expected none beside shared_core = true, where "
+         "nothing runs beside a collective");
+  expect(replace(good, "launch_us = 1", "launch_us = 1\nshared_link = 1"),
+         "t.toml: shared_link: expected true or false");
   expect(replace(good, "gbytes = 10", "gbytes = 10\ngib = 0"),
          "t.toml: memory.gib: expected a number from 0.001 to 1.04858e+06, "
          "found 0");

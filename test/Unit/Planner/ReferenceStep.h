@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace fsdp::planner::test {
 
@@ -202,6 +203,8 @@ private:
   void issue() {
     problem.numStreams = 4;
     problem.sharesCore = model.sharesCore;
+    problem.contention = model.contention;
+    problem.sharesLink = model.sharesLink;
     std::vector<uint32_t> fixed; // operations
     for (size_t place = 0; place <= runs.size(); ++place) {
       auto waitFor = [&](Call &call, bool isEarly) {
@@ -324,11 +327,22 @@ private:
   std::vector<uint32_t> number; // of each computation, in the problem
 };
 
-/// The time of a problem in program order, one nanosecond after the other.
-inline int64_t stepThrough(const scheduling::Problem &problem,
-                           int64_t contention, bool sharesLink) {
+/// The times of a problem in program order, one nanosecond after the other.
+inline scheduling::Schedule stepThrough(const scheduling::Problem &problem) {
   size_t count = problem.operations.size();
+  int64_t contention = problem.contention;
   std::vector<int64_t> work(count, 0);
+  scheduling::Schedule schedule;
+  schedule.start.resize(count);
+  schedule.end.resize(count);
+  for (uint32_t i = 0; i != count; ++i)
+    schedule.order.push_back(i);
+  auto isSent = [&](size_t i) {
+    uint32_t stream = problem.operations[i].stream;
+    return stream != scheduling::computeStream &&
+           stream != scheduling::copyStream;
+  };
+  int64_t spare = 0; // of the nanosecond before, for the next computation
   enum { Waiting, Running, Done };
   std::vector<int> state(count, Waiting);
   int64_t now = 0;
@@ -343,15 +357,21 @@ inline int64_t stepThrough(const scheduling::Problem &problem,
       bool isComputing = false;
       for (size_t i = 0; i != count; ++i) {
         const scheduling::Operation &op = problem.operations[i];
-        bool isReady = !isBusy[op.stream] && !isComputing;
+        bool isReady = !isBusy[op.stream] && (!isComputing || op.runsAhead);
         for (uint32_t before : op.after)
           isReady &= state[before] == Done;
         if (state[i] == Waiting && isReady) {
           state[i] = Running;
+          schedule.start[i] = now;
           work[i] = op.duration * (op.stream ? 12 : 1024 + contention);
+          if (op.stream == 0)
+            work[i] -= std::exchange(spare, 0);
         }
         if (state[i] == Running && work[i] <= 0) {
           state[i] = Done;
+          schedule.end[i] = now;
+          if (op.stream == 0)
+            spare = -work[i];
           changes = true;
         }
         if (state[i] == Running)
@@ -364,14 +384,14 @@ inline int64_t stepThrough(const scheduling::Problem &problem,
       }
     }
     if (isAllDone)
-      return now;
-    int64_t sent = std::count_if(running.begin(), running.end(), [&](size_t i) {
-      return problem.operations[i].stream != 0;
-    });
+      return schedule;
+    spare = 0;
+    int64_t sent = std::count_if(running.begin(), running.end(), isSent);
     for (size_t i : running)
-      work[i] -= problem.operations[i].stream ? (sharesLink ? 12 / sent : 12)
-                 : sent                       ? 1024
-                                              : 1024 + contention;
+      work[i] -= problem.operations[i].stream == 0
+                     ? (sent ? 1024 : 1024 + contention)
+                 : problem.sharesLink && isSent(i) ? 12 / sent
+                                                   : 12;
   }
 }
 

@@ -161,9 +161,15 @@ LogicalResult FSDPDialect::verifyOperationAttribute(Operation *op,
   const std::pair<bool, StringRef> *row = nullptr;
   auto names = dyn_cast<ArrayAttr>(attr.getValue());
   bool isMark = isa<UnitAttr>(attr.getValue());
+  auto contention = dyn_cast<IntegerAttr>(attr.getValue());
   const std::pair<StringRef, std::pair<bool, StringRef>> ofFunctions[] = {
       {getInitAttrName(), {isMark, "without a value"}},
       {getSharedCoreAttrName(), {isMark, "without a value"}},
+      {getSharedLinkAttrName(), {isMark, "without a value"}},
+      {getContentionAttrName(),
+       {contention && contention.getType().isSignlessInteger(64) &&
+            contention.getInt() > 0 && contention.getInt() <= 8192,
+        "an i64 from 1 to 8192"}},
       {getSourceAttrName(),
        {isa<FlatSymbolRefAttr>(attr.getValue()), "the symbol of a function"}},
       {getPartAttrName(), {isa<PartAttr>(attr.getValue()), "a part of a step"}},

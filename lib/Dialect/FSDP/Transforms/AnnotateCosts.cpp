@@ -138,14 +138,35 @@ void Costs::measure(const archive::Profile &profile) {
   }
 }
 
+/// Collectives over the same ranks go the same way. Where a mesh has several
+/// axes, some of them are in a node, and others between nodes.
+static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
+  auto hasOneAxis = [](MeshOp mesh) {
+    return llvm::count_if(mesh.getAxes().getAsRange<AxisAttr>(),
+                          [](AxisAttr axis) { return axis.getSize() > 1; }) ==
+           1;
+  };
+  auto meshes = step->getParentOfType<ModuleOp>().getOps<MeshOp>();
+  return hardware.sharedLink && llvm::any_of(meshes, hasOneAxis);
+}
+
 void Costs::annotate(func::FuncOp step) {
   auto name =
       StringAttr::get(step.getContext(), FSDPDialect::getCostAttrName());
   Builder builder(step.getContext());
-  if (hardware.sharedCore)
-    step->setAttr(FSDPDialect::getSharedCoreAttrName(), builder.getUnitAttr());
-  else
-    step->removeAttr(FSDPDialect::getSharedCoreAttrName());
+  auto set = [&](StringRef machineName, bool isThere, Attribute value) {
+    if (isThere)
+      step->setAttr(machineName, value);
+    else
+      step->removeAttr(machineName);
+  };
+  int64_t contention = hardware.getContention();
+  set(FSDPDialect::getSharedCoreAttrName(), hardware.sharedCore,
+      builder.getUnitAttr());
+  set(FSDPDialect::getContentionAttrName(), contention,
+      builder.getI64IntegerAttr(contention));
+  set(FSDPDialect::getSharedLinkAttrName(), sharesLink(step, hardware),
+      builder.getUnitAttr());
   for (Operation &op : step.getOps()) {
     auto found = costs.find(&op);
     if (found != costs.end() && found->second.duration)

@@ -44,6 +44,8 @@ def FSDP_Dialect : Dialect {
     | launch, wait | `fsdp.issue = 12 : i64` | the place at which it is to be issued, until the schedule is applied |
     | all-gather | `fsdp.after = array<i64: 9>` | the places of the reshards that it is to start after |
     | function | `fsdp.shared_core` | the durations are for a machine on which all streams of a rank share a core |
+    | function | `fsdp.contention = 195 : i64` | while a collective runs, a computation that takes 1024 takes so much more |
+    | function | `fsdp.shared_link` | collectives that run at once share the bandwidth |
     | function | `fsdp.clip_grad_norm = array<f64: 1.0, 2.0>` | the norm of all gradients is clipped: the largest one, and its order |
     | function | `fsdp.grad_scaler = array<f64: 65536.0, 2.0, 0.5, 2000.0>` | the loss is scaled: first by this, and how the scale grows, backs off, and after how many steps it grows |
     | function | `fsdp.no_decay = ["h.0.b"]` | the parameters that are in groups without weight decay |
@@ -88,6 +90,8 @@ def FSDP_Dialect : Dialect {
     static llvm::StringRef getIssueAttrName() { return "fsdp.issue"; }
     static llvm::StringRef getAfterAttrName() { return "fsdp.after"; }
     static llvm::StringRef getSharedCoreAttrName() { return "fsdp.shared_core"; }
+    static llvm::StringRef getContentionAttrName() { return "fsdp.contention"; }
+    static llvm::StringRef getSharedLinkAttrName() { return "fsdp.shared_link"; }
     static llvm::StringRef getClipGradNormAttrName() { return "fsdp.clip_grad_norm"; }
     static llvm::StringRef getSyncBuffersAttrName() { return "fsdp.sync_buffers"; }
     static llvm::StringRef getGradScalerAttrName() { return "fsdp.grad_scaler"; }

@@ -46,7 +46,10 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
     call, and what a copied one copies takes time where it is copied: on the
     stream of the launch, where the unit is waited for, and where the gradient is
     laid out flat. `fsdp.shared_core` on the program says that on this hardware all
-    streams of a rank take turns on one core.
+    streams of a rank take turns on one core. `fsdp.contention` says by how much
+    collectives slow computations beside them, and `fsdp.shared_link` that those which
+    run at once share the bandwidth: they may where the mesh has one axis of several
+    ranks.
 
     `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
     name of one that is built in. `profile` is a file of `fsdp-run --profile`:

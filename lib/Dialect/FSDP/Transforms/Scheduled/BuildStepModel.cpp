@@ -570,13 +570,21 @@ static OwningOpRef<ModuleOp> cloneDeclarations(ModuleOp module) {
   return copy;
 }
 
+/// What costs are annotated for.
+static void readMachine(func::FuncOp program, planner::StepModel &model) {
+  model.sharesCore = program->hasAttr(FSDPDialect::getSharedCoreAttrName());
+  model.sharesLink = program->hasAttr(FSDPDialect::getSharedLinkAttrName());
+  auto contention =
+      program->getAttrOfType<IntegerAttr>(FSDPDialect::getContentionAttrName());
+  model.contention = contention ? contention.getInt() : 0;
+}
+
 FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
                                      const CostModel &costs) {
   BuiltModel built;
   planner::StepModel &model = built.model;
   func::FuncOp first = programs.front();
   auto module = first->getParentOfType<ModuleOp>();
-  model.sharesCore = costs.hardware.sharedCore;
   model.persistentBytes = getPersistentBytes(first);
 
   SmallVector<SmallVector<uint32_t>> recomputable;
@@ -614,6 +622,7 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
       return failure();
     costs.annotate(plain);
     costs.annotate(full);
+    readMachine(plain, model);
     ProgramBuilder one(program, costs, model, units, groups);
     if (failed(one.build(plain, full, recomputed, recomputable[number])))
       return failure();

@@ -75,8 +75,8 @@ void GatherRemarks::emit() {
     while (first + ahead < waits.size() &&
            step.operations[order[waits[first + ahead]]].front() != user)
       ++ahead;
-    int64_t hidden = std::max<int64_t>(0, problem.operations[op].duration -
-                                              line.exposed[op]);
+    int64_t took = schedule.end[op] - schedule.start[op];
+    int64_t hidden = std::max<int64_t>(0, took - line.exposed[op]);
     remark::analysis(gather.getLoc(),
                      getRemark("fsdp-schedule", "gather", gather))
         << remark::metric("Unit", gather.getUnitAttr().getValue())
@@ -84,9 +84,9 @@ void GatherRemarks::emit() {
                "Phase", aten::stringifyPhase(gather.getPhaseAttr().getValue()))
         << remark::metric("UnitsAhead", int64_t(ahead))
         << remark::metric("Hidden", spellTime(hidden))
-        << remark::metric("Of", spellTime(problem.operations[op].duration))
+        << remark::metric("Of", spellTime(took))
         << remark::reason("{0}", explain(op, i, first));
-    busyUntil = schedule.start[op] + problem.operations[op].duration;
+    busyUntil = schedule.end[op];
   }
   Operation *begin = step.operations.front().front();
   remark::analysis(begin->getLoc(),

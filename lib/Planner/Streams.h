@@ -1,0 +1,196 @@
+//===- Streams.h - Streams that run beside computations ---------*- C++ -*-===//
+//
+// The machine of a step: one compute stream, which somebody drives, and beside
+// it streams whose launches start by themselves, one after the other.
+//
+// Time moves from one event to the next, in whole nanoseconds. Work is counted
+// exactly, in parts. A computation of d ns has d (1024 + x) parts; the compute
+// stream does 1024 of them in each nanosecond in which a collective runs, and
+// all 1024 + x in any other: it takes d (1 + x / 1024) under communication and
+// exactly d without. It ends in the nanosecond in which nothing is left, and
+// the rest of that nanosecond is the next computation's, if the stream does not
+// stand still between them: so one computation takes as long as its parts. A
+// collective of d ns has 12 d parts, of which each of k that share a link does
+// 12 / k.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef FSDP_LIB_PLANNER_STREAMS_H
+#define FSDP_LIB_PLANNER_STREAMS_H
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace fsdp::planner {
+
+/// `count` streams beside computations. All but those from the fourth on have
+/// collectives.
+template <size_t count> class Streams {
+public:
+  using Counts = std::array<uint32_t, count>; ///< By stream.
+  struct Launch {
+    int64_t duration;
+    uint64_t place; ///< It starts once this is released.
+    Counts needs;   ///< How many of each stream must be done before it starts.
+    int64_t start = 0, end = 0; ///< Once it has run.
+  };
+
+  /// Forgets all launches and begins at 0.
+  void reset(int64_t newContention, bool newSharesLink) {
+    for (Queue &queue : queues) {
+      queue.released = queue.done = 0;
+      queue.isActive = false;
+      queue.work = 0;
+      queue.launches.clear();
+    }
+    contention = newContention;
+    sharesLink = newSharesLink;
+    now = spare = 0;
+    numSending = 0;
+    nextEnd = never;
+  }
+
+  /// Queues a launch, behind those that the stream has; returns how many it has
+  /// then.
+  uint32_t issue(size_t stream, const Launch &launch) {
+    queues[stream].launches.push_back(launch);
+    return uint32_t(queues[stream].launches.size());
+  }
+
+  /// Hands over what is issued at this place or before.
+  void release(uint64_t place) {
+    bool isNew = false;
+    for (Queue &queue : queues)
+      while (queue.released != queue.launches.size() &&
+             queue.launches[queue.released].place <= place) {
+        ++queue.released;
+        isNew = true;
+      }
+    if (isNew)
+      update();
+  }
+
+  /// The compute stream stands still until so many launches are done.
+  void waitFor(const Counts &counts) {
+    for (size_t stream = 0; stream != count; ++stream)
+      while (queues[stream].done < counts[stream]) {
+        spare = 0;
+        moveTo(nextEnd);
+        update();
+      }
+  }
+  void waitForAll() {
+    Counts all;
+    for (size_t stream = 0; stream != count; ++stream)
+      all[stream] = uint32_t(queues[stream].launches.size());
+    waitFor(all);
+  }
+
+  void compute(int64_t duration) {
+    if (!numSending && !spare && nextEnd == never) {
+      now += duration;
+      return;
+    }
+    int64_t rate = busyParts + contention, work = duration * rate;
+    int64_t used = std::min(work, spare);
+    spare -= used;
+    work -= used;
+    while (work > 0) {
+      int64_t speed = numSending ? busyParts : rate;
+      int64_t end = now + (work + speed - 1) / speed;
+      bool isLast = end < nextEnd;
+      if (!isLast)
+        end = nextEnd;
+      work -= (end - now) * speed;
+      moveTo(end);
+      if (!isLast)
+        update();
+    }
+    spare = work < 0 ? -work : spare;
+  }
+
+  int64_t getTime() const { return now; }
+  const std::vector<Launch> &getLaunches(size_t stream) const {
+    return queues[stream].launches;
+  }
+
+private:
+  static constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t linkParts = 12; // divides by 1, 2 and 3
+  static constexpr int64_t busyParts = 1024;
+  static constexpr size_t numSenders = 3;
+
+  struct Queue {
+    uint32_t released = 0, done = 0;
+    bool isActive = false;
+    int64_t end = 0;  ///< Of the active one, unless others start or end.
+    int64_t work = 0; ///< Parts left of it, where links are shared.
+    std::vector<Launch> launches;
+  };
+
+  /// Moves the clock; nothing ends on the way.
+  void moveTo(int64_t time) {
+    if (sharesLink && numSending) {
+      int64_t done = (time - now) * (linkParts / numSending);
+      for (Queue &queue : queues)
+        queue.work -= done;
+    }
+    now = time;
+  }
+
+  bool mayStart(const Queue &queue) const {
+    if (queue.isActive || queue.done == queue.released)
+      return false;
+    const Counts &needs = queue.launches[queue.done].needs;
+    for (size_t stream = 0; stream != count; ++stream)
+      if (queues[stream].done < needs[stream])
+        return false;
+    return true;
+  }
+
+  /// Ends what ends now, and starts what can start now.
+  void update() {
+    do {
+      for (size_t i = 0; i != count; ++i)
+        if (Queue &queue = queues[i]; queue.isActive && queue.end == now) {
+          queue.launches[queue.done++].end = now;
+          queue.isActive = false;
+          numSending -= i < numSenders;
+        }
+      for (size_t i = 0; i != count; ++i)
+        if (Queue &queue = queues[i]; mayStart(queue)) {
+          Launch &launch = queue.launches[queue.done];
+          launch.start = now;
+          queue.isActive = true;
+          queue.end = now + launch.duration;
+          queue.work = linkParts * launch.duration;
+          numSending += i < numSenders;
+        }
+      nextEnd = never;
+      for (size_t i = 0; i != count; ++i) {
+        Queue &queue = queues[i];
+        if (!queue.isActive)
+          continue;
+        if (sharesLink && i < numSenders) {
+          int64_t rate = linkParts / numSending;
+          queue.end = now + (queue.work + rate - 1) / rate;
+        }
+        nextEnd = std::min(nextEnd, queue.end);
+      }
+    } while (nextEnd == now);
+  }
+
+  std::array<Queue, count> queues;
+  bool sharesLink = false;
+  int64_t numSending = 0; ///< Collectives that run.
+  int64_t contention = 0, now = 0, nextEnd = never;
+  int64_t spare = 0; ///< Parts that are left of the latest nanosecond.
+};
+
+} // namespace fsdp::planner
+
+#endif // FSDP_LIB_PLANNER_STREAMS_H
