@@ -16,6 +16,7 @@ config.test_exec_root = os.path.join(config.fsdp_obj_root, "test")
 # A capture is not visible past the next CHECK-LABEL unless named $LIKE_THIS.
 config.environment["FILECHECK_OPTS"] = "--enable-var-scope --allow-unused-prefixes=false"
 # libMLIR.so is not instrumented, and MLIR's allocators are inlined into our code.
+config.environment["XDG_CONFIG_HOME"] = "/dev/null"  # no machine that somebody has measured
 config.environment["ASAN_OPTIONS"] = "allow_user_poisoning=0:detect_leaks=0"
 
 # A build without the runtime has nothing for its tests to run.

@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
 #include <sstream>
 
@@ -386,4 +388,21 @@ Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath,
                            factors);
   Expected<std::string> text = archive::InputFile::readWhole(nameOrPath);
   return text ? parseHardware(*text, nameOrPath, factors) : text.error();
+}
+
+std::string fsdp::planner::findKeptHardware(std::string_view device) {
+  const char *config = std::getenv("XDG_CONFIG_HOME");
+  const char *home = std::getenv("HOME");
+  std::filesystem::path folder;
+  if (config && *config)
+    folder = config;
+  else if (home && *home)
+    folder = std::filesystem::path(home) / ".config";
+  else
+    return "";
+  folder /=
+      std::filesystem::path("fsdp-mlir") / (std::string(device) + ".toml");
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(folder, ignored) ? folder.string()
+                                                           : "";
 }

@@ -21,6 +21,7 @@ FIXTURES = ROOT / "test" / "fixtures"
 FAKE_GPUS = BUILD / "test" / "FakeGPUs" / "bin" / "fsdp-run"
 ORACLE = ROOT / "test" / "EndToEnd" / "oracle"
 sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
+os.environ["XDG_CONFIG_HOME"] = os.devnull  # predictions are those of no machine that somebody has measured
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # ahead of torch: there are as many workers as cores
 
 

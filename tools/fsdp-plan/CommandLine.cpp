@@ -4,6 +4,8 @@
 #include "../Tool.h"
 
 #include "fsdp/Archive/WriteFile.h"
+#include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Planner/Hardware.h"
 
 #include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/ADT/StringExtras.h"
@@ -195,6 +197,11 @@ static LogicalResult checkFiles(const CommandLine &line) {
   return error ? reject(error->message) : success();
 }
 
+static std::string findKept(aten::Device device) {
+  return planner::findKeptHardware(device == aten::Device::CUDA ? "cuda"
+                                                                : "cpu");
+}
+
 LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
   PlanParser parser;
   if (failed(parser.parse(
@@ -234,16 +241,24 @@ LogicalResult fsdp::parseCompareLine(int argc, char **argv, CommandLine &line) {
   if (std::string error = readOptions(line.given, false, line.options);
       !error.empty())
     return reject(error);
+  // A machine that is known is that of all rows.
+  std::string kept = findKept(line.options.device);
+  if (line.options.hardware.empty() && !kept.empty())
+    line.given.emplace_back("hardware", kept);
   return checkFiles(line);
 }
 
 std::string fsdp::readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
                               FSDPPipelineOptions &options) {
   std::string error = readPipelineOptions(given, options);
+  if (!options.hardware.empty())
+    return error;
   // Measured times are those of a machine: what was not measured is its.
   bool isTimed = isTraced || !options.profile.empty();
+  if (isTimed || isPlanned(options) || options.schedule == Preset::List)
+    options.hardware = findKept(options.device);
   if (isTimed && options.hardware.empty())
-    options.hardware = options.device == aten::Device::CUDA ? "h100" : "cpu";
+    options.hardware = getHardware(options);
   return error;
 }
 

@@ -255,6 +255,8 @@ static FailureOr<Compilation> finish(mlir::ModuleOp module, int64_t bytes,
   PlanSummary summary = summarize(file->plan());
   facts->addTo(summary);
   summary.budget = options.budget.bytes;
+  if (options.hardware == planner::findKeptHardware(summary.device))
+    summary.hardware = options.hardware;
   return Compilation{std::move(*file), std::move(summary),
                      std::move(facts->timelines), ""};
 }

@@ -185,6 +185,8 @@ void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
       "\npredicted step {0}, of it {1} ({2:f1} %) exposed communication\n",
       spellTime(step.nanoseconds), spellTime(step.exposed),
       100.0 * double(step.exposed) / double(step.nanoseconds));
+  if (!summary.hardware.empty())
+    os << "  by the costs of " << summary.hardware << "\n";
   if (step.slowed)
     os << llvm::formatv("  {0,-15} {1,12} longer beside collectives\n",
                         "computations", spellTime(step.slowed));

@@ -105,6 +105,7 @@ struct PlanSummary {
   /// Memory that a rank of the machine has. Not from the plan; 0 if that is not
   /// known.
   uint64_t capacity = 0;
+  std::string hardware; ///< A file that nobody named. Not from the plan.
   uint64_t budget = 0; ///< Of the arena. Not from the plan; 0 if there is none.
   std::optional<Search> search; ///< Not from the plan.
   std::string peakAt;           ///< Node and role of the command at the peak.

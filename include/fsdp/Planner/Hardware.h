@@ -117,6 +117,11 @@ std::vector<std::string_view> getBuiltinHardware();
 archive::Expected<Hardware> loadHardware(const std::string &nameOrPath,
                                          const std::string &factors = "");
 
+/// The file that was kept for the machine whose device is "cpu" or "cuda", as
+/// `python -m fsdp_mlir calibrate` keeps it: fsdp-mlir/DEVICE.toml in
+/// $XDG_CONFIG_HOME, or in ~/.config. Empty if there is none.
+std::string findKeptHardware(std::string_view device);
+
 } // namespace fsdp::planner
 
 #endif // FSDP_PLANNER_HARDWARE_H
