@@ -80,7 +80,7 @@ def compile(
         made.mkdir()
         if world is not None:
             _plan.make(made, models, arguments, is_dry=True, flags=flags)
-            return Plan(made, models)
+            return Plan(made, models, is_dry=True)
         folder = cache / "plans" / _key(graphs, arguments, flags)
         if not folder.exists():
             _plan.make(made, models, arguments, is_dry=False, flags=flags)

@@ -41,17 +41,21 @@ class Comparison:
 class Plan:
     """What compile() returns. Every method that asks the compiler again raises PlanError with its sentence."""
 
-    def __init__(self, folder: Path, models: Sequence[Path]) -> None:
-        """`folder`: what make() has written; `models`: the archive of each program, that of the step first."""
-        self._folder: Path | None = folder
+    def __init__(self, folder: Path, models: Sequence[Path], *, is_dry: bool = False) -> None:
+        """`folder`: what make() has written; `models`: the archive of each program, that of the step first. Raises PlanError for a
+        folder that is not whole."""
+        self._folder = None if is_dry else folder
         self._models = tuple(models)
-        self._report = (folder / "report.txt").read_text()
-        self._arguments: list[str] = json.loads((folder / "arguments.json").read_text())
-        self._decisions = (folder / "decisions.toml").read_text() if (folder / "decisions.toml").exists() else None
-        self.summary: dict[str, Any] = json.loads((folder / "report.json").read_text())
-        """The report as `fsdp-plan --report` writes it: units, collectives, memory in bytes, durations in nanoseconds."""
-        if not (folder / "step.plan").exists():
-            self._folder = None
+        try:
+            self._report = (folder / "report.txt").read_text()
+            self._arguments: list[str] = json.loads((folder / "arguments.json").read_text())
+            self._decisions = (folder / "decisions.toml").read_text() if "--auto" in self._arguments else None
+            self.summary: dict[str, Any] = json.loads((folder / "report.json").read_text())
+            """The report as `fsdp-plan --report` writes it: units, collectives, memory in bytes, durations in nanoseconds."""
+            for file in (*models, *([] if is_dry else [folder / "step.plan"])):
+                file.stat()
+        except (OSError, ValueError) as error:
+            raise PlanError(f"{folder}: expected a plan of compile() or save(), found a damaged one: {error}; remove the folder") from None
 
     @property
     def path(self) -> str:
@@ -166,14 +170,10 @@ class Plan:
     def load(cls, folder: str | os.PathLike[str]) -> Plan:
         """What save() has written. Raises PlanError for anything else."""
         source = Path(folder).resolve()
-        missing = [name for name in ("step.plan", "report.txt", "report.json", "arguments.json", "model.pt2") if not (source / name).is_file()]
-        if missing:
-            raise PlanError(f"{folder}: expected a folder of Plan.save(), found no {missing[0]} in it")
-        count = sum(1 for _ in source.glob("model*.pt2"))
-        try:
-            return cls(source, [source / _model_name(number) for number in range(count)])
-        except (ValueError, KeyError) as error:
-            raise PlanError(f"{folder}: expected a folder of Plan.save(), found a damaged one: {error}") from None
+        if not (source / "step.plan").is_file():
+            raise PlanError(f"{folder}: expected a folder of Plan.save(), found no step.plan in it")
+        count = max(sum(1 for _ in source.glob("model*.pt2")), 1)
+        return cls(source, [source / _model_name(number) for number in range(count)])
 
     def _with(self, hardware: str | os.PathLike[str] | None) -> list[str]:
         """The plan's options, for this machine."""

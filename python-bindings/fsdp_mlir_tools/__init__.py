@@ -75,4 +75,4 @@ def main() -> None:
         program = find(name, on_path=False)  # what the PATH has is this command
         os.execve(program, [name, *sys.argv[1:]], environment())
     except (ToolError, OSError) as error:
-        sys.exit(f"{name}: error: {error}")
+        sys.exit(f"error: {error}")

@@ -108,6 +108,21 @@ def test_what_is_rejected_is_not_kept(cache):
     assert set((cache / "plans").iterdir()) == kept
 
 
+def test_damaged_cache_is_a_sentence(cache):
+    plan = fsdp_mlir.compile(make_model(), BATCH, ranks=5)
+    os.remove(plan.path)
+    with pytest.raises(PlanError, match="found a damaged one: .*step.plan.*; remove the folder$"):
+        fsdp_mlir.compile(make_model(), BATCH, ranks=5)
+
+
+def test_model_on_the_meta_device():
+    with torch.device("meta"):
+        model = Model()
+    with pytest.warns(fsdp_mlir.CaptureWarning):
+        large = fsdp_mlir.compile(model, BATCH, mesh=(8, 8), device="cuda", hardware="h100")
+    assert large.ranks == 64 and large.summary["device"] == "cuda" and large.summary["predicted"]["step_ns"] > 0
+
+
 # ---- Options -----------------------------------------------------------------
 
 
@@ -267,10 +282,15 @@ def test_saved_plan(plan, tmp_path, cache):
         plan.save(tmp_path / "saved")
     with pytest.raises(PlanError, match=r"expected a folder of Plan.save\(\), found no step.plan in it"):
         Plan.load(tmp_path)
-    (tmp_path / "saved" / "report.json").write_text("{")
-    with pytest.raises(PlanError, match=r"expected a folder of Plan.save\(\), found a damaged one"):
-        Plan.load(tmp_path / "saved")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]
+    for name, content in (("report.json", "{"), ("arguments.json", None), ("model.pt2", None)):
+        damaged = tmp_path / name
+        plan.save(damaged)
+        (damaged / name).unlink()
+        if content:
+            (damaged / name).write_text(content)
+        with pytest.raises(PlanError, match=r"expected a plan of compile\(\) or save\(\), found a damaged one: .*; remove the folder$"):
+            Plan.load(damaged)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_tables(plan):

@@ -1,10 +1,11 @@
 """Every error text that docs/faq.md explains is one of the sources."""
 
 import re
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("lib", "tools", "python-bindings")
 TEXTS = [m[1] for m in re.finditer(r"^\| `(.+?)` \|", (ROOT / "docs" / "faq.md").read_text(), re.MULTILINE)]
 

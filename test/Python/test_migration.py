@@ -4,10 +4,11 @@ import os
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "build" / "gcc" / "bin" if "FSDP_BUILD" not in os.environ else ROOT / os.environ["FSDP_BUILD"] / "bin"
 PLACES = {"N": "2", "K": "2", "M": "1", "S": "2", "R": "2", "RxS": "2x2", "REGEX": "block", "SIZE": "4GiB", "SECONDS": "60", "STD": "0.02",
           "FILE": "file", "FOLDER": "folder", "PATH": "path", "p": "2"}  # fmt: skip
@@ -70,7 +71,7 @@ def test_row(theirs, ours, tmp_path):
         assert "none.file: " in error or "expected passes of --load-pass-plugin" in error, f"{tool} {shlex.join(words)}: {error}"
 
 
-@pytest.mark.parametrize("theirs, ours", rows("migration.md"))
+@pytest.mark.parametrize("theirs, ours", [*rows("migration.md")])
 def test_row_says_what_to_do(theirs, ours):
     """An option, a function, "always", or why there is nothing."""
     assert [*commands(ours)] or "`fsdp_mlir." in ours or re.match("always|not there, because ", ours)
