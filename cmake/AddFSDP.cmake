@@ -1,14 +1,11 @@
 # Thin wrappers, so that no CMakeLists.txt below can link or warn the wrong way.
 include_guard()
 
-# Where programs find libraries: LLVM's where they were linked; PyTorch's too (CMakeLists.txt), but for a wheel, beside which they
-# stand. The same in the build folder: CMake pads what it means to change with empty folders, which are the working directory.
+# Where programs find libraries: LLVM's where they were linked. The same in the build folder: CMake pads what it means to change
+# with empty folders, which are the working directory.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib)
-if(SKBUILD)
-  list(APPEND CMAKE_INSTALL_RPATH $ORIGIN/../../torch/lib $ORIGIN/../../nvidia/cu13/lib $ORIGIN/../../nvidia/nccl/lib)
-endif()
 
 option(FSDP_WARNINGS_AS_ERRORS "Treat warnings as errors" ON)
 set(FSDP_SANITIZE "" CACHE STRING "Sanitizers of the plain targets, e.g. address,undefined or thread")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import tempfile
@@ -88,6 +89,9 @@ def main() -> None:
     print(f"\na step took {statistics.median(seconds[STEPS // 4 :]) * 1e3:.2f} ms (the median), and was predicted to take")
     print(f"  {_predicted(plan):.2f} ms by published figures of a CPU (hardware cpu)")
     print(f"  {_predicted(timed):.2f} ms by the times of its operators and collectives, as fsdp-run --profile measured them in this run")
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores + RANKS:
+        print(f"  Others use this machine, too (load {load:.1f}, {cores} cores): times are not those of an idle one")
     print(f"the plan is {plan.path}\nand the model {plan.model_path}")
 
 
