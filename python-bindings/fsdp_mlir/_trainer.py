@@ -69,24 +69,23 @@ class Trainer:
         self._own_group: dist.ProcessGroup | None = None
         if group is None and dist.is_available() and dist.is_initialized():
             group = self._own_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+        self._session = None
         try:
             self._session = self._runtime.PlanSession(self.path, group, timeout, overlap, list(trusted))
+            self._session.set_seed(seed)
+            self._parameters = {p.name: p for p in self._session.parameters()}
+            self._programs: list[str] = self._session.step_programs
+            self._inputs = {self._programs[0]: self._session.inputs("step")}
+            self._model = None if model is None else _compiled._original(model)
+            self._spell: Callable[[str], str] = str if self._model is None else self._match(self._model)
+            if weights is not None or self._model is None:
+                self._session.load_weights(os.fspath(archive if weights is None else weights))
+            else:
+                self._take(self._model)
         except BaseException:
-            self._leave_group()
+            self.close()
             raise
-        self._session.set_seed(seed)
-        self._parameters = {p.name: p for p in self._session.parameters()}
-        self._programs: list[str] = self._session.step_programs
-        self._inputs = {self._programs[0]: self._session.inputs("step")}
-        self._model = None if model is None else _compiled._original(model)
         self._keeps = keep_module
-        self._spell: Callable[[str], str] = str
-        if self._model is not None:
-            self._spell = self._match(self._model)
-        if weights is not None or self._model is None:
-            self._session.load_weights(os.fspath(archive if weights is None else weights))
-        else:
-            self._take(self._model)
         if self._model is not None and not keep_module:
             self._place(self._model, lambda _, tensor: torch.empty_like(tensor, device="meta"))
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
@@ -98,8 +97,9 @@ class Trainer:
     def step(self, batch: Batch | list[Batch]) -> torch.Tensor:
         """Runs a step on this rank's batch: forward, backward, and update. Returns the loss, the mean over all ranks.
 
-        Each input has the shape and dtype that the plan was made for. A list of tensors is one batch, as a DataLoader makes it. A plan that accumulates takes a list of as many micro-batches;
-        the loss is their mean. The loss is one number in host memory, of the plan's dtype, without a gradient.
+        Each input has the shape and dtype that the plan was made for. A plan that accumulates takes a list of as many micro-batches; the
+        loss is their mean. (A list of tensors is one batch of several inputs, as a DataLoader makes it.) The loss is one number in host
+        memory, of the plan's dtype, without a gradient.
         """
         if self.optimizer is not None:
             self.optimizer._send()
@@ -389,10 +389,8 @@ class Trainer:
 
     def close(self) -> None:
         """Frees the plan's memory; later calls raise FSDPError. Values that are still wanted are read before."""
-        self._session.close()
-        self._leave_group()
-
-    def _leave_group(self) -> None:
+        if self._session is not None:
+            self._session.close()
         if self._own_group is not None and dist.is_initialized():
             dist.destroy_process_group(self._own_group)
         self._own_group = None

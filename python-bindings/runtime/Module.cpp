@@ -72,7 +72,6 @@ PYBIND11_MODULE(_runtime, module) {
       .def_property_readonly("rank", &PlanSession::rank)
       .def_property_readonly("world_size", &PlanSession::worldSize)
       .def_property_readonly("step_programs", &PlanSession::stepPrograms)
-      .def("has_program", &PlanSession::hasProgram, py::arg("name"))
       .def(
           "inputs",
           [](PlanSession &session, const std::string &program) {

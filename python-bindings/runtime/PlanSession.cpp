@@ -16,6 +16,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 using namespace fsdp;
@@ -25,15 +26,29 @@ namespace {
 
 /// A folder of checkpoints, and what it refers to.
 struct Checkpoints {
+  /// Throws on all ranks if it throws on one.
   Checkpoints(const planfile::PlanFile &plan, TrainingOptions given,
               std::shared_ptr<Backend> backend,
               std::chrono::milliseconds timeout)
-      : options(std::move(given)), processes(std::move(backend), timeout),
-        folder(plan, options, processes) {}
+      : options(std::move(given)), processes(std::move(backend), timeout) {
+    std::string problem;
+    try {
+      folder.emplace(plan, options, processes);
+    } catch (const Error &error) {
+      problem = error.what();
+    }
+    processes.consult("opening a folder of checkpoints", problem,
+                      [](const std::vector<std::string> &all) -> std::string {
+                        for (const std::string &each : all)
+                          if (!each.empty())
+                            throw Error(each);
+                        return {};
+                      });
+  }
 
   TrainingOptions options;
   Processes processes;
-  CheckpointFolder folder;
+  std::optional<CheckpointFolder> folder;
 };
 
 /// The number of threads of a thread that becomes a rank's.
@@ -223,12 +238,6 @@ unsigned PlanSession::worldSize() {
 
 std::vector<std::string> PlanSession::stepPrograms() {
   return call([&](Loaded &) { return programs; });
-}
-
-bool PlanSession::hasProgram(const std::string &name) {
-  return call([&](Loaded &now) {
-    return !planfile::getStepPrograms(now.plan.plan(), name).empty();
-  });
 }
 
 std::vector<InputSpec> PlanSession::inputs(const std::string &program) {
@@ -478,53 +487,73 @@ void PlanSession::loadWeights(const std::string &from) {
 // Checkpoints
 //===----------------------------------------------------------------------===//
 
+/// What options of fsdp-run are called here.
+template <typename Function> static auto spelled(const Function &function) {
+  try {
+    return function();
+  } catch (const Error &error) {
+    std::string text = error.what();
+    for (auto [option, method] :
+         {std::pair("--resume auto", "a load()"), std::pair("--resume", "load"),
+          std::pair("--checkpoint", "save")})
+      for (std::size_t at = 0;
+           (at = text.find(option, at)) != std::string::npos;)
+        text.replace(at, std::strlen(option), method);
+    throw Error(text, error.kind());
+  }
+}
+
 std::string PlanSession::save(const std::string &folder,
                               const HyperParameters &values) {
   return call([&](Loaded &now) {
-    std::unique_ptr<Checkpoints> &open = now.checkpoints;
-    if (!open || open->options.checkpoint != folder) {
-      TrainingOptions options;
-      options.checkpoint = folder;
-      std::error_code ignored;
-      if (std::filesystem::equivalent(
-              std::filesystem::path(resumed).parent_path(), folder, ignored))
-        options.resume = resumed;
-      open.reset(); // and its lock
-      open = std::make_unique<Checkpoints>(
-          now.plan, std::move(options),
-          now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
-      open->folder.prepare(*now.session);
-    }
-    open->options.hyperParameters = values;
-    open->options.steps = stepsDone;
-    if (!open->folder.has(stepsDone)) {
-      archive::TrainingState state;
-      state.step = stepsDone;
-      state.ranks = planfile::getRankCount(now.plan.plan());
-      // As if all had come out of a file of batches.
-      state.position =
-          static_cast<std::uint64_t>(stepsDone) * state.ranks * programs.size();
-      state.updates = now.session->updates();
-      state.mesh = spellMesh(now.plan);
-      state.facts = spellHyperParameters(open->options);
-      open->folder.save(std::move(state), *now.session);
-      open->folder.finish();
-    }
-    resumed = open->folder.newestPath();
-    return resumed;
+    return spelled([&] {
+      std::unique_ptr<Checkpoints> &open = now.checkpoints;
+      if (!open || open->options.checkpoint != folder) {
+        TrainingOptions options;
+        options.checkpoint = folder;
+        std::error_code ignored;
+        if (std::filesystem::equivalent(
+                std::filesystem::path(resumed).parent_path(), folder, ignored))
+          options.resume = resumed;
+        open.reset(); // and its lock
+        open = std::make_unique<Checkpoints>(
+            now.plan, std::move(options),
+            now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
+        open->folder->prepare(*now.session);
+      }
+      open->options.hyperParameters = values;
+      open->options.steps = stepsDone;
+      if (!open->folder->has(stepsDone)) {
+        archive::TrainingState state;
+        state.step = stepsDone;
+        state.ranks = planfile::getRankCount(now.plan.plan());
+        // As if all had come out of a file of batches.
+        state.position = static_cast<std::uint64_t>(stepsDone) * state.ranks *
+                         programs.size();
+        state.updates = now.session->updates();
+        state.mesh = spellMesh(now.plan);
+        state.facts = spellHyperParameters(open->options);
+        open->folder->save(std::move(state), *now.session);
+        open->folder->finish();
+      }
+      resumed = open->folder->newestPath();
+      return resumed;
+    });
   });
 }
 
 void PlanSession::load(const std::string &folder) {
   call([&](Loaded &now) {
-    now.checkpoints.reset();
-    TrainingOptions options;
-    options.resume = folder;
-    Checkpoints source(now.plan, std::move(options),
-                       now.backend ? makeC10dBackend(*group, timeout) : nullptr,
-                       timeout);
-    source.folder.load(*now.session);
-    stepsDone = source.folder.resumed()->step;
-    resumed = source.folder.resumedPath();
+    spelled([&] {
+      now.checkpoints.reset();
+      TrainingOptions options;
+      options.resume = folder;
+      Checkpoints source(
+          now.plan, std::move(options),
+          now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
+      source.folder->load(*now.session);
+      stepsDone = source.folder->resumed()->step;
+      resumed = source.folder->resumedPath();
+    });
   });
 }

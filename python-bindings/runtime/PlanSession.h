@@ -54,7 +54,6 @@ public:
   unsigned rank() const { return ownRank; }
   unsigned worldSize();
   std::vector<std::string> stepPrograms();
-  bool hasProgram(const std::string &name);
   std::vector<InputSpec> inputs(const std::string &program);
   std::vector<ParameterFacts> parameters();
   /// The names of the decay groups, by their numbers.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 
 import pytest
@@ -211,6 +212,8 @@ def test_batches_of_all_kinds(plans):
     case = role("tied")
     trainer = Trainer(plans("role_tied", 1), case.module, lr=0.0, weight_decay=0.0)
     ids, labels = case.inputs[0], case.inputs[1].flip(0)
+    plan = types.SimpleNamespace(path=str(plans("role_tied", 1)), model_path=str(FIXTURES / "role_tied.pt2"))  # as compile() returns one
+    assert Trainer(plan).step((ids, labels)) == Trainer(plan, role("tied").module).step((ids, labels))
     expected = trainer.step((ids, labels))
     assert trainer.step((labels, ids)) != expected
     for batch in {"labels": labels, "input_ids": ids}, Tokens(ids, labels), [(ids, labels)], [ids, labels], (ids.t().contiguous().t(), labels):
@@ -264,8 +267,12 @@ def test_checkpoints_are_those_of_fsdp_run(plans, tmp_path):
     assert [json.loads(line)["loss"] for line in text.splitlines()[:2]] == losses[4:]
     other.load(tmp_path / "mine")
     assert other.save(tmp_path / "mine").endswith("step-00000006")
-    with pytest.raises(FSDPError, match="expected a checkpoint"):
-        other.load(tmp_path / "nothing")
+    # Nothing of another training is written over, or mixed with this one.
+    for call, folder, message in [(other.load, "nothing", r"load: expected a checkpoint \(a folder with manifest.json\), a folder of them or "),
+                                  (other.save, "whole", r"save: expected a load\(\) to go on with the training, or a folder without checkpoints; found "),
+                                  (Trainer(plans("role_batch_norm", 1), role("batch_norm").module).load, "mine", "load: .* expected a checkpoint of the model of ")]:
+        with pytest.raises(FSDPError, match=message):
+            call(tmp_path / folder)
 
 
 # Each is one sentence with what was expected, and the training goes on after it.
@@ -339,7 +346,7 @@ def test_what_cannot_begin_is_rejected(plans, tmp_path):
 def test_the_example_of_the_page(tmp_path):
     code = (ROOT / "docs" / "python.md").read_text().split("```python\n")[1].split("```")[0]
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env={
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python-bindings"), "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"})
+        **os.environ, "OMP_NUM_THREADS": "1", "FSDP_BUILD": str(BUILD.resolve()), "PYTHONPATH": str(ROOT / "python-bindings"), "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}"})
     assert result.returncode == 0, result.stderr
     loss, lr = map(float, result.stdout.splitlines()[-1].split())
     assert loss < 1 and lr == pytest.approx(0, abs=1e-9)

@@ -74,7 +74,12 @@ def checkpoints(plan, data, folder):
         later = trainer.load(folder), digests(trainer.full_state_dict()) == saved
         assert later == (2, True) and numbers([trainer.step(batch) for batch in rows[2:4]]) == expected
     with Trainer(plan, role("tied").module, lr=0.01) as other:
-        other.load(path)
+        # The folder is locked by rank 0 alone, and all hear of it.
+        with Trainer(plan, role("tied").module) as holder:
+            holder.load(path)
+            holder.save(folder)
+            other.load(path)
+            assert "save: expected " in _error(lambda: other.save(folder)), _error(lambda: other.save(folder))
         return [numbers([other.step(batch) for batch in rows[2:4]]) == expected, saved]
 
 
