@@ -35,6 +35,9 @@ class Pieces(torch.Tensor):
         if func is torch.ops.aten.detach.default:  # as the planner of a load does
             (self,) = args
             return Pieces(tuple(self.shape), self.dtype, self.pieces)
+        if func is torch.ops.aten.new_empty.default:  # as async_save does, which then copies the attributes
+            self, shape = args
+            return Pieces(tuple(shape), self.dtype, [])
         raise NotImplementedError(f"{func} on what one rank holds of a tensor; Trainer.full_state_dict() has whole ones")
 
     def __repr__(self, **_: Any) -> str:

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -429,3 +431,14 @@ def test_ranks_of_a_process_group(plans, tmp_path):
     assert alone.load(tmp_path / "run") == 2
     whole = {name: hashlib.sha256(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest() for name, value in alone.full_state_dict().items()}
     assert whole == first["checkpoints"][0][1]
+
+
+# Nobody waits for the time-out.
+def test_a_rank_that_dies_is_an_error_of_the_others(plans, tmp_path):
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, RANKS, tmp_path, json.dumps({"lost": [{"plan": str(plans("role_tied", 2)), "steps": 3}]})]
+    processes = [subprocess.Popen(list(map(str, command)), env={**variables, "RANK": str(rank)}) for rank in range(2)]
+    assert [process.wait(60) for process in processes] == [0, -signal.SIGKILL]
+    said, seconds, is_same = json.loads((tmp_path / "0.json").read_text())
+    assert re.match("rank 0, step 4, program step, .*: cannot reach rank 1: ", said), said
+    assert seconds < 10 and is_same

@@ -6,6 +6,7 @@ The JSON has the options of tasks, by the names of functions; what each returns 
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 import warnings
@@ -134,8 +135,9 @@ def cross_load(plan, data, folder):
     trainer.optimizer.load_state_dict(state["optim"])
     assert trainer.lr == 0.01 and trainer.optimizer.state_dict()["state"]["norm.weight"]["step"] == 2
     state = {"model": trainer.state_dict(), "optim": trainer.optimizer.state_dict()}
-    dcp.save(state, checkpoint_id=f"{folder}/mine")
+    saving = dcp.async_save(state, checkpoint_id=f"{folder}/mine")  # which has what there was before these steps
     mine = [trainer.step(batch).item() for batch in rows[2:4]]
+    saving.result()
     apart = max((value - end[name]).abs().max().item() for name, value in trainer.full_state_dict().items())
 
     other, other_optimizer, _ = _fsdp2(rows[4:5])
@@ -184,6 +186,20 @@ def rejected(plans, other_plan):
     found.append(time.monotonic() - began)
     dist.barrier()
     return found
+
+
+def lost(plan, steps):
+    """The last rank dies after some steps: what the first one says, after how many seconds, and whether it says so again."""
+    trainer, batch = Trainer(plan, role("tied").module), role("tied").inputs
+    for _ in range(steps):
+        trainer.step(batch)
+    dist.barrier()
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    first = _error(lambda: [trainer.step(batch) for _ in range(1000)])
+    Path(sys.argv[1], f"{RANK}.json").write_text(json.dumps([first, time.monotonic() - began, _error(lambda: trainer.step(batch)) == first]))
+    os._exit(0)
 
 
 def main() -> None:
