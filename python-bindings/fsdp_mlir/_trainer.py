@@ -203,12 +203,11 @@ class Trainer:
         """
         found: dict[str, torch.Tensor] = {}
         done: dict[str, torch.Tensor | None] = {}
+        others = self._others()
         for name, (kind, own) in self._keys().items():
-            if not kind:
-                value = self._model.state_dict()[name]
-            else:
-                value = done[own] if own in done else self._session.read(kind, own, rank0_only)
-                done[own] = value
+            if kind and own not in done:
+                done[own] = self._session.read(kind, own, rank0_only)
+            value = done[own] if kind else others[name]
             if value is not None and not (rank0_only and self.rank):
                 found[name] = value
         return found
@@ -220,12 +219,13 @@ class Trainer:
         `load_state_dict` after a load gives them to the plan.
         """
         found: dict[str, torch.Tensor] = {}
+        others = self._others()
         for name, (kind, own) in self._keys().items():
             if kind == "parameter":
                 p = self._parameters[own]
                 found[name] = Pieces(p.shape, p.dtype, self._session.views(kind, own))
             else:
-                found[name] = self._session.read(kind, own) if kind else self._model.state_dict()[name]
+                found[name] = self._session.read(kind, own) if kind else others[name]
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -239,11 +239,12 @@ class Trainer:
             if kind == "parameter" and tuple(state_dict[name].shape) != self._parameters[own].shape:
                 raise FSDPError(f"{name}: expected {list(self._parameters[own].shape)} as in {self.path}, found {list(state_dict[name].shape)}; "
                                 "take the state dict of the same model")  # fmt: skip
+        others = self._others()
         for name, (kind, own) in keys.items():
             if kind:
                 self._write(kind, own, state_dict[name])
             else:
-                self._model.state_dict(keep_vars=True)[name].data.copy_(state_dict[name])
+                others[name].copy_(state_dict[name])
 
     @contextlib.contextmanager
     def summon_full_params(self, *, writeback: bool = True) -> Iterator[torch.nn.Module]:
@@ -366,6 +367,10 @@ class Trainer:
             return {name: self._tensor_of.get(name, ("", "")) for name in self._model.state_dict(keep_vars=True)}
         parameters = {name: ("parameter", p.name) for p in self._parameters.values() for name in (p.name, *p.aliases)}
         return parameters | {name: ("buffer", name) for name in self._session.buffers()}
+
+    def _others(self) -> dict[str, torch.Tensor]:
+        """What is in the module, and not in the plan."""
+        return {} if self._model is None else {n: t for n, t in self._model.state_dict().items() if n not in self._tensor_of}
 
     # Checkpoints, and the end
 
