@@ -123,7 +123,8 @@ class Trainer:
         """
         inputs, size = self._inputs[self._programs[0]], self._session.world_size
         parts = [{} for _ in self._programs]
-        for (name, shape, _), value in zip(inputs, self._tensors(batch, self._programs[0], is_own=False), strict=True):
+        for k, ((name, shape, _), value) in enumerate(zip(inputs, self._tensors(batch, self._programs[0], is_own=False), strict=True)):
+            name = name or f"in_{k}"
             wanted = len(parts) * size * shape[0] if shape else 0
             if not shape or value.shape[:1] != (wanted,):
                 raise FSDPError(f"{self.path}: input {name}: expected {wanted} entries along the first axis, for {size} ranks and {len(parts)} "
@@ -255,11 +256,11 @@ class Trainer:
         model = self._model
         if model is None:
             raise FSDPError(f"{self.path}: expected a Trainer with a module to summon parameters into, found one without; give it the model")
-        values = {own: self._session.read(kind, own) for kind, own in self._keys().values() if kind}
+        values = {own: self._session.read(kind, own) for kind, own in dict.fromkeys(self._tensor_of.values())}
         if self._keeps:
             self._copy(model, values)
         else:
-            self._place(model, lambda own, tensor: values[own] if own in values else tensor)
+            self._place(model, lambda own, _: values[own])
         try:
             yield model
         finally:

@@ -20,6 +20,7 @@ from conftest import BUILD, FIXTURES, ROOT, free_port, succeed
 from fixture_models import role
 from safetensors.torch import save_file
 
+import fsdp_mlir
 from fsdp_mlir import FSDPError, Trainer
 
 pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
@@ -200,6 +201,36 @@ def test_the_plan_takes_the_modules_memory_over(plans):
     with kept.summon_full_params():
         assert_same(kept.full_state_dict(), dict(original.state_dict()))
     assert not torch.equal(original.embed.weight, first)
+
+
+class Scaled(torch.nn.Module):
+    """Has a buffer that no checkpoint has, and one that the step does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.register_buffer("scale", torch.tensor([1.0, 2.0, 3.0]), persistent=False)
+        self.register_buffer("unused", torch.ones(2))
+
+    def forward(self, x):
+        return (self.inner(x) * self.scale).square().mean()
+
+
+# The module that comes back computes what the plan does, under another name in front of all, too.
+def test_buffers_that_no_checkpoint_has(tmp_path):
+    model, x = Scaled(), torch.randn(4, 3)
+    fsdp_mlir.save(fsdp_mlir.capture(model, (x,)), tmp_path / "m.pt2")
+    succeed("fsdp-plan", tmp_path / "m.pt2", "--ranks", 1, "-o", tmp_path / "m.plan")
+    wrapped = torch.nn.Sequential(copy.deepcopy(model))
+    expected = model(x).item()
+    for module, prefix in (model, ""), (wrapped, "0."):
+        trainer = Trainer(tmp_path / "m.plan", module)
+        assert list(trainer.full_state_dict()) == [prefix + name for name in ("unused", "inner.weight", "inner.bias")]
+        with trainer.summon_full_params():
+            assert module(x).item() == expected
+        assert trainer.step(x).item() == expected
+        trainer.load_state_dict({name: torch.zeros_like(value) for name, value in trainer.full_state_dict().items()})
+        assert trainer.step({"x": x}) == 0
 
 
 # As fsdp-run: tuples by order, mappings and dataclasses by the names of the capture.
