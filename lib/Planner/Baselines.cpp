@@ -1,15 +1,18 @@
 //===- Baselines.cpp - What others decide ---------------------------------===//
 //
-// A policy says how many calls ahead a gather is launched. That is a number of
-// slots as soon as it is known which units are gathered, and in which calls.
+// A policy says which units go in one call, how early a gather is launched, and
+// how late a reduction is waited for. These are numbers of slots as soon as it
+// is known which units are gathered.
 //
 //===----------------------------------------------------------------------===//
 
 #include "fsdp/Planner/Baselines.h"
 
 #include "Layout.h"
+#include "fsdp/Planner/Evaluator.h"
 
 #include <algorithm>
+#include <optional>
 
 using namespace fsdp::planner;
 
@@ -23,40 +26,355 @@ const char *fsdp::planner::getName(Policy policy) {
     return "fsdp2";
   case Policy::ManualBlock:
     return "manual-block";
+  case Policy::Megatron:
+    return "megatron";
+  case Policy::Inductor:
+    return "inductor";
+  case Policy::XlaLhs:
+    return "xla-lhs";
+  case Policy::DeepCompileP:
+    return "deepcompile-p";
+  case Policy::DeepCompileS:
+    return "deepcompile-s";
+  case Policy::DeepCompilePS:
+    return "deepcompile-ps";
+  case Policy::TorchtitanMemory:
+    return "torchtitan-memory";
   }
   return "";
+}
+
+static bool isDeepCompile(Policy policy) {
+  return policy == Policy::DeepCompileP || policy == Policy::DeepCompileS ||
+         policy == Policy::DeepCompilePS;
+}
+static bool decidesKeep(Policy policy) {
+  return policy == Policy::DeepCompileS || policy == Policy::DeepCompilePS;
+}
+static bool decidesRecompute(Policy policy) {
+  return policy == Policy::TorchtitanMemory;
+}
+static bool isByModule(Policy policy) {
+  return policy != Policy::Inductor && policy != Policy::XlaLhs &&
+         !isDeepCompile(policy);
 }
 
 static uint16_t toSlots(size_t count) {
   return uint16_t(std::min<size_t>(count, mostSlots));
 }
 
+namespace {
+
+/// Decides one program as a policy does.
+class PolicyMaker {
+public:
+  PolicyMaker(const StepModel &model, size_t number, Policy policy,
+              ProgramDecisions &decisions, const std::vector<uint8_t> &resident)
+      : model(model), program(model.programs[number]), number(number),
+        policy(policy), decisions(decisions), resident(resident),
+        layout(model, program) {}
+
+  /// Calls and places, for what is kept and recomputed.
+  void makeCalls();
+  void place();
+  void keepByValue();
+  void recomputeByValue();
+
+private:
+  void joinModules();
+  void joinBytes();
+  bool isFused(const Traffic &own, const CollectiveCost &cost,
+               int64_t bytes) const;
+  uint32_t findLaunch(size_t call) const;
+  size_t findWait(size_t reduction) const;
+  std::optional<int64_t> findBudget() const;
+  int64_t findPeak(const ProgramDecisions &of) const {
+    return Evaluator(model, number).evaluate(of, resident).peakBytes;
+  }
+
+  const StepModel &model;
+  const Program &program;
+  size_t number;
+  Policy policy;
+  ProgramDecisions &decisions;
+  const std::vector<uint8_t> &resident;
+  Layout layout;
+  std::vector<size_t> products; ///< By place: so many stand before it.
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+void PolicyMaker::makeCalls() {
+  // The order of uses says who follows whom; each is a call of its own yet.
+  for (UnitDecision &unit : decisions.units)
+    unit[Phase::Forward].joins = unit[Phase::Backward].joins =
+        unit.reduction.joins = false;
+  layout.build(decisions, resident);
+  if (isByModule(policy))
+    joinModules();
+  else
+    joinBytes();
+  place();
+}
+
+void PolicyMaker::joinModules() {
+  auto isSame = [&](uint32_t a, uint32_t b) {
+    return model.units[a].module == model.units[b].module &&
+           model.units[a].module != nobody;
+  };
+  for (size_t i = 1; i < layout.gatherUnits.size(); ++i) {
+    uint32_t unit = layout.gatherUnits[i];
+    decisions.units[unit][layout.gathers[i].phase].joins =
+        isSame(layout.gatherUnits[i - 1], unit);
+  }
+  for (size_t i = 1; i < layout.reductionUnits.size(); ++i)
+    decisions.units[layout.reductionUnits[i]].reduction.joins =
+        isSame(layout.reductionUnits[i - 1], layout.reductionUnits[i]);
+}
+
+/// Whether a gather goes in one call with those behind it, of so many bytes.
+bool PolicyMaker::isFused(const Traffic &own, const CollectiveCost &cost,
+                          int64_t bytes) const {
+  constexpr int64_t inductorBytes = 500'000'000, xlaBytes = 30 << 20,
+                    deepCompileBytes = 1'000'000'000;
+  switch (policy) {
+  case Policy::Inductor:
+    return bytes + own.gatheredBytes <= inductorBytes;
+  case Policy::XlaLhs:
+    return bytes + own.gatheredBytes <= xlaBytes;
+  case Policy::DeepCompileP:
+  case Policy::DeepCompilePS: {
+    CollectiveCost fused = cost;
+    fused.add(own.gather);
+    int64_t longer = std::max(cost.getDuration(), own.gather.getDuration());
+    return 1.2 * double(longer) > double(fused.getDuration()) &&
+           bytes + own.gatheredBytes < deepCompileBytes;
+  }
+  default:
+    return false;
+  }
+}
+
+void PolicyMaker::joinBytes() {
+  // From the end, as a scan in reverse does.
+  CollectiveCost cost;
+  int64_t bytes = 0;
+  for (size_t i = layout.gathers.size(); i-- != 0;) {
+    const Traffic &own = program.traffic[layout.gatherUnits[i]];
+    bool joins = i + 1 != layout.gathers.size() &&
+                 layout.gathers[i].phase == layout.gathers[i + 1].phase &&
+                 isFused(own, cost, bytes);
+    if (joins)
+      decisions.units[layout.gatherUnits[i + 1]][layout.gathers[i].phase]
+          .joins = true;
+    cost = joins ? cost : CollectiveCost();
+    cost.add(own.gather);
+    bytes = (joins ? bytes : 0) + own.gatheredBytes;
+  }
+  int64_t most = isDeepCompile(policy)        ? 1'000'000'000
+                 : policy == Policy::Inductor ? 500'000'000
+                                              : 30 << 20;
+  bytes = 0;
+  for (uint32_t unit : layout.reductionUnits) {
+    int64_t own = program.traffic[unit].gradientBytes;
+    bool joins = bytes && bytes + own <= most;
+    decisions.units[unit].reduction.joins = joins;
+    bytes = (joins ? bytes : 0) + own;
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Places
+//===----------------------------------------------------------------------===//
+
+/// The slot of the launch of a gather, as far as memory allows it.
+uint32_t PolicyMaker::findLaunch(size_t call) const {
+  const std::vector<Layout::Call> &gathers = layout.gathers;
+  const Layout::Call &own = gathers[call];
+  auto callsAhead = [&](size_t calls) {
+    return call >= calls ? gathers[call - calls].slot : 0;
+  };
+  // From there on, at most so many bytes wait for their use.
+  auto bytesAhead = [&](int64_t most) {
+    int64_t bytes = own.bytes;
+    for (size_t i = call; i-- != 0; bytes += gathers[i].bytes)
+      if (bytes + gathers[i].bytes > most)
+        return bytes > most ? own.slot : gathers[i].slot;
+    return bytes > most ? own.slot : 0;
+  };
+  switch (policy) {
+  case Policy::NoOverlap:
+  case Policy::DeepCompileS:
+    return own.slot;
+  case Policy::Fsdp2:
+    return callsAhead(own.phase == Phase::Forward ? 2 : 1);
+  case Policy::ManualBlock:
+  case Policy::TorchtitanMemory: // nothing stands before the first block
+    return call ? callsAhead(1) : own.slot;
+  case Policy::Fsdp1:
+  case Policy::Megatron:
+    return callsAhead(1);
+  case Policy::DeepCompileP:
+  case Policy::DeepCompilePS:
+    return bytesAhead(4'000'000'000);
+  case Policy::Inductor: {
+    uint32_t slot = own.slot, earliest = bytesAhead(2'000'000'000);
+    while (slot > earliest &&
+           products[own.wait] - products[layout.slots[slot - 1]] <= 5)
+      --slot;
+    return slot;
+  }
+  case Policy::XlaLhs: {
+    uint32_t slot = own.slot, earliest = call ? callsAhead(1) : 0;
+    for (int64_t hidden = 0; slot > earliest && hidden < own.duration; --slot)
+      for (uint32_t p = layout.slots[slot - 1]; p != layout.slots[slot]; ++p)
+        hidden += layout.steps[p].duration;
+    return slot;
+  }
+  }
+  return own.slot;
+}
+
+/// How many slots behind its launch a reduction is waited for.
+size_t PolicyMaker::findWait(size_t reduction) const {
+  if (policy == Policy::NoOverlap)
+    return 0;
+  const std::vector<Layout::Call> &calls = layout.reductions;
+  uint32_t slot = calls[reduction].slot;
+  if (policy != Policy::Megatron)
+    return reduction + 1 != calls.size() ? calls[reduction + 1].slot - slot
+                                         : mostSlots;
+  if (reduction + 2 >= calls.size())
+    return mostSlots;
+  // Where the next but one takes its buffer.
+  uint32_t begin = nobody;
+  for (uint32_t i = calls[reduction + 2].begin; i != calls[reduction + 2].end;
+       ++i)
+    begin = std::min(begin, layout.uses[layout.reductionUnits[i]].gradient);
+  auto next = std::upper_bound(layout.slots.begin(), layout.slots.end(), begin);
+  return size_t(std::max<ptrdiff_t>(next - layout.slots.begin() - 1 - slot, 0));
+}
+
+/// What a policy lets launches and waits take; nothing, if it looks at none.
+std::optional<int64_t> PolicyMaker::findBudget() const {
+  if (policy == Policy::XlaLhs)
+    return model.budget;
+  if (isDeepCompile(policy))
+    return model.budget - model.budget / 10;
+  if (policy != Policy::Inductor)
+    return std::nullopt;
+  ProgramDecisions bare = decisions;
+  for (UnitDecision &unit : bare.units) {
+    unit[Phase::Forward].ahead = unit[Phase::Backward].ahead = 0;
+    unit.reduction.wait = 0;
+  }
+  constexpr int64_t more = int64_t(1) << 30;
+  return findPeak(bare) + more;
+}
+
+void PolicyMaker::place() {
+  layout.build(decisions, resident);
+  products.assign(layout.steps.size() + 1, 0);
+  for (uint32_t op = 0; op != program.ops.size(); ++op)
+    if (layout.isThere(op) && (program.ops[op].weights != nobody ||
+                               program.ops[op].gradient != nobody))
+      ++products[layout.placeOf[op] + 1];
+  for (size_t p = 1; p != products.size(); ++p)
+    products[p] += products[p - 1];
+  for (size_t i = 0; i != layout.gathers.size(); ++i) {
+    const Layout::Call &call = layout.gathers[i];
+    decisions.units[layout.gatherUnits[call.begin]][call.phase].ahead =
+        toSlots(call.slot - findLaunch(i));
+  }
+  for (size_t i = 0; i != layout.reductions.size(); ++i)
+    decisions.units[layout.reductionUnits[layout.reductions[i].begin]]
+        .reduction.wait = toSlots(findWait(i));
+  if (std::optional<int64_t> budget = findBudget()) {
+    StepModel limited = model;
+    limited.budget = *budget;
+    Evaluator(limited, number).fit(decisions, resident);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// What is kept, and what is recomputed
+//===----------------------------------------------------------------------===//
+
+/// By time saved for each byte, until one does not fit.
+void PolicyMaker::keepByValue() {
+  int64_t room = *findBudget() - findPeak(decisions);
+  layout.build(decisions, resident);
+  std::vector<uint32_t> units;
+  for (uint32_t unit = 0; unit != model.units.size(); ++unit)
+    if (layout.uses[unit].first[0] != nobody &&
+        layout.uses[unit].first[1] != nobody)
+      units.push_back(unit);
+  auto getWorth = [&](uint32_t unit) {
+    const Traffic &own = program.traffic[unit];
+    return double(own.gather.getDuration()) /
+           double(std::max<int64_t>(own.gatheredBytes, 1));
+  };
+  std::stable_sort(units.begin(), units.end(), [&](uint32_t a, uint32_t b) {
+    return getWorth(a) > getWorth(b);
+  });
+  for (uint32_t unit : units) {
+    room -= program.traffic[unit].gatheredBytes;
+    if (room < 0)
+      break;
+    decisions.units[unit].keep = true;
+  }
+  makeCalls();
+}
+
+/// By bytes saved for each nanosecond, as few as fit.
+void PolicyMaker::recomputeByValue() {
+  std::vector<int64_t> bytes(model.modules.size()), time(model.modules.size());
+  for (const Life &life : program.lives)
+    for (const Life::Read &read : life.reads)
+      if (!read.ifRecomputed) {
+        bytes[read.module] += life.bytes;
+        break;
+      }
+  for (const ComputeOp &op : program.ops)
+    if (op.onlyIf != nobody)
+      time[op.onlyIf] += op.duration;
+  std::vector<uint32_t> modules = program.recomputable;
+  auto getWorth = [&](uint32_t module) {
+    return double(bytes[module]) / double(std::max<int64_t>(time[module], 1));
+  };
+  std::stable_sort(modules.begin(), modules.end(), [&](uint32_t a, uint32_t b) {
+    return getWorth(a) > getWorth(b);
+  });
+  auto fits = [&](size_t count) {
+    std::fill(decisions.recompute.begin(), decisions.recompute.end(), false);
+    for (size_t i = 0; i != count; ++i)
+      decisions.recompute[modules[i]] = true;
+    makeCalls();
+    return findPeak(decisions) <= model.budget;
+  };
+  size_t low = 0, high = modules.size();
+  while (low != high) {
+    size_t middle = (low + high) / 2;
+    if (fits(middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  fits(low);
+}
+
+//===----------------------------------------------------------------------===//
+// Baselines
+//===----------------------------------------------------------------------===//
+
 void fsdp::planner::applyPolicy(const StepModel &model, size_t program,
                                 Policy policy, ProgramDecisions &decisions,
                                 const std::vector<uint8_t> &resident) {
-  Layout layout(model, model.programs[program]);
-  layout.build(decisions, resident);
-  for (size_t i = 0; i != layout.gathers.size(); ++i) {
-    const Layout::Call &call = layout.gathers[i];
-    size_t calls = policy == Policy::NoOverlap ? 0
-                   : policy == Policy::Fsdp2 && call.phase == Phase::Forward
-                       ? 2
-                       : 1;
-    uint32_t slot = i >= calls ? layout.gathers[i - calls].slot : 0;
-    // Nothing holds what is within a limit, while the host runs ahead.
-    if (policy == Policy::ManualBlock && i < calls)
-      slot = call.slot;
-    decisions.units[layout.gatherUnits[call.begin]][call.phase].ahead =
-        toSlots(call.slot - slot);
-  }
-  for (size_t i = 0; i != layout.reductions.size(); ++i) {
-    const Layout::Call &call = layout.reductions[i];
-    size_t slots = mostSlots;
-    if (i + 1 != layout.reductions.size())
-      slots = layout.reductions[i + 1].slot - call.slot;
-    decisions.units[layout.reductionUnits[call.begin]].reduction.wait =
-        policy == Policy::NoOverlap ? 0 : toSlots(slots);
-  }
+  PolicyMaker(model, program, policy, decisions, resident).place();
 }
 
 Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
@@ -66,23 +384,30 @@ Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
     ProgramDecisions &own = decisions.programs[p];
     std::fill(own.recompute.begin(), own.recompute.end(), recompute);
     for (size_t u = 0; u != model.units.size(); ++u)
-      own.units[u].keep = keep || model.units[u].module == nobody;
-    // The order of uses says who follows whom; each is a call of its own yet.
-    Layout layout(model, model.programs[p]);
-    layout.build(own, decisions.resident);
-    auto isSame = [&](uint32_t a, uint32_t b) {
-      return model.units[a].module == model.units[b].module &&
-             model.units[a].module != nobody;
-    };
-    for (size_t i = 1; i < layout.gatherUnits.size(); ++i) {
-      uint32_t unit = layout.gatherUnits[i];
-      own.units[unit][layout.gathers[i].phase].joins =
-          isSame(layout.gatherUnits[i - 1], unit);
-    }
-    for (size_t i = 1; i < layout.reductionUnits.size(); ++i)
-      own.units[layout.reductionUnits[i]].reduction.joins =
-          isSame(layout.reductionUnits[i - 1], layout.reductionUnits[i]);
-    applyPolicy(model, p, policy, own, decisions.resident);
+      own.units[u].keep =
+          decidesKeep(policy)
+              ? false
+              : keep || (isByModule(policy) && model.units[u].module == nobody);
+    PolicyMaker maker(model, p, policy, own, decisions.resident);
+    maker.makeCalls();
+    if (decidesKeep(policy))
+      maker.keepByValue();
+    if (decidesRecompute(policy))
+      maker.recomputeByValue();
   }
   return decisions;
+}
+
+std::vector<Baseline> fsdp::planner::makeBaselines(const StepModel &model) {
+  std::vector<Baseline> baselines;
+  for (Policy policy : allPolicies)
+    for (bool keep : {false, true})
+      for (bool recompute : {false, true})
+        if (!(keep && decidesKeep(policy)) &&
+            !(recompute && decidesRecompute(policy)))
+          baselines.push_back(
+              {std::string(getName(policy)) + (keep ? ", all kept" : "") +
+                   (recompute ? ", all recomputed" : ""),
+               policy, makeBaseline(model, policy, keep, recompute)});
+  return baselines;
 }

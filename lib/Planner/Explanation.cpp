@@ -37,16 +37,23 @@ static std::vector<Point> evaluateScenarios(const StepModel &model,
           {"computations that take 10 % less", evaluateAt(1, 0.9)}};
 }
 
-static std::vector<Point> evaluateBaselines(const StepModel &model) {
-  std::vector<Point> baselines;
-  for (Policy policy : allPolicies)
-    for (bool keep : {false, true})
-      for (bool recompute : {false, true})
-        baselines.push_back(
-            {std::string(getName(policy)) + (keep ? ", all kept" : "") +
-                 (recompute ? ", all recomputed" : ""),
-             evaluate(model, makeBaseline(model, policy, keep, recompute))});
-  return baselines;
+static void evaluateBaselines(const StepModel &model,
+                              Explanation &explanation) {
+  auto getKey = [&](const Point &point) {
+    bool fits = point.outcome.peakBytes <= model.budget;
+    return std::make_pair(!fits,
+                          fits ? point.outcome.time : point.outcome.peakBytes);
+  };
+  std::optional<Policy> last;
+  for (const Baseline &baseline : makeBaselines(model)) {
+    Point point = {baseline.name, evaluate(model, baseline.decisions)};
+    explanation.baselines.push_back(point);
+    if (last != baseline.policy)
+      explanation.policies.push_back(point);
+    else if (getKey(point) < getKey(explanation.policies.back()))
+      explanation.policies.back() = point;
+    last = baseline.policy;
+  }
 }
 
 /// A gibibyte more, or a tenth of the budget if that is less.
@@ -65,8 +72,9 @@ static Explanation::Price findPrice(StepModel model, const Decisions &decisions,
 Explanation fsdp::planner::explain(const StepModel &model,
                                    const Decisions &decisions,
                                    const SearchOptions &options) {
-  Explanation explanation = {evaluateBaselines(model),
-                             evaluateScenarios(model, decisions), std::nullopt};
+  Explanation explanation;
+  evaluateBaselines(model, explanation);
+  explanation.scenarios = evaluateScenarios(model, decisions);
   if (model.budget != StepModel().budget)
     explanation.price = findPrice(model, decisions, options);
   return explanation;

@@ -74,6 +74,7 @@ private:
   std::vector<std::vector<uint8_t>> listResidents() const;
   void begin(Candidate &candidate);
   void finish(Candidate &candidate);
+  bool has(SearchStage stage) const { return options.stages & stage; }
   void note(const char *stage) {
     meter.stage = stage;
     meter.report();
@@ -137,14 +138,18 @@ void StepSearch::begin(Candidate &candidate) {
 void StepSearch::finish(Candidate &candidate) {
   note("sizes");
   for (auto &program : candidate.programs) {
-    program->searchSizes();
-    program->searchCounts();
+    if (has(SizesStage))
+      program->searchSizes();
+    if (has(CountsStage))
+      program->searchCounts();
   }
   note("all");
   std::vector<bool> isExact;
   for (auto &program : candidate.programs)
-    isExact.push_back(program->searchAll());
+    isExact.push_back(has(AllStage) && program->searchAll());
   note("nearby");
+  if (!has(NearbyStage))
+    return;
   // What is left, in equal parts; little, where only launches may move.
   constexpr int64_t mostAfterAll = 4000;
   for (size_t p = 0; p != candidate.programs.size(); ++p) {
@@ -156,10 +161,9 @@ void StepSearch::finish(Candidate &candidate) {
 }
 
 SearchAnswer StepSearch::run() {
-  for (Policy policy : allPolicies)
-    for (bool keep : {false, true})
-      for (bool recompute : {false, true})
-        starts.push_back(makeBaseline(model, policy, keep, recompute));
+  if (has(StartsStage))
+    for (Baseline &baseline : makeBaselines(model))
+      starts.push_back(std::move(baseline.decisions));
   starts.insert(starts.end(), options.starts.begin(), options.starts.end());
 
   for (std::vector<uint8_t> &resident : listResidents()) {

@@ -33,6 +33,8 @@ struct Row {
   unsigned calls = 0; ///< Of collectives, per step.
   bool isProved = true;
   bool fits = true; ///< Into the memory of the machine, as far as it is known.
+  /// What a search stands beside; nothing, if there was none.
+  std::optional<PlanSummary::Search> search;
 };
 
 /// How a figure stands to the least of its column.
@@ -140,6 +142,8 @@ static void fill(Row &row, mlir::ModuleOp module, bool takesUnproved) {
   for (const PlanSummary::Traffic &traffic : step.work.traffic)
     row.calls += traffic.calls;
   row.isProved = summary.unproved.empty();
+  if (row.predicted)
+    row.search = summary.search;
   row.fits = !summary.capacity || summary.arenaBytes <= summary.capacity;
 }
 
@@ -175,9 +179,29 @@ static void print(const std::vector<Row> &rows, llvm::raw_ostream &os) {
   }
 }
 
+/// What others decide. What the planner says of decisions is what a compilation
+/// makes of them, so nothing is compiled.
+static void printPolicies(const std::vector<Row> &rows, llvm::raw_ostream &os) {
+  for (const Row &row : rows) {
+    if (!row.search)
+      continue;
+    os << llvm::formatv("\n{0,-44} {1,12} {2,12}  against {3}\n",
+                        "policies, as the planner models them", "peak",
+                        "predicted", archive::escape(row.name));
+    for (const auto &[name, outcome] : row.search->explanation.policies)
+      os << llvm::formatv(
+          "{0,-44} {1,12} {2,12} {3}{4:f1} %{5}\n", name,
+          spellBytes(outcome.peakBytes), spellTime(outcome.time),
+          outcome.time < row.predicted ? "" : "+",
+          100 * (double(outcome.time) / double(row.predicted) - 1),
+          outcome.peakBytes <= row.search->budget ? ""
+                                                  : "  more than the budget");
+  }
+}
+
 static LogicalResult write(const std::string &path,
                            const std::vector<Row> &rows) {
-  llvm::json::Array points;
+  llvm::json::Array points, policies;
   for (const Row &row : rows) {
     llvm::json::Object point{{"name", row.name}};
     if (!row.error.empty()) {
@@ -193,8 +217,14 @@ static LogicalResult write(const std::string &path,
       }
     }
     points.push_back(std::move(point));
+    if (row.search)
+      for (const auto &[name, outcome] : row.search->explanation.policies)
+        policies.push_back(llvm::json::Object{{"name", name},
+                                              {"peak_bytes", outcome.peakBytes},
+                                              {"nanoseconds", outcome.time}});
   }
-  llvm::json::Value report = llvm::json::Object{{"points", std::move(points)}};
+  llvm::json::Value report = llvm::json::Object{
+      {"points", std::move(points)}, {"policies", std::move(policies)}};
   auto written =
       archive::writeFile(path, {llvm::formatv("{0:2}\n", report).str()});
   return written ? success() : reject(written.error().message);
@@ -217,6 +247,7 @@ LogicalResult fsdp::compareSchedules(int argc, char **argv) {
   if (!line.report.empty() && failed(write(line.report, *rows)))
     return failure();
   print(*rows, llvm::outs());
+  printPolicies(*rows, llvm::outs());
   if (failed(finishOutput()))
     return failure();
   bool isAnyMade =

@@ -19,6 +19,9 @@ struct Explanation {
   };
   /// "fsdp1", "fsdp1, all kept, all recomputed": within the budget or not.
   std::vector<Point> baselines;
+  /// Of each policy the fastest of these that keeps to the budget, or the
+  /// leanest.
+  std::vector<Point> policies;
   /// The same decisions on another machine. They hold the same memory: no time
   /// decides about that.
   std::vector<Point> scenarios;

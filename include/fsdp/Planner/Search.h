@@ -22,6 +22,17 @@ namespace fsdp::planner {
 /// Programs of so many units are searched exhaustively.
 constexpr size_t mostExactUnits = 5;
 
+/// What a search does, in this order. Each may be left out, to see what it is
+/// worth (benchmarks/SearchAblation.cpp).
+enum SearchStage : unsigned {
+  StartsStage = 1, ///< The baselines; what the caller gives is always tried.
+  SizesStage = 2,  ///< A grid of call sizes.
+  CountsStage = 4, ///< Numbers of kept units, for the best of these.
+  AllStage = 8,    ///< All there are, where a program has few units.
+  NearbyStage = 16 ///< Small changes of the best.
+};
+constexpr unsigned allSearchStages = 31;
+
 struct SearchProgress {
   const char *stage = "";
   int64_t evaluations = 0;
@@ -31,6 +42,7 @@ struct SearchProgress {
 struct SearchOptions {
   int64_t evaluations = 20000; ///< The most, of programs, beside the starts.
   uint64_t seed = 1;
+  unsigned stages = allSearchStages; ///< Of `SearchStage`.
   std::vector<Decisions> starts; ///< Beside the baselines.
   /// Called now and then; the search ends when it returns false.
   std::function<bool(const SearchProgress &)> progress;

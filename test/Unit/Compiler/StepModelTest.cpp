@@ -15,6 +15,7 @@
 #include "fsdp/Import/PT2/ImportPT2.h"
 #include "fsdp/InitAllDialects.h"
 #include "fsdp/Pipelines/Pipelines.h"
+#include "fsdp/Planner/Baselines.h"
 #include "fsdp/Planner/Evaluator.h"
 
 #include "mlir/IR/Verifier.h"
@@ -142,8 +143,7 @@ protected:
             findMemoryPeak(program).getTotal()};
   }
 
-  void compare(ModuleOp source, const char *hardware,
-               const std::string &whatIf,
+  void compare(ModuleOp source, const char *hardware, const std::string &whatIf,
                const std::string &profile = "") {
     SCOPED_TRACE(whatIf);
     auto costs = CostModel::load(source, hardware, profile, whatIf);
@@ -151,20 +151,33 @@ protected:
     auto built = buildStepModel(*getPrograms(source), *costs);
     ASSERT_TRUE(succeeded(built));
     std::mt19937_64 engine(7);
-    for (int i = 0; i != 2; ++i) {
-      planner::Decisions decisions = draw(built->model, engine);
-      OwningOpRef<ModuleOp> copy = source.clone();
-      auto programs = *getPrograms(*copy);
-      ASSERT_TRUE(succeeded(applyDecisions(programs, *built, decisions)));
-      for (auto [number, program] : llvm::enumerate(programs)) {
-        planner::Outcome found = schedule(program, *costs);
-        planner::Outcome expected =
-            planner::Evaluator(built->model, number)
-                .evaluate(decisions.programs[number], decisions.resident);
-        EXPECT_EQ(found.time, expected.time) << i << program.getName().str();
-        EXPECT_EQ(found.peakBytes, expected.peakBytes)
-            << i << program.getName().str();
-      }
+    for (int i = 0; i != 2; ++i)
+      compare(source, *built, draw(built->model, engine), *costs, "drawn");
+    // What others decide, under a budget that those that look at it feel.
+    planner::StepModel limited = built->model;
+    limited.budget =
+        evaluate(limited, planner::makeDecisions(limited)).peakBytes;
+    for (auto [number, policy] : llvm::enumerate(planner::allPolicies))
+      compare(source, *built,
+              makeBaseline(limited, policy, /*keep=*/number % 3 == 1,
+                           /*recompute=*/number % 2 == 1),
+              *costs, planner::getName(policy));
+  }
+
+  void compare(ModuleOp source, const BuiltModel &built,
+               const planner::Decisions &decisions, const CostModel &costs,
+               const char *name) {
+    OwningOpRef<ModuleOp> copy = source.clone();
+    auto programs = *getPrograms(*copy);
+    ASSERT_TRUE(succeeded(applyDecisions(programs, built, decisions)));
+    for (auto [number, program] : llvm::enumerate(programs)) {
+      planner::Outcome found = schedule(program, costs);
+      planner::Outcome expected =
+          planner::Evaluator(built.model, number)
+              .evaluate(decisions.programs[number], decisions.resident);
+      EXPECT_EQ(found.time, expected.time) << name << program.getName().str();
+      EXPECT_EQ(found.peakBytes, expected.peakBytes)
+          << name << program.getName().str();
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include "StepModels.h"
 #include "Transformers.h"
+#include "fsdp/Planner/Baselines.h"
 
 #include <gtest/gtest.h>
 
@@ -50,9 +51,14 @@ TEST(Explanation, NamesBaselines) {
   SearchOptions options;
   options.evaluations = 10;
   auto baselines = explain(model, makeDecisions(model), options).baselines;
-  ASSERT_EQ(baselines.size(), 16u);
+  ASSERT_EQ(baselines.size(), 38u);
   EXPECT_EQ(baselines[0].name, "no-overlap");
   EXPECT_EQ(baselines[7].name, "fsdp1, all kept, all recomputed");
+  EXPECT_EQ(baselines[36].name, "torchtitan-memory");
+  model.budget = baselines[1].outcome.peakBytes;
+  auto policies = explain(model, makeDecisions(model), options).policies;
+  ASSERT_EQ(policies.size(), std::size(allPolicies));
+  EXPECT_EQ(policies[0].name, "no-overlap, all recomputed");
 }
 
 } // namespace

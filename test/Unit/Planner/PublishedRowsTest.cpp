@@ -148,8 +148,10 @@ TEST(PublishedRows, RejectBadFiles) {
          "r.toml: line 5: expected batch to be a whole number from 1 to "
          "8388608, found nothing");
   expect(replace(goodRows, "\"fsdp1\"", "\"fsdp3\""),
-         "r.toml: line 5: expected policy to be one of fsdp1, fsdp2, "
-         "manual-block, no-overlap; found 'fsdp3'");
+         "r.toml: line 5: expected policy to be one of deepcompile-p, "
+         "deepcompile-ps, deepcompile-s, fsdp1, fsdp2, inductor, "
+         "manual-block, megatron, no-overlap, torchtitan-memory, xla-lhs; "
+         "found 'fsdp3'");
   expect(replace(goodRows, "model = \"m\"", "model = \"n\""),
          "r.toml: line 5: expected model to be one of m; found 'n'");
   expect(replace(goodRows, "tokens = 5", "tokens = 'many'"),
