@@ -3,6 +3,7 @@
 #include "BoundFacts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 using namespace fsdp::planner;
@@ -129,7 +130,7 @@ int64_t BoundFacts::getSaving(uint32_t module, size_t op) const {
 }
 
 BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
-  Cut cut = {op, {}, inUse[op], true, {}, {}};
+  Cut cut = {op, {}, inUse[op], true, {}, {}, {}};
   std::vector<int64_t> savings;
   for (uint32_t module : program.recomputable)
     savings.push_back(getSaving(module, op));
@@ -168,6 +169,14 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   };
   std::sort(cut.before.begin(), cut.before.end(), isBetter);
   std::sort(cut.after.begin(), cut.after.end(), isBetter);
+  if (std::none_of(cut.after.begin(), cut.after.end(),
+                   [&](uint32_t unit) { return isLater(uses[unit], 0); }))
+    cut.byCalls = cut.after;
+  std::stable_sort(
+      cut.byCalls.begin(), cut.byCalls.end(), [&](uint32_t a, uint32_t b) {
+        return shares[a] * double(program.traffic[b].gatheredBytes) >
+               shares[b] * double(program.traffic[a].gatheredBytes);
+      });
   return cut;
 }
 
@@ -210,6 +219,8 @@ void BoundFacts::findMemory() {
     leastMandatory[i] += alive + op.transient;
     alive += std::min<int64_t>(op.change, 0);
   }
+
+  findCalls();
 
   // Where memory is largest, and where the forward meets the backward.
   auto findMost = [&](const std::vector<int64_t> &bytes) {
@@ -267,17 +278,22 @@ int64_t BoundFacts::combine(int64_t gathers, int64_t reductions,
   return toNanoseconds(std::max({gathers, reductions, allReduces}));
 }
 
-/// One call for all of them: what no other calls are faster than.
+/// What no other so many calls are faster than.
 template <typename GetCost>
 static int64_t sumCosts(const Program &program,
-                        const std::vector<uint32_t> &units, GetCost &&get) {
+                        const std::vector<uint32_t> &units, int64_t calls,
+                        GetCost &&get) {
+  if (units.empty())
+    return 0;
   int64_t latency = 0, transfer = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
   for (uint32_t unit : units) {
     const CollectiveCost &cost = get(program.traffic[unit]);
     latency = std::max(latency, cost.latency);
+    least = std::min(least, cost.latency);
     transfer += cost.transfer;
   }
-  return latency + transfer;
+  return latency + (calls - 1) * least + transfer;
 }
 
 static const CollectiveCost &getGather(const Traffic &unit) {
@@ -291,15 +307,18 @@ static const CollectiveCost &getAllReduce(const Traffic &unit) {
 }
 
 int64_t BoundFacts::sumGathers() const {
-  return mayStartGathered ? 0 : sumCosts(program, gathered, getGather);
+  return mayStartGathered
+             ? 0
+             : sumCosts(program, gathered, countGathers(program.ops.size()),
+                        getGather);
 }
 
 int64_t BoundFacts::sumReductions() const {
-  return sumCosts(program, reduced, getReduction);
+  return sumCosts(program, reduced, countReductions(0), getReduction);
 }
 
 int64_t BoundFacts::sumAllReduces() const {
-  return sumCosts(program, reduced, getAllReduce);
+  return sumCosts(program, reduced, countReductions(0), getAllReduce);
 }
 
 std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
@@ -307,12 +326,13 @@ std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
   for (uint32_t unit : reduced)
     if (uses[unit].complete >= op)
       units.push_back(unit);
-  return {sumCosts(program, units, getReduction),
-          sumCosts(program, units, getAllReduce)};
+  int64_t calls = countReductions(op);
+  return {sumCosts(program, units, calls, getReduction),
+          sumCosts(program, units, calls, getAllReduce)};
 }
 
 int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
-                               int64_t roomLeft) const {
+                               int64_t roomLeft, int64_t calls) const {
   int64_t transfer = 0;
   int64_t latency = std::numeric_limits<int64_t>::max();
   bool isAny = false;
@@ -329,34 +349,99 @@ int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
     roomLeft = 0;
     isAny = true;
   }
-  return isAny ? latency + transfer : 0;
+  return isAny ? calls * latency + transfer : 0;
 }
 
-int64_t BoundFacts::findMoreLatency() const {
-  if (mayStartGathered || gathered.empty())
-    return 0;
-  int64_t bytes = 0, least = std::numeric_limits<int64_t>::max();
-  int64_t latency = least;
-  for (uint32_t unit : gathered) {
-    bytes += program.traffic[unit].gatheredBytes;
-    least = std::min(least, leastMandatory[uses[unit].first[0]]);
-    latency = std::min(latency, program.traffic[unit].gather.latency);
+/// All units of a call of the forward are there at the first use of its first,
+/// and all gradients of a call when its last is complete. Calls have neighbours
+/// in the order of use, so that a walk finds the fewest.
+void BoundFacts::findCalls() {
+  constexpr int64_t none = std::numeric_limits<int64_t>::max();
+  size_t count = gathered.size();
+  gatherCalls.assign(count, none);
+  for (size_t i = 0; i != count; ++i) {
+    int64_t before = i ? gatherCalls[i - 1] : 0;
+    int64_t most = room - leastMandatory[uses[gathered[i]].first[0]];
+    int64_t bytes = 0;
+    for (size_t j = i; j != count; ++j) {
+      bytes += program.traffic[gathered[j]].gatheredBytes;
+      if (j != i && bytes > most)
+        break;
+      gatherCalls[j] = std::min(gatherCalls[j], before + 1);
+    }
   }
-  int64_t most = room - std::max<int64_t>(least, 0);
-  return most <= 0 ? 0 : (bytes - 1) / most * latency;
+  count = reduced.size();
+  reductionCalls.assign(count, none);
+  for (size_t j = count; j-- != 0;) {
+    int64_t after = j + 1 != count ? reductionCalls[j + 1] : 0;
+    uint32_t op = uses[reduced[j]].complete;
+    int64_t most = room - leastMandatory[op] - inUse[op] +
+                   program.traffic[reduced[j]].gradientBytes;
+    int64_t bytes = 0;
+    for (size_t i = j + 1; i-- != 0;) {
+      bytes += program.traffic[reduced[i]].gradientBytes;
+      if (i != j && bytes > most)
+        break;
+      reductionCalls[i] = std::min(reductionCalls[i], after + 1);
+    }
+  }
+  // A call of the backward has at most what there is room for at the first use
+  // of its first unit; that is no later than the first use of each.
+  std::vector<int64_t> most(program.ops.size(), 0); // up to each computation
+  for (size_t i = 0; i != program.ops.size(); ++i)
+    if (program.ops[i].phase == Phase::Backward)
+      most[i] = std::max(i ? most[i - 1] : 0, room - leastMandatory[i]);
+  shares.assign(uses.size(), 0);
+  for (size_t unit = 0; unit != uses.size(); ++unit)
+    if (uint32_t first = uses[unit].first[1]; first != nobody) {
+      int64_t bytes = program.traffic[unit].gatheredBytes;
+      shares[unit] =
+          double(bytes) / double(std::max<int64_t>({most[first], bytes, 1}));
+    }
+}
+
+int64_t BoundFacts::countGathers(size_t op) const {
+  int64_t calls = 1;
+  for (size_t i = 0; i != gathered.size() && uses[gathered[i]].first[0] <= op;
+       ++i)
+    calls = gatherCalls[i];
+  return mayStartGathered ? 1 : calls;
+}
+
+int64_t BoundFacts::countGathers(const Cut &cut, int64_t roomLeft) const {
+  double calls = 0;
+  for (uint32_t unit : cut.byCalls) {
+    int64_t bytes = program.traffic[unit].gatheredBytes;
+    int64_t there = std::min(bytes, roomLeft);
+    roomLeft -= there;
+    if (bytes)
+      calls += shares[unit] * double(bytes - there) / double(bytes);
+  }
+  return std::max<int64_t>(int64_t(std::ceil(calls * (1 - 1e-9))), 1);
+}
+
+int64_t BoundFacts::countReductions(size_t op) const {
+  for (size_t i = 0; i != reduced.size(); ++i)
+    if (uses[reduced[i]].complete >= op)
+      return reductionCalls[i];
+  return 1;
 }
 
 int64_t BoundFacts::findHead(size_t op) const {
   if (mayStartGathered)
     return 0;
   int64_t latency = 0, transfer = 0, most = 0;
-  for (uint32_t unit : gathered) {
-    uint32_t first = uses[unit].first[0];
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i != gathered.size(); ++i) {
+    const CollectiveCost &cost = program.traffic[gathered[i]].gather;
+    uint32_t first = uses[gathered[i]].first[0];
     if (first > op)
       break;
-    latency = std::max(latency, program.traffic[unit].gather.latency);
-    transfer += program.traffic[unit].gather.transfer;
-    most = std::max(most, toNanoseconds(latency + transfer) - compute[first]);
+    latency = std::max(latency, cost.latency);
+    least = std::min(least, cost.latency);
+    transfer += cost.transfer;
+    int64_t all = latency + (gatherCalls[i] - 1) * least + transfer;
+    most = std::max(most, toNanoseconds(all) - compute[first]);
   }
   return most;
 }
@@ -366,17 +451,20 @@ int64_t BoundFacts::findTail(size_t begin, size_t r) const {
     return 0;
   int64_t all = getDurationAlone(program.traffic[reduced.back()].allReduce);
   int64_t latency = 0, transfer = 0, most = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
   for (size_t i = reduced.size(); i-- != 0;) {
     uint32_t complete = uses[reduced[i]].complete;
     if (complete < begin)
       break;
+    const CollectiveCost &cost = program.traffic[reduced[i]].reduction;
     int64_t later = replaysFrom[complete]; // which may run beside it
-    latency = std::max(latency, program.traffic[reduced[i]].reduction.latency);
-    transfer += program.traffic[reduced[i]].reduction.transfer;
+    latency = std::max(latency, cost.latency);
+    least = std::min(least, cost.latency);
+    transfer += cost.transfer;
+    int64_t reductions = latency + (reductionCalls[i] - 1) * least + transfer;
     most = std::max(most, compute[complete + 1] - compute[begin] +
                               std::max<int64_t>(replays[r] - later, 0) +
-                              toNanoseconds(latency + transfer) + all +
-                              lastUpdate);
+                              toNanoseconds(reductions) + all + lastUpdate);
   }
   return most;
 }

@@ -33,17 +33,29 @@ struct BoundFacts {
     /// Units that are gathered before, and after it unless they are there; the
     /// others in the order in which room is best spent on them.
     std::vector<uint32_t> before, after;
+    /// Those of `after` in the order in which room saves most calls; none,
+    /// where some of them are used in the forward.
+    std::vector<uint32_t> byCalls;
   };
 
-  // Picoseconds of collectives that nothing avoids.
+  // Picoseconds of collectives that nothing avoids, in as few calls as memory
+  // allows.
   int64_t sumGathers() const;
   int64_t sumReductions() const;
   int64_t sumAllReduces() const;
   /// Of gradients that are complete at a computation or later: their
   /// reductions, and what follows these.
   std::pair<int64_t, int64_t> sumReductionsFrom(size_t op) const;
-  /// Of units of which as many as fit into `room` bytes are there already.
-  int64_t sumGathers(const std::vector<uint32_t> &units, int64_t room) const;
+  /// Of units of which as many as fit into `room` bytes are there already, in
+  /// so many calls.
+  int64_t sumGathers(const std::vector<uint32_t> &units, int64_t room,
+                     int64_t calls) const;
+  /// B5: the fewest calls of the forward's gathers up to a computation; of
+  /// gathers after a cut with so many bytes of room; of reductions of gradients
+  /// that are complete at a computation or later. At least 1.
+  int64_t countGathers(size_t op) const;
+  int64_t countGathers(const Cut &cut, int64_t room) const;
+  int64_t countReductions(size_t op) const;
   /// Of gathers, reductions and what follows them: nanoseconds in which at
   /// least one of them runs.
   int64_t combine(int64_t gathers, int64_t reductions,
@@ -57,9 +69,6 @@ struct BoundFacts {
   /// The most of C[begin..gradient of z] + K(reductions from z) + C[update..],
   /// of gradients that are complete at or after `begin`, replays included.
   int64_t findTail(size_t begin, size_t r) const;
-  /// What B5 adds to the first latency.
-  int64_t findMoreLatency() const;
-
   const StepModel &model;
   const Program &program;
   int64_t room;          ///< M.
@@ -74,7 +83,6 @@ struct BoundFacts {
   int64_t head = 0, tail = 0; ///< h and t, nanoseconds.
   int64_t lastUpdate = 0;     ///< C from the update of the last gradient on.
   bool endsReduced = true; ///< No unit is first used after the last gradient.
-  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
 
 private:
   int64_t getDurationAlone(const CollectiveCost &cost) const;
@@ -83,6 +91,7 @@ private:
   void findExposed();
   Cut makeCut(size_t op) const;
   void findReplays();
+  void findCalls();
   int64_t getSaving(uint32_t module, size_t op) const;
   /// Where memory ends if nothing is recomputed; and at the least.
   uint32_t getEnd(const Life &life) const;
@@ -91,7 +100,11 @@ private:
   int64_t phi[2];
   bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
   std::vector<int64_t> mandatory,
-      inUse; ///< By computation, nothing recomputed.
+      inUse;                           ///< By computation, nothing recomputed.
+  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
+  std::vector<int64_t> gatherCalls;    ///< Of `gathered` up to each.
+  std::vector<int64_t> reductionCalls; ///< Of `reduced` from each.
+  std::vector<double> shares; ///< By unit: what it fills of a backward call.
 };
 
 } // namespace fsdp::planner

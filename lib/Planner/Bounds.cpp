@@ -61,11 +61,6 @@ ProgramBounds::boundContention(int64_t moreGathers) const {
       [&](size_t r) { return facts->boundWhole(r, moreGathers); });
 }
 
-std::optional<int64_t> ProgramBounds::boundLatency() const {
-  int64_t more = facts->findMoreLatency();
-  return facts->minimize([&](size_t r) { return facts->boundWhole(r, more); });
-}
-
 std::optional<int64_t> ProgramBounds::boundHeadTail() const {
   int64_t head = facts->findHead(facts->program.ops.size());
   return facts->minimize([&](size_t r) {
@@ -82,7 +77,8 @@ std::optional<int64_t> ProgramBounds::boundHeadTail() const {
 int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
   int64_t computed = compute[cut.op + 1];
   int64_t free = mayStartGathered ? room - cut.mandatory[r] - cut.inUse : 0;
-  int64_t gathers = combine(sumGathers(cut.before, free), 0, 0);
+  int64_t gathers =
+      combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
   bool isExposed =
       !gathered.empty() && uses[gathered.front()].first[0] <= cut.op;
   return std::max(addCollectives(computed, gathers, isExposed ? head : 0),
@@ -94,7 +90,8 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
 int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r) const {
   size_t next = cut.op + 1;
   int64_t computed = compute.back() - compute[next] + replays[r];
-  int64_t gathers = sumGathers(cut.after, room - cut.mandatory[r] - cut.inUse);
+  int64_t free = room - cut.mandatory[r] - cut.inUse;
+  int64_t gathers = sumGathers(cut.after, free, countGathers(cut, free));
   auto [reductions, allReduces] = sumReductionsFrom(cut.op);
   int64_t collectives = combine(gathers, reductions, allReduces);
   bool isExposed = reductions != 0;
@@ -128,7 +125,6 @@ std::optional<Bound> ProgramBounds::findLargest() const {
   add("contention", boundContention());
   add("memory cut", boundMemoryCut());
   add("head and tail", boundHeadTail());
-  add("latencies", boundLatency());
   return largest;
 }
 

@@ -4,13 +4,21 @@
 // in nanoseconds and bytes:
 //
 //   C        all computations; C[a..b] those in a range
-//   K        all collectives that nothing can avoid, each unit's part of a call
-//            and one latency for each stream and phase
+//   K        all collectives that nothing can avoid: each unit's part of a
+//   call,
+//            and the latencies of the fewest calls (B5)
 //   phi      x / (1 + x) for a contention of x: what of a collective's time
 //            computations lose under it. 1 where all streams share a core.
 //   M        the budget without what is persistent
 //   mand(p)  bytes at computation p that nothing can avoid: activations,
 //            transient memory, the gradient that is made and the unit in use
+//
+// B5, calls: all units of a call of the forward are there at the first use of
+// its first unit, so that they have at most M - mand there; all gradients of a
+// call are there when its last one is complete. Calls are of neighbours in the
+// order of use, and so the fewest are counted exactly. Of gathers after a cut,
+// each unit fills the part bytes / max (M - mand) of a call, over the places of
+// the backward up to its use.
 //
 // Where collectives do not share a link, K is the largest of their streams'.
 // How many modules are recomputed is not known: each bound is the least over
@@ -67,12 +75,6 @@ public:
   ///   T >= C + max_a (K(gathers up to a) - C[..first use of a])
   ///          + max_z (K(reductions from z) - C[gradient of z..last update])
   std::optional<int64_t> boundHeadTail() const;
-
-  /// B5, latencies. All units of a call are there at the first use of one: a
-  /// call has at most M - min mand bytes, so that
-  ///   calls >= sum of bytes / (M - min mand)
-  /// each with a latency; and then B1.
-  std::optional<int64_t> boundLatency() const;
 
   /// The largest of them.
   std::optional<Bound> findLargest() const;
