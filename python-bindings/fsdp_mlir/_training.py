@@ -12,13 +12,13 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsdp_mlir_tools
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -63,10 +63,13 @@ class Plan:
 
 
 def run(tool: str, *arguments: Any) -> str:
-    """The standard output of a tool of the PATH. Raises CaptureError with its error."""
-    if shutil.which(tool) is None:
-        raise CaptureError(f"{tool} is not on the PATH; add the folder of the tools (build/gcc/bin), or leave out plan=")
-    result = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, env={"OMP_NUM_THREADS": "1", **os.environ})
+    """The standard output of a tool (fsdp_mlir_tools.find). Raises CaptureError with its error."""
+    try:
+        program = fsdp_mlir_tools.find(tool)
+    except fsdp_mlir_tools.ToolError as error:
+        raise CaptureError(f"{error}; or leave out plan=") from None
+    environment = {"OMP_NUM_THREADS": "1", **fsdp_mlir_tools.environment()}
+    result = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, env=environment)
     if result.returncode:
         raise CaptureError(f"{tool} failed: {result.stderr.strip() or result.returncode}")
     return result.stdout

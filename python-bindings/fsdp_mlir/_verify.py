@@ -99,7 +99,7 @@ def verify(
     the optimizer and buffers; the second once more by a run that goes on from a checkpoint, with the same bits. Each rank of each update
     gets the elements of the inputs in another order, where the module takes them. `optimizer` is torch.optim.AdamW or SGD as the training
     would have it, with its groups, by default with a learning rate of 1e-3; with `max_norm`, gradients are clipped as by
-    torch.nn.utils.clip_grad_norm_. The tools must be on the PATH.
+    torch.nn.utils.clip_grad_norm_. The tools are those that fsdp_mlir_tools.find() finds.
 
     Raises CaptureError if they differ, and if they cannot be compared: without weights, or with what is said of the plan or optimizer.
     """

@@ -224,5 +224,6 @@ def test_what_is_not_compared_is_said(options, optimizer, sentence, captured, tm
 
 def test_the_tools_must_be_there(captured, tmp_path, monkeypatch):
     plan = planned(captured()[2], "--ranks 2", tmp_path)
-    monkeypatch.setenv("PATH", "")
-    assert "fsdp-translate is not on the PATH" in rejected(captured, plan)
+    monkeypatch.setenv("FSDP_BIN", str(tmp_path))
+    said = rejected(captured, plan)
+    assert said.startswith(f"fsdp-translate: expected it in {tmp_path}, the folder of FSDP_BIN, found none") and said.endswith("; or leave out plan=")
