@@ -13,12 +13,13 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 
 from fsdp_mlir import _options, _plan, _verify
+from fsdp_mlir._keywords import Options
 from fsdp_mlir._plan import Plan
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import CaptureWarning, PlanError
@@ -40,7 +41,7 @@ def compile(
     outputs: Sequence[str | int] = (),
     loss_index: int | None = None,
     unproved: bool = False,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Plan:
     """Captures the training step of `model` and compiles it for a number of ranks.
 

@@ -306,3 +306,8 @@ def test_tables(plan):
 def test_show_is_text_where_there_is_no_terminal(plan, capsys):
     plan.show()
     assert capsys.readouterr().out == plan.report()
+
+
+def test_types_of_options_are_those_of_the_tool():
+    result = subprocess.run([sys.executable, ROOT / "scripts" / "generate_options.py", "--check"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
