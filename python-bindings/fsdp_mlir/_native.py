@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import fsdp_mlir
+import fsdp_mlir_tools
 import torch  # noqa: F401  ahead of the module, which finds its libraries where torch has loaded them
 from fsdp_mlir.errors import FSDPError
 
@@ -21,7 +22,10 @@ def runtime() -> ModuleType:
     if built.is_dir() and str(built) not in fsdp_mlir.__path__:
         fsdp_mlir.__path__.append(str(built))
     try:
+        fsdp_mlir_tools.check_torch()
         return importlib.import_module("fsdp_mlir._runtime")
+    except fsdp_mlir_tools.ToolError as error:
+        raise FSDPError(str(error)) from None
     except ImportError as error:
         raise FSDPError(f"expected the extension module fsdp_mlir._runtime, found none that loads ({error}); build the target "
                         f"fsdp-python-runtime with the torch that this Python has") from error  # fmt: skip
