@@ -5,7 +5,9 @@
 
 Each row is one `fsdp-plan --auto`: the whole way to a plan that is proved. Budgets go from the smallest that is known to work to that
 of the step that holds most. Times of steps are predictions by the hardware file; "policy" is the fastest of the known policies that keeps
-to the budget. CPU time is that of the command, in all.
+to the budget. "alone" is what decisions for the prediction alone would change: as predicted, and where the network has 20 % less bandwidth.
+"elsewhere" is by how much the plan is faster than the fastest policy where the network has 20 % less bandwidth, 20 % more, and a contention of 0.05
+and 0.40, for none of which it was searched. CPU time is that of the command, in all.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ CASES = {  # the archive, ranks, the hardware, and options
 }
 
 
+DEVIATIONS = ("link.gbytes=0.8x", "link.gbytes=1.2x", "contention=0.263158x", "contention=2.105264x")  # 0.19 is 0.05, and 0.40
+
+
 def unpack(name: str, folder: Path) -> Path:
     path = FIXTURES / name
     if path.suffix != ".zst":
@@ -42,11 +47,14 @@ def unpack(name: str, folder: Path) -> Path:
     return unpacked
 
 
-def compile_plan(model: Path, ranks: int, hardware: str, options: tuple, budget: int | None, evaluations: int, folder: Path) -> dict:
-    """The report; or {"smallest": bytes} where the budget is too small. With the seconds and the bytes of the command."""
+def compile_plan(model: Path, ranks: int, hardware: str, options: tuple, budget: int | None, evaluations: int, folder: Path, deviation: str = "") -> dict:
+    """The report, with the seconds of the command; or {"smallest": bytes} where the budget is too small. On a machine that deviates, of the
+    decisions that were found before."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
-    command = [PLAN, model, "--ranks", ranks, "--auto", "--hardware", hardware, "--evaluations", evaluations, "--report", report, *options]
+    decisions = folder / "decisions.toml"
+    command = [PLAN, model, "--ranks", ranks, "--hardware", hardware, "--decisions", decisions, "--report", report, *options]
+    command += ["--what-if", deviation] if deviation else ["--auto", "--evaluations", evaluations]
     if budget is not None:
         command += ["--budget", budget]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -65,10 +73,15 @@ def find_budgets(least: int, most: int, count: int) -> list[int]:
     return [round(least * (most / least) ** (i / (count - 1))) for i in range(count)] if count > 1 else [most]
 
 
+def find_policy(report: dict, budget: int) -> dict | None:
+    """The fastest policy that keeps to a budget."""
+    return min((point for point in report["points"] if point["bytes"] <= budget), key=lambda point: point["nanoseconds"], default=None)
+
+
 def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]:
     archive, ranks, hardware, options = CASES[name]
     model = unpack(archive, folder)
-    find = lambda budget: compile_plan(model, ranks, hardware, options, budget, evaluations, folder)  # noqa: E731
+    find = lambda budget, deviation="": compile_plan(model, ranks, hardware, options, budget, evaluations, folder, deviation)  # noqa: E731
     most = find(None)["memory"]["arena_bytes"]
     least = round(1.03 * find(1)["smallest"])  # and what alignment and gaps take
     rows = []
@@ -78,11 +91,16 @@ def measure(name: str, count: int, evaluations: int, folder: Path) -> list[dict]
             rows.append({"budget": budget, "smallest": report["smallest"]})
             continue
         search = report["search"]
-        policies = [point for point in report["points"] if point["bytes"] <= search["budget_bytes"]]
-        best = min(policies, key=lambda point: point["nanoseconds"], default=None)
+        best = find_policy(report, search["budget_bytes"])
         assert report["memory"]["arena_bytes"] <= budget and search["bound_ns"] <= search["step_ns"] == report["predicted"]["step_ns"]
         assert best is None or search["step_ns"] <= best["nanoseconds"], (name, budget, best)
-        rows.append({"budget": budget, "step": search["step_ns"], "bound": search["bound_ns"], "gap": search["gap"], "by": search["bound_by"],
+        elsewhere = []
+        for deviation in DEVIATIONS if best else ():
+            other = find(None, deviation)
+            elsewhere.append(100 * (1 - other["predicted"]["step_ns"] / find_policy(other, search["budget_bytes"])["nanoseconds"]))
+        alone = [100 * (point["nanoseconds"] / time - 1)
+                 for point, time in zip(search["nominal"], (search["step_ns"], search["scenarios"][0]["nanoseconds"]))]
+        rows.append({"alone": alone, "elsewhere": elsewhere, "budget": budget, "step": search["step_ns"], "bound": search["bound_ns"], "gap": search["gap"], "by": search["bound_by"],
                      "policy": best and (best["name"], best["nanoseconds"]), "recomputed": report["recomputed"], "seconds": report["seconds"]})
     return rows
 
@@ -95,22 +113,26 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.cases) - set(CASES):
         parser.error(f"expected cases of {', '.join(CASES)}; found {', '.join(sorted(unknown))}")
-    print("| step | budget, MiB | best policy, ms | searched, ms | bound, ms | gap, % | CPU, s |\n|---|---|---|---|---|---|---|")
-    gaps = []
+    print("| step | budget, MiB | best policy, ms | searched, ms | bound, ms | gap, % | alone, % | elsewhere, % | CPU, s |\n" + "|---" * 9 + "|")
+    gaps, elsewhere = [], []
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.cases or CASES:
             for row in measure(name, arguments.budgets, arguments.evaluations, Path(folder)):
                 budget = f"| {name} | {row['budget'] / 2**20:,.1f} "
                 if "smallest" in row:
-                    print(f"{budget}| | none: {row['smallest'] / 2**20:,.1f} MiB are needed | | | |", flush=True)
+                    print(f"{budget}| | none: {row['smallest'] / 2**20:,.1f} MiB are needed | | | | | |", flush=True)
                     continue
                 gaps.append(row["gap"])
+                elsewhere += row["elsewhere"]
+                spell = lambda changes: " / ".join(f"{change:+.1f}" for change in changes)  # noqa: E731
                 policy = f"{row['policy'][0]}: {row['policy'][1] / 1e6:,.3f}" if row["policy"] else "none"
                 print(f"{budget}| {policy} | {row['step'] / 1e6:,.3f} | {row['bound'] / 1e6:,.3f} ({row['by']}) "
-                      f"| {100 * row['gap']:.2f} | {row['seconds']:.1f} |", flush=True)
+                      f"| {100 * row['gap']:.2f} | {spell(row['alone'])} | {spell(row['elsewhere'])} | {row['seconds']:.1f} |", flush=True)
     gaps.sort()
     if gaps:
-        print(f"{len(gaps)} plans: median gap {100 * gaps[len(gaps) // 2]:.2f} %, {sum(gap <= 0.02 for gap in gaps)} of at most 2 %", file=sys.stderr)
+        print(f"{len(gaps)} plans: median gap {100 * gaps[len(gaps) // 2]:.2f} %, {sum(gap <= 0.02 for gap in gaps)} of at most 2 %; "
+              f"elsewhere {sum(change < 0 for change in elsewhere)} of {len(elsewhere)} times slower than the best policy, by at most "
+              f"{max([0.0, *(-change for change in elsewhere)]):.2f} %", file=sys.stderr)
 
 
 if __name__ == "__main__":

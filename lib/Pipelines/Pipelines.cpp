@@ -99,6 +99,7 @@ void fsdp::buildLogicalToScheduledPipeline(OpPassManager &pm,
     AutoPassOptions decisions;
     decisions.automatic = options.automatic;
     decisions.decisions = options.decisions;
+    decisions.robust = options.robust;
     decisions.evaluations = options.evaluations;
     decisions.hardware = getHardware(options);
     decisions.profile = options.profile;

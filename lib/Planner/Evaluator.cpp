@@ -15,13 +15,14 @@
 using namespace fsdp::planner;
 
 struct Evaluator::Impl {
-  Impl(const StepModel &model, const Program &program)
-      : layout(model, program) {}
-
-  Outcome finish(int64_t transient) {
-    return {machine.run(layout, layout.program),
-            layout.model.persistentBytes + transient};
+  Impl(const StepModel &model, const Program &program,
+       const std::vector<Scenario> &scenarios)
+      : layout(model, program) {
+    for (const Scenario &scenario : scenarios)
+      times.emplace_back(program, scenario);
   }
+
+  Outcome finish(int64_t transient);
   /// True if so many bytes more fit into all of [begin, end). Its launches of
   /// reductions begin with those of `begin`, or with those one place later.
   bool hasRoom(uint32_t begin, uint32_t end, int64_t bytes,
@@ -34,13 +35,28 @@ struct Evaluator::Impl {
 
   Layout layout;
   Machine machine;
-  int64_t room = 0; ///< The budget without what is persistent.
+  std::vector<Times> times; ///< By scenario.
+  int64_t room = 0;         ///< The budget without what is persistent.
 };
 
-Evaluator::Evaluator(const StepModel &model, size_t program)
-    : impl(std::make_unique<Impl>(model, model.programs[program])) {}
+Evaluator::Evaluator(const StepModel &model, size_t program,
+                     const std::vector<Scenario> &scenarios)
+    : impl(std::make_unique<Impl>(model, model.programs[program], scenarios)) {}
 
 Evaluator::~Evaluator() = default;
+
+/// Places and memory are the same in all scenarios: there is one layout.
+Outcome Evaluator::Impl::finish(int64_t transient) {
+  Outcome outcome;
+  outcome.time = outcome.meanTime = machine.run(layout, times.front());
+  outcome.peakBytes = layout.model.persistentBytes + transient;
+  if (outcome.peakBytes > layout.model.budget)
+    return outcome;
+  for (size_t i = 1; i != times.size(); ++i)
+    outcome.meanTime += machine.run(layout, times[i]);
+  outcome.meanTime /= int64_t(times.size());
+  return outcome;
+}
 
 Outcome Evaluator::evaluate(const ProgramDecisions &decisions,
                             const std::vector<uint8_t> &resident) {
@@ -145,13 +161,15 @@ size_t Evaluator::getNumEvents() const {
 }
 
 Outcome fsdp::planner::evaluate(const StepModel &model,
-                                const Decisions &decisions) {
-  Outcome step = {0, model.persistentBytes};
+                                const Decisions &decisions,
+                                const std::vector<Scenario> &scenarios) {
+  Outcome step = {0, model.persistentBytes, 0};
   for (size_t program = 0; program != model.programs.size(); ++program) {
     Outcome own =
-        Evaluator(model, program)
+        Evaluator(model, program, scenarios)
             .evaluate(decisions.programs[program], decisions.resident);
     step.time += model.programs[program].count * own.time;
+    step.meanTime += model.programs[program].count * own.meanTime;
     step.peakBytes = std::max(step.peakBytes, own.peakBytes);
   }
   return step;

@@ -119,7 +119,7 @@ bool ProgramSearch::searchAll() {
       });
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (const Choice &choice : choices) {
-    if (hasBest && choice.bound >= bestOutcome.time)
+    if (hasBest && choice.bound >= bestOutcome.meanTime)
       break;
     ProgramBounds bounds(choice.fixed, 0);
     wanted.recompute = choice.recompute;
@@ -132,7 +132,7 @@ bool ProgramSearch::searchAll() {
           again += program.traffic[mayKeep[i]].gather.transfer;
       }
       std::optional<int64_t> bound = bounds.boundContention(again);
-      if (hasBest && bound && *bound >= bestOutcome.time)
+      if (hasBest && bound && *bound >= bestOutcome.meanTime)
         continue;
       searchCalls(wanted);
       if (meter.isDone())

@@ -5,36 +5,33 @@
 #include "fsdp/Planner/Baselines.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 using namespace fsdp::planner;
 using Point = Explanation::Point;
 
-/// The same step where what is sent, and what is computed, takes so many times
-/// as long.
-static StepModel scaleTimes(StepModel model, double network, double compute) {
-  auto scale = [](int64_t &time, double factor) {
-    time = std::llround(double(time) * factor);
-  };
-  for (Program &program : model.programs) {
-    for (Traffic &row : program.traffic)
-      for (CollectiveCost *cost : {&row.gather, &row.reduction, &row.allReduce})
-        scale(cost->transfer, network);
-    for (ComputeOp &op : program.ops)
-      scale(op.duration, compute);
-  }
-  return model;
-}
-
 static std::vector<Point> evaluateScenarios(const StepModel &model,
                                             const Decisions &decisions) {
-  auto evaluateAt = [&](double network, double compute) {
-    return evaluate(scaleTimes(model, network, compute), decisions);
-  };
-  return {{"a network of 20 % less bandwidth", evaluateAt(1 / 0.8, 1)},
-          {"computations that take 10 % longer", evaluateAt(1, 1.1)},
-          {"computations that take 10 % less", evaluateAt(1, 0.9)}};
+  std::vector<Point> points;
+  for (const Scenario &scenario :
+       {Scenario{"a network of 20 % less bandwidth", 1 / 0.8, 1},
+        Scenario{"computations that take 10 % longer", 1, 1.1},
+        Scenario{"computations that take 10 % less", 1, 0.9}})
+    points.push_back({scenario.name, evaluate(model, decisions, {scenario})});
+  return points;
+}
+
+/// What decisions for the prediction alone take, from those that there are.
+static std::vector<Point> evaluateNominal(const StepModel &model,
+                                          const Decisions &decisions,
+                                          SearchOptions options) {
+  options.scenarios = {Scenario()};
+  options.evaluations /= 4;
+  options.starts = {decisions};
+  SearchAnswer answer = search(model, options);
+  std::vector<Point> points = evaluateScenarios(model, answer.decisions);
+  points.insert(points.begin(), {"as predicted", answer.outcome});
+  return points;
 }
 
 static void evaluateBaselines(const StepModel &model,
@@ -75,6 +72,8 @@ Explanation fsdp::planner::explain(const StepModel &model,
   Explanation explanation;
   evaluateBaselines(model, explanation);
   explanation.scenarios = evaluateScenarios(model, decisions);
+  if (options.scenarios.size() > 1)
+    explanation.nominal = evaluateNominal(model, decisions, options);
   if (model.budget != StepModel().budget)
     explanation.price = findPrice(model, decisions, options);
   return explanation;

@@ -10,6 +10,7 @@
 #define FSDP_LIB_PLANNER_LAYOUT_H
 
 #include "Streams.h"
+#include "Times.h"
 #include "fsdp/Planner/Decisions.h"
 
 namespace fsdp::planner {
@@ -123,9 +124,8 @@ private:
 /// Runs a layout; keeps its memory from one to the next.
 class Machine {
 public:
-  /// The time at which all is done. `times` has the durations: the program of
-  /// the layout, or one that differs from it in nothing else.
-  int64_t run(const Layout &layout, const Program &times);
+  /// The time at which all is done. `times`: of the program of the layout.
+  int64_t run(const Layout &layout, const Times &times);
 
 private:
   using OwnStreams = Streams<numStreams>;
@@ -147,14 +147,14 @@ private:
   /// Of the units of a call.
   int64_t getDuration(const Layout::Call &call,
                       const std::vector<uint32_t> &units,
-                      CollectiveCost Traffic::*cost) const;
+                      CollectiveCost Times::Costs::*cost) const;
 
   OwnStreams streams;
   std::vector<Waits> waits;
   std::vector<Counts> latest;  ///< By group: the launches up to its latest.
   std::vector<uint32_t> fixed; ///< Of their streams: the launches up to each.
   const StepModel *model = nullptr;
-  const Program *times = nullptr;
+  const Times *times = nullptr;
 };
 
 } // namespace fsdp::planner

@@ -99,11 +99,11 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
     return;
   Random random = {std::mt19937_64(seed)};
   ProgramDecisions current = bestWanted, next;
-  int64_t currentTime = bestOutcome.time;
+  int64_t currentTime = bestOutcome.meanTime;
   for (int64_t i = 0; i != evaluations; ++i) {
     if (i % std::max<int64_t>(evaluations / rounds, 1) == 0) {
       current = bestWanted;
-      currentTime = bestOutcome.time;
+      currentTime = bestOutcome.meanTime;
     }
     next = current;
     for (size_t moves = 1 + random.get(2); moves != 0; --moves)
@@ -116,7 +116,7 @@ void ProgramSearch::searchNearby(int64_t evaluations, uint64_t seed) {
     double left = 1 - double(i) / double(evaluations);
     bool isHigh = i * rounds / evaluations % 4 == 3;
     auto threshold = int64_t((isHigh ? highThreshold : lowThreshold) *
-                             double(bestOutcome.time) * left * left);
+                             double(bestOutcome.meanTime) * left * left);
     if (*time <= currentTime + threshold) {
       std::swap(current, next);
       currentTime = *time;

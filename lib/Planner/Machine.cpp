@@ -25,19 +25,20 @@ uint32_t Machine::issue(Stream stream, int64_t duration, uint64_t place,
 
 int64_t Machine::getDuration(const Layout::Call &call,
                              const std::vector<uint32_t> &units,
-                             CollectiveCost Traffic::*cost) const {
+                             CollectiveCost Times::Costs::*cost) const {
   CollectiveCost sum;
   for (uint32_t i = call.begin; i != call.end; ++i)
-    sum.add(times->traffic[units[i]].*cost);
+    sum.add(times->units[units[i]].*cost);
   return sum.getDuration();
 }
 
 void Machine::issueGather(const Layout &layout, const Layout::Call &call) {
   uint32_t group =
       layout.program.traffic[layout.gatherUnits[call.begin]].gatherGroup;
-  uint32_t number = issue(
-      Stream::Gather, getDuration(call, layout.gatherUnits, &Traffic::gather),
-      uint64_t(call.launch) * 2, group, {});
+  uint32_t number =
+      issue(Stream::Gather,
+            getDuration(call, layout.gatherUnits, &Times::Costs::gather),
+            uint64_t(call.launch) * 2, group, {});
   for (uint32_t i = call.begin; i != call.end; ++i) {
     uint32_t use = layout.uses[layout.gatherUnits[i]].first[size_t(call.phase)];
     waits[use].late[size_t(Stream::Gather)] = number;
@@ -52,18 +53,18 @@ void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
   Counts &counts = call.wait > call.launch ? wait.early : wait.late;
   Counts needs = {};
   if (own.isReduced) {
-    uint32_t number =
-        issue(Stream::Reduce,
-              getDuration(call, layout.reductionUnits, &Traffic::reduction),
-              place, own.reduceGroup, {});
+    uint32_t number = issue(
+        Stream::Reduce,
+        getDuration(call, layout.reductionUnits, &Times::Costs::reduction),
+        place, own.reduceGroup, {});
     needs[size_t(Stream::Reduce)] = number;
     counts[size_t(Stream::Reduce)] = number;
   }
   if (own.isAllReduced)
-    counts[size_t(Stream::AllReduce)] =
-        issue(Stream::AllReduce,
-              getDuration(call, layout.reductionUnits, &Traffic::allReduce),
-              place, own.allReduceGroup, needs);
+    counts[size_t(Stream::AllReduce)] = issue(
+        Stream::AllReduce,
+        getDuration(call, layout.reductionUnits, &Times::Costs::allReduce),
+        place, own.allReduceGroup, needs);
 }
 
 /// Queues all calls in the order of issue and notes who waits for them.
@@ -93,8 +94,8 @@ void Machine::start(const Layout &layout) {
     issueUpTo(place);
     const Layout::Step &step = layout.steps[place];
     if (step.launches != nobody) {
-      const FixedCall &call = times->calls[step.launches];
-      fixed[step.launches] = issue(call.stream, call.duration,
+      const FixedCall &call = layout.program.calls[step.launches];
+      fixed[step.launches] = issue(call.stream, times->calls[step.launches],
                                    uint64_t(place) * 2 + 1, call.group, {});
     }
     if (step.awaits != nobody) {
@@ -110,18 +111,17 @@ void Machine::start(const Layout &layout) {
 int64_t Machine::sum(const Layout &layout) const {
   int64_t time = 0;
   for (const Layout::Step &step : layout.steps)
-    time +=
-        times->ops[step.op].duration +
-        (step.launches != nobody ? times->calls[step.launches].duration : 0);
+    time += times->ops[step.op] +
+            (step.launches != nobody ? times->calls[step.launches] : 0);
   for (const Layout::Call &call : layout.gathers)
-    time += getDuration(call, layout.gatherUnits, &Traffic::gather);
+    time += getDuration(call, layout.gatherUnits, &Times::Costs::gather);
   for (const Layout::Call &call : layout.reductions)
-    time += getDuration(call, layout.reductionUnits, &Traffic::reduction) +
-            getDuration(call, layout.reductionUnits, &Traffic::allReduce);
+    time += getDuration(call, layout.reductionUnits, &Times::Costs::reduction) +
+            getDuration(call, layout.reductionUnits, &Times::Costs::allReduce);
   return time;
 }
 
-int64_t Machine::run(const Layout &layout, const Program &newTimes) {
+int64_t Machine::run(const Layout &layout, const Times &newTimes) {
   model = &layout.model;
   times = &newTimes;
   if (model->sharesCore)
@@ -133,7 +133,7 @@ int64_t Machine::run(const Layout &layout, const Program &newTimes) {
     streams.waitFor(waits[place].late);
     streams.release(uint64_t(place) * 2 + 1);
     if (place != layout.steps.size())
-      streams.compute(times->ops[layout.steps[place].op].duration);
+      streams.compute(times->ops[layout.steps[place].op]);
   }
   streams.waitForAll();
   return streams.getTime();

@@ -9,6 +9,7 @@
 #include "ProgramSearch.h"
 
 #include <algorithm>
+#include <tuple>
 
 using namespace fsdp::planner;
 
@@ -25,8 +26,9 @@ ProgramSearch::ProgramSearch(const StepModel &model, size_t number,
                              std::vector<uint8_t> resident,
                              EvaluationMeter &meter)
     : model(model), program(model.programs[number]), number(number),
-      resident(std::move(resident)), meter(meter), evaluator(model, number),
-      layout(model, program), modules(program.recomputable) {
+      resident(std::move(resident)), meter(meter),
+      evaluator(model, number, meter.options.scenarios), layout(model, program),
+      modules(program.recomputable) {
   leanest = makeDecisions(model).programs[number];
   leanestOutcome.peakBytes = std::numeric_limits<int64_t>::max();
   layout.build(leanest, this->resident);
@@ -56,8 +58,9 @@ void ProgramSearch::remember(const Outcome &outcome,
     }
     return;
   }
-  auto key = [](const Outcome &of) {
-    return std::make_pair(of.time, of.peakBytes);
+  auto key = [&](const Outcome &of) {
+    return std::make_tuple(std::max<int64_t>(of.time - slowest, 0), of.meanTime,
+                           of.peakBytes);
   };
   if (hasBest && key(bestOutcome) <= key(outcome))
     return;
@@ -75,7 +78,7 @@ std::optional<int64_t> ProgramSearch::consider(const ProgramDecisions &wanted) {
   remember(outcome, scratch, wanted);
   if (!isWithin(outcome))
     return std::nullopt;
-  return outcome.time;
+  return outcome.meanTime;
 }
 
 void ProgramSearch::setLimits(ProgramDecisions &decisions, uint16_t ahead,
@@ -90,7 +93,10 @@ void ProgramSearch::setLimits(ProgramDecisions &decisions, uint16_t ahead,
 /// What is given is always tried, whatever the number of evaluations.
 void ProgramSearch::start(const ProgramDecisions &decisions) {
   ++meter.count;
-  remember(evaluator.evaluate(decisions, resident), decisions, decisions);
+  Outcome outcome = evaluator.evaluate(decisions, resident);
+  if (isWithin(outcome))
+    slowest = std::min(slowest, outcome.time);
+  remember(outcome, decisions, decisions);
   consider(decisions);
   ProgramDecisions wanted = decisions;
   setLimits(wanted, farAhead, farAhead);

@@ -115,6 +115,9 @@ private:
   std::vector<uint32_t> mayKeep;        ///< Units of both phases, by first use.
   std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
 
+  /// The predicted time of the fastest start: whatever scenarios say, no answer
+  /// takes longer.
+  int64_t slowest = std::numeric_limits<int64_t>::max();
   bool hasBest = false;
   ProgramDecisions best, bestWanted, leanest, scratch;
   Outcome bestOutcome, leanestOutcome;

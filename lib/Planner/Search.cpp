@@ -37,6 +37,7 @@ struct Candidate {
       answer.decisions.programs.push_back(programs[p]->getDecisions());
       const Outcome &own = programs[p]->getOutcome();
       answer.outcome.time += model.programs[p].count * own.time;
+      answer.outcome.meanTime += model.programs[p].count * own.meanTime;
       answer.outcome.peakBytes =
           std::max(answer.outcome.peakBytes, own.peakBytes);
     }
@@ -50,7 +51,8 @@ bool isBetter(const SearchAnswer &a, const SearchAnswer &b) {
     return a.isFeasible;
   auto key = [](const SearchAnswer &answer) {
     return answer.isFeasible
-               ? std::make_pair(answer.outcome.time, answer.outcome.peakBytes)
+               ? std::make_pair(answer.outcome.meanTime,
+                                answer.outcome.peakBytes)
                : std::make_pair(answer.outcome.peakBytes, answer.outcome.time);
   };
   return key(a) < key(b);

@@ -259,8 +259,25 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (const auto &price = explanation.price)
     os << llvm::formatv("  with {0} more: {1}\n", spellBytes(price->more),
                         spellChange(price->time));
-  for (const auto &[name, outcome] : explanation.scenarios)
-    os << llvm::formatv("  with {0}: {1}\n", name, spellChange(outcome.time));
+  // Beside decisions that were searched for slower machines as well, those for
+  // the prediction alone.
+  const auto &nominal = explanation.nominal;
+  auto printNominal = [&](size_t i) {
+    if (i < nominal.size())
+      os << "decided for the prediction alone, "
+         << spellChange(nominal[i].outcome.time);
+    os << "\n";
+  };
+  if (!nominal.empty()) {
+    os << "  ";
+    printNominal(0);
+  }
+  for (const auto &[i, point] : llvm::enumerate(explanation.scenarios)) {
+    os << llvm::formatv("  with {0}: {1}{2}", point.name,
+                        spellChange(point.outcome.time),
+                        nominal.empty() ? "" : "; ");
+    printNominal(i + 1);
+  }
   for (const auto &[name, outcome] : meshes)
     os << llvm::formatv("  on a mesh of {0}: {1}\n", name,
                         outcome.time
@@ -288,6 +305,7 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"budget_bytes", budget},
                 {"step_ns", answer.outcome.time},
                 {"scenarios", listPoints(explanation.scenarios)},
+                {"nominal", listPoints(explanation.nominal)},
                 {"meshes", listPoints(meshes)}};
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;

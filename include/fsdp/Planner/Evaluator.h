@@ -18,21 +18,25 @@
 #define FSDP_PLANNER_EVALUATOR_H
 
 #include "fsdp/Planner/Decisions.h"
+#include "fsdp/Planner/Scenario.h"
 
 #include <memory>
 
 namespace fsdp::planner {
 
 struct Outcome {
-  int64_t time = 0;      ///< Nanoseconds.
+  int64_t time = 0;      ///< Nanoseconds; in the first scenario.
   int64_t peakBytes = 0; ///< With what is persistent.
+  /// Of all scenarios, if it keeps to the budget; else the same as the time.
+  int64_t meanTime = 0;
 };
 
 /// Evaluates one program again and again; allocates while it warms up.
 class Evaluator {
 public:
-  /// Both must outlive it; `check` accepts the model.
-  Evaluator(const StepModel &model, size_t program);
+  /// Both must outlive it; `check` accepts the model. At least one scenario.
+  Evaluator(const StepModel &model, size_t program,
+            const std::vector<Scenario> &scenarios = {Scenario()});
   ~Evaluator();
 
   Outcome evaluate(const ProgramDecisions &decisions,
@@ -53,7 +57,8 @@ private:
 };
 
 /// The sum of the times of all programs, and the largest of their peaks.
-Outcome evaluate(const StepModel &model, const Decisions &decisions);
+Outcome evaluate(const StepModel &model, const Decisions &decisions,
+                 const std::vector<Scenario> &scenarios = {Scenario()});
 
 } // namespace fsdp::planner
 

@@ -25,6 +25,9 @@ struct Explanation {
   /// The same decisions on another machine. They hold the same memory: no time
   /// decides about that.
   std::vector<Point> scenarios;
+  /// Where several scenarios were searched for: what a short search for the
+  /// prediction alone comes to, as predicted and then in `scenarios`.
+  std::vector<Point> nominal;
   /// What a short search finds with so many bytes above the budget; nothing if
   /// there is no budget.
   struct Price {

@@ -44,6 +44,9 @@ struct SearchOptions {
   uint64_t seed = 1;
   unsigned stages = allSearchStages; ///< Of `SearchStage`.
   std::vector<Decisions> starts; ///< Beside the baselines.
+  /// What it minimizes is the mean time of these; the first is the prediction,
+  /// and no other is faster.
+  std::vector<Scenario> scenarios = {Scenario()};
   /// Called now and then; the search ends when it returns false.
   std::function<bool(const SearchProgress &)> progress;
 };

@@ -76,6 +76,41 @@ TEST(Evaluator, SlowsAndSharesAsItIsDefined) {
   }
 }
 
+// A scenario is the step whose durations are others; the mean is that of them,
+// of what keeps to the budget.
+TEST(Evaluator, KnowsScenarios) {
+  Random random(9);
+  const std::vector<Scenario> &scenarios = getRobustScenarios();
+  for (int i = 0; i != 300; ++i) {
+    StepModel model = makeRandomModel(random, 5);
+    for (ComputeOp &op : model.programs[0].ops)
+      op.duration *= 10;
+    for (Traffic &row : model.programs[0].traffic)
+      row.gather.transfer *= 4;
+    Decisions decisions = makeRandomDecisions(random, model);
+    Outcome all = evaluate(model, decisions, scenarios);
+    int64_t sum = 0;
+    for (const Scenario &scenario : scenarios) {
+      StepModel other = model;
+      for (ComputeOp &op : other.programs[0].ops)
+        op.duration = std::llround(double(op.duration) * scenario.compute);
+      for (Traffic &row : other.programs[0].traffic)
+        for (CollectiveCost *cost :
+             {&row.gather, &row.reduction, &row.allReduce})
+          cost->transfer =
+              std::llround(double(cost->transfer) * scenario.network);
+      Outcome own = evaluate(model, decisions, {scenario});
+      ASSERT_EQ(own.time, evaluate(other, decisions).time) << i;
+      ASSERT_EQ(own.peakBytes, all.peakBytes) << i;
+      ASSERT_GE(own.time, all.time) << i;
+      sum += own.time;
+    }
+    ASSERT_EQ(all.meanTime, sum / int64_t(scenarios.size())) << i;
+    model.budget = all.peakBytes - 1;
+    ASSERT_EQ(evaluate(model, decisions, scenarios).meanTime, all.time) << i;
+  }
+}
+
 TEST(Evaluator, FitsAsDecisionsThatItEvaluates) {
   Random random(3);
   int fitted = 0;

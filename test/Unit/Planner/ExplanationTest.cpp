@@ -35,6 +35,14 @@ TEST(Explanation, HoldsOfRandomSteps) {
     EXPECT_GE(explanation.scenarios[0].outcome.time, answer.outcome.time);
     EXPECT_GE(explanation.scenarios[1].outcome.time, answer.outcome.time);
     EXPECT_LE(explanation.scenarios[2].outcome.time, answer.outcome.time);
+    // Decisions for the prediction alone are no slower where it comes true, and
+    // are said only beside those that were searched for more.
+    EXPECT_TRUE(explanation.nominal.empty());
+    options.scenarios = getRobustScenarios();
+    SearchAnswer robust = search(model, options);
+    auto nominal = explain(model, robust.decisions, options).nominal;
+    ASSERT_EQ(nominal.size(), 4u);
+    EXPECT_LE(nominal[0].outcome.time, robust.outcome.time);
     ASSERT_TRUE(explanation.price);
     EXPECT_LE(explanation.price->time, answer.outcome.time);
     if (auto *best = explanation.findBestBaseline(model.budget)) {

@@ -121,7 +121,8 @@ def AutoPass : Pass<"fsdp-auto", "::mlir::ModuleOp"> {
     `hardware` or `profile`, after at most `evaluations` steps that were tried;
     they are written to the file `decisions`, if it is named. Without `auto`, they
     are read from there. docs/planner.md says what is searched, and how far an
-    answer can be from the best.
+    answer can be from the best. With `robust`, what counts is the mean of the
+    predicted time and those on slower machines.
 
     The model of the step is made anew for it: what it says of decisions is what
     the passes make of them, to the nanosecond and the byte.
@@ -131,7 +132,7 @@ def AutoPass : Pass<"fsdp-auto", "::mlir::ModuleOp"> {
     predicted time, the peak, the bound and its name.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
-  let options = [AutoOption, DecisionsOption, Evaluations, Hardware, Profile, WhatIfOption, Budget];
+  let options = [AutoOption, Robust, DecisionsOption, Evaluations, Hardware, Profile, WhatIfOption, Budget];
 }
 
 def BucketPass : Pass<"fsdp-bucket", "::mlir::ModuleOp"> {

@@ -90,6 +90,8 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
                                        const FSDPPipelineOptions &options) {
   if (!options.automatic && names.contains("evaluations"))
     return "--evaluations: expected --auto, whose search tries so many steps";
+  if (!options.automatic && names.contains("robust"))
+    return "--robust: expected --auto, whose search it is about";
   if (!options.automatic && options.decisions.empty())
     return "";
   std::string self = options.automatic ? "--auto" : "--decisions";

@@ -100,6 +100,8 @@ class AutoPass : public impl::AutoPassBase<AutoPass> {
       return readDecisions(getOperation(), model, decisions);
     planner::SearchOptions options;
     options.evaluations = evaluations;
+    if (robust)
+      options.scenarios = planner::getRobustScenarios();
     auto answer = searchDecisions(getOperation(), model, options);
     if (failed(answer) || decisions.empty())
       return answer;

@@ -179,6 +179,10 @@ def AutoOption : PipelineOption<"automatic", "auto", "bool", "false",
     "budget, by the costs of the hardware or the profile. Instead of a schedule and of remat.", "">;
 def Evaluations : PipelineOption<"evaluations", "evaluations", "int64_t", "20000",
     "How many steps the search of auto tries. The answer depends on nothing else.", "N", 1>;
+def Robust : PipelineOption<"robust", "robust", "bool", "true",
+    "Whether the search of auto judges steps by the mean of their predicted time and those with a "
+    "network of 20 % less bandwidth and with computations that take 10 % longer; false: by the "
+    "predicted time alone.", "true|false">;
 def DecisionsOption : PipelineOption<"decisions", "decisions", "std::string", "\"\"",
     "A file of decisions: with auto, where those that were found are written; without, what is "
     "carried out.", "FILE.toml">;

@@ -23,7 +23,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
     NoSync, NoAllReduce, CommHookOption, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
     BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, WhatIfOption, Budget,
-    AutoOption, Evaluations, DecisionsOption,
+    AutoOption, Robust, Evaluations, DecisionsOption,
   ];
 }
 

@@ -1,0 +1,25 @@
+//===- Scenario.h - Machines that are not as predicted ----------*- C++ -*-===//
+
+#ifndef FSDP_PLANNER_SCENARIO_H
+#define FSDP_PLANNER_SCENARIO_H
+
+#include <string>
+#include <vector>
+
+namespace fsdp::planner {
+
+/// The same step on a machine that is slower or faster than predicted. Memory
+/// is that of the prediction: no time decides about it.
+struct Scenario {
+  std::string name; ///< "a network of 20 % less bandwidth"; none: as predicted.
+  double network = 1; ///< Factor of transfers, and not of latencies.
+  double compute = 1; ///< Factor of computations.
+};
+
+/// What a robust search judges by: the prediction, and machines that are
+/// slower.
+const std::vector<Scenario> &getRobustScenarios();
+
+} // namespace fsdp::planner
+
+#endif // FSDP_PLANNER_SCENARIO_H

@@ -1,0 +1,33 @@
+//===- Scenario.cpp - Machines that are not as predicted ------------------===//
+
+#include "fsdp/Planner/Scenario.h"
+
+#include "Times.h"
+
+#include <cmath>
+
+using namespace fsdp::planner;
+
+Times::Times(const Program &program, const Scenario &scenario) {
+  auto scale = [](int64_t time, double factor) {
+    return int64_t(std::llround(double(time) * factor));
+  };
+  for (const ComputeOp &op : program.ops)
+    ops.push_back(scale(op.duration, scenario.compute));
+  for (const FixedCall &call : program.calls)
+    calls.push_back(call.duration);
+  for (const Traffic &row : program.traffic) {
+    units.push_back({row.gather, row.reduction, row.allReduce});
+    Costs &own = units.back();
+    for (CollectiveCost *cost : {&own.gather, &own.reduction, &own.allReduce})
+      cost->transfer = scale(cost->transfer, scenario.network);
+  }
+}
+
+const std::vector<Scenario> &fsdp::planner::getRobustScenarios() {
+  static const std::vector<Scenario> scenarios = {
+      {},
+      {"a network of 20 % less bandwidth", 1 / 0.8, 1},
+      {"computations that take 10 % longer", 1, 1.1}};
+  return scenarios;
+}
