@@ -5,6 +5,8 @@
 // percent. The last rows are the mean of random steps of few units, and of
 // many.
 //
+//   cmake --preset gcc -DFSDP_BUILD_BENCHMARKS=ON
+//   cmake --build --preset gcc --target SearchAblation
 //   build/gcc/bin/SearchAblation [EVALUATIONS]
 //
 //===----------------------------------------------------------------------===//

@@ -9,6 +9,7 @@
 #include "ProgramSearch.h"
 
 #include <algorithm>
+#include <utility>
 
 using namespace fsdp::planner;
 
@@ -23,6 +24,23 @@ void ProgramSearch::toggleRecompute(ProgramDecisions &wanted,
               wanted.units[units[units.size() - 1 - i]][Phase::Backward].joins);
 }
 
+/// Blocks of a model are alike: what is good for one is good for its
+/// neighbours.
+void ProgramSearch::copyCalls(ProgramDecisions &wanted, uint32_t module,
+                              size_t count, bool isBehind) const {
+  const std::vector<uint32_t> &from = unitsOf[module];
+  for (uint32_t other = module; count-- != 0;) {
+    if (isBehind ? ++other == unitsOf.size() : other-- == 0)
+      return;
+    const std::vector<uint32_t> &to = unitsOf[other];
+    for (size_t i = 0; i != std::min(from.size(), to.size()); ++i) {
+      bool keep = wanted.units[to[i]].keep;
+      wanted.units[to[i]] = wanted.units[from[i]];
+      wanted.units[to[i]].keep = keep;
+    }
+  }
+}
+
 void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   constexpr uint16_t limits[] = {0, 1, 2, 3, 4, 6, 8, 16, 64};
   size_t numUnits = wanted.units.size();
@@ -31,7 +49,7 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   size_t unit = random.get(numUnits);
   UnitDecision &own = wanted.units[unit];
   uint16_t limit = limits[random.get(std::size(limits))];
-  switch (random.get(10)) {
+  switch (random.get(12)) {
   case 0: // one more or less
   case 1:
     if (!modules.empty())
@@ -79,6 +97,15 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
     return;
   case 8:
     own.reduction.wait = limit;
+    return;
+  case 9: // that one unit is kept instead of another
+    std::swap(own.keep, wanted.units[random.get(numUnits)].keep);
+    return;
+  case 10: // the calls of a module, for some before or behind it
+    if (uint32_t module = model.units[unit].module; module != nobody) {
+      size_t count = size_t(1) << random.get(7);
+      copyCalls(wanted, module, count, /*isBehind=*/random.get(2));
+    }
     return;
   default: // of all units
     for (UnitDecision &any : wanted.units)

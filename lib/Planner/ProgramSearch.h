@@ -78,8 +78,6 @@ private:
     size_t get(size_t count) { return size_t(engine() % count); }
   };
 
-  /// Few evaluations: a coarse grid leaves some for what comes after it.
-  bool isCoarse() const { return meter.options.evaluations < 20000; }
   bool isWithin(const Outcome &outcome) const {
     return outcome.peakBytes <= model.budget;
   }
@@ -100,6 +98,8 @@ private:
                                         size_t kept, Placement recompute,
                                         Placement keep, size_t more);
   void move(ProgramDecisions &wanted, Random &random) const;
+  void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
+                 bool isBehind) const;
   void toggleRecompute(ProgramDecisions &wanted, uint32_t module) const;
   StepModel fixRecompute(const std::vector<uint8_t> &recompute) const;
   void searchCalls(ProgramDecisions &wanted);
