@@ -230,9 +230,13 @@ uint32_t PolicyMaker::findLaunch(size_t call) const {
   }
   case Policy::XlaLhs: {
     uint32_t slot = own.slot, earliest = call ? callsAhead(1) : 0;
-    for (int64_t hidden = 0; slot > earliest && hidden < own.duration; --slot)
+    CollectiveCost cost;
+    for (uint32_t i = own.begin; i != own.end; ++i)
+      cost.add(program.traffic[layout.gatherUnits[i]].gather);
+    int64_t hidden = 0, duration = cost.getDuration();
+    for (; slot > earliest && hidden < duration; --slot)
       for (uint32_t p = layout.slots[slot - 1]; p != layout.slots[slot]; ++p)
-        hidden += layout.steps[p].duration;
+        hidden += program.ops[layout.steps[p].op].duration;
     return slot;
   }
   }

@@ -43,7 +43,7 @@ struct SearchOptions {
   int64_t evaluations = 20000; ///< The most, of programs, beside the starts.
   uint64_t seed = 1;
   unsigned stages = allSearchStages; ///< Of `SearchStage`.
-  std::vector<Decisions> starts; ///< Beside the baselines.
+  std::vector<Decisions> starts;     ///< Beside the baselines.
   /// What it minimizes is the mean time of these; the first is the prediction,
   /// and no other is faster.
   std::vector<Scenario> scenarios = {Scenario()};
