@@ -234,13 +234,13 @@ class Trainer:
 
         Values are converted to the dtype of the plan. Raises FSDPError for missing or other names and shapes, before anything is set.
         """
-        keys = self._keys()
+        keys, others = self._keys(), self._others()
         _same_names("state dict", keys, state_dict)
         for name, (kind, own) in keys.items():
-            if kind == "parameter" and tuple(state_dict[name].shape) != self._parameters[own].shape:
-                raise FSDPError(f"{name}: expected {list(self._parameters[own].shape)} as in {self.path}, found {list(state_dict[name].shape)}; "
+            shape = self._parameters[own].shape if kind == "parameter" else tuple((self._session.read(kind, own) if kind else others[name]).shape)
+            if tuple(state_dict[name].shape) != shape:
+                raise FSDPError(f"{name}: expected {list(shape)} as in {self.path}, found {list(state_dict[name].shape)}; "
                                 "take the state dict of the same model")  # fmt: skip
-        others = self._others()
         for name, (kind, own) in keys.items():
             if kind:
                 self._write(kind, own, state_dict[name])

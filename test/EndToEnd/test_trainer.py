@@ -229,6 +229,8 @@ def test_buffers_that_no_checkpoint_has(tmp_path):
         with trainer.summon_full_params():
             assert module(x).item() == expected
         assert trainer.step(x).item() == expected
+        with pytest.raises(FSDPError, match=r"unused: expected \[2\] as in .*, found \[3\]; take the state dict of the same model"):
+            trainer.load_state_dict(trainer.full_state_dict() | {f"{prefix}unused": torch.zeros(3)})
         trainer.load_state_dict({name: torch.zeros_like(value) for name, value in trainer.full_state_dict().items()})
         assert trainer.step({"x": x}) == 0
 
