@@ -58,6 +58,11 @@ public:
   void searchNearby(int64_t evaluations, uint64_t seed);
 
   bool isFeasible() const { return hasBest; }
+  /// The predicted time of the fastest start that is feasible, above which no
+  /// answer is taken.
+  int64_t getSlowest() const { return slowest; }
+  /// From here on, no answer is slower as predicted than the one that there is.
+  void keepTime() { slowest = std::min(slowest, bestOutcome.time); }
   /// Exact; the leanest that is known, if none is feasible.
   const ProgramDecisions &getDecisions() const {
     return hasBest ? best : leanest;
@@ -115,8 +120,6 @@ private:
   std::vector<uint32_t> mayKeep;        ///< Units of both phases, by first use.
   std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
 
-  /// The predicted time of the fastest start: whatever scenarios say, no answer
-  /// takes longer.
   int64_t slowest = std::numeric_limits<int64_t>::max();
   bool hasBest = false;
   ProgramDecisions best, bestWanted, leanest, scratch;

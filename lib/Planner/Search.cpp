@@ -12,6 +12,8 @@
 #include "fsdp/Planner/Baselines.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 
 using namespace fsdp::planner;
 
@@ -27,6 +29,18 @@ struct Candidate {
       if (!program->isFeasible())
         return false;
     return true;
+  }
+  /// As predicted, the fastest start with these resident units, each program
+  /// for itself; the most that there is, if one has none.
+  int64_t getSlowest(const StepModel &model) const {
+    constexpr int64_t none = std::numeric_limits<int64_t>::max();
+    int64_t time = 0;
+    for (size_t p = 0; p != programs.size(); ++p) {
+      if (programs[p]->getSlowest() == none)
+        return none;
+      time += model.programs[p].count * programs[p]->getSlowest();
+    }
+    return time;
   }
   SearchAnswer getAnswer(const StepModel &model) const {
     SearchAnswer answer;
@@ -45,15 +59,17 @@ struct Candidate {
   }
 };
 
-/// Feasible before not; then the fastest, or the leanest.
-bool isBetter(const SearchAnswer &a, const SearchAnswer &b) {
+/// Feasible before not; then the fastest, or the leanest. As predicted, none
+/// that is faster than `slowest` is worse than one that is not.
+bool isBetter(const SearchAnswer &a, const SearchAnswer &b, int64_t slowest) {
   if (a.isFeasible != b.isFeasible)
     return a.isFeasible;
-  auto key = [](const SearchAnswer &answer) {
+  auto key = [&](const SearchAnswer &answer) {
+    const Outcome &own = answer.outcome;
     return answer.isFeasible
-               ? std::make_pair(answer.outcome.meanTime,
-                                answer.outcome.peakBytes)
-               : std::make_pair(answer.outcome.peakBytes, answer.outcome.time);
+               ? std::make_tuple(std::max<int64_t>(own.time - slowest, 0),
+                                 own.meanTime, own.peakBytes)
+               : std::make_tuple(own.peakBytes, own.time, int64_t(0));
   };
   return key(a) < key(b);
 }
@@ -87,7 +103,8 @@ private:
   EvaluationMeter meter;
   std::vector<Decisions> starts;
   std::vector<Candidate> candidates;
-  size_t best = 0; ///< Of these.
+  size_t best = 0;                                       ///< Of these.
+  int64_t slowest = std::numeric_limits<int64_t>::max(); ///< See `isBetter`.
 };
 
 } // namespace
@@ -138,6 +155,9 @@ void StepSearch::begin(Candidate &candidate) {
 }
 
 void StepSearch::finish(Candidate &candidate) {
+  if (candidate.getSlowest(model) > slowest)
+    for (auto &program : candidate.programs)
+      program->keepTime();
   note("sizes");
   for (auto &program : candidate.programs) {
     if (has(SizesStage))
@@ -172,8 +192,9 @@ SearchAnswer StepSearch::run() {
     Candidate candidate = {std::move(resident), {}};
     begin(candidate);
     candidates.push_back(std::move(candidate));
+    slowest = std::min(slowest, candidates.back().getSlowest(model));
     if (isBetter(candidates.back().getAnswer(model),
-                 candidates[best].getAnswer(model)))
+                 candidates[best].getAnswer(model), slowest))
       best = candidates.size() - 1;
     note("starts");
   }
