@@ -96,8 +96,6 @@ void ProgramSearch::searchCalls(ProgramDecisions &wanted) {
 }
 
 bool ProgramSearch::searchAll() {
-  if (model.units.size() > mostExactUnits || modules.size() > mostExactUnits)
-    return false;
   struct Choice {
     int64_t bound;
     size_t set;

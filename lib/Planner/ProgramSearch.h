@@ -53,7 +53,12 @@ public:
   void startLean();
   void searchSizes();
   void searchCounts();
-  /// True if nothing was left out: see ExactSearch.cpp.
+  /// Few enough units and modules that all there are may be searched.
+  bool isSmall() const {
+    return model.units.size() <= mostExactUnits &&
+           modules.size() <= mostExactUnits;
+  }
+  /// Of a small program; true if nothing was left out: see ExactSearch.cpp.
   bool searchAll();
   void searchNearby(int64_t evaluations, uint64_t seed);
 

@@ -165,21 +165,26 @@ void StepSearch::finish(Candidate &candidate) {
     if (has(CountsStage))
       program->searchCounts();
   }
+  // In equal parts of what is left. Where all are few, small changes come first
+  // and last: a better answer lets bounds reject more of all there are, and
+  // afterwards launches may move.
+  constexpr int64_t mostBeforeAll = 8000, mostAfterAll = 4000;
+  size_t count = candidate.programs.size();
+  auto searchNearby = [&](size_t p, int64_t most) {
+    int64_t part = (options.evaluations - meter.count) / int64_t(count - p);
+    if (has(NearbyStage))
+      candidate.programs[p]->searchNearby(std::min(part, most), options.seed);
+  };
+  std::vector<bool> isExact(count, false);
   note("all");
-  std::vector<bool> isExact;
-  for (auto &program : candidate.programs)
-    isExact.push_back(has(AllStage) && program->searchAll());
+  for (size_t p = 0; p != count; ++p)
+    if (has(AllStage) && candidate.programs[p]->isSmall()) {
+      searchNearby(p, mostBeforeAll);
+      isExact[p] = candidate.programs[p]->searchAll();
+    }
   note("nearby");
-  if (!has(NearbyStage))
-    return;
-  // What is left, in equal parts; little, where only launches may move.
-  constexpr int64_t mostAfterAll = 4000;
-  for (size_t p = 0; p != candidate.programs.size(); ++p) {
-    int64_t part = (options.evaluations - meter.count) /
-                   int64_t(candidate.programs.size() - p);
-    candidate.programs[p]->searchNearby(
-        isExact[p] ? std::min(part, mostAfterAll) : part, options.seed);
-  }
+  for (size_t p = 0; p != count; ++p)
+    searchNearby(p, isExact[p] ? mostAfterAll : options.evaluations);
 }
 
 SearchAnswer StepSearch::run() {
