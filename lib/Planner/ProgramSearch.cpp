@@ -242,9 +242,10 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
 }
 
 void ProgramSearch::searchSizes() {
-  constexpr size_t mostGranularities = 4;
+  size_t mostGranularities = isCoarse() ? 2 : 4;
   std::vector<uint32_t> sizes;
-  for (uint32_t size = 1; size <= 64 && size <= model.units.size(); size *= 4)
+  for (uint32_t size = 1; size <= 64 && size <= model.units.size();
+       size *= isCoarse() ? 4 : 2)
     sizes.push_back(size);
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   auto attempt = [&](Sizes own, uint16_t wait) {
@@ -274,7 +275,7 @@ void ProgramSearch::searchSizes() {
 }
 
 void ProgramSearch::searchCounts() {
-  constexpr size_t parts = 8;
+  size_t parts = isCoarse() ? 4 : 8;
   ProgramDecisions wanted = makeDecisions(model).programs[number];
   for (const Granularity &own : granularities)
     for (Placement keep : {Placement::Last, Placement::First})

@@ -88,6 +88,8 @@ private:
     size_t get(size_t count) { return size_t(engine() % count); }
   };
 
+  /// Few evaluations: a coarse grid leaves some for what comes after it.
+  bool isCoarse() const { return meter.options.evaluations < 20000; }
   bool isWithin(const Outcome &outcome) const {
     return outcome.peakBytes <= model.budget;
   }

@@ -285,6 +285,29 @@ TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
   EXPECT_GE(stopped.outcome.time, answer.outcome.time);
 }
 
+// Without a stage there is an answer, if a plan fits at all, and it keeps to
+// the budget; without any, it is the leanest that is known.
+TEST(Search, MayLeaveOutStages) {
+  StepModel model = makeTransformer(gpt2);
+  model.budget = int64_t(4) << 30;
+  SearchOptions options;
+  options.evaluations = 3000;
+  SearchAnswer best = search(model, options);
+  for (unsigned stage :
+       {StartsStage, SizesStage, CountsStage, AllStage, NearbyStage}) {
+    options.stages = allSearchStages & ~stage;
+    SearchAnswer answer = search(model, options);
+    ASSERT_TRUE(answer.isFeasible);
+    EXPECT_LE(answer.outcome.peakBytes, model.budget);
+    EXPECT_LE(answer.bound->time, answer.outcome.time);
+  }
+  options.stages = 0;
+  SearchAnswer bare = search(model, options);
+  ASSERT_TRUE(bare.isFeasible);
+  EXPECT_GT(bare.outcome.time, best.outcome.time);
+  EXPECT_LT(bare.evaluations, 100);
+}
+
 // Units that stay gathered between micro-batches save gathers, where there is
 // room for them.
 TEST(Search, KeepsUnitsBetweenMicroBatches) {
