@@ -155,3 +155,38 @@ def test_what_if_multiplies_numbers(tmp_path):
 def test_contradictions_are_one_sentence(options, sentence):
     result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, *options.split())
     assert result.returncode == 1 and result.stderr.splitlines() == [f"fsdp-plan: error: {sentence}"]
+
+
+# A host may fail, and others may want memory: plans for both are there before. Each is what the options for it make; where there is none, a line says why.
+@pytest.mark.parametrize("options, budget, hosts", [
+    ("--ranks 16 --auto --evaluations 300 --budget 1MiB", "--ranks 16 --auto --evaluations 300 --budget 943719", "--ranks 8 --auto --evaluations 300 --budget 1MiB"),
+    ("--mesh 4x8", None, "--mesh 3x8"),
+    ("--mesh 2x8", None, "--ranks 8"),
+    ("--mesh 3x16", None, "--mesh 2x16"),
+])
+def test_plans_for_less_of_the_machine(options, budget, hosts, tmp_path):
+    said = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *options.split(), "--hardware", "h100", "--degrade", "-o", tmp_path / "step.plan").stdout
+    for what, own in ("budget", budget), ("hosts", hosts):
+        made = tmp_path / f"step.{what}.plan"
+        if own is None:
+            assert f"{made}: none: there is no --budget\n" in said and not made.exists()
+            continue
+        assert f"{made}: " in said
+        succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *own.split(), "--hardware", "h100", "-o", tmp_path / "own.plan")
+        assert succeed("fsdp-plan", "diff", tmp_path / "own.plan", made)
+
+
+@pytest.mark.parametrize("options, reason", [
+    ("--ranks 4 --hardware h100", "the 4 ranks are on one host"),
+    ("--ranks 4", "the 4 ranks are on one host"),
+    ("--mesh 2x16 --hardware h100 --what-if link.network.node_us=1x", None),
+])
+def test_without_less_of_the_machine(options, reason, tmp_path):
+    said = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *options.split(), "--degrade", "-o", tmp_path / "step.plan").stdout
+    assert (f"{tmp_path}/step.hosts.plan: none: {reason}\n" in said) == (reason is not None)
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--degrade")
+    assert result.returncode == 1 and result.stderr == "fsdp-plan: error: --degrade: expected -o step.plan, beside which the other plans go\n"
+    model = tmp_path / "step.budget.plan"  # a name that a model has
+    model.write_bytes((FIXTURES / "role_tiny.pt2").read_bytes())
+    result = tool("fsdp-plan", model, "--ranks", 2, "--degrade", "-o", tmp_path / "step.plan")
+    assert result.returncode == 1 and "expected a file of its own for --degrade" in result.stderr

@@ -11,6 +11,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/JSON.h"
+#include "llvm/Support/Path.h"
 #include "llvm/Support/StringSaver.h"
 
 using namespace fsdp;
@@ -82,6 +83,12 @@ struct PlanParser : Parser {
       cl::desc("Show what passes of matching names decided, and why: "
                "fsdp-remat, or .* for all"),
       cl::value_desc("regex"), cl::cat(category)};
+  cl::opt<bool> degrade{
+      "degrade",
+      cl::desc("Also write plans for a tenth less of the budget "
+               "(step.budget.plan) and for a host less of the hardware "
+               "(step.hosts.plan), to go on with where there is less"),
+      cl::cat(category)};
   cl::opt<bool> timing{"timing",
                        cl::desc("Show where the time of the compiler went"),
                        cl::cat(category)};
@@ -168,6 +175,12 @@ LogicalResult Parser::parse(int argc, char **argv, const char *overview,
   return success();
 }
 
+std::string fsdp::getDegradedPath(StringRef path, StringRef what) {
+  llvm::SmallString<128> other(path);
+  llvm::sys::path::replace_extension(other, what + ".plan");
+  return other.str().str();
+}
+
 /// Fails if an output cannot be written or is an input.
 static LogicalResult checkFiles(const CommandLine &line) {
   std::vector<archive::NamedPath> outputs, inputs;
@@ -190,6 +203,9 @@ static LogicalResult checkFiles(const CommandLine &line) {
   add(line.options.automatic ? outputs : inputs, "--decisions",
       line.options.decisions);
   add(outputs, "-o", line.output);
+  if (line.degrade)
+    for (const char *what : {"budget", "hosts"})
+      add(outputs, "--degrade", getDegradedPath(line.output, what));
   add(outputs, "--report", line.report);
   add(outputs, "--trace", line.trace);
   add(outputs, "--html", line.html);
@@ -217,10 +233,14 @@ LogicalResult fsdp::parseCommandLine(int argc, char **argv, CommandLine &line) {
   line.html = parser.html;
   line.remarks = parser.remarks;
   line.timing = parser.timing;
+  line.degrade = parser.degrade;
   if (std::string error =
           readOptions(line.given, line.isTraced(), line.options);
       !error.empty())
     return reject(error);
+  if (line.degrade && line.output.empty())
+    return reject("--degrade: expected -o step.plan, beside which the other "
+                  "plans go");
   return checkFiles(line);
 }
 

@@ -23,12 +23,16 @@ struct CommandLine {
   std::string remarks;            ///< A regular expression of names of passes.
   bool unproved = false;          ///< Write a plan that cannot be proved.
   bool timing = false;            ///< Show where the time went.
+  bool degrade = false;           ///< Plans for less of the machine, too.
   std::vector<GivenOption> given; ///< Of the pipeline.
   FSDPPipelineOptions options;    ///< What these mean.
   std::vector<std::string> with;  ///< Of `compare`: more sets of options.
 
   bool isTraced() const { return !trace.empty() || !html.empty(); }
 };
+
+/// Where --degrade writes the plan for less of something: step.budget.plan.
+std::string getDegradedPath(llvm::StringRef path, llvm::StringRef what);
 
 /// Reads the command line. Fails with a sentence; ends the command where help
 /// or the version is asked for.

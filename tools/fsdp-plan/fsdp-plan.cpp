@@ -9,6 +9,7 @@
 #include "CommandLine.h"
 #include "Compare.h"
 #include "Compile.h"
+#include "Degrade.h"
 #include "Diagnostics.h"
 #include "Diff.h"
 #include "Page.h"
@@ -70,6 +71,9 @@ LogicalResult run(const CommandLine &line) {
     return failure();
   importing.stop();
 
+  mlir::OwningOpRef<mlir::ModuleOp> imported; // compilation changes it
+  if (line.degrade)
+    imported = module.clone();
   const std::string &name = line.output.empty() ? line.input : line.output;
   mlir::FailureOr<Compilation> made = compile(
       module, {line.options, name, line.unproved, line.isTraced(), true}, root);
@@ -79,6 +83,8 @@ LogicalResult run(const CommandLine &line) {
   if (line.output.empty())
     llvm::outs()
         << "dry run: the plan is not written; -o step.plan writes it\n";
+  if (line.degrade)
+    writeDegraded(line, *imported, root);
   return finishOutput();
 }
 
