@@ -68,7 +68,7 @@ formatted() {
 
 python_tests() {
   FSDP_CHAOS_SEEDS=$([ $all = yes ] && echo 100 || echo 10) \
-    .venv/bin/python -m pytest -q -n $workers --dist worksteal --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
+    .venv/bin/python -m pytest -q -n $workers --dist worksteal -o junit_family=xunit1 --junitxml "$out/results/pytest.xml" test/Python test/EndToEnd "$@"
 }
 
 # Comparisons with PyTorch once more, by processes that a NCCL of ordinary memory connects.

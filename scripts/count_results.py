@@ -1,4 +1,4 @@
-"""Says what a check has found: stages beside their shares of last time, the slowest tests, and `N passed, M failed`.
+"""Says what a check has found: stages beside their shares of last time, what tests have recorded, the slowest of them, and `N passed, M failed`.
 
 Exit status 1 if anything failed or nothing ran. `--record` writes the shares of this run to scripts/stage_shares.json.
 """
@@ -6,6 +6,7 @@ Exit status 1 if anything failed or nothing ran. `--record` writes the shares of
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -35,6 +36,18 @@ def count(path: pathlib.Path) -> tuple[int, int, list[str], list[tuple[float, st
     return passed, failed, lines, times
 
 
+def read_figures(path: pathlib.Path) -> dict[str, list[float]]:
+    """By name what tests have recorded as properties (`record_property` of pytest)."""
+    figures: dict[str, list[float]] = {}
+    try:
+        properties = ElementTree.parse(path).iterfind(".//testcase/properties/property")
+    except ElementTree.ParseError:
+        return {}
+    for entry in properties:
+        figures.setdefault(entry.get("name", ""), []).append(float(entry.get("value", "nan")))
+    return figures
+
+
 def read_stages(path: pathlib.Path) -> list[tuple[str, str, int]]:
     """Name, result and seconds of each stage: the lines that check.sh has written."""
     rows = [line.split() for line in path.read_text().splitlines()]
@@ -61,11 +74,16 @@ def main() -> int:
     passed = sum(result == "ok" for _, result, _ in stages)
     failed = len(stages) - passed
     times: list[tuple[float, str]] = []
+    figures: dict[str, list[float]] = {}
     for path in sorted(arguments.folder.rglob("*.xml")):
         one_passed, one_failed, lines, one_times = count(path)
         passed, failed, times = passed + one_passed, failed + one_failed, times + one_times
         print(*lines, sep="\n", end="\n" if lines else "")
+        for name, values in read_figures(path).items():
+            figures.setdefault(name, []).extend(values)
     print(*compare(stages, json.loads(SHARES.read_text())), sep="\n")
+    for name, values in sorted(figures.items()):
+        print(f"check: {name}: {len(values)} measured, median {statistics.median(values):.2f}, from {min(values):.2f} to {max(values):.2f}")
     print("check: the slowest tests")
     for seconds, name in sorted(times, reverse=True)[:20]:
         print(f"check: {seconds:7.1f} s  {name}")

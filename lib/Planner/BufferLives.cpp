@@ -96,9 +96,11 @@ void Replay::run(std::vector<Lifetime> &lives) {
       if (command.event >= events.size() || events[command.event].empty())
         break;
       join(clock, events[command.event]);
-      if (command.stream == 0)
+      if (command.stream == 0) {
         for (size_t stream = 1; stream != streams.size(); ++stream)
           finish(stream, clock[stream], int64_t(begin), lives);
+        clock[0] = int64_t(end); // what starts later comes after these
+      }
       break;
     }
     case CommandKind::Work:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -25,7 +26,7 @@ def search(model, options, report):
 # Every model on each machine in turn, from the least memory to more than enough. Whatever the budget, the plan keeps to it and is proved, its
 # predicted time is that of the search, no bound is above it, and no policy that fits into the same memory is faster.
 @pytest.mark.parametrize("model", MODELS)
-def test_no_known_policy_is_better(model, tmp_path):
+def test_no_known_policy_is_better(model, record_property, tmp_path):
     machine = MACHINES[(MODELS.index(model) + SAMPLE) % len(MACHINES)]
     options = ["--ranks", 4, "--hardware", machine]
     most = search(model, options, tmp_path / "r.json")["memory"]["arena_bytes"]
@@ -44,9 +45,24 @@ def test_no_known_policy_is_better(model, tmp_path):
         assert slow_network >= found["step_ns"] and slow_compute >= found["step_ns"] >= fast_compute
         # What is decided for the prediction alone is faster where it comes true.
         assert found["nominal"][0]["nanoseconds"] <= found["step_ns"]
-        for policy in report["points"]:
-            assert policy["bytes"] > found["budget_bytes"] or policy["nanoseconds"] >= found["step_ns"], policy
+        fitting = [policy for policy in report["points"] if policy["bytes"] <= found["budget_bytes"]]
+        assert all(policy["nanoseconds"] >= found["step_ns"] for policy in fitting), fitting
+        record_property("planner, gap to the bound in percent", 100 * found["gap"])
+        if fitting:
+            best = min(policy["nanoseconds"] for policy in fitting)
+            record_property("planner, percent that the best known policy takes longer", 100 * (best / found["step_ns"] - 1))
     assert not isinstance(report, int)  # with more than enough
+
+
+# Steps of a few microseconds are made of latencies, which no bound knows well. One of 7 billion parameters is not: with one of six budgets in turn, from
+# a fifth of what it takes without any, it is at most 2 % above what nobody could beat.
+def test_the_gap_of_a_large_step(record_property, tmp_path):
+    subprocess.run(["zstd", "-dqf", FIXTURES / "llama_7b.pt2.zst", "-o", tmp_path / "m.pt2"], check=True)
+    options = ["--ranks", 64, "--auto", "--hardware", "h100", "--device", "cuda", "--evaluations", 5000, "--budget", f"{(7, 10, 14, 19, 26, 36)[SAMPLE % BUDGETS]}GiB"]
+    succeed("fsdp-plan", tmp_path / "m.pt2", *options, "--report", tmp_path / "r.json")
+    gap = json.loads((tmp_path / "r.json").read_text())["search"]["gap"]
+    record_property("planner, gap to the bound of 7 billion parameters in percent", 100 * gap)
+    assert 0 <= gap <= 0.02
 
 
 # The same on another machine than that of the file, for each model on one of four. What was decided for the file holds the same memory there: no

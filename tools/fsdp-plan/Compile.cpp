@@ -339,10 +339,18 @@ FailureOr<Compilation> Planner::run() {
     search.scenarios = planner::getRobustScenarios();
   search.progress = [&](const auto &now) { return progress.show(now); };
   // A search knows values; alignment and gaps between them come on top. Where
-  // these exceed the budget, it is asked for less, from where it was.
-  constexpr int mostTries = 8;
-  int64_t spare = 0, evaluations = 0; // of the tries before
-  for (int tries = 1;; ++tries) {
+  // these exceed the budget, it is asked for less, from where it was, and then
+  // for what lies between: how much they are is another matter each time.
+  constexpr int mostTries = 8, mostBetween = 2;
+  struct Try {
+    planner::SearchAnswer answer;
+    Compilation made;
+    int64_t budget, excess;
+  };
+  std::optional<Try> best;
+  int64_t spare = 0, evaluations = 0;
+  std::optional<int64_t> tooLittle, enough; // to spare
+  for (int tries = 1, between = 0; tries <= mostTries; ++tries) {
     if (options.budget)
       built.model.budget = std::max<int64_t>(options.budget - spare, 1);
     FailureOr<planner::SearchAnswer> answer = decide();
@@ -353,24 +361,34 @@ FailureOr<Compilation> Planner::run() {
           << spare << " are left for alignment and gaps between buffers";
     if (failed(answer))
       return failure();
-    evaluations = answer->evaluations += evaluations;
+    evaluations += answer->evaluations;
     FailureOr<Compilation> made = carryOut(*answer);
     if (failed(made))
       return failure();
-    int64_t excess = int64_t(made->summary.arenaBytes) - options.budget;
-    if (!options.automatic || !options.budget || excess <= 0 ||
-        tries == mostTries) {
-      made->decisions = planner::write(built.model, answer->decisions);
-      planner::Explanation explanation =
-          planner::explain(built.model, answer->decisions, search);
-      made->summary.search = {std::move(*answer), std::move(explanation),
-                              built.model.budget};
-      return made;
-    }
-    spare += excess + excess / 4;
+    int64_t excess = options.automatic && options.budget
+                         ? int64_t(made->summary.arenaBytes) - options.budget
+                         : 0;
+    search.starts = {answer->decisions};
+    bool fits = excess <= 0;
+    if (!best || (fits ? best->excess > 0 ||
+                             answer->outcome.time < best->answer.outcome.time
+                       : best->excess > 0))
+      best = {std::move(*answer), std::move(*made), built.model.budget, excess};
+    (fits ? enough : tooLittle) = spare;
+    if (fits && (!tooLittle || between == mostBetween))
+      break;
+    between += enough.has_value();
+    spare = enough ? (*tooLittle + *enough) / 2 : spare + excess + excess / 4;
     search.evaluations = options.evaluations / 4;
-    search.starts = {std::move(answer->decisions)};
   }
+  built.model.budget = best->budget;
+  best->answer.evaluations = evaluations;
+  best->made.decisions = planner::write(built.model, best->answer.decisions);
+  planner::Explanation explanation =
+      planner::explain(built.model, best->answer.decisions, search);
+  best->made.summary.search = {std::move(best->answer), std::move(explanation),
+                               best->budget};
+  return std::move(best->made);
 }
 
 FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,

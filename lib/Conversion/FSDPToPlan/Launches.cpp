@@ -56,7 +56,8 @@ void Lowering::waitFor(Location loc, plan::CommandOpInterface command,
   plan::WaitOp::create(builder, loc, record.getEvent(), role, waiter);
 }
 
-/// What does not run ahead starts when all that is computed before it is done.
+/// What does not run ahead starts when all that is computed before it is done,
+/// and all that is waited for: its memory may be what a reduction has read.
 /// Later launches of a bucket start with the first one.
 void Lowering::hold(Operation *launch) {
   Operation *before = launch->getPrevNode();
@@ -67,7 +68,7 @@ void Lowering::hold(Operation *launch) {
            llvm::make_range(block->begin(), builder.getInsertionPoint())))
     if (auto command = dyn_cast<plan::CommandOpInterface>(op);
         command && command.getStream() == Stream::Compute &&
-        !isa<plan::RecordOp, plan::WaitOp>(op))
+        !isa<plan::RecordOp>(op))
       return waitFor(launch->getLoc(), command, getStream(launch));
 }
 

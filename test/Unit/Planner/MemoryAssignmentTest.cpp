@@ -116,6 +116,24 @@ TEST(BufferLives, LastFromTheEventThatHoldsToTheWait) {
   expect(4, 0, -1);
 }
 
+// What is launched where the compute stream has waited takes the memory that
+// the wait has freed, although nothing is computed between the two.
+TEST(BufferLives, BeginAfterTheWaitInFrontOfTheLaunch) {
+  std::vector<Command> commands = {
+      work(0, {0}),                     // 0
+      work(1, {1}),                     // 1: the reduction
+      order(CommandKind::Record, 1, 0), // 2
+      work(0, {0}),                     // 3
+      order(CommandKind::Wait, 0, 0),   // 4
+      order(CommandKind::Record, 0, 1), // 5
+      order(CommandKind::Wait, 2, 1),   // 6
+      work(2, {2}),                     // 7: the gather
+  };
+  std::vector<Lifetime> lives = findLives(commands, 3, 3);
+  EXPECT_EQ(lives[1].end, 4);
+  EXPECT_EQ(lives[2].begin, 5);
+}
+
 // Without the commands of a higher role, their waits order nothing.
 TEST(BufferLives, DoNotTrustWaitsOfHigherRoles) {
   std::vector<Command> commands = {
