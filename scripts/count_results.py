@@ -37,14 +37,15 @@ def count(path: pathlib.Path) -> tuple[int, int, list[str], list[tuple[float, st
 
 
 def read_figures(path: pathlib.Path) -> dict[str, list[float]]:
-    """By name what tests have recorded as properties (`record_property` of pytest)."""
+    """By name what tests have recorded as properties whose names begin with "measured: " (`record_property` of pytest)."""
     figures: dict[str, list[float]] = {}
     try:
         properties = ElementTree.parse(path).iterfind(".//testcase/properties/property")
     except ElementTree.ParseError:
         return {}
     for entry in properties:
-        figures.setdefault(entry.get("name", ""), []).append(float(entry.get("value", "nan")))
+        if (name := entry.get("name", "")).startswith("measured: "):
+            figures.setdefault(name.removeprefix("measured: "), []).append(float(entry.get("value", "nan")))
     return figures
 
 

@@ -308,6 +308,19 @@ void PolicyMaker::place() {
 // What is kept, and what is recomputed
 //===----------------------------------------------------------------------===//
 
+/// Most first; of equals, the one that came first.
+template <typename GetWorth>
+static void sortByWorth(std::vector<uint32_t> &items, GetWorth getWorth) {
+  std::vector<std::pair<double, size_t>> keys;
+  for (size_t i = 0; i != items.size(); ++i)
+    keys.emplace_back(-getWorth(items[i]), i);
+  std::sort(keys.begin(), keys.end());
+  std::vector<uint32_t> sorted;
+  for (const auto &key : keys)
+    sorted.push_back(items[key.second]);
+  items = std::move(sorted);
+}
+
 /// By time saved for each byte, until one does not fit.
 void PolicyMaker::keepByValue() {
   int64_t room = *findBudget() - findPeak(decisions);
@@ -322,9 +335,7 @@ void PolicyMaker::keepByValue() {
     return double(own.gather.getDuration()) /
            double(std::max<int64_t>(own.gatheredBytes, 1));
   };
-  std::stable_sort(units.begin(), units.end(), [&](uint32_t a, uint32_t b) {
-    return getWorth(a) > getWorth(b);
-  });
+  sortByWorth(units, getWorth);
   for (uint32_t unit : units) {
     room -= program.traffic[unit].gatheredBytes;
     if (room < 0)
@@ -350,9 +361,7 @@ void PolicyMaker::recomputeByValue() {
   auto getWorth = [&](uint32_t module) {
     return double(bytes[module]) / double(std::max<int64_t>(time[module], 1));
   };
-  std::stable_sort(modules.begin(), modules.end(), [&](uint32_t a, uint32_t b) {
-    return getWorth(a) > getWorth(b);
-  });
+  sortByWorth(modules, getWorth);
   auto fits = [&](size_t count) {
     std::fill(decisions.recompute.begin(), decisions.recompute.end(), false);
     for (size_t i = 0; i != count; ++i)
