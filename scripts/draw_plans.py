@@ -40,6 +40,10 @@ class Planner:
             sys.exit(f"{' '.join(map(str, self.command))}: exit status {result.returncode}\n{result.stderr}")
         return json.loads(self.report.read_text())
 
+    def plan_if_any(self, *options: object) -> list[dict]:
+        """No report where alignment and gaps leave no plan."""
+        return [json.loads(self.report.read_text())] if self.run(*options).returncode == 0 else []
+
     def least(self) -> int:
         """The least bytes that are known to work."""
         found = re.search(r"known to work is (\d+) bytes", self.run("--budget", 1).stderr)
@@ -51,7 +55,7 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
     most = planner.plan()
     first, last = 1.15 * planner.least(), most["memory"]["arena_bytes"]
     budgets = [first * (last / first) ** (i / (POINTS - 1)) for i in range(POINTS)]
-    plans = [planner.plan("--budget", round(budget)) for budget in tqdm(budgets, desc="budgets", leave=False)]
+    plans = [plan for budget in tqdm(budgets, desc="budgets", leave=False) for plan in planner.plan_if_any("--budget", round(budget))]
     gib, ms = 2.0**30, 1e6
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     memory = [plan["memory"]["scheduled_bytes"] / gib for plan in plans]

@@ -172,11 +172,15 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   if (std::none_of(cut.after.begin(), cut.after.end(),
                    [&](uint32_t unit) { return isLater(uses[unit], 0); }))
     cut.byCalls = cut.after;
-  std::stable_sort(
-      cut.byCalls.begin(), cut.byCalls.end(), [&](uint32_t a, uint32_t b) {
-        return shares[a] * double(program.traffic[b].gatheredBytes) >
-               shares[b] * double(program.traffic[a].gatheredBytes);
-      });
+  auto getShare = [&](uint32_t unit) { // of a call, by byte
+    return shares[unit] /
+           double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));
+  };
+  std::sort(cut.byCalls.begin(), cut.byCalls.end(),
+            [&](uint32_t a, uint32_t b) {
+              double left = getShare(a), right = getShare(b);
+              return left != right ? left > right : isBetter(a, b);
+            });
   return cut;
 }
 

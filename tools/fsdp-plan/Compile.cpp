@@ -386,8 +386,8 @@ FailureOr<Compilation> Planner::run() {
   best->made.decisions = planner::write(built.model, best->answer.decisions);
   planner::Explanation explanation =
       planner::explain(built.model, best->answer.decisions, search);
-  best->made.summary.search = {std::move(best->answer), std::move(explanation),
-                               best->budget};
+  best->made.summary.search = {
+      std::move(best->answer), std::move(explanation), best->budget, {}};
   return std::move(best->made);
 }
 
