@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from tqdm import tqdm
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-RANKS, SHOWN, POINTS = 64, "h100", 10
+RANKS, SHOWN, POINTS, GREEDY = 64, "h100", 10, "torchtitan-memory"
 
 
 class Planner:
@@ -61,15 +61,17 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
     memory = [plan["memory"]["scheduled_bytes"] / gib for plan in plans]
     axes.plot(memory, [plan["search"]["step_ns"] / ms for plan in plans], "o-", color="#c21f2c", label="fsdp-plan --auto", zorder=3)
     axes.plot(memory, [plan["search"]["bound_ns"] / ms for plan in plans], "--", color="#c21f2c", alpha=0.5, label="no plan takes less")
-    places: dict[tuple[float, float], list[str]] = {}
-    for point in most["points"]:
-        place = round(point["bytes"] / gib, 1), round(point["nanoseconds"] / ms)
-        if place[0] <= 1.05 * max(memory):
-            places.setdefault(place, []).append(point["name"])
-    axes.plot(*zip(*places), "s", color="#666666", label="known policies")
-    for (x, y), names in places.items():
-        text = "\n".join(names).replace(", ", "\n  ", 1) if len(names) == 1 else f"{names[0]}\n  and {len(names) - 1} more"
-        axes.annotate(text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=8, color="#444444")
+    greedy = [point for plan in plans for point in plan["points"] if point["name"] == GREEDY]
+    axes.plot([point["bytes"] / gib for point in greedy], [point["nanoseconds"] / ms for point in greedy], "s-", color="#4e79a7", markersize=4, label=f"{GREEDY}, for the same budgets")
+    points = [(point["bytes"] / gib, point["nanoseconds"] / ms, point["name"]) for point in most["points"] if point["bytes"] <= 1.02 * last]
+    axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "s", color="#666666", markersize=4, label="other policies")
+    places: dict[tuple[int, int], list[tuple[float, float, str]]] = {}  # a label for what lies close together
+    for x, y, name in points:
+        places.setdefault((round(12 * x * gib / last), round(y / 20)), []).append((x, y, name))
+    for close in places.values():
+        x, y, name = close[0]
+        text = name.replace(", ", "\n  ", 1) if len(close) == 1 else f"{name}\n  and {len(close) - 1} more"
+        axes.annotate(text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7, color="#444444")
     axes.set(xlabel="memory of a rank, GiB", ylabel="predicted step, ms", xlim=(0, 1.2 * max(memory)))
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper right")
