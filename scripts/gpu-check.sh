@@ -78,7 +78,8 @@ run() {
   [ -d plans ] || usage
   torch=$(python3 -c "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))") ||
     { echo "gpu-check: python3 has no torch" >&2; exit 1; }
-  export LD_LIBRARY_PATH=$PWD/lib:$torch/lib:${torch%/*}/nvidia/cu13/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  # The machine may have another NCCL of its own.
+  export LD_LIBRARY_PATH=$PWD/lib:$torch/lib:${torch%/*}/nvidia/cu13/lib:${torch%/*}/nvidia/nccl/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export OMP_NUM_THREADS=1
   for graph in $graphs; do
     for strategy in $strategies; do
