@@ -11,9 +11,7 @@ import argparse
 import itertools
 import json
 import pathlib
-import re
 import statistics
-import subprocess
 import sys
 
 from rich.console import Console
@@ -21,6 +19,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from compare import ROOT, archive_of, prepare, run
+from smallest_budget import smallest_budget  # compare finds scripts
 
 RECOMPUTED = ["--schedule", "fsdp1", "--remat", r"scope:.*layers\.\d+"]
 PLANS = {name: ["--schedule", name] for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")} | {"fsdp1, recomputed": RECOMPUTED, "auto": ["--auto"]}
@@ -54,12 +53,6 @@ class Bench:
         run(self.command(*options, "--report", report, "-o", self.place(name)))
         return json.loads(report.read_text())
 
-    def least(self, *costs: object) -> int:
-        """The least bytes that are known to work."""
-        said = subprocess.run(self.command("--auto", "--budget", 1, *costs), capture_output=True, text=True).stderr
-        found = re.search(r"known to work is (\d+) bytes", said)
-        return int(found[1]) if found else sys.exit(f"expected to be told the smallest budget, found: {said}")
-
     def place(self, name: str) -> pathlib.Path:
         return self.folder / f"{name.replace(', ', '-')}.plan"
 
@@ -81,7 +74,7 @@ def compare(bench: Bench, rounds: int, console: Console) -> tuple[list[float], i
     """Prints the table of one bench. Returns the errors of its predictions, the wrong orders, and the plans whose memory is not as predicted."""
     costs = bench.measure_costs()
     reports = {name: bench.plan(name, *options, *costs) for name, options in PLANS.items()}
-    least, most = bench.least(*costs), reports["auto"]["memory"]["arena_bytes"]
+    least, most = smallest_budget(bench.command("--auto", *costs)), reports["auto"]["memory"]["arena_bytes"]
     for part in BUDGETS:
         budget = round(least + part * (most - least))
         reports[f"auto, {budget / 2**20:.1f} MiB"] = bench.plan(f"auto, {budget / 2**20:.1f} MiB", "--auto", "--budget", budget, *costs)

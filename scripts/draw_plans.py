@@ -8,7 +8,6 @@ memory for one machine (searched plans, their bounds, and the policies that peop
 import argparse
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import tempfile
 import tomllib
 
 import matplotlib.pyplot as plt
+from smallest_budget import smallest_budget
 from tqdm import tqdm
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -44,16 +44,11 @@ class Planner:
         """No report where alignment and gaps leave no plan."""
         return [json.loads(self.report.read_text())] if self.run(*options).returncode == 0 else []
 
-    def least(self) -> int:
-        """The least bytes that are known to work."""
-        found = re.search(r"known to work is (\d+) bytes", self.run("--budget", 1).stderr)
-        return int(found[1]) if found else sys.exit(f"{' '.join(map(str, self.command))}: expected to be told the smallest budget")
-
 
 def draw_front(planner: Planner, output: pathlib.Path) -> None:
     """Searched plans from the least memory to more than enough, with the policies that hold at most as much."""
     most = planner.plan()
-    first, last = 1.15 * planner.least(), most["memory"]["arena_bytes"]
+    first, last = 1.15 * smallest_budget(planner.command), most["memory"]["arena_bytes"]
     budgets = [first * (last / first) ** (i / (POINTS - 1)) for i in range(POINTS)]
     plans = [plan for budget in tqdm(budgets, desc="budgets", leave=False) for plan in planner.plan_if_any("--budget", round(budget))]
     gib, ms = 2.0**30, 1e6

@@ -59,6 +59,13 @@ static bool isByModule(Policy policy) {
          !isDeepCompile(policy);
 }
 
+/// The most that go in one call, where bytes decide about that.
+static int64_t getCallBytes(Policy policy) {
+  return isDeepCompile(policy)        ? 1'000'000'000
+         : policy == Policy::Inductor ? 500'000'000
+                                      : 30 << 20;
+}
+
 static uint16_t toSlots(size_t count) {
   return uint16_t(std::min<size_t>(count, mostSlots));
 }
@@ -136,27 +143,18 @@ void PolicyMaker::joinModules() {
         isSame(layout.reductionUnits[i - 1], layout.reductionUnits[i]);
 }
 
-/// Whether a gather goes in one call with those behind it, of so many bytes.
+/// Whether a gather goes in one call with those after it, of so many bytes.
 bool PolicyMaker::isFused(const Traffic &own, const CollectiveCost &cost,
                           int64_t bytes) const {
-  constexpr int64_t inductorBytes = 500'000'000, xlaBytes = 30 << 20,
-                    deepCompileBytes = 1'000'000'000;
-  switch (policy) {
-  case Policy::Inductor:
-    return bytes + own.gatheredBytes <= inductorBytes;
-  case Policy::XlaLhs:
-    return bytes + own.gatheredBytes <= xlaBytes;
-  case Policy::DeepCompileP:
-  case Policy::DeepCompilePS: {
-    CollectiveCost fused = cost;
-    fused.add(own.gather);
-    int64_t longer = std::max(cost.getDuration(), own.gather.getDuration());
-    return 1.2 * double(longer) > double(fused.getDuration()) &&
-           bytes + own.gatheredBytes < deepCompileBytes;
-  }
-  default:
+  if (policy == Policy::DeepCompileS ||
+      bytes + own.gatheredBytes > getCallBytes(policy))
     return false;
-  }
+  if (!isDeepCompile(policy))
+    return true;
+  CollectiveCost fused = cost;
+  fused.add(own.gather);
+  int64_t longer = std::max(cost.getDuration(), own.gather.getDuration());
+  return 1.2 * double(longer) > double(fused.getDuration());
 }
 
 void PolicyMaker::joinBytes() {
@@ -175,13 +173,10 @@ void PolicyMaker::joinBytes() {
     cost.add(own.gather);
     bytes = (joins ? bytes : 0) + own.gatheredBytes;
   }
-  int64_t most = isDeepCompile(policy)        ? 1'000'000'000
-                 : policy == Policy::Inductor ? 500'000'000
-                                              : 30 << 20;
   bytes = 0;
   for (uint32_t unit : layout.reductionUnits) {
     int64_t own = program.traffic[unit].gradientBytes;
-    bool joins = bytes && bytes + own <= most;
+    bool joins = bytes && bytes + own <= getCallBytes(policy);
     decisions.units[unit].reduction.joins = joins;
     bytes = (joins ? bytes : 0) + own;
   }
@@ -243,7 +238,7 @@ uint32_t PolicyMaker::findLaunch(size_t call) const {
   return own.slot;
 }
 
-/// How many slots behind its launch a reduction is waited for.
+/// How many slots after its launch a reduction is waited for.
 size_t PolicyMaker::findWait(size_t reduction) const {
   if (policy == Policy::NoOverlap)
     return 0;

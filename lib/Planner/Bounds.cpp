@@ -86,7 +86,7 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
 }
 
 /// From there to the end of the program. A gather for it that is not there is
-/// launched behind it, and so is a reduction of a gradient that it completes.
+/// launched after it, and so is a reduction of a gradient that it completes.
 int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r) const {
   size_t next = cut.op + 1;
   int64_t computed = compute.back() - compute[next] + replays[r];

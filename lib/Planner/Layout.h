@@ -131,7 +131,7 @@ private:
   using OwnStreams = Streams<numStreams>;
   using Counts = OwnStreams::Counts;
   /// How many launches are done before the compute stream goes on, in front of
-  /// the launches of a place and behind them.
+  /// the launches of a place and after them.
   struct Waits {
     Counts early, late;
   };

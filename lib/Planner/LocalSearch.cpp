@@ -27,10 +27,10 @@ void ProgramSearch::toggleRecompute(ProgramDecisions &wanted,
 /// Blocks of a model are alike: what is good for one is good for its
 /// neighbours.
 void ProgramSearch::copyCalls(ProgramDecisions &wanted, uint32_t module,
-                              size_t count, bool isBehind) const {
+                              size_t count, bool isAfter) const {
   const std::vector<uint32_t> &from = unitsOf[module];
   for (uint32_t other = module; count-- != 0;) {
-    if (isBehind ? ++other == unitsOf.size() : other-- == 0)
+    if (isAfter ? ++other == unitsOf.size() : other-- == 0)
       return;
     const std::vector<uint32_t> &to = unitsOf[other];
     for (size_t i = 0; i != std::min(from.size(), to.size()); ++i) {
@@ -101,10 +101,10 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   case 9: // that one unit is kept instead of another
     std::swap(own.keep, wanted.units[random.get(numUnits)].keep);
     return;
-  case 10: // the calls of a module, for some before or behind it
+  case 10: // the calls of a module, for some before or after it
     if (uint32_t module = model.units[unit].module; module != nobody) {
       size_t count = size_t(1) << random.get(7);
-      copyCalls(wanted, module, count, /*isBehind=*/random.get(2));
+      copyCalls(wanted, module, count, /*isAfter=*/random.get(2));
     }
     return;
   default: // of all units

@@ -13,8 +13,8 @@
 
 using namespace fsdp::planner;
 
-/// So far ahead launches, and so far behind waits, are of use: what is hidden
-/// is hidden by a few neighbours.
+/// Launches so far ahead, and waits so far after them, are of use: what is
+/// hidden is hidden by a few neighbours.
 static constexpr uint16_t farAhead = 64;
 
 void EvaluationMeter::report() {
@@ -179,7 +179,7 @@ void ProgramSearch::setSizes(ProgramDecisions &decisions, Sizes sizes) {
         !borders[phase][next[phase]++];
   }
   // Nothing runs beside the last reduction: from there, a call begins where the
-  // one behind it begins in the other direction.
+  // one after it begins in the other direction.
   size_t reductions = layout.reductionUnits.size();
   std::vector<bool> isEnd =
       findBorders(reductions, sizes.reduction, sizes.growing);

@@ -111,7 +111,7 @@ private:
                                         Placement keep, size_t more);
   void move(ProgramDecisions &wanted, Random &random) const;
   void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
-                 bool isBehind) const;
+                 bool isAfter) const;
   void toggleRecompute(ProgramDecisions &wanted, uint32_t module) const;
   StepModel fixRecompute(const std::vector<uint8_t> &recompute) const;
   void searchCalls(ProgramDecisions &wanted);

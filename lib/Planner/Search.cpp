@@ -212,6 +212,15 @@ SearchAnswer StepSearch::run() {
   return answer;
 }
 
+SearchOptions fsdp::planner::makeSearchOptions(int64_t evaluations,
+                                               bool robust) {
+  SearchOptions options;
+  options.evaluations = evaluations;
+  if (robust)
+    options.scenarios = getRobustScenarios();
+  return options;
+}
+
 SearchAnswer fsdp::planner::search(const StepModel &model,
                                    const SearchOptions &options) {
   return StepSearch(model, options).run();

@@ -54,7 +54,7 @@ public:
     nextEnd = never;
   }
 
-  /// Queues a launch, behind those that the stream has; returns how many it has
+  /// Queues a launch, after those that the stream has; returns how many it has
   /// then.
   uint32_t issue(size_t stream, const Launch &launch) {
     queues[stream].launches.push_back(launch);

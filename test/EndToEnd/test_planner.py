@@ -124,11 +124,11 @@ def test_the_mesh_is_decided(tmp_path):
         succeed("fsdp-plan", FIXTURES / "llama.pt2", "--auto", "--evaluations", 300, "--hardware", "h100", *options, "--report", tmp_path / "r.json", "-o", tmp_path / "s.plan")
         return json.loads((tmp_path / "r.json").read_text()), (tmp_path / "s.plan").read_bytes()
     report, plan = step("--ranks", 48, "--mesh", "auto", "--budget", "80MiB")
-    meshes = {mesh["name"]: mesh["nanoseconds"] for mesh in report["search"]["meshes"]}
+    meshes = {mesh["name"]: mesh["mean_nanoseconds"] for mesh in report["search"]["meshes"]}
     assert list(meshes) == ["1x48", "2x24", "3x16", "6x8", "12x4", "24x2"]
     best = min(filter(None, meshes.values()))
     chosen = next(name for name, time in meshes.items() if time == best)
-    assert report["search"]["step_ns"] <= best
+    assert report["search"]["step_ns"] <= next(mesh["nanoseconds"] for mesh in report["search"]["meshes"] if mesh["name"] == chosen)
     assert step("--mesh", chosen, "--budget", "80MiB")[1] == plan
     assert step("--ranks", 48, "--mesh", "auto")[0]["proved"]
     # What the parameters alone do not leave room for is not tried on smaller groups.

@@ -268,6 +268,17 @@ LogicalResult fsdp::parseCompareLine(int argc, char **argv, CommandLine &line) {
   return checkFiles(line);
 }
 
+std::vector<GivenOption>
+fsdp::overrideOptions(llvm::ArrayRef<GivenOption> given,
+                      std::vector<GivenOption> own) {
+  for (const GivenOption &option : given)
+    if (llvm::none_of(own, [&](const GivenOption &other) {
+          return other.first == option.first;
+        }))
+      own.push_back(option);
+  return own;
+}
+
 std::string fsdp::readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,
                               FSDPPipelineOptions &options) {
   std::string error = readPipelineOptions(given, options);

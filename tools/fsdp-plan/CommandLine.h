@@ -41,6 +41,10 @@ mlir::LogicalResult parseCommandLine(int argc, char **argv, CommandLine &line);
 /// The same for `fsdp-plan compare`, whose name `argv` begins with.
 mlir::LogicalResult parseCompareLine(int argc, char **argv, CommandLine &line);
 
+/// `own` on top of what is given.
+std::vector<GivenOption> overrideOptions(llvm::ArrayRef<GivenOption> given,
+                                         std::vector<GivenOption> own);
+
 /// What options of the pipeline mean. Returns what is wrong, or nothing.
 /// `isTraced`: the durations of the step are asked for.
 std::string readOptions(llvm::ArrayRef<GivenOption> given, bool isTraced,

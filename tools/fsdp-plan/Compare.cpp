@@ -69,14 +69,10 @@ private:
 static LogicalResult addRow(const CommandLine &line, StringRef name,
                             std::vector<GivenOption> own,
                             std::vector<Row> &rows) {
-  for (const GivenOption &option : line.given)
-    if (llvm::none_of(own, [&](const GivenOption &other) {
-          return other.first == option.first;
-        }))
-      own.push_back(option);
   Row row;
   row.name = name.str();
-  std::string error = readOptions(own, /*isTraced=*/false, row.options);
+  std::string error = readOptions(overrideOptions(line.given, std::move(own)),
+                                  /*isTraced=*/false, row.options);
   rows.push_back(std::move(row));
   return error.empty() ? success() : reject(name + ": " + error);
 }

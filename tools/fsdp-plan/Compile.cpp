@@ -334,9 +334,8 @@ FailureOr<Compilation> Planner::run() {
   if (failed(made))
     return failure();
   built = std::move(*made);
-  search.evaluations = options.evaluations;
-  if (options.automatic && options.robust)
-    search.scenarios = planner::getRobustScenarios();
+  search = planner::makeSearchOptions(options.evaluations,
+                                      options.automatic && options.robust);
   search.progress = [&](const auto &now) { return progress.show(now); };
   // A search knows values; alignment and gaps between them come on top. Where
   // these exceed the budget, it is asked for less, from where it was, and then

@@ -13,50 +13,55 @@
 using namespace fsdp;
 using llvm::StringRef;
 
+/// What of the options is other; or why there is no plan.
+struct Change {
+  std::vector<GivenOption> options;
+  std::string error;
+};
+
 /// Of a host less: as many replicas as there are still ranks for, or all ranks
-/// that there are in one group. Returns what is wrong, or nothing.
-static std::string removeHost(FSDPPipelineOptions &options) {
+/// that there are in one group.
+static Change removeHost(const FSDPPipelineOptions &options) {
   auto hardware = planner::loadHardware(getHardware(options), options.whatIf);
   if (!hardware)
-    return hardware.error().message;
+    return {{}, hardware.error().message};
   if (!hardware->hasNetwork || hardware->nodeRanks >= options.ranks)
-    return "the " + std::to_string(options.ranks) + " ranks are on one host";
+    return {{},
+            "the " + std::to_string(options.ranks) + " ranks are on one host"};
   int64_t ranks = options.ranks - hardware->nodeRanks;
-  if (options.mesh.replicate > 1) {
-    options.mesh.replicate = ranks / options.mesh.shard;
-    ranks = options.mesh.replicate * options.mesh.shard;
-    if (!ranks)
-      return "a copy of the parameters needs " +
-             std::to_string(options.mesh.shard) + " ranks";
-    // One copy is no hybrid.
-    if (options.mesh.replicate == 1 &&
-        options.strategy == Strategy::HybridShard)
-      options.strategy = Strategy::FullShard;
-    if (options.mesh.replicate == 1 &&
-        options.strategy == Strategy::HybridShardZero2)
-      options.strategy = Strategy::ShardGradOp;
-  } else if (options.mesh.shard) {
-    options.mesh.shard = ranks;
-  }
-  options.ranks = ranks;
-  return "";
+  MeshSizes mesh = options.mesh;
+  if (!mesh.replicate && !mesh.shard)
+    return {{{"ranks", std::to_string(ranks)}}, ""};
+  mesh.replicate = std::max<int64_t>(mesh.replicate, 1);
+  mesh.shard = std::max<int64_t>(mesh.shard, 1);
+  if (mesh.replicate == 1)
+    mesh.shard = ranks;
+  mesh.replicate = ranks / mesh.shard;
+  if (!mesh.replicate)
+    return {{},
+            "a copy of the parameters needs " + std::to_string(mesh.shard) +
+                " ranks"};
+  return {{{"mesh", spellOption(mesh)},
+           {"ranks", std::to_string(mesh.replicate * mesh.shard)}},
+          ""};
 }
 
-static std::string removeMemory(FSDPPipelineOptions &options) {
+static Change removeMemory(const FSDPPipelineOptions &options) {
   if (!options.budget)
-    return "there is no --budget";
-  options.budget.bytes -= options.budget.bytes / 10;
-  return "";
+    return {{}, "there is no --budget"};
+  int64_t bytes = options.budget - options.budget / 10;
+  return {{{"budget", std::to_string(bytes)}}, ""};
 }
 
-/// One plan, of options that are changed; a line about it.
+/// One plan; a line about it.
 static void writeOne(const CommandLine &line, mlir::ModuleOp module,
-                     StringRef what,
-                     std::string (*change)(FSDPPipelineOptions &),
-                     mlir::TimingScope &timing) {
+                     StringRef what, Change change, mlir::TimingScope &timing) {
   std::string path = getDegradedPath(line.output, what);
-  CompileRequest request{line.options, path, line.unproved};
-  std::string error = change(request.options);
+  CompileRequest request{{}, path, line.unproved};
+  std::string error = change.error;
+  if (error.empty())
+    error = readOptions(overrideOptions(line.given, std::move(change.options)),
+                        line.isTraced(), request.options);
   if (error.empty()) {
     mlir::ScopedDiagnosticHandler handler(
         module.getContext(), [&](mlir::Diagnostic &diagnostic) {
@@ -87,6 +92,6 @@ static void writeOne(const CommandLine &line, mlir::ModuleOp module,
 
 void fsdp::writeDegraded(const CommandLine &line, mlir::ModuleOp module,
                          mlir::TimingScope &timing) {
-  writeOne(line, module, "budget", removeMemory, timing);
-  writeOne(line, module, "hosts", removeHost, timing);
+  writeOne(line, module, "budget", removeMemory(line.options), timing);
+  writeOne(line, module, "hosts", removeHost(line.options), timing);
 }

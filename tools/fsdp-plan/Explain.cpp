@@ -293,7 +293,8 @@ listPoints(const std::vector<planner::Explanation::Point> &points) {
   for (const auto &[name, outcome] : points)
     rows.push_back(Object{{"name", name},
                           {"bytes", outcome.peakBytes},
-                          {"nanoseconds", outcome.time}});
+                          {"nanoseconds", outcome.time},
+                          {"mean_nanoseconds", outcome.meanTime}});
   return rows;
 }
 

@@ -39,9 +39,9 @@ static FailureOr<planner::Outcome> tryMesh(mlir::ModuleOp module,
   isTooLarge = model.persistentBytes >= model.budget;
   if (isTooLarge)
     return planner::Outcome{0, model.persistentBytes};
-  planner::SearchOptions search;
-  search.evaluations = options.evaluations / 10;
-  planner::SearchAnswer answer = planner::search(model, search);
+  planner::SearchAnswer answer = planner::search(
+      model,
+      planner::makeSearchOptions(options.evaluations / 10, options.robust));
   return answer.isFeasible ? answer.outcome
                            : planner::Outcome{0, answer.outcome.peakBytes};
 }
@@ -70,7 +70,7 @@ FailureOr<MeshSearch> fsdp::searchMesh(mlir::ModuleOp module,
     if (failed(outcome))
       return failure();
     answer.points.push_back({spellOption(mesh), *outcome});
-    if (outcome->time && (!best.time || outcome->time < best.time)) {
+    if (outcome->time && (!best.time || outcome->meanTime < best.meanTime)) {
       best = *outcome;
       answer.options = tried;
     }

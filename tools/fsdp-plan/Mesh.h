@@ -14,9 +14,10 @@ struct MeshSearch {
 
 /// Decides a mesh that is `auto`: searches, for a tenth of the evaluations, on
 /// each mesh whose groups are parts of a node, whole nodes, or all ranks, and
-/// takes the fastest. Without a budget, the memory of the machine is one: if
-/// nothing was scarce, all ranks would have all parameters. `module` is not
-/// changed. Fails with a diagnostic if nothing fits on any mesh.
+/// takes the fastest, in the mean of a robust search. Without a budget, the
+/// memory of the machine is one: if nothing was scarce, all ranks would have
+/// all parameters. `module` is not changed. Fails with a diagnostic if nothing
+/// fits on any mesh.
 mlir::FailureOr<MeshSearch> searchMesh(mlir::ModuleOp module,
                                        const FSDPPipelineOptions &options,
                                        mlir::TimingScope &timing);

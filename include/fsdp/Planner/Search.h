@@ -51,6 +51,9 @@ struct SearchOptions {
   std::function<bool(const SearchProgress &)> progress;
 };
 
+/// `robust`: on slower machines as well, not for the prediction alone.
+SearchOptions makeSearchOptions(int64_t evaluations, bool robust);
+
 struct SearchAnswer {
   bool isFeasible = false;
   Decisions decisions; ///< If feasible; otherwise the leanest that were found.

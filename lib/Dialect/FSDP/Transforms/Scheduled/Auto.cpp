@@ -98,11 +98,8 @@ class AutoPass : public impl::AutoPassBase<AutoPass> {
   FailureOr<planner::SearchAnswer> decide(const planner::StepModel &model) {
     if (!automatic)
       return readDecisions(getOperation(), model, decisions);
-    planner::SearchOptions options;
-    options.evaluations = evaluations;
-    if (robust)
-      options.scenarios = planner::getRobustScenarios();
-    auto answer = searchDecisions(getOperation(), model, options);
+    auto answer = searchDecisions(
+        getOperation(), model, planner::makeSearchOptions(evaluations, robust));
     if (failed(answer) || decisions.empty())
       return answer;
     auto written = archive::writeFile(
