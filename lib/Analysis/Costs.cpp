@@ -71,8 +71,9 @@ static planner::FloatType getFloatType(Type type) {
 // Calls
 //===----------------------------------------------------------------------===//
 
-/// True if the argument `name` of the schema is given, and true.
-static bool isTrue(aten::CallOp call, StringRef schema, StringRef name) {
+/// The argument `name` of the schema; null if it is not given.
+static OpFoldResult getArgument(aten::CallOp call, StringRef schema,
+                                StringRef name) {
   OpFoldResult value = call.getArg(name);
   SmallVector<StringRef> arguments;
   schema.take_until([](char c) { return c == '>'; }).split(arguments, ", ");
@@ -82,8 +83,20 @@ static bool isTrue(aten::CallOp call, StringRef schema, StringRef name) {
             .take_until([](char c) { return c == '='; })
             .ends_with((" " + name).str()))
       value = call.getArg(i);
+  return value;
+}
+
+/// True if the argument `name` of the schema is given, and true.
+static bool isTrue(aten::CallOp call, StringRef schema, StringRef name) {
+  OpFoldResult value = getArgument(call, schema, name);
   auto flag = dyn_cast_or_null<BoolAttr>(dyn_cast_or_null<Attribute>(value));
   return flag && flag.getValue();
+}
+
+/// Whether attention is told by a tensor what is masked.
+static bool hasMask(aten::CallOp call, StringRef schema) {
+  return isa_and_present<Value>(getArgument(call, schema, "attn_mask")) ||
+         isa_and_present<Value>(getArgument(call, schema, "attn_bias"));
 }
 
 static double getFlops(aten::CallOp call, const operators::OpFacts &facts) {
@@ -172,7 +185,9 @@ struct CallModel : CostOpInterface::ExternalModel<CallModel, aten::CallOp> {
           facts->cost == CostClass::Convolution)
         work.kind = Computation::Kind::Matrix;
       else if (facts->cost == CostClass::Attention)
-        work.kind = Computation::Kind::Attention;
+        work.kind = hasMask(call, facts->schema)
+                        ? Computation::Kind::MaskedAttention
+                        : Computation::Kind::Attention;
     }
     if (call.getNumResults())
       work.type = getFloatType(call.getResult(0).getType());

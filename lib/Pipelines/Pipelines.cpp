@@ -11,6 +11,7 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/Plan/IR/Plan.h"
 #include "fsdp/Dialect/Plan/Transforms/Passes.h"
+#include "fsdp/Planner/Hardware.h"
 
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassOptions.h"
@@ -23,12 +24,20 @@ static bool mergesUnits(const FSDPPipelineOptions &options) {
   return options.bucket.mode == BucketMode::Merge;
 }
 
+/// Whether the machine's attention is cuDNN's. What is wrong with its file, who
+/// needs more of it says.
+static bool prefersCudnn(const FSDPPipelineOptions &options) {
+  auto hardware = planner::loadHardware(getHardware(options));
+  return hardware && hardware->hasCudnnAttention;
+}
+
 void fsdp::buildLogicalPipeline(OpPassManager &pm,
                                 const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
   pm.addPass(aten::createFoldParameterCastsPass());
   if (options.device == aten::Device::CUDA)
-    pm.addPass(aten::createRetargetDevicePass());
+    pm.addPass(aten::createRetargetDevicePass(
+        {aten::Device::CUDA, prefersCudnn(options)}));
 
   AssignUnitsPassOptions units;
   units.wrap = options.wrap;

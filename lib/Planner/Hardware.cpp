@@ -47,6 +47,8 @@ int64_t Hardware::getDuration(const Computation &work) const {
     rate = matrix[size_t(work.type)];
   else if (work.kind == Computation::Kind::Attention)
     rate = attention[size_t(work.type)];
+  else if (work.kind == Computation::Kind::MaskedAttention)
+    rate = maskedAttention[size_t(work.type)];
   double bandwidth = work.isOnHost && host.memory ? host.memory
                      : work.bytes <= cacheBytes   ? cache
                                                   : memory;
@@ -128,7 +130,8 @@ private:
                    std::string_view key, double least,
                    double most = mostNumber);
   /// False if it is not there.
-  bool getFlag(const toml::table &root, std::string_view key);
+  bool getFlag(const toml::table &table, const std::string &where,
+               std::string_view key);
   void readRates(const toml::table &compute, std::string_view key,
                  std::array<double, numFloatTypes> &rates);
   void readMemory(const toml::table &memory, Hardware &hardware);
@@ -183,10 +186,11 @@ double Reader::getNumber(const toml::table &table, const std::string &where,
   return least;
 }
 
-bool Reader::getFlag(const toml::table &root, std::string_view key) {
-  const toml::node *node = root.get(key);
+bool Reader::getFlag(const toml::table &table, const std::string &where,
+                     std::string_view key) {
+  const toml::node *node = table.get(key);
   if (node && !node->is_boolean())
-    fail(std::string(key), "expected true or false");
+    fail(join(where, key), "expected true or false");
   return node && node->value_or(false);
 }
 
@@ -260,8 +264,8 @@ Expected<Hardware> Reader::read(const toml::table &root) {
   else
     fail("name", "expected a text");
   hardware.launch = 1e3 * getNumber(root, "", "launch_us", 0);
-  hardware.sharedCore = getFlag(root, "shared_core");
-  hardware.sharedLink = getFlag(root, "shared_link");
+  hardware.sharedCore = getFlag(root, "", "shared_core");
+  hardware.sharedLink = getFlag(root, "", "shared_link");
   if (root.contains("contention"))
     hardware.contention = getNumber(root, "", "contention", 0, mostSlowing);
   const char *beside = hardware.contention > 0 ? "contention"
@@ -272,9 +276,15 @@ Expected<Hardware> Reader::read(const toml::table &root) {
                  "runs beside a collective");
 
   if (const toml::table *compute = getTable(root, "", "compute")) {
-    expectKeys(*compute, "compute", {"matrix", "attention", "vector"});
+    expectKeys(*compute, "compute",
+               {"matrix", "attention", "masked_attention", "cudnn_attention",
+                "vector"});
     readRates(*compute, "matrix", hardware.matrix);
     readRates(*compute, "attention", hardware.attention);
+    hardware.maskedAttention = hardware.attention;
+    if (compute->contains("masked_attention"))
+      readRates(*compute, "masked_attention", hardware.maskedAttention);
+    hardware.hasCudnnAttention = getFlag(*compute, "compute", "cudnn_attention");
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
   }
   if (const toml::table *memory = getTable(root, "", "memory"))
@@ -340,6 +350,10 @@ std::string fsdp::planner::write(const Hardware &hardware) {
   os << "\n[compute]\n";
   writeRates(os, "matrix", hardware.matrix);
   writeRates(os, "attention", hardware.attention);
+  if (hardware.maskedAttention != hardware.attention)
+    writeRates(os, "masked_attention", hardware.maskedAttention);
+  if (hardware.hasCudnnAttention)
+    os << "cudnn_attention = true\n";
   os << "vector = " << hardware.vector
      << "\n\n[memory]\ngbytes = " << hardware.memory << "\n";
   if (hardware.cacheBytes > 0)

@@ -34,7 +34,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _joint, _meta, _precision, _reject, _state, _step, _verify, _write
+from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _joint, _masks, _meta, _precision, _reject, _state, _step, _verify, _write
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -117,6 +117,7 @@ def _capture(
             _decompose.rewrite_complex_numbers(joint.graph)
             _dtypes.correct(joint.graph)
             _dtypes.leave_out(joint.graph)
+            _masks.recognize(joint.graph)
         except Exception as error:
             raise _reject.explain(error, module) from error
         _reject.check_graph(joint.graph, module)

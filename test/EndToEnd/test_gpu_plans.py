@@ -46,13 +46,13 @@ def check_states(plan):
 # The proof takes it, and so do the checks of the file.
 @pytest.mark.covers("GPU")
 @pytest.mark.parametrize("options", [(), ("--remat", "scope:.*"), ("--accumulate", "2")], ids=" ".join)
-@pytest.mark.parametrize("dtype, kernel", [(torch.bfloat16, "flash"), (torch.float16, "flash"), (torch.float32, "efficient")], ids=str)
-def test_attention(dtype, kernel, options, tmp_path):
+@pytest.mark.parametrize("dtype, hardware, kernel", [(torch.bfloat16, "h200", "cudnn"), (torch.float16, "a100-80", "flash"), (torch.float32, "h200", "efficient")], ids=str)
+def test_attention(dtype, hardware, kernel, options, tmp_path):
     model = Model(Attention(True, dtype), Attention(False, dtype))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fsdp_mlir.save(fsdp_mlir.capture(model, (torch.randn(2, 16, 32, dtype=dtype),)), tmp_path / "m.pt2", verify=False)
-    succeed("fsdp-plan", tmp_path / "m.pt2", "--ranks", 2, "--device", "cuda", "--wrap", r"scope:\d+", *options, "-o", tmp_path / "p.plan")
+    succeed("fsdp-plan", tmp_path / "m.pt2", "--ranks", 2, "--device", "cuda", "--hardware", hardware, "--wrap", r"scope:\d+", *options, "-o", tmp_path / "p.plan")
     plan = read(tmp_path / "p.plan")
     names = {name for name, _ in launches(plan, "_attention")}
     assert names == {f"_scaled_dot_product_{kernel}_attention", f"_scaled_dot_product_{kernel}_attention_backward"}

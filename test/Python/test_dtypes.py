@@ -32,6 +32,18 @@ class Autocast(nn.Module):
             return self.layers(x).float().pow(2).mean()
 
 
+class Attention(nn.Module):
+    """Two heads in bf16: their logarithms of sums are in f32."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8).to(HALF)
+
+    def forward(self, x):
+        q = self.linear(x.to(HALF)).view(1, 4, 2, 4).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).float().pow(2).mean()
+
+
 class Checker(torch.fx.Interpreter):
     """Runs the graph on tensors, and compares the type of each with what its node says."""
 
@@ -50,6 +62,7 @@ MODELS = {
     "batch_norm_2d": lambda: Mixed(nn.BatchNorm2d(2), shape=(1, 2, 4, 4)),
     "batch_norm_in_bf16": lambda: Mixed(nn.BatchNorm1d(8), HALF),
     "autocast": Autocast,
+    "attention": Attention,
 }
 
 

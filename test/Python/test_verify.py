@@ -103,9 +103,9 @@ def without_term(program):
 def without_mask(program):
     """Attention that sees what comes later, in the forward and the backward."""
     nodes = [n for n in program.graph.nodes if "_scaled_dot_product_flash_attention_for_cpu" in str(n.target)]
-    assert len(nodes) == 4
+    assert len(nodes) == 4 and all(n.args[-1] is True for n in nodes)
     for node in nodes:
-        node.kwargs = {"scale": node.kwargs["scale"]}
+        node.args = (*node.args[:-1], False)
     program.graph_module.recompile()
 
 

@@ -29,7 +29,7 @@ inline constexpr size_t numCollectiveKinds = 3;
 
 /// What one rank computes in one launch.
 struct Computation {
-  enum class Kind { Matrix, Attention, Vector };
+  enum class Kind { Matrix, Attention, MaskedAttention, Vector };
   Kind kind = Kind::Vector;
   FloatType type = FloatType::F32; ///< For matrix and attention.
   double flops = 0;
@@ -71,8 +71,10 @@ struct Hardware {
   double launch = 0;       ///< Nanoseconds, of every computation.
   bool sharedCore = false; ///< The streams of a rank take turns on one core.
   bool sharedLink = false; ///< Collectives that run at once share bandwidth.
-  /// Operations per nanosecond.
-  std::array<double, numFloatTypes> matrix = {}, attention = {};
+  /// Operations per nanosecond; the last where a tensor says what is masked.
+  std::array<double, numFloatTypes> matrix = {}, attention = {},
+                                    maskedAttention = {};
+  bool hasCudnnAttention = false; ///< Rather than flash attention.
   double vector = 0;
   /// Bytes per nanosecond; the second where no more than `cacheBytes` are
   /// touched.

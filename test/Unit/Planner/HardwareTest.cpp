@@ -54,6 +54,22 @@ TEST(Hardware, DurationsFollowTheFormulas) {
       0);
 }
 
+// A mask has rates of its own where the file has them.
+TEST(Hardware, MasksSlowAttention) {
+  Computation work{Computation::Kind::MaskedAttention, FloatType::F32, 1e6, 0};
+  auto plain = parseHardware(good, "t.toml");
+  auto slow = parseHardware(
+      replace(good, "vector = 10",
+              "masked_attention = { f64 = 1, f32 = 25, bf16 = 9, f16 = 9 }\n"
+              "cudnn_attention = true\nvector = 10"),
+      "t.toml");
+  ASSERT_TRUE(plain && slow);
+  EXPECT_EQ(plain->getDuration(work), 1000 + 20000);
+  EXPECT_EQ(slow->getDuration(work), 1000 + 40000);
+  EXPECT_TRUE(slow->hasCudnnAttention && !plain->hasCudnnAttention);
+  EXPECT_EQ(write(*parseHardware(write(*slow), "again")), write(*slow));
+}
+
 // A copy has a way of its own, and an update on the host a memory of its own;
 // without them, there is nothing to copy to.
 // covers: H2D
@@ -268,8 +284,8 @@ TEST(Hardware, RejectsBadFiles) {
          "t.toml: compute.vector: expected a number from 0.001 to 1e+09, found "
          "0");
   expect(replace(good, "vector = 10", "vectors = 10"),
-         "t.toml: compute: expected only matrix, attention, vector, found "
-         "'vectors'");
+         "t.toml: compute: expected only matrix, attention, masked_attention, "
+         "cudnn_attention, vector, found 'vectors'");
   expect(replace(good, "[memory]\ngbytes = 10", "[[memory]]\ngbytes = 10"),
          "t.toml: memory: expected a table");
   expect("[+]", "t.toml: expected TOML");
@@ -280,6 +296,10 @@ TEST(Hardware, RejectsBadFiles) {
   expect(replace(good, "gbytes = 2 }", "gbytes = inf }"),
          "t.toml: link.node.all_gather.gbytes: expected a number from 0.001 to "
          "1e+09, found inf");
+  expect(replace(good, "[compute]", "[compute]\ncudnn_attention = 1"),
+         "t.toml: compute.cudnn_attention: expected true or false");
+  expect(replace(good, "[compute]", "[compute]\nmasked_attention = 1"),
+         "t.toml: compute.masked_attention: expected a table");
   expect(replace(good, "launch_us = 1", "launch_us = 1\ncontention = 19"),
          "t.toml: contention: expected a number from 0 to 8, found 19");
   expect(replace(good, "launch_us = 1",

@@ -25,6 +25,8 @@ static constexpr StringLiteral
     cpuBackward = "_scaled_dot_product_flash_attention_for_cpu_backward",
     flashForward = "_scaled_dot_product_flash_attention",
     flashBackward = "_scaled_dot_product_flash_attention_backward",
+    cudnnForward = "_scaled_dot_product_cudnn_attention",
+    cudnnBackward = "_scaled_dot_product_cudnn_attention_backward",
     efficientForward = "_scaled_dot_product_efficient_attention",
     efficientBackward = "_scaled_dot_product_efficient_attention_backward";
 
@@ -34,10 +36,12 @@ static constexpr int64_t logarithms = 32;
 /// What both want rows to be aligned to, in bytes.
 static constexpr int64_t rowBytes = 16;
 
-/// The largest head of the flash kernel, in elements.
-static constexpr int64_t largestHead = 256;
+/// The largest heads of the kernels without a mask, in elements.
+static constexpr int64_t largestFlashHead = 256, largestCudnnHead = 128;
 
 namespace {
+
+enum class Kernel { Flash, Cudnn, Efficient };
 
 /// Builds the arguments of a call, in order.
 class Arguments {
@@ -79,7 +83,10 @@ private:
   void retargetDevices(CallOp call);
   LogicalResult retargetAttention(CallOp call);
   LogicalResult check(CallOp call, OpFoldResult mask);
-  bool fitsFlash(CallOp call, Value mask, OpFoldResult isCausal);
+  Kernel choose(CallOp call, Value mask, OpFoldResult isCausal);
+  CallOp createForward(CallOp call, Kernel kernel, OpFoldResult mask);
+  void replaceBackward(CallOp call, CallOp forward, Kernel kernel,
+                       OpFoldResult mask);
   Value getUnreadState(CallOp call);
   Value expandMask(CallOp call, Value mask, OpBuilder &builder);
 
@@ -179,17 +186,22 @@ Value RetargetDevicePass::expandMask(CallOp call, Value mask,
       .getResult(0);
 }
 
-/// Flash attention is the fastest one, but has 16 bits and no mask, one size of
-/// heads, and another triangle where queries are not as many as keys.
-bool RetargetDevicePass::fitsFlash(CallOp call, Value mask,
-                                   OpFoldResult isCausal) {
+/// The kernels without a mask are the fastest ones, but have 16 bits, one size
+/// of heads, and another triangle where queries are not as many as keys.
+Kernel RetargetDevicePass::choose(CallOp call, Value mask,
+                                  OpFoldResult isCausal) {
   RankedTensorType query = typeOf(call, 0), key = typeOf(call, 1);
+  int64_t head = query.getDimSize(3);
+  bool isHalf =
+      query.getElementType().isBF16() || query.getElementType().isF16();
   bool isSquare = query.getDimSize(2) == key.getDimSize(2);
   auto causal = dyn_cast<Attribute>(isCausal);
-  return (query.getElementType().isBF16() || query.getElementType().isF16()) &&
-         !mask && query.getDimSize(3) <= largestHead &&
-         typeOf(call, 2).getDimSize(3) == query.getDimSize(3) &&
-         (isSquare || causal == BoolAttr::get(&getContext(), false));
+  if (!isHalf || mask || typeOf(call, 2).getDimSize(3) != head ||
+      (!isSquare && causal != BoolAttr::get(&getContext(), false)))
+    return Kernel::Efficient;
+  if (cudnn && head <= largestCudnnHead)
+    return Kernel::Cudnn;
+  return head <= largestFlashHead ? Kernel::Flash : Kernel::Efficient;
 }
 
 /// What the backward is given as seed and offset: without dropout it reads
@@ -212,56 +224,115 @@ Value RetargetDevicePass::getUnreadState(CallOp call) {
                      .getResult(0);
 }
 
-LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
-  MLIRContext *context = &getContext();
+/// The forward of the kernel, with the logarithms of its sums as the second
+/// result.
+CallOp RetargetDevicePass::createForward(CallOp call, Kernel kernel,
+                                         OpFoldResult mask) {
   OpBuilder builder(call);
-  Attribute none = builder.getUnitAttr();
-  OpFoldResult zero = builder.getF64FloatAttr(0.0);
-  OpFoldResult isFalse = builder.getBoolAttr(false);
-
-  OpFoldResult mask = call.getArg("attn_mask");
-  OpFoldResult scale = call.getArg("scale");
-  if (!mask)
-    mask = none;
-  if (failed(check(call, mask)))
-    return failure();
-  OpFoldResult dropout = argumentOr(call, 3, zero);
-  if (dropout != zero)
-    return call.emitError("expected attention without dropout");
-  OpFoldResult isCausal = argumentOr(call, 4, isFalse);
-  auto expanded = dyn_cast<Value>(mask);
-  bool isFlash = fitsFlash(call, expanded, isCausal);
-  if (expanded)
-    mask = expanded = expandMask(call, expanded, builder);
-
   RankedTensorType query = typeOf(call, 0);
-  Type unused = builder.getNoneType();
-  int64_t numSums = query.getDimSize(2);
-  if (!isFlash)
-    numSums = int64_t(llvm::alignTo(numSums, logarithms));
-  Type sums =
-      RankedTensorType::get({query.getDimSize(0), query.getDimSize(1), numSums},
-                            builder.getF32Type());
+  SmallVector<int64_t> sums(query.getShape().take_front(3));
+  if (kernel == Kernel::Efficient)
+    sums[2] = int64_t(llvm::alignTo(sums[2], logarithms));
+  if (kernel == Kernel::Cudnn)
+    sums.push_back(1);
+  SmallVector<Type> results(kernel == Kernel::Efficient ? 4 : 9,
+                            builder.getNoneType());
+  results[0] = call.getResultTypes()[0];
+  results[1] = RankedTensorType::get(sums, builder.getF32Type());
 
-  Arguments arguments(context);
+  Arguments arguments(&getContext());
   for (unsigned i = 0; i != 3; ++i)
     arguments.add(call.getArg(i));
-  if (!isFlash) {
+  if (kernel != Kernel::Flash) {
     arguments.add(mask);
     arguments.add(builder.getBoolAttr(true)); // the sums are for the backward
   }
-  arguments.add(dropout);
-  arguments.add(isCausal);
-  if (scale)
+  arguments.add(argumentOr(call, 3, builder.getF64FloatAttr(0.0)));
+  arguments.add(argumentOr(call, 4, builder.getBoolAttr(false)));
+  if (OpFoldResult scale = call.getArg("scale"))
     arguments.addNamed("scale", scale);
-  SmallVector<Type> results(isFlash ? 9 : 4, unused);
-  results[0] = call.getResultTypes()[0];
-  results[1] = sums;
-  StringRef name = isFlash ? flashForward : efficientForward;
-  auto forward = CallOp::create(builder, call.getLoc(), results, name,
-                                arguments.get(), arguments.inputs,
-                                call.getPhaseAttr(), call.getScopeAttr());
+  return CallOp::create(builder, call.getLoc(), results,
+                        kernel == Kernel::Flash   ? flashForward
+                        : kernel == Kernel::Cudnn ? cudnnForward
+                                                  : efficientForward,
+                        arguments.get(), arguments.inputs, call.getPhaseAttr(),
+                        call.getScopeAttr());
+}
 
+/// Replaces `call`, the CPU's backward of `forward`.
+void RetargetDevicePass::replaceBackward(CallOp call, CallOp forward,
+                                         Kernel kernel, OpFoldResult mask) {
+  OpBuilder builder(call);
+  OpFoldResult none = Attribute(builder.getUnitAttr());
+  OpFoldResult state = getUnreadState(forward);
+  OpFoldResult output = call.getArg(4), sums = forward.getResult(1);
+  OpFoldResult dropout = call.getArg(6);
+  OpFoldResult isCausal =
+      argumentOr(call, 7, Attribute(builder.getBoolAttr(false)));
+  auto length = [&](unsigned argument) -> OpFoldResult {
+    return builder.getI64IntegerAttr(typeOf(call, argument).getDimSize(2));
+  };
+  OpFoldResult queries = length(1), keys = length(2);
+  SmallVector<OpFoldResult> rest;
+  switch (kernel) { // Sequences of one length have no table: twice none.
+  case Kernel::Flash:
+    rest = {output, sums,    none,     none,  queries,
+            keys,   dropout, isCausal, state, state};
+    break;
+  case Kernel::Cudnn:
+    rest = {output, sums,    state, state,   mask,    none,
+            none,   queries, keys,  dropout, isCausal};
+    break;
+  case Kernel::Efficient:
+    rest = {
+        mask,
+        output,
+        sums,
+        state,
+        state,
+        dropout,
+        OpFoldResult(builder.getDenseBoolArrayAttr({true, true, true, false})),
+        isCausal};
+    break;
+  }
+  Arguments arguments(&getContext());
+  for (unsigned i = 0; i != 4; ++i) // gradient, query, key, value
+    arguments.add(call.getArg(i));
+  for (OpFoldResult argument : rest)
+    arguments.add(argument);
+  if (OpFoldResult scale = call.getArg("scale"))
+    arguments.addNamed("scale", scale);
+  SmallVector<Type> types(call.getResultTypes());
+  if (kernel == Kernel::Efficient)
+    types.push_back(builder.getNoneType());
+  auto backward = CallOp::create(builder, call.getLoc(), types,
+                                 kernel == Kernel::Flash   ? flashBackward
+                                 : kernel == Kernel::Cudnn ? cudnnBackward
+                                                           : efficientBackward,
+                                 arguments.get(), arguments.inputs,
+                                 call.getPhaseAttr(), call.getScopeAttr());
+  call.replaceAllUsesWith(backward.getResults().take_front(3));
+  call.erase();
+}
+
+LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
+  OpBuilder builder(call);
+  OpFoldResult none = Attribute(builder.getUnitAttr());
+  OpFoldResult zero = Attribute(builder.getF64FloatAttr(0.0));
+  OpFoldResult given = call.getArg("attn_mask");
+  if (failed(check(call, given ? given : none)))
+    return failure();
+  if (argumentOr(call, 3, zero) != zero)
+    return call.emitError("expected attention without dropout");
+  auto expanded = dyn_cast_if_present<Value>(given);
+  Kernel kernel =
+      choose(call, expanded,
+             argumentOr(call, 4, Attribute(builder.getBoolAttr(false))));
+  if (expanded)
+    expanded = expandMask(call, expanded, builder);
+  OpFoldResult mask = expanded ? OpFoldResult(expanded) : none;
+
+  CallOp forward = createForward(call, kernel, mask);
   for (OpOperand &use :
        llvm::make_early_inc_range(call.getResult(1).getUses())) {
     auto user = dyn_cast<CallOp>(use.getOwner());
@@ -269,51 +340,16 @@ LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
         user.getArg(5) != OpFoldResult(call.getResult(1)))
       return use.getOwner()->emitError(
           "expected the sums of attention to be used by its backward only");
-    if (OpFoldResult given = user.getArg("attn_mask");
-        bool(given) != bool(expanded) ||
-        (given && given != call.getArg("attn_mask")))
+    if (user.getArg("attn_mask") != given)
       return user.emitError("expected the mask of its forward");
-    OpBuilder at(user);
-    Value state = getUnreadState(forward);
-    SmallVector<Type> types(user.getResultTypes());
-    Arguments back(context);
-    for (unsigned i = 0; i != 4; ++i) // gradient, query, key, value
-      back.add(user.getArg(i));
-    if (!isFlash)
-      back.add(expanded ? OpFoldResult(expanded) : OpFoldResult(none));
-    back.add(user.getArg(4)); // the output
-    back.add(forward.getResult(1));
-    if (isFlash) {
-      back.add(none); // sequences of one length have no table
-      back.add(none);
-      back.add(at.getI64IntegerAttr(query.getDimSize(2)));
-      back.add(at.getI64IntegerAttr(typeOf(call, 1).getDimSize(2)));
-      back.add(user.getArg(6)); // dropout
-      back.add(argumentOr(user, 7, isFalse));
-      back.add(state);
-      back.add(state);
-    } else {
-      back.add(state);
-      back.add(state);
-      back.add(user.getArg(6));
-      back.add(at.getDenseBoolArrayAttr({true, true, true, false}));
-      back.add(argumentOr(user, 7, isFalse));
-      types.push_back(unused);
-    }
-    if (OpFoldResult given = user.getArg("scale"))
-      back.addNamed("scale", given);
-    auto backward = CallOp::create(
-        at, user.getLoc(), types, isFlash ? flashBackward : efficientBackward,
-        back.get(), back.inputs, user.getPhaseAttr(), user.getScopeAttr());
-    user.replaceAllUsesWith(backward.getResults().take_front(3));
-    user.erase();
+    replaceBackward(user, forward, kernel, mask);
   }
   call.getResult(0).replaceAllUsesWith(forward.getResult(0));
   call.erase();
   remark::passed(forward.getLoc(), remark::RemarkOpts::name("retarget")
                                        .category(getArgument())
                                        .function("attention"))
-      << "uses " << name;
+      << "uses " << forward.getCallee().getName();
   return success();
 }
 

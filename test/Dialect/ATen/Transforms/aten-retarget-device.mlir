@@ -3,6 +3,7 @@
 // RUN: fsdp-translate --import-pt2 %fixtures/llama.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=LLAMA
 // RUN: fsdp-translate --import-pt2 %fixtures/bert.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=BERT
 // RUN: fsdp-translate --import-pt2 %fixtures/llama_bf16.pt2 | fsdp-opt --aten-retarget-device | FileCheck %s --check-prefix=LLAMA
+// RUN: fsdp-opt %s -split-input-file -verify-diagnostics --aten-retarget-device=cudnn | FileCheck %s --check-prefix=CUDNN
 // RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --aten-retarget-device=device=cpu | FileCheck %s --check-prefix=SAME
 
 // LLAMA: aten.device = #aten<device cuda>
@@ -61,6 +62,12 @@ func.func @mask(%q: tensor<2x3x16x8xf32>, %m: tensor<2x1x16x16xf32>) -> (tensor<
 
 // 16 bits without a mask. All attention of a block has one constant in place of seed and offset.
 // CHECK-LABEL: @flash
+// cuDNN's sums have one size more.
+// CUDNN-LABEL: @flash
+// CUDNN: %[[STATE:.*]] = aten.call "full"([], 0, dtype = i64, device = cuda)
+// CUDNN: %[[F:.*]]:9 = aten.call "_scaled_dot_product_cudnn_attention"(%[[Q:.*]], %[[Q]], %[[Q]], none, true, 0.0, true, scale = 0.5)
+// CUDNN-SAME: -> (tensor<2x3x17x8xbf16>, tensor<2x3x17x1xf32>, none, none, none, none, none, none, none)
+// CUDNN: aten.call "_scaled_dot_product_cudnn_attention_backward"(%{{.*}}, %[[Q]], %[[Q]], %[[Q]], %[[F]]#0, %[[F]]#1, %[[STATE]], %[[STATE]], none, none, none, 17, 17, 0.0, true, scale = 0.5)
 func.func @flash(%q: tensor<2x3x17x8xbf16>) -> (tensor<2x3x17x8xbf16>, tensor<2x3x17x8xbf16>) attributes {aten.program} {
   // CHECK: %[[STATE:.*]] = aten.call "full"([], 0, dtype = i64, device = cuda)
   // CHECK: %[[F:.*]]:9 = aten.call "_scaled_dot_product_flash_attention"(%[[Q:.*]], %[[Q]], %[[Q]], 0.0, true, scale = 0.5)
@@ -85,7 +92,11 @@ func.func @flash(%q: tensor<2x3x17x8xbf16>) -> (tensor<2x3x17x8xbf16>, tensor<2x
 
 // Flash attention has no mask, no values of another size, no other triangle.
 // CHECK-LABEL: @others
-func.func @others(%q: tensor<2x3x16x8xbf16>, %v: tensor<2x3x16x16xbf16>, %k: tensor<2x3x24x8xbf16>, %m: tensor<16x16xbf16>, %w: tensor<2x3x16x264xf16>) attributes {aten.program} {
+// CUDNN-LABEL: @others
+// CUDNN-COUNT-4: "_scaled_dot_product_efficient_attention"
+// CUDNN: "_scaled_dot_product_cudnn_attention"
+// CUDNN: "_scaled_dot_product_flash_attention"
+func.func @others(%q: tensor<2x3x16x8xbf16>, %v: tensor<2x3x16x16xbf16>, %k: tensor<2x3x24x8xbf16>, %m: tensor<16x16xbf16>, %w: tensor<2x3x16x264xf16>, %u: tensor<2x3x16x136xf16>) attributes {aten.program} {
   // CHECK: "_scaled_dot_product_efficient_attention"
   %a:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %q, %q, attn_mask = %m)
     : (tensor<2x3x16x8xbf16>, tensor<2x3x16x8xbf16>, tensor<2x3x16x8xbf16>, tensor<16x16xbf16>) -> (tensor<2x3x16x8xbf16>, tensor<2x3x16xf32>)
@@ -101,6 +112,9 @@ func.func @others(%q: tensor<2x3x16x8xbf16>, %v: tensor<2x3x16x16xbf16>, %k: ten
   // CHECK: "_scaled_dot_product_flash_attention"(%{{.*}}, %{{.*}}, %{{.*}}, 0.0, false)
   %e:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%q, %k, %k)
     : (tensor<2x3x16x8xbf16>, tensor<2x3x24x8xbf16>, tensor<2x3x24x8xbf16>) -> (tensor<2x3x16x8xbf16>, tensor<2x3x16xf32>)
+  // CHECK: "_scaled_dot_product_flash_attention"
+  %f:2 = aten.call "_scaled_dot_product_flash_attention_for_cpu"(%u, %u, %u)
+    : (tensor<2x3x16x136xf16>, tensor<2x3x16x136xf16>, tensor<2x3x16x136xf16>) -> (tensor<2x3x16x136xf16>, tensor<2x3x16xf32>)
   return
 }
 

@@ -56,7 +56,9 @@ def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
     Device arguments become the new device. Attention, which PyTorch decides at
     capture, becomes a variant of CUDA:
     `_scaled_dot_product_flash_attention` in 16 bits, without a mask, with heads
-    of one size of at most 256, and, if it is causal, as many keys as queries;
+    of one size of at most 256, and, if it is causal, as many keys as queries,
+    or with the option `cudnn`, for heads of at most 128,
+    `_scaled_dot_product_cudnn_attention`;
     `_scaled_dot_product_efficient_attention` otherwise. A mask is expanded to
     all batches and heads, as that kernel wants it, and the logarithms of the
     sums have another size there. The seed and the offset that a forward returns
@@ -77,6 +79,9 @@ def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
            "The kind of device that runs the step.", [{::llvm::cl::values(
              clEnumValN(::fsdp::aten::Device::CPU, "cpu", "Ordinary processors."),
              clEnumValN(::fsdp::aten::Device::CUDA, "cuda", "NVIDIA's GPUs."))}]>,
+    Option<"cudnn", "cudnn", "bool", "false",
+           "Attention without a mask by cuDNN, as PyTorch does on GPUs of "
+           "compute capability 9.0 and more, instead of flash attention.">,
   ];
 }
 
