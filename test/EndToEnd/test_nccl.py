@@ -64,6 +64,25 @@ def test_trainings_agree_with_threads(training, plans, references):
         assert outcome(run(ranks, *arguments)) == (losses, parameters)
 
 
+# By the clocks of the fakes: work of a stream takes its turn, what waits begins after what it waits for, and planning reads the measured times.
+def test_times_are_those_of_the_gpus(plans, references, tmp_path):
+    trace, profile = tmp_path / "t.json", tmp_path / "p.json"
+    run(2, plans("gpt2", 2), "--weights", FIXTURES / "gpt2.pt2", "--data", references("gpt2", 2), "--steps", 3, "--trace", trace, "--profile", profile)
+    events = json.loads(trace.read_text())["traceEvents"]
+    rows: dict[tuple, list[tuple]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            rows.setdefault((event["pid"], event["tid"], event["args"]["step"], event["cat"] == "init"), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert {rank for rank, *_ in rows} == {0, 1} and {stream for _, stream, *_ in rows} >= {0, 1, 2}
+    for times in map(sorted, rows.values()):
+        assert all(end <= begin + 1e-3 for (_, end), (begin, _) in zip(times, times[1:]))
+    starts, ends = ({e["id"]: e["ts"] for e in events if e["ph"] == phase} for phase in "sf")
+    assert starts and all(starts[i] < ends[i] for i in starts)
+    planned = ["fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--device", "cuda", "--report", tmp_path / "r.json"]
+    assert "predicted" in succeed(*planned, "--profile", profile).stdout
+    succeed("fsdp-plan", "calibrate", "--hardware", "h100", "--profile", profile, "-o", tmp_path / "h.toml")
+
+
 # PyTorch's own loss and gradients, in several processes.
 @pytest.mark.parametrize("strategy,graph", list(zip(["full_shard", "shard_grad_op", "no_shard"] * 3, [
     "bert", "frozen", "gpt2", "llama", "llama_bf16", "role_encoder_decoder", "role_tied", "role_unused", "role_user_output"])))

@@ -121,6 +121,17 @@ private:
     bool isWrite;
     std::uint32_t root;
   };
+  /// From here on, up to the next phase, commands have this role; 0: none yet,
+  /// or no more.
+  struct Phase {
+    RoleSet role;
+    std::uint64_t begin;
+  };
+  /// A command that the latest run has marked.
+  struct Marked {
+    std::size_t position;
+    std::uint64_t begin, end;
+  };
   /// What one thread does and has.
   struct Lane {
     std::vector<Command> commands;
@@ -129,6 +140,8 @@ private:
     Launch::Stack stack;
     std::minstd_rand chaos;
     Statistics statistics;
+    std::vector<Phase> phases;
+    std::vector<Marked> marked;
     std::vector<Span> spans;
     std::optional<Error> failure;
   };
@@ -155,8 +168,13 @@ private:
 
   void work(Lane &lane, RoleSet roles);
   void loop(Lane &lane, RoleSet roles);
+  void enterPhase(Lane &lane, RoleSet role) const;
   void execute(Lane &lane, const Command &command, RoleSet roles);
-  void addSpans(Lane &lane, const Command &command, double begin) const;
+  std::uint64_t mark(planfile::Stream stream) const;
+  double timeOf(std::uint64_t mark) const;
+  void takeTimes(Lane &lane) const;
+  void addSpans(Lane &lane, const Command &command, double begin,
+                double end) const;
   std::string describe(const Command &command) const;
 
   Rank &rank;

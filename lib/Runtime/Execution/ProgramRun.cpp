@@ -7,18 +7,13 @@
 #include "Program.h"
 
 #include <bit>
-#include <chrono>
 #include <numeric>
 #include <thread>
 
 using namespace fsdp;
 using planfile::Stream;
 
-static double now() {
-  return std::chrono::duration<double>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+static double now() { return Device::hostTime(Device::hostMark()); }
 
 void Program::run(RoleSet roles) {
   ++runs;
@@ -43,6 +38,8 @@ void Program::run(RoleSet roles) {
 void Program::work(Lane &lane, RoleSet roles) {
   lane.position = 0;
   lane.statistics = {};
+  lane.phases.clear();
+  lane.marked.clear();
   try {
     std::optional<RankScope> scope; // The first lane's thread is the rank's.
     if (&lane != &lanes[0])
@@ -52,6 +49,7 @@ void Program::work(Lane &lane, RoleSet roles) {
       rank.device->beginRun();
     loop(lane, roles);
     rank.device->endRun();
+    takeTimes(lane);
   } catch (...) {
     std::size_t position = std::min(lane.position, lane.commands.size() - 1);
     lane.failure.emplace("rank " + std::to_string(rank.rank) + ", step " +
@@ -67,33 +65,28 @@ void Program::work(Lane &lane, RoleSet roles) {
 }
 
 void Program::loop(Lane &lane, RoleSet roles) {
-  double seconds[8] = {};
-  RoleSet timed = 0;
-  double since = now();
   lane.selected = Stream::Compute; // as whoever enters a device finds it
   rank.device->select(lane.selected);
-  auto account = [&](RoleSet next) {
-    double time = now();
-    seconds[std::countr_zero(timed) & 7] += time - since;
-    since = time;
-    timed = next;
-  };
   bool isCompute = &lane == &lanes[0];
+  if (isCompute)
+    lane.phases.push_back({0, mark(Stream::Compute)});
   for (; lane.position != lane.commands.size(); ++lane.position) {
     const Command &command = lane.commands[lane.position];
     if (!(command.roles & roles))
       continue;
-    if (isCompute && command.roles != timed && command.roles != allRoles) {
-      if (timed)
-        account(command.roles);
-      timed = command.roles;
-    }
+    if (isCompute && command.roles != allRoles)
+      enterPhase(lane, command.roles);
     rank.waits->check();
     // Chaos: a delay now and then.
     if (rank.chaosSeed && lane.chaos() % 4 == 0)
       std::this_thread::sleep_for(
           std::chrono::microseconds(lane.chaos() % 300));
-    double begin = rank.timed ? now() : 0;
+    if (command.isOnHost)
+      rank.device->synchronize();
+    bool isMarked = rank.timed && command.kind != Kind::Poison &&
+                    command.kind != Kind::KeepNorm;
+    if (isMarked)
+      lane.marked.push_back({lane.position, mark(command.stream), 0});
 #ifdef FSDP_TSAN
     // ATen is not instrumented: say what it touches.
     for (const Access &access : accesses[command.place]) {
@@ -103,16 +96,20 @@ void Program::loop(Lane &lane, RoleSet roles) {
     }
 #endif
     execute(lane, command, roles);
-    if (rank.timed && command.kind != Kind::Poison &&
-        command.kind != Kind::KeepNorm)
-      addSpans(lane, command, begin);
+    if (isMarked)
+      lane.marked.back().end = mark(command.stream);
   }
-  if (timed)
-    account(0);
-  using planfile::Role;
-  lane.statistics.forward = seconds[static_cast<unsigned>(Role::Forward)];
-  lane.statistics.backward = seconds[static_cast<unsigned>(Role::Backward)];
-  lane.statistics.update = seconds[static_cast<unsigned>(Role::Update)];
+  if (isCompute)
+    lane.phases.push_back({0, mark(Stream::Compute)});
+}
+
+/// The first phase begins with the run, whatever its role.
+void Program::enterPhase(Lane &lane, RoleSet role) const {
+  Phase &latest = lane.phases.back();
+  if (latest.role == 0)
+    latest.role = role;
+  else if (latest.role != role)
+    lane.phases.push_back({role, mark(Stream::Compute)});
 }
 
 inline void Program::execute(Lane &lane, const Command &command,
@@ -122,8 +119,6 @@ inline void Program::execute(Lane &lane, const Command &command,
     lane.selected = command.stream;
     device.select(command.stream);
   }
-  if (command.isOnHost)
-    device.synchronize();
   switch (command.kind) {
   case Kind::Launch:
     launches[command.index].call(lane.stack);
@@ -192,8 +187,41 @@ inline void Program::execute(Lane &lane, const Command &command,
   }
 }
 
+/// Of a run that is not timed, the device is not asked.
+std::uint64_t Program::mark(Stream stream) const {
+  return rank.timed ? rank.device->mark(stream) : Device::hostMark();
+}
+
+double Program::timeOf(std::uint64_t mark) const {
+  return rank.timed ? rank.device->timeOf(mark) : Device::hostTime(mark);
+}
+
+/// What was marked becomes spans and statistics.
+void Program::takeTimes(Lane &lane) const {
+  if (rank.timed)
+    rank.device->synchronize();
+  double seconds[8] = {};
+  for (std::size_t i = 1; i < lane.phases.size(); ++i)
+    seconds[std::countr_zero(lane.phases[i - 1].role) & 7] +=
+        timeOf(lane.phases[i].begin) - timeOf(lane.phases[i - 1].begin);
+  using planfile::Role;
+  lane.statistics.forward = seconds[static_cast<unsigned>(Role::Forward)];
+  lane.statistics.backward = seconds[static_cast<unsigned>(Role::Backward)];
+  lane.statistics.update = seconds[static_cast<unsigned>(Role::Update)];
+  if (rank.timed)
+    lane.statistics.collectives = 0;
+  for (const Marked &marked : lane.marked) {
+    const Command &command = lane.commands[marked.position];
+    double begin = timeOf(marked.begin), end = timeOf(marked.end);
+    addSpans(lane, command, begin, end);
+    if (command.kind == Kind::Collective || command.kind == Kind::Drain)
+      lane.statistics.collectives += end - begin;
+  }
+}
+
 /// Collectives in one call have parts of its time by their bytes.
-void Program::addSpans(Lane &lane, const Command &command, double begin) const {
+void Program::addSpans(Lane &lane, const Command &command, double begin,
+                       double end) const {
   std::vector<double> shares(command.count, 1);
   if (command.count > 1)
     for (std::uint32_t i = 0; i != command.count; ++i) {
@@ -202,10 +230,10 @@ void Program::addSpans(Lane &lane, const Command &command, double begin) const {
       shares[i] += static_cast<double>(collective.count *
                                        itemSize(collective.sourceType));
     }
-  double seconds = now() - begin;
+  double seconds = end - begin;
   double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (std::uint32_t i = 0; i != command.count; ++i) {
-    double end = begin + seconds * (shares[i] / whole);
+    end = begin + seconds * (shares[i] / whole);
     lane.spans.push_back({rank.rank, number, command.source + i,
                           command.kind == Kind::Drain, command.stream, runs,
                           rank.updates, begin, end});

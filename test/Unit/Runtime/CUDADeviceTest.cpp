@@ -7,6 +7,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 using namespace fsdp;
 using namespace testing;
 using planfile::Space;
@@ -220,6 +222,79 @@ TEST_F(CUDADeviceTest, EventsBelongToProgramsAndOrderStreams) {
                                  "eventRecord a.e0 on a.gather"));
 }
 
+//===----------------------------------------------------------------------===//
+// Times
+//===----------------------------------------------------------------------===//
+
+// Kernels of 50 and 20 microseconds, of which the second waits for the first;
+// every other call takes one.
+TEST_F(CUDADeviceTest, MarksAreTimesOfTheGPU) {
+  for (bool isAhead : {false, true})
+    for (unsigned seed = 0; seed != 20; ++seed) {
+      FakeCuda shuffled(seed);
+      shuffled.enter('a');
+      CUDADevice timed(shuffled.api, 0, 0, isAhead);
+      timed.programEvents(0, 1);
+      cudaStream_t compute = timed.stream(Stream::Compute),
+                   gather = timed.stream(Stream::Gather);
+      for (int run = 0; run != 3; ++run) {
+        shuffled.launch(compute, [] {}, /*microseconds=*/1e3);
+        timed.beginRun();
+        double before = Device::hostTime(Device::hostMark());
+        std::uint64_t begin = timed.mark(Stream::Compute);
+        double after = Device::hostTime(Device::hostMark());
+        shuffled.launch(compute, [] {}, 50);
+        std::uint64_t end = timed.mark(Stream::Compute);
+        timed.record(Stream::Compute, 0, 0);
+        std::uint64_t waits = timed.mark(Stream::Gather);
+        timed.wait(Stream::Gather, 0, 0);
+        std::uint64_t waited = timed.mark(Stream::Gather);
+        shuffled.launch(gather, [] {}, 20);
+        std::uint64_t ended = timed.mark(Stream::Gather);
+        timed.endRun();
+        timed.synchronize();
+        auto since = [&](std::uint64_t mark) {
+          return std::round(1e6 * (timed.timeOf(mark) - timed.timeOf(begin)));
+        };
+        // What was queued before the run is not part of it.
+        EXPECT_GE(timed.timeOf(begin), before);
+        EXPECT_LE(timed.timeOf(begin), after + 1e-5);
+        EXPECT_EQ(since(end), 51);
+        EXPECT_LE(since(waits), 1);
+        EXPECT_EQ(since(waited), 53);
+        EXPECT_EQ(since(ended), 74);
+      }
+    }
+}
+
+// Only who marks pays: with a wait, and an event for each mark and one more,
+// which are made once.
+TEST_F(CUDADeviceTest, MarksUseTheirEventsAgain) {
+  device->beginRun();
+  EXPECT_THAT(log(), IsEmpty());
+  for (const char *made : {"eventCreate a.e0 flags 0", ""}) {
+    device->beginRun();
+    std::uint64_t mark = device->mark(Stream::Reduce);
+    EXPECT_GT(device->mark(Stream::Reduce), mark);
+    device->synchronize();
+    double begin = device->timeOf(mark);
+    EXPECT_LT(begin, device->timeOf(mark + 1));
+    FakeCuda::Log calls = log();
+    EXPECT_EQ(std::ranges::count_if(
+                  calls, [](auto &call) { return call.starts_with("eventC"); }),
+              *made ? 3 : 0);
+    std::erase_if(calls, [](const std::string &call) {
+      return call.starts_with("streamS") || call.starts_with("eventC");
+    });
+    EXPECT_THAT(calls, ElementsAre("eventRecord a.e0 on a.compute",
+                                   "eventSynchronize a.e0",
+                                   "eventRecord a.e1 on a.reduce",
+                                   "eventRecord a.e2 on a.reduce",
+                                   "eventElapsedTime a.e1 since a.e0",
+                                   "eventElapsedTime a.e2 since a.e0"));
+  }
+}
+
 TEST_F(CUDADeviceTest, ErrorsNameRankCallAndReason) {
   fake.failures["malloc"] = cudaErrorMemoryAllocation;
   EXPECT_EQ(errorOf([&] { device->allocate(Space::Device, 8); }),
@@ -227,6 +302,13 @@ TEST_F(CUDADeviceTest, ErrorsNameRankCallAndReason) {
   fake.failures["hostAlloc"] = cudaErrorUnknown;
   EXPECT_EQ(errorOf([&] { device->allocate(Space::Pinned, 8); }),
             "rank 3: cudaHostAlloc: it is broken");
+  EXPECT_EQ(errorOf([&] {
+              std::uint64_t mark = device->mark(Stream::Compute);
+              fake.failures["eventElapsedTime"] = cudaErrorUnknown;
+              device->synchronize();
+              device->timeOf(mark);
+            }),
+            "rank 3: cudaEventElapsedTime: it is broken");
   fake.failures["eventCreate"] = cudaErrorUnknown;
   EXPECT_EQ(errorOf([&] { device->programEvents(0, 1); }),
             "rank 3: cudaEventCreateWithFlags: it is broken");

@@ -12,6 +12,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <map>
+
 using namespace fsdp;
 using namespace fsdp::test;
 
@@ -162,7 +165,9 @@ TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
   };
   step(1); // Its uploads make room.
   session.loss();
-  fake.takeLog('a');
+  EXPECT_THAT(fake.takeLog('a'),
+              testing::Not(testing::Contains(
+                  testing::MatchesRegex("eventCreate .* flags 0"))));
   fake.takeBlocking('a');
   for (int number : {2, 3, 4})
     step(number);
@@ -178,6 +183,72 @@ TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
   session.loss();
   EXPECT_THAT(fake.takeBlocking('a'),
               testing::Contains("streamSynchronize a.compute"));
+}
+
+/// Of each rank and run: commands of a stream follow one another, and a wait
+/// ends when its event has come.
+void checkOrder(const planfile::Plan &plan, const std::vector<Span> &spans) {
+  using Run = std::tuple<unsigned, unsigned, std::uint64_t>;
+  std::map<std::pair<Run, planfile::Stream>, double> ends;
+  std::map<std::pair<Run, std::uint32_t>, double> recorded;
+  for (const Span &span : spans) {
+    const planfile::Command &command =
+        *plan.programs()->Get(span.program)->commands()->Get(span.command);
+    Run run(span.rank, span.program, span.run);
+    double &end = ends[{run, span.stream}];
+    EXPECT_GE(span.begin, end) << span.command;
+    EXPECT_LT(span.begin, span.end) << span.command;
+    // The fake's clock counts microseconds.
+    double duration = 1e6 * (span.end - span.begin);
+    EXPECT_NEAR(duration, std::round(duration), 1e-2) << span.command;
+    end = span.end;
+    if (const planfile::Record *record = command.step_as_Record())
+      recorded[{run, record->event()}] = span.begin;
+    else if (const planfile::Wait *wait = command.step_as_Wait()) {
+      double &event = recorded[{run, wait->event()}];
+      EXPECT_GT(span.end, event) << span.command;
+    }
+  }
+}
+
+// Also the statistics, though the host has long been done.
+TEST(CUDASession, SpansAreTimesOfTheGPU) {
+  for (bool isAhead : {false, true})
+    for (auto make : {makeOverlappingPlan, makeOffloadedPlan}) {
+      unsigned ranks = isAhead ? 1 : 2;
+      FakeCuda fake(ranks, /*isEager=*/true);
+      std::vector<std::uint8_t> bytes = make(ranks).flatbuffer();
+      const planfile::Plan &plan = *planfile::GetPlan(bytes.data());
+      SessionOptions options;
+      options.backend = std::make_unique<FakeBackend>(fake, ranks, isAhead);
+      options.timed = true;
+      Session session(plan, ranks, std::move(options));
+      for (int run = 0; run != 3; ++run)
+        session.run();
+      std::vector<Span> spans = session.spans();
+      checkOrder(plan, spans);
+      double begin = INFINITY, end = 0, collectives = 0;
+      for (const Span &span : spans) {
+        const planfile::Program &program = *plan.programs()->Get(span.program);
+        if (span.rank != 0 || program.is_init() || span.run != 3)
+          continue;
+        if (span.stream == planfile::Stream::Compute) {
+          begin = std::min(begin, span.begin);
+          end = std::max(end, span.end);
+        }
+        planfile::Step step =
+            program.commands()->Get(span.command)->step_type();
+        if (span.isDrain || step == planfile::Step::AllGather ||
+            step == planfile::Step::ReduceScatter ||
+            step == planfile::Step::AllReduce)
+          collectives += span.end - span.begin;
+      }
+      const Statistics &found = session.statistics();
+      // A mark takes a microsecond of the fake.
+      EXPECT_NEAR(found.forward + found.backward + found.update, end - begin,
+                  3e-6);
+      EXPECT_NEAR(found.collectives, collectives, 1e-9);
+    }
 }
 
 // What a library of communicators will allocate in the first step counts, too.

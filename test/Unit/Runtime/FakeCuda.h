@@ -7,6 +7,10 @@
 // by name: "a.compute" is a stream of rank a, "a.e0" its first event, "a.m1+64"
 // a byte of its second block.
 //
+// There are no clocks but its own: whatever is queued begins when the stream is
+// free and its rank's host has been there, and takes a microsecond or what the
+// test says. The host takes none, and waits until what it waits for has ended.
+//
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_TEST_UNIT_RUNTIME_FAKECUDA_H
 #define FSDP_TEST_UNIT_RUNTIME_FAKECUDA_H
@@ -47,16 +51,20 @@ public:
   }
 
   /// Queues a kernel.
-  void launch(cudaStream_t stream, std::function<void()> kernel) {
+  void launch(cudaStream_t stream, std::function<void()> kernel,
+              double microseconds = 1) {
     std::lock_guard lock(mutex);
-    at(stream).queue.push_back({toTask(std::move(kernel))});
+    queue(stream, toTask(std::move(kernel))).microseconds = microseconds;
   }
 
   /// Queues a kernel that waits for something outside of this GPU: it is called
   /// until it returns true.
-  void launchPolled(cudaStream_t stream, std::function<bool()> kernel) {
+  void launchPolled(cudaStream_t stream, std::function<bool()> kernel,
+                    double microseconds) {
     std::lock_guard lock(mutex);
-    at(stream).queue.push_back({std::move(kernel), /*isOutside=*/true});
+    Task &task = queue(stream, std::move(kernel));
+    task.isOutside = true;
+    task.microseconds = microseconds;
   }
 
   bool isDoneAtOnce() const { return isEager; }
@@ -81,18 +89,24 @@ public:
 
 private:
   struct Event {
-    explicit Event(std::string name) : name(std::move(name)) {}
+    Event(std::string name, unsigned flags)
+        : name(std::move(name)), measures(!(flags & cudaEventDisableTiming)) {}
     std::string name;
+    bool measures;
     std::uint64_t recorded = 0, completed = 0;
+    double time = 0; ///< When it completed.
   };
   struct Task {
     std::function<bool()> run; ///< False: not yet.
+    double queued;             ///< By a host whose time that was.
     bool isOutside = false;
+    double microseconds = 1;
   };
   struct Stream {
     std::string name;
     std::minstd_rand::result_type priority;
     std::deque<Task> queue = {};
+    double time = 0; ///< Until then, it is busy.
   };
   struct Block {
     std::string name;
@@ -157,8 +171,15 @@ private:
     };
   }
 
+  Task &queue(cudaStream_t stream, std::function<bool()> run) {
+    return at(stream).queue.emplace_back(Task{std::move(run), hosts[self]});
+  }
+
+  /// The host has waited until then.
+  void reach(double time) { hosts[self] = std::max(hosts[self], time); }
+
   void push(cudaStream_t stream, std::function<void()> work) {
-    at(stream).queue.push_back({toTask(std::move(work))});
+    queue(stream, toTask(std::move(work)));
     if (isEager)
       finish(at(stream));
   }
@@ -172,8 +193,11 @@ private:
         busy.push_back(&stream);
     std::ranges::sort(busy, std::greater(), &Stream::priority);
     for (Stream *stream : busy) {
-      if (!stream->queue.front().run())
+      Task &task = stream->queue.front();
+      stream->time = std::max(stream->time, task.queued);
+      if (!task.run())
         continue;
+      stream->time += task.microseconds;
       stream->queue.pop_front();
       if (random() % 8 == 0)
         stream->priority = random();
@@ -278,6 +302,7 @@ private:
         return note("memcpyAsync", what);
       // As with memory that may be paged out.
       finish(at(stream));
+      reach(at(stream).time);
       return noteBlocking("memcpyAsync", what);
     };
     api.deviceGetStreamPriorityRange = [](int *least, int *greatest) {
@@ -309,6 +334,7 @@ private:
     api.streamSynchronize = [this](cudaStream_t stream) {
       std::lock_guard lock(mutex);
       finish(at(stream));
+      reach(at(stream).time);
       return noteBlocking("streamSynchronize", at(stream).name);
     };
     api.streamQuery = [this](cudaStream_t stream) {
@@ -316,20 +342,24 @@ private:
       while (!at(stream).queue.empty())
         if (!step())
           return cudaErrorNotReady;
+      reach(at(stream).time);
       return note("streamQuery", at(stream).name);
     };
     api.streamWaitEvent = [this](cudaStream_t stream, cudaEvent_t event,
                                  unsigned) {
       std::lock_guard lock(mutex);
-      at(stream).queue.push_back(
-          {[waited = events.at(event), goal = at(event).recorded] {
-            return waited->completed >= goal;
-          }});
+      queue(stream, [waited = events.at(event), goal = at(event).recorded,
+                     &waiting = at(stream)] {
+        if (waited->completed < goal)
+          return false;
+        waiting.time = std::max(waiting.time, waited->time);
+        return true;
+      });
       return note("streamWaitEvent", at(event).name + " by " + at(stream).name);
     };
     api.eventCreateWithFlags = [this](cudaEvent_t *event, unsigned flags) {
       std::lock_guard lock(mutex);
-      auto one = std::make_shared<Event>(own("e", made[self].events++));
+      auto one = std::make_shared<Event>(own("e", made[self].events++), flags);
       *event = reinterpret_cast<cudaEvent_t>(one.get());
       events[*event] = one;
       return note("eventCreate", one->name + " flags " + std::to_string(flags));
@@ -343,8 +373,9 @@ private:
       std::lock_guard lock(mutex);
       // Whoever destroys it need not wait for the stream.
       std::shared_ptr<Event> recorded = events.at(event);
-      push(stream, [recorded, number = ++recorded->recorded] {
+      push(stream, [recorded, number = ++recorded->recorded, &on = at(stream)] {
         recorded->completed = number;
+        recorded->time = on.time;
       });
       return note("eventRecord", recorded->name + " on " + at(stream).name);
     };
@@ -354,6 +385,7 @@ private:
       while (asked->completed < asked->recorded)
         if (!step())
           return cudaErrorNotReady;
+      reach(asked->time);
       return note("eventQuery", asked->name);
     };
     api.eventSynchronize = [this](cudaEvent_t event) {
@@ -362,7 +394,21 @@ private:
       while (asked->completed < asked->recorded)
         if (!step())
           throw std::logic_error("the event never comes");
+      reach(asked->time);
       return noteBlocking("eventSynchronize", asked->name);
+    };
+    api.eventElapsedTime = [this](float *milliseconds, cudaEvent_t begin,
+                                  cudaEvent_t end) {
+      std::lock_guard lock(mutex);
+      for (const Event *event : {&at(begin), &at(end)}) {
+        if (!event->measures || event->recorded == 0)
+          return cudaErrorInvalidResourceHandle;
+        if (event->completed < event->recorded)
+          return cudaErrorNotReady;
+      }
+      *milliseconds = static_cast<float>((at(end).time - at(begin).time) / 1e3);
+      return note("eventElapsedTime",
+                  at(end).name + " since " + at(begin).name);
     };
     api.getErrorString = [](cudaError_t error) {
       return error == cudaErrorMemoryAllocation ? "out of memory"
@@ -400,6 +446,7 @@ private:
   std::map<const std::byte *, std::size_t> pinned;
   std::map<char, Log> logs, blocking;
   std::map<char, Made> made;
+  std::map<char, double> hosts; ///< Their clocks.
 };
 
 } // namespace fsdp

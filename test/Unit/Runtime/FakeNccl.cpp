@@ -187,14 +187,16 @@ public:
       streams.insert(operation.stream);
       ++inFlight;
     }
-    setup.cuda->launchPolled(operation.stream,
-                             [self = shared_from_this(), operation,
-                              number = ++latest, isPosted = false]() mutable {
-                               if (!self->advance(operation, number, isPosted))
-                                 return false;
-                               --self->inFlight;
-                               return true;
-                             });
+    auto kernel = [self = shared_from_this(), operation, number = ++latest,
+                   isPosted = false]() mutable {
+      if (!self->advance(operation, number, isPosted))
+        return false;
+      --self->inFlight;
+      return true;
+    };
+    double elements = static_cast<double>(operation.description.count);
+    setup.cuda->launchPolled(operation.stream, std::move(kernel),
+                             /*microseconds=*/1 + elements / 256);
   }
 
   /// Kernels of the CPU follow at once; a GPU goes on by itself.

@@ -15,6 +15,7 @@
 
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -119,6 +120,23 @@ public:
   virtual void beginRun() {}
   virtual void endRun() { synchronize(); }
 
+  /// Marks a place in the stream's work: after what it has been given, before
+  /// what comes next. The first mark of a run may wait for the device.
+  virtual std::uint64_t mark(planfile::Stream) { return hostMark(); }
+  /// When the stream passed a mark, in seconds of the steady clock; up to the
+  /// next `beginRun`, and when all work is done.
+  virtual double timeOf(std::uint64_t mark) const { return hostTime(mark); }
+
+  /// The same of the host, which passes a mark when it sets it.
+  static std::uint64_t hostMark() {
+    return static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+  }
+  static double hostTime(std::uint64_t mark) {
+    return std::chrono::duration<double>(
+               Clock::duration(static_cast<Clock::rep>(mark)))
+        .count();
+  }
+
   /// Copies bytes that may be changed at once to memory of the device, on the
   /// compute stream. One that runs ahead waits only for the last upload but one
   /// to this target; the first one allocates.
@@ -129,6 +147,9 @@ public:
   /// The thread's allocations on the device follow `script` (null: none).
   virtual void follow(AllocationScript *script) = 0;
   virtual AllocationCounts allocationCounts() const = 0;
+
+private:
+  using Clock = std::chrono::steady_clock;
 };
 
 } // namespace fsdp

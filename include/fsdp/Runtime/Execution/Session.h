@@ -148,8 +148,8 @@ struct SessionOptions {
 /// Loads a library that registers operators, and returns their full names.
 std::vector<std::string> loadOperators(const char *library);
 
-/// When a command of the plan was run, in seconds of a clock that all ranks
-/// share. What the runtime adds to wait for the readers of a collective's
+/// When the device ran a command of the plan, in seconds of a clock that all
+/// ranks share. What the runtime adds to wait for the readers of a collective's
 /// source is a drain, and names that collective.
 struct Span {
   unsigned rank, program;
@@ -162,7 +162,8 @@ struct Span {
 };
 
 /// Of the latest run, the session's first rank unless said otherwise; seconds
-/// and bytes. "All ranks" are the session's.
+/// and bytes. "All ranks" are the session's. Times are the device's if the run
+/// is timed; otherwise the host's, which may run ahead.
 struct Statistics {
   double forward = 0, backward = 0, update = 0;
   double collectives = 0;       ///< Of those, inside collectives.

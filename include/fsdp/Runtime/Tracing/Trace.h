@@ -21,7 +21,7 @@
 // the sum over what the compiler made of it. `bytes` are those of one rank's
 // source. All figures are medians over steps, the first left out if there are
 // more; over ranks too, except that a collective takes as long as on the rank
-// that came last, since the others wait.
+// that came last, since the others wait. On a GPU, times are the GPU's.
 //
 //===----------------------------------------------------------------------===//
 

@@ -20,10 +20,10 @@ void CudaApi::check(cudaError_t result, const char *call, unsigned rank) const {
                 getErrorString(result));
 }
 
-CudaEvent fsdp::makeEvent(const CudaApi &api, unsigned rank) {
+CudaEvent fsdp::makeEvent(const CudaApi &api, unsigned rank, unsigned flags) {
   cudaEvent_t event = nullptr;
-  api.check(api.eventCreateWithFlags(&event, cudaEventDisableTiming),
-            "cudaEventCreateWithFlags", rank);
+  api.check(api.eventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags",
+            rank);
   return CudaEvent(event, CudaCloser{&api});
 }
 

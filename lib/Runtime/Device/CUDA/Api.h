@@ -63,6 +63,8 @@ struct CudaApi {
   std::function<cudaError_t(cudaEvent_t)> eventDestroy;
   std::function<cudaError_t(cudaEvent_t, cudaStream_t)> eventRecord;
   std::function<cudaError_t(cudaEvent_t)> eventQuery, eventSynchronize;
+  std::function<cudaError_t(float *milliseconds, cudaEvent_t, cudaEvent_t)>
+      eventElapsedTime;
   std::function<const char *(cudaError_t)> getErrorString;
 
   /// The thread's operators go to this stream; null: to PyTorch's default one.
@@ -94,8 +96,9 @@ struct CudaCloser {
 using CudaStream = std::unique_ptr<CUstream_st, CudaCloser>;
 using CudaEvent = std::unique_ptr<CUevent_st, CudaCloser>;
 
-/// One that orders and does not measure.
-CudaEvent makeEvent(const CudaApi &api, unsigned rank);
+/// By default one that orders and does not measure.
+CudaEvent makeEvent(const CudaApi &api, unsigned rank,
+                    unsigned flags = cudaEventDisableTiming);
 
 } // namespace fsdp
 

@@ -103,6 +103,8 @@ void CUDADevice::abandon() {
   for (auto &[target, staging] : stagings)
     for (CudaEvent &event : staging.uploaded)
       (void)event.release();
+  for (CudaEvent &event : marks)
+    (void)event.release();
 }
 
 void CUDADevice::enter() {
@@ -226,6 +228,7 @@ void CUDADevice::finish(cudaEvent_t event) const {
 //===----------------------------------------------------------------------===//
 
 void CUDADevice::beginRun() {
+  marked = 0;
   if (!ahead)
     return;
   record(streams[0].get(), borders[0].get());
@@ -263,6 +266,36 @@ void CUDADevice::upload(void *target, std::span<const std::byte> bytes) {
   std::memcpy(staging.copies[turn], bytes.data(), bytes.size());
   copy(Stream::Compute, target, staging.copies[turn], bytes.size());
   record(stream(Stream::Compute), uploaded);
+}
+
+//===----------------------------------------------------------------------===//
+// Times
+//===----------------------------------------------------------------------===//
+
+std::uint64_t CUDADevice::mark(Stream stream) {
+  if (marked == 0) {
+    // The two clocks are compared where neither has to wait for the other.
+    synchronize();
+    finish(setMark(Stream::Compute));
+    origin = hostTime(hostMark());
+  }
+  setMark(stream);
+  return marked - 1;
+}
+
+cudaEvent_t CUDADevice::setMark(Stream stream) {
+  if (marked == marks.size())
+    marks.push_back(makeEvent(api, rank, cudaEventDefault));
+  cudaEvent_t event = marks[marked++].get();
+  record(this->stream(stream), event);
+  return event;
+}
+
+double CUDADevice::timeOf(std::uint64_t mark) const {
+  float milliseconds = 0;
+  check(api.eventElapsedTime(&milliseconds, marks[0].get(), marks[mark].get()),
+        "cudaEventElapsedTime");
+  return origin + 1e-3 * static_cast<double>(milliseconds);
 }
 
 //===----------------------------------------------------------------------===//

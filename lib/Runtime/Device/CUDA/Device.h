@@ -48,6 +48,8 @@ public:
   bool runsAhead() const override { return ahead; }
   void beginRun() override;
   void endRun() override;
+  std::uint64_t mark(planfile::Stream stream) override;
+  double timeOf(std::uint64_t mark) const override;
   void upload(void *target, std::span<const std::byte> bytes) override;
   void follow(AllocationScript *script) override { this->script = script; }
   AllocationCounts allocationCounts() const override { return counts; }
@@ -75,6 +77,7 @@ protected:
 
 private:
   friend struct ScriptedHeap;
+  cudaEvent_t setMark(planfile::Stream stream);
   using Block = std::unique_ptr<void, std::function<void(void *)>>;
 
   /// Pinned copies of what is uploaded to one place, taken in turns.
@@ -97,6 +100,11 @@ private:
   std::array<CudaEvent, static_cast<std::size_t>(planfile::Stream::MAX) + 1>
       borders;
   std::map<void *, Staging> stagings; ///< By target.
+  /// Events that measure, used again by each run. The first one is passed when
+  /// the host's clock says `origin`.
+  std::vector<CudaEvent> marks;
+  std::size_t marked = 0; ///< Marks of the latest run.
+  double origin = 0;
   AllocationScript *script = nullptr;
   AllocationCounts counts;
 };

@@ -228,6 +228,7 @@ const CudaApi &fsdp::cudaApi() {
       .eventQuery =
           [](cudaEvent_t event) { return withoutTrace(cudaEventQuery(event)); },
       .eventSynchronize = cudaEventSynchronize,
+      .eventElapsedTime = cudaEventElapsedTime,
       .getErrorString = cudaGetErrorString,
       .useStream =
           [](cudaStream_t stream) {
