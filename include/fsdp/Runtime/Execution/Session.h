@@ -166,7 +166,8 @@ struct Span {
 /// is timed; otherwise the host's, which may run ahead.
 struct Statistics {
   double forward = 0, backward = 0, update = 0;
-  double collectives = 0;       ///< Of those, inside collectives.
+  /// Inside collectives: of those, or beside them on other streams.
+  double collectives = 0;
   AllocationCounts allocations; ///< Summed over ranks.
   std::uint64_t hookMisses = 0; ///< Results that had to be copied; all ranks.
 };
