@@ -284,7 +284,8 @@ Expected<Hardware> Reader::read(const toml::table &root) {
     hardware.maskedAttention = hardware.attention;
     if (compute->contains("masked_attention"))
       readRates(*compute, "masked_attention", hardware.maskedAttention);
-    hardware.hasCudnnAttention = getFlag(*compute, "compute", "cudnn_attention");
+    hardware.hasCudnnAttention =
+        getFlag(*compute, "compute", "cudnn_attention");
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
   }
   if (const toml::table *memory = getTable(root, "", "memory"))
