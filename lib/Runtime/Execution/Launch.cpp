@@ -118,10 +118,14 @@ std::size_t Launch::probe(Device &device) {
   } catch (const c10::LinAlgError &) {
   } catch (const c10::IndexError &) {
   } catch (const Error &) {
-    if (!guard.looksAtElements())
+    if (isHooked() && !guard.looksAtElements())
+      throw;
+  } catch (...) {
+    if (isHooked())
       throw;
   }
-  // It dislikes the zeros that are there now: the first call tells.
+  // It dislikes the zeros that are there now, or anything else: the first call
+  // tells.
   script = {};
   isRecorded = false;
   return 0;
@@ -198,7 +202,7 @@ void Launch::placeScratch(std::byte *scratch) {
     }
 }
 
-unsigned Launch::callHooked(Stack &stack, Device &device) {
+unsigned Launch::callScripted(Stack &stack, Device &device) {
   guard.check();
   if (!isRecorded) {
     record(stack, device, /*keep=*/true);

@@ -31,13 +31,16 @@ public:
   planfile::Stream stream = planfile::Stream::Compute;
 
   bool isHooked() const { return !results.empty(); }
+  /// Its allocations follow a script. Operators that write their arguments may
+  /// allocate, too: sums of a GPU, say.
+  bool followsScript() const { return isHooked() || !script.entries.empty(); }
   std::string name() const { return c10::toString(op.operator_name()); }
   const Accesses &accesses() const { return touched; }
 
-  /// Runs the operator once and notes its allocations. What it would write
-  /// goes elsewhere. Returns the bytes of scratch that it needs. Where it can't
-  /// run on what is in its buffers now, its first call does this, without
-  /// scratch.
+  /// Runs the operator once and notes its allocations. Results go elsewhere,
+  /// and arguments are written to. Returns the bytes of scratch that it needs.
+  /// Where it can't run on what is in its buffers now, the first call of a
+  /// hooked one does this, without scratch.
   std::size_t probe(Device &device);
   void placeScratch(std::byte *scratch);
 
@@ -61,9 +64,9 @@ public:
     }
   }
 
-  /// The call of a hooked operator; returns how many results had to be copied
-  /// because they were not where they were planned.
-  unsigned callHooked(Stack &stack, Device &device);
+  /// The call of an operator that follows a script; returns how many results
+  /// had to be copied because they were not where they were planned.
+  unsigned callScripted(Stack &stack, Device &device);
 
 private:
   struct Result {

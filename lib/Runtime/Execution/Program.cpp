@@ -67,6 +67,40 @@ void Program::touch(std::uint32_t buffer, bool isWrite) {
       {rank.memory->range(buffer), isWrite, rank.memory->root(buffer)});
 }
 
+std::size_t Program::probeLaunches() {
+  const std::byte *begin = rank.memory->transient();
+  const std::byte *end = begin + rank.memory->transientBytes();
+  std::size_t scratch = 0;
+  for (Launch &launch : launches) {
+    std::vector<std::span<std::byte>> written;
+    if (!launch.isHooked())
+      for (std::uint32_t buffer : launch.accesses().writes) {
+        Range range = rank.memory->range(buffer);
+        written.emplace_back(rank.memory->arena(range.space) + range.begin,
+                             range.end - range.begin);
+      }
+    if (std::ranges::any_of(written, [&](std::span<std::byte> each) {
+          return each.data() < begin || each.data() + each.size() > end;
+        }))
+      continue;
+    scratch = std::max(scratch, launch.probe(*rank.device));
+    for (std::span<std::byte> each : written)
+      rank.device->fill(Stream::Compute, each.data(), 0, each.size());
+  }
+  for (Lane &lane : lanes)
+    for (Command &command : lane.commands)
+      if (command.kind == Kind::Launch &&
+          launches[command.index].followsScript())
+        command.kind = Kind::ScriptedLaunch;
+  return scratch;
+}
+
+void Program::placeScratch(std::byte *scratch) {
+  for (Launch &launch : launches)
+    if (launch.stream == Stream::Compute)
+      launch.placeScratch(scratch);
+}
+
 void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   using planfile::Step;
   const planfile::Plan &plan = *rank.plan;
@@ -84,7 +118,7 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
                           *rank.device, rank.generator);
     Launch &launch = launches.back();
     launch.stream = command.stream();
-    prepared.kind = launch.isHooked() ? Kind::HookedLaunch : Kind::Launch;
+    prepared.kind = launch.isHooked() ? Kind::ScriptedLaunch : Kind::Launch;
     prepared.index = static_cast<std::uint32_t>(launches.size() - 1);
     for (std::uint32_t buffer : launch.accesses().reads)
       touch(buffer, false);

@@ -83,10 +83,17 @@ public:
 
   std::vector<Launch> launches;
 
+  /// Notes what operators allocate (`Launch::probe`), but for those that would
+  /// write what lives from run to run. Memory that lives inside of a run must
+  /// be zero, and is again. Returns the bytes of scratch of the largest.
+  std::size_t probeLaunches();
+  /// Scratch for those of the compute stream.
+  void placeScratch(std::byte *scratch);
+
 private:
   enum class Kind : std::uint8_t {
     Launch,
-    HookedLaunch,
+    ScriptedLaunch,
     Collective,
     Drain,
     Update,

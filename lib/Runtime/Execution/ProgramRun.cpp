@@ -123,9 +123,9 @@ inline void Program::execute(Lane &lane, const Command &command,
   case Kind::Launch:
     launches[command.index].call(lane.stack);
     break;
-  case Kind::HookedLaunch:
+  case Kind::ScriptedLaunch:
     lane.statistics.hookMisses +=
-        launches[command.index].callHooked(lane.stack, device);
+        launches[command.index].callScripted(lane.stack, device);
     break;
   case Kind::Collective: {
     double begin = now();

@@ -265,8 +265,8 @@ static void setSeed(Rank &rank, Seeds seeds) {
                                   (seeds.areShared ? 0 : rank.rank));
 }
 
-/// Runs `init`, and probes what hooked operators of the other programs
-/// allocate. Transient memory is zero by then: all indices are in range.
+/// Runs `init`, and probes what operators of the other programs allocate.
+/// Transient memory is zero by then: all indices are in range.
 void Session::Impl::initialise(RankData &data) {
   Rank &rank = data.rank;
   std::byte *transient = rank.memory->transient();
@@ -276,19 +276,19 @@ void Session::Impl::initialise(RankData &data) {
 
   std::size_t scratch = 0;
   std::vector<std::string> hooked;
-  for (std::size_t p = 0; p != data.programs.size(); ++p)
-    for (Launch &launch : data.programs[p]->launches)
-      if (launch.isHooked() && !isInit(plan, p)) {
-        scratch = std::max(scratch, launch.probe(*rank.device));
-        if (std::ranges::find(hooked, launch.name()) == hooked.end())
-          hooked.push_back(launch.name());
-      }
+  for (std::size_t p = 0; p != data.programs.size(); ++p) {
+    if (isInit(plan, p))
+      continue;
+    scratch = std::max(scratch, data.programs[p]->probeLaunches());
+    for (const Launch &launch : data.programs[p]->launches)
+      if (launch.isHooked() &&
+          std::ranges::find(hooked, launch.name()) == hooked.end())
+        hooked.push_back(launch.name());
+  }
   if (scratch) {
     std::byte *place = rank.device->allocate(Space::Device, scratch);
     for (std::unique_ptr<Program> &program : data.programs)
-      for (Launch &launch : program->launches)
-        if (launch.stream == Stream::Compute)
-          launch.placeScratch(place);
+      program->placeScratch(place);
   }
   if (options.canary && bytes)
     rank.device->fill(Stream::Compute, transient, canaryByte,

@@ -101,13 +101,11 @@ static planfile::PlanFile openPlan(const TrainingOptions &options,
       throw Error(plan.name() + ": expected a plan for " + other +
                   " with --backend " + options.backend + ", found one for " +
                   device);
-  for (auto [name, isGiven] :
-       {std::pair("--overlap", options.overlap),
-        std::pair("--trace", !options.trace.empty()),
-        std::pair("--profile", !options.profile.empty())})
-    if (isGiven && device != "cpu")
-      throw Error(plan.name() + ": expected a plan for cpu with " +
-                  std::string(name) + ", found one for " + device);
+  if (options.overlap && device != "cpu")
+    throw Error(plan.name() +
+                ": expected a plan for cpu with --overlap, "
+                "found one for " +
+                device);
   checkHyperParameters(options, plan);
   for (const std::string &program : getStepPrograms(plan, options.program))
     checkLoss(plan, program);

@@ -82,6 +82,33 @@ TEST(Launch, AttentionNeedsNoHeap) {
   EXPECT_EQ(session.statistics().allocations.heap, 0u);
 }
 
+// An operator that writes its argument makes the largest numbers, and more, on
+// the way; probing leaves the zeros that a later one takes for indices.
+TEST(Launch, OperatorsThatAllocateInsideNeedNoHeap) {
+  OneRank one;
+  TestPlan &plan = one.plan;
+  std::uint32_t x = one.input({4, 64}, 0),
+                z = one.add(BufferRole::Transient, {4});
+  std::uint32_t y = one.output({4}, 0);
+  plan.launch("aten::logsumexp.out(Tensor self, int[1] dim, bool "
+              "keepdim=False, *, Tensor(a!) out) -> Tensor(a!)",
+              {arg(x), plan.ints({1}), plan.boolean(false), arg(z)}, "sums",
+              {});
+  plan.launch("aten::neg.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
+              {arg(z), arg(y)}, "negative", {});
+  Session &session = one.load();
+  EXPECT_GT(session.report().scratchBytes, 0u);
+  for (int step = 0; step != 3; ++step) {
+    at::Tensor value = at::randn({4, 64});
+    session.setInput(0, 0, toHost(value));
+    session.run();
+    EXPECT_TRUE(
+        at::equal(toTorch(session.output(0, 0)), -at::logsumexp(value, 1)));
+    EXPECT_EQ(session.statistics().allocations.heap, 0u);
+    EXPECT_GT(session.statistics().allocations.planned, 0u);
+  }
+}
+
 // A matrix of zeros has no inverse: the probe learns nothing, the step must.
 TEST(Launch, OperatorsThatDislikeZeros) {
   OneRank one;
