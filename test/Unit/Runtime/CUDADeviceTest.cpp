@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <thread>
 
 using namespace fsdp;
 using namespace testing;
@@ -65,6 +66,41 @@ TEST_F(CUDADeviceTest, EntersLeavesAndSelects) {
                                  "useStream a.reduce", "useStream default",
                                  "setDevice 0", "useStream a.compute",
                                  "useStream default"));
+}
+
+// The thread is as it was, whatever its GPU and its stream are.
+TEST_F(CUDADeviceTest, LeavesTheCallersGPUAndStream) {
+  CUDADevice other(fake.api, 4, /*index=*/2);
+  device->enter(); // GPU 0
+  cudaStream_t own = device->selectedStream();
+  other.enter();
+  int gpu = -1;
+  fake.api.getDevice(&gpu);
+  EXPECT_EQ(gpu, 2);
+  EXPECT_EQ(fake.api.currentStream().stream, other.stream(Stream::Compute));
+  other.leave();
+  fake.api.getDevice(&gpu);
+  EXPECT_EQ(gpu, 0);
+  EXPECT_EQ(fake.api.currentStream().stream, own);
+  device->leave();
+  EXPECT_EQ(fake.api.currentStream().stream, nullptr);
+}
+
+// Streams take turns at random: a wait that is missing shows as an old value.
+TEST_F(CUDADeviceTest, HasItsPlaceInTheCallersStream) {
+  std::byte *batch = device->allocate(Space::Device, 4096);
+  std::byte *input = device->allocate(Space::Device, 4096);
+  device->enter();
+  for (int step = 1; step != 200; ++step) {
+    fake.api.memsetAsync(batch, step, 4096, nullptr); // the caller's
+    device->awaitCaller();
+    device->copy(Stream::Compute, input, batch, 4096);
+    device->letCallerAwait();
+    fake.api.memsetAsync(batch, 0, 4096, nullptr);
+    device->synchronize();
+    ASSERT_EQ(input[17], static_cast<std::byte>(step));
+  }
+  device->leave();
 }
 
 TEST_F(CUDADeviceTest, AllocatesZeroedAlignedMemoryInEverySpace) {
@@ -328,6 +364,38 @@ TEST_F(CUDADeviceTest, ThreadsOfNobodyGetTheOrdinaryHeap) {
   c10::DataPtr data = ScriptedHeap::allocate(100);
   EXPECT_EQ(data.device(), c10::Device(c10::kCPU)); // next's own, untouched
   EXPECT_EQ(device->allocationCounts().heap, 0u);
+}
+
+// A tensor of the caller may be freed by any thread, the rank's too, and one
+// that an operator has made there by the caller's.
+TEST_F(CUDADeviceTest, WhatOthersHaveAllocatedIsFreedByTheirHeap) {
+  std::byte *arena = device->allocate(Space::Device, 4096);
+  c10::DataPtr callers = ScriptedHeap::allocate(100);
+  AllocationScript recorded;
+  recorded.recording = true;
+  AllocationScript replayed;
+  replayed.entries = {{.bytes = 64, .place = arena}};
+  device->enter();
+  device->follow(&recorded);
+  c10::DataPtr made = ScriptedHeap::allocate(64);
+  std::thread([&] { // while the rank records
+    c10::DataPtr elsewhere = ScriptedHeap::allocate(200);
+    EXPECT_EQ(elsewhere.device(), c10::Device(c10::kCPU));
+  })
+      .join();
+  callers.clear();
+  device->follow(&replayed);
+  c10::DataPtr planned = ScriptedHeap::allocate(64);
+  device->leave();
+  EXPECT_EQ(planned.get(), arena);
+  std::thread([&] {
+    made.clear(); // its memory, which leak checks look for
+    planned.clear();
+  }).join();
+  ASSERT_EQ(recorded.entries.size(), 1u);
+  EXPECT_FALSE(recorded.entries[0].released);
+  EXPECT_EQ(device->allocationCounts().heap, 0u);
+  EXPECT_EQ(ScriptedHeap::allocate(64).device(), c10::Device(c10::kCPU));
 }
 
 TEST_F(CUDADeviceTest, RecordsWhatAnOperatorAllocates) {

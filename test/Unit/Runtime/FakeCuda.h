@@ -113,8 +113,9 @@ private:
     std::size_t bytes;
   };
 
-  static Stream &at(cudaStream_t stream) {
-    return *reinterpret_cast<Stream *>(stream);
+  /// Null: that of callers.
+  Stream &at(cudaStream_t stream) {
+    return stream ? *reinterpret_cast<Stream *>(stream) : callers;
   }
   static Event &at(cudaEvent_t event) {
     return *reinterpret_cast<Event *>(event);
@@ -188,6 +189,8 @@ private:
   /// stay behind, until the priorities change. False if all have to wait.
   bool step() {
     std::vector<Stream *> busy;
+    if (!callers.queue.empty())
+      busy.push_back(&callers);
     for (Stream &stream : streams)
       if (!stream.queue.empty())
         busy.push_back(&stream);
@@ -229,10 +232,18 @@ private:
   }
 
   void fillTable() {
+    api.getDevice = [](int *device) {
+      *device = gpu;
+      return cudaSuccess;
+    };
     api.setDevice = [this](int device) {
       std::lock_guard lock(mutex);
-      return note("setDevice", std::to_string(device));
+      cudaError_t error = note("setDevice", std::to_string(device));
+      if (!error)
+        gpu = device;
+      return error;
     };
+    api.restoreDevice = [](int device) { gpu = device; };
     api.memGetInfo = [this](std::size_t *free, std::size_t *total) {
       *free = freeBytes;
       *total = std::size_t{80} << 30;
@@ -414,9 +425,16 @@ private:
       return error == cudaErrorMemoryAllocation ? "out of memory"
                                                 : "it is broken";
     };
+    api.currentStream = [] { return current; };
+    api.restoreStream = [this](CudaApi::CurrentStream before) {
+      std::lock_guard lock(mutex);
+      current = before;
+      note("useStream", at(before.stream).name);
+    };
     api.useStream = [this](cudaStream_t stream) {
       std::lock_guard lock(mutex);
-      note("useStream", stream ? at(stream).name : "default");
+      current = {stream, -1};
+      note("useStream", at(stream).name);
     };
     api.warmUp = [this] { ++warmUps; };
     api.sum = [this](const Sum &sum, cudaStream_t stream) {
@@ -437,10 +455,13 @@ private:
   };
 
   static inline thread_local char self = '?';
+  static inline thread_local int gpu = 0;
+  static inline thread_local CudaApi::CurrentStream current;
   mutable std::mutex mutex;
   std::minstd_rand random;
   bool isEager;
   std::list<Stream> streams;
+  Stream callers{"default", 0};
   std::map<cudaEvent_t, std::shared_ptr<Event>> events;
   std::map<const std::byte *, Block> blocks;
   std::map<const std::byte *, std::size_t> pinned;

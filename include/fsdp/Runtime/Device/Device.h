@@ -80,6 +80,12 @@ public:
   virtual void enter() = 0;
   virtual void leave() = 0;
 
+  /// On a thread that has entered, which had a stream of its own before: the
+  /// compute stream goes on after that one, and that one after the compute
+  /// stream. The host does not wait.
+  virtual void awaitCaller() {}
+  virtual void letCallerAwait() {}
+
   /// Bytes of the device; nothing if they are those of this process's machine.
   struct Room {
     std::uint64_t free, total;

@@ -36,7 +36,10 @@ struct Sum {
 };
 
 struct CudaApi {
+  std::function<cudaError_t(int *device)> getDevice;
   std::function<cudaError_t(int device)> setDevice;
+  /// Back to where a thread was: a GPU that nobody has used gets no context.
+  std::function<void(int device)> restoreDevice;
   std::function<cudaError_t(std::size_t *free, std::size_t *total)> memGetInfo;
   std::function<cudaError_t(void **, std::size_t)> malloc;
   std::function<cudaError_t(void *)> free;
@@ -67,7 +70,15 @@ struct CudaApi {
       eventElapsedTime;
   std::function<const char *(cudaError_t)> getErrorString;
 
-  /// The thread's operators go to this stream; null: to PyTorch's default one.
+  /// Where the thread's operators go on its GPU: CUDA's stream, and the number
+  /// that PyTorch has for it.
+  struct CurrentStream {
+    cudaStream_t stream = nullptr;
+    std::int64_t number = 0;
+  };
+  std::function<CurrentStream()> currentStream;
+  std::function<void(CurrentStream)> restoreStream;
+  /// They go to this stream.
   std::function<void(cudaStream_t)> useStream;
   /// Makes what libraries allocate once per thread, of the stream in use.
   std::function<void()> warmUp;

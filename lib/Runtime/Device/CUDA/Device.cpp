@@ -57,7 +57,7 @@ static Places places;
 CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index,
                        bool ahead)
     : api(api), rank(rank), index(index), ahead(ahead) {
-  check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
+  enterGPU();
   int least = 0, greatest = 0;
   check(api.deviceGetStreamPriorityRange(&least, &greatest),
         "cudaDeviceGetStreamPriorityRange");
@@ -78,7 +78,7 @@ CUDADevice::CUDADevice(const CudaApi &api, unsigned rank, unsigned index,
   }
   api.useStream(stream(Stream::Compute));
   api.warmUp();
-  api.useStream(nullptr);
+  leaveGPU();
 }
 
 CUDADevice::~CUDADevice() {
@@ -100,6 +100,7 @@ void CUDADevice::abandon() {
       (void)event.release();
   for (CudaEvent &event : borders)
     (void)event.release();
+  (void)handedOver.release();
   for (auto &[target, staging] : stagings)
     for (CudaEvent &event : staging.uploaded)
       (void)event.release();
@@ -107,15 +108,40 @@ void CUDADevice::abandon() {
     (void)event.release();
 }
 
-void CUDADevice::enter() {
-  current = this;
+void CUDADevice::enterGPU() {
+  check(api.getDevice(&callersDevice), "cudaGetDevice");
   check(api.setDevice(static_cast<int>(index)), "cudaSetDevice");
+  callers = api.currentStream();
+}
+
+void CUDADevice::leaveGPU() {
+  api.restoreStream(callers);
+  api.restoreDevice(callersDevice);
+}
+
+void CUDADevice::enter() {
+  enterGPU();
+  current = this;
   select(Stream::Compute);
 }
 
 void CUDADevice::leave() {
   current = nullptr;
-  api.useStream(nullptr);
+  leaveGPU();
+}
+
+void CUDADevice::awaitCaller() {
+  if (!handedOver)
+    handedOver = makeEvent(api, rank);
+  record(callers.stream, handedOver.get());
+  wait(stream(Stream::Compute), handedOver.get());
+}
+
+void CUDADevice::letCallerAwait() {
+  if (!handedOver)
+    handedOver = makeEvent(api, rank);
+  record(stream(Stream::Compute), handedOver.get());
+  wait(callers.stream, handedOver.get());
 }
 
 std::optional<Device::Room> CUDADevice::room() const {

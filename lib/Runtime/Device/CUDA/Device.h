@@ -32,6 +32,8 @@ public:
   }
   void enter() override;
   void leave() override;
+  void awaitCaller() override;
+  void letCallerAwait() override;
   std::optional<Room> room() const override;
   std::byte *allocate(planfile::Space space, std::size_t bytes) override;
   void pin(std::span<std::byte> memory) override;
@@ -80,6 +82,10 @@ private:
   cudaEvent_t setMark(planfile::Stream stream);
   using Block = std::unique_ptr<void, std::function<void(void *)>>;
 
+  /// The thread's current GPU is the rank's, until `leaveGPU`.
+  void enterGPU();
+  void leaveGPU();
+
   /// Pinned copies of what is uploaded to one place, taken in turns.
   struct Staging {
     std::size_t bytes = 0;
@@ -92,6 +98,9 @@ private:
   unsigned rank, index;
   bool ahead;
   planfile::Stream selected = planfile::Stream::Compute;
+  int callersDevice = 0; ///< Of the thread that has entered, before that.
+  CudaApi::CurrentStream callers;
+  CudaEvent handedOver; ///< From the caller's stream, or to it.
   std::vector<Block> blocks;
   std::array<CudaStream, static_cast<std::size_t>(planfile::Stream::MAX) + 1>
       streams;

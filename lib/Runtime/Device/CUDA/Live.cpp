@@ -173,9 +173,10 @@ void installAllocator() {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     ca::CUDAAllocator &next = *ca::get();
     ScriptedHeap::next = &next;
-    static ScriptedAllocator allocator(next);
-    ca::allocator.store(&allocator);
-    c10::SetAllocator(c10::DeviceType::CUDA, &allocator, /*priority=*/100);
+    // Never destroyed: tensors may outlive the static objects of this library.
+    static auto *allocator = new ScriptedAllocator(next);
+    ca::allocator.store(allocator);
+    c10::SetAllocator(c10::DeviceType::CUDA, allocator, /*priority=*/100);
   });
 }
 
@@ -193,7 +194,23 @@ static cudaError_t withoutTrace(cudaError_t state) {
 
 const CudaApi &fsdp::cudaApi() {
   static const CudaApi api{
-      .setDevice = cudaSetDevice,
+      .getDevice =
+          [](int *device) {
+            c10::DeviceIndex index = 0;
+            cudaError_t result = c10::cuda::GetDevice(&index);
+            *device = index;
+            return result;
+          },
+      .setDevice =
+          [](int device) {
+            // Otherwise it throws where there is no driver.
+            return c10::cuda::SetDevice(static_cast<c10::DeviceIndex>(device),
+                                        /*force=*/true);
+          },
+      .restoreDevice =
+          [](int device) {
+            c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(device));
+          },
       .memGetInfo = cudaMemGetInfo,
       .malloc = [](void **place,
                    std::size_t bytes) { return cudaMalloc(place, bytes); },
@@ -230,11 +247,21 @@ const CudaApi &fsdp::cudaApi() {
       .eventSynchronize = cudaEventSynchronize,
       .eventElapsedTime = cudaEventElapsedTime,
       .getErrorString = cudaGetErrorString,
+      .currentStream =
+          [] {
+            auto stream = c10::cuda::getCurrentCUDAStream(currentGPU());
+            return CudaApi::CurrentStream{stream.stream(), stream.id()};
+          },
+      .restoreStream =
+          [](CudaApi::CurrentStream before) {
+            c10::cuda::setCurrentCUDAStream(c10::cuda::CUDAStream(
+                c10::Stream(c10::Stream::UNSAFE, {c10::kCUDA, currentGPU()},
+                            before.number)));
+          },
       .useStream =
           [](cudaStream_t stream) {
             c10::cuda::setCurrentCUDAStream(
-                stream ? c10::cuda::getStreamFromExternal(stream, currentGPU())
-                       : c10::cuda::getDefaultCUDAStream(currentGPU()));
+                c10::cuda::getStreamFromExternal(stream, currentGPU()));
           },
       .warmUp = [] { at::cuda::getCurrentCUDABlasHandle(); },
       .sum =
@@ -249,7 +276,11 @@ const CudaApi &fsdp::cudaApi() {
 
 void fsdp::startCuda(unsigned rank, unsigned device) {
   // Ask CUDA first: its sentence is better than PyTorch's.
-  cudaApi().check(cudaSetDevice(static_cast<int>(device)), "cudaSetDevice",
-                  rank);
+  const CudaApi &api = cudaApi();
+  int before = 0;
+  bool isKnown = api.getDevice(&before) == cudaSuccess;
+  api.check(api.setDevice(static_cast<int>(device)), "cudaSetDevice", rank);
   installAllocator();
+  if (isKnown)
+    api.restoreDevice(before);
 }
