@@ -59,6 +59,17 @@ std::vector<std::string> fsdp::getStepPrograms(const planfile::PlanFile &plan,
   return names;
 }
 
+planfile::DType fsdp::getLossType(const planfile::PlanFile &plan,
+                                  std::string_view program) {
+  std::uint32_t owner = findProgram(plan, program);
+  for (const planfile::Buffer *buffer : *plan->buffers())
+    if (buffer->role() == planfile::BufferRole::Loss &&
+        buffer->owner() == owner)
+      return buffer->dtype();
+  throw Error(plan.name() + ": expected a loss in program " +
+              std::string(program) + ", found none");
+}
+
 std::vector<InputSpec> fsdp::getInputs(const planfile::PlanFile &plan,
                                        std::string_view program) {
   std::uint32_t owner =

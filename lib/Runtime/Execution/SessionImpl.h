@@ -16,6 +16,9 @@
 
 namespace fsdp {
 
+/// A tensor over the caller's memory, which is only read.
+at::Tensor borrow(const TensorView &view);
+
 struct Session::Impl {
   Impl(const planfile::Plan &plan, RankRange ranks, SessionOptions options);
 
@@ -109,7 +112,9 @@ struct Session::Impl {
   DirtyPad findDirtyPad(const RankData &data, std::uint32_t unit,
                         std::uint32_t buffer) const;
   void write(const RankData &data, std::uint32_t buffer,
-             const TensorView &value);
+             const at::Tensor &source);
+  /// Work for the first rank's streams, which nobody waits for.
+  void enqueue(const std::function<void(Device &)> &job);
   HostTensor read(const RankData &data, std::uint32_t buffer);
 
   const planfile::Plan &plan;

@@ -1,4 +1,6 @@
 //===- SessionPrograms.cpp - Inputs, outputs and losses of programs -------===//
+#include "../Device/RankScope.h"
+#include "../Support/DTypes.h"
 #include "SessionImpl.h"
 
 #include <algorithm>
@@ -58,7 +60,44 @@ void Session::setInput(unsigned rank, unsigned index, const TensorView &value,
     throw Error("input " + std::to_string(index) + " is " +
                 EnumNameDType(type) + " in the plan, given " +
                 EnumNameDType(value.type));
-  impl->write(impl->local(rank), buffer, value);
+  impl->write(impl->local(rank), buffer, borrow(value));
+}
+
+void Session::setInput(unsigned rank, unsigned index, const at::Tensor &value,
+                       std::string_view program) {
+  std::uint32_t buffer = impl->findNamed(program, BufferRole::Input, index);
+  const Impl::RankData &data = impl->local(rank);
+  auto type = scalarType(data.rank.memory->type(buffer));
+  if (value.scalar_type() != type)
+    throw Error("input " + std::to_string(index) + ": expected " +
+                c10::toString(type) + " as in the plan, found " +
+                c10::toString(value.scalar_type()));
+  c10::Device device = data.rank.device->torchDevice();
+  if (!value.is_cpu() && value.device() != device)
+    throw Error("input " + std::to_string(index) +
+                ": expected a tensor in host memory or on " + device.str() +
+                ", where the plan is, found one on " + value.device().str() +
+                "; move it");
+  impl->write(data, buffer, value);
+}
+
+void Session::Impl::enqueue(const std::function<void(Device &)> &job) {
+  checkFailure();
+  Device &device = *ranks[0].rank.device;
+  RankScope scope(&device);
+  job(device);
+}
+
+void Session::awaitCaller() {
+  impl->enqueue([](Device &device) { device.awaitCaller(); });
+}
+
+void Session::letCallerAwait() {
+  impl->enqueue([](Device &device) { device.letCallerAwait(); });
+}
+
+c10::Device Session::device() const {
+  return impl->ranks[0].rank.device->torchDevice();
 }
 
 double Session::loss(std::string_view program) const {
@@ -68,6 +107,13 @@ double Session::loss(std::string_view program) const {
     value = impl->ranks[0].rank.memory->tensor(buffer).item().toDouble();
   });
   return value;
+}
+
+void Session::copyLoss(at::Tensor target, std::string_view program) const {
+  std::uint32_t buffer = impl->findNamed(program, BufferRole::Loss, none);
+  impl->enqueue([&](Device &) {
+    target.copy_(impl->ranks[0].rank.memory->tensor(buffer));
+  });
 }
 
 std::optional<double> Session::gradientNorm() const {

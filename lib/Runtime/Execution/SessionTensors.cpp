@@ -30,8 +30,7 @@ static std::string toText(at::IntArrayRef sizes) {
   return text.empty() ? "scalar" : text;
 }
 
-/// A tensor over the caller's memory, which is only read.
-static at::Tensor borrow(const TensorView &view) {
+at::Tensor fsdp::borrow(const TensorView &view) {
   at::Tensor tensor =
       at::from_blob(const_cast<std::byte *>(view.bytes.data()),
                     at::IntArrayRef(view.sizes.data(), view.sizes.size()),
@@ -92,8 +91,7 @@ std::uint32_t Session::Impl::findState(std::uint32_t unit,
 }
 
 void Session::Impl::write(const RankData &data, std::uint32_t buffer,
-                          const TensorView &value) {
-  at::Tensor source = borrow(value);
+                          const at::Tensor &source) {
   Memory &memory = *data.rank.memory;
   if (source.sizes() != memory.sizes(buffer))
     throw Error("the plan has sizes " + toText(memory.sizes(buffer)) +
@@ -102,7 +100,14 @@ void Session::Impl::write(const RankData &data, std::uint32_t buffer,
     return onRank(data, [&] { memory.tensor(buffer).copy_(source); });
   checkFailure();
   RankScope scope(data.rank.device.get());
-  data.rank.device->upload(memory.data(buffer), value.bytes);
+  if (!source.is_cpu()) {
+    memory.tensor(buffer).copy_(source);
+    return;
+  }
+  at::Tensor dense = source.resolve_conj().resolve_neg().contiguous();
+  data.rank.device->upload(
+      memory.data(buffer),
+      {static_cast<const std::byte *>(dense.const_data_ptr()), dense.nbytes()});
 }
 
 HostTensor Session::Impl::read(const RankData &data, std::uint32_t buffer) {
@@ -336,12 +341,9 @@ std::vector<BoxView> Session::views(const TensorName &tensor, unsigned rank) {
   impl->onRank(data, [&] {
     planfile::DType type = data.rank.memory->type(location.buffer);
     for (Impl::HeldBox &part : impl->held(data, location)) {
-      if (!part.values.is_cpu())
-        throw Error(location.name +
-                    ": expected a tensor in host memory, found one on a GPU");
       result.push_back({std::move(part.box), type,
                         static_cast<std::byte *>(part.values.data_ptr()),
-                        part.values.strides().vec()});
+                        part.values.strides().vec(), part.values.device()});
     }
   });
   return result;

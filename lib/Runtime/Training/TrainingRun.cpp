@@ -48,17 +48,6 @@ static void checkHyperParameters(const TrainingOptions &options,
                   name + ", found one without");
 }
 
-static void checkLoss(const planfile::PlanFile &plan,
-                      const std::string &program) {
-  std::uint32_t owner = findProgram(plan, program);
-  for (const planfile::Buffer *buffer : *plan->buffers())
-    if (buffer->role() == planfile::BufferRole::Loss &&
-        buffer->owner() == owner)
-      return;
-  throw Error(plan.name() + ": expected a loss in program " + program +
-              ", found none");
-}
-
 /// Opens the plans and compares them with what the command line says, and with
 /// each other.
 static planfile::PlanFile openPlan(const TrainingOptions &options,
@@ -108,9 +97,9 @@ static planfile::PlanFile openPlan(const TrainingOptions &options,
                 device);
   checkHyperParameters(options, plan);
   for (const std::string &program : getStepPrograms(plan, options.program))
-    checkLoss(plan, program);
+    getLossType(plan, program);
   if (!options.evalData.empty())
-    checkLoss(plan, evalProgram);
+    getLossType(plan, evalProgram);
   if (plan->unproved())
     processes.note(plan.name() + ": not proved to do what its model means: " +
                    plan->unproved()->str());

@@ -251,6 +251,64 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
     }
 }
 
+// A caller with tensors of the GPU: a batch is read after what has made it, and
+// whoever reads the loss on its stream reads that of the step.
+TEST(CUDASession, AStepHasItsPlaceInTheCallersStream) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  SessionOptions options;
+  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  at::Tensor batch = at::sin(at::arange(8, at::kFloat).view({4, 2})).t();
+  at::Tensor loss = at::empty({}, at::kFloat);
+  auto step = [&] {
+    session.awaitCaller();
+    session.setInput(0, 0, batch);
+    session.run();
+    session.copyLoss(loss);
+    session.letCallerAwait();
+  };
+  step(); // Its uploads make room.
+  fake.takeLog('a');
+  fake.takeBlocking('a');
+  step();
+  EXPECT_THAT(fake.takeBlocking('a'), testing::IsEmpty());
+  FakeCuda::Log log = fake.takeLog('a');
+  auto find = [&](const char *begin, const char *end) {
+    return std::ranges::find_if(log,
+                                [&](const std::string &call) {
+                                  return call.starts_with(begin) &&
+                                         call.ends_with(end);
+                                }) -
+           log.begin();
+  };
+  auto before = find("eventRecord", "on default"),
+       input = find("memcpyAsync", " x 32 on a.compute"),
+       after = find("streamWaitEvent", "by default");
+  EXPECT_LT(before, find("streamWaitEvent", "by a.compute"));
+  EXPECT_LT(find("streamWaitEvent", "by a.compute"), input);
+  EXPECT_LT(input, after);
+  EXPECT_EQ(after, std::ssize(log) - 2); // and the way back
+  EXPECT_EQ(loss.item().toDouble(), session.loss());
+  EXPECT_EQ(session.device(), c10::Device(c10::kCPU));
+}
+
+TEST(CUDASession, TakesNoTensorOfAnotherTypeOrDevice) {
+  FakeCuda fake(1, /*isEager=*/true);
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  SessionOptions options;
+  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  EXPECT_THAT([&] { session.setInput(0, 0, at::zeros({2, 4}, at::kDouble)); },
+              testing::ThrowsMessage<Error>(
+                  "input 0: expected Float as in the plan, found Double"));
+  EXPECT_THAT(
+      [&] { session.setInput(0, 0, at::empty({2, 4}, at::device(at::kMeta))); },
+      testing::ThrowsMessage<Error>(
+          "input 0: expected a tensor in host memory or on cpu, where "
+          "the plan is, found one on meta; move it"));
+}
+
 // What a library of communicators will allocate in the first step counts, too.
 TEST(CUDASession, APlanMustFitIntoItsGPU) {
   struct Hungry : FakeBackend {

@@ -51,6 +51,10 @@ std::uint32_t findProgram(const planfile::PlanFile &plan,
 std::vector<std::string> getStepPrograms(const planfile::PlanFile &plan,
                                          std::string_view program);
 
+/// Of the loss of a program; throws if it has none.
+planfile::DType getLossType(const planfile::PlanFile &plan,
+                            std::string_view program);
+
 /// The inputs of a program, or of each micro-batch of its step, by their
 /// numbers.
 std::vector<InputSpec> getInputs(const planfile::PlanFile &plan,

@@ -28,6 +28,10 @@
 #include <string_view>
 #include <vector>
 
+namespace at {
+class Tensor;
+} // namespace at
+
 namespace fsdp {
 
 /// Dense row-major values somewhere in host memory.
@@ -60,6 +64,7 @@ struct BoxView {
   planfile::DType type;
   std::byte *data;                   ///< Of the first element.
   std::vector<std::int64_t> strides; ///< In elements.
+  c10::Device device;                ///< Whose memory it is.
 };
 
 /// A tensor that outlives a step.
@@ -218,7 +223,7 @@ public:
                  std::span<const std::byte> from);
   /// The same as it lies in the session's memory, as long as that lives, to
   /// read and write between two runs. Throws for model buffers, of which a
-  /// session must know when they change, and for memory of a GPU.
+  /// session must know when they change.
   std::vector<BoxView> views(const TensorName &tensor, unsigned rank);
   /// Makes `readHeld` into this memory fast, until the session ends; it
   /// outlives the session.
@@ -273,6 +278,20 @@ public:
   void setInput(unsigned rank, unsigned index, const TensorView &value,
                 std::string_view program = "step");
 
+  /// The same out of a tensor of PyTorch, of any layout: in host memory, which
+  /// may be changed at once, or in that of the rank's device.
+  void setInput(unsigned rank, unsigned index, const at::Tensor &value,
+                std::string_view program = "step");
+
+  /// For callers with tensors on the device of the session's first rank: what
+  /// that is given from now on comes after the work that the thread has given
+  /// its current stream; and that stream goes on after all that the device has
+  /// been given. The host does not wait.
+  void awaitCaller();
+  void letCallerAwait();
+  /// Of the session's first rank.
+  c10::Device device() const;
+
   /// Of all decay groups, or of one that the plan has; for all later runs. The
   /// weight decay of a group that the plan calls no_decay stays 0.
   void setHyperParameters(const HyperParameters &values);
@@ -290,6 +309,9 @@ public:
 
   /// Mean over ranks, of the latest run, which must have been of this program.
   double loss(std::string_view program = "step") const;
+  /// The same into a tensor of one number, which may be on the device of the
+  /// session's first rank: then the host does not wait.
+  void copyLoss(at::Tensor target, std::string_view program = "step") const;
   /// That of all gradients of the latest update, before they were clipped by
   /// it; with a grad scaler, that of the scaled ones. Nothing where the plan
   /// does not clip.
