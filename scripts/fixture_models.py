@@ -316,6 +316,19 @@ def role(name: str) -> Case:
     return case
 
 
+class _Alone(nn.Module):
+    def forward(self, x: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        return x
+
+
+def without_attention(case: Case) -> Case:
+    """The same, where no position sees another: its kernels are the same ones on every device."""
+    for part in case.module.modules():
+        if isinstance(getattr(part, "attention", None), Attention):
+            part.attention = _Alone()
+    return case
+
+
 @dataclasses.dataclass(frozen=True)
 class LlamaSize:
     width: int

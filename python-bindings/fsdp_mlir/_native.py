@@ -13,6 +13,12 @@ import torch  # noqa: F401  ahead of the module, which finds its libraries where
 from fsdp_mlir.errors import FSDPError
 
 
+def libraries() -> Path:
+    """The folder of libfsdp_cuda.so and libfsdp_nccl.so, of the build that the extension module is of."""
+    folder = Path(str(runtime().__file__)).parent
+    return Path(fsdp_mlir_tools.__file__).parent / "lib" if folder == Path(__file__).parent else folder.parents[1] / "lib"
+
+
 def runtime() -> ModuleType:
     """`fsdp_mlir._runtime`. Raises FSDPError where it was not built, or for another torch.
 

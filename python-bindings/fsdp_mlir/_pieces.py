@@ -23,7 +23,8 @@ class Pieces(torch.Tensor):
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, pieces: list[tuple[list[int], torch.Tensor]]) -> Pieces:
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")
+        device = pieces[0][1].device if pieces else "cpu"
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         self.pieces = pieces
         return self
 

@@ -30,16 +30,22 @@ class Trainer:
     is in this file or folder instead, which `fsdp-run --weights` would take. With neither, the values are those of the archive that the
     plan was made of (`plan.model_path`).
 
-    A plan for several ranks needs as many processes, each with a Trainer, and a process group of them. `group`: None makes one with
-    gloo for this Trainer, of all ranks of `init_process_group`. One that is given needs `send` and `recv` for tensors of the CPU, and
-    is used for nothing else until `close()`. A plan for one rank needs none.
+    A plan for several ranks needs as many processes, each with a Trainer, and a process group of them, as `init_process_group` makes
+    it with any backend; a plan for one rank needs none. `group`: other ranks than all. On GPUs, the group says who the ranks are, and
+    its store connects communicators of the Trainer's own. On CPUs, None makes a group with gloo for this Trainer; one that is given
+    needs `send` and `recv` for tensors of the CPU, and is used for nothing else until `close()`.
+
+    `device`: the GPU of this rank, for a plan for cuda, as "cuda:1" or 1. None takes, in this order, what `init_process_group` was given
+    as `device_id`; the current device, once CUDA is in use (`torch.cuda.set_device(local_rank)`, ahead of the Trainer); $LOCAL_RANK's, as
+    torchrun sets it; the number of the rank among those of its machine. Each rank has a GPU of its own.
 
     `lr`, `betas`, `eps`, `weight_decay`, `momentum`: as torch.optim.AdamW and SGD have them; what the plan's optimizer has not is
     ignored. `seed`: rank r draws its random numbers as after `torch.manual_seed(seed + r)`. `timeout`: seconds that a rank waits for
     another one. `overlap`: a second thread for collectives. `trusted`: operators of the user's that the plan may run, by full name.
 
     A rank computes with one thread. Methods may be called from any thread, one at a time; they hold no GIL, and leave the number of
-    threads, the grad mode and the inference mode of the caller as they were. Where ranks are several, all of them call the same methods
+    threads, the grad mode, the inference mode, the current GPU and its stream as they were. What they do on a GPU has its place in the
+    current stream, as operators of PyTorch have. Where ranks are several, all of them call the same methods
     in the same order. Everything raises FSDPError, with one sentence.
     """
 
@@ -50,6 +56,7 @@ class Trainer:
         *,
         weights: str | os.PathLike[str] | None = None,
         group: dist.ProcessGroup | None = None,
+        device: torch.device | str | int | None = None,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -67,11 +74,19 @@ class Trainer:
         if model is None and weights is None and archive is None:
             raise FSDPError(f"{self.path}: expected values to begin with, found none; give the model, weights=, or a Plan that knows its archive")
         self._own_group: dist.ProcessGroup | None = None
-        if group is None and dist.is_available() and dist.is_initialized():
-            group = self._own_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
-        self._session = None
+        self._session = self._runtime.PlanSession(self.path)
         try:
-            self._session = self._runtime.PlanSession(self.path, group, timeout, overlap, list(trusted))
+            gpu = None
+            if self._session.device == "cpu":
+                if device is not None and str(device) != "cpu":
+                    raise FSDPError(f"{self.path}: expected a plan for cuda with device={device}, found one for cpu; plan with --device cuda")
+                if group is None and dist.is_available() and dist.is_initialized():
+                    group = self._own_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+            else:
+                if group is None and dist.is_available() and dist.is_initialized():
+                    group = dist.group.WORLD
+                gpu = _find_gpu(self.path, device, group)
+            self._session.start(group, timeout, overlap, list(trusted), str(_native.libraries()), gpu)
             self._session.set_seed(seed)
             self._parameters = {p.name: p for p in self._session.parameters()}
             self._programs: list[str] = self._session.step_programs
@@ -98,8 +113,9 @@ class Trainer:
         """Runs a step on this rank's batch: forward, backward, and update. Returns the loss, the mean over all ranks.
 
         Each input has the shape and dtype that the plan was made for. A plan that accumulates takes a list of as many micro-batches; the
-        loss is their mean. (A list of tensors is one batch of several inputs, as a DataLoader makes it.) The loss is one number in host
-        memory, of the plan's dtype, without a gradient.
+        loss is their mean. (A list of tensors is one batch of several inputs, as a DataLoader makes it.) The loss is one number of the
+        plan's dtype, without a gradient. It is where the plan is: on a GPU the step may be under way when this returns, and
+        `float(loss)` waits for it. A batch for a GPU may be in host memory or on that GPU.
         """
         if self.optimizer is not None:
             self.optimizer._send()
@@ -214,7 +230,7 @@ class Trainer:
         return found
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers for torch.distributed.checkpoint, without moving any: each rank's pieces, in place.
+        """Parameters and buffers for torch.distributed.checkpoint, without moving any: each rank's pieces, in place, on the plan's device.
 
         `save` and `load` take it as they take that of FSDP2, whose checkpoints have the same names and shapes. Buffers are copies:
         `load_state_dict` after a load gives them to the plan.
@@ -395,8 +411,7 @@ class Trainer:
 
     def close(self) -> None:
         """Frees the plan's memory; later calls raise FSDPError. Values that are still wanted are read before."""
-        if self._session is not None:
-            self._session.close()
+        self._session.close()
         if self._own_group is not None and dist.is_initialized():
             dist.destroy_process_group(self._own_group)
         self._own_group = None
@@ -406,6 +421,23 @@ class Trainer:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _find_gpu(path: str, device: torch.device | str | int | None, group: dist.ProcessGroup | None) -> int | None:
+    """The index of this rank's GPU, as `Trainer` says; None where only its place among the ranks of its machine can tell."""
+    if torch.version.cuda is None:
+        raise FSDPError(f"{path}: expected PyTorch with CUDA for a plan for cuda, found {torch.__version__}; install that, or make the plan for cpu")
+    if device is None:
+        device = getattr(group, "bound_device_id", None)
+    if device is not None:
+        given = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if given.type != "cuda":
+            raise FSDPError(f"{path}: expected a GPU as device, as cuda:0, for a plan for cuda, found {given}")
+        return torch.cuda.current_device() if given.index is None else given.index
+    if torch.cuda.is_initialized():
+        return torch.cuda.current_device()
+    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
+    return int(local) % count if local.isdecimal() and count else None
 
 
 def _prefix(names: Any) -> str:

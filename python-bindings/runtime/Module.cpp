@@ -63,11 +63,18 @@ PYBIND11_MODULE(_runtime, module) {
       .def_readonly("group", &ParameterFacts::decayGroup);
 
   py::class_<PlanSession>(module, "PlanSession")
-      .def(py::init<const std::string &,
-                    const std::optional<PlanSession::Group> &, double, bool,
-                    std::vector<std::string>>(),
-           py::arg("plan"), py::arg("group"), py::arg("timeout"),
-           py::arg("overlap"), py::arg("trusted"))
+      .def(py::init<const std::string &>(), py::arg("plan"))
+      .def_property_readonly("device", &PlanSession::device)
+      .def(
+          "start",
+          [](PlanSession &session, std::optional<PlanSession::Group> group,
+             double timeout, bool overlap, std::vector<std::string> trusted,
+             std::string libraries, std::optional<unsigned> gpu) {
+            session.start({std::move(group), timeout, overlap,
+                           std::move(trusted), std::move(libraries), gpu});
+          },
+          py::arg("group"), py::arg("timeout"), py::arg("overlap"),
+          py::arg("trusted"), py::arg("libraries"), py::arg("gpu"))
       .def("close", &PlanSession::close)
       .def_property_readonly("rank", &PlanSession::rank)
       .def_property_readonly("world_size", &PlanSession::worldSize)

@@ -9,9 +9,9 @@
 #include "fsdp/Runtime/Training/CheckpointFolder.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -22,28 +22,34 @@
 using namespace fsdp;
 namespace py = pybind11;
 
+/// Throws on all ranks what `job`, which is one to do `deed`, throws on one.
+template <typename Job>
+static void together(const Processes &processes, const std::string &deed,
+                     const Job &job) {
+  std::string problem;
+  try {
+    job();
+  } catch (const Error &error) {
+    problem = error.what();
+  }
+  processes.consult(deed, problem,
+                    [](const std::vector<std::string> &all) -> std::string {
+                      for (const std::string &each : all)
+                        if (!each.empty())
+                          throw Error(each);
+                      return {};
+                    });
+}
+
 namespace {
 
 /// A folder of checkpoints, and what it refers to.
 struct Checkpoints {
-  /// Throws on all ranks if it throws on one.
   Checkpoints(const planfile::PlanFile &plan, TrainingOptions given,
-              std::shared_ptr<Backend> backend,
-              std::chrono::milliseconds timeout)
-      : options(std::move(given)), processes(std::move(backend), timeout) {
-    std::string problem;
-    try {
-      folder.emplace(plan, options, processes);
-    } catch (const Error &error) {
-      problem = error.what();
-    }
-    processes.consult("opening a folder of checkpoints", problem,
-                      [](const std::vector<std::string> &all) -> std::string {
-                        for (const std::string &each : all)
-                          if (!each.empty())
-                            throw Error(each);
-                        return {};
-                      });
+              World world, std::chrono::milliseconds timeout)
+      : options(std::move(given)), processes(std::move(world), timeout) {
+    together(processes, "opening a folder of checkpoints",
+             [&] { folder.emplace(plan, options, processes); });
   }
 
   TrainingOptions options;
@@ -66,13 +72,32 @@ private:
   int before = at::get_num_threads();
 };
 
+/// What the plan does in between has its place in the caller's stream.
+class InOrder {
+public:
+  explicit InOrder(Session &session) : session(session) {
+    session.awaitCaller();
+  }
+  InOrder(const InOrder &) = delete;
+  InOrder &operator=(const InOrder &) = delete;
+  ~InOrder() {
+    try {
+      session.letCallerAwait();
+    } catch (const Error &) {
+      // The next call says so, too.
+    }
+  }
+
+private:
+  Session &session;
+};
+
 } // namespace
 
 struct PlanSession::Loaded {
   explicit Loaded(planfile::PlanFile plan) : plan(std::move(plan)) {}
 
   planfile::PlanFile plan;
-  std::shared_ptr<Backend> backend;
   std::unique_ptr<Checkpoints> checkpoints; ///< Of the latest save.
   std::optional<Session> session;
 };
@@ -88,6 +113,14 @@ template <typename Function> auto PlanSession::call(const Function &function) {
   return function(*loaded);
 }
 
+template <typename Function>
+auto PlanSession::callInOrder(const Function &function) {
+  return call([&](Loaded &now) {
+    InOrder inOrder(*now.session);
+    return function(now);
+  });
+}
+
 //===----------------------------------------------------------------------===//
 // Types and sizes
 //===----------------------------------------------------------------------===//
@@ -101,13 +134,17 @@ static planfile::DType typeOf(const at::Tensor &tensor,
               c10::toString(tensor.scalar_type()));
 }
 
-/// In host memory, row-major.
-static at::Tensor toDense(const at::Tensor &tensor, const std::string &what) {
+static void checkDense(const at::Tensor &tensor, const std::string &what) {
   if (!tensor.defined() || tensor.is_meta() || !tensor.has_storage() ||
       tensor.layout() != at::kStrided)
     throw Error(what + ": expected a dense tensor with values, found " +
                 (tensor.defined() && tensor.is_meta() ? "one on the device meta"
                                                       : "none"));
+}
+
+/// In host memory, row-major.
+static at::Tensor toDense(const at::Tensor &tensor, const std::string &what) {
+  checkDense(tensor, what);
   return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
@@ -145,10 +182,6 @@ static planfile::PlanFile openPlan(const std::string &path) {
   auto plan = planfile::PlanFile::open(path);
   if (!plan)
     throw Error(plan.error());
-  if ((*plan)->device()->string_view() != "cpu")
-    throw Error(path + ": expected a plan for cpu, found one for " +
-                (*plan)->device()->str() +
-                "; a Trainer runs on CPUs, and fsdp-run on GPUs");
   return std::move(*plan);
 }
 
@@ -171,42 +204,83 @@ static void compare(const planfile::PlanFile &plan,
       });
 }
 
-PlanSession::PlanSession(const std::string &planPath,
-                         const std::optional<Group> &group, double seconds,
-                         bool overlap,
-                         std::vector<std::string> trustedOperators)
-    : path(planPath), group(group) {
-  if (!(seconds >= 0.001 && seconds < 1e9))
+/// Throws if PyTorch does not see this GPU.
+static void checkGPU(const std::string &path, unsigned index) {
+  int count = at::detail::getCUDAHooks().getNumGPUs();
+  std::string expected = path + ": expected ";
+  if (count == 0)
+    throw Error(expected +
+                "a GPU for a plan for cuda, found none that PyTorch sees; make "
+                "the plan for cpu, or see torch.cuda.is_available()");
+  if (index >= static_cast<unsigned>(count))
+    throw Error(expected + "a GPU of the " + std::to_string(count) +
+                " of this machine, found number " + std::to_string(index));
+}
+
+PlanSession::PlanSession(const std::string &planPath)
+    : path(planPath), loaded(std::make_shared<Loaded>(openPlan(path))) {}
+
+std::string PlanSession::device() {
+  return call([](Loaded &now) { return now.plan->device()->str(); });
+}
+
+World PlanSession::join() const {
+  return group ? joinGroup(**group, timeout) : World();
+}
+
+void PlanSession::connect(Loaded &now, const Start &start) {
+  unsigned wanted = planfile::getRankCount(now.plan.plan());
+  std::string ranks = std::to_string(wanted);
+  if (!start.group && wanted != 1)
+    throw Error(path + ": expected a process group of the plan's " + ranks +
+                " ranks, found none; start " + ranks +
+                " processes, as by torchrun --nproc-per-node " + ranks +
+                ", and call torch.distributed.init_process_group first");
+  if (start.group && static_cast<unsigned>((*start.group)->getSize()) != wanted)
+    throw Error(path + ": expected a process group of the plan's " + ranks +
+                " ranks, found one of " +
+                std::to_string((*start.group)->getSize()) +
+                "; make the plan for as many ranks as there are processes");
+  if (wanted != 1)
+    group = start.group;
+}
+
+SessionOptions PlanSession::open(Loaded &now, const Start &start) {
+  SessionOptions options;
+  bool isCPU = now.plan->device()->string_view() == "cpu";
+  if (isCPU && group)
+    options.backend = makeC10dBackend(*group, timeout);
+  World world = options.backend ? options.backend->world() : join();
+  Processes processes(world, timeout);
+  compare(now.plan, processes);
+  options.device = start.gpu.value_or(world.local());
+  together(processes, "opening the GPUs", [&] {
+    if (isCPU)
+      return;
+    std::string library =
+        start.libraries + "/libfsdp_" + (group ? "nccl" : "cuda") + ".so";
+    options.backend = loadBackend(library.c_str(), {.world = world});
+    if (options.backend->deviceType() == c10::kCUDA)
+      checkGPU(path, options.device);
+  });
+  ownRank = world.rank;
+  options.store = world.store;
+  options.processes = processes.onThisMachine();
+  options.timeout = timeout;
+  options.overlap = start.overlap;
+  options.trustedOperators = start.trustedOperators;
+  return options;
+}
+
+void PlanSession::start(const Start &start) {
+  if (!(start.timeout >= 0.001 && start.timeout < 1e9))
     throw Error("timeout: expected from 0.001 to 1e9 seconds, found " +
-                std::to_string(seconds));
-  timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
-  loaded = std::make_shared<Loaded>(openPlan(path));
+                std::to_string(start.timeout));
+  timeout = std::chrono::milliseconds(std::llround(start.timeout * 1000));
   call([&](Loaded &now) {
-    unsigned wanted = planfile::getRankCount(now.plan.plan());
-    std::string ranks = std::to_string(wanted);
-    if (!group && wanted != 1)
-      throw Error(path + ": expected a process group of the plan's " + ranks +
-                  " ranks, found none; start " + ranks +
-                  " processes, as by torchrun --nproc-per-node " + ranks +
-                  ", and call torch.distributed.init_process_group first");
-    if (group && static_cast<unsigned>((*group)->getSize()) != wanted)
-      throw Error(path + ": expected a process group of the plan's " + ranks +
-                  " ranks, found one of " +
-                  std::to_string((*group)->getSize()) +
-                  "; make the plan for as many ranks as there are processes");
-    SessionOptions options;
-    if (group && wanted != 1)
-      now.backend = makeC10dBackend(*group, timeout);
-    Processes processes(now.backend, timeout);
-    compare(now.plan, processes);
-    ownRank = processes.ranks(wanted).first;
-    options.backend = now.backend;
-    options.store = processes.store();
-    options.processes = processes.onThisMachine();
-    options.timeout = timeout;
-    options.overlap = overlap;
-    options.trustedOperators = std::move(trustedOperators);
-    now.session.emplace(now.plan.plan(), processes.ranks(wanted),
+    connect(now, start);
+    SessionOptions options = open(now, start);
+    now.session.emplace(now.plan.plan(), RankRange(ownRank, 1),
                         std::move(options));
     programs = getStepPrograms(now.plan, planfile::defaultProgram);
     for (const std::string &program : programs) {
@@ -353,32 +427,39 @@ void PlanSession::setSeed(std::uint64_t seed) {
   call([&](Loaded &now) { now.session->setSeeds({seed, false}); });
 }
 
-double PlanSession::run(Loaded &now, const Batch &batch,
-                        const std::string &program, Roles roles) {
+void PlanSession::setInputs(Loaded &now, const Batch &batch,
+                            const std::string &program) {
   const std::vector<InputSpec> &inputs = inputsOf[program];
   if (batch.size() != inputs.size())
     throw Error(path + ": expected the " + std::to_string(inputs.size()) +
                 " inputs of program " + program + ", found " +
                 std::to_string(batch.size()));
-  for (std::size_t i = 0; i != batch.size(); ++i) {
-    at::Tensor dense = toDense(batch[i], "input " + std::to_string(i));
-    now.session->setInput(ownRank, static_cast<unsigned>(i),
-                          viewOf(dense, typeOf(dense, inputs[i].name)),
+  for (unsigned i = 0; i != batch.size(); ++i) {
+    checkDense(batch[i], "input " + std::to_string(i));
+    at::Tensor value = batch[i].detach();
+    now.session->setInput(ownRank, i,
+                          now.session->device().is_cpu() ? value.cpu() : value,
                           program);
   }
-  now.session->run(program, roles);
-  return now.session->loss(program);
 }
 
-static at::Tensor makeLoss(const planfile::PlanFile &plan,
-                           const std::string &program, double value) {
-  std::uint32_t owner = findProgram(plan, program);
-  for (const planfile::Buffer *buffer : *plan->buffers())
-    if (buffer->role() == planfile::BufferRole::Loss &&
-        buffer->owner() == owner)
-      return at::scalar_tensor(value, at::dtype(scalarType(buffer->dtype())));
-  throw Error(plan.name() + ": expected a loss in program " + program +
-              ", found none");
+at::Tensor PlanSession::run(Loaded &now, const std::vector<Batch> &batches,
+                            const std::vector<std::string> &names,
+                            Roles roles) {
+  auto count = static_cast<std::int64_t>(names.size());
+  auto type = scalarType(getLossType(now.plan, names.back()));
+  at::Tensor losses =
+      at::empty({count}, at::dtype(type).device(now.session->device()));
+  {
+    InOrder inOrder(*now.session);
+    for (std::size_t i = 0; i != names.size(); ++i) {
+      setInputs(now, batches[i], names[i]);
+      now.session->run(names[i], roles);
+      now.session->copyLoss(losses[static_cast<std::int64_t>(i)], names[i]);
+    }
+  }
+  return count == 1 ? losses[0]
+                    : losses.to(at::kDouble).div(count).sum().to(type);
 }
 
 at::Tensor PlanSession::step(const std::vector<Batch> &batches) {
@@ -387,12 +468,9 @@ at::Tensor PlanSession::step(const std::vector<Batch> &batches) {
       throw Error(path + ": expected " + std::to_string(programs.size()) +
                   (programs.size() == 1 ? " batch" : " micro-batches") +
                   " for a step, found " + std::to_string(batches.size()));
-    double loss = 0;
-    for (std::size_t i = 0; i != batches.size(); ++i)
-      loss += run(now, batches[i], programs[i], {}) /
-              static_cast<double>(batches.size());
+    at::Tensor loss = run(now, batches, programs, {});
     ++stepsDone;
-    return makeLoss(now.plan, programs.back(), loss);
+    return loss;
   });
 }
 
@@ -401,9 +479,7 @@ at::Tensor PlanSession::evaluate(const Batch &batch,
   return call([&](Loaded &now) {
     if (!inputsOf.contains(program))
       inputsOf.emplace(program, getInputs(now.plan, program));
-    double loss =
-        run(now, batch, program, {.backward = false, .update = false});
-    return makeLoss(now.plan, program, loss);
+    return run(now, {batch}, {program}, {.backward = false, .update = false});
   });
 }
 
@@ -443,7 +519,7 @@ void PlanSession::setUpdates(std::uint64_t count) {
 std::optional<at::Tensor> PlanSession::read(const std::string &kind,
                                             const std::string &name,
                                             bool toFirst) {
-  return call([&](Loaded &now) -> std::optional<at::Tensor> {
+  return callInOrder([&](Loaded &now) -> std::optional<at::Tensor> {
     TensorName tensor = nameOf(kind, name);
     if (!toFirst)
       return toTensor(now.session->read(tensor));
@@ -456,7 +532,7 @@ std::optional<at::Tensor> PlanSession::read(const std::string &kind,
 
 void PlanSession::write(const std::string &kind, const std::string &name,
                         const at::Tensor &value) {
-  call([&](Loaded &now) {
+  callInOrder([&](Loaded &now) {
     at::Tensor dense = toDense(value, name);
     now.session->write(nameOf(kind, name), viewOf(dense, typeOf(dense, name)));
   });
@@ -464,20 +540,22 @@ void PlanSession::write(const std::string &kind, const std::string &name,
 
 std::vector<Piece> PlanSession::views(const std::string &kind,
                                       const std::string &name) {
-  return call([&](Loaded &now) {
+  return callInOrder([&](Loaded &now) {
     std::vector<Piece> pieces;
     for (BoxView &view : now.session->views(nameOf(kind, name), ownRank))
-      pieces.emplace_back(std::move(view.box.offsets),
-                          at::from_blob(
-                              view.data, view.box.sizes, view.strides,
-                              [owner = loaded](void *) {},
-                              at::dtype(scalarType(view.type))));
+      pieces.emplace_back(
+          std::move(view.box.offsets),
+          at::from_blob(
+              view.data, view.box.sizes, view.strides,
+              [owner = loaded](void *) {},
+              at::dtype(scalarType(view.type)).device(view.device),
+              view.device));
     return pieces;
   });
 }
 
 void PlanSession::loadWeights(const std::string &from) {
-  call([&](Loaded &now) {
+  callInOrder([&](Loaded &now) {
     Weights weights = Weights::open(from);
     weights.load(weights.match(now.plan), *now.session);
   });
@@ -505,7 +583,7 @@ template <typename Function> static auto spelled(const Function &function) {
 
 std::string PlanSession::save(const std::string &folder,
                               const HyperParameters &values) {
-  return call([&](Loaded &now) {
+  return callInOrder([&](Loaded &now) {
     return spelled([&] {
       std::unique_ptr<Checkpoints> &open = now.checkpoints;
       if (!open || open->options.checkpoint != folder) {
@@ -516,9 +594,8 @@ std::string PlanSession::save(const std::string &folder,
                 std::filesystem::path(resumed).parent_path(), folder, ignored))
           options.resume = resumed;
         open.reset(); // and its lock
-        open = std::make_unique<Checkpoints>(
-            now.plan, std::move(options),
-            now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
+        open = std::make_unique<Checkpoints>(now.plan, std::move(options),
+                                             join(), timeout);
         open->folder->prepare(*now.session);
       }
       open->options.hyperParameters = values;
@@ -543,14 +620,12 @@ std::string PlanSession::save(const std::string &folder,
 }
 
 void PlanSession::load(const std::string &folder) {
-  call([&](Loaded &now) {
+  callInOrder([&](Loaded &now) {
     spelled([&] {
       now.checkpoints.reset();
       TrainingOptions options;
       options.resume = folder;
-      Checkpoints source(
-          now.plan, std::move(options),
-          now.backend ? makeC10dBackend(*group, timeout) : nullptr, timeout);
+      Checkpoints source(now.plan, std::move(options), join(), timeout);
       source.folder->load(*now.session);
       stepsDone = source.folder->resumed()->step;
       resumed = source.folder->resumedPath();

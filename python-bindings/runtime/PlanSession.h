@@ -2,8 +2,10 @@
 //
 // A plan that is loaded for the rank of this process, with tensors of PyTorch
 // going in and out. Calls hold no GIL and wait for one another; they leave the
-// caller's thread as it was: its number of threads, its grad mode and its
-// inference mode. Everything throws `fsdp::Error`.
+// caller's thread as it was: its number of threads, its grad mode, its
+// inference mode, its GPU and its stream. On a GPU, what a call does has its
+// place in that stream, as the operators of the caller have. Everything throws
+// `fsdp::Error`.
 //
 //===----------------------------------------------------------------------===//
 
@@ -40,12 +42,26 @@ public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Batch = std::vector<at::Tensor>;
 
-  /// Without a group, this process alone is all ranks of the plan, one. All
-  /// processes of a group make their sessions at once.
-  PlanSession(const std::string &planPath, const std::optional<Group> &group,
-              double timeout, bool overlap,
-              std::vector<std::string> trustedOperators);
+  explicit PlanSession(const std::string &planPath);
   ~PlanSession();
+
+  /// What the plan is for: "cpu" or "cuda".
+  std::string device();
+
+  struct Start {
+    /// Of the ranks; nothing: this process alone is all of them, one. For a
+    /// plan for the CPU, one for tensors of the CPU.
+    std::optional<Group> group;
+    double timeout; ///< In seconds.
+    bool overlap;
+    std::vector<std::string> trustedOperators;
+    /// The folder of libfsdp_cuda.so and libfsdp_nccl.so.
+    std::string libraries;
+    /// Nothing: the number of the rank among those of its machine.
+    std::optional<unsigned> gpu;
+  };
+  /// Once, before all that follows. All processes of a group do so at once.
+  void start(const Start &start);
 
   /// Later calls throw. Memory that tensors refer to stays as long as they.
   void close();
@@ -67,7 +83,7 @@ public:
   void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
   void setSeed(std::uint64_t seed);
   /// A batch for each program of a step. Returns the mean loss over them and
-  /// all ranks: one number of the type of the plan's loss.
+  /// all ranks: one number of the type of the plan's loss, on its device.
   at::Tensor step(const std::vector<Batch> &batches);
   /// The forward alone of a program: its loss.
   at::Tensor evaluate(const Batch &batch, const std::string &program);
@@ -103,12 +119,21 @@ private:
   struct Loaded;
   /// Runs a function of the loaded plan as the header says.
   template <typename Function> auto call(const Function &function);
-  double run(Loaded &loaded, const Batch &batch, const std::string &program,
-             Roles roles);
+  /// The same for what reads or writes memory of the plan.
+  template <typename Function> auto callInOrder(const Function &function);
+  /// The processes of the group, or this one alone.
+  World join() const;
+  void connect(Loaded &loaded, const Start &start);
+  SessionOptions open(Loaded &loaded, const Start &start);
+  void setInputs(Loaded &loaded, const Batch &batch,
+                 const std::string &program);
+  /// One batch for each program; returns the mean of their losses.
+  at::Tensor run(Loaded &loaded, const std::vector<Batch> &batches,
+                 const std::vector<std::string> &names, Roles roles);
 
   std::string path;
-  std::optional<Group> group;
-  std::chrono::milliseconds timeout;
+  std::optional<Group> group; ///< Of several processes.
+  std::chrono::milliseconds timeout{};
   unsigned ownRank = 0;
   std::mutex mutex; ///< Of all below.
   std::shared_ptr<Loaded> loaded;

@@ -58,10 +58,8 @@ Processes::Processes(const std::string &backend, const std::string &map) {
     throw Error("/dev/null: cannot be opened");
 }
 
-Processes::Processes(std::shared_ptr<Backend> backend,
-                     std::chrono::milliseconds timeout)
-    : connected(std::move(backend)), timeout(timeout),
-      world(connected ? connected->world() : World()) {}
+Processes::Processes(World world, std::chrono::milliseconds timeout)
+    : timeout(timeout), world(std::move(world)) {}
 
 Processes::~Processes() {
   hasEnded = true;
@@ -72,7 +70,7 @@ Processes::~Processes() {
 }
 
 RankRange Processes::ranks(unsigned worldSize) const {
-  return connected ? RankRange(world.rank, 1) : RankRange(worldSize);
+  return size() == 1 ? RankRange(worldSize) : RankRange(world.rank, 1);
 }
 
 unsigned Processes::onThisMachine() const {

@@ -1,6 +1,7 @@
 """One rank of trainings with fsdp_mlir.Trainer over gloo: trainer_ranks.py FOLDER JSON, under torchrun or with its variables.
 
 The JSON has the options of tasks, by the names of functions; what each returns on rank R is written to FOLDER/R.json.
+With $WITHOUT_ATTENTION, models are so.
 """
 
 import hashlib
@@ -18,12 +19,17 @@ sys.path[:0] = [str(ROOT / "python-bindings"), str(ROOT / "scripts")]
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from fixture_models import role
+import fixture_models
 from safetensors.torch import load_file
 
 from fsdp_mlir import FSDPError, Trainer
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def role(name: str) -> fixture_models.Case:
+    case = fixture_models.role(name)
+    return fixture_models.without_attention(case) if "WITHOUT_ATTENTION" in os.environ else case
 
 
 def digests(state: dict) -> dict[str, str]:
@@ -41,10 +47,10 @@ def numbers(losses: list[torch.Tensor]) -> list[float]:
     return [float(f"{loss.item():.9g}") for loss in losses]
 
 
-def train(plan, name, data, steps, overlap=False, own_group=False):
+def train(plan, name, data, steps, overlap=False, own_group=False, lr=0.01):
     """Losses, and a hash of all parameters and buffers, of a training from the values of the module."""
     group = dist.new_group(backend="gloo") if own_group else None
-    with Trainer(plan, role(name).module, group=group, overlap=overlap, lr=0.01, weight_decay=0.1) as trainer:
+    with Trainer(plan, role(name).module, group=group, overlap=overlap, lr=lr, weight_decay=0.1) as trainer:
         losses = [trainer.step(batch) for batch in batches(data)[:steps]]
         state = trainer.full_state_dict(rank0_only=True)
         assert bool(state) == (RANK == 0)

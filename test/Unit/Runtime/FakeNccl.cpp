@@ -532,9 +532,11 @@ static void noteCounted(const char *call, std::size_t count) {
 }
 
 void fakenccl::setUp(Setup given) {
-  setupHere = std::move(given);
+  goOn(std::move(given));
   made = 0;
 }
+
+void fakenccl::goOn(Setup given) { setupHere = std::move(given); }
 
 std::vector<std::string> fakenccl::takeLog() {
   return std::exchange(calls, {});

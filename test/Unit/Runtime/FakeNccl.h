@@ -36,6 +36,8 @@ struct Setup {
 
 /// Of the communicators that this thread makes from now on.
 void setUp(Setup setup);
+/// The same, of a rank that was set up before: a thread may work for several.
+void goOn(Setup setup);
 
 /// The calls that this thread has made since the last time.
 std::vector<std::string> takeLog();

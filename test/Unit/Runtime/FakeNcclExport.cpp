@@ -5,6 +5,7 @@
 // word out of `Setup`.
 //
 //===----------------------------------------------------------------------===//
+#include "FakeDevice.h"
 #include "FakeNccl.h"
 #include "Runtime/Comm/NCCL/Backend.h"
 
@@ -18,34 +19,24 @@ struct Fake {
   FakeCuda fake{1, /*isEager=*/true};
 };
 
-/// Kernels are the CPU's, which allocates as the plan says.
-class FakeDevice : public NCCLDevice {
+class FakeRank : public FakeDevice<NCCLDevice> {
 public:
-  FakeDevice(NCCLWorld &world, const RankContext &rank,
-             std::unique_ptr<Device> cpu)
-      : NCCLDevice(world, rank), cpu(std::move(cpu)) {}
+  FakeRank(const fakenccl::Setup &setup, std::unique_ptr<Device> cpu,
+           NCCLWorld &world, const RankContext &rank)
+      : FakeDevice(std::move(cpu), world, rank), setup(setup) {}
 
-  c10::Device torchDevice() const override { return c10::kCPU; }
   void enter() override {
-    cpu->enter();
-    NCCLDevice::enter();
-  }
-  void leave() override {
-    NCCLDevice::leave();
-    cpu->leave();
-  }
-  void follow(AllocationScript *script) override { cpu->follow(script); }
-  AllocationCounts allocationCounts() const override {
-    return cpu->allocationCounts();
+    fakenccl::goOn(setup);
+    FakeDevice::enter();
   }
 
 private:
-  std::unique_ptr<Device> cpu;
+  fakenccl::Setup setup;
 };
 
 class FakeGPUs : Fake, public NCCLBackend {
 public:
-  explicit FakeGPUs(RankMap map) : NCCLBackend(fake.api, map) {}
+  explicit FakeGPUs(World world) : NCCLBackend(fake.api, std::move(world)) {}
 
   c10::DeviceType deviceType() const override { return c10::kCPU; }
 
@@ -70,8 +61,8 @@ public:
       else
         setup.absentFrom = number;
     }
-    fakenccl::setUp(std::move(setup));
-    return std::make_unique<FakeDevice>(nccl, rank, std::move(cpu));
+    fakenccl::setUp(setup);
+    return std::make_unique<FakeRank>(setup, std::move(cpu), nccl, rank);
   }
 
 private:
@@ -81,5 +72,5 @@ private:
 } // namespace
 
 extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
-  return std::make_unique<FakeGPUs>(options.map).release();
+  return std::make_unique<FakeGPUs>(findProcesses(options).world).release();
 }

@@ -13,14 +13,19 @@
 
 namespace fsdp {
 
-/// Makes the processes of a group the ranks of a run: rank r is the process
-/// that has rank r in the group. The group must send and receive tensors of the
-/// CPU, as gloo's does; nobody else does so with it while the backend lives.
-/// Its store is that of `world()`, with keys of their own for every backend.
+/// The processes of a group, of any backend, as those of a run: rank r is the
+/// process that has rank r in the group. Their store is the group's, with keys
+/// of their own for every world.
 ///
 /// All processes of the group call it as often, in the same order. It waits for
-/// the others, and then throws when `timeout` is over. All waits are here, and
-/// need nothing of Python: call the backend without the GIL.
+/// the others, and then throws when `timeout` is over; it needs nothing of
+/// Python: call it without the GIL.
+World joinGroup(const c10d::ProcessGroup &group,
+                std::chrono::milliseconds timeout = defaultTimeout);
+
+/// Makes the processes of a group the ranks of a run, as `joinGroup`, with
+/// messages between them. The group must send and receive tensors of the
+/// CPU, as gloo's does; nobody else does so with it while the backend lives.
 std::shared_ptr<Backend>
 makeC10dBackend(const c10::intrusive_ptr<c10d::ProcessGroup> &group,
                 std::chrono::milliseconds timeout = defaultTimeout);

@@ -35,8 +35,11 @@
 #include "fsdp/Runtime/Device/Device.h"
 #include "fsdp/Runtime/Processes/Store.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace fsdp {
@@ -118,6 +121,11 @@ struct World {
   std::shared_ptr<Store> store = nullptr; ///< Null: there is one process.
 
   unsigned size() const { return static_cast<unsigned>(hosts.size()); }
+  /// The number of this process among those of its machine, from 0.
+  unsigned local() const {
+    auto own = hosts.begin() + rank;
+    return static_cast<unsigned>(std::count(hosts.begin(), own, *own));
+  }
 };
 
 /// One rank as its backend sees it.
@@ -182,6 +190,10 @@ enum class RankMap : std::uint8_t {
 struct BackendOptions {
   unsigned ranks = 1; ///< Of this process.
   RankMap map = RankMap::Hosts;
+  /// The processes, where somebody has connected them, who then says which
+  /// device each rank has; nothing: a backend for processes asks their
+  /// launcher.
+  std::optional<World> world = {};
 };
 
 /// A backend out of a shared library that exports

@@ -35,10 +35,8 @@ public:
   /// This one alone, or those of a backend that connects them, which may wait
   /// for them.
   Processes(const std::string &backend, const std::string &map);
-  /// Those that a backend connects, which others have made; null: this one
-  /// alone.
-  Processes(std::shared_ptr<Backend> backend,
-            std::chrono::milliseconds timeout);
+  /// Those that others have connected.
+  Processes(World world, std::chrono::milliseconds timeout);
   ~Processes();
 
   unsigned size() const { return world.size(); }
@@ -49,7 +47,7 @@ public:
   std::span<const std::string> hosts() const { return world.hosts; }
   /// Those on this machine.
   unsigned onThisMachine() const;
-  /// What connects them; null for one process alone.
+  /// What it has connected them by; null for one process alone.
   std::shared_ptr<Backend> backend() const { return connected; }
   std::shared_ptr<Store> store() const { return world.store; }
   /// Who looks after the others, once they agree; null for one process alone.
@@ -151,7 +149,7 @@ private:
   Processes &processes;
 };
 
-/// Of a library beside this program.
+/// The path of a library beside this program.
 std::string findLibrary(const std::string &name);
 
 } // namespace fsdp

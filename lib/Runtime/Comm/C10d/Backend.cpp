@@ -35,20 +35,20 @@ private:
 
 } // namespace
 
-C10dBackend::C10dBackend(const c10::intrusive_ptr<c10d::Backend> &group,
-                         const c10::intrusive_ptr<c10d::Store> &store,
-                         std::chrono::milliseconds timeout)
-    : messages(group) {
-  seen.rank = static_cast<unsigned>(group->getRank());
+static World join(int rank, int processes,
+                  const c10::intrusive_ptr<c10d::Store> &store,
+                  std::chrono::milliseconds timeout) {
+  World seen;
+  seen.rank = static_cast<unsigned>(rank);
   seen.hosts = {ownHost()};
-  auto size = static_cast<unsigned>(group->getSize());
+  auto size = static_cast<unsigned>(processes);
   if (size == 1)
-    return;
+    return seen;
   auto open = [&](const std::string &prefix, bool isOwn) {
     return openTorchStore("the store of the process group", prefix,
                           [&] { return isOwn ? store->clone() : store; });
   };
-  // Each backend of the group has keys of its own, and a connection: others may
+  // Each world of the group has keys of its own, and a connection: others may
   // wait in that of the group. A new one would be tried for minutes if nobody
   // served the store any more.
   const std::string prefix = "fsdp-mlir ";
@@ -57,7 +57,19 @@ C10dBackend::C10dBackend(const c10::intrusive_ptr<c10d::Backend> &group,
           ->add("backends of rank " + std::to_string(seen.rank), 1);
   seen.store = open(prefix + std::to_string(number) + " ", true);
   seen.hosts = exchange(seen.rank, size, ownHost(), *seen.store, timeout);
+  return seen;
 }
+
+World fsdp::joinGroup(const c10d::ProcessGroup &group,
+                      std::chrono::milliseconds timeout) {
+  return join(group.getRank(), group.getSize(), group.getStore(), timeout);
+}
+
+C10dBackend::C10dBackend(const c10::intrusive_ptr<c10d::Backend> &group,
+                         const c10::intrusive_ptr<c10d::Store> &store,
+                         std::chrono::milliseconds timeout)
+    : seen(join(group->getRank(), group->getSize(), store, timeout)),
+      messages(group) {}
 
 std::shared_ptr<Backend>
 fsdp::makeC10dBackend(const c10::intrusive_ptr<c10d::Backend> &group,

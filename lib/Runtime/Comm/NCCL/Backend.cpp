@@ -1,23 +1,25 @@
 //===- Backend.cpp - Processes that NCCL connects -------------------------===//
 #include "Backend.h"
 
-#include <algorithm>
 #include <cstdlib>
 
 using namespace fsdp;
 
-NCCLBackend::NCCLBackend(const CudaApi &cuda, RankMap map)
-    : launch(readLaunch([](const char *name) { return std::getenv(name); })),
-      seen(joinWorld(launch, ownHost(), map)), nccl(cuda, seen.size()) {
+NCCLProcesses fsdp::findProcesses(const BackendOptions &options) {
+  if (options.world)
+    return {*options.world};
+  LaunchedProcess launch =
+      readLaunch([](const char *name) { return std::getenv(name); });
+  World world = joinWorld(launch, ownHost(), options.map);
+  unsigned local = launch.local.value_or(world.local());
+  return {std::move(world), local};
+}
+
+NCCLBackend::NCCLBackend(const CudaApi &cuda, World world)
+    : seen(std::move(world)), nccl(cuda, seen.size()) {
   // Kernels of several communicators then start in the order of the plan, the
   // same on all ranks: they can't wait for one another.
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-}
-
-unsigned NCCLBackend::local() const {
-  auto own = seen.hosts.begin() + seen.rank;
-  return launch.local.value_or(
-      static_cast<unsigned>(std::count(seen.hosts.begin(), own, *own)));
 }
 
 /// NCCL 2.28 connects the rings of a communicator in its first collective. In

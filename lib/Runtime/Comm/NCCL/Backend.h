@@ -1,8 +1,8 @@
 //===- Backend.h - What libfsdp_nccl.so exports -----------------*- C++ -*-===//
 //
-// Processes that torchrun, mpirun or srun has started become the ranks of a
-// run, each with a GPU of its machine. The environment tells them where their
-// store is.
+// Processes become the ranks of a run, each with a GPU of its machine: those of
+// a world that is given, or those that torchrun, mpirun or srun has started,
+// whose environment says where their store is.
 //
 //===----------------------------------------------------------------------===//
 #ifndef FSDP_LIB_RUNTIME_COMM_NCCL_BACKEND_H
@@ -11,11 +11,23 @@
 #include "../Launcher.h"
 #include "World.h"
 
+#include <optional>
+
 namespace fsdp {
+
+/// The processes, and the number of this one on its machine where a launcher
+/// has started them.
+struct NCCLProcesses {
+  World world;
+  std::optional<unsigned> local = {};
+};
+
+/// Those that are given, or else those of the launcher, whom it waits for.
+NCCLProcesses findProcesses(const BackendOptions &options);
 
 class NCCLBackend : public Backend {
 public:
-  NCCLBackend(const CudaApi &cuda, RankMap map);
+  NCCLBackend(const CudaApi &cuda, World world);
 
   World world() const override { return seen; }
   c10::DeviceType deviceType() const override { return c10::kCUDA; }
@@ -28,12 +40,7 @@ public:
   void finish() override { leaveWorld(seen); }
   void abort() noexcept override { nccl.abort(); }
 
-protected:
-  /// Its number on its machine, from 0.
-  unsigned local() const;
-
 private:
-  LaunchedProcess launch;
   World seen;
 
 protected:

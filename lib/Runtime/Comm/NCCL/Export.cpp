@@ -7,22 +7,28 @@ namespace {
 
 class GPUs : public NCCLBackend {
 public:
-  explicit GPUs(RankMap map) : NCCLBackend(cudaApi(), map) {}
+  explicit GPUs(NCCLProcesses processes)
+      : NCCLBackend(cudaApi(), std::move(processes.world)),
+        local(processes.local) {}
 
-  /// A launcher may show each process its own GPU alone.
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     int count = 1;
     cudaApi().check(cudaGetDeviceCount(&count), "cudaGetDeviceCount",
                     rank.rank);
     RankContext own = rank;
-    own.device = local() % static_cast<unsigned>(count);
+    // A launcher may show each process its own GPU alone.
+    if (local)
+      own.device = *local % static_cast<unsigned>(count);
     startCuda(rank.rank, own.device);
     return std::make_unique<NCCLDevice>(nccl, own);
   }
+
+private:
+  std::optional<unsigned> local;
 };
 
 } // namespace
 
 extern "C" Backend *fsdpMakeBackend(const BackendOptions &options) {
-  return std::make_unique<GPUs>(options.map).release();
+  return std::make_unique<GPUs>(findProcesses(options)).release();
 }

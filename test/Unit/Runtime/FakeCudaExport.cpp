@@ -1,0 +1,44 @@
+//===- FakeCudaExport.cpp - A libfsdp_cuda.so without a GPU ---------------===//
+//
+// One rank, whose GPU is of ordinary memory, and whose host runs ahead.
+//
+//===----------------------------------------------------------------------===//
+#include "FakeCuda.h"
+#include "FakeDevice.h"
+#include "Runtime/Comm/CUDA/Local.h"
+
+using namespace fsdp;
+
+namespace {
+
+class FakeGPU : public Backend {
+public:
+  bool overlaps() const override { return true; }
+  std::unique_ptr<Device> openDevice(const RankContext &rank) override {
+    std::unique_ptr<Device> cpu = local->openDevice(rank);
+    fake.api.malloc = [cpu = cpu.get()](void **place, std::size_t bytes) {
+      *place = cpu->allocate(planfile::Space::Device, bytes);
+      return cudaSuccess;
+    };
+    fake.api.free = [](void *) { return cudaSuccess; };
+    return std::make_unique<FakeDevice<CUDADevice>>(
+        std::move(cpu), fake.api, rank.rank, rank.device, /*ahead=*/true);
+  }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &device) override {
+    return ranks.openComm(communicator, group,
+                          static_cast<CUDADevice &>(device), rank.timeout);
+  }
+  void abort() noexcept override { ranks.abort(); }
+
+private:
+  FakeCuda fake{1, /*isEager=*/true};
+  LocalCUDAWorld ranks{1};
+  std::unique_ptr<Backend> local = makeLocalBackend(1);
+};
+
+} // namespace
+
+extern "C" Backend *fsdpMakeBackend(const BackendOptions &) {
+  return std::make_unique<FakeGPU>().release();
+}
