@@ -86,6 +86,8 @@ class Trainer:
                 if group is None and dist.is_available() and dist.is_initialized():
                     group = dist.group.WORLD
                 gpu = _find_gpu(self.path, device, group)
+                if torch.cuda.is_initialized():
+                    torch.cuda.empty_cache()  # the plan's memory is not PyTorch's
             self._session.start(group, timeout, overlap, list(trusted), str(_native.libraries()), gpu)
             self._session.set_seed(seed)
             self._parameters = {p.name: p for p in self._session.parameters()}

@@ -206,7 +206,7 @@ static void compare(const planfile::PlanFile &plan,
 
 /// Throws if PyTorch does not see this GPU.
 static void checkGPU(const std::string &path, unsigned index) {
-  int count = at::detail::getCUDAHooks().getNumGPUs();
+  int count = at::detail::getCUDAHooks().deviceCount();
   std::string expected = path + ": expected ";
   if (count == 0)
     throw Error(expected +
@@ -254,15 +254,14 @@ SessionOptions PlanSession::open(Loaded &now, const Start &start) {
   Processes processes(world, timeout);
   compare(now.plan, processes);
   options.device = start.gpu.value_or(world.local());
-  together(processes, "opening the GPUs", [&] {
-    if (isCPU)
-      return;
-    std::string library =
-        start.libraries + "/libfsdp_" + (group ? "nccl" : "cuda") + ".so";
-    options.backend = loadBackend(library.c_str(), {.world = world});
-    if (options.backend->deviceType() == c10::kCUDA)
-      checkGPU(path, options.device);
-  });
+  std::string library =
+      start.libraries + "/libfsdp_" + (group ? "nccl" : "cuda") + ".so";
+  if (!isCPU)
+    together(processes, "opening the GPUs", [&] {
+      options.backend = loadBackend(library.c_str(), {.world = world});
+      if (options.backend->deviceType() == c10::kCUDA)
+        checkGPU(path, options.device);
+    });
   ownRank = world.rank;
   options.store = world.store;
   options.processes = processes.onThisMachine();
