@@ -98,6 +98,9 @@ PYBIND11_MODULE(_runtime, module) {
            py::arg("group"), py::arg("values"))
       .def("set_seed", &PlanSession::setSeed, py::arg("seed"))
       .def("step", &PlanSession::step, py::arg("batches"))
+      .def("backward", &PlanSession::backward, py::arg("batch"),
+           py::arg("part"))
+      .def("update", &PlanSession::update)
       .def("evaluate", &PlanSession::evaluate, py::arg("batch"),
            py::arg("program"))
       .def_property_readonly("steps", &PlanSession::steps)

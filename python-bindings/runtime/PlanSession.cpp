@@ -473,6 +473,24 @@ at::Tensor PlanSession::step(const std::vector<Batch> &batches) {
   });
 }
 
+at::Tensor PlanSession::backward(const Batch &batch, std::size_t part) {
+  return call([&](Loaded &now) {
+    if (part >= programs.size())
+      throw Error(
+          path + ": expected one of the " + std::to_string(programs.size()) +
+          " micro-batches of a step, found number " + std::to_string(part + 1));
+    double loss = run(now, batch, programs[part], {.update = false});
+    return makeLoss(now.plan, programs[part], loss);
+  });
+}
+
+void PlanSession::update() {
+  call([&](Loaded &now) {
+    now.session->run(programs.back(), {.forward = false, .backward = false});
+    ++stepsDone;
+  });
+}
+
 at::Tensor PlanSession::evaluate(const Batch &batch,
                                  const std::string &program) {
   return call([&](Loaded &now) {

@@ -85,6 +85,11 @@ public:
   /// A batch for each program of a step. Returns the mean loss over them and
   /// all ranks: one number of the type of the plan's loss, on its device.
   at::Tensor step(const std::vector<Batch> &batches);
+  /// The same in two parts. Forward and backward of micro-batch `part` of a
+  /// step, in their order from 0: its loss, the mean over all ranks.
+  at::Tensor backward(const Batch &batch, std::size_t part);
+  /// The update, after the last of them and before anything else runs.
+  void update();
   /// The forward alone of a program: its loss.
   at::Tensor evaluate(const Batch &batch, const std::string &program);
   long long steps(); ///< Done so far.

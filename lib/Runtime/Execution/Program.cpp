@@ -16,8 +16,7 @@ using namespace fsdp;
 using planfile::Stream;
 
 Program::Program(Rank &rank, unsigned index)
-    : rank(rank), program(*rank.plan->programs()->Get(index)), number(index),
-      eventRoles(program.events()) {
+    : rank(rank), program(*rank.plan->programs()->Get(index)), number(index) {
   rank.device->programEvents(number, program.events());
   commands.reserve(program.commands()->size());
   for (std::uint32_t i = 0; i != program.commands()->size(); ++i) {
@@ -198,11 +197,14 @@ void Program::prepare(const planfile::Command &command, std::uint32_t source) {
   case Step::Record:
     prepared.kind = Kind::Record;
     prepared.index = command.step_as_Record()->event();
-    eventRoles[prepared.index] = prepared.roles;
+    // Events order the streams in all runs: commands of one role may be
+    // ordered by events of another.
+    prepared.roles = allRoles;
     break;
   case Step::Wait:
     prepared.kind = Kind::Wait;
     prepared.index = command.step_as_Wait()->event();
+    prepared.roles = allRoles;
     break;
   default:
     throw Error("a command of an unknown kind");

@@ -176,7 +176,7 @@ private:
   void work(Lane &lane, RoleSet roles);
   void loop(Lane &lane, RoleSet roles);
   void enterPhase(Lane &lane, RoleSet role) const;
-  void execute(Lane &lane, const Command &command, RoleSet roles);
+  void execute(Lane &lane, const Command &command);
   std::uint64_t mark(planfile::Stream stream) const;
   double timeOf(std::uint64_t mark) const;
   void takeTimes(Lane &lane) const;
@@ -191,7 +191,6 @@ private:
   std::vector<std::vector<Access>> accesses; ///< Of each command.
   std::vector<Lane> lanes;
   std::vector<Counter> events; ///< Overlapped: the latest run that recorded it.
-  std::vector<RoleSet> eventRoles;
   std::uint64_t runs = 0;
   std::vector<Update> updates;
   std::vector<Measure> measures;

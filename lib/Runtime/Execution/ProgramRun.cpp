@@ -95,7 +95,7 @@ void Program::loop(Lane &lane, RoleSet roles) {
           base + access.range.begin, access.range.end - access.range.begin);
     }
 #endif
-    execute(lane, command, roles);
+    execute(lane, command);
     if (isMarked)
       lane.marked.back().end = mark(command.stream);
   }
@@ -112,8 +112,7 @@ void Program::enterPhase(Lane &lane, RoleSet role) const {
     lane.phases.push_back({role, mark(Stream::Compute)});
 }
 
-inline void Program::execute(Lane &lane, const Command &command,
-                             RoleSet roles) {
+inline void Program::execute(Lane &lane, const Command &command) {
   Device &device = *rank.device;
   if (command.stream != lane.selected) {
     lane.selected = command.stream;
@@ -176,10 +175,9 @@ inline void Program::execute(Lane &lane, const Command &command,
       device.record(command.stream, number, command.index);
     break;
   case Kind::Wait:
-    // What this run leaves out is not recorded either.
     if (!rank.team)
       device.wait(command.stream, number, command.index);
-    else if (eventRoles[command.index] & roles)
+    else
       rank.waits->await(events[command.index], runs, rank.timeout, [&] {
         return "event " + std::to_string(command.index) + " to be recorded";
       });

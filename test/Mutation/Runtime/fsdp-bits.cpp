@@ -2,9 +2,10 @@
 //
 // Trains a few steps with each of many plans of one model and prints a hash of
 // all that is there then: losses, gradients, parameters, states, buffers,
-// states of generators. With a seed, in chaos, and with the second thread of
-// each rank. A plan that fails has a sentence instead of a hash; one that is
-// rejected before its first step says so.
+// states of generators. With a seed, in chaos, with the second thread of each
+// rank, and with the update in a run of its own. A plan that fails has a
+// sentence instead of a hash; one that is rejected before its first step says
+// so.
 //
 //===----------------------------------------------------------------------===//
 
@@ -88,8 +89,11 @@ std::uint64_t hashRun(const char *path, const Weights &weights,
   };
   run({.update = false});
   addGradients();
-  for (int i = 0; i != numSteps; ++i)
-    run({});
+  for (int i = 0; i != numSteps; ++i) {
+    run({.update = seed == 0});
+    if (seed != 0)
+      session.run(programs.back(), {.forward = false, .backward = false});
+  }
   // Other programs of the plan take the same inputs.
   for (const planfile::Program *program : *(*plan)->programs())
     if (std::string name(plan->string(program->name()));

@@ -304,7 +304,8 @@ public:
   /// Runs the commands of `program` with these roles on all ranks, and
   /// returns when all are done; with devices that run ahead, when these have
   /// been given all, and who reads what they compute waits. What goes wrong in
-  /// between is thrown by that call, or by a later run.
+  /// between is thrown by that call, or by a later run. The update may be a run
+  /// of its own after that of forward and backward, with no run in between.
   void run(std::string_view program = "step", Roles roles = {});
 
   /// Mean over ranks, of the latest run, which must have been of this program.
