@@ -3,10 +3,11 @@
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import CaptureError, CaptureWarning, FSDPError, PlanError
 from fsdp_mlir._compile import compile
+from fsdp_mlir._fully_sharded import fully_sharded
 from fsdp_mlir._initialize import initialize
 from fsdp_mlir._options import options
 from fsdp_mlir._plan import Plan
 from fsdp_mlir._trainer import Trainer
 from fsdp_mlir._verify import verify
 
-__all__ = ["CaptureError", "CaptureWarning", "FSDPError", "Plan", "PlanError", "Trainer", "capture", "compile", "initialize", "options", "save", "verify"]
+__all__ = ["CaptureError", "CaptureWarning", "FSDPError", "Plan", "PlanError", "Trainer", "capture", "compile", "fully_sharded", "initialize", "options", "save", "verify"]

@@ -11,7 +11,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -40,6 +40,7 @@ def compile(
     mixed_precision: MixedPrecision | MixedPrecisionPolicy | Mapping[str, MixedPrecision | MixedPrecisionPolicy] | None = None,
     outputs: Sequence[str | int] = (),
     loss_index: int | None = None,
+    evaluation: bool = False,
     unproved: bool = False,
     **options: Unpack[Options],
 ) -> Plan:
@@ -47,7 +48,8 @@ def compile(
 
     `example_batch` fixes every size: a dict of keyword arguments of the model's forward, a tuple of positional ones, or one tensor. With
     `batches` instead, the plan has a program for each: step for the first, step_1, step_2, ... for the others, over the same shards.
-    `mixed_precision`, `outputs` and `loss_index` are those of capture().
+    `mixed_precision`, `outputs` and `loss_index` are those of capture(). `evaluation`: another program, the last, for the first batch with the
+    model in eval mode.
 
     `ranks` is the world size, and `mesh` (copies, ranks of each copy) the same for hybrid strategies; one of them, or `world`: a dry run
     for so many ranks, which keeps a report and no plan. `strategy` is a string or a ShardingStrategy of FSDP1, `budget` the most memory of
@@ -75,6 +77,9 @@ def compile(
     with tempfile.TemporaryDirectory(prefix=".part-", dir=cache) as scratch:
         captured = {"mixed_precision": mixed_precision, "outputs": outputs, "loss_index": loss_index}
         kept = [_keep_model(model, batch, captured, cache, Path(scratch)) for batch in batches or [example_batch]]
+        if evaluation:
+            with _evaluating(model):
+                kept.append(_keep_model(model, batches[0] if batches else example_batch, captured, cache, Path(scratch)))
         models, graphs = [path for path, _ in kept], [graph for _, graph in kept]
         flags = ["--unproved"] if unproved else []
         made = Path(scratch) / "plan"
@@ -87,6 +92,20 @@ def compile(
             _plan.make(made, models, arguments, is_dry=False, flags=flags)
             _publish(made, folder)
         return Plan(folder, models)
+
+
+@contextlib.contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """In eval mode, which is meant. Afterwards each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the model is in eval mode", CaptureWarning)
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _cache() -> Path:

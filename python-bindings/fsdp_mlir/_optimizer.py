@@ -9,6 +9,7 @@ from fsdp_mlir._pieces import Pieces
 from fsdp_mlir.errors import FSDPError
 
 if TYPE_CHECKING:
+    from fsdp_mlir._fully_sharded import _Loop
     from fsdp_mlir._trainer import Trainer
 
 _STATES = {"momentum": "momentum_buffer"}  # where PyTorch has another name
@@ -16,6 +17,19 @@ _RULES: dict[str, tuple[type[torch.optim.Optimizer], tuple[str, ...]]] = {
     "adamw": (torch.optim.AdamW, ("lr", "betas", "eps", "weight_decay")),
     "sgd": (torch.optim.SGD, ("lr", "momentum", "weight_decay")),
 }
+
+
+class ShardedParameter(torch.nn.Parameter):
+    """The place of a parameter of a plan, on the device meta. Its gradient lives inside a step alone."""
+
+    @property
+    def grad(self) -> None:
+        raise FSDPError("expected a loop that leaves .grad to the plan, found a use of it; clip with clip_grad_norm= of compile(), scale with "
+                        "grad_scaler=, call zero_grad()")  # fmt: skip
+
+    @grad.setter
+    def grad(self, _: Any) -> None:
+        self.grad  # noqa: B018
 
 
 class PlanOptimizer(torch.optim.Optimizer):
@@ -28,25 +42,33 @@ class PlanOptimizer(torch.optim.Optimizer):
 
     def __init__(self, trainer: Trainer, hyper: dict[str, Any]) -> None:
         self._trainer, self._session = trainer, trainer._session
+        self._loop: _Loop | None = None  # of fully_sharded()
         kind, self._takes = _RULES[self._session.update_rule]
         self._facts = [p for p in self._session.parameters() if p.group is not None]
         self._indices = sorted({p.group for p in self._facts})
         names = self._session.decay_groups()
         groups = []
         for index in self._indices:
-            group = {"params": [torch.nn.Parameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in self._facts if p.group == index]}
+            group = {"params": [ShardedParameter(torch.empty(p.shape, dtype=p.dtype, device="meta")) for p in self._facts if p.group == index]}
             groups.append(group | ({"weight_decay": 0.0} if names[index] == "no_decay" else {}))
         defaults = kind([torch.zeros(())]).defaults | {key: hyper[key] for key in self._takes}
         self._sent: list[Any] = [None] * len(groups)
         super().__init__(groups, defaults)
         self._defaults = {key: value for key, value in defaults.items() if key not in self._takes}
 
-    def step(self, closure: Any = None) -> None:
-        """Raises FSDPError: the update is part of `Trainer.step`."""
-        raise FSDPError("expected a call of Trainer.step, of which the update is a part, found one of its optimizer's step; leave it out")
+    def step(self, closure: Any = None) -> Any:
+        """The update, after the backward of fully_sharded()'s losses. Of a Trainer, raises FSDPError: it is part of `Trainer.step`."""
+        if self._loop is None:
+            raise FSDPError("expected a call of Trainer.step, of which the update is a part, found one of its optimizer's step; leave it out")
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self._loop.update()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: gradients live inside a step alone."""
+        """Drops the gradients of fully_sharded()'s losses so far. Of a Trainer, nothing: they live inside a step alone."""
+        if self._loop is not None:
+            self._loop.zero_grad()
 
     def _values(self, group: dict[str, Any]) -> tuple[float, ...]:
         changed = next((key for key, value in self._defaults.items() if group[key] != value), None)

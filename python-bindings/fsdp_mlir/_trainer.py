@@ -383,13 +383,17 @@ class Trainer:
     def _keys(self) -> dict[str, tuple[str, str]]:
         """Of a state dict: each name with the kind and the plan's name of its tensor, or with nothing, which is the module's alone."""
         if self._model is not None:
-            return {name: self._tensor_of.get(name, ("", "")) for name in self._model.state_dict(keep_vars=True)}
+            return {name: self._tensor_of.get(name, ("", "")) for name in self._held(keep_vars=True)}
         parameters = {name: ("parameter", p.name) for p in self._parameters.values() for name in (p.name, *p.aliases)}
         return parameters | {name: ("buffer", name) for name in self._session.buffers()}
 
+    def _held(self, **options: Any) -> dict[str, torch.Tensor]:
+        """The state dict of the module as it is, also of one by fully_sharded(), whose own gathers."""
+        return getattr(self._model, "_own_state_dict", self._model.state_dict)(**options)
+
     def _others(self) -> dict[str, torch.Tensor]:
         """What is in the module, and not in the plan."""
-        return {} if self._model is None else {n: t for n, t in self._model.state_dict().items() if n not in self._tensor_of}
+        return {} if self._model is None else {n: t for n, t in self._held().items() if n not in self._tensor_of}
 
     # Checkpoints, and the end
 
