@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from fsdp_mlir.errors import FSDPError
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
@@ -39,7 +40,13 @@ class Pieces(torch.Tensor):
         if func is torch.ops.aten.new_empty.default:  # as async_save does, which then copies the attributes
             self, shape = args
             return Pieces(tuple(shape), self.dtype, [])
+        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") in (None, args[0].dtype) and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            return Pieces(tuple(args[0].shape), args[0].dtype, args[0].pieces)  # as accelerate does, which moves states to the device of the model
         raise NotImplementedError(f"{func} on what one rank holds of a tensor; Trainer.full_state_dict() has whole ones")
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise FSDPError("expected states of a plan in torch.distributed.checkpoint, found a pickle, which would have a part of them; use Trainer.save, "
+                        "or full_state_dict()")  # fmt: skip
 
     def __repr__(self, **_: Any) -> str:
         return f"Pieces(shape={list(self.shape)}, dtype={self.dtype}, pieces={[(o, list(t.shape)) for o, t in self.pieces]})"

@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 from conftest import BUILD, ROOT, free_port
 
 EXAMPLES = ROOT / "examples" / "training"
@@ -18,14 +20,21 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def losses(cache, ranks, script, *arguments):
-    """What a script prints: the loss of each step, by its number."""
+def run(cache, ranks, script, *arguments):
+    """What a script prints of each step: `step 1 loss 2.5 lr 0.1` is {(1, "loss"): 2.5, (1, "lr"): 0.1}."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port(), EXAMPLES / script, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "XDG_CACHE_HOME": str(cache), "FSDP_BIN": str(BUILD.resolve() / "bin"),
                    "FSDP_BUILD": str(BUILD.resolve()), "PYTHONPATH": str(ROOT / "python-bindings")}
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
-    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", result.stdout, re.MULTILINE)}
+    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("step ")]
+    found = {(int(number), what): float(value) for _, number, *rest in lines for what, value in zip(rest[::2], rest[1::2], strict=True)}
+    assert found
+    return found
+
+
+def after(step, found):
+    return {key: value for key, value in found.items() if key[0] > step}
 
 
 def settings(tmp_path, ranks, **changes):
@@ -41,11 +50,48 @@ def settings(tmp_path, ranks, **changes):
 # A checkpoint of the one is a checkpoint of the other.
 def test_a_loop_with_a_config_file_trains_as_fsdp2_does(cache, tmp_path):
     config = settings(tmp_path, 2, folder=f'"{tmp_path}/run"', interval=4)
-    expected = losses(cache, 2, "loop.py", EXAMPLES / "loop.toml", ROOT / "LICENSE", "--fsdp2")
-    assert list(expected) == [1, 2, 3, 4, 5, 6]
-    assert losses(cache, 2, "loop.py", config, ROOT / "LICENSE") == pytest.approx(expected, rel=1e-5)
-    rest = {5: expected[5], 6: expected[6]}
-    assert losses(cache, 2, "loop.py", config, ROOT / "LICENSE") == pytest.approx(rest, rel=1e-5)
-    assert losses(cache, 2, "loop.py", config, ROOT / "LICENSE", "--fsdp2") == pytest.approx(rest, rel=1e-5)
-    alone = losses(cache, 1, "loop.py", EXAMPLES / "loop.toml", ROOT / "LICENSE")
-    assert alone == pytest.approx(losses(cache, 1, "loop.py", EXAMPLES / "loop.toml", ROOT / "LICENSE", "--fsdp2"), rel=1e-5)
+    text = ROOT / "LICENSE"
+    expected = run(cache, 2, "loop.py", EXAMPLES / "loop.toml", text, "--fsdp2")
+    assert {step for step, _ in expected} == {1, 2, 3, 4, 5, 6}
+    assert run(cache, 2, "loop.py", config, text) == pytest.approx(expected, rel=1e-5)
+    rest = after(4, expected)
+    assert run(cache, 2, "loop.py", config, text) == pytest.approx(rest, rel=1e-5)
+    assert run(cache, 2, "loop.py", config, text, "--fsdp2") == pytest.approx(rest, rel=1e-5)
+    alone = run(cache, 1, "loop.py", EXAMPLES / "loop.toml", text)
+    assert alone == pytest.approx(run(cache, 1, "loop.py", EXAMPLES / "loop.toml", text, "--fsdp2"), rel=1e-5)
+
+
+# Losses are means over the tokens of all ranks and micro-batches, and texts are not of one length.
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_transformers_trainer(ranks, cache, tmp_path):
+    pytest.importorskip("accelerate")
+    import transformers
+
+    folders = tmp_path / "plan", tmp_path / "eager"
+    expected = run(cache, ranks, "transformers_trainer.py", folders[1], "--eager")
+    assert {what for _, what in expected} == {"loss", "grad_norm", "eval_loss", "learning_rate"}
+    assert run(cache, ranks, "transformers_trainer.py", folders[0]) == pytest.approx(expected, rel=1e-5)
+    found, trained = (transformers.LlamaForCausalLM.from_pretrained(folder / "trained").state_dict() for folder in folders)
+    for name, value in trained.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+    shutil.rmtree(folders[0] / "checkpoint-6")
+    assert run(cache, ranks, "transformers_trainer.py", folders[0]) == pytest.approx(expected, rel=1e-5)  # its log goes on, too
+
+
+def test_accelerate(cache, tmp_path):
+    pytest.importorskip("accelerate")
+    expected = run(cache, 2, "accelerate_loop.py", ROOT / "LICENSE", "--eager", "--save", tmp_path / "eager.pt")
+    assert run(cache, 2, "accelerate_loop.py", ROOT / "LICENSE", "--save", tmp_path / "plan.pt") == pytest.approx(expected, rel=1e-5)
+    trained, found = (torch.load(tmp_path / f"{name}.pt") for name in ("eager", "plan"))
+    assert list(trained) == list(found)
+    for name, value in trained.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_lightning(cache, tmp_path):
+    pytest.importorskip("lightning")
+    for done in 0, 4:  # the second time, both resume
+        expected = run(cache, 2, "lightning_module.py", tmp_path / "eager", ROOT / "LICENSE", "--eager")
+        found = run(cache, 2, "lightning_module.py", tmp_path / "plan", ROOT / "LICENSE")
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert min(step for step, _ in found) == done + 1
