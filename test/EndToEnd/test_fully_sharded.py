@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from conftest import BUILD
+from conftest import BUILD, ROOT
 from torch.nn import functional as F
 
 import fsdp_mlir
@@ -278,3 +278,13 @@ def test_optimizers_that_no_plan_has_are_rejected():
     fsdp_mlir.fully_sharded(model, batches(1)[0], optimizer=optimizer)
     with pytest.raises(FSDPError, match="expected a step of module.optimizer"):
         optimizer.step()
+
+
+# The page's own example of a loop, word for word, with the model of the one before.
+def test_the_example_of_the_page():
+    blocks = [block.split("```")[0] for block in (ROOT / "docs" / "python.md").read_text().split("```python\n")]
+    (code,) = [block for block in blocks if "fully_sharded(" in block]
+    scope = {}
+    exec(blocks[1].split("model, example")[0], scope)
+    exec(code.replace("range(100)", "range(3)"), scope)
+    assert scope["model"].plan_trainer.steps == 3 and scope["loss"].item() > 0
