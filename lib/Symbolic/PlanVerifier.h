@@ -62,6 +62,7 @@ private:
   Proof checkParameters() const;
   bool hasMeaning(std::string_view what) const;
   bool means(std::string_view what, uint64_t number) const;
+  Proof verifyUpdate(const pf::Program &own);
   Proof verifyProgram();
   Meanings describe(Roles roles);
   Proof check();

@@ -176,7 +176,9 @@ PlanVerifier::Run PlanVerifier::runProgram(const pf::Program &commands,
   for (position = run.position;
        position != int32_t(commands.commands()->size()); ++position) {
     const pf::Command &command = *commands.commands()->Get(uint32_t(position));
-    if (!(roles & bit(command.role()))) {
+    // Events order the streams in all runs.
+    bool isEvent = command.step_as_Record() || command.step_as_Wait();
+    if (!isEvent && !(roles & bit(command.role()))) {
       keep();
       continue;
     }
@@ -510,6 +512,21 @@ Proof PlanVerifier::check() {
   return {message.empty() ? Proof::Proved : Proof::Refuted, message};
 }
 
+/// What the update does in a run of its own, after that of forward and
+/// backward.
+Proof PlanVerifier::verifyUpdate(const pf::Program &own) {
+  machine.memory.beginProgram([](uint32_t) { return true; });
+  Run run{std::move(machine.memory), machine.effects};
+  run.events.resize(own.events());
+  runProgram(own, bit(Role::Update), std::move(run));
+  if (Proof proof = check(); !proof)
+    return proof;
+  Meanings found = describe(all);
+  if (Proof proof = check(); !proof || !own.meaning())
+    return proof;
+  return compare(all, found);
+}
+
 /// What the current program does by itself, in parts and as a whole, to what
 /// was there before it.
 Proof PlanVerifier::verifyProgram() {
@@ -529,10 +546,12 @@ Proof PlanVerifier::verifyProgram() {
     Meanings found = describe(roles);
     if (Proof proof = check(); !proof)
       return proof;
-    if (!own.meaning())
-      continue;
-    if (Proof proof = compare(roles, found); !proof)
-      return proof;
+    if (own.meaning())
+      if (Proof proof = compare(roles, found); !proof)
+        return proof;
+    if (roles == gradients && (present & bit(Role::Update)))
+      if (Proof proof = verifyUpdate(own); !proof)
+        return proof;
   }
   machine.memory = before;
   return {};

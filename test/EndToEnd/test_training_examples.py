@@ -57,8 +57,7 @@ def test_a_loop_with_a_config_file_trains_as_fsdp2_does(cache, tmp_path):
     rest = after(4, expected)
     assert run(cache, 2, "loop.py", config, text) == pytest.approx(rest, rel=1e-5)
     assert run(cache, 2, "loop.py", config, text, "--fsdp2") == pytest.approx(rest, rel=1e-5)
-    alone = run(cache, 1, "loop.py", EXAMPLES / "loop.toml", text)
-    assert alone == pytest.approx(run(cache, 1, "loop.py", EXAMPLES / "loop.toml", text, "--fsdp2"), rel=1e-5)
+    assert run(cache, 1, "loop.py", EXAMPLES / "loop.toml", text) == pytest.approx(expected, rel=1e-5)  # of as large a global batch
 
 
 # Losses are means over the tokens of all ranks and micro-batches, and texts are not of one length.
@@ -74,8 +73,9 @@ def test_transformers_trainer(ranks, cache, tmp_path):
     found, trained = (transformers.LlamaForCausalLM.from_pretrained(folder / "trained").state_dict() for folder in folders)
     for name, value in trained.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6)
-    shutil.rmtree(folders[0] / "checkpoint-6")
-    assert run(cache, ranks, "transformers_trainer.py", folders[0]) == pytest.approx(expected, rel=1e-5)  # its log goes on, too
+    if ranks > 1:  # resumes, with the log
+        shutil.rmtree(folders[0] / "checkpoint-6")
+        assert run(cache, ranks, "transformers_trainer.py", folders[0]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_accelerate(cache, tmp_path):

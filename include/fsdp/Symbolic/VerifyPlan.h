@@ -33,7 +33,7 @@ struct Proof {
 };
 
 /// Runs each program, from what `init` has left, with the roles Forward,
-/// Forward and Backward, and all:
+/// Forward and Backward, Update after these, and all:
 ///
 /// * every read finds what was written last to its own buffer, all of it;
 /// * what is written is ordered, by its stream or by events, after all that
