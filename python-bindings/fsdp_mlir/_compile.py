@@ -49,7 +49,7 @@ def compile(
     `example_batch` fixes every size: a dict of keyword arguments of the model's forward, a tuple of positional ones, or one tensor. With
     `batches` instead, the plan has a program for each: step for the first, step_1, step_2, ... for the others, over the same shards.
     `mixed_precision`, `outputs` and `loss_index` are those of capture(). `evaluation`: another program, the last, for the first batch with the
-    model in eval mode.
+    model in eval mode: a forward in the model's own precision.
 
     `ranks` is the world size, and `mesh` (copies, ranks of each copy) the same for hybrid strategies; one of them, or `world`: a dry run
     for so many ranks, which keeps a report and no plan. `strategy` is a string or a ShardingStrategy of FSDP1, `budget` the most memory of
@@ -79,7 +79,8 @@ def compile(
         kept = [_keep_model(model, batch, captured, cache, Path(scratch)) for batch in batches or [example_batch]]
         if evaluation:
             with _evaluating(model):
-                kept.append(_keep_model(model, batches[0] if batches else example_batch, captured, cache, Path(scratch)))
+                forward = captured | {"mixed_precision": None, "gradients": False}
+                kept.append(_keep_model(model, batches[0] if batches else example_batch, forward, cache, Path(scratch)))
         models, graphs = [path for path, _ in kept], [graph for _, graph in kept]
         flags = ["--unproved"] if unproved else []
         made = Path(scratch) / "plan"
@@ -100,9 +101,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the model is in eval mode", CaptureWarning)
-            yield
+        yield
     finally:
         for module, mode in modes:
             module.training = mode

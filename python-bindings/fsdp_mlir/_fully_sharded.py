@@ -40,6 +40,8 @@ def fully_sharded(
 
     Raises FSDPError for optimizers; otherwise as compile() and Trainer do.
     """
+    if optimizer == "none":
+        raise FSDPError("optimizer: expected a torch.optim.AdamW or SGD, 'adamw' or 'sgd', found 'none'; a loop without updates needs no plan")
     model = _compiled._original(model)
     training = {key: options.pop(key) for key in inspect.signature(Trainer).parameters if key in options and key != "plan"}
     momentum = training.get("momentum", False)  # of compile(), whether; of a Trainer, how much
@@ -55,8 +57,7 @@ def fully_sharded(
     mode = model.training
     plan = compile(model, example_batch, evaluation=evaluation, **options)
     trainer = Trainer(plan, model, **training)
-    if trainer.optimizer is None:
-        raise FSDPError(f"{plan.path}: expected a plan with an optimizer, found one without; leave out optimizer='none'")
+    assert trainer.optimizer is not None
     if given is not None:
         take_groups(given, trainer.optimizer)
     is_mean = str(options.get("accumulate") or "").endswith(":mean")
@@ -98,7 +99,7 @@ class _Loop:
         loss = session.backward(self.trainer._tensors(batch, self.trainer._programs[0]), len(self.done))
         micro = _Micro()
         self.done.append(micro)
-        return _Loss.apply(torch.zeros((), requires_grad=True), loss, functools.partial(self.take, micro))  # type: ignore[no-any-return]
+        return _Loss.apply(torch.zeros((), requires_grad=True), loss, functools.partial(self.take, micro))  # type: ignore[no-any-return,no-untyped-call]
 
     def take(self, micro: _Micro, scale: float) -> None:
         """What backward() of a loss means; `scale`: the derivative by this loss of what was differentiated."""
@@ -163,7 +164,7 @@ class _Loss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:
         ctx.take(gradient.item())
         return None, None, None
 
@@ -224,13 +225,13 @@ class FullyShardedModule(torch.nn.Module):
         loop.check_idle("a load")
         whole = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         keys = loop.trainer._keys()
-        for name, own in keys.items():  # of tied parameters, one is enough
-            same = next((other for other in whole if keys.get(other) == own), None)
-            if own[0] and name not in whole and same:
+        for name, key in keys.items():  # of tied parameters, one is enough
+            same = next((other for other in whole if keys.get(other) == key), None)
+            if key[0] and name not in whole and same:
                 whole[name] = whole[same]
         loop.trainer.load_state_dict(whole)
-        for name, (kind, _) in keys.items():  # the modules inside compare shapes, and have nothing to copy to
-            if kind:
+        for name, key in keys.items():  # the modules inside compare shapes, and have nothing to copy to
+            if key[0]:
                 state_dict[prefix + name] = torch.empty_like(whole[name], device="meta")
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:

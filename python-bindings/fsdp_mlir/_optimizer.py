@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fsdp_mlir._trainer import Trainer
 
 _STATES = {"momentum": "momentum_buffer"}  # where PyTorch has another name
-_RULES: dict[str, tuple[type[torch.optim.Optimizer], tuple[str, ...]]] = {
+RULES: dict[str, tuple[type[torch.optim.Optimizer], tuple[str, ...]]] = {
     "adamw": (torch.optim.AdamW, ("lr", "betas", "eps", "weight_decay")),
     "sgd": (torch.optim.SGD, ("lr", "momentum", "weight_decay")),
 }
@@ -43,7 +43,7 @@ class PlanOptimizer(torch.optim.Optimizer):
     def __init__(self, trainer: Trainer, hyper: dict[str, Any]) -> None:
         self._trainer, self._session = trainer, trainer._session
         self._loop: _Loop | None = None  # of fully_sharded()
-        kind, self._takes = _RULES[self._session.update_rule]
+        kind, self._takes = RULES[self._session.update_rule]
         self._facts = [p for p in self._session.parameters() if p.group is not None]
         self._indices = sorted({p.group for p in self._facts})
         names = self._session.decay_groups()
