@@ -60,6 +60,29 @@ TEST(VerifyPlan, MissesEveryWait) {
   EXPECT_EQ(waits, 3);
 }
 
+// In one run, the backward writes to bytes that the update no longer needs. In
+// a run of its own, the update writes there later, over what it is to read.
+TEST(VerifyPlan, RunsTheUpdateByItself) {
+  for (bool isApart : {true, false}) {
+    TestPlan plan = test::makeSmallPlan();
+    auto add = [&](uint64_t offset) {
+      TestPlan::Buffer buffer{planfile::BufferRole::Transient, {16}};
+      buffer.offset = plan.deviceBytes + offset;
+      return plan.add(buffer);
+    };
+    uint32_t early = add(0), late = add(isApart ? 64 : 0), last = add(128);
+    plan.deviceBytes += 192;
+    plan.on(Stream::Compute, Role::Update).zero(early);
+    plan.on(Stream::Compute, Role::Backward).zero(late);
+    plan.on(Stream::Compute, Role::Update).copy(late, last);
+    if (isApart)
+      EXPECT_EQ(verify(plan), noMeaning);
+    else
+      EXPECT_THAT(verify(plan),
+                  HasSubstr("Copy on Compute: expected to read buffers["));
+  }
+}
+
 // Commands on random streams, each waiting for all that it depends on, compute
 // what they compute on one stream; without one of the waits they do not.
 // covers: Event, Delay
