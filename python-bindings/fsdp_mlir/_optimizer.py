@@ -24,8 +24,8 @@ class ShardedParameter(torch.nn.Parameter):
 
     @property
     def grad(self) -> None:
-        raise FSDPError("expected a loop that leaves .grad to the plan, found a use of it; clip with clip_grad_norm= of compile(), scale with "
-                        "grad_scaler=, call zero_grad()")  # fmt: skip
+        raise FSDPError("expected a loop that leaves .grad to the plan, found a use of it; step the optimizer of the plan, clip with "
+                        "clip_grad_norm= of compile(), scale with grad_scaler=, call zero_grad()")  # fmt: skip
 
     @grad.setter
     def grad(self, _: Any) -> None:

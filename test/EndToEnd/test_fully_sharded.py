@@ -218,6 +218,7 @@ def test_what_a_loop_cannot_do_is_said():
             (lambda: next(module.parameters()).grad, "expected a loop that leaves .grad to the plan"),
             (lambda: setattr(next(module.parameters()), "grad", None), "expected a loop that leaves .grad to the plan"),
             (lambda: torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0), "clip with clip_grad_norm= of compile"),
+            (lambda: torch.optim.Adam(module.parameters()).step(), "found a use of it; step the optimizer of the plan"),
             (lambda: (loss * 3).backward(), "expected a backward.. of 1 times the loss of each of 1 micro-batches, found 3 times"),
             (lambda: (module(**row) ** 2).backward(), "found .* times; compile with accumulate="),
             (lambda: module(**row).backward(create_graph=True), "expected a backward without create_graph"),
