@@ -49,6 +49,8 @@ int64_t Hardware::getDuration(const Computation &work) const {
     rate = attention[size_t(work.type)];
   else if (work.kind == Computation::Kind::MaskedAttention)
     rate = maskedAttention[size_t(work.type)];
+  else if (work.kind == Computation::Kind::FlashAttention)
+    rate = flashAttention[size_t(work.type)];
   double bandwidth = work.isOnHost && host.memory ? host.memory
                      : work.bytes <= cacheBytes   ? cache
                                                   : memory;
@@ -277,13 +279,16 @@ Expected<Hardware> Reader::read(const toml::table &root) {
 
   if (const toml::table *compute = getTable(root, "", "compute")) {
     expectKeys(*compute, "compute",
-               {"matrix", "attention", "masked_attention", "cudnn_attention",
-                "vector"});
+               {"matrix", "attention", "masked_attention", "flash_attention",
+                "cudnn_attention", "vector"});
     readRates(*compute, "matrix", hardware.matrix);
     readRates(*compute, "attention", hardware.attention);
     hardware.maskedAttention = hardware.attention;
     if (compute->contains("masked_attention"))
       readRates(*compute, "masked_attention", hardware.maskedAttention);
+    hardware.flashAttention = hardware.attention;
+    if (compute->contains("flash_attention"))
+      readRates(*compute, "flash_attention", hardware.flashAttention);
     hardware.hasCudnnAttention =
         getFlag(*compute, "compute", "cudnn_attention");
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
@@ -353,6 +358,8 @@ std::string fsdp::planner::write(const Hardware &hardware) {
   writeRates(os, "attention", hardware.attention);
   if (hardware.maskedAttention != hardware.attention)
     writeRates(os, "masked_attention", hardware.maskedAttention);
+  if (hardware.flashAttention != hardware.attention)
+    writeRates(os, "flash_attention", hardware.flashAttention);
   if (hardware.hasCudnnAttention)
     os << "cudnn_attention = true\n";
   os << "vector = " << hardware.vector

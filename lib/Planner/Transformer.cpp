@@ -115,7 +115,8 @@ Part Builder::touchLogits(double share) const {
 std::vector<Part> Builder::getBlock() const {
   int64_t d = shape.hidden, f = shape.ffn, k = getKeyWidth(shape);
   int64_t wide = halfBytes * tokens * f;
-  Part attention{Computation::Kind::Attention,
+  Part attention{setup.isFlash ? Computation::Kind::FlashAttention
+                               : Computation::Kind::Attention,
                  2.0 * double(setup.sequence) * double(tokens) * double(d),
                  4.0 * double(row), row, true};
   std::vector<Part> parts = {
@@ -211,7 +212,7 @@ void Builder::addBackward(const std::vector<Part> &parts, uint32_t begin,
       addProducts(part, unit, transient);
     else
       add(Phase::Backward, part,
-          part.kind == Computation::Kind::Attention ? 2.5 : 2)
+          part.kind == Computation::Kind::Vector ? 2 : 2.5)
           .transient = transient;
     auto made = uint32_t(begin + i), end = uint32_t(program.ops.size()) - 1;
     // What the next block reads is there in any case.

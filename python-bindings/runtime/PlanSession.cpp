@@ -479,13 +479,13 @@ at::Tensor PlanSession::backward(const Batch &batch, std::size_t part) {
       throw Error(
           path + ": expected one of the " + std::to_string(programs.size()) +
           " micro-batches of a step, found number " + std::to_string(part + 1));
-    double loss = run(now, batch, programs[part], {.update = false});
-    return makeLoss(now.plan, programs[part], loss);
+    return run(now, {batch}, {programs[part]}, {.update = false});
   });
 }
 
 void PlanSession::update() {
   call([&](Loaded &now) {
+    InOrder inOrder(*now.session);
     now.session->run(programs.back(), {.forward = false, .backward = false});
     ++stepsDone;
   });

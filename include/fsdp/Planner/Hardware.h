@@ -29,7 +29,13 @@ inline constexpr size_t numCollectiveKinds = 3;
 
 /// What one rank computes in one launch.
 struct Computation {
-  enum class Kind { Matrix, Attention, MaskedAttention, Vector };
+  enum class Kind {
+    Matrix,
+    Attention,
+    MaskedAttention,
+    FlashAttention,
+    Vector
+  };
   Kind kind = Kind::Vector;
   FloatType type = FloatType::F32; ///< For matrix and attention.
   double flops = 0;
@@ -71,10 +77,11 @@ struct Hardware {
   double launch = 0;       ///< Nanoseconds, of every computation.
   bool sharedCore = false; ///< The streams of a rank take turns on one core.
   bool sharedLink = false; ///< Collectives that run at once share bandwidth.
-  /// Operations per nanosecond; the last where a tensor says what is masked.
+  /// Operations per nanosecond. Of attention: by the kernel that plans take,
+  /// where a tensor says what is masked, and by FlashAttention 2.
   std::array<double, numFloatTypes> matrix = {}, attention = {},
-                                    maskedAttention = {};
-  bool hasCudnnAttention = false; ///< Rather than flash attention.
+                                    maskedAttention = {}, flashAttention = {};
+  bool hasCudnnAttention = false; ///< Plans take cuDNN's.
   double vector = 0;
   /// Bytes per nanosecond; the second where no more than `cacheBytes` are
   /// touched.

@@ -285,7 +285,7 @@ TEST(Hardware, RejectsBadFiles) {
          "0");
   expect(replace(good, "vector = 10", "vectors = 10"),
          "t.toml: compute: expected only matrix, attention, masked_attention, "
-         "cudnn_attention, vector, found 'vectors'");
+         "flash_attention, cudnn_attention, vector, found 'vectors'");
   expect(replace(good, "[memory]\ngbytes = 10", "[[memory]]\ngbytes = 10"),
          "t.toml: memory: expected a table");
   expect("[+]", "t.toml: expected TOML");
