@@ -148,9 +148,14 @@ std::uint64_t Memory::transientBytes() const {
 
 void Memory::checkUnchanged() const {
   for (std::uint32_t i = 0; i != tensors.size(); ++i)
-    if (tensors[i].defined() &&
-        (tensors[i].sizes() != sizes(i) || tensors[i].strides() != strides(i)))
-      throw Error("a kernel has resized buffer " + std::to_string(i) +
-                      ": the plan's sizes are wrong",
-                  Failure::RankFailed);
+    checkUnchanged(i);
+}
+
+void Memory::checkUnchanged(std::uint32_t index) const {
+  const at::Tensor &tensor = tensors[index];
+  if (tensor.defined() &&
+      (tensor.sizes() != sizes(index) || tensor.strides() != strides(index)))
+    throw Error("a kernel has resized buffer " + std::to_string(index) +
+                    ": the plan's sizes are wrong",
+                Failure::RankFailed);
 }

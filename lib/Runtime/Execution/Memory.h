@@ -66,6 +66,7 @@ public:
 
   /// Throws if a kernel has given a tensor another size or place.
   void checkUnchanged() const;
+  void checkUnchanged(std::uint32_t index) const;
 
 private:
   struct Arena {

@@ -83,6 +83,8 @@ std::size_t Program::probeLaunches() {
         }))
       continue;
     scratch = std::max(scratch, launch.probe(*rank.device));
+    for (std::uint32_t buffer : launch.accesses().writes)
+      rank.memory->checkUnchanged(buffer); // or the next call goes astray
     for (std::span<std::byte> each : written)
       rank.device->fill(Stream::Compute, each.data(), 0, each.size());
   }

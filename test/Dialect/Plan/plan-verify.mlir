@@ -115,21 +115,6 @@ plan.module @in_place mesh ["shard" = 2] device cpu strategy full_shard {
 }
 
 // -----
-// A step may run without its update: what it waits for must not be part of it.
-// expected-error @below {{programs[0] (step).commands[3], aten::neg.out on Compute: expected to read buffers[1] after commands[0], aten::relu.out on Copy, which writes bytes [128, 256), found no order between them}}
-plan.module @role mesh ["shard" = 2] device cpu strategy full_shard {
-  %x = plan.buffer input @step number 0 at 0 : tensor<32xf32>
-  %y = plan.buffer transient at 128 : tensor<32xf32>
-  %z = plan.buffer transient at 256 : tensor<32xf32>
-  plan.program @step {
-    plan.launch "relu.out"(%x) -> %y <forward> on copy
-    %0 = plan.record <forward> on copy
-    plan.wait %0 <update>
-    plan.launch "neg.out"(%y) -> %z <backward>
-  }
-}
-
-// -----
 // Views share the bytes of their buffer: rows and columns are told apart.
 // expected-error @below {{cannot prove the plan: meaning: expected what the model computes}}
 plan.module @views mesh ["shard" = 2] device cpu strategy full_shard {
