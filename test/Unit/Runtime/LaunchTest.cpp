@@ -246,8 +246,7 @@ TEST(Launch, AKernelThatResizesIsRejected) {
   std::uint32_t x = one.input({3, 4}, 0), y = one.output({3, 5}, 0);
   plan.launch("aten::neg.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)",
               {arg(x), arg(y)});
-  Session &session = one.load();
-  EXPECT_THAT([&] { session.run(); },
+  EXPECT_THAT([&] { one.load(); },
               ThrowsMessage<Error>(HasSubstr("a kernel has resized buffer 1")));
 }
 
