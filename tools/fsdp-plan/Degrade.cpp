@@ -4,6 +4,7 @@
 #include "../Tool.h"
 
 #include "fsdp/Archive/Bytes.h"
+#include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Pipelines/Pipelines.h"
 #include "fsdp/Planner/Hardware.h"
 
