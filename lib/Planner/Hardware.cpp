@@ -283,12 +283,13 @@ Expected<Hardware> Reader::read(const toml::table &root) {
                 "cudnn_attention", "vector"});
     readRates(*compute, "matrix", hardware.matrix);
     readRates(*compute, "attention", hardware.attention);
-    hardware.maskedAttention = hardware.attention;
-    if (compute->contains("masked_attention"))
-      readRates(*compute, "masked_attention", hardware.maskedAttention);
-    hardware.flashAttention = hardware.attention;
-    if (compute->contains("flash_attention"))
-      readRates(*compute, "flash_attention", hardware.flashAttention);
+    for (auto [key, rates] :
+         {std::pair("masked_attention", &hardware.maskedAttention),
+          std::pair("flash_attention", &hardware.flashAttention)}) {
+      *rates = hardware.attention;
+      if (compute->contains(key))
+        readRates(*compute, key, *rates);
+    }
     hardware.hasCudnnAttention =
         getFlag(*compute, "compute", "cudnn_attention");
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);

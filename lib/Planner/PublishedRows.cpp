@@ -172,7 +172,7 @@ void RowsReader::readSetup(const toml::table &table, TrainingSetup &setup) {
   setup.gradientBytes =
       getName<int64_t>(table, "reduce", {{"bf16", 2}, {"f32", 4}});
   setup.isCompiled = getFlag(table, "compiled");
-  setup.isFlash = getFlag(table, "flash");
+  setup.hasCudnn = getFlag(table, "cudnn");
   setup.recompute = getName<Recompute>(table, "recompute",
                                        {{"full", Recompute::Full},
                                         {"none", Recompute::None},
@@ -182,7 +182,7 @@ void RowsReader::readSetup(const toml::table &table, TrainingSetup &setup) {
 PublishedRow RowsReader::readRow(const toml::table &table) {
   expectKeys(table, {"source", "model", "hardware", "ranks", "sequence",
                      "batch", "micro_batches", "policy", "keep", "reduce",
-                     "recompute", "compiled", "flash", "tokens", "gib", "fit"});
+                     "recompute", "compiled", "cudnn", "tokens", "gib", "fit"});
   PublishedRow row;
   row.line = table.source().begin.line;
   row.source = getName(table, "source", sources);

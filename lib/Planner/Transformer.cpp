@@ -115,8 +115,8 @@ Part Builder::touchLogits(double share) const {
 std::vector<Part> Builder::getBlock() const {
   int64_t d = shape.hidden, f = shape.ffn, k = getKeyWidth(shape);
   int64_t wide = halfBytes * tokens * f;
-  Part attention{setup.isFlash ? Computation::Kind::FlashAttention
-                               : Computation::Kind::Attention,
+  Part attention{setup.hasCudnn ? Computation::Kind::Attention
+                                : Computation::Kind::FlashAttention,
                  2.0 * double(setup.sequence) * double(tokens) * double(d),
                  4.0 * double(row), row, true};
   std::vector<Part> parts = {

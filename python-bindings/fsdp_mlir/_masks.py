@@ -48,7 +48,7 @@ def _kind(mask: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> bool | None:
     try:
         with torch.no_grad(), torch._subclasses.fake_tensor.unset_fake_temporarily():
             value = _evaluate(mask, values)
-            if not isinstance(value, torch.Tensor) or value.dim() < 2:
+            if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
                 return None
             rows, columns = value.shape[-2:]
             hidden = value == (-torch.inf if (value == -torch.inf).any() else torch.finfo(value.dtype).min)

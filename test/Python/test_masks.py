@@ -105,3 +105,14 @@ def test_decoders_of_transformers_are_causal(name):
     program = fsdp_mlir.capture(model, (), {"input_ids": ids, "labels": ids})
     assert calls(program) == [(True, False)] * 4
     fsdp_mlir.verify(model, program, (), {"input_ids": ids, "labels": ids})
+
+
+# What an extension calls the kernel with, of booleans: nobody looks at it.
+def test_a_mask_of_booleans_is_kept():
+    class Direct(Attention):
+        def forward(self, x):
+            q = self.query(x).unflatten(-1, (2, 4)).transpose(1, 2)
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, attn_mask=self.mask(x)[None, None])[0].square().mean()
+
+    program = fsdp_mlir.capture(Direct(lower), (torch.randn(3, 6, 8),))
+    assert all(has_mask for _, has_mask in calls(program))

@@ -37,7 +37,7 @@ struct TrainingSetup {
   int64_t microBatches = 1;  ///< Each reduces its gradients.
   int64_t gradientBytes = 4; ///< Of an element, as it is reduced.
   bool isCompiled = false;   ///< Elementwise operators are fused.
-  bool isFlash = false;      ///< Attention is FlashAttention 2.
+  bool hasCudnn = false;     ///< For attention; else FlashAttention 2.
   double computeFactor = 1;  ///< Computations take as many times as long.
   Recompute recompute = Recompute::None;
 

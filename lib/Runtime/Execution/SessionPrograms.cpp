@@ -54,13 +54,7 @@ std::vector<std::int64_t> Session::inputSizes(unsigned index,
 
 void Session::setInput(unsigned rank, unsigned index, const TensorView &value,
                        std::string_view program) {
-  std::uint32_t buffer = impl->findNamed(program, BufferRole::Input, index);
-  planfile::DType type = impl->ranks[0].rank.memory->type(buffer);
-  if (value.type != type)
-    throw Error("input " + std::to_string(index) + " is " +
-                EnumNameDType(type) + " in the plan, given " +
-                EnumNameDType(value.type));
-  impl->write(impl->local(rank), buffer, borrow(value));
+  setInput(rank, index, borrow(value), program);
 }
 
 void Session::setInput(unsigned rank, unsigned index, const at::Tensor &value,

@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 
 using namespace fsdp;
 using namespace fsdp::test;
@@ -26,28 +27,32 @@ public:
   c10::Device torchDevice() const override { return c10::kCPU; }
 };
 
-class FakeBackend : public Backend {
+class FakeBackend : public LocalCUDABackend {
 public:
   FakeBackend(FakeCuda &fake, unsigned ranks, bool ahead = false)
-      : fake(fake), ranks(ranks), ahead(ahead) {}
-
-  bool overlaps() const override { return true; }
+      : LocalCUDABackend(ranks), fake(fake), ahead(ahead) {}
 
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     fake.enter(static_cast<char>('a' + rank.rank));
     return std::make_unique<FakeDevice>(fake.api, rank.rank, 0, ahead);
   }
-  std::unique_ptr<Comm> openComm(const RankContext &, unsigned communicator,
-                                 const Group &group, Device &device) override {
-    return ranks.openComm(communicator, group,
-                          static_cast<CUDADevice &>(device));
-  }
-  void abort() noexcept override { ranks.abort(); }
 
 private:
   FakeCuda &fake;
-  LocalCUDAWorld ranks;
   bool ahead;
+};
+
+/// The small plan on one rank whose host runs ahead.
+struct RunAhead {
+  RunAhead() {
+    SessionOptions options;
+    options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
+    session.emplace(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  }
+
+  FakeCuda fake{1, /*isEager=*/true};
+  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
+  std::optional<Session> session;
 };
 
 /// The small plan with SGD, whose buffer is that of exp_avg.
@@ -152,11 +157,9 @@ TEST(CUDASession, AHostThatRunsAheadTrainsAsTheCPUDoes) {
 // From the input to the end of a step, with another learning rate each time,
 // no call waits, allocates, frees or copies unpinned memory. Reading waits.
 TEST(CUDASession, NothingInAStepHoldsUpTheHost) {
-  FakeCuda fake(1, /*isEager=*/true);
-  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
-  SessionOptions options;
-  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
-  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  RunAhead ahead;
+  FakeCuda &fake = ahead.fake;
+  Session &session = *ahead.session;
   auto step = [&](int number) {
     session.setInput(
         0, 0, toHost(at::sin(at::arange(8, at::kFloat).view({2, 4}) + number)));
@@ -254,11 +257,9 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
 // A caller with tensors of the GPU: a batch is read after what has made it, and
 // whoever reads the loss on its stream reads that of the step.
 TEST(CUDASession, AStepHasItsPlaceInTheCallersStream) {
-  FakeCuda fake(1, /*isEager=*/true);
-  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
-  SessionOptions options;
-  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
-  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  RunAhead ahead;
+  FakeCuda &fake = ahead.fake;
+  Session &session = *ahead.session;
   at::Tensor batch = at::sin(at::arange(8, at::kFloat).view({4, 2})).t();
   at::Tensor loss = at::empty({}, at::kFloat);
   auto step = [&] {
@@ -294,11 +295,8 @@ TEST(CUDASession, AStepHasItsPlaceInTheCallersStream) {
 }
 
 TEST(CUDASession, TakesNoTensorOfAnotherTypeOrDevice) {
-  FakeCuda fake(1, /*isEager=*/true);
-  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
-  SessionOptions options;
-  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
-  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  RunAhead ahead;
+  Session &session = *ahead.session;
   EXPECT_THAT([&] { session.setInput(0, 0, at::zeros({2, 4}, at::kDouble)); },
               testing::ThrowsMessage<Error>(
                   "input 0: expected Float as in the plan, found Double"));
@@ -346,11 +344,9 @@ TEST(CUDASession, APlanMustFitIntoItsGPU) {
 // The step that has failed is named by who reads its loss, and every later
 // call.
 TEST(CUDASession, AFailureOfAnEarlierStepIsReportedWhenItIsRead) {
-  FakeCuda fake(1, /*isEager=*/true);
-  std::vector<std::uint8_t> bytes = makeSmallPlan(1).flatbuffer();
-  SessionOptions options;
-  options.backend = std::make_unique<FakeBackend>(fake, 1, /*ahead=*/true);
-  Session session(*planfile::GetPlan(bytes.data()), 1, std::move(options));
+  RunAhead ahead;
+  FakeCuda &fake = ahead.fake;
+  Session &session = *ahead.session;
   session.run(); // Its uploads make room.
   fake.failures["streamSynchronize"] = cudaErrorUnknown;
   session.run();

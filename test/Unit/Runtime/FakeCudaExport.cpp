@@ -11,9 +11,10 @@ using namespace fsdp;
 
 namespace {
 
-class FakeGPU : public Backend {
+class FakeGPU : public LocalCUDABackend {
 public:
-  bool overlaps() const override { return true; }
+  FakeGPU() : LocalCUDABackend(1) {}
+
   std::unique_ptr<Device> openDevice(const RankContext &rank) override {
     std::unique_ptr<Device> cpu = local->openDevice(rank);
     fake.api.malloc = [cpu = cpu.get()](void **place, std::size_t bytes) {
@@ -24,16 +25,9 @@ public:
     return std::make_unique<FakeDevice<CUDADevice>>(
         std::move(cpu), fake.api, rank.rank, rank.device, /*ahead=*/true);
   }
-  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
-                                 const Group &group, Device &device) override {
-    return ranks.openComm(communicator, group,
-                          static_cast<CUDADevice &>(device), rank.timeout);
-  }
-  void abort() noexcept override { ranks.abort(); }
 
 private:
   FakeCuda fake{1, /*isEager=*/true};
-  LocalCUDAWorld ranks{1};
   std::unique_ptr<Backend> local = makeLocalBackend(1);
 };
 

@@ -206,7 +206,8 @@ TEST(Session, Names) {
       [&] {
         loaded.session.setInput(0, 0, toHost(at::zeros({2, 4}, at::kDouble)));
       },
-      ThrowsMessage<Error>(HasSubstr("input 0 is F32 in the plan, given F64")));
+      ThrowsMessage<Error>(
+          HasSubstr("input 0: expected Float as in the plan, found Double")));
 }
 
 TEST(Session, ChaosAndOverlapDoNotChangeBits) {

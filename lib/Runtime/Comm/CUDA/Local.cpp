@@ -220,3 +220,11 @@ LocalCUDAWorld::openComm(unsigned communicator, const Group &group,
   return std::make_unique<LocalCUDAComm>(waits, timeout, *shared, group,
                                          device);
 }
+
+std::unique_ptr<Comm> LocalCUDABackend::openComm(const RankContext &rank,
+                                                 unsigned communicator,
+                                                 const Group &group,
+                                                 Device &device) {
+  return ranks.openComm(communicator, group, static_cast<CUDADevice &>(device),
+                        rank.timeout);
+}

@@ -42,6 +42,20 @@ private:
       groups;
 };
 
+/// A backend of such ranks; devices are somebody else's to open.
+class LocalCUDABackend : public Backend {
+public:
+  explicit LocalCUDABackend(unsigned ranks) : ranks(ranks) {}
+
+  bool overlaps() const override { return true; }
+  std::unique_ptr<Comm> openComm(const RankContext &rank, unsigned communicator,
+                                 const Group &group, Device &device) override;
+  void abort() noexcept override { ranks.abort(); }
+
+private:
+  LocalCUDAWorld ranks;
+};
+
 } // namespace fsdp
 
 #endif // FSDP_LIB_RUNTIME_COMM_CUDA_LOCAL_H
