@@ -2,7 +2,7 @@
 # Installs what is missing, builds, runs every test and ends with `N passed, M failed`.
 #
 #   scripts/check.sh         g++ release in full, address sanitizer for bad input, thread sanitizer for the runtime
-#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/mutation.md), every pair of features beside
+#   scripts/check.sh --all   the same, and 100 seeds of chaos, every mutant (docs/internals/mutation.md), every pair of features beside
 #                            PyTorch's FSDP, every model (docs/models.md), comparisons through NCCL, clang release, debug, clang-tidy
 #
 # Logs of each stage lie in build/check; a stage that fails prints the end of its log.
@@ -95,6 +95,7 @@ if stage build-gcc build gcc; then
   stage python python_tests $([ $all = yes ] && echo --all-mutants --all-pairs)
   stage models models $([ $all = yes ] && echo --all-models)
   [ $all = yes ] && stage nccl through_nccl
+  stage site env PYTHONPATH=python-bindings NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
   # A comparison of times has the cores for itself.
   stage presets .venv/bin/python benchmarks/presets.py --width 512 --rounds 10 --steps 20
   # Killed and restarted, with PyTorch before and after it.

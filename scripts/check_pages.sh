@@ -12,6 +12,6 @@ report() { # PAGE PATH...
     echo "$page: $newer commits older than what it speaks of"
   fi
 }
-report docs/mutation.md include lib schema test/Mutation
-report docs/soundness.md include lib schema test/Mutation
+report docs/internals/mutation.md include lib schema test/Mutation
+report docs/internals/soundness.md include lib schema test/Mutation
 report docs/models.md include lib schema python-bindings test/Zoo

@@ -6,7 +6,7 @@
 #
 # FSDP_FUZZ_SEED repeats a run, as far as time allows; without it, each begins elsewhere.
 # What reached new code lies in build/fuzz/TARGET afterwards, and what failed in build/fuzz/TARGET-crash-*, which
-# `build/asan/bin/fuzz-TARGET FILE` runs again. See docs/fuzzing.md.
+# `build/asan/bin/fuzz-TARGET FILE` runs again. See docs/internals/fuzzing.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -119,7 +119,7 @@ def pytest_configure(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in forty or fewer, and write docs/mutation.md")
+    parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in forty or fewer, and write docs/internals/mutation.md")
     parser.addoption("--through-nccl", action="store_true", help="compare with PyTorch what processes compute that a NCCL of ordinary memory connects")
     parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not only twelve")
 

@@ -2,7 +2,7 @@
 
 Plans with one command changed, which the runtime accepts, must fail the comparison with PyTorch. Schedules and plans with
 one mistake of any kind must be rejected by a verifier, or else leave the same bits behind; `--all-mutants` tries all of
-them and writes docs/mutation.md.
+them and writes docs/internals/mutation.md.
 """
 
 import collections
@@ -219,7 +219,7 @@ def test_every_kind_of_mistake_is_tried(trials, request):
     print(f"\n{len(mutants)} mutants, and {unparsed} that do not parse\n\n{by_mistake}\n\n{by_verifier}")
     assert len(mutants) >= (20000 if isFull else 1000)
     if isFull:
-        (ROOT / "docs" / "mutation.md").write_text(PAGE.format(
+        (ROOT / "docs" / "internals" / "mutation.md").write_text(PAGE.format(
             made_on=made_on(), count=len(mutants), unparsed=unparsed, by_mistake=by_mistake, by_verifier=by_verifier,
             harmless=sum(harmless.values()), by_trial=by_trial))
 

@@ -2,7 +2,7 @@
 
 Random damage to whole plan files, in every field that the schema has, one or two at a time: what the file check and the
 proof accept leaves the bits that the plan itself leaves, in chaos and without. `--all-mutants` tries eight hundred times as
-many and writes docs/soundness.md.
+many and writes docs/internals/soundness.md.
 """
 
 import collections
@@ -115,7 +115,7 @@ def test_every_field_is_attacked(campaign, request):
         assert fields[field]["tried"] > 100, field
     rows = [(f"{graph}, {GRAPHS[graph][0]} ranks {' '.join(os.path.basename(option) if '/' in option else option for option in GRAPHS[graph][1])}".strip(), count)
             for graph, count in graphs.items()]
-    (ROOT / "docs" / "soundness.md").write_text(PAGE.format(
+    (ROOT / "docs" / "internals" / "soundness.md").write_text(PAGE.format(
         made_on=made_on(), tried=tried, graphs=table("plan", rows), fields=table("field", sorted(fields.items()))))
 
 

@@ -1,6 +1,7 @@
 """examples/training: loops of PyTorch and of other trainers train the same with a plan as without, on one rank and on two."""
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ def cache(tmp_path_factory):
 
 def run(cache, ranks, script, *arguments):
     """What a script prints of each step: `step 1 loss 2.5 lr 0.1` is {(1, "loss"): 2.5, (1, "lr"): 0.1}."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port(), EXAMPLES / script, *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port(),
+               pathlib.Path(__file__).with_name("run_script.py"), EXAMPLES / script, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "XDG_CACHE_HOME": str(cache), "FSDP_BIN": str(BUILD.resolve() / "bin"),
                    "FSDP_BUILD": str(BUILD.resolve()), "PYTHONPATH": str(ROOT / "python-bindings")}
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, env=environment)
