@@ -4,9 +4,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Reduction.h"
+
 #include "../Tool.h"
 
 #include "fsdp/InitAllDialects.h"
+#include "fsdp/InitAllPasses.h"
 
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Tools/mlir-reduce/MlirReduceMain.h"
@@ -15,6 +18,8 @@ int main(int argc, char **argv) {
   fsdp::initTool("fsdp-reduce");
   mlir::DialectRegistry registry;
   fsdp::registerAllDialects(registry);
+  fsdp::registerReduction();
+  fsdp::registerAllPasses(); // for --opt-reduction-pass
   mlir::MLIRContext context(registry);
   return mlir::failed(mlir::mlirReduceMain(argc, argv, context));
 }

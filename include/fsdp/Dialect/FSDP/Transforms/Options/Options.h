@@ -168,18 +168,28 @@ std::string spellOption(Enum value) {
   return stringifyEnum(value).str();
 }
 
-/// Reads options of passes.
+/// Reads options of passes, also as they are printed: a pipeline that MLIR
+/// writes down, for a reproducer, is one that it reads.
 template <typename T> struct OptionParser : llvm::cl::basic_parser<T> {
   using llvm::cl::basic_parser<T>::basic_parser;
 
   bool parse(llvm::cl::Option &option, llvm::StringRef, llvm::StringRef text,
              T &value) {
+    bool isDefault = text == spellOption(T()); // Nothing, for most.
+    if constexpr (std::is_convertible_v<T, int64_t>)
+      isDefault |= text == std::to_string(int64_t(T())); // MLIR prints it so.
+    if (isDefault) {
+      value = T();
+      return false;
+    }
     std::string expected = readOption(text, value);
     return !expected.empty() &&
            option.error("expected " + expected + "; found '" + text + "'");
   }
   static void print(llvm::raw_ostream &os, const T &value) {
-    os << spellOption(value);
+    std::string text = spellOption(value);
+    bool isWord = text.find_first_of(" \t") == std::string::npos;
+    os << (isWord ? "" : "\"") << text << (isWord ? "" : "\"");
   }
   void printOptionDiff(const llvm::cl::Option &, const T &,
                        const llvm::cl::OptionValue<T> &, size_t) const {}
