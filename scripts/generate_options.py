@@ -56,6 +56,8 @@ def generate() -> str:
         default = f" Default: {option.default}." if option.default and option.values else ""
         lines = textwrap.wrap((option.help + values + default).replace("\\", "\\\\"), 132)
         text += f"\n    {option.name}: {spell_type(option)}\n" + textwrap.indent('"""' + "\n".join(lines) + '"""', "    ") + "\n"
+        if option.alias:
+            text += f'\n    {option.alias}: {spell_type(option)}\n    """The same as {option.name}."""\n'
     return text
 
 

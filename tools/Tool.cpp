@@ -3,21 +3,25 @@
 #include "Tool.h"
 
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/HelpText.h"
 #include "fsdp/Archive/PT2Archive.h"
 #include "fsdp/Archive/WriteFile.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Config/llvm-config.h"
-#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/ErrorHandling.h"
+#include "llvm/Support/Path.h"
 #include "llvm/Support/PrettyStackTrace.h"
 #include "llvm/Support/raw_ostream.h"
 
 #include <cstdlib>
+#include <optional>
 #include <unistd.h>
 #include <utility>
 
 using namespace mlir;
 using namespace fsdp;
+namespace cl = llvm::cl;
 
 static const char *toolName = "fsdp";
 
@@ -73,13 +77,58 @@ LogicalResult fsdp::checkOptions(int argc, char **argv) {
   return success();
 }
 
-LogicalResult fsdp::parseOptions(int argc, char **argv, StringRef overview) {
+static void printHelp(StringRef command, StringRef overview,
+                      llvm::ArrayRef<cl::OptionCategory *> groups) {
+  llvm::raw_ostream &os = llvm::outs();
+  std::string usage =
+      "Usage: " +
+      (command.starts_with(toolName) ? "" : std::string(toolName) + " ") +
+      command.str() + " [options]";
+  for (const cl::Option *each : cl::SubCommand::getTopLevel().PositionalOpts)
+    usage += " " + each->HelpStr.str();
+  os << archive::wrapHelp(overview) << "\n" << archive::wrapHelp(usage);
+  for (cl::OptionCategory *group : groups) {
+    llvm::SmallVector<const cl::Option *> options;
+    for (const auto &[name, option] : cl::getRegisteredOptions())
+      if (llvm::is_contained(option->Categories, group) &&
+          !option->HelpStr.empty())
+        options.push_back(option);
+    if (options.empty())
+      continue;
+    llvm::sort(options, [](const cl::Option *a, const cl::Option *b) {
+      return a->ArgStr < b->ArgStr;
+    });
+    os << "\n" << group->getName() << ":\n";
+    for (const cl::Option *each : options) {
+      std::string head =
+          (each->ArgStr.size() == 1 ? "-" : "--") + each->ArgStr.str();
+      if (!each->ValueStr.empty())
+        head += " " + each->ValueStr.str();
+      os << archive::spellHelpRow(head, each->HelpStr);
+    }
+  }
+}
+
+LogicalResult fsdp::parseOptions(int argc, char **argv, StringRef overview,
+                                 llvm::ArrayRef<cl::OptionCategory *> groups) {
+  // LLVM's help has one line for each option, however long.
+  std::optional<cl::opt<bool>> help;
+  std::optional<cl::alias> shortHelp;
+  if (!groups.empty()) {
+    cl::getRegisteredOptions().lookup("help")->removeArgument();
+    help.emplace("help", cl::desc("Show this text"), cl::cat(*groups.front()));
+    shortHelp.emplace("h", cl::aliasopt(*help));
+  }
   if (failed(checkOptions(argc, argv)))
     return failure();
   std::string errors;
   llvm::raw_string_ostream stream(errors);
-  if (llvm::cl::ParseCommandLineOptions(argc, argv, overview, &stream))
-    return success();
+  if (llvm::cl::ParseCommandLineOptions(argc, argv, overview, &stream)) {
+    if (!help || !*help)
+      return success();
+    printHelp(llvm::sys::path::filename(argv[0]), overview, groups);
+    std::exit(failed(finishOutput()));
+  }
   llvm::errs() << errors;
   return failure();
 }

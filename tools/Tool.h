@@ -10,6 +10,7 @@
 #define FSDP_TOOLS_TOOL_H
 
 #include "mlir/Support/LLVM.h"
+#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/MemoryBuffer.h"
 
 namespace fsdp {
@@ -20,9 +21,11 @@ void initTool(const char *name);
 
 /// Reads the command line into the registered options of LLVM. Fails with a
 /// sentence, also where an option is not known; ends the command where help or
-/// the version is asked for.
-mlir::LogicalResult parseOptions(int argc, char **argv,
-                                 llvm::StringRef overview);
+/// the version is asked for. `groups`: of the options that help shows, in
+/// order; without them it is LLVM's.
+mlir::LogicalResult
+parseOptions(int argc, char **argv, llvm::StringRef overview,
+             llvm::ArrayRef<llvm::cl::OptionCategory *> groups = {});
 
 /// Fails, with a sentence, if an option of the command line is not registered.
 /// LLVM takes what begins like `--help` for it.

@@ -29,7 +29,8 @@ class Options(TypedDict, total=False):
     `none|[merge:|copy:]units:N|[merge:|copy:]bytes:SIZE`. Default: none."""
 
     clip_grad_norm: str | int | float | os.PathLike[str] | re.Pattern[str] | None
-    """Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order. `M[:1|:2|:inf]`."""
+    """Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order. fsdp-run then shows the norm of each step;
+    an M that no norm exceeds, such as 1e30, only measures. `M[:1|:2|:inf]`."""
 
     comm_hook: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Passes that replace reductions, in the syntax of --pass-pipeline: communication hooks. They run when the gradients have been reduced
@@ -108,6 +109,9 @@ class Options(TypedDict, total=False):
     remat: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Activation checkpointing: what the backward computes again. With a budget, as many units as it takes for the step to hold no more
     bytes. `none|scope:REGEX|budget:SIZE`. Default: none."""
+
+    activation_checkpoint: str | int | float | os.PathLike[str] | re.Pattern[str] | None
+    """The same as remat."""
 
     reshard_after_backward: bool | Literal['true', 'false'] | None
     """Whether parameters are freed between the micro-batches of a step. false: each unit is gathered once in a step, and stays until the

@@ -34,6 +34,8 @@ class Option:
     default: str
     """Empty where there is none."""
     help: str
+    alias: str = ""
+    """Another name, as a keyword; may be empty."""
 
     @property
     def flag(self) -> str:
@@ -76,7 +78,7 @@ def run(*arguments: str | os.PathLike[str]) -> tuple[str, str]:
 @functools.cache
 def _read(tool: Path) -> Mapping[str, Option]:
     said, _ = run("--help-json")
-    rows = [Option(row["name"].replace("-", "_"), row["values"], row["default"], row["help"]) for row in json.loads(said)]
+    rows = [Option(row["name"].replace("-", "_"), row["values"], row["default"], row["help"], row["alias"].replace("-", "_")) for row in json.loads(said)]
     return {row.name: row for row in rows}
 
 
@@ -86,15 +88,17 @@ def arguments(given: Mapping[str, Any]) -> list[str]:
     Raises PlanError for a name or a value that there is not.
     """
     table = options()
+    aliases = {option.alias: option for option in table.values() if option.alias}
     made = []
     for name, value in given.items():
-        if name not in table:
+        option = table.get(name) or aliases.get(name)
+        if option is None:
             raise PlanError(f"{name}: there is no such option of compile(){_meant(name, table)}")
         if value is None:
             continue
-        text = _spell(table[name], value)
+        text = _spell(option, value)
         if text is not None:
-            made.append(f"{table[name].flag}={text}" if table[name].values else table[name].flag)
+            made.append(f"{option.flag}={text}" if option.values else option.flag)
     return made
 
 

@@ -136,7 +136,7 @@ def test_names_of_folders_may_end_with_a_slash(training, tmp_path):
     command, expected = training
     succeed("fsdp-run", *command, "--steps", 2, "--checkpoint", f"{tmp_path}/run/")
     result = succeed("fsdp-run", *command, "--steps", STEPS, "--json", "--checkpoint", f"{tmp_path}/run/", "--resume", f"{tmp_path}/run/step-00000002/")
-    assert "going on after step 2, from step-00000002\n" in result.stderr and outcome(result.stdout)[1] == expected[1]
+    assert "step-00000002 (next: step 3)\n" in result.stderr and outcome(result.stdout)[1] == expected[1]
     assert steps_of(tmp_path / "run") == [2, 6]
 
 
@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(damage, name, 
     alone = tool("fsdp-run", *command, "--steps", STEPS, "--resume", newest)
     assert alone.returncode == 1 and name in alone.stderr, alone.stderr
     result = succeed("fsdp-run", *command, "--steps", STEPS, "--resume", "auto", "--checkpoint", folder, "--every", 2)
-    assert name in result.stderr and "trying the checkpoint before it" in result.stderr and "going on after step 2" in result.stderr
+    assert name in result.stderr and "trying the checkpoint before it" in result.stderr and "(next: step 3)" in result.stderr
     assert outcome(result.stdout)[1] == expected[1]
     # What was damaged is not lost, and not in the way.
     assert steps_of(folder) == [2, 4, 6] and (folder / "step-00000004.damaged").exists()
@@ -357,10 +357,10 @@ def test_few_descriptors_lose_no_checkpoint(plans, references, training, tmp_pat
     wide += ["--steps", 6, "--resume", "auto", "--checkpoint", tmp_path]
     for descriptors in (64, 32, 24):
         result = limited(descriptors, *wide)
-        assert result.returncode == 0 and "going on after step 6" in result.stderr, result.stderr
+        assert result.returncode == 0 and "(next: step 7)" in result.stderr, result.stderr
     for descriptors in (16, 12, 10, 8):
         result = limited(descriptors, *wide)
-        assert "before it" not in result.stderr and (result.returncode != 0 or "going on after step 6" in result.stderr), result.stderr
+        assert "before it" not in result.stderr and (result.returncode != 0 or "(next: step 7)" in result.stderr), result.stderr
     assert steps_of(tmp_path) == [2, 4, 6] and not list(tmp_path.glob("*.damaged*"))
 
 

@@ -63,7 +63,7 @@ def test_a_training_of_pytorch_goes_on(world, form, saved, small_archive, tmp_pa
     succeed("fsdp-plan", small_archive, "--ranks", world, "-o", tmp_path / "step.plan")
     ran = succeed("fsdp-run", tmp_path / "step.plan", "--resume", checkpoint.parent, "--data", write_data(tmp_path / "data.safetensors"),
                   "--lr", ranks.LR, "--steps", ranks.STEPS, "--json", "--summon", tmp_path / "end.safetensors")
-    assert f"going on after step {SAVED}, from step-{SAVED:08}" in ran.stderr
+    assert f"step-{SAVED:08} (next: step {SAVED + 1})" in ran.stderr
     losses = load_file(saved / str(world) / "losses.safetensors")["losses"]
     torch.testing.assert_close(torch.tensor(losses_of(ran.stdout)), losses, atol=1e-5, rtol=1e-5)
     found, expected = load_file(tmp_path / "end.safetensors"), load_file(saved / str(world) / "end.safetensors")

@@ -115,7 +115,7 @@ def test_run_reports_both_arenas(plans):
     summaries = []
     for extra in [], ["--offload", "all"]:
         ran = succeed("fsdp-run", plans("gpt2", 2, *extra), "--weights", FIXTURES / "gpt2.pt2",
-                      "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 1)
+                      "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 1, "--verbose")
         summaries.append(re.search(r"memory of a rank: (\S+ \S+) planned, .*; (\S+ \S+) on the host", ran.stdout).groups())
     assert summaries[0][1] == "64 B" and summaries[0][0] != summaries[1][0]
     assert summaries[1][1].endswith("KiB")

@@ -31,7 +31,7 @@ namespace {
 
 /// The options as LLVM parses and lists them.
 struct Options {
-  cl::OptionCategory category{"fsdp-plan calibrate options"};
+  cl::OptionCategory category{"Options"};
   cl::opt<std::string> hardware{
       "hardware",
       cl::desc("The hardware file, or a name that is built in, that has all "
@@ -115,12 +115,12 @@ static void print(const LineFit &fit, const Hardware &hardware) {
 
 LogicalResult fsdp::runCalibrate(int argc, char **argv) {
   Options options;
-  cl::HideUnrelatedOptions(options.category);
   if (failed(parseOptions(
           argc, argv,
           "Fits the links of a hardware file to measured collectives.\n\n"
           "Example: fsdp-plan calibrate --hardware h100 --all-gather ag.log "
-          "--reduce-scatter rs.log -o mine.toml\n")) ||
+          "--reduce-scatter rs.log -o mine.toml\n",
+          {&options.category})) ||
       failed(options.checkFiles()))
     return failure();
   auto hardware = loadHardware(options.hardware);

@@ -9,10 +9,11 @@
 
 #include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/Support/CommandLine.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/StringSaver.h"
+
+#include <array>
 
 using namespace fsdp;
 using llvm::StringRef;
@@ -24,36 +25,41 @@ namespace cl = llvm::cl;
 namespace {
 /// The options of every command, as LLVM parses and lists them.
 struct Parser {
-  cl::OptionCategory category{"fsdp-plan options"},
-      pipeline{"Options of the plan"};
+  /// Of help, in order; those of the table have the names that it says.
+  cl::OptionCategory common{"Common"}, sharding{"Sharding"},
+      training{"Training"}, schedule{"Schedule and memory"},
+      search{"Search and costs"}, reports{"Reports"}, expert{"Expert"};
+  const std::array<cl::OptionCategory *, 7> groups{
+      &common, &sharding, &training, &schedule, &search, &reports, &expert};
   cl::opt<std::string> input{cl::Positional, cl::desc("<model.pt2>"),
-                             cl::cat(category)};
+                             cl::cat(common)};
   cl::list<std::string> programs{
       "program",
       cl::desc("Another graph over the same parameters, such as eval=eval.pt2 "
                "or long=long.pt2. The model itself is the program step"),
-      cl::value_desc("name=file"), cl::cat(category)};
+      cl::value_desc("name=file"), cl::cat(common)};
   cl::opt<std::string> bind{"bind",
                             cl::desc("Sizes of symbols: hint for those of the "
                                      "example inputs, or batch=16,length=2"),
-                            cl::value_desc("sizes"), cl::cat(category)};
+                            cl::value_desc("sizes"), cl::cat(expert)};
   cl::opt<std::string> report{"report",
                               cl::desc("Also write the report as JSON"),
-                              cl::value_desc("r.json"), cl::cat(category)};
+                              cl::value_desc("r.json"), cl::cat(reports)};
   cl::list<std::string> plugins{
       "load-pass-plugin",
       cl::desc("A library with passes for --comm-hook, in the form that "
                "mlir-opt loads"),
-      cl::value_desc("lib.so"), cl::cat(category)};
+      cl::value_desc("lib.so"), cl::cat(expert)};
   cl::opt<bool> unproved{
       "unproved",
       cl::desc("Write the plan even if it cannot be proved that it computes "
                "what the model does; the plan says so"),
-      cl::cat(category)};
+      cl::cat(expert)};
 
   std::vector<std::string> helps; // outlive their options
   std::vector<std::unique_ptr<cl::opt<std::string>>> options;
   std::vector<std::unique_ptr<cl::opt<bool>>> flags;
+  std::vector<std::unique_ptr<cl::alias>> aliases;
 
   Parser();
   LogicalResult parse(int argc, char **argv, const char *overview,
@@ -69,29 +75,29 @@ struct PlanParser : Parser {
       "o",
       cl::desc("Where the plan goes. Without it nothing is written but what is "
                "named: a dry run"),
-      cl::value_desc("step.plan"), cl::cat(category)};
+      cl::value_desc("step.plan"), cl::cat(common)};
   cl::opt<std::string> trace{
       "trace", cl::desc("Write the predicted timeline of a step, for Perfetto"),
-      cl::value_desc("t.json"), cl::cat(category)};
+      cl::value_desc("t.json"), cl::cat(reports)};
   cl::opt<std::string> html{
       "html",
       cl::desc("Write a page with the predicted timeline, the memory and the "
                "report, for a browser"),
-      cl::value_desc("page.html"), cl::cat(category)};
+      cl::value_desc("page.html"), cl::cat(reports)};
   cl::opt<std::string> remarks{
       "remarks-filter",
       cl::desc("Show what passes of matching names decided, and why: "
                "fsdp-remat, or .* for all"),
-      cl::value_desc("regex"), cl::cat(category)};
+      cl::value_desc("regex"), cl::cat(reports)};
   cl::opt<bool> degrade{
       "degrade",
       cl::desc("Also write plans for a tenth less of the budget "
                "(step.budget.plan) and for a host less of the hardware "
                "(step.hosts.plan), to go on with where there is less"),
-      cl::cat(category)};
+      cl::cat(search)};
   cl::opt<bool> timing{"timing",
                        cl::desc("Show where the time of the compiler went"),
-                       cl::cat(category)};
+                       cl::cat(reports)};
 };
 
 /// And those of a comparison.
@@ -101,26 +107,37 @@ struct CompareParser : Parser {
       cl::desc("A row for these options of the plan, such as '--schedule fsdp2 "
                "--remat budget:4GiB'; they come on top of those that all rows "
                "have"),
-      cl::value_desc("options"), cl::cat(category)};
+      cl::value_desc("options"), cl::cat(common)};
 };
 } // namespace
 
 Parser::Parser() {
   FSDPPipelineOptions defaults;
-  helps.reserve(getPipelineOptions().size());
+  helps.reserve(2 * getPipelineOptions().size());
   for (const PipelineOption &row : getPipelineOptions()) {
     std::string text = row.spell(defaults);
     bool isFlag = !*row.values, isSaid = isFlag || text.empty();
     helps.push_back(row.description +
                     (isSaid ? std::string() : " Default: " + text + "."));
+    cl::OptionCategory &group =
+        **llvm::find_if(groups, [&](cl::OptionCategory *each) {
+          return each->getName() == row.group;
+        });
     if (isFlag) {
       flags.push_back(std::make_unique<cl::opt<bool>>(
-          StringRef(row.name), cl::desc(helps.back()), cl::cat(pipeline)));
+          StringRef(row.name), cl::desc(helps.back()), cl::cat(group)));
       continue;
     }
     options.push_back(std::make_unique<cl::opt<std::string>>(
         StringRef(row.name), cl::desc(helps.back()), cl::value_desc(row.values),
-        cl::cat(pipeline)));
+        cl::cat(group)));
+    if (!*row.alias)
+      continue;
+    helps.push_back("The same as --" + std::string(row.name) + ".");
+    aliases.push_back(std::make_unique<cl::alias>(
+        StringRef(row.alias), cl::desc(helps.back()),
+        cl::value_desc(row.values), cl::aliasopt(*options.back()),
+        cl::cat(group)));
   }
 }
 
@@ -153,9 +170,7 @@ static LogicalResult checkRequired(const Parser &parser,
 /// Reads what all commands have.
 LogicalResult Parser::parse(int argc, char **argv, const char *overview,
                             CommandLine &line) {
-  const cl::OptionCategory *shown[] = {&category, &pipeline};
-  cl::HideUnrelatedOptions(shown);
-  if (failed(parseOptions(argc, argv, overview)))
+  if (failed(parseOptions(argc, argv, overview, groups)))
     return mlir::failure();
   line.given = getGiven();
   if (failed(checkRequired(*this, line.given)))
@@ -300,6 +315,8 @@ LogicalResult fsdp::printOptionTable() {
     for (const PipelineOption &row : getPipelineOptions())
       json.object([&] {
         json.attribute("name", row.name);
+        json.attribute("alias", row.alias);
+        json.attribute("group", row.group);
         json.attribute("values", row.values);
         json.attribute("default", row.spell(defaults));
         json.attribute("help", row.description);
@@ -320,11 +337,8 @@ std::string fsdp::splitOptions(StringRef text,
     StringRef name, value;
     std::tie(name, value) =
         word.drop_while([](char c) { return c == '-'; }).split('=');
-    auto *option =
-        llvm::find_if(getPipelineOptions(), [&](const PipelineOption &row) {
-          return row.name == name;
-        });
-    if (!word.starts_with("-") || option == getPipelineOptions().end())
+    const PipelineOption *option = findPipelineOption(name);
+    if (!word.starts_with("-") || !option)
       return "expected options of the plan, such as --schedule fsdp2; found '" +
              word.str() + "'";
     if (*option->values && !word.contains('=')) { // no flag
@@ -332,7 +346,7 @@ std::string fsdp::splitOptions(StringRef text,
         return "expected a value after '" + word.str() + "', found none";
       value = words[i];
     }
-    given.emplace_back(name.str(), value.str());
+    given.emplace_back(option->name, value.str());
   }
   return "";
 }

@@ -365,12 +365,11 @@ static int diff(const pf::PlanFile &a, const pf::PlanFile &b) {
 }
 
 int fsdp::diffPlans(int argc, char **argv) {
-  cl::OptionCategory category("fsdp-plan diff options");
+  cl::OptionCategory category("Options");
   cl::opt<std::string> first(cl::Positional, cl::desc("<a.plan>"),
                              cl::cat(category));
   cl::opt<std::string> second(cl::Positional, cl::desc("<b.plan>"),
                               cl::cat(category));
-  cl::HideUnrelatedOptions(category);
   std::string name = "fsdp-plan diff";
   std::vector<char *> arguments(argv, argv + argc + 1); // with the null
   arguments.front() = name.data();
@@ -379,7 +378,8 @@ int fsdp::diffPlans(int argc, char **argv) {
           argc, arguments.data(),
           "Says what differs between two plans: units, programs, collectives "
           "and their order, memory. The exit code is 0 if the files are the "
-          "same, 1 if they differ, 2 after an error.\n")))
+          "same, 1 if they differ, 2 after an error.\n",
+          {&category})))
     return trouble;
   if (second.empty())
     return (void)reject("expected two plans, a.plan and b.plan; see --help"),

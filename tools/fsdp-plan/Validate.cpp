@@ -151,15 +151,15 @@ LogicalResult Machine::print(StringRef path, Means &all) const {
 }
 
 LogicalResult fsdp::runValidate(int argc, char **argv) {
-  cl::OptionCategory category{"fsdp-plan validate options"};
+  cl::OptionCategory category{"Options"};
   cl::opt<std::string> input{cl::Positional, cl::desc("<rows.toml>"),
                              cl::cat(category)};
-  cl::HideUnrelatedOptions(category);
   if (failed(parseOptions(
           argc, argv,
           "Predicts runs that others have measured, by their dimensions, and "
           "says how far that is off.\n\nExample: fsdp-plan validate "
-          "benchmarks/rows.toml\n")))
+          "benchmarks/rows.toml\n",
+          {&category})))
     return failure();
   if (input.empty())
     return reject("expected a file of published rows (rows.toml); see --help");

@@ -70,9 +70,12 @@ public:
     lastLoss = loss;
     if (log.isOpen())
       noteStep(step, seconds);
+    std::optional<double> norm = session.gradientNorm();
     sayObject([&](JSONWriter &json) {
       json.attribute("step", step);
       json.attribute("loss", Rounded{loss, 9});
+      if (norm)
+        json.attribute("grad_norm", Rounded{*norm, 9});
       json.attribute("lr", Rounded{lr, 9});
       json.attribute("seconds", Fixed{seconds, 9});
       if (tokens != 0)
@@ -82,7 +85,7 @@ public:
       json.attribute("peak_bytes", memory);
     });
     if (!options.json)
-      printLine(step, loss, seconds, now);
+      printLine(step, loss, norm, seconds, now);
     flushOutput();
   }
 
@@ -128,24 +131,30 @@ private:
     log.write(json.take());
   }
 
-  /// A line that is overwritten, or a few lines in a file.
-  void printLine(long long step, double loss, double seconds,
-                 Clock::time_point now) {
+  /// A line that is overwritten, or a few lines in a file; or as often as
+  /// --log-every says.
+  void printLine(long long step, double loss, std::optional<double> norm,
+                 double seconds, Clock::time_point now) {
     bool isLast = step == options.steps || !std::isfinite(loss);
-    bool isDue = isTerminal ? secondsBetween(shown, now) >= 0.1
-                            : step % ((options.steps + 9) / 10) == 0;
+    bool isOverwritten = isTerminal && options.logEvery == 0 && !isLast;
+    long long every =
+        options.logEvery ? options.logEvery : (options.steps + 9) / 10;
+    bool isDue =
+        isOverwritten ? secondsBetween(shown, now) >= 0.1 : step % every == 0;
     if (!isDue && !isLast && step != begun + 1)
       return;
     shown = now;
     std::printf("%sstep %lld/%lld  loss %.6g", isTerminal ? "\r\033[K" : "",
                 step, options.steps, loss);
+    if (norm)
+      std::printf("  grad norm %.4g", *norm);
     if (tokens != 0)
       std::printf("  %.0f tokens/s", tokens / seconds);
     if (isTerminal)
       std::printf("  %.3g ms, %.0f %% in collectives, %s", 1e3 * seconds,
                   100 * session.statistics().collectives / seconds,
                   spellBytes(memory).c_str());
-    std::printf("%s", isTerminal && !isLast ? "" : "\n");
+    std::printf("%s", isOverwritten ? "" : "\n");
   }
 
   void printText() const {
@@ -168,6 +177,15 @@ private:
         percent(forward), percent(backward), percent(update),
         std::max(0.0, 100 - percent(forward + backward + update)),
         percent(collectives));
+    if (processes.size() > 1)
+      std::printf("%u processes on %s; figures of a process are rank 0's\n",
+                  processes.size(),
+                  describeHosts(plan.plan(), processes.hosts()).c_str());
+    if (options.verbose)
+      printMemory();
+  }
+
+  void printMemory() const {
     const LoadReport &load = session.report();
     std::printf(
         "memory of a rank: %s planned, of it %s kept from step to "
@@ -185,10 +203,6 @@ private:
                   "and other processes\n",
                   spellBytes(load.libraryBytes).c_str(),
                   spellBytes(load.takenBytes).c_str());
-    if (processes.size() > 1)
-      std::printf("%u processes on %s; figures of a process are rank 0's\n",
-                  processes.size(),
-                  describeHosts(plan.plan(), processes.hosts()).c_str());
     const AllocationCounts &allocations = session.statistics().allocations;
     std::printf("allocations of the last step, all ranks: %llu in planned "
                 "places, %llu on the heap (%s); %llu results copied in all\n",

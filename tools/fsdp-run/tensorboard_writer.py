@@ -14,6 +14,7 @@ STEP = {
     "loss": ("loss", 1),
     "eval_loss": ("eval_loss", 1),
     "lr": ("learning_rate", 1),
+    "grad_norm": ("grad_norm", 1),
     "tokens_per_second": ("tokens_per_second", 1),
     "seconds": ("milliseconds_per_step", 1e3),
     "collective_seconds": ("exposed_communication_milliseconds", 1e3),

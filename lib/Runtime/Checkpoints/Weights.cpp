@@ -4,6 +4,7 @@
 
 #include "../Support/Text.h"
 #include "States.h"
+#include "SuggestNames.h"
 #include "fsdp/Runtime/Checkpoints/NameRegex.h"
 
 #include <algorithm>
@@ -288,6 +289,25 @@ bool Weights::isFromModule() const {
   return found != texts.end() && found->second == "from-module";
 }
 
+void Weights::rejectMissing(const std::vector<NamedTensor> &missing,
+                            const std::vector<Match> &matches,
+                            const Names &used) const {
+  std::vector<std::string> names, usedNames;
+  for (const NamedTensor &each : missing)
+    names.push_back(each.name);
+  std::vector<NamedTensor> unused;
+  for (const auto &[name, value] : values)
+    if (used.contains(&value))
+      usedNames.push_back(name);
+    else
+      unused.push_back({name, spellTensor(value.sizes, DType(value.type))});
+  throw Error(path + ": expected a value for each of " +
+              std::to_string(matches.size() + missing.size()) +
+              " parameters and buffers, found none for " +
+              std::to_string(missing.size()) + ": " + listAll(names) +
+              suggestNames(missing, unused, usedNames));
+}
+
 std::vector<Weights::Match>
 Weights::match(const planfile::PlanFile &plan,
                std::vector<std::string> *missingParameters,
@@ -303,8 +323,12 @@ Weights::match(const planfile::PlanFile &plan,
   std::string planPrefix = ::findPrefix(allNames);
 
   std::vector<Match> matches;
-  std::vector<std::string> missing;
+  std::vector<NamedTensor> missing;
   Names used;
+  auto addMissing = [&](const std::string &name, planfile::DType type,
+                        const auto &sizes) {
+    missing.push_back({name, spellTensor(sizes, DType(type))});
+  };
   for (const planfile::Unit *unit : *plan->units())
     for (const planfile::Parameter *parameter : *unit->parameters()) {
       std::vector<std::string> names = {
@@ -317,8 +341,10 @@ Weights::match(const planfile::PlanFile &plan,
       if (found)
         matches.push_back(
             {names[0], found->first, false, &found->second, unit->storage()});
+      else if (missingParameters)
+        missingParameters->push_back(names[0]);
       else
-        (missingParameters ? *missingParameters : missing).push_back(names[0]);
+        addMissing(names[0], unit->storage(), plan.shape(parameter->sizes()));
     }
   for (const planfile::Buffer *buffer : *plan->buffers()) {
     std::string name(plan.string(buffer->name()));
@@ -332,13 +358,10 @@ Weights::match(const planfile::PlanFile &plan,
       matches.push_back(
           {name, found->first, true, &found->second, buffer->dtype()});
     else if (!buffer->bytes())
-      missing.push_back(name);
+      addMissing(name, buffer->dtype(), plan.shape(buffer->sizes()));
   }
   if (!missing.empty())
-    throw Error(path + ": expected a value for each of " +
-                std::to_string(matches.size() + missing.size()) +
-                " parameters and buffers, found none for " +
-                std::to_string(missing.size()) + ": " + listAll(missing));
+    rejectMissing(missing, matches, used);
   if (unused && std::holds_alternative<archive::TensorFiles>(file))
     for (const auto &[name, value] : values)
       if (!used.contains(&value))

@@ -355,6 +355,10 @@ std::uint64_t Data::batches() const {
   return impl->samples->count() / impl->samples->inBatch();
 }
 
+std::uint64_t Data::leftOver() const {
+  return impl->samples->count() % impl->samples->inBatch();
+}
+
 std::uint64_t Data::position() const { return impl->position; }
 
 void Data::seek(std::uint64_t position) { impl->seek(position); }

@@ -148,7 +148,7 @@ class TokenSamples final : public Samples {
 public:
   TokenSamples(const std::string &path, std::vector<archive::InputFile> opened,
                std::span<const InputSpec> inputs, std::uint64_t rows,
-               unsigned tokenBits)
+               std::optional<unsigned> tokenBits)
       : inputs(inputs.begin(), inputs.end()), rows(rows),
         length(static_cast<std::uint64_t>(inputs[0].sizes.back())) {
     std::uint64_t tokens = 0;
@@ -194,7 +194,8 @@ public:
   }
 
 private:
-  TokenFile read(archive::InputFile file, unsigned tokenBits) const;
+  TokenFile read(archive::InputFile file,
+                 std::optional<unsigned> tokenBits) const;
 
   /// Into `content`.
   void readTokens(const TokenFile &file, std::uint64_t first,
@@ -219,7 +220,7 @@ private:
 } // namespace
 
 TokenFile TokenSamples::read(archive::InputFile file,
-                             unsigned tokenBits) const {
+                             std::optional<unsigned> tokenBits) const {
   const std::string path = file.path();
   if (path.ends_with(".npy")) {
     archive::NumPyHeader header = take(archive::readNumPyHeader(file));
@@ -229,11 +230,16 @@ TokenFile TokenSamples::read(archive::InputFile file,
                   std::to_string(header.shape[1]));
     return {std::move(file), header.dtype, header.offset, header.numel()};
   }
-  std::uint64_t bytes = file.size(), size = tokenBits / 8;
+  if (!tokenBits && !path.ends_with(".bin"))
+    throw Error(path + ": expected batches (.safetensors) or tokens (.npy, "
+                       ".bin), found a file of another name; --token-bits 16 "
+                       "or 32 reads it as raw tokens");
+  unsigned bits = tokenBits.value_or(16);
+  std::uint64_t bytes = file.size(), size = bits / 8;
   if (bytes % size != 0)
-    throw Error(path + ": expected tokens of " + std::to_string(tokenBits) +
+    throw Error(path + ": expected tokens of " + std::to_string(bits) +
                 " bits, found " + std::to_string(bytes) + " bytes");
-  return {std::move(file), tokenBits == 16 ? DType::U16 : DType::U32, 0,
+  return {std::move(file), bits == 16 ? DType::U16 : DType::U32, 0,
           bytes / size};
 }
 
@@ -247,7 +253,7 @@ std::unique_ptr<Samples> fsdp::openTensors(const std::string &path,
 std::unique_ptr<Samples> fsdp::openTokens(const std::string &path,
                                           std::span<const InputSpec> inputs,
                                           std::uint64_t rows,
-                                          unsigned tokenBits) {
+                                          std::optional<unsigned> tokenBits) {
   std::vector<archive::InputFile> files;
   for (const std::string &name : listDataFiles(path))
     files.push_back(take(archive::InputFile::open(name)));

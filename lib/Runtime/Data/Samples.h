@@ -33,7 +33,8 @@ std::unique_ptr<Samples> openTensors(const std::string &path,
 /// Sequences of a file of tokens, or of several.
 std::unique_ptr<Samples> openTokens(const std::string &path,
                                     std::span<const InputSpec> inputs,
-                                    std::uint64_t rows, unsigned tokenBits);
+                                    std::uint64_t rows,
+                                    std::optional<unsigned> tokenBits);
 
 /// Messages out of an open file, each with a batch for each of `ranks`: read
 /// once, in order.

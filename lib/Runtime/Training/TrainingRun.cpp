@@ -154,7 +154,8 @@ static void checkFiles(const TrainingOptions &options, bool writes) {
 /// The loss of an evaluation is the mean over all batches: no rank may be left
 /// without one.
 static Data openEvalData(const planfile::PlanFile &plan,
-                         const TrainingOptions &options, unsigned ranks) {
+                         const TrainingOptions &options,
+                         const Processes &processes, unsigned ranks) {
   Data data =
       Data::open(options.evalData, plan,
                  {.program = evalProgram, .tokenBits = options.tokenBits});
@@ -162,6 +163,10 @@ static Data openEvalData(const planfile::PlanFile &plan,
     throw Error(options.evalData + ": expected a multiple of " +
                 std::to_string(ranks) + " batches, one for each rank, found " +
                 std::to_string(data.batches()));
+  if (data.leftOver() != 0)
+    processes.note("note: --eval-data " + options.evalData + ": the last " +
+                   std::to_string(data.leftOver()) +
+                   " sequences make no whole batch, and are not evaluated");
   return data;
 }
 
@@ -298,7 +303,7 @@ TrainingRun::Impl::Impl(const TrainingOptions &given, Processes &processes)
         Data::open(options.data, plan,
                    {options.program, options.tokenBits, options.shuffleSeed});
   if (!options.evalData.empty())
-    evalData = openEvalData(plan, options, ranks);
+    evalData = openEvalData(plan, options, processes, ranks);
   Seeds seeds = reference ? reference->seeds() : options.seeds;
   const archive::TrainingState *resumed = checkpoints.resumed();
   if (resumed && resumed->step > options.steps)
@@ -349,7 +354,7 @@ std::vector<Fact> TrainingRun::Impl::trainingFacts() const {
   Facts facts;
   facts.addFile("a plan", options.plans.front());
   facts.add("batches of data:", data ? data->batches() : 0);
-  facts.add("--token-bits", options.tokenBits);
+  facts.add("--token-bits", options.tokenBits.value_or(16));
   facts.addText("--shuffle", options.shuffleSeed
                                  ? std::to_string(*options.shuffleSeed)
                                  : "none");
@@ -425,8 +430,8 @@ archive::TrainingState TrainingRun::Impl::begin(Session &session) {
     checkpoints.load(session);
     state = *checkpoints.resumed();
     data->seek(state.position);
-    processes.note("going on after step " + std::to_string(state.step) +
-                   ", from " + checkpoints.resumedName());
+    processes.note("resuming from " + checkpoints.resumedPath() +
+                   " (next: step " + std::to_string(state.step + 1) + ")");
     noteChanges(state.facts);
   }
   state.ranks = ranks;

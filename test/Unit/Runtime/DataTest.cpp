@@ -192,6 +192,12 @@ TEST_F(DataTest, RejectsBadFilesOfTokens) {
   EXPECT_EQ(rejection(writeTokens(std::vector<uint16_t>{0, 1, 2, 3, 4, 10})),
             "tokens.bin: expected tokens below 10, found 10 at place 5 of "
             "batch 0");
+  std::string text = writeTokens(std::vector<uint16_t>(6), "t.txt");
+  EXPECT_EQ(rejection(text),
+            "t.txt: expected batches (.safetensors) or tokens (.npy, .bin), "
+            "found a file of another name; --token-bits 16 or 32 reads it as "
+            "raw tokens");
+  EXPECT_EQ(open(text, {.tokenBits = 16}).batches(), 1u);
   plan.tokenRows = 0;
   EXPECT_EQ(rejection(writeTokens(std::vector<uint16_t>(6))),
             "tokens.bin: expected a plan over tokens and labels of one shape, "

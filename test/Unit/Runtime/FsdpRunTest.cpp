@@ -262,8 +262,34 @@ TEST_F(FsdpRun, Trains) {
   EXPECT_THAT(result.out, HasSubstr("step 2/20  loss 19.9"));
   EXPECT_THAT(result.out, HasSubstr("; loss 24 to -"));
   EXPECT_THAT(result.out, HasSubstr("time of rank 0: forward "));
-  EXPECT_THAT(result.out, HasSubstr("memory of a rank: 768 B planned, of it "
-                                    "256 B kept from step to step"));
+  EXPECT_THAT(result.out, Not(HasSubstr("memory of")));
+}
+
+TEST_F(FsdpRun, SaysMoreWithVerbose) {
+  EXPECT_THAT(run(usual + "--data d.safetensors --steps 1 --verbose").out,
+              HasSubstr("memory of a rank: 768 B planned, of it 256 B kept "
+                        "from step to step"));
+}
+
+TEST_F(FsdpRun, PrintsTheStepsThatAreAskedFor) {
+  Result result = run(usual + "--data d.safetensors --steps 8 --log-every 3");
+  EXPECT_THAT(result.out,
+              MatchesRegex("step 1/8[^\n]*\nstep 3/8[^\n]*\nstep 6/8[^\n]*"
+                           "\nstep 8/8[^\n]*\n8 steps in[^\n]*\n[^\n]*\n"));
+  EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --log-every 0"),
+            "error: --log-every: expected at least 1, found 0\n");
+}
+
+TEST_F(FsdpRun, HelpHasGroupsThatFitIntoTheTerminal) {
+  std::istringstream lines(run("--help").out);
+  std::string groups;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    if (line.ends_with(":") && line[0] != ' ')
+      groups += line;
+  }
+  EXPECT_EQ(groups, "Positionals:Common:Training:Data:Checkpoints:Results:"
+                    "Watching:Expert:");
 }
 
 TEST_F(FsdpRun, TrainsWithObjects) {

@@ -162,7 +162,8 @@ TEST_F(WeightsTest, APrefixOfSomeNamesIsNone) {
   files.add("w", {4, 4}, std::vector<float>(16, 3));
   files.add("b", {4}, std::vector<float>(4, 5));
   EXPECT_EQ(rejection(), "w.safetensors: expected a value for each of 2 "
-                         "parameters and buffers, found none for 1: m.w");
+                         "parameters and buffers, found none for 1: m.w; "
+                         "unused there, and 4x4xf32 as m.w: w");
 }
 
 TEST_F(WeightsTest, MissingOnesAreNamed) {
@@ -173,6 +174,22 @@ TEST_F(WeightsTest, MissingOnesAreNamed) {
   EXPECT_EQ(rejection(),
             "w.safetensors: expected a value for each of 5 parameters and "
             "buffers, found none for 4: w, c0, c1, c2");
+}
+
+// What is left of another checkpoint says how it is to be renamed.
+TEST_F(WeightsTest, UnusedTensorsThatFitAMissingOneAreNamed) {
+  files.add("net.0.w", {4, 4}, std::vector<float>(16, 3));
+  files.add("net.0.b", {4}, std::vector<float>(4, 5));
+  files.add("head", {4, 4}, std::vector<float>(16, 3));
+  EXPECT_EQ(rejection(),
+            "w.safetensors: expected a value for each of 2 parameters and "
+            "buffers, found none for 2: w, b; unused there, and 4x4xf32 as w: "
+            "head, net.0.w; --rename '^net\\.0\\.=' would fit");
+  files.remove("net.0.b");
+  EXPECT_EQ(rejection(),
+            "w.safetensors: expected a value for each of 2 parameters and "
+            "buffers, found none for 2: w, b; unused there, and 4x4xf32 as w: "
+            "head, net.0.w");
 }
 
 // covers: a parameter replaced by one of another shape

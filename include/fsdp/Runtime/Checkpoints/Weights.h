@@ -24,6 +24,8 @@
 
 namespace fsdp {
 
+struct NamedTensor;
+
 class Weights {
 public:
   /// Opens a folder, or a file of either kind, told apart by its first bytes.
@@ -102,6 +104,9 @@ private:
                     std::string_view planPrefix, planfile::DType wanted,
                     const flatbuffers::Vector<std::int64_t> &sizes,
                     Names &used) const;
+  [[noreturn]] void rejectMissing(const std::vector<NamedTensor> &missing,
+                                  const std::vector<Match> &matches,
+                                  const Names &used) const;
   void check(std::string_view name, const Value &value, planfile::DType wanted,
              const flatbuffers::Vector<std::int64_t> &sizes) const;
 

@@ -69,7 +69,8 @@ inline constexpr const char *standardInput = "-";
 
 struct DataOptions {
   std::string program = "step"; ///< Whose inputs are read.
-  unsigned tokenBits = 16;      ///< Of a raw token: 16 or 32.
+  /// Of a raw token: 16 or 32. None: 16, and only files called .bin are raw.
+  std::optional<unsigned> tokenBits = std::nullopt;
   /// Of the order of samples, which is another one in each epoch; none: that of
   /// the files.
   std::optional<std::uint64_t> shuffleSeed = std::nullopt;
@@ -88,6 +89,8 @@ public:
 
   /// Whole batches of an epoch.
   std::uint64_t batches() const;
+  /// Samples beyond these.
+  std::uint64_t leftOver() const;
 
   /// How many samples all ranks have taken since the beginning.
   std::uint64_t position() const;

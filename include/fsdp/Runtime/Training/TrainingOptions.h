@@ -36,7 +36,7 @@ struct TrainingOptions {
   long long evalEvery = 0; ///< Steps between two evaluations; 0: none.
   std::optional<long long> ranks;
   long long steps = 0;
-  unsigned tokenBits = 16;
+  std::optional<unsigned> tokenBits;        ///< None: those of DataOptions.
   std::optional<std::uint64_t> shuffleSeed; ///< None: the order of the files.
   HyperParameters hyperParameters;
   /// By group of fsdp-plan --lr-groups: its rate in parts of that of others.
@@ -52,6 +52,8 @@ struct TrainingOptions {
   std::vector<std::string> renames; ///< Of tensors of `weights`.
   bool verify = false;
   bool json = false, overlap = false;
+  bool verbose = false;        ///< Says where time and memory went.
+  long long logEvery = 0;      ///< Steps between two lines; 0: about ten lines.
   std::uint64_t chaosSeed = 0; ///< 0: no chaos.
   /// Those of `spellHyperParameters` that are given, not the default.
   std::set<std::string> given;

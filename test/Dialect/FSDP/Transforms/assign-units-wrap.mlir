@@ -11,7 +11,9 @@
 // RUN: not fsdp-opt %s --fsdp-assign-units="wrap=scope:(" 2>&1 | FileCheck %s --check-prefix=NO-REGEX
 // RUN: not fsdp-opt %s --fsdp-assign-units="wrap=class:Block" 2>&1 | FileCheck %s --check-prefix=NO-CLASS
 // RUN: not fsdp-opt %s --fsdp-assign-units="wrap=size:0" 2>&1 | FileCheck %s --check-prefix=NO-POLICY
-// RUN: not fsdp-opt %s --fsdp-assign-units="wrap=layers" 2>&1 | FileCheck %s --check-prefix=NO-POLICY
+// RUN: not fsdp-opt %s --fsdp-assign-units="wrap=modules" 2>&1 | FileCheck %s --check-prefix=NO-POLICY
+// RUN: not fsdp-opt %s --fsdp-assign-units="wrap=layer" 2>&1 | FileCheck %s --check-prefix=A-CLASS
+// RUN: not fsdp-opt %s --fsdp-assign-units="wrap=scope:Layer" 2>&1 | FileCheck %s --check-prefix=CLASS-AS-PATH
 
 // The wrapper's own name, 'm', need not be written.
 // LAYERS: aten.param = "m.embed.weight", fsdp.root, fsdp.unit = "root"
@@ -37,7 +39,9 @@
 // NO-PATH: error: no module with parameters has path 'h\.\d+'; there are 'm', 'm\.embed', 'm\.layers', 'm\.layers\.\d+', 'm\.layers\.\d+\.a', 'm\.layers\.\d+\.b'{{$}}
 // NO-REGEX: error: expected a regular expression, found '(': parentheses not balanced
 // NO-CLASS: error: no module with parameters has class 'Block'; there are 'Model', 'Embedding', 'Layer', 'Linear'{{$}}
-// NO-POLICY: error: expected wrap to be 'auto', 'scope:REGEX', 'class:NAME' or 'size:N', got
+// NO-POLICY: error: expected wrap to be 'auto', 'scope:REGEX', 'class:NAME' or 'size:N', got '{{[a-z0:]+}}'{{$}}
+// A-CLASS: error: expected wrap to be 'auto', {{.*}}, got 'layer'; did you mean 'class:Layer'?
+// CLASS-AS-PATH: error: no module with parameters has path 'Layer'; there are 'm', {{.*}}; did you mean 'class:Layer'?
 module attributes {aten.classes = {m = "models.Model", m.embed = "torch.nn.Embedding",
     m.layers.0 = "models.Layer", m.layers.1 = "models.Layer",
     m.layers.0.a = "torch.nn.Linear", m.layers.0.b = "torch.nn.Linear",

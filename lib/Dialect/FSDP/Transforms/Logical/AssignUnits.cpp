@@ -52,6 +52,9 @@ public:
   void markRepeated();
   LogicalResult markMatching(StringRef regex);
   LogicalResult markClass(StringRef name);
+  /// Ends a sentence about a module that is not there: the class that was
+  /// meant, if one has about that name.
+  std::string suggestClass(StringRef wanted) const;
   LogicalResult markLarge(int64_t numElements);
 
   /// The paths of what is marked.
@@ -251,6 +254,7 @@ LogicalResult ModuleTree::reportNone(StringRef what, StringRef wanted,
       step.emitError("no module with parameters has ")
       << what << " '" << wanted << "'";
   listFound(diagnostic, std::move(found));
+  diagnostic << suggestClass(wanted);
   return diagnostic;
 }
 
@@ -276,6 +280,28 @@ StringRef ModuleTree::getClass(const Module &module) const {
   return name ? name.getValue() : StringRef();
 }
 
+/// "models.Layer" as people write it.
+static StringRef getLast(StringRef name) {
+  StringRef last = name.rsplit('.').second;
+  return last.empty() ? name : last;
+}
+
+std::string ModuleTree::suggestClass(StringRef wanted) const {
+  constexpr unsigned mostEdits = 2;
+  StringRef closest;
+  unsigned least = mostEdits + 1;
+  for (const Module &module : modules) {
+    StringRef name = getLast(getClass(module));
+    if (module.numParameters == 0 || module.path.empty() || name.empty())
+      continue;
+    unsigned edits = wanted.edit_distance_insensitive(
+        name, /*AllowReplacements=*/true, mostEdits);
+    if (edits < least && edits < name.size())
+      std::tie(closest, least) = std::pair(name, edits);
+  }
+  return closest.empty() ? "" : "; did you mean 'class:" + closest.str() + "'?";
+}
+
 LogicalResult ModuleTree::markClass(StringRef wanted) {
   std::vector<std::string> names;
   bool found = false;
@@ -283,9 +309,7 @@ LogicalResult ModuleTree::markClass(StringRef wanted) {
     StringRef name = getClass(module);
     if (module.numParameters == 0 || module.path.empty() || name.empty())
       continue;
-    StringRef last = name.rsplit('.').second;
-    if (last.empty())
-      last = name;
+    StringRef last = getLast(name);
     module.isUnit = wanted == name || wanted == last;
     found |= module.isUnit;
     names.push_back(last.str());
@@ -440,7 +464,7 @@ struct AssignUnitsPass : impl::AssignUnitsPassBase<AssignUnitsPass> {
       return tree.markLarge(numElements);
     return step.emitError("expected wrap to be 'auto', 'scope:REGEX', "
                           "'class:NAME' or 'size:N', got '")
-           << wrap << '\'';
+           << wrap << '\'' << tree.suggestClass(wrap);
   }
 
   /// The first program decides; parameters are the same in the others.

@@ -42,6 +42,15 @@ std::string readOption(StringRef text, int64_t &value, int64_t least) {
                            : "";
 }
 
+std::string readOption(StringRef text, Strategy &value) {
+  bool isZero3 = text.equals_insensitive("zero3"),
+       isZero2 = text.equals_insensitive("zero2");
+  if (!isZero3 && !isZero2)
+    return readOption<Strategy>(text, value);
+  value = isZero3 ? Strategy::FullShard : Strategy::ShardGradOp;
+  return "";
+}
+
 std::string readOption(StringRef text, ByteSize &value) {
   std::optional<int64_t> bytes = parseBytes(text);
   value.bytes = bytes.value_or(0);

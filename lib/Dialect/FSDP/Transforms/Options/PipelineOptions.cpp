@@ -34,6 +34,13 @@ static std::string spell(const FSDPPipelineOptions &options) {
 
 ArrayRef<PipelineOption> getPipelineOptions() { return PipelineOptions; }
 
+const PipelineOption *findPipelineOption(StringRef name) {
+  for (const PipelineOption &row : PipelineOptions)
+    if (row.name == name || (*row.alias && row.alias == name))
+      return &row;
+  return nullptr;
+}
+
 namespace {
 /// A preset is a list of decisions, each an option of the table.
 struct PresetDecisions {
@@ -219,13 +226,11 @@ std::string readPipelineOptions(ArrayRef<GivenOption> given,
                                 FSDPPipelineOptions &options) {
   llvm::StringSet<> names;
   for (const GivenOption &each : given) {
-    const std::string &name = each.first, &text = each.second;
-    const PipelineOption *option =
-        llvm::find_if(PipelineOptions, [&](const PipelineOption &row) {
-          return row.name == name;
-        });
-    if (option == std::end(PipelineOptions))
-      return "--" + name + ": there is no such option";
+    const std::string &text = each.second;
+    const PipelineOption *option = findPipelineOption(each.first);
+    if (!option)
+      return "--" + each.first + ": there is no such option";
+    std::string name = option->name;
     if (!names.insert(name).second)
       return "--" + name + ": expected once, found twice";
     if (std::string expected = option->read(text, options); !expected.empty())

@@ -146,6 +146,9 @@ std::string readOption(llvm::StringRef text, Enum &value) {
   return "one of " + names;
 }
 
+/// Also zero3 and zero2, as DeepSpeed numbers the stages.
+std::string readOption(llvm::StringRef text, Strategy &value);
+
 /// The text that `readOption` reads as `value`.
 std::string spellOption(bool value);
 std::string spellOption(int64_t value);

@@ -48,15 +48,19 @@ def FSDP_Preset : FSDP_OptionEnum<"Preset", "a whole schedule", [
 //===----------------------------------------------------------------------===//
 
 /// An option of the pipeline. `values`: what may be written, for help; empty
-/// for a flag. `least`: of a number.
+/// for a flag. `least`: of a number. `group`: of --help. `alias`: another name,
+/// or none.
 class PipelineOption<string cppName, string argument, string type, string default,
                      string description, string valueText, int least = 0>
     : Option<cppName, argument, type, default, description> {
+  string group = ?;
+  string alias = "";
   string values = valueText;
   code read = "read<&FSDPPipelineOptions::" # cppName # ", " # least # ">";
   code spell = "spell<&FSDPPipelineOptions::" # cppName # ">";
 }
 
+let group = "Common" in {
 def Ranks : PipelineOption<"ranks", "ranks", "int64_t", "1",
     "The world size: how many ranks share the step.", "N", 1>;
 def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::MeshSizes{}",
@@ -65,8 +69,33 @@ def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::Me
     "--auto finds. By default one group of all ranks.", "RxS|replicate=R,shard=S|auto">;
 def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
     "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1. With a mesh of "
-    "several copies, hybrid_shard is the default.",
-    "full_shard|shard_grad_op|no_shard|hybrid_shard|hybrid_shard_zero2">;
+    "several copies, hybrid_shard is the default. zero3 is full_shard, zero2 shard_grad_op.",
+    "full_shard|shard_grad_op|no_shard|hybrid_shard|hybrid_shard_zero2|zero2|zero3">;
+def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
+    "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
+def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",
+    "::fsdp::aten::Device::CPU", "The device that the plan runs on.", "cpu|cuda">;
+def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
+    "The machine that costs are predicted for: a hardware file, or a name that is built in. "
+    "By default the one of the device.",
+    "FILE.toml|a100-40|a100-80|b200|cpu|gb200-nvl72|h100|h100-500w|h200">;
+def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
+    "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
+def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
+    "Activation checkpointing: what the backward computes again. With a budget, as many units "
+    "as it takes for the step to hold no more bytes.", "none|scope:REGEX|budget:SIZE"> {
+  let alias = "activation-checkpoint";
+}
+def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
+    "The most memory that a rank may hold; a plan that needs more is rejected.", "SIZE"> {
+  let alias = "memory-limit";
+}
+def AutoOption : PipelineOption<"automatic", "auto", "bool", "false",
+    "Search what is kept, recomputed, sent in one call and launched when: the fastest step within the "
+    "budget, by the costs of the hardware or the profile. Instead of a schedule and of remat.", "">;
+} // Common
+
+let group = "Sharding" in {
 def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-after-forward",
     "::fsdp::ReshardAfterForward", "::fsdp::ReshardAfterForward{}",
     "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
@@ -81,8 +110,6 @@ def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::Un
     "What is decided otherwise for the units of which REGEX matches the name; the last rule that "
     "says something counts. Rules are separated by semicolons, or the lines of a file.",
     "REGEX: [strategy=NAME] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
-def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
-    "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
 def IgnoreOption : PipelineOption<"ignore", "ignore", "std::string", "\"\"",
     "Parameters that are neither sharded nor reduced, as ignored_states of FSDP1: those of which the "
     "regular expression matches a part of the name. Each rank has a copy of its own, and updates it "
@@ -91,19 +118,15 @@ def SyncBuffersOption : PipelineOption<"syncBuffers", "sync-buffers", "::fsdp::S
     "::fsdp::SyncBuffers::None", "What becomes of the buffers that a program changes: each rank keeps its "
     "own, all take those of rank 0, as broadcast_buffers of DDP, or the mean, of integers nothing.",
     "none|broadcast|mean">;
-def DeviceOption : PipelineOption<"device", "device", "::fsdp::aten::Device",
-    "::fsdp::aten::Device::CPU", "The device that the plan runs on.", "cpu|cuda">;
 def StorageDtype : PipelineOption<"storageDtype", "storage-dtype", "::fsdp::ElementType",
     "::fsdp::ElementType::Unchanged",
     "The element type of the shards. unchanged: that of the parameters in the archive.", "f16|bf16|f32|f64">;
 def ReduceDtype : PipelineOption<"reduceDtype", "reduce-dtype", "::fsdp::ElementType",
     "::fsdp::ElementType::Unchanged",
     "The element type of reductions. unchanged: the reduce_dtype of the capture, or that of the gradients.", "f16|bf16|f32|f64">;
-def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
-    "Keep the outputs of the model, of each rank its own.", "">;
-def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
-    "Activation checkpointing: what the backward computes again. With a budget, as many units "
-    "as it takes for the step to hold no more bytes.", "none|scope:REGEX|budget:SIZE">;
+} // Sharding
+
+let group = "Training" in {
 def AccumulateOption : PipelineOption<"accumulate", "accumulate", "::fsdp::Accumulation", "::fsdp::Accumulation{}",
     "Gradient accumulation: a step is K micro-batches, whose gradients are summed; with mean, "
     "the loss of each is divided by K.", "K|K:mean">;
@@ -114,35 +137,33 @@ def NoAllReduce : PipelineOption<"noAllReduce", "no-all-reduce", "bool", "false"
     "All-reduce the gradients between the copies of a mesh once for all micro-batches of a step, as "
     "set_requires_all_reduce(False) of FSDP2: each micro-batch reduce-scatters, and what the shards have of "
     "it is summed in the reduce dtype.", "">;
-def CommHookOption : PipelineOption<"commHook", "comm-hook", "std::string", "\"\"",
-    "Passes that replace reductions, in the syntax of --pass-pipeline: communication hooks. They run when the "
-    "gradients have been reduced and accumulated; --load-pass-plugin brings them. Means stay means, or the step "
-    "is rejected; what sums are rounded to is theirs to say.", "PIPELINE">;
-def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
-    "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
-def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
-    "Give sgd a momentum buffer.", "">;
-def NoDecayOption : PipelineOption<"noDecay", "no-decay", "::fsdp::NoDecay", "::fsdp::NoDecay{}",
-    "Parameters without weight decay: those of which the regular expression matches a part of the "
-    "name, those of fewer than N dimensions, or both.", "REGEX|dims<N|'dims<N|REGEX'">;
+def ClipGradNormOption : PipelineOption<"clipGradNorm", "clip-grad-norm", "::fsdp::ClipGradNorm",
+    "::fsdp::ClipGradNorm{}",
+    "Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order. fsdp-run then shows "
+    "the norm of each step; an M that no norm exceeds, such as 1e30, only measures.",
+    "M[:1|:2|:inf]">;
 def GradScalerOption : PipelineOption<"gradScaler", "grad-scaler", "::fsdp::GradScaler",
     "::fsdp::GradScaler{}",
     "Scale the loss, skip the update where a gradient is not finite, and adapt the scale, as "
     "torch.amp.GradScaler with these arguments; default has those of PyTorch.",
     "default|init_scale=S,growth_factor=G,backoff_factor=B,growth_interval=N">;
-def ClipGradNormOption : PipelineOption<"clipGradNorm", "clip-grad-norm", "::fsdp::ClipGradNorm",
-    "::fsdp::ClipGradNorm{}",
-    "Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order.",
-    "M[:1|:2|:inf]">;
-def OffloadOption : PipelineOption<"offload", "offload", "::fsdp::Offload", "::fsdp::Offload{}",
-    "CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and "
-    "updates run on the host; all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE "
-    "of device memory are saved.", "none|params|optimizer|all|bytes=SIZE">;
+def Momentum : PipelineOption<"momentum", "momentum", "bool", "false",
+    "Give sgd a momentum buffer.", "">;
+def NoDecayOption : PipelineOption<"noDecay", "no-decay", "::fsdp::NoDecay", "::fsdp::NoDecay{}",
+    "Parameters without weight decay: those of which the regular expression matches a part of the "
+    "name, those of fewer than N dimensions, or both.", "REGEX|dims<N|'dims<N|REGEX'">;
 def LRGroupsOption : PipelineOption<"lrGroups", "lr-groups", "::fsdp::LRGroups", "::fsdp::LRGroups{}",
     "Groups of parameters with learning rates of their own, numbered from 1, which fsdp-run --lr-scale "
     "sets: those of which the regular expression matches a part of the name, those of fewer than N "
     "dimensions, or both. A parameter is in the last group that it matches.",
     "REGEX|dims<N|'dims<N|REGEX'; ...">;
+} // Training
+
+let group = "Schedule and memory" in {
+def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::fsdp::Preset::None",
+    "A whole schedule, instead of backward-prefetch, forward-prefetch, limit-all-gathers, bucket "
+    "and reduce-wait: that of FSDP1, FSDP2, GraphTrainer or Inductor, or list scheduling by "
+    "costs.", "fsdp1|fsdp2|manual-block|inductor|list">;
 def BackwardPrefetchOption : PipelineOption<"backwardPrefetch", "backward-prefetch",
     "::fsdp::BackwardPrefetch", "::fsdp::BackwardPrefetch::Pre",
     "When the backward launches the all-gather of the next unit: before or after the backward "
@@ -159,32 +180,36 @@ def ReduceWaitOption : PipelineOption<"reduceWait", "reduce-wait", "::fsdp::Redu
     "::fsdp::ReduceWait::Next",
     "When the backward waits for a reduction, and gives back the memory of what was reduced: when "
     "the update needs it, when the backward ends, or before the next one is launched.", "use|backward|next">;
-def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::fsdp::Preset::None",
-    "A whole schedule, instead of backward-prefetch, forward-prefetch, limit-all-gathers, bucket "
-    "and reduce-wait: that of FSDP1, FSDP2, GraphTrainer or Inductor, or list scheduling by "
-    "costs.", "fsdp1|fsdp2|manual-block|inductor|list">;
-def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
-    "The machine that costs are predicted for: a hardware file, or a name that is built in. "
-    "By default the one of the device.",
-    "FILE.toml|a100-40|a100-80|b200|cpu|gb200-nvl72|h100|h100-500w|h200">;
-def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
-    "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
-def WhatIfOption : PipelineOption<"whatIf", "what-if", "std::string", "\"\"",
-    "Another machine: numbers of the hardware file are multiplied, such as link.network.gbytes=0.5x; a key means all "
-    "numbers of that name in a table and below it.", "KEY=FACTORx,...">;
-def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
-    "The most memory that a rank may hold; a plan that needs more is rejected.", "SIZE">;
-def AutoOption : PipelineOption<"automatic", "auto", "bool", "false",
-    "Search what is kept, recomputed, sent in one call and launched when: the fastest step within the "
-    "budget, by the costs of the hardware or the profile. Instead of a schedule and of remat.", "">;
+def OffloadOption : PipelineOption<"offload", "offload", "::fsdp::Offload", "::fsdp::Offload{}",
+    "CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and "
+    "updates run on the host; all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE "
+    "of device memory are saved.", "none|params|optimizer|all|bytes=SIZE">;
+} // Schedule and memory
+
+let group = "Search and costs" in {
+def DecisionsOption : PipelineOption<"decisions", "decisions", "std::string", "\"\"",
+    "A file of decisions: with auto, where those that were found are written; without, what is "
+    "carried out.", "FILE.toml">;
 def Evaluations : PipelineOption<"evaluations", "evaluations", "int64_t", "20000",
     "How many steps the search of auto tries. The answer depends on nothing else.", "N", 1>;
 def Robust : PipelineOption<"robust", "robust", "bool", "true",
     "Whether the search of auto judges steps by the mean of their predicted time and those with a "
     "network of 20 % less bandwidth and with computations that take 10 % longer; false: by the "
     "predicted time alone.", "true|false">;
-def DecisionsOption : PipelineOption<"decisions", "decisions", "std::string", "\"\"",
-    "A file of decisions: with auto, where those that were found are written; without, what is "
-    "carried out.", "FILE.toml">;
+def Profile : PipelineOption<"profile", "profile", "std::string", "\"\"",
+    "Measured times of fsdp-run --profile, which replace predicted ones.", "FILE.json">;
+def WhatIfOption : PipelineOption<"whatIf", "what-if", "std::string", "\"\"",
+    "Another machine: numbers of the hardware file are multiplied, such as link.network.gbytes=0.5x; a key means all "
+    "numbers of that name in a table and below it.", "KEY=FACTORx,...">;
+} // Search and costs
+
+let group = "Expert" in {
+def CommHookOption : PipelineOption<"commHook", "comm-hook", "std::string", "\"\"",
+    "Passes that replace reductions, in the syntax of --pass-pipeline: communication hooks. They run when the "
+    "gradients have been reduced and accumulated; --load-pass-plugin brings them. Means stay means, or the step "
+    "is rejected; what sums are rounded to is theirs to say.", "PIPELINE">;
+def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
+    "Keep the outputs of the model, of each rank its own.", "">;
+} // Expert
 
 #endif // FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_TD

@@ -30,7 +30,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
 def PipelineOptions : GenericTable {
   let FilterClass = "PipelineOption";
   let CppTypeName = "PipelineOption";
-  let Fields = ["argument", "values", "description", "read", "spell"];
+  let Fields = ["argument", "alias", "group", "values", "description", "read", "spell"];
   string TypeOf_read = "code";
   string TypeOf_spell = "code";
 }

@@ -26,6 +26,8 @@ using GivenOption = std::pair<std::string, std::string>;
 /// A row of the table of options (Options.td).
 struct PipelineOption {
   const char *name;
+  const char *alias;       ///< Another name; may be empty.
+  const char *group;       ///< Of --help: "Sharding".
   const char *values;      ///< What may be written; empty for a flag.
   const char *description; ///< Sentences.
   std::string (*read)(llvm::StringRef text, FSDPPipelineOptions &options);
@@ -34,6 +36,9 @@ struct PipelineOption {
 
 /// All options of the pipeline, by name.
 llvm::ArrayRef<PipelineOption> getPipelineOptions();
+
+/// The option of that name or alias; null if there is none.
+const PipelineOption *findPipelineOption(llvm::StringRef name);
 
 /// Sets what is given; presets set all that they consist of. Returns what is
 /// wrong, as "--name: expected ...; found ...", or nothing.
