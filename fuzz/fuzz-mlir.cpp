@@ -16,6 +16,7 @@ using namespace fsdp::fuzz;
 
 static constexpr const char *pipelines[] = {
     // The aten level.
+    "aten-chunk-loss{chunks=3}",
     "aten-retarget-device",
     "fsdp-assign-units",
     "fsdp-assign-units{wrap=size:8}",

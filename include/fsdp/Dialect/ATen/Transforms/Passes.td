@@ -9,6 +9,35 @@
 
 include "mlir/Pass/PassBase.td"
 
+def ChunkLossPass : Pass<"aten-chunk-loss", "::mlir::ModuleOp"> {
+  let summary = "compute a loss over a vocabulary some rows at a time";
+  let description = [{
+    A projection of hidden states by a weight, a cross-entropy of it (mean or
+    sum, with ignored rows), and their backward, for `chunks` chunks of rows one
+    after the other, as `torch.chunk` makes them: the logits and their gradients
+    are there for one chunk at a time. A slice of the logits is one of the hidden
+    states. The chunks have the gradient that the loss gets, and the number of
+    rows that count in all of them: each row has the gradient that it had. The
+    loss and the gradients of weight and bias are sums over chunks, and round in
+    another order, the latter in the type that they had. All is of the backward:
+    a unit with the weight is gathered there alone.
+
+    What reads logits, or gradients of them, in another way is a reason to leave
+    a loss as it is: so are logits among the outputs, weights of classes, label
+    smoothing, a log-softmax in 16 bits, and sizes that are not known.
+
+    Before and after: the aten level. The model that programs are checked
+    against is the rewritten one, since the orders of sums differ. Remark
+    `chunks` for each loss that was rewritten, `whole` with the reason for each
+    other.
+  }];
+  let dependentDialects = ["::fsdp::aten::ATenDialect"];
+  let options = [
+    Option<"chunks", "chunks", "int64_t", "1",
+           "How many chunks; 1 leaves a program as it is.">,
+  ];
+}
+
 def FoldParameterCastsPass : Pass<"aten-fold-parameter-casts", "::mlir::ModuleOp"> {
   let summary = "take parameters in the type that the program computes with";
   let description = [{
