@@ -105,9 +105,9 @@ private:
 // Calls
 //===----------------------------------------------------------------------===//
 
-/// A call in the place of `like`, of which each chunk has one: names stay
-/// unique, and so do measured times. All of them are of the backward, where a
-/// unit is gathered once for both, and nothing is recomputed.
+/// A call in the place of `like`, in its phase: a forward alone still computes
+/// the loss. Each chunk has one, and names stay unique: times are measured by
+/// name.
 Value Chunker::call(CallOp like, StringRef name, ArrayRef<OpFoldResult> args,
                     Type type, StringRef keyword) {
   MLIRContext *context = builder.getContext();
@@ -130,11 +130,9 @@ Value Chunker::call(CallOp like, StringRef name, ArrayRef<OpFoldResult> args,
   if (auto named = dyn_cast<NameLoc>(loc))
     loc = NameLoc::get(builder.getStringAttr(named.getName().strref() + suffix),
                        named.getChildLoc());
-  PhaseAttr phase =
-      (found.hasBackward() ? found.lossBackward : found.loss).getPhaseAttr();
   return CallOp::create(builder, loc, types, name,
-                        ArgsAttr::get(context, values, keywords), inputs, phase,
-                        like.getScopeAttr())
+                        ArgsAttr::get(context, values, keywords), inputs,
+                        like.getPhaseAttr(), like.getScopeAttr())
       .getResult(0);
 }
 

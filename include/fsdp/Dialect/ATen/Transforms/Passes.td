@@ -19,8 +19,9 @@ def ChunkLossPass : Pass<"aten-chunk-loss", "::mlir::ModuleOp"> {
     states. The chunks have the gradient that the loss gets, and the number of
     rows that count in all of them: each row has the gradient that it had. The
     loss and the gradients of weight and bias are sums over chunks, and round in
-    another order, the latter in the type that they had. All is of the backward:
-    a unit with the weight is gathered there alone.
+    another order, the latter in the type that they had. Each call keeps its
+    phase. So a unit with the weight that is resharded after the forward is there
+    twice while the chunks run; the root is not.
 
     What reads logits, or gradients of them, in another way is a reason to leave
     a loss as it is: so are logits among the outputs, weights of classes, label
