@@ -28,6 +28,10 @@ class Options(TypedDict, total=False):
     """Which collectives go in one call. merge: units join instead; copy: the collectives of a bucket share one buffer.
     `none|[merge:|copy:]units:N|[merge:|copy:]bytes:SIZE`. Default: none."""
 
+    chunk_loss: int | str | None
+    """Compute a cross-entropy over a vocabulary, and its backward, for N chunks of rows one after the other: the logits are there for one
+    chunk at a time. What else reads them leaves a loss as it is. `N`. Default: 1."""
+
     clip_grad_norm: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Clip the norm of all gradients to M, as torch.nn.utils.clip_grad_norm_; p is its order. fsdp-run then shows the norm of each step;
     an M that no norm exceeds, such as 1e30, only measures. `M[:1|:2|:inf]`."""

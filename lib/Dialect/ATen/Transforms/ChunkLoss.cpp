@@ -424,7 +424,8 @@ void ChunkLossPass::chunk(func::FuncOp program) {
 
 void ChunkLossPass::runOnOperation() {
   if (chunks < 1) {
-    getOperation().emitError("expected at least 1 chunk, got ") << chunks;
+    getOperation().emitError("expected at least 1 chunk, got ")
+        << int64_t(chunks);
     return signalPassFailure();
   }
   if (chunks > 1)
