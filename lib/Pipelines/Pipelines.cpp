@@ -31,6 +31,12 @@ static bool prefersCudnn(const FSDPPipelineOptions &options) {
   return hardware && hardware->hasCudnnAttention;
 }
 
+/// Those of an option, which `readPipelineOptions` has parsed before.
+static void addPasses(OpPassManager &pm, StringRef pipeline) {
+  if (failed(parsePassPipeline(pipeline, pm)))
+    llvm_unreachable("readPipelineOptions has parsed it");
+}
+
 void fsdp::buildLogicalPipeline(OpPassManager &pm,
                                 const FSDPPipelineOptions &options) {
   pm.addPass(aten::createLegalizePass());
@@ -40,6 +46,8 @@ void fsdp::buildLogicalPipeline(OpPassManager &pm,
         {aten::Device::CUDA, prefersCudnn(options)}));
   if (options.chunkLoss > 1)
     pm.addPass(aten::createChunkLossPass({options.chunkLoss}));
+
+  addPasses(pm, options.passesAt.aten);
 
   AssignUnitsPassOptions units;
   units.wrap = options.wrap;
@@ -67,8 +75,7 @@ void fsdp::buildLogicalPipeline(OpPassManager &pm,
     pm.addPass(createAccumulatePass(
         {options.accumulate, options.noSync, options.noAllReduce}));
   if (!options.commHook.empty()) {
-    if (failed(parsePassPipeline(options.commHook, pm)))
-      llvm_unreachable("readPipelineOptions has parsed it");
+    addPasses(pm, options.commHook);
     pm.addPass(createNameReductionsPass());
   }
   pm.addPass(createInsertOptimizerPass({options.optimizer, options.momentum,
@@ -82,6 +89,7 @@ void fsdp::buildLogicalPipeline(OpPassManager &pm,
   pm.addPass(createHoistConstantsPass());
   if (!isPlanned(options))
     pm.addPass(createRematPass({options.remat}));
+  addPasses(pm, options.passesAt.logical);
   pm.addPass(createVerifyLogicalPass());
 }
 
@@ -135,6 +143,7 @@ void fsdp::buildScheduledPipeline(OpPassManager &pm,
     pm.addPass(createSchedulePass(schedule));
   }
   pm.addPass(createApplySchedulePass());
+  addPasses(pm, options.passesAt.scheduled);
   pm.addPass(createVerifyScheduledPass());
   pm.addPass(createVerifyFuturesPass());
   pm.addPass(createVerifyOrderPass());
@@ -149,13 +158,14 @@ void fsdp::buildSchedulePipeline(OpPassManager &pm,
 }
 
 void fsdp::buildLoweringPipeline(OpPassManager &pm, aten::Device device,
-                                 Strategy strategy) {
+                                 Strategy strategy, StringRef passes) {
   pm.addPass(createComputeMeaning());
   pm.addPass(createConvertFSDPToPlan({device, strategy}));
   OpPassManager &nested = pm.nest<plan::ModuleOp>();
   nested.addPass(plan::createFoldViews());
   nested.addPass(plan::createSelectKernels());
   nested.addPass(plan::createFoldCopies());
+  addPasses(nested, passes);
   nested.addPass(plan::createInsertSync());
   nested.addPass(plan::createAssignMemory());
 }
@@ -163,7 +173,8 @@ void fsdp::buildLoweringPipeline(OpPassManager &pm, aten::Device device,
 void fsdp::buildPlanPipeline(OpPassManager &pm,
                              const FSDPPipelineOptions &options) {
   buildSchedulePipeline(pm, options);
-  buildLoweringPipeline(pm, options.device, options.strategy);
+  buildLoweringPipeline(pm, options.device, options.strategy,
+                        options.passesAt.plan);
   pm.addNestedPass<plan::ModuleOp>(createVerifyPlan());
 }
 

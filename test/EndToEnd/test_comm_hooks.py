@@ -52,6 +52,18 @@ def test_hooks_are_proved_beside_other_options(options, small_archive, on_two_ra
     succeed("fsdp-run", made, "--verify", "--weights", small_archive, "--data", on_two_ranks / "all.safetensors", "--steps", 1)
 
 
+# A pass of a plugin runs at the level that the option names; what it changes there is checked.
+def test_passes_run_at_their_level(small_archive, tmp_path):
+    at = ["--mesh", "2x2", *HOOK[:2], "--passes-at"]
+    plain = plan(small_archive, tmp_path).read_bytes()
+    assert plan(small_archive, tmp_path, *at[2:], "aten=compress-replicas").read_bytes() == plain  # there are no reductions yet
+    for level, complaint in ("logical", "bf16"), ("scheduled", "bf16"):
+        result = tool("fsdp-plan", small_archive, *at, f"{level}=compress-replicas", "-o", tmp_path / "other.plan")
+        assert result.returncode == 1 and complaint in result.stderr, result.stderr
+    result = tool("fsdp-plan", small_archive, *at, "plan=compress-replicas")  # it is one of builtin.module
+    assert result.returncode == 1 and "--passes-at: expected passes of --load-pass-plugin, found 'compress-replicas'" in result.stderr
+
+
 # A sum between machines of a rack, and then one between racks, each with its own divisor and rounding.
 @pytest.mark.parametrize("via, divisors, tolerance", [("f32", "22", "1e-5"), ("f32", "14", "1e-5"), ("bf16", "22", "2e-2")])
 def test_a_reduction_may_become_two(via, divisors, tolerance, tmp_path):

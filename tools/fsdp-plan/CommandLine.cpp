@@ -47,7 +47,8 @@ struct Parser {
                               cl::value_desc("r.json"), cl::cat(reports)};
   cl::list<std::string> plugins{
       "load-pass-plugin",
-      cl::desc("A library with passes for --comm-hook, in the form that "
+      cl::desc("A library with passes for --comm-hook and --passes-at, in the "
+               "form that "
                "mlir-opt loads"),
       cl::value_desc("lib.so"), cl::cat(expert)};
   cl::opt<bool> unproved{

@@ -166,7 +166,8 @@ LogicalResult lower(mlir::ModuleOp module, const FSDPPipelineOptions &options,
   mlir::PassManager passes(module.getContext());
   passes.enableVerifier(false);
   passes.enableTiming(timing);
-  buildLoweringPipeline(passes, options.device, options.strategy);
+  buildLoweringPipeline(passes, options.device, options.strategy,
+                        options.passesAt.plan);
   return success(succeeded(passes.run(module)) &&
                  succeeded(mlir::verify(module)));
 }

@@ -42,9 +42,10 @@ void buildSchedulePipeline(mlir::OpPassManager &pm,
                            const FSDPPipelineOptions &options);
 
 /// Adds all passes from the scheduled level to a plan that can be exported. The
-/// pass manager is one of a builtin module.
+/// pass manager is one of a builtin module. `passes`: more of them, ahead of
+/// events and places in memory.
 void buildLoweringPipeline(mlir::OpPassManager &pm, aten::Device device,
-                           Strategy strategy);
+                           Strategy strategy, llvm::StringRef passes = "");
 
 /// Adds all passes from an imported model to a plan that can be exported, and
 /// the proof of it.

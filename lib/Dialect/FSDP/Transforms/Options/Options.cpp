@@ -392,6 +392,36 @@ std::string spellOption(const Bucket &value) {
          : value.bytes ? mode + "bytes:" + spellOption(value.bytes)
                        : "none";
 }
+std::string readOption(StringRef text, PassesAt &value) {
+  value = {};
+  llvm::SmallVector<StringRef> parts;
+  text.split(parts, ';');
+  for (StringRef part : parts) {
+    auto [level, pipeline] = part.trim().split('=');
+    std::string *place = llvm::StringSwitch<std::string *>(level)
+                             .Case("aten", &value.aten)
+                             .Case("logical", &value.logical)
+                             .Case("scheduled", &value.scheduled)
+                             .Case("plan", &value.plan)
+                             .Default(nullptr);
+    if (!place || !place->empty() || pipeline.empty())
+      return "LEVEL=PIPELINE, separated by semicolons, each level once: aten, "
+             "logical, scheduled, plan";
+    *place = pipeline.str();
+  }
+  return "";
+}
+std::string spellOption(const PassesAt &value) {
+  std::string text;
+  for (auto [level, pipeline] :
+       {std::pair("aten", &value.aten), std::pair("logical", &value.logical),
+        std::pair("scheduled", &value.scheduled),
+        std::pair("plan", &value.plan)})
+    if (!pipeline->empty())
+      text += (text.empty() ? "" : ";") + std::string(level) + "=" + *pipeline;
+  return text;
+}
+
 std::string spellOption(const GatherLimit &value) {
   return std::to_string(value.units);
 }

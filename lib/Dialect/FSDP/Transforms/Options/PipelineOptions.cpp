@@ -80,16 +80,19 @@ static int64_t getRanks(const MeshSizes &mesh) {
          std::max<int64_t>(mesh.shard, 1);
 }
 
-/// What is wrong with the passes of --comm-hook.
-static std::string checkCommHook(const std::string &pipeline) {
+/// What is wrong with the passes of an option, which run on `anchor`.
+static std::string
+checkPasses(StringRef option, const std::string &pipeline,
+            StringRef anchor = OpPassManager::getAnyOpAnchorName()) {
   std::string error;
   llvm::raw_string_ostream stream(error);
-  OpPassManager passes;
+  OpPassManager passes(anchor);
   if (succeeded(parsePassPipeline(pipeline, passes, stream)))
     return "";
   StringRef reason = StringRef(error).split(": error: ").second;
-  return "--comm-hook: expected passes of --load-pass-plugin, found '" +
-         pipeline + "': " + reason.split('\n').first.str();
+  return "--" + option.str() +
+         ": expected passes of --load-pass-plugin, found '" + pipeline +
+         "': " + reason.split('\n').first.str();
 }
 
 /// What a search or a file of decisions already says.
@@ -219,7 +222,15 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (options.noDecay && options.optimizer == Optimizer::None)
     return "--no-decay: expected --optimizer adamw or sgd, which decay "
            "weights; found 'none'";
-  return checkCommHook(options.commHook);
+  const PassesAt &more = options.passesAt;
+  for (const std::string *pipeline :
+       {&more.aten, &more.logical, &more.scheduled})
+    if (std::string error = checkPasses("passes-at", *pipeline); !error.empty())
+      return error;
+  if (std::string error = checkPasses("passes-at", more.plan, "plan.module");
+      !error.empty())
+    return error;
+  return checkPasses("comm-hook", options.commHook);
 }
 
 std::string readPipelineOptions(ArrayRef<GivenOption> given,

@@ -108,6 +108,12 @@ struct GatherLimit {
   bool isDefault = true;
 };
 
+/// Pipelines of passes of other people, one for the end of each level; empty:
+/// none.
+struct PassesAt {
+  std::string aten, logical, scheduled, plan;
+};
+
 //===----------------------------------------------------------------------===//
 // Text
 //===----------------------------------------------------------------------===//
@@ -129,6 +135,7 @@ std::string readOption(llvm::StringRef text, GradScaler &value);
 std::string readOption(llvm::StringRef text, ClipGradNorm &value);
 std::string readOption(llvm::StringRef text, Bucket &value);
 std::string readOption(llvm::StringRef text, GatherLimit &value);
+std::string readOption(llvm::StringRef text, PassesAt &value);
 /// A number of at least `least`.
 std::string readOption(llvm::StringRef text, int64_t &value, int64_t least = 0);
 
@@ -166,6 +173,7 @@ std::string spellOption(const GradScaler &value);
 std::string spellOption(const ClipGradNorm &value);
 std::string spellOption(const Bucket &value);
 std::string spellOption(const GatherLimit &value);
+std::string spellOption(const PassesAt &value);
 template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
 std::string spellOption(Enum value) {
   return stringifyEnum(value).str();
@@ -224,6 +232,7 @@ FSDP_OPTION_TYPE(fsdp::GradScaler);
 FSDP_OPTION_TYPE(fsdp::ClipGradNorm);
 FSDP_OPTION_TYPE(fsdp::Bucket);
 FSDP_OPTION_TYPE(fsdp::GatherLimit);
+FSDP_OPTION_TYPE(fsdp::PassesAt);
 #undef FSDP_OPTION_TYPE
 
 #endif // FSDP_DIALECT_FSDP_TRANSFORMS_OPTIONS_OPTIONS_H

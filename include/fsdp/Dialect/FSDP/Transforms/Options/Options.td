@@ -211,6 +211,10 @@ def CommHookOption : PipelineOption<"commHook", "comm-hook", "std::string", "\"\
     "Passes that replace reductions, in the syntax of --pass-pipeline: communication hooks. They run when the "
     "gradients have been reduced and accumulated; --load-pass-plugin brings them. Means stay means, or the step "
     "is rejected; what sums are rounded to is theirs to say.", "PIPELINE">;
+def PassesAtOption : PipelineOption<"passesAt", "passes-at", "::fsdp::PassesAt", "::fsdp::PassesAt{}",
+    "More passes, each pipeline in the syntax of --pass-pipeline: at the end of a level, ahead of its verifiers. "
+    "What they do at the aten level is the model from then on; at the others it is checked as what the compiler does.",
+    "LEVEL=PIPELINE;... of aten, logical, scheduled, plan">;
 def KeepOutput : PipelineOption<"keepOutput", "keep-output", "bool", "false",
     "Keep the outputs of the model, of each rank its own.", "">;
 } // Expert
