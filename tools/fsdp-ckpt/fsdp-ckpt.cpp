@@ -89,7 +89,26 @@ static void describe(const std::string &path, const Checkpoint &checkpoint) {
         spellBytes(countBytes(checkpoint.files)));
 }
 
+static void printTensors(const TensorFiles &files) {
+  for (const auto &[name, tensor] : files.tensors())
+    print("  " + name + " " + spellShape(tensor));
+}
+
+/// A .safetensors file, or a folder with what save_pretrained writes.
+static bool isModel(const fs::path &path) {
+  return path.extension() == ".safetensors" ||
+         fs::exists(path / "model.safetensors") ||
+         fs::exists(path / "model.safetensors.index.json");
+}
+
 static int list(const std::string &path) {
+  if (!Checkpoint::isOne(path) && isModel(path)) {
+    TensorFiles files = take(TensorFiles::open(path));
+    print(path + ": " + std::to_string(files.tensors().size()) + " tensors, " +
+          spellBytes(countBytes(files)));
+    printTensors(files);
+    return 0;
+  }
   if (!Checkpoint::isOne(path)) {
     for (const std::string &each : findCheckpoints(path))
       describe(each, take(Checkpoint::open(each)));
@@ -99,8 +118,7 @@ static int list(const std::string &path) {
   describe(path, checkpoint);
   for (const auto &[name, value] : checkpoint.state.facts)
     print("  " + name + " " + value);
-  for (const auto &[name, tensor] : checkpoint.files.tensors())
-    print("  " + name + " " + spellShape(tensor));
+  printTensors(checkpoint.files);
   return 0;
 }
 
@@ -214,8 +232,9 @@ int main(int argc, char **argv) {
   std::string first, second;
   std::uint64_t maxBytes = 5'000'000'000;
   CLI::App *ls = app.add_subcommand(
-      "ls", "List the checkpoints of a folder, or the tensors of a checkpoint");
-  ls->add_option("path", first, "A checkpoint, or a folder of them")
+      "ls", "List the checkpoints of a folder, or the tensors of a checkpoint "
+            "or a model");
+  ls->add_option("path", first, "A checkpoint, a folder of them, or a model")
       ->required();
   CLI::App *check = app.add_subcommand(
       "verify", "Read all of a checkpoint, or of those of a folder, and "

@@ -29,12 +29,12 @@ TEST_F(HelpText, ALongOptionHasALineOfItsOwn) {
                          "A schedule"),
             "  --schedule fsdp1|fsdp2|manual-block|inductor|list|a\n"
             "                              A schedule\n");
-  EXPECT_EQ(
-      spellHelpRow("--schedule fsdp1|fsdp2|manual-block|inductor|list|another",
-                   "A schedule"),
-      "  --schedule fsdp1|fsdp2|manual-block|inductor|list|\n"
-      "      another\n"
-      "                              A schedule\n");
+  EXPECT_EQ(spellHelpRow(
+                "--schedule fsdp1|fsdp2|manual-block|inductor|list|something",
+                "A schedule"),
+            "  --schedule fsdp1|fsdp2|manual-block|inductor|list|\n"
+            "      something\n"
+            "                              A schedule\n");
 }
 
 TEST_F(HelpText, LinesStayLinesAndAreNoLongerThanTheTerminal) {
