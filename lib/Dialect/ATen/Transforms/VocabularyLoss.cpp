@@ -160,6 +160,8 @@ CallOp Matcher::getOnlyUser(Value value, StringRef what) {
 /// if it is not one of rows by numbers.
 static std::optional<RowSlice> readSlice(CallOp call, unsigned firstArg,
                                          Value whole, Value part) {
+  if (!hasOperands(call, 1))
+    return std::nullopt;
   auto number = [&](unsigned index, int64_t byDefault) {
     bool isThere =
         firstArg + index < call.getNumArgs() &&
@@ -170,7 +172,7 @@ static std::optional<RowSlice> readSlice(CallOp call, unsigned firstArg,
   std::optional<int64_t> dim = number(0, 0), first = number(1, 0),
                          step = number(3, 1);
   int64_t rank = getRows(whole).size();
-  if (!hasOperands(call, 1) || !dim || !first || !step || *step < 1 ||
+  if (!dim || !first || !step || *step < 1 ||
       int64_t(getRows(part).size()) != rank)
     return std::nullopt;
   RowSlice slice{llvm::to_vector(getRows(whole)),
@@ -179,6 +181,8 @@ static std::optional<RowSlice> readSlice(CallOp call, unsigned firstArg,
   if (slice.dim < 0 || slice.dim >= rank)
     return std::nullopt;
   int64_t size = slice.whole[slice.dim];
+  if (slice.part[slice.dim] == 1)
+    slice.step = 1;
   slice.first =
       std::clamp(*first < 0 ? *first + size : *first, int64_t(0), size);
   return slice;
@@ -396,6 +400,8 @@ static std::optional<SmallVector<int64_t>> takeRows(int64_t count,
           at >= 0 && at % slice.step == 0 &&
           at / slice.step < slice.part[slice.dim])
         taken.push_back(row);
+    if (ShapedType::getNumElements(slice.part) != int64_t(taken.size()))
+      return std::nullopt;
     rows = std::move(taken);
   }
   return rows;
