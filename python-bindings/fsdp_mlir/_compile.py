@@ -21,6 +21,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from fsdp_mlir import _options, _plan, _verify
 from fsdp_mlir._keywords import Options
 from fsdp_mlir._plan import Plan
+from fsdp_mlir._reference import Reference
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import CaptureWarning, PlanError
 
@@ -81,18 +82,18 @@ def compile(
             with _evaluating(model):
                 forward = captured | {"mixed_precision": None, "gradients": False}
                 kept.append(_keep_model(model, batches[0] if batches else example_batch, forward, cache, Path(scratch)))
-        models, graphs = [path for path, _ in kept], [graph for _, graph in kept]
+        models, graphs, references = zip(*kept)
         flags = ["--unproved"] if unproved else []
         made = Path(scratch) / "plan"
         made.mkdir()
         if world is not None:
             _plan.make(made, models, arguments, is_dry=True, flags=flags)
-            return Plan(made, models, is_dry=True)
+            return Plan(made, models, is_dry=True, reference=references[0])
         folder = cache / "plans" / _key(graphs, arguments, flags)
         if not folder.exists():
             _plan.make(made, models, arguments, is_dry=False, flags=flags)
             _publish(made, folder)
-        return Plan(folder, models)
+        return Plan(folder, models, reference=references[0])
 
 
 @contextlib.contextmanager
@@ -128,8 +129,8 @@ def _publish(made: Path, folder: Path) -> None:
             raise
 
 
-def _keep_model(model: torch.nn.Module, batch: Any, captured: Mapping[str, Any], cache: Path, scratch: Path) -> tuple[Path, str]:
-    """The archive of the model's step for a batch, with the present weights, and the digest of its graph."""
+def _keep_model(model: torch.nn.Module, batch: Any, captured: Mapping[str, Any], cache: Path, scratch: Path) -> tuple[Path, str, Reference]:
+    """The archive of the model's step for a batch, with the present weights, the digest of its graph, and what it was made of."""
     args, kwargs = _arguments(batch)
     program = capture(model, args, kwargs, **captured)
     made = scratch / "model"
@@ -141,7 +142,7 @@ def _keep_model(model: torch.nn.Module, batch: Any, captured: Mapping[str, Any],
     if folder.exists():
         archive.unlink()
         made.rmdir()
-        return folder / archive.name, graph
+        return folder / archive.name, graph, Reference.of(program)
     try:
         _verify.verify_example(program)
     except _verify.Incomparable as reason:
@@ -150,7 +151,7 @@ def _keep_model(model: torch.nn.Module, batch: Any, captured: Mapping[str, Any],
     if made.exists():  # another process was first
         archive.unlink()
         made.rmdir()
-    return folder / archive.name, graph
+    return folder / archive.name, graph, Reference.of(program)
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

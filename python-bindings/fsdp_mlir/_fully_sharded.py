@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from fsdp_mlir import _compiled, _plan
 from fsdp_mlir._compile import compile
+from fsdp_mlir._first_steps import FirstSteps
 from fsdp_mlir._groups import options_of, take_groups
 from fsdp_mlir._optimizer import PlanOptimizer, ShardedParameter
 from fsdp_mlir._trainer import Trainer
@@ -86,6 +87,7 @@ class _Loop:
         self.scale = 1 / self.count if is_mean else 1.0
         self.done: list[_Micro] = []
         self.is_stale = False  # gradients of a step before: PyTorch would add to them
+        self.first: FirstSteps | None = None  # what runs the present step, if it is compared with eager PyTorch
         self.is_open = False  # the module has whole values, or is asked for its own
 
     def forward(self, batch: Any) -> torch.Tensor:
@@ -95,8 +97,9 @@ class _Loop:
         if len(self.done) == self.count:
             raise FSDPError(f"expected optimizer.step() or zero_grad() after {self.count} of {self.count} micro-batches, found another forward; "
                             "compile with accumulate=K for the number K of forwards in a step")  # fmt: skip
-        session = self.trainer._session
-        loss = session.backward(self.trainer._tensors(batch, self.trainer._programs[0]), len(self.done))
+        session, inputs = self.trainer._session, self.trainer._tensors(batch, self.trainer._programs[0])
+        self.first = self.trainer._comparison()
+        loss = self.first.backward(inputs) if self.first else session.backward(inputs, len(self.done))
         micro = _Micro()
         self.done.append(micro)
         return _Loss.apply(torch.zeros((), requires_grad=True), loss, functools.partial(self.take, micro))  # type: ignore[no-any-return,no-untyped-call]
@@ -121,7 +124,7 @@ class _Loop:
                             "incomplete last step, and compile with accumulate=K for the number K of forwards in one")  # fmt: skip
         assert self.trainer.optimizer is not None
         self.trainer.optimizer._send()
-        self.trainer._session.update()
+        (self.first or self.trainer._session).update()
         self.done.clear()
         self.is_stale = True
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_mlir import _options, _write
+from fsdp_mlir._reference import Reference
 from fsdp_mlir.errors import PlanError
 
 _FOLDER = ("step.plan", "report.txt", "report.json", "decisions.toml", "arguments.json")
@@ -41,9 +42,10 @@ class Comparison:
 class Plan:
     """What compile() returns. Every method that asks the compiler again raises PlanError with its sentence."""
 
-    def __init__(self, folder: Path, models: Sequence[Path], *, is_dry: bool = False) -> None:
-        """`folder`: what make() has written; `models`: the archive of each program, that of the step first. Raises PlanError for a
-        folder that is not whole."""
+    def __init__(self, folder: Path, models: Sequence[Path], *, is_dry: bool = False, reference: Reference | None = None) -> None:
+        """`folder`: what make() has written; `models`: the archive of each program, that of the step first; `reference`: what that was
+        captured of, in this process. Raises PlanError for a folder that is not whole."""
+        self._reference = reference
         self._folder = None if is_dry else folder
         self._models = tuple(models)
         try:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_mlir import _compiled, _native
+from fsdp_mlir import _compiled, _first_steps, _native
+from fsdp_mlir._first_steps import FirstSteps
 from fsdp_mlir._optimizer import PlanOptimizer, _same_names
 from fsdp_mlir._pieces import Pieces
 from fsdp_mlir.errors import FSDPError
@@ -43,6 +44,10 @@ class Trainer:
     ignored. `seed`: rank r draws its random numbers as after `torch.manual_seed(seed + r)`. `timeout`: seconds that a rank waits for
     another one. `overlap`: a second thread for collectives. `trusted`: operators of the user's that the plan may run, by full name.
 
+    `verify_first_step`: compares the first two steps with eager PyTorch on the module: loss, gradients and buffers, and what the optimizer
+    of PyTorch makes of parameters and states. A difference is an FSDPError of `step`. It costs two eager steps, and for that time memory
+    of about nine times the whole parameters on each rank. None: where it can be done and the parameters take at most 32 MiB.
+
     A rank computes with one thread. Methods may be called from any thread, one at a time; they hold no GIL, and leave the number of
     threads, the grad mode, the inference mode, the current GPU and its stream as they were. What they do on a GPU has its place in the
     current stream, as operators of PyTorch have. Where ranks are several, all of them call the same methods
@@ -67,6 +72,7 @@ class Trainer:
         overlap: bool = False,
         trusted: Sequence[str] = (),
         keep_module: bool = False,
+        verify_first_step: bool | None = None,
     ) -> None:
         self._runtime = _native.runtime()
         self.path = os.fspath(getattr(plan, "path", plan))
@@ -108,6 +114,11 @@ class Trainer:
         hyper = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
         self.optimizer = PlanOptimizer(self, hyper) if self._session.update_rule else None
         """Its `param_groups` are read by each step: for torch.optim.lr_scheduler, and for checkpoints. None if the plan updates nothing."""
+        self._first_steps: FirstSteps | None = None
+        if self._session.device == "cpu":
+            self._first_steps = _first_steps.start(self, plan, group, verify_first_step)
+        elif verify_first_step:
+            raise FSDPError(f"{self.path}: expected a plan for cpu to compare with eager PyTorch, found one for cuda; leave out verify_first_step=True")
 
     # Training
 
@@ -124,7 +135,18 @@ class Trainer:
         # A DataLoader makes lists of the inputs of one batch.
         is_one = not isinstance(batch, list) or (len(self._inputs[self._programs[0]]) != 1 and all(isinstance(b, torch.Tensor) for b in batch))
         batches = [batch] if is_one else batch
-        return self._session.step([self._tensors(b, self._programs[0]) for b in batches])
+        inputs = [self._tensors(b, self._programs[0]) for b in batches]
+        if (first := self._comparison()) is None:
+            return self._session.step(inputs)
+        loss = first.backward(inputs[0])
+        first.update()
+        return loss
+
+    def _comparison(self) -> FirstSteps | None:
+        """What runs the next step and compares it with eager PyTorch."""
+        if self._first_steps is not None and self._first_steps.is_done:
+            self._first_steps = None
+        return self._first_steps
 
     def evaluate(self, batch: Batch, program: str = "eval") -> torch.Tensor:
         """The loss of a program of the plan (`fsdp-plan --program eval=FILE`) on this rank's batch, the mean over all ranks.

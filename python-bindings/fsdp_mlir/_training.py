@@ -35,7 +35,7 @@ UPDATES = 2
 _OPTIMIZERS = {torch.optim.AdamW: ("lr", "betas", "eps", "weight_decay"), torch.optim.SGD: ("lr", "momentum", "weight_decay")}
 _IRRELEVANT = ("params", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay", "initial_lr", "param_names")
 _STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-_EXACT = 1e-4  # of a change: what two orders of a sum of squares (the norm) make of it, with room
+EXACT = 1e-4  # of a change: what two orders of a sum of squares (the norm) make of it, with room
 
 
 class Plan:
@@ -197,40 +197,41 @@ class Training:
         self.now = self.then
 
 
-def check_update(update: int, run: Run, parameters: dict[str, torch.nn.Parameter], optimizer: Optimizer,
-                 max_norm: float | None, norm_type: float) -> str:  # fmt: skip
-    """What is wrong with an update, given its gradients. Leaves the parameters of the run in `parameters`."""
+def check_update(update: int, gradients: dict[str, torch.Tensor], tensors: dict[str, torch.Tensor], parameters: dict[str, torch.nn.Parameter],
+                 optimizer: torch.optim.Optimizer, max_norm: float | None = None, norm_type: float = 2.0) -> str:  # fmt: skip
+    """What is wrong with an update that made `tensors`, as a checkpoint names them, of these gradients; `optimizer`: of `parameters`, which
+    are those before. Leaves those of `tensors` in them."""
     before = {name: p.detach().clone() for name, p in parameters.items()}
     for name, parameter in parameters.items():
-        gradient = run.gradients.get(name)
+        gradient = gradients.get(name)
         parameter.grad = None if gradient is None else torch.empty_like(parameter).copy_(gradient)
     if max_norm is not None:
         torch.nn.utils.clip_grad_norm_([p for p in parameters.values() if p.grad is not None], max_norm, norm_type)
-    optimizer.torch.step()
+    optimizer.step()
     wrong = ""
     for name, parameter in parameters.items():
         eps = torch.finfo(parameter.dtype).eps if parameter.is_floating_point() else 0
-        exact = max(_EXACT, 4 * eps)
-        expected, found = parameter.detach(), run.tensors.get(name, parameter.detach())
+        exact = max(EXACT, 4 * eps)
+        expected, found = parameter.detach(), tensors.get(name, parameter.detach())
         if found.dtype != expected.dtype:
             raise CaptureError(f"the plan keeps `{name}` in {found.dtype}, the module in {expected.dtype}; plan without --storage-dtype")
         change = (expected.double() - before[name].double()).abs()
         pairs = [(f"parameter `{name}`", expected, found, exact * change + 4 * eps * expected.double().abs())]
         for kind in _STATES:
-            state = optimizer.torch.state.get(parameter, {}).get(kind)
-            stored = run.tensors.get(f"optim.state.{name}.{kind}")
+            state = optimizer.state.get(parameter, {}).get(kind)
+            stored = tensors.get(f"optim.state.{name}.{kind}")
             if state is not None and stored is None:
                 wrong = wrong or f"the plan has no {kind} of `{name}`"
             elif state is not None:
-                pairs.append((f"{kind} of `{name}`", state, stored, torch.tensor(exact * state.double().abs().max().item())))
+                pairs.append((f"{kind} of `{name}`", state, stored, exact * torch.linalg.vector_norm(state.double(), torch.inf) if state.numel() else state))
         for what, mine, its, allowed in pairs:
             place = _differs(mine, its, allowed)
             if place is not None and not wrong:
                 mine, its = (t.reshape(-1)[place].item() for t in (mine, its))
-                wrong = f"{what} is {mine:.8g} at element {place} after update {update} of {type(optimizer.torch).__name__}, {its:.8g} in the plan"
+                wrong = f"{what} is {mine:.8g} at element {place} after update {update} of {type(optimizer).__name__}, {its:.8g} in the plan"
         with torch.no_grad():
             parameter.copy_(found)
-    count = run.tensors.get(next((f"optim.state.{n}.step" for n in run.gradients), ""))
+    count = tensors.get(next((f"optim.state.{n}.step" for n in gradients), ""))
     if not wrong and count is not None and count != update:
         wrong = f"the plan counts {count:g} updates after update {update}"
     return wrong
@@ -279,7 +280,7 @@ def compare(module: torch.nn.Module, eager: Eager, wrong: Callable[..., list[str
             if sentences:
                 return f"in update {update}, {sentences[0]}"
             training.go_on()
-            sentence = check_update(update, end, parameters, optimizer, max_norm, norm_type)
+            sentence = check_update(update, end.gradients, end.tensors, parameters, optimizer.torch, max_norm, norm_type)
             if sentence:
                 return sentence
         difference = whole.difference(second)

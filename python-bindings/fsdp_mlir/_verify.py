@@ -45,6 +45,11 @@ def _tolerance(program: ExportedProgram) -> float:
     return torch.finfo(coarse).eps / 2 * max(*depth.values(), _SHALLOW) ** 0.5
 
 
+def tolerance(program: ExportedProgram, plan: _training.Plan) -> float:
+    """The same for a plan of the program, which may keep, send and sum in 16 bits what the graph does not."""
+    return max([_tolerance(program), *(torch.finfo(_COARSE[d]).eps / 2 * _SHALLOW**0.5 for d in plan.types & _COARSE.keys())])
+
+
 def _is_real(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
@@ -129,11 +134,11 @@ def _verify_training(module: torch.nn.Module, program: ExportedProgram, args: tu
     batches = [fresh((args, kwargs), seed) for seed in range(_training.UPDATES * plan.ranks)]
     if not all(_fits(module, program, batch) for batch in batches):
         batches = [(args, kwargs)] * len(batches)
-    tolerance = max([_tolerance(program), *(torch.finfo(_COARSE[d]).eps / 2 * _SHALLOW**0.5 for d in plan.types & _COARSE.keys())])
+    allowed = tolerance(program, plan)
     sentence = _training.compare(
         module,
         lambda batch: _eager(module, program, *batch),
-        lambda expected, found, again: _wrong(expected, found, tolerance, again, "the plan"),
+        lambda expected, found, again: _wrong(expected, found, allowed, again, "the plan"),
         batches,
         lambda batch: _users(module, program, *batch),
         plan,
@@ -304,10 +309,11 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
     return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
 
 
-def _wrong(expected: Results, found: Results, tolerance: float, again: Callable[[], Results], where: str = "the graph") -> list[str]:
-    """A sentence for each result of `where` that is wrong; again() computes the expected ones."""
+def _wrong(expected: Results, found: Results, tolerance: float, again: Callable[[], Results], where: str = "the graph",
+           on_any: Callable[[bool], bool] = bool) -> list[str]:  # fmt: skip
+    """A sentence for each result of `where` that is wrong; again() computes the expected ones, on all ranks if it must `on_any`."""
     wrong = _differences(expected, found, tolerance, [], where)
-    if wrong:  # few need to know what noise there is
+    if on_any(bool(wrong)):  # few need to know what noise there is
         with _Rounding():
             rounded = [again() for _ in range(_ROUNDINGS)]
         wrong = _differences(expected, found, tolerance, rounded, where)

@@ -97,6 +97,7 @@ PYBIND11_MODULE(_runtime, module) {
       .def("set_hyper_parameters", &PlanSession::setHyperParameters,
            py::arg("group"), py::arg("values"))
       .def("set_seed", &PlanSession::setSeed, py::arg("seed"))
+      .def("generator_state", &PlanSession::generatorState)
       .def("step", &PlanSession::step, py::arg("batches"))
       .def("backward", &PlanSession::backward, py::arg("batch"),
            py::arg("part"))

@@ -426,6 +426,15 @@ void PlanSession::setSeed(std::uint64_t seed) {
   call([&](Loaded &now) { now.session->setSeeds({seed, false}); });
 }
 
+at::Tensor PlanSession::generatorState() {
+  return call([&](Loaded &now) {
+    HostTensor state{
+        planfile::DType::U8, {}, now.session->generatorState(ownRank)};
+    state.sizes = {static_cast<std::int64_t>(state.bytes.size())};
+    return toTensor(std::move(state));
+  });
+}
+
 void PlanSession::setInputs(Loaded &now, const Batch &batch,
                             const std::string &program) {
   const std::vector<InputSpec> &inputs = inputsOf[program];

@@ -82,6 +82,8 @@ public:
   // Training.
   void setHyperParameters(unsigned decayGroup, const HyperParameters &values);
   void setSeed(std::uint64_t seed);
+  /// Of this rank, as `torch.Generator.get_state` has it.
+  at::Tensor generatorState();
   /// A batch for each program of a step. Returns the mean loss over them and
   /// all ranks: one number of the type of the plan's loss, on its device.
   at::Tensor step(const std::vector<Batch> &batches);

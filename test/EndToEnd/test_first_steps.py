@@ -1,0 +1,151 @@
+"""Trainer(verify_first_step=True): a plan that computes something else than the module is not trained, and no right one is stopped."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from conftest import BUILD, ROOT, free_port, succeed
+from test_mutations import substitute
+from torch.distributed.fsdp import MixedPrecision
+
+import fsdp_mlir
+from fsdp_mlir import FSDPError, Trainer
+
+sys.path.insert(0, str(ROOT / "test" / "EndToEnd" / "Inputs"))
+from first_steps_rank import Model, batch, replaced, train  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
+                                reason="not run: no headers of Python, or a sanitizer, when the project was built")
+WORKER = ROOT / "test" / "EndToEnd" / "Inputs" / "first_steps_rank.py"
+ON = {"verify_first_step": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def surroundings(tmp_path_factory):
+    """Plans of this module, and one thread, as a rank has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FSDP_BIN", str(BUILD / "bin"))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+    torch.set_num_threads(threads)
+
+
+class Autocast(Model):
+    def forward(self, ids, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(ids, labels)
+
+
+HONEST = {
+    "adamw": (Model, {}, {}),
+    "clipped": (Model, {"clip_grad_norm": "0.1:inf", "no_decay": "bias"}, {"keep_module": True}),
+    "sgd": (Model, {"optimizer": "sgd", "momentum": True}, {"momentum": 0.9}),
+    "offload": (Model, {"offload": "all"}, {"overlap": True}),
+    "bf16": (Model, {"mixed_precision": MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)}, {}),
+    "autocast": (Autocast, {"remat": "scope:blocks.*"}, {}),
+}
+
+
+# Compared by itself, with the losses of a training that is not. Nothing is left of it afterwards.
+@pytest.mark.parametrize("case", HONEST)
+def test_a_right_plan_trains_as_without(case):
+    make, options, training = HONEST[case]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fsdp_mlir.CaptureWarning)
+        plan = fsdp_mlir.compile(model := make(), batch(0), ranks=1, **options)
+        trainer = Trainer(plan, model, **training)
+        assert trainer._first_steps is not None
+        draws = torch.get_rng_state()
+        for step in range(3):
+            trainer.step(batch(step))
+        assert trainer._first_steps is None and torch.equal(torch.get_rng_state(), draws)
+    assert train(plan, make(), **training) == train(plan, make(), verify_first_step=False, **training)
+
+
+MUTANTS = {
+    "another constant": (lambda text: substitute(r"0?\.?375(0*E-1|0*e-01)?\b|3\.75\d*[eE]-0?1", "0.5", text), "step 1 .*the (loss|gradient of `.*`) is [-0-9.e]+ .*, where 0.001 "),
+    "no mean": (lambda text: substitute(r"(reduce_scatter .*?<pre =) 2", r"\1 1", text), r"step 1 .*the gradient of `.*` is "),
+    "an update left out": (lambda text: substitute(r"\n *plan\.adamw .*", "", text), "step 1 .*the plan never updates parameter `.*`, which has a gradient"),
+    "not clipped": (lambda text: substitute(r"( plan\.adamw .*) clip %\S+", r"\1", text), r"step 1 .*(parameter|exp_avg of) `.*` is .*, where 0.0001 of the change is allowed"),
+}
+
+
+def tampered(plan, mutant, folder):
+    (folder / "changed.mlir").write_text(MUTANTS[mutant][0](succeed("fsdp-translate", "--import-plan", plan.path).stdout))
+    succeed("fsdp-translate", "--export-plan", folder / "changed.mlir", "-o", folder / "changed.plan")
+    return str(folder / "changed.plan")
+
+
+@pytest.mark.parametrize("mutant", ["another constant", "an update left out", "not clipped"])
+def test_a_wrong_plan_is_not_trained(mutant, tmp_path):
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1, clip_grad_norm=0.1)
+    with pytest.raises(FSDPError) as error:
+        train(replaced(plan, tampered(plan, mutant, tmp_path)), model)
+    assert re.search(f"changed.plan: expected {MUTANTS[mutant][1]}", str(error.value)), error.value
+    assert "fsdp_mlir.compare() finds" in str(error.value)
+
+
+# A loop of PyTorch hears of it in the forward, ahead of any update.
+def test_fully_sharded_compares_its_first_steps(tmp_path, monkeypatch):
+    plan = fsdp_mlir.compile(Model(), batch(0), ranks=1)
+    for path in "", tampered(plan, "another constant", tmp_path):
+        if path:
+            monkeypatch.setattr("fsdp_mlir._fully_sharded.compile", lambda model, *_, **__: replaced(fsdp_mlir.compile(model, batch(0), ranks=1), path))
+        model = fsdp_mlir.fully_sharded(Model(), batch(0), ranks=1, lr=1e-2)
+        for step in range(3):
+            if path:
+                with pytest.raises(FSDPError, match="expected step 1 to be that of eager PyTorch"):
+                    model(**batch(step))
+                break
+            model(**batch(step)).backward()
+            model.optimizer.step()
+            model.zero_grad()
+        assert model.optimizer._session.updates == (0 if path else 3)
+
+
+# Each rank says the same, whichever sees it; means are over all of them.
+def test_ranks(tmp_path):
+    plan = fsdp_mlir.compile(Model(), batch(0), ranks=2)
+    plans = {"compared": "", "plain": "", "wrong": tampered(plan, "no mean", tmp_path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), WORKER, tmp_path, json.dumps(plans)]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    assert result.returncode == 0, result.stdout + result.stderr
+    one, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert one == other and one["compared"] == one["plain"] and len(one["plain"]) == 3
+    assert re.search(f"changed.plan: expected {MUTANTS['no mean'][1]}", one["wrong"]), one["wrong"]
+
+
+# A training goes on from wherever it is: with its states, counters and generators.
+def test_it_begins_after_a_checkpoint(tmp_path):
+    plan = fsdp_mlir.compile(Model(), batch(0), ranks=1)
+    first = Trainer(plan, Model(), verify_first_step=False)
+    first.step(batch(0))
+    first.save(tmp_path)
+    second = Trainer(plan, Model(), **ON)
+    second.load(tmp_path)
+    assert [second.step(batch(k)).item() for k in (1, 2)] == [first.step(batch(k)).item() for k in (1, 2)]
+
+
+def test_what_is_not_compared_is_said(tmp_path):
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1)
+    for given, module, sentence in ((plan.path, model, "the plan is not what compile"), (plan, None, "the Trainer has no module"),
+                                    (plan, torch.nn.Sequential(Model()), "the module calls .* otherwise"),
+                                    (fsdp_mlir.compile(Model(), batch(0), ranks=1, accumulate=2), Model(), "accumulates gradients")):  # fmt: skip
+        with pytest.raises(FSDPError, match=f"expected a training to compare with eager PyTorch, found that .*{sentence}.*; leave out verify_first_step=True"):
+            Trainer(given, module, weights=plan.model_path, **ON)
+        Trainer(given, module, weights=plan.model_path).close()
+
+
+# Above the limit it is left to the caller, who may ask.
+def test_large_modules_are_compared_when_asked(monkeypatch):
+    monkeypatch.setattr("fsdp_mlir._first_steps.LARGEST", 100)
+    plan = fsdp_mlir.compile(Model(), batch(0), ranks=1)
+    assert Trainer(plan, Model())._first_steps is None and Trainer(plan, Model(), **ON)._first_steps is not None
