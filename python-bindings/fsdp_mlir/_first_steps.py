@@ -50,12 +50,16 @@ class Ranks:
     def any(self, mine: bool) -> bool:
         return bool(self.total(torch.tensor([int(mine)])).item())
 
+    def texts(self, mine: str) -> list[str]:
+        """Of all ranks, up to a length."""
+        lines = torch.zeros(self.size, _LINE, dtype=torch.uint8)
+        said = mine.encode()[:_LINE]
+        lines[self.rank, : len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+        return [bytes(line.tolist()).rstrip(b"\0").decode(errors="ignore") for line in self.total(lines)]
+
     def first(self, sentence: str) -> str:
         """That of the first rank that has one."""
-        lines = torch.zeros(self.size, _LINE, dtype=torch.uint8)
-        said = sentence.encode()[:_LINE]
-        lines[self.rank, : len(said)] = torch.tensor(list(said), dtype=torch.uint8)
-        every = [bytes(line.tolist()).rstrip(b"\0").decode(errors="ignore") for line in self.total(lines)]
+        every = self.texts(sentence)
         return next((f"rank {rank}: {line}" if self.size > 1 else line for rank, line in enumerate(every) if line), "")
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
@@ -63,22 +67,22 @@ class Ranks:
         return (self.total(wide) / self.size).to(value.dtype)
 
 
-def start(trainer: Trainer, plan: Any, group: dist.ProcessGroup | None, asked: bool | None) -> FirstSteps | None:
+def start(trainer: Trainer, plan: Any, asked: bool | None, remedy: str = "leave out verify_first_step=True") -> FirstSteps | None:
     """None where no step is compared; all ranks call it. Raises FSDPError if that is `asked` for and cannot be done. None leaves it to the
     size of the module, and to what there is to compare with."""
-    ranks, facts = Ranks(group, trainer.rank), None
+    ranks, facts = Ranks(trainer._group, trainer.rank), None
     reason = _obstacle(trainer, plan) if asked is not False else "it is turned off"
-    if not reason and asked is None and sum(p.nbytes for p in trainer._model.parameters()) > LARGEST:
+    if not reason and asked is None and trainer._model is not None and sum(p.numel() * p.itemsize for p in trainer._model.parameters()) > LARGEST:
         reason = f"its parameters take more than {LARGEST >> 20} MiB"
     if not reason:
         try:
             facts = _training.Plan(trainer.path)
         except CaptureError as error:
             reason = str(error)
-    if ranks.any(bool(reason)):
+    if ranks.any(bool(reason)) or facts is None:
         if asked:
-            raise FSDPError(f"{trainer.path}: expected a training to compare with eager PyTorch, found that {reason or 'another rank has none'}; leave out "
-                            "verify_first_step=True")  # fmt: skip
+            raise FSDPError(f"{trainer.path}: expected a training to compare with eager PyTorch, found that {reason or 'another rank has none'}; "
+                            f"{remedy}")  # fmt: skip
         return None
     return FirstSteps(trainer, plan._reference, facts, plan._arguments, ranks, bool(asked))
 
@@ -109,6 +113,9 @@ class FirstSteps:
         bound, _, order = clip.partition(":")
         self.clip = (float(bound), float(order or 2)) if clip else None
         self.left, self.is_asked = _training.UPDATES, is_asked
+        assert trainer.optimizer is not None  # facts are those of a plan that updates
+        self.optimizer = trainer.optimizer
+        self.gradients: dict[str, torch.Tensor] = {}
 
     @property
     def is_done(self) -> bool:
@@ -116,36 +123,42 @@ class FirstSteps:
 
     def backward(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Runs forward and backward of a step on these inputs of the plan. Raises FSDPError for a difference, on all ranks, before the update."""
+        loss, sentence = self.run(inputs)
+        self._report(sentence)
+        return loss
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, str]:
+        """The same, and what differs."""
         self.draws, self.inputs, self.update_number = self.session.generator_state(), inputs, self.session.updates + 1
-        facts = self.trainer.optimizer._facts
+        facts = self.optimizer._facts
         self.states = {p.name: {kind: self.session.read(kind, p.name) for kind in p.states} for p in facts} if self.update_number > 1 else {}
         self.before = {p.name: self.session.read("parameter", p.name) for p in facts} if self.trainer._keeps else {}
         expected = self._eager()
         loss = self.session.backward(inputs, 0)
-        if expected is not None:
-            self._report(self._compare(expected, loss))
-        return loss
+        return loss, "" if expected is None else self.ranks.first(self._compare(expected, loss))
 
     def update(self) -> None:
         """The update of that step. Raises FSDPError for a difference, on all ranks."""
         self.session.update()
         if self.left:
             self.left -= 1
-            self._report(self._compare_update())
+            self._report(self.ranks.first(self._compare_update()))
             self.before, self.states, self.gradients = {}, {}, {}
 
     def _report(self, sentence: str) -> None:
-        if sentence := self.ranks.first(sentence):
+        if sentence:
             raise FSDPError(f"{self.trainer.path}: expected step {self.update_number} to be that of eager PyTorch, found that {sentence}; fsdp_mlir.compare() "
                             "finds the operator that differs: please report this model, or give verify_first_step=False to train it all the same")  # fmt: skip
 
     def _eager(self) -> Results | None:
         """What is expected of the step, means over the ranks and this rank's buffers; None where the module cannot compute it."""
-        trainer, problem, found = self.trainer, "", {}
+        trainer, problem = self.trainer, ""
+        found: Results = {}
         model = trainer._model
         assert model is not None
         with _training.kept(model) if trainer._keeps else nullcontext():
-            with (model if hasattr(model, "_fsdp") else trainer).summon_full_params(writeback=False):
+            whole: Any = model if hasattr(model, "_fsdp") else trainer
+            with whole.summon_full_params(writeback=False):
                 try:
                     with torch.random.fork_rng(devices=[]):
                         torch.set_rng_state(self.draws)
@@ -153,7 +166,7 @@ class FirstSteps:
                 except Exception as error:
                     problem = f"{type(error).__name__}: {error}".partition("\n")[0]
                 if not trainer._keeps:
-                    self.before = {p.name: model.get_parameter(p.name).detach() for p in trainer.optimizer._facts}
+                    self.before = {p.name: model.get_parameter(p.name).detach() for p in self.optimizer._facts}
         if problem := self.ranks.first(problem):
             self._give_up(f"the module does not run in eager PyTorch ({problem})")
             return None
@@ -182,8 +195,9 @@ class FirstSteps:
 
     def _compare_update(self) -> str:
         """What of parameters and states differs, one parameter after the other: a copy of all of them may be too much."""
-        optimizer = self.trainer.optimizer
+        optimizer = self.optimizer
         takes, names = optimizer._takes, self.session.decay_groups()
+        kind: Any
         kind, factor = _optimizer.RULES[self.session.update_rule][0], self._factor()
         if left := self.gradients.keys() - {p.name for p in optimizer._facts}:
             return f"the plan never updates parameter `{min(left)}`, which has a gradient"

@@ -42,11 +42,11 @@ class Reference:
 
     def eager(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Results:
         """The loss, gradients and buffers of one step of the module, which it leaves as it was, on these inputs of the plan."""
-        with torch.inference_mode(False), _compiled.eager(module) as original, self._in_mode(original):
+        with torch.inference_mode(False), _compiled.eager(module) as original, self.in_mode(original):
             return _verify._eager(original, self.program, *self.batch(original, tensors))
 
     @contextlib.contextmanager
-    def _in_mode(self, module: torch.nn.Module) -> Iterator[None]:
+    def in_mode(self, module: torch.nn.Module) -> Iterator[None]:
         """As when it was captured."""
         before = {part: part.training for part in module.modules()}
         try:

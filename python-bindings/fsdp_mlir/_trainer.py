@@ -95,6 +95,7 @@ class Trainer:
                 if torch.cuda.is_initialized():
                     torch.cuda.empty_cache()  # the plan's memory is not PyTorch's
             self._session.start(group, timeout, overlap, list(trusted), str(_native.libraries()), gpu)
+            self._group = group
             self._session.set_seed(seed)
             self._parameters = {p.name: p for p in self._session.parameters()}
             self._programs: list[str] = self._session.step_programs
@@ -116,7 +117,7 @@ class Trainer:
         """Its `param_groups` are read by each step: for torch.optim.lr_scheduler, and for checkpoints. None if the plan updates nothing."""
         self._first_steps: FirstSteps | None = None
         if self._session.device == "cpu":
-            self._first_steps = _first_steps.start(self, plan, group, verify_first_step)
+            self._first_steps = _first_steps.start(self, plan, verify_first_step)
         elif verify_first_step:
             raise FSDPError(f"{self.path}: expected a plan for cpu to compare with eager PyTorch, found one for cuda; leave out verify_first_step=True")
 

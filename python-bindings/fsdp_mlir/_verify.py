@@ -288,6 +288,19 @@ def _users(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
 
 def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
     """What the graph computes, called as _eager calls it."""
+    with torch.no_grad():
+        results = _Interpreter(program.graph_module).run(*graph_inputs(module, program, args, kwargs))
+    words = {
+        OutputKind.LOSS_OUTPUT: "the loss",
+        OutputKind.GRADIENT_TO_PARAMETER: "the gradient of `{}`",
+        OutputKind.BUFFER_MUTATION: "buffer `{}`",
+    }
+    specs = program.graph_signature.output_specs
+    return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
+
+
+def graph_inputs(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """All of the graph, for these arguments of the module: its tensors, constants, and those of the user."""
     users = iter(_users(module, program, args, kwargs))
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     values = []
@@ -298,15 +311,7 @@ def _graph(module: torch.nn.Module, program: ExportedProgram, args: tuple[Any, .
             values.append(program.constants[spec.target])
         else:
             values.append(tensors[spec.target])
-    with torch.no_grad():
-        results = _Interpreter(program.graph_module).run(*values)
-    words = {
-        OutputKind.LOSS_OUTPUT: "the loss",
-        OutputKind.GRADIENT_TO_PARAMETER: "the gradient of `{}`",
-        OutputKind.BUFFER_MUTATION: "buffer `{}`",
-    }
-    specs = program.graph_signature.output_specs
-    return {words[s.kind].format(s.target): value for s, value in zip(specs, results) if s.kind in words}
+    return values
 
 
 def _wrong(expected: Results, found: Results, tolerance: float, again: Callable[[], Results], where: str = "the graph",

@@ -101,6 +101,7 @@ PYBIND11_MODULE(_runtime, module) {
       .def("step", &PlanSession::step, py::arg("batches"))
       .def("backward", &PlanSession::backward, py::arg("batch"),
            py::arg("part"))
+      .def("observe", &PlanSession::observe, py::arg("observer").none(true))
       .def("update", &PlanSession::update)
       .def("evaluate", &PlanSession::evaluate, py::arg("batch"),
            py::arg("program"))

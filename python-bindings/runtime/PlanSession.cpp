@@ -492,6 +492,24 @@ at::Tensor PlanSession::backward(const Batch &batch, std::size_t part) {
   });
 }
 
+void PlanSession::observe(const py::object &observer) {
+  Observer seen;
+  if (!observer.is_none())
+    // Freed with the GIL, wherever the session ends.
+    seen = [function = std::shared_ptr<py::object>(
+                new py::object(observer),
+                [](py::object *each) {
+                  py::gil_scoped_acquire held;
+                  delete each;
+                })](unsigned, std::string_view node,
+                    std::span<const at::Tensor> values) {
+      py::gil_scoped_acquire held;
+      (*function)(std::string(node),
+                  std::vector<at::Tensor>(values.begin(), values.end()));
+    };
+  call([&](Loaded &now) { now.session->observe(std::move(seen)); });
+}
+
 void PlanSession::update() {
   call([&](Loaded &now) {
     InOrder inOrder(*now.session);

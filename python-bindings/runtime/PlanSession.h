@@ -16,6 +16,7 @@
 #include "fsdp/Runtime/Execution/Session.h"
 
 #include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <map>
@@ -90,6 +91,9 @@ public:
   /// The same in two parts. Forward and backward of micro-batch `part` of a
   /// step, in their order from 0: its loss, the mean over all ranks.
   at::Tensor backward(const Batch &batch, std::size_t part);
+  /// Calls a function with each node of the graph, and what an operator that
+  /// was launched for it has written, until it is given None.
+  void observe(const pybind11::object &observer);
   /// The update, after the last of them and before anything else runs.
   void update();
   /// The forward alone of a program: its loss.

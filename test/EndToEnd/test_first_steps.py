@@ -78,7 +78,7 @@ MUTANTS = {
 
 
 def tampered(plan, mutant, folder):
-    (folder / "changed.mlir").write_text(MUTANTS[mutant][0](succeed("fsdp-translate", "--import-plan", plan.path).stdout))
+    (folder / "changed.mlir").write_text(MUTANTS[mutant][0](succeed("fsdp-translate", "--import-plan", plan.path, "--mlir-print-debuginfo").stdout))
     succeed("fsdp-translate", "--export-plan", folder / "changed.mlir", "-o", folder / "changed.plan")
     return str(folder / "changed.plan")
 
@@ -149,3 +149,38 @@ def test_large_modules_are_compared_when_asked(monkeypatch):
     monkeypatch.setattr("fsdp_mlir._first_steps.LARGEST", 100)
     plan = fsdp_mlir.compile(Model(), batch(0), ranks=1)
     assert Trainer(plan, Model())._first_steps is None and Trainer(plan, Model(), **ON)._first_steps is not None
+
+
+# The first operator that is wrong, not those after it; the module that calls it, and both values.
+def test_compare_names_the_first_operator_that_differs(tmp_path):
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    right = fsdp_mlir.compare(model, plan, batch(1))
+    assert right and right.compared > 40 and str(right) == f"{right.compared} operators compared, none differs"
+    wrong = replaced(plan, tampered(plan, "another constant", tmp_path))
+    wrong.summary = plan.summary
+    found = fsdp_mlir.compare(model, wrong, batch(1))
+    assert not found and not found.graph and found.step
+    first = next(n for n in plan._reference.program.graph.nodes if str(n.target) == "aten.mul.Tensor" and 0.375 in n.args)
+    assert (found.node, found.operator, found.unit, found.rank) == (first.name, "aten.mul.Tensor", "root", 0)
+    assert re.search(rf"`{first.name}` is .* in eager PyTorch, .* in the plan", str(found)), str(found)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# Operators that run again, and roundings of 16 bits, are no differences.
+@pytest.mark.parametrize("make", [Autocast, Model])
+def test_compare_with_16_bits_and_recomputation(make):
+    plan = fsdp_mlir.compile(model := make(), batch(0), ranks=1, remat="scope:blocks.*", mixed_precision=HONEST["bf16"][1]["mixed_precision"] if make is Model else None)
+    found = fsdp_mlir.compare(model, plan, batch(1))
+    assert found, str(found)
+
+
+# The graph that PyTorch runs is compared with the module, too.
+def test_compare_tells_a_wrong_graph_from_a_wrong_plan():
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1)
+    for node in plan._reference.program.graph.nodes:
+        if 0.375 in node.args:
+            node.args = (node.args[0], 0.5)
+    plan._reference.program.graph_module.recompile()
+    found = fsdp_mlir.compare(model, plan, batch(1))
+    assert found.graph and "the captured graph: " in str(found)

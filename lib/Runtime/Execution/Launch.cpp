@@ -97,6 +97,20 @@ void Launch::findFunction() {
     function = op.typed<Scaled>();
 }
 
+std::vector<at::Tensor> Launch::written() const {
+  std::vector<at::Tensor> tensors;
+  for (const Result &result : results) {
+    tensors.resize(result.index + 1);
+    tensors.back() = result.place;
+  }
+  for (std::size_t i = 0; results.empty() && i != arguments.size(); ++i) {
+    const c10::AliasInfo *alias = op.schema().arguments()[i].alias_info();
+    if (alias && alias->isWrite() && arguments[i].isTensor())
+      tensors.push_back(arguments[i].toTensor());
+  }
+  return tensors;
+}
+
 void Launch::reject(const std::string &what) const {
   throw Error(name() + ": " + what);
 }

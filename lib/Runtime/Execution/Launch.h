@@ -37,6 +37,10 @@ public:
   std::string name() const { return c10::toString(op.operator_name()); }
   const Accesses &accesses() const { return touched; }
 
+  /// Places of results by their index, undefined where there is none; or else
+  /// the arguments that it writes.
+  std::vector<at::Tensor> written() const;
+
   /// Runs the operator once and notes its allocations. Results go elsewhere,
   /// and arguments are written to. Returns the bytes of scratch that it needs.
   /// Where it can't run on what is in its buffers now, the first call of a

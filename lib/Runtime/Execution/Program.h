@@ -56,6 +56,7 @@ struct Rank {
   std::byte *gradientNorm = nullptr;
   DeviceHyper hyper; ///< Of a device that runs ahead.
 
+  Observer observer; ///< Of launches; empty: none.
   Statistics statistics;
   FlightRecorder flights;
 };
@@ -177,6 +178,7 @@ private:
   void loop(Lane &lane, RoleSet roles);
   void enterPhase(Lane &lane, RoleSet role) const;
   void execute(Lane &lane, const Command &command);
+  void showObserver(const Command &command) const;
   std::uint64_t mark(planfile::Stream stream) const;
   double timeOf(std::uint64_t mark) const;
   void takeTimes(Lane &lane) const;

@@ -96,11 +96,24 @@ void Program::loop(Lane &lane, RoleSet roles) {
     }
 #endif
     execute(lane, command);
+    if (rank.observer)
+      showObserver(command);
     if (isMarked)
       lane.marked.back().end = mark(command.stream);
   }
   if (isCompute)
     lane.phases.push_back({0, mark(Stream::Compute)});
+}
+
+void Program::showObserver(const Command &command) const {
+  std::uint32_t node = program.commands()->Get(command.source)->node();
+  bool isLaunch =
+      command.kind == Kind::Launch || command.kind == Kind::ScriptedLaunch;
+  if (!isLaunch || node == none)
+    return;
+  rank.device->synchronize();
+  rank.observer(rank.rank, stringOf(*rank.plan, node),
+                launches[command.index].written());
 }
 
 /// The first phase begins with the run, whatever its role.

@@ -474,6 +474,11 @@ void Session::setSeeds(Seeds seeds) {
     impl->onRank(data, [&] { setSeed(data.rank, seeds); });
 }
 
+void Session::observe(Observer observer) {
+  for (Impl::RankData &data : impl->ranks)
+    data.rank.observer = observer;
+}
+
 std::vector<std::byte> Session::generatorState(unsigned rank) const {
   std::vector<std::byte> bytes;
   const Impl::RankData &data = impl->local(rank);

@@ -21,6 +21,7 @@
 #include "fsdp/Runtime/Processes/Lifeline.h"
 #include "fsdp/Runtime/Support/Error.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -152,6 +153,12 @@ struct SessionOptions {
 
 /// Loads a library that registers operators, and returns their full names.
 std::vector<std::string> loadOperators(const char *library);
+
+/// Hears what an operator has written that was launched for a node of the
+/// graph, on the thread of its rank: views, which the next launch may
+/// overwrite.
+using Observer = std::function<void(unsigned rank, std::string_view node,
+                                    std::span<const at::Tensor> values)>;
 
 /// When the device ran a command of the plan, in seconds of a clock that all
 /// ranks share. What the runtime adds to wait for the readers of a collective's
@@ -307,6 +314,10 @@ public:
   /// between is thrown by that call, or by a later run. The update may be a run
   /// of its own after that of forward and backward, with no run in between.
   void run(std::string_view program = "step", Roles roles = {});
+
+  /// Of all later runs, for whoever compares values; nothing: of none, which
+  /// costs nothing. A device that runs ahead is waited for.
+  void observe(Observer observer);
 
   /// Mean over ranks, of the latest run, which must have been of this program.
   double loss(std::string_view program = "step") const;
