@@ -110,6 +110,7 @@ def plan_options(case: dict) -> list[str]:
         options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
     if case["remat"] == "blocks":
         options += ["--remat", f"scope:{models.BLOCKS[case['model']]}"]
+    options += ["--chunk-loss", case["chunk_loss"]]  # the same sums in another order
     if case["reduce_dtype"] == "bf16" and case["param_dtype"] == "f32":  # else the archive says so
         options += ["--reduce-dtype", "bf16"]
     options += ["--offload", case["offload"]] if case["offload"] != "none" else []

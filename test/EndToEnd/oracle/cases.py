@@ -27,6 +27,7 @@ FEATURES: dict[str, list[Any]] = {
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
     "reduce_wait": ["use", "backward", "next"],
     "remat": ["none", "blocks"],
+    "chunk_loss": ["1", "3"],
     "param_dtype": ["f32", "bf16"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],
     "accumulate": ["1", "3 no_sync", "3", "3:mean no_sync", "3 no_all_reduce"],
