@@ -314,8 +314,6 @@ def test_random_bytes_never_surprise(name, saved, tmp_path):
 
 def test_tensors_of_a_model_are_listed(tmp_path):
     """Of a folder as save_pretrained writes it, and of its file."""
-    from safetensors.torch import save_file
-
     save_file({"b": torch.ones(3, dtype=torch.bfloat16), "a": torch.ones(2, 4)}, tmp_path / "model.safetensors")
     for path in (tmp_path, tmp_path / "model.safetensors"):
         assert succeed("fsdp-ckpt", "ls", path).stdout == f"{path}: 2 tensors, 38 B\n  a 2x4xf32\n  b 3xbf16\n"
