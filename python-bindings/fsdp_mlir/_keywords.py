@@ -100,6 +100,11 @@ class Options(TypedDict, total=False):
     optimizer: Literal['adamw', 'sgd', 'none'] | enum.Enum | None
     """What updates the shards. Default: adamw."""
 
+    passes_at: str | int | float | os.PathLike[str] | re.Pattern[str] | None
+    """More passes, each pipeline in the syntax of --pass-pipeline: at the end of a level, ahead of its verifiers. What they do at the aten
+    level is the model from then on; at the others it is checked as what the compiler does. `LEVEL=PIPELINE;... of aten, logical,
+    scheduled, plan`."""
+
     profile: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Measured times of fsdp-run --profile, which replace predicted ones. `FILE.json`."""
 

@@ -186,15 +186,11 @@ template <typename T> struct OptionParser : llvm::cl::basic_parser<T> {
 
   bool parse(llvm::cl::Option &option, llvm::StringRef, llvm::StringRef text,
              T &value) {
-    bool isDefault = text == spellOption(T()); // Nothing, for most.
-    if constexpr (std::is_convertible_v<T, int64_t>)
-      isDefault |= text == std::to_string(int64_t(T())); // MLIR prints it so.
-    if (isDefault) {
-      value = T();
-      return false;
-    }
     std::string expected = readOption(text, value);
-    return !expected.empty() &&
+    if (expected.empty())
+      return false;
+    value = T();
+    return !isNothing(text) &&
            option.error("expected " + expected + "; found '" + text + "'");
   }
   static void print(llvm::raw_ostream &os, const T &value) {
@@ -204,6 +200,16 @@ template <typename T> struct OptionParser : llvm::cl::basic_parser<T> {
   }
   void printOptionDiff(const llvm::cl::Option &, const T &,
                        const llvm::cl::OptionValue<T> &, size_t) const {}
+
+private:
+  /// Whether a value that nobody gives is printed so; what is a number, MLIR
+  /// prints as one.
+  static bool isNothing(llvm::StringRef text) {
+    if constexpr (std::is_convertible_v<T, int64_t>)
+      if (text == std::to_string(int64_t(T())))
+        return true;
+    return text == spellOption(T());
+  }
 };
 
 } // namespace fsdp
