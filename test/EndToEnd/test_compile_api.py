@@ -126,7 +126,8 @@ def test_model_on_the_meta_device():
 # ---- Options -----------------------------------------------------------------
 
 
-def test_options_are_those_of_the_command_line(plan):
+def test_options_are_those_of_the_command_line(plan, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")  # narrower, long values are wrapped, too
     table = fsdp_mlir.options()
     text = succeed("fsdp-plan", "--help").stdout
     shown = " ".join(text.split())  # wrapped
