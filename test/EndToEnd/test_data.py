@@ -109,7 +109,7 @@ def test_evaluations_read_the_same_kinds_of_files(plans, tokens, tmp_path):
     (tmp_path / "same").write_bytes(tokens[:12].astype("<u2").tobytes())
     # Each evaluation is of all batches, from the first one on, in the order of the file.
     found = [succeed("fsdp-run", plan, "--weights", FIXTURES / "gpt2.pt2", "--data", data, "--steps", 2, "--lr", 0, "--json", "--eval-data", data,
-                     "--eval-every", 1).stdout for data in (tmp_path, tmp_path / "same")]
+                     "--eval-every", 1, *bits).stdout for data, *bits in ((tmp_path,), (tmp_path / "same", "--token-bits", 16))]
     losses = [[step["eval_loss"] for step in map(json.loads, text.splitlines()) if "eval_loss" in step] for text in found]
     assert losses[0] == losses[1] and losses[0][0] == losses[0][1]
 
