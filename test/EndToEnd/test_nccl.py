@@ -95,7 +95,7 @@ def test_gradients_agree_with_pytorch(graph, strategy, plans, references):
 @pytest.fixture
 def arguments(plans):
     """A training of three ranks."""
-    return [plans("gpt2", 3), "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2, "--verbose"]
+    return [plans("gpt2", 3), "--verbose", "--weights", FIXTURES / "gpt2.pt2", "--data", FIXTURES / "gpt2_train2x5.safetensors", "--steps", 2]
 
 
 @needs_mpi

@@ -168,7 +168,7 @@ def arguments(plans):
 
 
 def test_only_rank_0_reports(arguments):
-    ran = mpirun((2, *arguments))
+    ran = mpirun((2, *arguments, "--verbose"))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("step 2/2") == 1 and "2 processes on 1 machine; figures of a process are rank 0's\n" in ran.stdout
     assert re.search(r"; [\d.]+ KiB workspace of collectives; ", ran.stdout)
