@@ -87,6 +87,8 @@ def succeed(name: str, *arguments, **options) -> subprocess.CompletedProcess:
     return result
 
 
+needs_trainer = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
+                                   reason="not run: no headers of Python, or a sanitizer, when the project was built")
 needs_mpi = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() or not shutil.which("mpirun"),
                                reason="not run: there was no MPI library when the project was built, or there is no mpirun")
 
@@ -122,6 +124,20 @@ def pytest_addoption(parser):
     parser.addoption("--all-mutants", action="store_true", help="try all mutants, not one in forty or fewer, and write docs/internals/mutation.md")
     parser.addoption("--through-nccl", action="store_true", help="compare with PyTorch what processes compute that a NCCL of ordinary memory connects")
     parser.addoption("--all-pairs", action="store_true", help="compare all trainings with PyTorch's FSDP, not only twelve")
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory):
+    """Plans of the module's own; one thread, as a rank has: more of them add in another order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FSDP_BIN", str(BUILD / "bin"))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

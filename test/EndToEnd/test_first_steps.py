@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import BUILD, ROOT, free_port, succeed
+from conftest import ROOT, free_port, needs_trainer, succeed
 from test_mutations import substitute
 from torch.distributed.fsdp import MixedPrecision
 
@@ -19,22 +19,9 @@ from fsdp_mlir import FSDPError, Trainer
 sys.path.insert(0, str(ROOT / "test" / "EndToEnd" / "Inputs"))
 from first_steps_rank import Model, batch, replaced, train  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
-                                reason="not run: no headers of Python, or a sanitizer, when the project was built")
+pytestmark = [needs_trainer, pytest.mark.usefixtures("surroundings")]
 WORKER = ROOT / "test" / "EndToEnd" / "Inputs" / "first_steps_rank.py"
 ON = {"verify_first_step": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def surroundings(tmp_path_factory):
-    """Plans of this module, and one thread, as a rank has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FSDP_BIN", str(BUILD / "bin"))
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-    torch.set_num_threads(threads)
 
 
 class Autocast(Model):

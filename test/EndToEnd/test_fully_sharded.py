@@ -5,14 +5,13 @@ import copy
 
 import pytest
 import torch
-from conftest import BUILD, ROOT
+from conftest import ROOT, needs_trainer
 from torch.nn import functional as F
 
 import fsdp_mlir
 from fsdp_mlir import FSDPError
 
-pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
-                                reason="not run: no headers of Python, or a sanitizer, when the project was built")
+pytestmark = [needs_trainer, pytest.mark.usefixtures("surroundings")]
 
 
 class Model(torch.nn.Module):
@@ -33,18 +32,6 @@ def make_model():
 def batches(count):
     generator = torch.Generator().manual_seed(1)
     return [{key: torch.randn(8, 16, generator=generator) for key in ("x", "target")} for _ in range(count)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def surroundings(tmp_path_factory):
-    """Plans of this module; one thread, as a rank has: more of them add in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FSDP_BIN", str(BUILD / "bin"))
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-    torch.set_num_threads(threads)
 
 
 def adamw(model):

@@ -16,15 +16,14 @@ import warnings
 
 import pytest
 import torch
-from conftest import BUILD, FIXTURES, ROOT, free_port, succeed
+from conftest import BUILD, FIXTURES, ROOT, free_port, needs_trainer, succeed
 from fixture_models import role
 from safetensors.torch import save_file
 
 import fsdp_mlir
 from fsdp_mlir import FSDPError, Trainer
 
-pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
-                                reason="not run: no headers of Python, or a sanitizer, when the project was built")
+pytestmark = needs_trainer
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,10 @@ import sys
 
 import pytest
 import torch
-from conftest import BUILD, ROOT, free_port
+from conftest import BUILD, ROOT, free_port, needs_trainer
 
 EXAMPLES = ROOT / "examples" / "training"
-pytestmark = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
-                                reason="not run: no headers of Python, or a sanitizer, when the project was built")
+pytestmark = needs_trainer
 
 
 @pytest.fixture(scope="module")

@@ -392,33 +392,34 @@ std::string spellOption(const Bucket &value) {
          : value.bytes ? mode + "bytes:" + spellOption(value.bytes)
                        : "none";
 }
+static constexpr std::pair<const char *, std::string PassesAt::*> levels[] = {
+    {"aten", &PassesAt::aten},
+    {"logical", &PassesAt::logical},
+    {"scheduled", &PassesAt::scheduled},
+    {"plan", &PassesAt::plan}};
+
 std::string readOption(StringRef text, PassesAt &value) {
   value = {};
   llvm::SmallVector<StringRef> parts;
   text.split(parts, ';');
   for (StringRef part : parts) {
-    auto [level, pipeline] = part.trim().split('=');
-    std::string *place = llvm::StringSwitch<std::string *>(level)
-                             .Case("aten", &value.aten)
-                             .Case("logical", &value.logical)
-                             .Case("scheduled", &value.scheduled)
-                             .Case("plan", &value.plan)
-                             .Default(nullptr);
-    if (!place || !place->empty() || pipeline.empty())
+    auto [name, pipeline] = part.trim().split('=');
+    const auto *level = llvm::find_if(
+        levels, [name = name](const auto &each) { return each.first == name; });
+    if (level == std::end(levels) || pipeline.empty() ||
+        !(value.*level->second).empty())
       return "LEVEL=PIPELINE, separated by semicolons, each level once: aten, "
              "logical, scheduled, plan";
-    *place = pipeline.str();
+    value.*level->second = pipeline.str();
   }
   return "";
 }
 std::string spellOption(const PassesAt &value) {
   std::string text;
-  for (auto [level, pipeline] :
-       {std::pair("aten", &value.aten), std::pair("logical", &value.logical),
-        std::pair("scheduled", &value.scheduled),
-        std::pair("plan", &value.plan)})
-    if (!pipeline->empty())
-      text += (text.empty() ? "" : ";") + std::string(level) + "=" + *pipeline;
+  for (auto [name, pipeline] : levels)
+    if (!(value.*pipeline).empty())
+      text +=
+          (text.empty() ? "" : ";") + std::string(name) + "=" + value.*pipeline;
   return text;
 }
 
