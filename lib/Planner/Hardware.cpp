@@ -310,11 +310,15 @@ Expected<Hardware> Reader::read(const toml::table &root) {
   return hardware;
 }
 
+static Expected<toml::table> parseHardwareTables(std::string_view text,
+                                                 const std::string &path) {
+  return parseToml(text, path, "hardware file", 64 * 1024);
+}
+
 Expected<Hardware> fsdp::planner::parseHardware(std::string_view text,
                                                 const std::string &path,
                                                 const std::string &factors) {
-  Expected<toml::table> root =
-      parseToml(text, path, "hardware file", 64 * 1024);
+  Expected<toml::table> root = parseHardwareTables(text, path);
   if (root && !factors.empty())
     root = applyFactors(std::move(*root), factors, path);
   return root ? Reader(path).read(*root) : root.error();
@@ -403,14 +407,54 @@ std::vector<std::string_view> fsdp::planner::getBuiltinHardware() {
   return names;
 }
 
-Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath,
-                                               const std::string &factors) {
+/// The text of a hardware file, and what errors call it.
+static Expected<std::pair<std::string, std::string>>
+readText(const std::string &nameOrPath) {
   for (const Builtin &builtin : builtins)
     if (builtin.name == nameOrPath)
-      return parseHardware(builtin.text, "hardware/" + nameOrPath + ".toml",
-                           factors);
-  Expected<std::string> text = archive::InputFile::readWhole(nameOrPath);
-  return text ? parseHardware(*text, nameOrPath, factors) : text.error();
+      return std::pair(std::string(builtin.text),
+                       "hardware/" + nameOrPath + ".toml");
+  Expected<std::string> text = fsdp::archive::InputFile::readWhole(nameOrPath);
+  if (!text)
+    return text.error();
+  return std::pair(std::move(*text), nameOrPath);
+}
+
+Expected<Hardware> fsdp::planner::loadHardware(const std::string &nameOrPath,
+                                               const std::string &factors) {
+  auto file = readText(nameOrPath);
+  return file ? parseHardware(file->first, file->second, factors)
+              : file.error();
+}
+
+/// What `measured` has takes the place of what `root` has.
+static void replaceNumbers(toml::table &root, const toml::table &measured) {
+  for (auto &&[key, node] : measured) {
+    toml::node *own = root.get(key);
+    if (own && own->is_table() && node.is_table())
+      replaceNumbers(*own->as_table(), *node.as_table());
+    else
+      root.insert_or_assign(key, node);
+  }
+}
+
+Expected<Hardware>
+fsdp::planner::loadMeasuredHardware(const std::string &nameOrPath,
+                                    const std::string &ratesPath) {
+  auto file = readText(nameOrPath);
+  if (!file)
+    return file.error();
+  auto root = parseHardwareTables(file->first, file->second);
+  if (!root)
+    return root.error();
+  auto text = fsdp::archive::InputFile::readWhole(ratesPath);
+  if (!text)
+    return text.error();
+  auto rates = parseHardwareTables(*text, ratesPath);
+  if (!rates)
+    return rates.error();
+  replaceNumbers(*root, *rates);
+  return Reader(ratesPath + " in " + file->second).read(*root);
 }
 
 std::string fsdp::planner::findKeptHardware(std::string_view device) {

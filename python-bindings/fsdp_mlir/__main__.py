@@ -12,16 +12,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fsdp_mlir")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="capture, compile and train a small Llama")
-    kept = _calibrate.kept()
-    calibrate = commands.add_parser("calibrate", help="measure this CPU, in less than a minute, for the predictions of fsdp-plan")
-    calibrate.add_argument("-o", "--output", type=Path, default=kept, metavar="FILE.toml", help=f"the hardware file; default: {kept}, which fsdp-plan takes if no --hardware is given")
+    calibrate = commands.add_parser("calibrate", help="measure this CPU or GPU, in less than a minute, for the predictions of fsdp-plan")
+    calibrate.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what is measured; default: cpu")
+    calibrate.add_argument("--hardware", metavar="FILE.toml|NAME", help="the hardware file that has what is not measured: of a GPU, its links; default: the one that is built in for it")
+    calibrate.add_argument("-o", "--output", type=Path, metavar="FILE.toml", help=f"the hardware file; default: {_calibrate.kept()} (cuda.toml), which fsdp-plan takes if no --hardware is given")
     arguments = parser.parse_args()
     try:
         if arguments.command == "demo":
             _demo.main()
         else:
-            print(_calibrate.calibrate(arguments.output), end="")
-            print(f"{arguments.output}: this machine")
+            output = arguments.output or _calibrate.kept(arguments.device)
+            print(_calibrate.calibrate(output, arguments.device, arguments.hardware), end="")
+            print(f"{output}: this machine")
     except (CaptureError, PlanError, OSError) as error:
         sys.exit(f"fsdp_mlir: error: {error}")
 

@@ -3,92 +3,65 @@
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsdp_mlir_tools
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from fsdp_mlir import _options
+from fsdp_mlir import _options, _rates
 from fsdp_mlir.capture import capture, save
 from fsdp_mlir.errors import PlanError
 
-_REPEATS, _SECONDS = 15, 0.4  # of each measurement: the best of so many, or as many as there is time for
 _WIDTHS, _STEPS = (32, 128, 512, 1024), 30  # of the layers whose collectives are measured
-_DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def kept() -> Path:
-    """Where fsdp-plan looks for a machine that nobody names: fsdp-mlir/cpu.toml in $XDG_CONFIG_HOME, or in ~/.config."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "fsdp-mlir" / "cpu.toml"
+def kept(device: str = "cpu") -> Path:
+    """Where fsdp-plan looks for a machine that nobody names: fsdp-mlir/DEVICE.toml in $XDG_CONFIG_HOME, or in ~/.config."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "fsdp-mlir" / f"{device}.toml"
 
 
-def calibrate(output: Path) -> str:
-    """Measures one core of this machine, and ranks as threads, in less than a minute, and writes a hardware file. Other programs make
-    it slower than it is. Returns what fsdp-plan says of the fit of its links. Raises PlanError."""
+def calibrate(output: Path, device: str = "cpu", base: str | None = None) -> str:
+    """Measures this machine in less than a minute, and writes a hardware file: one core and ranks as threads, or, for "cuda", the
+    current GPU, whose links stay those of `base`, a hardware file or the name of one that is built in (by default the one of this GPU).
+    Other programs make it slower than it is. Returns what was measured, and what fsdp-plan says of the fit of its links. Raises PlanError.
+    """
+    rates = _rates.of_cpu() if device == "cpu" else _rates.of_gpu()
+    base = base or ("cpu" if device == "cpu" else _builtin(torch.cuda.get_device_name(), rates["memory"]["gib"]))
     output.parent.mkdir(parents=True, exist_ok=True)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rates = _measure_rates()
-    finally:
-        torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
-        machine = Path(scratch) / output.name
-        profiles = [word for ranks in (2, 4) for word in ("--profile", _profile(Path(scratch), ranks))]
-        said, _ = _options.run("calibrate", "--hardware", "cpu", *profiles, "-o", machine)
+        measured, machine = Path(scratch) / "rates.toml", Path(scratch) / output.name
+        measured.write_text("\n".join(_write(rates)) + "\n")
+        profiles = [word for ranks in (2, 4) for word in ("--profile", _profile(Path(scratch), ranks))] if device == "cpu" else []
+        said, _ = _options.run("calibrate", "--hardware", base, "--rates", measured, *profiles, "-o", machine)
         made = output.with_name(f".{output.name}.{os.getpid()}")
-        made.write_text(_replace(machine.read_text(), rates))
+        shutil.copyfile(machine, made)
         made.replace(output)  # whole, whoever reads it now
-    return said
+        return measured.read_text() + said + (f"links: those of {base}\n" if device == "cuda" else "")
 
 
-def _best(run: Callable[[], object]) -> float:
-    """Seconds of the shortest run."""
-    run()
-    times, start = [], time.perf_counter()
-    while len(times) < _REPEATS and time.perf_counter() - start < _SECONDS:
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def _builtin(name: str, gib: float) -> str:
+    """The hardware file that has the links of a GPU, by what PyTorch calls it. Raises PlanError."""
+    for word, file in (("GB200", "gb200-nvl72"), ("B200", "b200"), ("H200", "h200"), ("H100", "h100"), ("A100", "a100-80" if gib > 60 else "a100-40")):
+        if word in name:
+            return file
+    raise PlanError(f"calibrate: expected an A100, H100, H200, B200 or GB200, found {name}; name a hardware file that has its links with --hardware")
 
 
-def _measure_rates() -> dict[str, dict[str, float]]:
-    """By table of the file: GFLOP/s by element type, and GB/s."""
-    matrix, attention = {}, {}
-    for name, dtype in _DTYPES.items():
-        size = 512 if dtype.itemsize > 2 else 192  # in 16 bits, a CPU may be fifty times slower
-        a, b, c = (torch.randn(size, size).to(dtype) for _ in range(3))
-        matrix[name] = 2 * size**3 / _best(lambda: torch.mm(a, b, out=c)) / 1e9
-        q, k, v = (torch.randn(1, 8, 256, 64).to(dtype) for _ in range(3))
-        attention[name] = 4 * 8 * 256**2 * 64 / _best(lambda: F.scaled_dot_product_attention(q, k, v)) / 1e9
-    near, far = (tuple(torch.randn(count) for _ in range(3)) for count in (2**16, 2**24))
-    bandwidth = [3 * 4 * x.numel() / _best(lambda: torch.add(x, y, out=z)) / 1e9 for x, y, z in (near, far)]
-    copy = 4 * far[0].numel() / _best(lambda: far[0].copy_(far[1])) / 1e9
-    vector = 10 * near[0].numel() / _best(lambda: torch.exp(near[0], out=near[1])) / 1e9  # exp counts ten for each element
-    return {"compute": {"matrix": matrix, "attention": attention, "vector": vector}, "memory": {"gbytes": bandwidth[1], "cache_gbytes": bandwidth[0]},
-            "host": {"link_gbytes": copy, "gbytes": bandwidth[1]}}  # fmt: skip
-
-
-def _replace(text: str, rates: dict[str, dict[str, float]]) -> str:
-    """A hardware file with other numbers."""
+def _write(rates: _rates.Rates) -> Iterator[str]:
+    """The lines of a hardware file."""
+    yield from (f"{key} = {value:.4g}" for key, value in rates.items() if not isinstance(value, dict))
     for table, numbers in rates.items():
-        head, title, rest = text.partition(f"[{table}]")
-        body, following, tail = rest.partition("\n[")
-        for key, value in numbers.items():
-            spelled = "{ " + ", ".join(f"{name} = {number:.4g}" for name, number in value.items()) + " }" if isinstance(value, dict) else f"{value:.4g}"
-            body, count = re.subn(rf"^{key} = .*$", f"{key} = {spelled}", body, flags=re.M)
-            assert count == 1, (table, key)
-        text = head + title + body + following + tail
-    return text
+        if isinstance(numbers, dict):
+            yield f"[{table}]"
+            for key, value in numbers.items():
+                each = ", ".join(f"{name} = {number:.4g}" for name, number in value.items()) if isinstance(value, dict) else ""
+                yield f"{key} = {{ {each} }}" if each else f"{key} = {value:.4g}"
 
 
 class _Layers(nn.Module):

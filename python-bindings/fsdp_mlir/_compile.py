@@ -54,7 +54,7 @@ def compile(
 
     `ranks` is the world size, and `mesh` (copies, ranks of each copy) the same for hybrid strategies; one of them, or `world`: a dry run
     for so many ranks, which keeps a report and no plan. `strategy` is a string or a ShardingStrategy of FSDP1, `budget` the most memory of
-    a rank, in bytes or as "16GiB". `unproved` keeps a plan that cannot be proved to compute what the model does. All other options are
+    a rank, in bytes or as "16GiB". A model on a GPU has a plan for GPUs, unless `device` says otherwise. `unproved` keeps a plan that cannot be proved to compute what the model does. All other options are
     those of `fsdp-plan` with underscores, such as `no_sync=True` or `reduce_dtype=torch.bfloat16`: fsdp_mlir.options() has them.
 
     Plans and archives are kept in $XDG_CACHE_HOME/fsdp_mlir (by default ~/.cache/fsdp_mlir), and found again by the graph, the options
@@ -71,12 +71,15 @@ def compile(
         raise PlanError("compile: expected ranks=N, or world=N for a dry run, found both; leave one out")
     if options.get("auto") and options.get("decisions") is not None:
         raise PlanError("decisions: expected none beside auto=True, which makes them: Plan.decisions() has them; leave out one of the two")
+    if options.get("device") is None and any(parameter.is_cuda for parameter in model.parameters()):
+        options["device"] = "cuda"
     given = {"ranks": ranks if world is None else world, "mesh": mesh, "strategy": strategy, "budget": budget, **options}
     arguments = _options.arguments(given)  # ahead of the capture, which takes longer
 
     cache = _cache()
     with tempfile.TemporaryDirectory(prefix=".part-", dir=cache) as scratch:
-        captured = {"mixed_precision": mixed_precision, "outputs": outputs, "loss_index": loss_index}
+        device = str(getattr(options.get("device"), "value", options.get("device") or "cpu"))
+        captured = {"mixed_precision": mixed_precision, "outputs": outputs, "loss_index": loss_index, "device": device}
         kept = [_keep_model(model, batch, captured, cache, Path(scratch)) for batch in batches or [example_batch]]
         if evaluation:
             with _evaluating(model):

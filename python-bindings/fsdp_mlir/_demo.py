@@ -20,23 +20,24 @@ from fsdp_mlir._compile import compile
 from fsdp_mlir._plan import Plan
 from fsdp_mlir.errors import PlanError
 
-VOCABULARY, WIDTH, HIDDEN, HEADS, LAYERS = 256, 128, 384, 4, 4
-SEQUENCES, TOKENS, RANKS, STEPS = 4, 64, 2, 40  # sequences: of a rank in each step
-_BATCHES = 16
+RANKS, STEPS = 2, 40
+_SEQUENCES, _TOKENS = 4, 64  # of a rank in each step
+_VOCABULARY, _BATCHES = 256, 16
 
 
 class Block(nn.Module):
     """Attention with rotary positions, then SwiGLU."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, hidden: int, heads: int) -> None:
         super().__init__()
-        self.attention_norm, self.mlp_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.gate, self.up = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(WIDTH, HIDDEN, bias=False)
-        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.attention_norm(x)).chunk(3, dim=-1))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.attention_norm(x)).chunk(3, dim=-1))
         attended = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         y = self.mlp_norm(x)
@@ -50,21 +51,23 @@ class Llama(nn.Module):
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, hidden: int, heads: int, layers: int, vocabulary: int, tokens: int) -> None:
         super().__init__()
-        self.embed, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.RMSNorm(WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
-        half = WIDTH // HEADS // 2
-        angles = torch.outer(torch.arange(TOKENS), 10000.0 ** (-torch.arange(half) / half))
+        self.embed, self.norm = nn.Embedding(vocabulary, width), nn.RMSNorm(width)
+        self.blocks = nn.ModuleList(Block(width, hidden, heads) for _ in range(layers))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        half = width // heads // 2
+        angles = torch.outer(torch.arange(tokens), 10000.0 ** (-torch.arange(half) / half))
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)  # also where a policy casts parameters alone
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
-        return F.cross_entropy(self.head(self.norm(x))[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+            x = block(x, cos, sin)
+        following = F.pad(ids[:, 1:], (0, 1), value=-100)  # the last token has none
+        return F.cross_entropy(self.head(self.norm(x)).float().flatten(0, 1), following.flatten())
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -75,12 +78,12 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 def main() -> None:
     """Captures, compiles and trains, and prints what it does. Raises PlanError."""
     torch.manual_seed(0)
-    model = Llama()
-    ids = (torch.randint(VOCABULARY, (_BATCHES, SEQUENCES, 1)) + torch.arange(TOKENS)) % VOCABULARY  # it learns to count
-    print(f"capture and compile: a Llama of {LAYERS} layers, {sum(p.numel() for p in model.parameters()):,} parameters, for {RANKS} ranks")
+    model = Llama(width=128, hidden=384, heads=4, layers=4, vocabulary=_VOCABULARY, tokens=_TOKENS)
+    ids = (torch.randint(_VOCABULARY, (_BATCHES, _SEQUENCES, 1)) + torch.arange(_TOKENS)) % _VOCABULARY  # it learns to count
+    print(f"capture and compile: a Llama of {len(model.blocks)} layers, {sum(p.numel() for p in model.parameters()):,} parameters, for {RANKS} ranks")
     plan = compile(model, {"ids": ids[0]}, ranks=RANKS, hardware="cpu")
     plan.show()
-    print(f"\ntrain: {STEPS} steps of {RANKS} x {SEQUENCES} sequences of {TOKENS} tokens")
+    print(f"\ntrain: {STEPS} steps of {RANKS} x {_SEQUENCES} sequences of {_TOKENS} tokens")
     with tempfile.TemporaryDirectory() as scratch:
         data, profile = Path(scratch) / "data.safetensors", Path(scratch) / "profile.json"
         save_file({"ids": ids}, data)

@@ -45,6 +45,8 @@ def fully_sharded(
         raise FSDPError("optimizer: expected a torch.optim.AdamW or SGD, 'adamw' or 'sgd', found 'none'; a loop without updates needs no plan")
     model = _compiled._original(model)
     training = {key: options.pop(key) for key in inspect.signature(Trainer).parameters if key in options and key != "plan"}
+    if training.get("device") is not None:
+        options["device"], training["device"] = _split_device(training["device"])
     momentum = training.get("momentum", False)  # of compile(), whether; of a Trainer, how much
     if isinstance(momentum, bool):
         training.pop("momentum", None)
@@ -70,6 +72,15 @@ def fully_sharded(
     model.__dict__["_fsdp"] = loop
     _guard(model)
     return model
+
+
+def _split_device(device: Any) -> tuple[str, torch.device | None]:
+    """The kind, which a plan is for, and the device if it is a certain one, which a Trainer takes."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise FSDPError(f"device: expected 'cpu', 'cuda', or a GPU such as 'cuda:1', found {device!r}") from None
+    return place.type, None if place.index is None else place
 
 
 class _Micro:

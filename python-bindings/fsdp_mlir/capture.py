@@ -34,7 +34,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy
 from torch.export.exported_program import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _joint, _masks, _meta, _precision, _reject, _state, _step, _verify, _write
+from fsdp_mlir import _compiled, _decompose, _dtypes, _export, _functions, _gpu_operators, _joint, _masks, _meta, _precision, _reject, _state, _step, _verify, _write
 from fsdp_mlir.errors import CaptureError, CaptureWarning
 
 
@@ -48,6 +48,7 @@ def capture(
     outputs: Sequence[str | int] = (),
     gradients: bool = True,
     mixed_precision: MixedPrecision | MixedPrecisionPolicy | Mapping[str, MixedPrecision | MixedPrecisionPolicy] | None = None,
+    device: str = "cpu",
 ) -> _verify.TrainingProgram:
     """Captures the loss of `module(*example_inputs, **kwargs)` and its gradients as one graph.
 
@@ -66,6 +67,9 @@ def capture(
     have a policy of their own cast as it says, and modules of the ignored classes (FSDP1; by default batch norm) in full
     precision. The program keeps the dtypes of the module: the casts are in the graph.
 
+    `device="cuda"`: the graph is for GPUs alone, and keeps operators whole that only they have: `rms_norm` of PyTorch, whose parts would
+    take several times as long there. No GPU is needed for that.
+
     The result's inputs are the parameters, the buffers and the tensors among the example inputs (`in_0`, `in_1`, ...,
     positional ones first); its outputs are the buffer mutations, the outputs that are kept, and one gradient of the
     parameter's shape and dtype for each parameter that requires grad and is used, then those of inputs that require
@@ -79,10 +83,12 @@ def capture(
         raise CaptureError(f"capture takes a torch.nn.Module, not a {type(module).__name__}")
     if not isinstance(example_inputs, tuple):
         raise CaptureError(f"example_inputs must be a tuple of the positional arguments, not a {type(example_inputs).__name__}")
+    if device not in ("cpu", "cuda"):
+        raise CaptureError(f"device: expected 'cpu' or 'cuda', found {device!r}")
     with _compiled.uncompiled(module) as module:
         _reject.check_module(module)
         precision = _precision.Precision(module, mixed_precision)
-        program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision)
+        program, checkpointed = _capture(module, example_inputs, kwargs or {}, dynamic_shapes, loss_index, outputs, gradients, precision, device)
     program.mixed_precision = mixed_precision
     for sentence in _warnings(module, program, checkpointed) if gradients else ():
         warnings.warn(sentence, CaptureWarning, stacklevel=2)
@@ -98,6 +104,7 @@ def _capture(
     outputs: Sequence[str | int],
     gradients: bool,
     precision: _precision.Precision,
+    device: str,
 ) -> tuple[_verify.TrainingProgram, set[str]]:
     """The program, and which modules use activation checkpointing."""
     with contextlib.ExitStack() as stack:
@@ -113,7 +120,9 @@ def _capture(
         forward = _export.export(step, module, attributes, examples, named, dynamic_shapes)
         try:
             with _reject.differentiating():
-                joint = _joint.trace(forward, step.seen.loss_place, functions.table())
+                whole = _gpu_operators.FORWARD if device == "cuda" else {}
+                joint = _joint.trace(forward, step.seen.loss_place, functions.table() | whole)
+            _gpu_operators.rename(joint.graph)
             _decompose.rewrite_complex_numbers(joint.graph)
             _dtypes.correct(joint.graph)
             _dtypes.leave_out(joint.graph)

@@ -6,7 +6,11 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+import torch
 from conftest import BUILD, FIXTURES, ROOT, succeed, tool
+
+from fsdp_mlir import PlanError, _calibrate
 
 
 def test_a_machine_that_was_measured_is_the_default(tmp_path):
@@ -34,3 +38,17 @@ def test_a_machine_that_was_measured_is_the_default(tmp_path):
     file.write_text("name = 1\n")
     result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 2, "--auto", **variables)
     assert result.returncode == 1 and f"{file}: " in result.stderr
+
+
+# Only rates are measured on a GPU: its links are those of a file, which the name that PyTorch has for it chooses.
+def test_a_gpu_without_a_file(tmp_path):
+    names = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100-80", "NVIDIA B200": "b200", "NVIDIA GB200": "gb200-nvl72"}
+    assert {name: _calibrate._builtin(name, 79) for name in names} == names
+    assert _calibrate._builtin("NVIDIA A100-SXM4-40GB", 39.4) == "a100-40"
+    assert all((ROOT / "hardware" / f"{file}.toml").exists() for file in (*names.values(), "a100-40"))
+    with pytest.raises(PlanError, match="expected an A100, H100, H200, B200 or GB200, found NVIDIA L4; name a hardware file that has its links with --hardware"):
+        _calibrate._builtin("NVIDIA L4", 22)
+    if not torch.cuda.is_available():
+        with pytest.raises(PlanError, match="calibrate: expected a GPU that PyTorch can use, found none"):
+            _calibrate.calibrate(tmp_path / "cuda.toml", "cuda")
+        assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import sys
 import fsdp_mlir
 import pytest
 import torch
-from conftest import BUILD, ROOT, succeed
+from conftest import BUILD, ROOT, succeed, tool
 from fsdp_mlir import Plan, PlanError
 from safetensors.torch import save_file
 from torch import nn
@@ -297,6 +297,20 @@ def test_saved_plan(plan, tmp_path, cache):
         with pytest.raises(PlanError, match=r"expected a plan of compile\(\) or save\(\), found a damaged one: .*; remove the folder$"):
             Plan.load(damaged)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+# It is captured for the GPU, on a machine that need not have one; on a CPU it is one sentence.
+def test_a_plan_for_gpus_keeps_what_only_they_have(tmp_path):
+    from fsdp_mlir._demo import Llama
+
+    ids = torch.arange(32).view(2, 16)
+    made = fsdp_mlir.compile(Llama(32, 48, 2, 2, 64, 16), {"ids": ids}, ranks=1, device="cuda")
+    assert "aten::_fused_rms_norm x5, aten::_fused_rms_norm_backward x5" in made.report() and "proved: " in made.report()
+    succeed("fsdp-plan", made.model_path, "--ranks", 1, "-o", tmp_path / "cpu.plan")
+    save_file({"in_0": ids[None]}, tmp_path / "d.safetensors")
+    result = tool("fsdp-run", tmp_path / "cpu.plan", "--weights", made.model_path, "--data", tmp_path / "d.safetensors", "--steps", 1)
+    assert result.returncode == 1 and re.search(
+        r"error: program step, command \d+: aten::_fused_rms_norm_backward: has no kernel for cpu; capture the model for that device\n$", result.stderr)
 
 
 def test_tables(plan):

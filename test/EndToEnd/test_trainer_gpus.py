@@ -45,7 +45,9 @@ def test_losses_and_values_are_those_of_cpus(ranks, plans, archives, gpu_plans, 
     names = ["tied", "frozen", "batch_norm", "dropout"]
     data = {name: write_data(name, 12, tmp_path / f"{name}.safetensors") for name in names}
     tasks = [{"plan": gpu_plans(name, ranks), "name": name, "data": str(data[name]), "steps": 3, "lr": LR} for name in names]
-    for said in run(ranks, tmp_path / "run", {"train": tasks}):
+    loop = {"name": "tied", "data": str(data["tied"]), "steps": 3, "lr": LR, "device": "cuda"}
+    for said in run(ranks, tmp_path / "run", {"train": tasks, "loop": [loop]}):
+        assert said["loop"][0] == said["train"][0][0]
         for name, (losses, hashes) in zip(names, said["train"], strict=True):
             archive = archives(name)
             expected, values = run_threads(plans(archive.with_suffix(""), ranks), name, data[name], 3, tmp_path, lr=LR, archive=archive)

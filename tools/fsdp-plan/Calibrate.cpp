@@ -1,6 +1,6 @@
 //===- Calibrate.cpp - fsdp-plan calibrate --------------------------------===//
 //
-// Logs of nccl-tests and profiles in, hardware file out.
+// Rates, logs of nccl-tests and profiles in, hardware file out.
 //
 //===----------------------------------------------------------------------===//
 
@@ -51,6 +51,11 @@ struct Options {
   cl::list<std::string> profiles{
       "profile", cl::desc("Measured times of fsdp-run --profile"),
       cl::value_desc("p.json"), cl::cat(category)};
+  cl::opt<std::string> rates{
+      "rates",
+      cl::desc("A hardware file in part: its numbers take the place of those "
+               "of --hardware"),
+      cl::value_desc("r.toml"), cl::cat(category)};
 
   /// The outputs can be written, and are no inputs.
   LogicalResult checkFiles() const;
@@ -64,9 +69,12 @@ LogicalResult Options::checkFiles() const {
                            std::addressof(reduces), std::addressof(profiles)})
     for (const std::string &path : *list)
       inputs.push_back({"a measurement", path});
+  if (!rates.empty())
+    inputs.push_back({"--rates", rates});
   if (hardware.empty() || output.empty() || inputs.empty())
     return reject("expected --hardware, -o, and a measurement (--all-gather, "
-                  "--reduce-scatter, --all-reduce or --profile); see --help");
+                  "--reduce-scatter, --all-reduce, --profile or --rates); see "
+                  "--help");
   inputs.push_back({"--hardware", hardware});
   auto error = archive::checkOutputs({{"-o", output}}, inputs);
   return error ? reject(error->message) : success();
@@ -117,13 +125,17 @@ LogicalResult fsdp::runCalibrate(int argc, char **argv) {
   Options options;
   if (failed(parseOptions(
           argc, argv,
-          "Fits the links of a hardware file to measured collectives.\n\n"
+          "Fits the links of a hardware file to measured collectives, and "
+          "takes "
+          "over measured rates.\n\n"
           "Example: fsdp-plan calibrate --hardware h100 --all-gather ag.log "
           "--reduce-scatter rs.log -o mine.toml\n",
           {&options.category})) ||
       failed(options.checkFiles()))
     return failure();
-  auto hardware = loadHardware(options.hardware);
+  auto hardware = options.rates.empty()
+                      ? loadHardware(options.hardware)
+                      : loadMeasuredHardware(options.hardware, options.rates);
   if (!hardware)
     return reject(hardware.error().message);
   std::vector<MeasuredCall> calls;
@@ -139,7 +151,7 @@ LogicalResult fsdp::runCalibrate(int argc, char **argv) {
   auto fits = calibrate(*hardware, calls);
   if (!fits)
     return reject(fits.error().message);
-  if (fits->empty())
+  if (fits->empty() && !calls.empty())
     return reject("expected collectives of one kind of two sizes, of which the "
                   "larger takes longer, found none among " +
                   llvm::Twine(calls.size()) + " calls");

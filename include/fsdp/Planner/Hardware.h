@@ -126,6 +126,11 @@ std::vector<std::string_view> getBuiltinHardware();
 archive::Expected<Hardware> loadHardware(const std::string &nameOrPath,
                                          const std::string &factors = "");
 
+/// A hardware file with the numbers of another in place of its own: of one that
+/// has only what was measured, such as `[compute]` with `vector`.
+archive::Expected<Hardware> loadMeasuredHardware(const std::string &nameOrPath,
+                                                 const std::string &ratesPath);
+
 /// The file that was kept for the machine whose device is "cpu" or "cuda", as
 /// `python -m fsdp_mlir calibrate` keeps it: fsdp-mlir/DEVICE.toml in
 /// $XDG_CONFIG_HOME, or in ~/.config. Empty if there is none.

@@ -66,6 +66,13 @@ Launch::Launch(const planfile::Plan &plan, const planfile::Launch &launch,
       arguments(makeArguments(op, plan, launch, memory, device, generator)),
       guard(guardOf(op, arguments)), keys(keysOf(arguments)),
       touched(accessesOf(op.schema(), plan, launch)) {
+  // Else PyTorch would say so, over several pages.
+  bool isOnGPU = keys.has(c10::DispatchKey::CUDA);
+  if (!keys.empty() &&
+      !op.hasComputedKernelForDispatchKey(isOnGPU ? c10::DispatchKey::CUDA
+                                                  : c10::DispatchKey::CPU))
+    reject(std::string("has no kernel for ") + (isOnGPU ? "cuda" : "cpu") +
+           "; capture the model for that device");
   findFunction();
   if (!launch.results())
     return;

@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 import fixture_models
 from safetensors.torch import load_file
 
-from fsdp_mlir import FSDPError, Trainer
+from fsdp_mlir import FSDPError, Trainer, fully_sharded
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -55,6 +55,20 @@ def train(plan, name, data, steps, overlap=False, own_group=False, lr=0.01):
         state = trainer.full_state_dict(rank0_only=True)
         assert bool(state) == (RANK == 0)
     return [numbers(losses), digests(state)]
+
+
+def loop(name, data, steps, lr, **options):
+    """As `train`, in a loop of PyTorch's."""
+    rows = batches(data)
+    model = role(name).module
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
+    model, losses = fully_sharded(model, rows[0], optimizer=optimizer, verify_first_step=False, **options), []
+    for batch in rows[:steps]:
+        losses.append(model(*batch))
+        losses[-1].backward()
+        model.optimizer.step()
+        model.optimizer.zero_grad()
+    return numbers(losses)
 
 
 def accumulate(plan, data):

@@ -88,6 +88,7 @@ private:
   void replaceBackward(CallOp call, CallOp forward, Kernel kernel,
                        OpFoldResult mask);
   Value getUnreadState(CallOp call);
+  void dropStates(CallOp forward);
   Value expandMask(CallOp call, Value mask, OpBuilder &builder);
 
   DenseMap<Block *, Value> unreadStates;
@@ -315,6 +316,23 @@ void RetargetDevicePass::replaceBackward(CallOp call, CallOp forward,
   call.erase();
 }
 
+/// Of attention that was captured on a GPU.
+void RetargetDevicePass::dropStates(CallOp forward) {
+  StringRef name = forward.getCallee().getName();
+  bool isEfficient = name == efficientForward, isFlash = name == flashForward;
+  if (!isEfficient && !isFlash && name != cudnnForward)
+    return;
+  Builder builder(&getContext());
+  OpFoldResult zero = Attribute(builder.getF64FloatAttr(0.0));
+  if (argumentOr(forward, isFlash ? 3 : 5, zero) != zero)
+    return; // whoever rejects dropout says so
+  for (OpResult state : forward->getResults().slice(isEfficient ? 2 : 6, 2)) {
+    if (!state.use_empty())
+      state.replaceAllUsesWith(getUnreadState(forward));
+    state.setType(builder.getNoneType());
+  }
+}
+
 LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
   OpBuilder builder(call);
   OpFoldResult none = Attribute(builder.getUnitAttr());
@@ -354,16 +372,18 @@ LogicalResult RetargetDevicePass::retargetAttention(CallOp call) {
 }
 
 void RetargetDevicePass::runOnOperation() {
+  unreadStates.clear();
   StringRef name = ATenDialect::getDeviceAttrName();
   auto from = getOperation()->getAttrOfType<DeviceAttr>(name);
-  if (from && from.getValue() == device)
+  if (from && from.getValue() == device) {
+    getOperation().walk([&](CallOp call) { dropStates(call); });
     return;
+  }
   if (device == Device::CPU) {
     getOperation().emitError("expected a step captured on the CPU to run there,"
                              " got one of another device");
     return signalPassFailure();
   }
-  unreadStates.clear();
   SmallVector<CallOp> attention;
   getOperation().walk([&](CallOp call) {
     retargetDevices(call);

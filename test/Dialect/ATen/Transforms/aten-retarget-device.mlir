@@ -207,3 +207,30 @@ func.func @sums(%q: tensor<2x3x16x8xf32>) -> tensor<2x3x16xf32> attributes {aten
   // expected-error @+1 {{expected the sums of attention to be used by its backward only}}
   return %l : tensor<2x3x16xf32>
 }
+
+// -----
+
+// A step that was captured on a GPU: seed and offset are read by nobody there, either.
+module attributes {aten.device = #aten<device cuda>} {
+// CHECK-LABEL: @captured_there
+// CHECK: %[[STATE:.*]] = aten.call "full"
+// CHECK: aten.call "_scaled_dot_product_efficient_attention"(
+// CHECK-SAME: -> (tensor<2x3x32x8xf32>, tensor<2x3x32xf32>, none, none)
+// CHECK: aten.call "_scaled_dot_product_efficient_attention_backward"(
+// CHECK-SAME: %[[STATE]], %[[STATE]],
+func.func @captured_there(%q: tensor<2x3x32x8xf32>) -> (tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>) attributes {aten.program} {
+  %o, %l, %s, %n = aten.call "_scaled_dot_product_efficient_attention"(%q, %q, %q, none, true, 0.0, true) {phase = #aten<phase forward>}
+    : (tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>) -> (tensor<2x3x32x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
+  %dq, %dk, %dv, %dm = aten.call "_scaled_dot_product_efficient_attention_backward"(%o, %q, %q, %q, none, %o, %l, %s, %n, 0.0, [true, true, true, false], true) {phase = #aten<phase backward>}
+    : (tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>) -> (tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, none)
+  return %o, %dq : tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>
+}
+// Dropout reads them.
+// CHECK-LABEL: @with_dropout
+// CHECK: -> (tensor<2x3x32x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
+func.func @with_dropout(%q: tensor<2x3x32x8xf32>) -> tensor<i64> attributes {aten.program} {
+  %o, %l, %s, %n = aten.call "_scaled_dot_product_efficient_attention"(%q, %q, %q, none, true, 0.1, true) {phase = #aten<phase forward>}
+    : (tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>, tensor<2x3x32x8xf32>) -> (tensor<2x3x32x8xf32>, tensor<2x3x32xf32>, tensor<i64>, tensor<i64>)
+  return %s : tensor<i64>
+}
+}

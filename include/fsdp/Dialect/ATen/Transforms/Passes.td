@@ -95,7 +95,8 @@ def RetargetDevicePass : Pass<"aten-retarget-device", "::mlir::ModuleOp"> {
     are not used: without dropout the backward does not read them, and those of
     the efficient kernel are in host memory. It gets a constant in their place.
 
-    A module that is for the device already is left alone. From CUDA to the CPU
+    Of a module that is for CUDA already, only the seeds and offsets of attention
+    are dropped; one for the CPU already is left alone. From CUDA to the CPU
     is rejected, and so is what the kernels cannot do: dropout, heads and masks
     whose rows are not aligned to 16 bytes, sums of logarithms that are used
     otherwise.
