@@ -219,7 +219,8 @@ uint32_t PolicyMaker::findLaunch(size_t call) const {
   case Policy::Inductor: {
     uint32_t slot = own.slot, earliest = bytesAhead(2'000'000'000);
     while (slot > earliest &&
-           products[own.wait] - products[layout.slots[slot - 1]] <= 5)
+           products[own.wait] - products[layout.getOrder().slots[slot - 1]] <=
+               5)
       --slot;
     return slot;
   }
@@ -228,10 +229,12 @@ uint32_t PolicyMaker::findLaunch(size_t call) const {
     CollectiveCost cost;
     for (uint32_t i = own.begin; i != own.end; ++i)
       cost.add(program.traffic[layout.gatherUnits[i]].gather);
+    const Order &order = layout.getOrder();
     int64_t hidden = 0, duration = cost.getDuration();
     for (; slot > earliest && hidden < duration; --slot)
-      for (uint32_t p = layout.slots[slot - 1]; p != layout.slots[slot]; ++p)
-        hidden += program.ops[layout.steps[p].op].duration;
+      for (uint32_t i = order.getBegin(order.slots[slot - 1]);
+           i != order.getBegin(order.slots[slot]); ++i)
+        hidden += program.ops[order.ops[i]].duration;
     return slot;
   }
   }
@@ -253,9 +256,11 @@ size_t PolicyMaker::findWait(size_t reduction) const {
   uint32_t begin = nobody;
   for (uint32_t i = calls[reduction + 2].begin; i != calls[reduction + 2].end;
        ++i)
-    begin = std::min(begin, layout.uses[layout.reductionUnits[i]].gradient);
-  auto next = std::upper_bound(layout.slots.begin(), layout.slots.end(), begin);
-  return size_t(std::max<ptrdiff_t>(next - layout.slots.begin() - 1 - slot, 0));
+    begin = std::min(begin,
+                     layout.getOrder().uses[layout.reductionUnits[i]].gradient);
+  const std::vector<uint32_t> &slots = layout.getOrder().slots;
+  auto next = std::upper_bound(slots.begin(), slots.end(), begin);
+  return size_t(std::max<ptrdiff_t>(next - slots.begin() - 1 - slot, 0));
 }
 
 /// What a policy lets launches and waits take; nothing, if it looks at none.
@@ -277,13 +282,17 @@ std::optional<int64_t> PolicyMaker::findBudget() const {
 
 void PolicyMaker::place() {
   layout.build(decisions, resident);
-  products.assign(layout.steps.size() + 1, 0);
-  for (uint32_t op = 0; op != program.ops.size(); ++op)
-    if (layout.isThere(op) && (program.ops[op].weights != nobody ||
-                               program.ops[op].gradient != nobody))
-      ++products[layout.placeOf[op] + 1];
-  for (size_t p = 1; p != products.size(); ++p)
-    products[p] += products[p - 1];
+  const Order &order = layout.getOrder();
+  products.assign(1, 0);
+  for (size_t place = 0; place != order.stretches.size(); ++place) {
+    auto begin = order.ops.begin() + order.getBegin(place),
+         end = order.ops.begin() + order.getBegin(place + 1);
+    products.push_back(products.back() +
+                       size_t(std::count_if(begin, end, [&](uint32_t op) {
+                         return program.ops[op].weights != nobody ||
+                                program.ops[op].gradient != nobody;
+                       })));
+  }
   for (size_t i = 0; i != layout.gathers.size(); ++i) {
     const Layout::Call &call = layout.gathers[i];
     decisions.units[layout.gatherUnits[call.begin]][call.phase].ahead =
@@ -322,8 +331,8 @@ void PolicyMaker::keepByValue() {
   layout.build(decisions, resident);
   std::vector<uint32_t> units;
   for (uint32_t unit = 0; unit != model.units.size(); ++unit)
-    if (layout.uses[unit].first[0] != nobody &&
-        layout.uses[unit].first[1] != nobody)
+    if (const Order::Use &use = layout.getOrder().uses[unit];
+        use.first[0] != nobody && use.first[1] != nobody)
       units.push_back(unit);
   auto getWorth = [&](uint32_t unit) {
     const Traffic &own = program.traffic[unit];

@@ -17,10 +17,7 @@ using namespace fsdp::planner;
 struct Evaluator::Impl {
   Impl(const StepModel &model, const Program &program,
        const std::vector<Scenario> &scenarios)
-      : layout(model, program) {
-    for (const Scenario &scenario : scenarios)
-      times.emplace_back(program, scenario);
-  }
+      : layout(model, program, scenarios) {}
 
   Outcome finish(int64_t transient);
   /// True if so many bytes more fit into all of [begin, end). Its launches of
@@ -35,8 +32,7 @@ struct Evaluator::Impl {
 
   Layout layout;
   Machine machine;
-  std::vector<Times> times; ///< By scenario.
-  int64_t room = 0;         ///< The budget without what is persistent.
+  int64_t room = 0; ///< The budget without what is persistent.
 };
 
 Evaluator::Evaluator(const StepModel &model, size_t program,
@@ -48,13 +44,14 @@ Evaluator::~Evaluator() = default;
 /// Places and memory are the same in all scenarios: there is one layout.
 Outcome Evaluator::Impl::finish(int64_t transient) {
   Outcome outcome;
-  outcome.time = outcome.meanTime = machine.run(layout, times.front());
+  outcome.time = outcome.meanTime = machine.run(layout, 0);
   outcome.peakBytes = layout.model.persistentBytes + transient;
   if (outcome.peakBytes > layout.model.budget)
     return outcome;
-  for (size_t i = 1; i != times.size(); ++i)
-    outcome.meanTime += machine.run(layout, times[i]);
-  outcome.meanTime /= int64_t(times.size());
+  size_t scenarios = layout.getTimes().size();
+  for (size_t i = 1; i != scenarios; ++i)
+    outcome.meanTime += machine.run(layout, i);
+  outcome.meanTime /= int64_t(scenarios);
   return outcome;
 }
 
@@ -93,8 +90,8 @@ void Evaluator::Impl::delayWait(Layout::Call &call, uint32_t before,
   uint32_t bound = std::min(before, call.bound);
   wait = 0;
   while (wait != most) {
-    uint32_t next =
-        std::min(layout.getPlace(call.slot + wait + size_t(1)), bound);
+    uint32_t next = std::min(
+        layout.getOrder().getPlace(call.slot + wait + size_t(1)), bound);
     if (next <= call.wait)
       return;
     int64_t atLaunch = call.wait == call.launch ? call.bytes : 0;
@@ -119,7 +116,8 @@ void Evaluator::Impl::launchEarly(Layout::Call &call, uint32_t before,
   uint32_t bound = std::max(before, call.bound);
   ahead = 0;
   while (ahead < most && ahead < call.slot && call.launch > bound) {
-    uint32_t next = std::max(layout.slots[call.slot - ahead - 1], bound);
+    uint32_t next =
+        std::max(layout.getOrder().slots[call.slot - ahead - 1], bound);
     if (!hasRoom(next, call.launch, call.bytes, 1))
       return;
     take(next, call.launch, call.bytes, 1);
@@ -157,7 +155,8 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
 
 size_t Evaluator::getNumEvents() const {
   const Layout &layout = impl->layout;
-  return layout.steps.size() + layout.gathers.size() + layout.reductions.size();
+  return layout.getOrder().ops.size() + layout.gathers.size() +
+         layout.reductions.size();
 }
 
 Outcome fsdp::planner::evaluate(const StepModel &model,

@@ -1,7 +1,7 @@
 //===- Layout.cpp - From decisions to places ------------------------------===//
 //
-// One walk along the computations finds slots, uses and calls; calls are placed
-// when all uses are known.
+// First uses and complete gradients, in their order, make calls; then these are
+// placed.
 //
 //===----------------------------------------------------------------------===//
 
@@ -10,55 +10,70 @@
 #include "fsdp/Planner/Placement.h"
 
 #include <algorithm>
-#include <utility>
 
 using namespace fsdp::planner;
 
-Layout::Layout(const StepModel &model, const Program &program)
-    : model(model), program(program), completes(program.ops.size(), false) {
-  std::vector<uint8_t> isComplete(model.units.size(), false);
-  for (size_t op = program.ops.size(); op-- != 0;)
-    if (uint32_t unit = program.ops[op].gradient; unit != nobody)
-      completes[op] = !std::exchange(isComplete[unit], true);
+Layout::Layout(const StepModel &model, const Program &program,
+               const std::vector<Scenario> &scenarios)
+    : model(model), program(program), maker(model, program, scenarios) {}
+
+/// A search goes back and forth between a few sets of recomputed modules.
+void Layout::findOrder() {
+  const std::vector<uint8_t> &recompute = decisions->recompute;
+  auto isUsable = [&](const Order &order) {
+    return !order.slots.empty() && order.recompute == recompute;
+  };
+  auto found = std::find_if(orders.begin(), orders.end(), isUsable);
+  bool isNew = found == orders.end();
+  if (isNew)
+    --found;
+  std::rotate(orders.begin(), found, found + 1);
+  if (isNew)
+    maker.make(recompute, orders.front());
 }
 
-//===----------------------------------------------------------------------===//
-// The walk
-//===----------------------------------------------------------------------===//
-
-bool Layout::isGathered(uint32_t unit, Phase phase) const {
-  if (startsResident(unit))
-    return false;
-  bool isThere = phase == Phase::Backward && uses[unit].first[0] != nobody;
-  return !isThere || !isKept(unit);
+void Layout::build(const ProgramDecisions &newDecisions,
+                   const std::vector<uint8_t> &newResident, bool lean) {
+  decisions = &newDecisions;
+  resident = &newResident;
+  gathers.clear();
+  reductions.clear();
+  gatherUnits.clear();
+  reductionUnits.clear();
+  findOrder();
+  for (const Order::FirstUse &use : getOrder().firstUses)
+    addGather(use);
+  for (const Order::Completion &completion : getOrder().completions)
+    addReduction(completion);
+  placeGathers(lean);
+  placeReductions(lean);
 }
 
 uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
   if (isResident(unit) && program.role != Program::Role::Last)
     return nobody;
-  const Use &use = uses[unit];
+  const Order::Use &use = getOrder().uses[unit];
   return phase == Phase::Backward || (isKept(unit) && use.last[1] != nobody)
              ? use.last[1]
              : use.last[0];
 }
 
-void Layout::addUse(uint32_t unit, Phase phase, uint32_t place) {
-  Use &use = uses[unit];
-  use.last[size_t(phase)] = place;
-  if (use.first[size_t(phase)] != nobody)
-    return;
-  use.first[size_t(phase)] = place;
-  addSlot(place);
-  if (!isGathered(unit, phase))
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+void Layout::addGather(const Order::FirstUse &use) {
+  auto [unit, phase, isAgain, slot] = use;
+  if (startsResident(unit) || (isAgain && isKept(unit)))
     return;
   bool joins = decisions->units[unit][phase].joins && !gathers.empty() &&
                gathers.back().phase == phase &&
                program.traffic[gatherUnits.back()].gatherGroup ==
                    program.traffic[unit].gatherGroup;
   uint32_t begin = uint32_t(gatherUnits.size());
+  uint32_t place = getOrder().slots[slot];
   if (!joins)
-    gathers.push_back(
-        {begin, begin, uint32_t(slots.size()) - 1, place, place, 0, phase, 0});
+    gathers.push_back({begin, begin, slot, place, place, 0, phase, 0});
   gatherUnits.push_back(unit);
   ++gathers.back().end;
 }
@@ -70,10 +85,10 @@ static bool areReducedAlike(const Traffic &a, const Traffic &b) {
          (!a.isAllReduced || a.allReduceGroup == b.allReduceGroup);
 }
 
-void Layout::addReduction(uint32_t unit, uint32_t place) {
-  addSlot(place);
-  bool isOpen = !std::exchange(isClosed, false) && !reductions.empty();
-  bool joins = isOpen && decisions->units[unit].reduction.joins &&
+void Layout::addReduction(const Order::Completion &completion) {
+  auto [unit, isClosed, slot] = completion;
+  bool joins = !isClosed && !reductions.empty() &&
+               decisions->units[unit].reduction.joins &&
                areReducedAlike(program.traffic[reductionUnits.back()],
                                program.traffic[unit]);
   uint32_t begin = uint32_t(reductionUnits.size());
@@ -82,75 +97,12 @@ void Layout::addReduction(uint32_t unit, uint32_t place) {
   reductionUnits.push_back(unit);
   Call &call = reductions.back();
   ++call.end;
-  call.slot = uint32_t(slots.size()) - 1;
-  call.launch = call.wait = place;
+  call.slot = slot;
+  call.launch = call.wait = getOrder().slots[slot];
 }
 
-void Layout::emit(const ComputeOp &op, uint32_t index) {
-  auto place = uint32_t(steps.size());
-  if (op.weights != nobody)
-    addUse(op.weights, op.phase, place);
-  steps.push_back({index, std::max<int64_t>(op.change, 0), op.transient,
-                   std::max<int64_t>(-op.change, 0), op.launches, op.awaits});
-  if (op.launches != nobody || op.awaits != nobody)
-    fixedPlaces.push_back(place);
-  if (op.update != nobody) {
-    isClosed = true;
-    Use &use = uses[op.update];
-    use.lastUpdate = place;
-    if (use.update == nobody)
-      use.update = place;
-  }
-  if (op.gradient == nobody)
-    return;
-  if (uses[op.gradient].gradient == nobody)
-    uses[op.gradient].gradient = place;
-  if (completes[index])
-    addReduction(op.gradient, place + 1);
-}
-
-void Layout::addLives() {
-  for (const Life &life : program.lives) {
-    if (!isThere(life.begin))
-      continue;
-    uint32_t end = placeOf[life.end];
-    for (const Life::Read &read : life.reads)
-      if (bool(decisions->recompute[read.module]) == read.ifRecomputed)
-        end = std::max(end, placeOf[read.op]);
-    steps[placeOf[life.begin]].takes += life.bytes;
-    steps[end].frees += life.bytes;
-  }
-}
-
-void Layout::build(const ProgramDecisions &newDecisions,
-                   const std::vector<uint8_t> &newResident, bool lean) {
-  decisions = &newDecisions;
-  resident = &newResident;
-  steps.clear();
-  slots.clear();
-  gathers.clear();
-  reductions.clear();
-  gatherUnits.clear();
-  reductionUnits.clear();
-  fixedPlaces.clear();
-  uses.assign(model.units.size(), {});
-  isClosed = false;
-  addSlot(0);
-  placeOf.resize(program.ops.size());
-  for (uint32_t i = 0; i != program.ops.size(); ++i) {
-    placeOf[i] = uint32_t(steps.size());
-    if (isThere(i))
-      emit(program.ops[i], i);
-  }
-  addLives();
-  placeCalls(lean);
-}
-
-//===----------------------------------------------------------------------===//
-// Calls
-//===----------------------------------------------------------------------===//
-
-void Layout::placeCalls(bool lean) {
+void Layout::placeGathers(bool lean) {
+  const Order &order = getOrder();
   uint32_t before = 0;
   for (Call &call : gathers) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
@@ -158,18 +110,22 @@ void Layout::placeCalls(bool lean) {
       const Traffic &own = program.traffic[unit];
       call.bytes += own.gatheredBytes + own.sentBytes;
       // Not before what the forward had of it ends.
-      if (uint32_t last = uses[unit].last[0];
+      if (uint32_t last = order.uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
         call.bound = std::max(call.bound, last + 1);
     }
     uint32_t ahead =
         decisions->units[gatherUnits[call.begin]][call.phase].ahead;
     if (!lean)
-      call.launch =
-          std::max(slots[call.slot - std::min(call.slot, ahead)], call.bound);
+      call.launch = std::max(
+          order.slots[call.slot - std::min(call.slot, ahead)], call.bound);
     call.launch = before = std::max(before, call.launch);
   }
-  // Who waits for a reduction has waited for those before it.
+}
+
+/// Who waits for a reduction has waited for those before it.
+void Layout::placeReductions(bool lean) {
+  const Order &order = getOrder();
   uint32_t next = nobody;
   for (size_t number = reductions.size(); number-- != 0;) {
     Call &call = reductions[number];
@@ -177,11 +133,12 @@ void Layout::placeCalls(bool lean) {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
       call.bytes += own.castBytes + (own.isCast ? 0 : own.gradientBytes);
-      call.bound = std::min(call.bound, uses[unit].update);
+      call.bound = std::min(call.bound, order.uses[unit].update);
     }
     size_t wait = decisions->units[reductionUnits[call.begin]].reduction.wait;
     if (!lean)
-      call.wait = std::min({getPlace(call.slot + wait), call.bound, next});
+      call.wait =
+          std::min({order.getPlace(call.slot + wait), call.bound, next});
     next = call.wait;
   }
 }
@@ -190,18 +147,16 @@ void Layout::placeCalls(bool lean) {
 // Memory
 //===----------------------------------------------------------------------===//
 
-int64_t Layout::findMemory() {
-  size_t count = steps.size();
-  changes.assign(count + 1, {});
-  int64_t alive = 0;
+/// What ends with a stretch has ended at the next place.
+void Layout::addChanges() {
+  const Order &order = getOrder();
+  changes.assign(order.stretches.size() + 1, {});
   for (uint32_t unit = 0; unit != model.units.size(); ++unit)
     if (startsResident(unit)) {
-      int64_t bytes = program.traffic[unit].gatheredBytes;
-      alive += bytes;
-      const Use &use = uses[unit];
+      const Order::Use &use = order.uses[unit];
       if (uint32_t end = use.last[1] != nobody ? use.last[1] : use.last[0];
           program.role == Program::Role::Last && end != nobody)
-        changes[end + 1].frees += bytes;
+        changes[end + 1].frees += program.traffic[unit].gatheredBytes;
     }
   for (const Call &call : gathers)
     for (uint32_t i = call.begin; i != call.end; ++i) {
@@ -217,29 +172,40 @@ int64_t Layout::findMemory() {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = reductionUnits[i];
       const Traffic &own = program.traffic[unit];
-      changes[uses[unit].gradient].begins += own.gradientBytes;
+      changes[order.uses[unit].gradient].begins += own.gradientBytes;
       launch.reduces += own.castBytes + own.reducedBytes + own.resultBytes;
       launch.drops += own.isCast ? own.gradientBytes : 0;
-      if (uint32_t end = uses[unit].lastUpdate; end != nobody)
+      if (uint32_t end = order.uses[unit].lastUpdate; end != nobody)
         changes[end + 1].frees += own.resultBytes;
     }
     Change &wait = changes[call.wait];
     (call.wait > call.launch ? wait.frees : wait.awaits) += call.bytes;
   }
+}
+
+int64_t Layout::findMemory() {
+  addChanges();
+  size_t count = getOrder().stretches.size();
   launching.resize(count + 1);
   boundary.resize(count + 1);
   inside.resize(count + 1);
-  const Step end = {};
+  int64_t alive = 0;
+  for (uint32_t unit = 0; unit != model.units.size(); ++unit)
+    if (startsResident(unit))
+      alive += program.traffic[unit].gatheredBytes;
   for (size_t place = 0; place <= count; ++place) {
-    const Step &step = place != count ? steps[place] : end;
     const Change &change = changes[place];
     alive += change.reduces - change.frees;
     launching[place] = alive;
     alive += change.gathers - change.drops;
     boundary[place] = alive;
-    alive += change.begins - change.awaits + step.takes;
-    inside[place] = place != count ? alive + step.transient : 0;
-    alive -= step.frees;
+    inside[place] = 0;
+    if (place == count)
+      break;
+    const Order::Stretch &stretch = getOrder().stretches[place];
+    alive += change.begins - change.awaits;
+    inside[place] = alive + stretch.most;
+    alive += stretch.change;
   }
   return findMost();
 }
@@ -255,19 +221,18 @@ Placement fsdp::planner::place(const StepModel &model, size_t program,
                                const Decisions &decisions) {
   Layout layout(model, model.programs[program]);
   layout.build(decisions.programs[program], decisions.resident);
+  const Order &order = layout.getOrder();
   Placement placement;
-  for (uint32_t op = 0; op != layout.placeOf.size(); ++op)
-    if (layout.isThere(op))
-      placement.ops.push_back(op);
-  auto convert = [](const std::vector<Layout::Call> &calls,
-                    const std::vector<uint32_t> &units) {
+  placement.ops = order.ops;
+  auto convert = [&](const std::vector<Layout::Call> &calls,
+                     const std::vector<uint32_t> &units) {
     std::vector<Placement::Call> converted;
     for (const Layout::Call &call : calls)
       converted.push_back(
           {call.phase,
            {units.begin() + call.begin, units.begin() + call.end},
-           call.launch,
-           call.wait});
+           order.getBegin(call.launch),
+           order.getBegin(call.wait)});
     return converted;
   };
   placement.gathers = convert(layout.gathers, layout.gatherUnits);

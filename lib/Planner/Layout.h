@@ -1,30 +1,25 @@
 //===- Layout.h - Where everything of a program stands ----------*- C++ -*-===//
 //
 // A program under decisions: its computations in the order in which they run,
-// and for each collective the place of its launch and of its wait. Place p is
-// in front of computation p; the last place is the end.
+// and for each collective the place of its launch and of its wait. Places are
+// those of Order.h.
 //
 //===----------------------------------------------------------------------===//
 
 #ifndef FSDP_LIB_PLANNER_LAYOUT_H
 #define FSDP_LIB_PLANNER_LAYOUT_H
 
+#include "Order.h"
 #include "Streams.h"
-#include "Times.h"
 #include "fsdp/Planner/Decisions.h"
 
 namespace fsdp::planner {
 
 class Layout {
 public:
-  Layout(const StepModel &model, const Program &program);
+  Layout(const StepModel &model, const Program &program,
+         const std::vector<Scenario> &scenarios = {});
 
-  /// A computation as it runs: memory that it takes before and frees after.
-  struct Step {
-    uint32_t op; ///< Of the program.
-    int64_t takes, transient, frees;
-    uint32_t launches, awaits; ///< Fixed calls, or `nobody`.
-  };
   /// Units that are gathered, or reduced, in one call.
   struct Call {
     uint32_t begin, end; ///< Of the units in its list.
@@ -34,13 +29,6 @@ public:
     uint32_t bound;      ///< Of a gather's launch below, of a wait above.
     Phase phase;
     int64_t bytes; ///< Alive while it is in flight, and no longer.
-  };
-  /// The places of the computations that use a unit, or `nobody`.
-  struct Use {
-    std::array<uint32_t, numPhases> first = {nobody, nobody};
-    std::array<uint32_t, numPhases> last = {nobody, nobody};
-    uint32_t gradient = nobody; ///< The first part of it.
-    uint32_t update = nobody, lastUpdate = nobody;
   };
 
   /// Everything as it is decided; or, `lean`, all launches and waits where
@@ -52,39 +40,27 @@ public:
   int64_t findMemory();
   int64_t findMost() const;
 
-  /// Whether an operation of the program is there.
-  bool isThere(uint32_t op) const {
-    uint32_t module = program.ops[op].onlyIf;
-    return module == nobody || decisions->recompute[module];
-  }
-
-  /// The place of a slot; the end, of what is past all of them.
-  uint32_t getPlace(size_t slot) const {
-    return slot < slots.size() ? slots[slot] : uint32_t(steps.size());
-  }
+  /// Of what is recomputed.
+  const Order &getOrder() const { return orders.front(); }
+  /// By scenario.
+  const std::vector<Times> &getTimes() const { return maker.times; }
 
   const StepModel &model;
   const Program &program;
-  std::vector<Step> steps;
-  std::vector<uint32_t> slots;           ///< Their places, ascending.
   std::vector<Call> gathers, reductions; ///< In the order of issue.
   std::vector<uint32_t> gatherUnits, reductionUnits;
-  std::vector<uint32_t> fixedPlaces; ///< Of steps with a fixed call.
-  std::vector<Use> uses;             ///< By unit.
   /// Bytes alive at each place: when its reductions have taken theirs, when its
-  /// gathers have as well, and during the computation.
+  /// gathers have as well, and during the stretch.
   std::vector<int64_t> launching, boundary, inside;
-  /// The place of each operation of the program, whether or not it is there.
-  std::vector<uint32_t> placeOf;
 
 private:
-  void emit(const ComputeOp &op, uint32_t index);
-  void addLives();
-  void addUse(uint32_t unit, Phase phase, uint32_t place);
-  void addReduction(uint32_t unit, uint32_t place);
-  void placeCalls(bool lean);
-  bool isGathered(uint32_t unit, Phase phase) const;
-  /// The computation after which what was gathered in a phase ends; `nobody`
+  void findOrder();
+  void addGather(const Order::FirstUse &use);
+  void addReduction(const Order::Completion &completion);
+  void placeGathers(bool lean);
+  void placeReductions(bool lean);
+  void addChanges();
+  /// The stretch after which what was gathered in a phase ends; `nobody`
   /// if it stays.
   uint32_t getEnd(uint32_t unit, Phase phase) const;
   bool isKept(uint32_t unit) const {
@@ -97,16 +73,9 @@ private:
   bool startsResident(uint32_t unit) const {
     return program.role != Program::Role::First && isResident(unit);
   }
-  void addSlot(uint32_t place) {
-    if (slots.empty() || slots.back() != place)
-      slots.push_back(place);
-  }
 
-  /// By operation: it completes a gradient, whatever is decided.
-  std::vector<uint8_t> completes;
-
-  /// What was reduced last has been read: nothing joins its call.
-  bool isClosed = false;
+  OrderMaker maker;
+  std::array<Order, 4> orders; ///< The latest first.
   const ProgramDecisions *decisions = nullptr;
   const std::vector<uint8_t> *resident = nullptr;
   /// What happens at a place, in this order; bytes.
@@ -116,7 +85,7 @@ private:
     int64_t drops = 0;   ///< Freed by these: gradients that they have cast.
     int64_t gathers = 0; ///< Taken by launches of gathers.
     int64_t awaits = 0;  ///< Freed by waits that follow the launches.
-    int64_t begins = 0;  ///< Taken by the computation: gradients.
+    int64_t begins = 0;  ///< Taken by the stretch: gradients.
   };
   std::vector<Change> changes;
 };
@@ -124,8 +93,8 @@ private:
 /// Runs a layout; keeps its memory from one to the next.
 class Machine {
 public:
-  /// The time at which all is done. `times`: of the program of the layout.
-  int64_t run(const Layout &layout, const Times &times);
+  /// The time at which all is done, in one of the scenarios of the layout.
+  int64_t run(const Layout &layout, size_t scenario);
 
 private:
   using OwnStreams = Streams<numStreams>;
@@ -136,7 +105,8 @@ private:
     Counts early, late;
   };
 
-  int64_t sum(const Layout &layout) const;
+  int64_t sum(const Layout &layout,
+              const std::vector<int64_t> &durations) const;
   void start(const Layout &layout);
   /// Queues a launch; returns how many its stream has then. `place`: twice that
   /// of the layout, and one more if a computation launches it.

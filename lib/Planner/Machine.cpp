@@ -7,6 +7,7 @@
 #include "Layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 using namespace fsdp::planner;
 
@@ -40,7 +41,8 @@ void Machine::issueGather(const Layout &layout, const Layout::Call &call) {
             getDuration(call, layout.gatherUnits, &Times::Costs::gather),
             uint64_t(call.launch) * 2, group, {});
   for (uint32_t i = call.begin; i != call.end; ++i) {
-    uint32_t use = layout.uses[layout.gatherUnits[i]].first[size_t(call.phase)];
+    const Order::Use &own = layout.getOrder().uses[layout.gatherUnits[i]];
+    uint32_t use = own.first[size_t(call.phase)];
     waits[use].late[size_t(Stream::Gather)] = number;
   }
 }
@@ -71,7 +73,7 @@ void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
 void Machine::start(const Layout &layout) {
   streams.reset(model->contention, model->sharesLink);
   latest.assign(model->overlaps.size(), {});
-  waits.assign(layout.steps.size() + 1, {});
+  waits.assign(layout.getOrder().stretches.size() + 1, {});
 
   auto gather = layout.gathers.begin();
   auto reduction = layout.reductions.begin();
@@ -90,29 +92,30 @@ void Machine::start(const Layout &layout) {
     }
   };
   fixed.resize(layout.program.calls.size());
-  for (uint32_t place : layout.fixedPlaces) {
+  for (uint32_t place : layout.getOrder().fixedPlaces) {
     issueUpTo(place);
-    const Layout::Step &step = layout.steps[place];
-    if (step.launches != nobody) {
-      const FixedCall &call = layout.program.calls[step.launches];
-      fixed[step.launches] = issue(call.stream, times->calls[step.launches],
-                                   uint64_t(place) * 2 + 1, call.group, {});
+    const Order::Stretch &stretch = layout.getOrder().stretches[place];
+    if (stretch.launches != nobody) {
+      const FixedCall &call = layout.program.calls[stretch.launches];
+      fixed[stretch.launches] =
+          issue(call.stream, times->calls[stretch.launches],
+                uint64_t(place) * 2 + 1, call.group, {});
     }
-    if (step.awaits != nobody) {
-      auto stream = size_t(layout.program.calls[step.awaits].stream);
+    if (stretch.awaits != nobody) {
+      auto stream = size_t(layout.program.calls[stretch.awaits].stream);
       uint32_t &count = waits[place].late[stream];
-      count = std::max(count, fixed[step.awaits]);
+      count = std::max(count, fixed[stretch.awaits]);
     }
   }
   issueUpTo(nobody - 1);
 }
 
 /// On one core nothing runs beside anything.
-int64_t Machine::sum(const Layout &layout) const {
-  int64_t time = 0;
-  for (const Layout::Step &step : layout.steps)
-    time += times->ops[step.op] +
-            (step.launches != nobody ? times->calls[step.launches] : 0);
+int64_t Machine::sum(const Layout &layout,
+                     const std::vector<int64_t> &durations) const {
+  int64_t time = std::accumulate(durations.begin(), durations.end(), int64_t());
+  for (int64_t duration : times->calls)
+    time += duration;
   for (const Layout::Call &call : layout.gathers)
     time += getDuration(call, layout.gatherUnits, &Times::Costs::gather);
   for (const Layout::Call &call : layout.reductions)
@@ -121,19 +124,20 @@ int64_t Machine::sum(const Layout &layout) const {
   return time;
 }
 
-int64_t Machine::run(const Layout &layout, const Times &newTimes) {
+int64_t Machine::run(const Layout &layout, size_t scenario) {
   model = &layout.model;
-  times = &newTimes;
+  times = &layout.getTimes()[scenario];
+  const std::vector<int64_t> &durations = layout.getOrder().durations[scenario];
   if (model->sharesCore)
-    return sum(layout);
+    return sum(layout, durations);
   start(layout);
-  for (uint32_t place = 0; place <= layout.steps.size(); ++place) {
+  for (uint32_t place = 0; place <= durations.size(); ++place) {
     streams.waitFor(waits[place].early);
     streams.release(uint64_t(place) * 2);
     streams.waitFor(waits[place].late);
     streams.release(uint64_t(place) * 2 + 1);
-    if (place != layout.steps.size())
-      streams.compute(times->ops[layout.steps[place].op]);
+    if (place != durations.size())
+      streams.compute(durations[place]);
   }
   streams.waitForAll();
   return streams.getTime();

@@ -34,7 +34,7 @@ ProgramSearch::ProgramSearch(const StepModel &model, size_t number,
   layout.build(leanest, this->resident);
   for (const Layout::Call &call : layout.gathers)
     for (uint32_t i = call.begin; i != call.end; ++i)
-      if (layout.uses[layout.gatherUnits[i]].first[1] != nobody &&
+      if (layout.getOrder().uses[layout.gatherUnits[i]].first[1] != nobody &&
           call.phase == Phase::Forward &&
           !model.units[layout.gatherUnits[i]].staysGathered)
         mayKeep.push_back(layout.gatherUnits[i]);
