@@ -17,19 +17,21 @@ Layout::Layout(const StepModel &model, const Program &program,
                const std::vector<Scenario> &scenarios)
     : model(model), program(program), maker(model, program, scenarios) {}
 
-/// A search goes back and forth between a few sets of recomputed modules.
+/// A search goes back and forth between sets of recomputed modules that differ
+/// by one or two.
 void Layout::findOrder() {
-  const std::vector<uint8_t> &recompute = decisions->recompute;
-  auto isUsable = [&](const Order &order) {
-    return !order.slots.empty() && order.recompute == recompute;
-  };
-  auto found = std::find_if(orders.begin(), orders.end(), isUsable);
+  constexpr size_t mostOrders = 32;
+  auto found =
+      std::find_if(orders.begin(), orders.end(), [&](const Order &own) {
+        return own.recompute == decisions->recompute;
+      });
   bool isNew = found == orders.end();
   if (isNew)
-    --found;
-  std::rotate(orders.begin(), found, found + 1);
+    found =
+        orders.size() < mostOrders ? orders.emplace(found) : std::prev(found);
+  orders.splice(orders.begin(), orders, found);
   if (isNew)
-    maker.make(recompute, orders.front());
+    maker.make(decisions->recompute, orders.front());
 }
 
 void Layout::build(const ProgramDecisions &newDecisions,

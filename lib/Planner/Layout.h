@@ -13,6 +13,8 @@
 #include "Streams.h"
 #include "fsdp/Planner/Decisions.h"
 
+#include <list>
+
 namespace fsdp::planner {
 
 class Layout {
@@ -75,7 +77,7 @@ private:
   }
 
   OrderMaker maker;
-  std::array<Order, 4> orders; ///< The latest first.
+  std::list<Order> orders; ///< The latest first.
   const ProgramDecisions *decisions = nullptr;
   const std::vector<uint8_t> *resident = nullptr;
   /// What happens at a place, in this order; bytes.
