@@ -2,7 +2,10 @@
 
 #include "fsdp/Planner/MemoryAssignment.h"
 
+#include "Skyline.h"
+
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <memory_resource>
@@ -108,8 +111,11 @@ private:
   std::vector<Range> taken;
 };
 
-/// How much is tried where the first answer is not good enough.
-constexpr size_t maxTries = 32, maxPlacements = 20000;
+using Weight = double (*)(const Lifetime &);
+
+double getLength(const Lifetime &lifetime) {
+  return double(lifetime.end - lifetime.begin + 1);
+}
 
 int64_t roundUp(int64_t bytes, int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -161,7 +167,7 @@ static int64_t placeInOrder(const std::vector<Lifetime> &lifetimes,
 /// The buffers by descending weight. Longest life breaks ties: what is saved
 /// for the backward pass nests.
 static std::vector<uint32_t> getOrder(const std::vector<Lifetime> &lifetimes,
-                                      double (*weight)(const Lifetime &)) {
+                                      Weight weight) {
   std::vector<uint32_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), 0);
   auto key = [&](uint32_t i) {
@@ -181,36 +187,29 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
       mostBytesAlive(lifetimes, alignment);
 
   // Largest first is close to the bound for most plans. Where it is not, others
-  // are tried; and who sticks out at the top is placed first the next time.
-  using Weight = double (*)(const Lifetime &);
+  // are tried: none of them is best for all.
   constexpr Weight weights[] = {
       [](const Lifetime &l) { return double(l.bytes); },
-      [](const Lifetime &l) { return double(l.bytes) * (l.end - l.begin + 1); },
-      [](const Lifetime &l) { return double(l.end - l.begin); }};
+      [](const Lifetime &l) { return double(l.bytes) * getLength(l); },
+      [](const Lifetime &l) {
+        return double(l.bytes) * std::sqrt(getLength(l));
+      },
+      [](const Lifetime &l) {
+        return std::sqrt(double(l.bytes)) * getLength(l);
+      },
+      [](const Lifetime &l) { return getLength(l); }};
+  plan.offsets.resize(lifetimes.size());
+  plan.peak = placeInOrder(lifetimes, getOrder(lifetimes, weights[0]),
+                           alignment, plan.offsets);
   std::vector<int64_t> offsets(lifetimes.size());
-  size_t placements = 0;
   for (Weight weight : weights) {
-    std::vector<uint32_t> order = getOrder(lifetimes, weight);
-    for (size_t i = 0; i != maxTries; ++i) {
-      int64_t peak = placeInOrder(lifetimes, order, alignment, offsets);
-      if (plan.offsets.empty() || peak < plan.peak) {
-        plan.peak = peak;
-        plan.offsets = offsets;
-      }
-      placements += lifetimes.size();
-      if (plan.peak - plan.lowerBound <= plan.lowerBound / 200 ||
-          placements > maxPlacements)
-        return plan;
-      std::vector<uint32_t> next;
-      next.reserve(order.size());
-      auto sticksOut = [&](uint32_t i) {
-        return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
-      };
-      std::copy_if(order.begin(), order.end(), std::back_inserter(next),
-                   sticksOut);
-      std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
-                          sticksOut);
-      order = std::move(next);
+    if (plan.peak - plan.lowerBound <= plan.lowerBound / 200)
+      break;
+    int64_t peak = placeFromBelow(lifetimes, getOrder(lifetimes, weight),
+                                  alignment, offsets);
+    if (peak < plan.peak) {
+      plan.peak = peak;
+      plan.offsets = offsets;
     }
   }
   return plan;

@@ -45,6 +45,14 @@ TEST(MemoryAssignment, NestedLivesReachTheLowerBound) {
   EXPECT_EQ(plan.peak, plan.lowerBound);
 }
 
+// The largest first, in the gap that it fills best, takes 576 bytes.
+TEST(MemoryAssignment, TriesOthersWhereLargestFirstLeavesGaps) {
+  EXPECT_EQ(
+      assignMemory({{128, 4, 5}, {256, 2, 3}, {192, 2, 4}, {192, 5, 5}}, 64)
+          .peak,
+      448);
+}
+
 // The time of the peak is what the report shows the reader.
 TEST(MemoryAssignment, NamesTheFirstPeak) {
   MemoryPlan plan = assignMemory({{64, 0, 9}, {128, 3, 4}, {128, 7, 8}}, 64);
