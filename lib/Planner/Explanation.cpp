@@ -26,9 +26,7 @@ static std::vector<Point> evaluateNominal(const StepModel &model,
                                           const Decisions &decisions,
                                           SearchOptions options) {
   options.scenarios = {Scenario()};
-  options.evaluations /= 4;
-  options.starts = {decisions};
-  SearchAnswer answer = search(model, options);
+  SearchAnswer answer = search(model, makeShort(options, decisions));
   std::vector<Point> points = evaluateScenarios(model, answer.decisions);
   points.insert(points.begin(), {"as predicted", answer.outcome});
   return points;
@@ -55,14 +53,12 @@ static void evaluateBaselines(const StepModel &model,
 
 /// A gibibyte more, or a tenth of the budget if that is less.
 static Explanation::Price findPrice(StepModel model, const Decisions &decisions,
-                                    SearchOptions options) {
+                                    const SearchOptions &options) {
   constexpr int64_t most = int64_t(1) << 30;
   Explanation::Price price;
   price.more = std::min(most, model.budget / 10);
   model.budget += price.more;
-  options.evaluations /= 4;
-  options.starts = {decisions};
-  price.time = search(model, options).outcome.time;
+  price.time = search(model, makeShort(options, decisions)).outcome.time;
   return price;
 }
 

@@ -159,25 +159,36 @@ void OrderMaker::findBegins(const Order &order) {
 /// Memory inside is the most of all; what is left is the sum.
 void OrderMaker::fold(Order &order) {
   order.stretches.clear();
-  for (std::vector<int64_t> &own : order.durations)
-    own.clear();
-  for (uint32_t place = 0; place != order.ops.size(); ++place) {
+  auto count = uint32_t(order.ops.size());
+  for (uint32_t place = 0; place != count;) {
     const ComputeOp &op = program.ops[order.ops[place]];
-    if (begins[place]) {
-      order.stretches.push_back({place, 0, 0, op.launches, op.awaits});
-      for (std::vector<int64_t> &own : order.durations)
-        own.push_back(0);
-    }
-    Order::Stretch &stretch = order.stretches.back();
-    const Memory &own = memory[place];
-    stretch.change += own.takes;
-    stretch.most = std::max(stretch.most, stretch.change + own.transient);
-    stretch.change -= own.frees;
-    for (size_t i = 0; i != times.size(); ++i)
-      order.durations[i].back() += times[i].ops[order.ops[place]];
-    stretchOf[place] = uint32_t(order.stretches.size()) - 1;
+    auto number = uint32_t(order.stretches.size());
+    Order::Stretch stretch = {place, 0, 0, op.launches, op.awaits};
+    do {
+      const Memory &own = memory[place];
+      stretch.change += own.takes;
+      stretch.most = std::max(stretch.most, stretch.change + own.transient);
+      stretch.change -= own.frees;
+      stretchOf[place] = number;
+    } while (!begins[++place] && place != count);
+    order.stretches.push_back(stretch);
   }
-  stretchOf[order.ops.size()] = uint32_t(order.stretches.size());
+  stretchOf[count] = uint32_t(order.stretches.size());
+  for (size_t scenario = 0; scenario != times.size(); ++scenario)
+    addDurations(order, times[scenario].ops, order.durations[scenario]);
+}
+
+void OrderMaker::addDurations(const Order &order,
+                              const std::vector<int64_t> &ofOps,
+                              std::vector<int64_t> &durations) {
+  durations.clear();
+  for (size_t place = 0; place != order.stretches.size(); ++place) {
+    int64_t sum = 0;
+    for (uint32_t i = order.getBegin(place); i != order.getBegin(place + 1);
+         ++i)
+      sum += ofOps[order.ops[i]];
+    durations.push_back(sum);
+  }
 }
 
 /// From numbers of computations to those of stretches.

@@ -84,6 +84,9 @@ private:
   void addLives(const Order &order);
   void findBegins(const Order &order);
   void fold(Order &order);
+  static void addDurations(const Order &order,
+                           const std::vector<int64_t> &ofOps,
+                           std::vector<int64_t> &durations);
   void renumber(Order &order) const;
 
   const StepModel &model;

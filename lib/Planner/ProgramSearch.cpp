@@ -103,6 +103,36 @@ void ProgramSearch::start(const ProgramDecisions &decisions) {
   consider(wanted);
 }
 
+/// With another budget, most of them stay good.
+void ProgramSearch::startNear(const ProgramDecisions &decisions) {
+  std::vector<uint32_t> chosen, others;
+  for (uint32_t module : modules)
+    (decisions.recompute[module] ? chosen : others).push_back(module);
+  for (Placement placement :
+       {Placement::Even, Placement::First, Placement::Last}) {
+    auto toggle = [&](ProgramDecisions &wanted,
+                      const std::vector<uint32_t> &list, size_t count) {
+      for (size_t i = 0; i != list.size(); ++i)
+        if (isChosen(i, count, list.size(), placement))
+          toggleRecompute(wanted, list[i]);
+    };
+    size_t low = 0, high = modules.size();
+    while (low != high) {
+      size_t middle = (low + high) / 2;
+      ProgramDecisions wanted = decisions;
+      setLimits(wanted, farAhead, farAhead);
+      if (middle < chosen.size())
+        toggle(wanted, chosen, chosen.size() - middle);
+      else
+        toggle(wanted, others, middle - chosen.size());
+      if (consider(wanted))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+  }
+}
+
 void ProgramSearch::startLean() {
   ProgramDecisions lean = makeDecisions(model).programs[number];
   auto attempt = [&] {

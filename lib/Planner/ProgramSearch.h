@@ -49,6 +49,9 @@ public:
 
   /// Tries decisions as they are, and with their places as limits.
   void start(const ProgramDecisions &decisions);
+  /// Tries them with the fewest recomputed modules that fit: some more, or some
+  /// of theirs.
+  void startNear(const ProgramDecisions &decisions);
   /// All modules recomputed, none, or some, and nothing ahead.
   void startLean();
   void searchSizes();

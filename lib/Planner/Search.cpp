@@ -149,6 +149,8 @@ void StepSearch::begin(Candidate &candidate) {
         std::make_unique<ProgramSearch>(model, p, candidate.resident, meter);
     for (const Decisions &start : starts)
       program->start(start.programs[p]);
+    for (const Decisions &start : options.starts)
+      program->startNear(start.programs[p]);
     program->startLean();
     candidate.programs.push_back(std::move(program));
   }
@@ -218,6 +220,13 @@ SearchOptions fsdp::planner::makeSearchOptions(int64_t evaluations,
   options.evaluations = evaluations;
   if (robust)
     options.scenarios = getRobustScenarios();
+  return options;
+}
+
+SearchOptions fsdp::planner::makeShort(SearchOptions options, Decisions start) {
+  options.evaluations /= 8;
+  options.stages &= ~unsigned(SizesStage | CountsStage);
+  options.starts = {std::move(start)};
   return options;
 }
 

@@ -230,18 +230,22 @@ mlir::ModuleOp fsdp::importPrograms(const CommandLine &line) {
   return module;
 }
 
-/// From the scheduled level to the plan and what there is to know about it.
-/// `bytes`: of the peak.
-static FailureOr<Compilation> finish(mlir::ModuleOp module, int64_t bytes,
+/// From the scheduled level to the plan level. `bytes`: of the peak.
+static FailureOr<Scheduled> finishPasses(mlir::ModuleOp module, int64_t bytes,
+                                         const CompileRequest &request,
+                                         mlir::TimingScope &timing) {
+  mlir::TimingScope passes = timing.nest("passes");
+  FailureOr<Scheduled> facts = lookAt(module, bytes, request);
+  if (failed(facts) || failed(lower(module, request.options, passes)))
+    return failure();
+  return facts;
+}
+
+/// From the plan level to a proved plan and what there is to know about it.
+static FailureOr<Compilation> finish(mlir::ModuleOp module, Scheduled facts,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
-  mlir::TimingScope passes = timing.nest("passes");
-  FailureOr<Scheduled> facts = lookAt(module, bytes, request);
-  if (failed(facts) || failed(lower(module, options, passes)))
-    return failure();
-  passes.stop();
-
   mlir::TimingScope exporting = timing.nest("export");
   FailureOr<planfile::PlanFile> file = exportPlan(module, request.name);
   if (failed(file))
@@ -254,17 +258,19 @@ static FailureOr<Compilation> finish(mlir::ModuleOp module, int64_t bytes,
   verifying.stop();
 
   PlanSummary summary = summarize(file->plan());
-  facts->addTo(summary);
+  facts.addTo(summary);
   summary.budget = options.budget.bytes;
   if (options.hardware == planner::findKeptHardware(summary.device))
     summary.hardware = options.hardware;
   return Compilation{std::move(*file), std::move(summary),
-                     std::move(facts->timelines), ""};
+                     std::move(facts.timelines), ""};
 }
 
 namespace {
-/// A step by decisions. The model of it is made once; where the plan of the
-/// first decisions exceeds the budget, others are searched.
+/// A step by decisions. The model of it is made once. A search knows values;
+/// alignment and gaps between buffers come on top. Where a plan exceeds its
+/// budget by these, a short search goes on with less, and then with what lies
+/// between: how much they are is another matter each time.
 class Planner {
 public:
   Planner(mlir::ModuleOp module, const CompileRequest &request,
@@ -275,8 +281,18 @@ public:
   FailureOr<Compilation> run();
 
 private:
-  FailureOr<planner::SearchAnswer> decide();
-  FailureOr<Compilation> carryOut(const planner::SearchAnswer &answer);
+  /// Decisions, and the plan that they make.
+  struct Try {
+    planner::SearchAnswer answer;
+    int64_t budget = 0; ///< Of the search.
+    mlir::OwningOpRef<mlir::ModuleOp> plan;
+    Scheduled facts;
+    int64_t excess = 0; ///< Of the arena over the budget; 0 without one.
+  };
+  FailureOr<planner::SearchAnswer> decide(int64_t spare,
+                                          const planner::SearchOptions &how);
+  FailureOr<Try> carryOut(planner::SearchAnswer answer);
+  LogicalResult searchWithin(Try &best);
 
   mlir::ModuleOp module;
   const CompileRequest &request;
@@ -285,6 +301,7 @@ private:
   ProgressLine progress;
   BuiltModel built;
   planner::SearchOptions search;
+  int64_t evaluations = 0; ///< Of all searches.
 };
 } // namespace
 
@@ -305,16 +322,29 @@ FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
   return buildStepModel(*programs, *costs);
 }
 
-FailureOr<planner::SearchAnswer> Planner::decide() {
+/// `spare`: bytes of the budget that are left to alignment and gaps.
+FailureOr<planner::SearchAnswer>
+Planner::decide(int64_t spare, const planner::SearchOptions &how) {
   mlir::TimingScope deciding = timing.nest("decide");
-  return options.automatic
-             ? searchDecisions(module, built.model, search)
-             : readDecisions(module, built.model, options.decisions);
+  if (options.budget)
+    built.model.budget = std::max<int64_t>(options.budget - spare, 1);
+  FailureOr<planner::SearchAnswer> answer =
+      options.automatic ? searchDecisions(module, built.model, how)
+                        : readDecisions(module, built.model, options.decisions);
+  if (failed(answer) && spare)
+    module.getContext()->getDiagEngine().emit(module.getLoc(),
+                                              mlir::DiagnosticSeverity::Note)
+        << "the budget is " << options.budget.bytes << " bytes, of which "
+        << spare << " are left for alignment and gaps between buffers";
+  if (succeeded(answer))
+    evaluations += answer->evaluations;
+  return answer;
 }
 
-FailureOr<Compilation> Planner::carryOut(const planner::SearchAnswer &answer) {
-  mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
-  auto programs = getPrograms(*copy);
+FailureOr<Planner::Try> Planner::carryOut(planner::SearchAnswer answer) {
+  Try made;
+  made.plan = module.clone();
+  auto programs = getPrograms(*made.plan);
   if (failed(programs) ||
       failed(applyDecisions(*programs, built, answer.decisions)))
     return failure();
@@ -322,73 +352,80 @@ FailureOr<Compilation> Planner::carryOut(const planner::SearchAnswer &answer) {
   scheduled.enableVerifier(false);
   scheduled.enableTiming(timing);
   buildScheduledPipeline(scheduled, options);
-  if (failed(scheduled.run(*copy)) || failed(mlir::verify(*copy)))
+  if (failed(scheduled.run(*made.plan)) || failed(mlir::verify(*made.plan)))
     return failure();
-  FailureOr<int64_t> bytes = findPeak(*copy);
+  FailureOr<int64_t> bytes = findPeak(*made.plan);
   if (failed(bytes))
     return failure();
-  return finish(*copy, *bytes, request, timing);
+  FailureOr<Scheduled> facts =
+      finishPasses(*made.plan, *bytes, request, timing);
+  if (failed(facts))
+    return failure();
+  made.facts = std::move(*facts);
+  made.answer = std::move(answer);
+  made.budget = built.model.budget;
+  auto plan = *made.plan->getOps<plan::ModuleOp>().begin();
+  if (options.automatic && options.budget)
+    made.excess =
+        int64_t(getArenaBytes(plan, plan::Space::Device)) - options.budget;
+  return made;
+}
+
+/// Until a plan fits; then nearer to the budget, as long as that is worth it.
+LogicalResult Planner::searchWithin(Try &best) {
+  constexpr int mostTries = 8, mostBetween = 3;
+  int64_t tooLittle = 0, spare = best.excess + best.excess / 4;
+  std::optional<int64_t> enough;
+  for (int tries = 1, between = 0; tries != mostTries && between != mostBetween;
+       ++tries) {
+    FailureOr<planner::SearchAnswer> answer =
+        decide(spare, planner::makeShort(search, best.answer.decisions));
+    if (failed(answer))
+      return failure();
+    FailureOr<Try> made = carryOut(std::move(*answer));
+    if (failed(made))
+      return failure();
+    bool fits = made->excess <= 0;
+    if (fits)
+      enough = spare;
+    else
+      tooLittle = spare;
+    int64_t excess = made->excess;
+    if (best.excess > 0 ||
+        (fits && made->answer.outcome.time < best.answer.outcome.time))
+      best = std::move(*made);
+    between += enough.has_value();
+    spare = enough ? (tooLittle + *enough) / 2 : spare + excess + excess / 4;
+  }
+  return success();
 }
 
 FailureOr<Compilation> Planner::run() {
-  FailureOr<BuiltModel> made = makeStepModel(module, options, timing);
-  if (failed(made))
+  FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
+  if (failed(model))
     return failure();
-  built = std::move(*made);
+  built = std::move(*model);
   search = planner::makeSearchOptions(options.evaluations,
                                       options.automatic && options.robust);
   search.progress = [&](const auto &now) { return progress.show(now); };
-  // A search knows values; alignment and gaps between them come on top. Where
-  // these exceed the budget, it is asked for less, from where it was, and then
-  // for what lies between: how much they are is another matter each time.
-  constexpr int mostTries = 8, mostBetween = 2;
-  struct Try {
-    planner::SearchAnswer answer;
-    Compilation made;
-    int64_t budget, excess;
-  };
-  std::optional<Try> best;
-  int64_t spare = 0, evaluations = 0;
-  std::optional<int64_t> tooLittle, enough; // to spare
-  for (int tries = 1, between = 0; tries <= mostTries; ++tries) {
-    if (options.budget)
-      built.model.budget = std::max<int64_t>(options.budget - spare, 1);
-    FailureOr<planner::SearchAnswer> answer = decide();
-    if (failed(answer) && spare)
-      module.getContext()->getDiagEngine().emit(module.getLoc(),
-                                                mlir::DiagnosticSeverity::Note)
-          << "the budget is " << options.budget.bytes << " bytes, of which "
-          << spare << " are left for alignment and gaps between buffers";
-    if (failed(answer))
-      return failure();
-    evaluations += answer->evaluations;
-    FailureOr<Compilation> made = carryOut(*answer);
-    if (failed(made))
-      return failure();
-    int64_t excess = options.automatic && options.budget
-                         ? int64_t(made->summary.arenaBytes) - options.budget
-                         : 0;
-    search.starts = {answer->decisions};
-    bool fits = excess <= 0;
-    if (!best || (fits ? best->excess > 0 ||
-                             answer->outcome.time < best->answer.outcome.time
-                       : best->excess > 0))
-      best = {std::move(*answer), std::move(*made), built.model.budget, excess};
-    (fits ? enough : tooLittle) = spare;
-    if (fits && (!tooLittle || between == mostBetween))
-      break;
-    between += enough.has_value();
-    spare = enough ? (*tooLittle + *enough) / 2 : spare + excess + excess / 4;
-    search.evaluations = options.evaluations / 4;
-  }
+  FailureOr<planner::SearchAnswer> answer = decide(0, search);
+  if (failed(answer))
+    return failure();
+  FailureOr<Try> best = carryOut(std::move(*answer));
+  if (failed(best) || (best->excess > 0 && failed(searchWithin(*best))))
+    return failure();
+  FailureOr<Compilation> made =
+      finish(*best->plan, std::move(best->facts), request, timing);
+  if (failed(made))
+    return failure();
   built.model.budget = best->budget;
   best->answer.evaluations = evaluations;
-  best->made.decisions = planner::write(built.model, best->answer.decisions);
+  made->decisions = planner::write(built.model, best->answer.decisions);
   planner::Explanation explanation =
       planner::explain(built.model, best->answer.decisions, search);
-  best->made.summary.search = {
+  made->summary.search = {
       std::move(best->answer), std::move(explanation), best->budget, {}};
-  return std::move(best->made);
+  return made;
 }
 
 FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
@@ -412,7 +449,10 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
     FailureOr<int64_t> bytes = schedule(module, options, timing);
     if (failed(bytes))
       return failure();
-    return finish(module, *bytes, request, timing);
+    FailureOr<Scheduled> facts = finishPasses(module, *bytes, request, timing);
+    if (failed(facts))
+      return failure();
+    return finish(module, std::move(*facts), request, timing);
   };
   FailureOr<Compilation> made = make();
   if (succeeded(made) && options.budget &&

@@ -42,7 +42,7 @@ struct Explanation {
 };
 
 /// Explains decisions for a model that `check` accepts. `options`: of the
-/// search; the price takes a quarter of its evaluations.
+/// search, from which short ones go on.
 Explanation explain(const StepModel &model, const Decisions &decisions,
                     const SearchOptions &options);
 

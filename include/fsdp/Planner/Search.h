@@ -54,6 +54,10 @@ struct SearchOptions {
 /// `robust`: on slower machines as well, not for the prediction alone.
 SearchOptions makeSearchOptions(int64_t evaluations, bool robust);
 
+/// Goes on from decisions, for another budget or other scenarios: the same
+/// search without a grid, of an eighth of the evaluations.
+SearchOptions makeShort(SearchOptions options, Decisions start);
+
 struct SearchAnswer {
   bool isFeasible = false;
   Decisions decisions; ///< If feasible; otherwise the leanest that were found.

@@ -118,6 +118,13 @@ private:
   uint64_t persistentBytes = 0;
 };
 
+/// Of a buffer in its arena, with what aligns the next one.
+uint64_t getEnd(plan::BufferOp op, plan::ModuleOp module) {
+  uint64_t alignment = module.getDevice() == aten::Device::CUDA ? 512 : 64;
+  return llvm::alignTo(*op.getOffset() + plan::getExtent(op.getTensorType()),
+                       alignment);
+}
+
 FailureOr<pf::DType> getDType(Operation *op, Type type) {
   if (std::optional<pf::DType> dtype = toPlanDType(type))
     return *dtype;
@@ -187,15 +194,11 @@ LogicalResult Exporter::addBuffers() {
 
 /// The sizes of the arenas, and where persistent memory ends.
 LogicalResult Exporter::addArenas() {
-  uint64_t alignment = module.getDevice() == aten::Device::CUDA ? 512 : 64;
-  for (plan::BufferOp op : bufferOps) {
-    uint64_t end = llvm::alignTo(
-        *op.getOffset() + plan::getExtent(op.getTensorType()), alignment);
-    uint64_t &bytes = arena[unsigned(op.getSpace())];
-    bytes = std::max(bytes, end);
+  for (unsigned space = 0; space != std::size(arena); ++space)
+    arena[space] = getArenaBytes(module, plan::Space(space));
+  for (plan::BufferOp op : bufferOps)
     if (op.isPersistent() && op.getSpace() == plan::Space::Device)
-      persistentBytes = std::max(persistentBytes, end);
-  }
+      persistentBytes = std::max(persistentBytes, getEnd(op, module));
   return success();
 }
 
@@ -466,6 +469,14 @@ FailureOr<pf::PlanFile> Exporter::run() {
 }
 
 } // namespace
+
+uint64_t fsdp::getArenaBytes(plan::ModuleOp module, plan::Space space) {
+  uint64_t bytes = 0;
+  for (auto buffer : module.getBody().front().getOps<plan::BufferOp>())
+    if (buffer.getSpace() == space)
+      bytes = std::max(bytes, getEnd(buffer, module));
+  return bytes;
+}
 
 FailureOr<pf::PlanFile> fsdp::exportPlan(mlir::ModuleOp module,
                                          StringRef name) {

@@ -259,6 +259,29 @@ TEST(Search, IsNeverWorseWithMoreMemory) {
   }
 }
 
+// With less memory, what was decided with more does not fit, and with more it
+// leaves some: one other number of recomputed modules is most of the way.
+TEST(Search, GoesOnWithAnotherBudget) {
+  StepModel model = makeTransformer(llama7B);
+  SearchOptions options;
+  options.evaluations = 4000;
+  auto searchWith = [&](int64_t budget, const SearchOptions &how) {
+    model.budget = budget;
+    SearchAnswer answer = search(model, how);
+    EXPECT_TRUE(answer.isFeasible);
+    EXPECT_LE(answer.outcome.peakBytes, budget);
+    return answer;
+  };
+  constexpr int64_t before = 12'000'000'000;
+  SearchAnswer given = searchWith(before, options);
+  for (int64_t budget : {before - before / 8, before + before / 8}) {
+    int64_t whole = searchWith(budget, options).outcome.time;
+    SearchAnswer near = searchWith(budget, makeShort(options, given.decisions));
+    EXPECT_LE(near.evaluations, options.evaluations / 4);
+    EXPECT_LE(near.outcome.time, whole + whole / 200);
+  }
+}
+
 TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
   StepModel model = makeTransformer(gpt2);
   model.budget = int64_t(4) << 30;

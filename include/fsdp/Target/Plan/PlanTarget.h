@@ -17,6 +17,9 @@
 
 namespace fsdp {
 
+/// The bytes of an arena, where every buffer has a place.
+uint64_t getArenaBytes(plan::ModuleOp module, plan::Space space);
+
 /// The checked plan file of the one `plan.module` in `module`, every buffer of
 /// which has a place. `name` stands in diagnostics for the file.
 mlir::FailureOr<planfile::PlanFile> exportPlan(mlir::ModuleOp module,
