@@ -51,17 +51,6 @@ static void evaluateBaselines(const StepModel &model,
   }
 }
 
-/// A gibibyte more, or a tenth of the budget if that is less.
-static Explanation::Price findPrice(StepModel model, const Decisions &decisions,
-                                    const SearchOptions &options) {
-  constexpr int64_t most = int64_t(1) << 30;
-  Explanation::Price price;
-  price.more = std::min(most, model.budget / 10);
-  model.budget += price.more;
-  price.time = search(model, makeShort(options, decisions)).outcome.time;
-  return price;
-}
-
 Explanation fsdp::planner::explain(const StepModel &model,
                                    const Decisions &decisions,
                                    const SearchOptions &options) {

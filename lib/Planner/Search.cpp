@@ -224,7 +224,7 @@ SearchOptions fsdp::planner::makeSearchOptions(int64_t evaluations,
 }
 
 SearchOptions fsdp::planner::makeShort(SearchOptions options, Decisions start) {
-  options.evaluations /= 8;
+  options.evaluations /= 4;
   options.stages &= ~unsigned(SizesStage | CountsStage);
   options.starts = {std::move(start)};
   return options;

@@ -206,3 +206,19 @@ def test_without_less_of_the_machine(options, reason, tmp_path):
     model.write_bytes((FIXTURES / "role_tiny.pt2").read_bytes())
     result = tool("fsdp-plan", model, "--ranks", 2, "--degrade", "-o", tmp_path / "step.plan")
     assert result.returncode == 1 and "expected a file of its own for --degrade" in result.stderr
+
+
+# The next step that more memory would pay for, by name; and the names in the report.
+def test_what_more_memory_buys(tmp_path):
+    options = ["--ranks", 2, "--auto", "--hardware", "h100", "--report", tmp_path / "r.json"]
+    for budget, line, changes in [
+        (560, "56.00 KiB more buys 60.2 us (-10.5 %; the bound falls by 60.2 us): h.0 is no longer recomputed", {"are no longer recomputed": ["m.transformer.h.0"]}),
+        (480, "48.00 KiB more buys 19.7 us (-3.3 %; the bound falls by 0.0 us): h.0 stays gathered to the backward", {"stay gathered to the backward": ["m.transformer.h.0"]}),
+        (2048, "204.80 KiB more buys nothing that a short search finds; the bound falls by 0.0 us", {}),
+    ]:
+        out = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *options, "--budget", f"{budget}KiB")
+        assert f"\n  {line}\n" in out.stdout
+        search = json.loads((tmp_path / "r.json").read_text())["search"]
+        assert {change["what"]: change["names"] for change in search["more_changes"]}.items() >= changes.items()
+        assert bool(search["more_changes"]) == bool(changes)
+        assert search["more_bytes"] == budget * 1024 // 10 and (search["more_ns"] < search["step_ns"]) == bool(changes)

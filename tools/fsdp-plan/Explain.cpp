@@ -2,6 +2,7 @@
 
 #include "Explain.h"
 #include "Layers.h"
+#include "Price.h"
 
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/Escape.h"
@@ -257,8 +258,7 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
                         explanation.baselines.size());
   if (const auto &price = explanation.price)
-    os << llvm::formatv("  with {0} more: {1}\n", spellBytes(price->more),
-                        spellChange(price->time));
+    os << "  " << spellPrice(*price, own) << "\n";
   // Beside decisions that were searched for slower machines as well, those for
   // the prediction alone.
   const auto &nominal = explanation.nominal;
@@ -313,10 +313,8 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
     search["bound_by"] = answer.bound->name;
     search["gap"] = answer.getGap();
   }
-  if (explanation.price) {
-    search["more_bytes"] = explanation.price->more;
-    search["more_ns"] = explanation.price->time;
-  }
+  if (explanation.price)
+    addPrice(*explanation.price, search);
   return search;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -21,6 +22,11 @@ LayerName splitLayer(llvm::StringRef path);
 
 /// "0 .. 31", or "1 .. 3, 7", or "30 of 0 .. 31" if there are many gaps.
 std::string spellRanges(const std::set<uint64_t> &numbers);
+
+/// "layers.3 to layers.9, layers.12 and 4 others": at most three names or
+/// ranges of layers. What stands before the name of a layer is left out where
+/// it is the same for all.
+std::string spellNames(const std::vector<std::string> &names);
 
 } // namespace fsdp
 

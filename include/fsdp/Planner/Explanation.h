@@ -13,6 +13,19 @@
 namespace fsdp::planner {
 
 struct Explanation {
+  /// What is decided otherwise in any program, and of which modules or units.
+  struct Change {
+    enum class Kind {
+      NotRecomputed,
+      Recomputed,
+      Kept,    ///< From the forward to the backward.
+      NotKept, ///< Gathered again in the backward.
+      Calls,   ///< They are in others.
+      Places   ///< They are launched or waited for elsewhere.
+    };
+    Kind kind;
+    std::vector<std::string> names; ///< In the order of the model.
+  };
   struct Point {
     std::string name;
     Outcome outcome;
@@ -28,11 +41,14 @@ struct Explanation {
   /// Where several scenarios were searched for: what a short search for the
   /// prediction alone comes to, as predicted and then in `scenarios`.
   std::vector<Point> nominal;
-  /// What a short search finds with so many bytes above the budget; nothing if
-  /// there is no budget.
+  /// What a short search finds with so many bytes above the budget, without
+  /// changes that are worth less than a tenth of it; nothing if there is no
+  /// budget.
   struct Price {
     int64_t more = 0;
-    int64_t time = 0; ///< Of the step then, in nanoseconds.
+    int64_t time = 0;  ///< Of the step then, in nanoseconds.
+    int64_t bound = 0; ///< By how much the bound falls, in nanoseconds.
+    std::vector<Change> changes; ///< None, if that is no faster.
   };
   std::optional<Price> price;
 
@@ -40,6 +56,15 @@ struct Explanation {
   /// does.
   const Point *findBestBaseline(int64_t budget) const;
 };
+
+/// Of two decisions for one model: the kinds that there are, in their order.
+std::vector<Explanation::Change> findChanges(const StepModel &model,
+                                             const Decisions &before,
+                                             const Decisions &after);
+
+/// Of a gibibyte more than the budget, or of a tenth of it if that is less.
+Explanation::Price findPrice(StepModel model, const Decisions &decisions,
+                             const SearchOptions &options);
 
 /// Explains decisions for a model that `check` accepts. `options`: of the
 /// search, from which short ones go on.

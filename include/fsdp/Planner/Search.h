@@ -55,7 +55,7 @@ struct SearchOptions {
 SearchOptions makeSearchOptions(int64_t evaluations, bool robust);
 
 /// Goes on from decisions, for another budget or other scenarios: the same
-/// search without a grid, of an eighth of the evaluations.
+/// search without a grid, of a quarter of the evaluations.
 SearchOptions makeShort(SearchOptions options, Decisions start);
 
 struct SearchAnswer {

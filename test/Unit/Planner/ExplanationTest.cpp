@@ -45,6 +45,9 @@ TEST(Explanation, HoldsOfRandomSteps) {
     EXPECT_LE(nominal[0].outcome.time, robust.outcome.time);
     ASSERT_TRUE(explanation.price);
     EXPECT_LE(explanation.price->time, answer.outcome.time);
+    EXPECT_GE(explanation.price->bound, 0);
+    EXPECT_EQ(explanation.price->changes.empty(),
+              explanation.price->time == answer.outcome.time);
     if (auto *best = explanation.findBestBaseline(model.budget)) {
       EXPECT_LE(best->outcome.peakBytes, model.budget);
       for (const Explanation::Point &other : explanation.baselines)
@@ -52,6 +55,29 @@ TEST(Explanation, HoldsOfRandomSteps) {
                     other.outcome.time >= best->outcome.time);
     }
   }
+}
+
+TEST(Explanation, SaysWhatIsDecidedOtherwise) {
+  using Change = Explanation::Change;
+  StepModel model = makeTransformer(gpt2);
+  Decisions before = makeDecisions(model), after = before;
+  EXPECT_TRUE(findChanges(model, before, after).empty());
+  before.programs[0].recompute[2] = after.programs[0].recompute[3] = true;
+  after.programs[0].units[5].keep = true;
+  after.programs[0].units[6].reduction.joins = true;
+  after.programs[0].units[7][Phase::Backward].ahead = 1;
+  std::vector<std::pair<Change::Kind, std::string>> found;
+  for (const Change &change : findChanges(model, before, after)) {
+    ASSERT_EQ(change.names.size(), 1u);
+    found.emplace_back(change.kind, change.names[0]);
+  }
+  EXPECT_EQ(found, (std::vector<std::pair<Change::Kind, std::string>>{
+                       {Change::Kind::NotRecomputed, model.modules[2]},
+                       {Change::Kind::Recomputed, model.modules[3]},
+                       {Change::Kind::Kept, model.units[5].name},
+                       {Change::Kind::Calls, model.units[6].name},
+                       {Change::Kind::Places, model.units[7].name}}));
+  EXPECT_EQ(findChanges(model, after, before)[2].kind, Change::Kind::NotKept);
 }
 
 TEST(Explanation, NamesBaselines) {
