@@ -142,12 +142,14 @@ static double getFlops(aten::CallOp call, const operators::OpFacts &facts) {
   case FlopFormula::Convolution:
     return convolution(0, result);
   case FlopFormula::ConvolutionBackward: {
-    double gradients = llvm::count_if(call.getOutputs(), [](Value output) {
-      return getNumel(output.getType()) > 0;
-    });
-    return inputs.empty() ? 0
-                          : std::min(gradients, 2.0) *
-                                convolution(1, getNumel(inputs[0].getType()));
+    // Of the input and the weight: that of the bias is a sum.
+    auto gradients = call.getOutputs().take_front(
+        std::min<size_t>(call.getOutputs().size(), 2));
+    double products = llvm::count_if(
+        gradients, [](Value output) { return getNumel(output.getType()) > 0; });
+    return inputs.empty()
+               ? 0
+               : products * convolution(1, getNumel(inputs[0].getType()));
   }
   }
   return 0;

@@ -115,6 +115,7 @@ private:
 
   bool checkPrograms();
   bool checkParts();
+  bool checkPrediction(const Place &place, const Prediction &prediction);
   bool checkCommand(const Place &place, const Command &command);
   bool checkStep(const Place &place, const Command &command);
   bool checkSpaces(const Place &place, const Command &command);

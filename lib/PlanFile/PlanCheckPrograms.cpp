@@ -636,6 +636,21 @@ bool PlanChecker::checkParts() {
   return true;
 }
 
+bool PlanChecker::checkPrediction(const Place &place,
+                                  const Prediction &prediction) {
+  constexpr uint64_t largest = std::numeric_limits<int64_t>::max();
+  for (uint64_t number :
+       {prediction.time_ns(), prediction.flops(), prediction.peak()})
+    if (number > largest)
+      return reject(place.text(), "a prediction of less than 2^63", "more");
+  if (prediction.exposed_ns() > prediction.time_ns())
+    return reject(place.text(),
+                  "a prediction with an exposed part of its " +
+                      std::to_string(prediction.time_ns()) + " ns",
+                  std::to_string(prediction.exposed_ns()) + " ns");
+  return true;
+}
+
 bool PlanChecker::checkPrograms() {
   for (program = 0; program != plan.programs()->size(); ++program) {
     const Program &own = *plan.programs()->Get(program);
@@ -643,6 +658,8 @@ bool PlanChecker::checkPrograms() {
     if (!checkString(place, own.name()) ||
         !checkUnique(place, "program", nameOf(own.name())) ||
         !spend(place, own.commands()->size()))
+      return false;
+    if (own.prediction() && !checkPrediction(place, *own.prediction()))
       return false;
     if (own.events() > own.commands()->size())
       return reject(place.text(), "at most one event for each command",

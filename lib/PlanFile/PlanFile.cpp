@@ -8,6 +8,7 @@
 #include "fsdp/Archive/WriteFile.h"
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <xxhash.h>
@@ -124,6 +125,35 @@ std::vector<uint32_t> getStepPrograms(const Plan &plan,
   programs.front() = parts[static_cast<size_t>(Part::First)];
   programs.back() = parts[static_cast<size_t>(Part::Last)];
   return programs;
+}
+
+std::optional<StepPrediction> predictStep(const Plan &plan,
+                                          std::string_view program) {
+  StepPrediction step;
+  double atPeak = 0; // infinite if a peak is not known
+  std::vector<uint32_t> programs = getStepPrograms(plan, program);
+  for (uint32_t number : programs) {
+    const Prediction *own = plan.programs()->Get(number)->prediction();
+    if (!own)
+      return {};
+    auto flops = static_cast<double>(own->flops());
+    step.seconds += 1e-9 * static_cast<double>(own->time_ns());
+    step.exposed += 1e-9 * static_cast<double>(own->exposed_ns());
+    step.flops += flops;
+    if (flops > 0)
+      atPeak += flops / static_cast<double>(own->peak());
+  }
+  if (programs.empty())
+    return {};
+  if (std::isfinite(atPeak) && atPeak > 0)
+    step.atPeak = atPeak;
+  return step;
+}
+
+std::optional<double> StepPrediction::mfu(double taken) const {
+  if (!atPeak || !(taken > 0))
+    return {};
+  return *atPeak / taken;
 }
 
 std::string toSnakeCase(std::string_view name) {

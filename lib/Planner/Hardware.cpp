@@ -280,7 +280,7 @@ Expected<Hardware> Reader::read(const toml::table &root) {
   if (const toml::table *compute = getTable(root, "", "compute")) {
     expectKeys(*compute, "compute",
                {"matrix", "attention", "masked_attention", "flash_attention",
-                "cudnn_attention", "vector"});
+                "cudnn_attention", "vector", "peak"});
     readRates(*compute, "matrix", hardware.matrix);
     readRates(*compute, "attention", hardware.attention);
     for (auto [key, rates] :
@@ -290,6 +290,8 @@ Expected<Hardware> Reader::read(const toml::table &root) {
       if (compute->contains(key))
         readRates(*compute, key, *rates);
     }
+    if (compute->contains("peak"))
+      readRates(*compute, "peak", hardware.peak);
     hardware.hasCudnnAttention =
         getFlag(*compute, "compute", "cudnn_attention");
     hardware.vector = getNumber(*compute, "compute", "vector", leastRate);
@@ -367,6 +369,8 @@ std::string fsdp::planner::write(const Hardware &hardware) {
     writeRates(os, "flash_attention", hardware.flashAttention);
   if (hardware.hasCudnnAttention)
     os << "cudnn_attention = true\n";
+  if (hardware.peak[0] > 0)
+    writeRates(os, "peak", hardware.peak);
   os << "vector = " << hardware.vector
      << "\n\n[memory]\ngbytes = " << hardware.memory << "\n";
   if (hardware.cacheBytes > 0)

@@ -134,10 +134,16 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
   Scheduled facts;
   facts.bytes = bytes;
   const FSDPPipelineOptions &options = request.options;
+  // Of a machine that nobody named, nobody knows memory and peak.
+  planner::Hardware hardware;
+  if (!options.hardware.empty())
+    if (auto named = planner::loadHardware(options.hardware, options.whatIf))
+      hardware = *named;
+  facts.capacity = uint64_t(hardware.capacity);
   for (mlir::func::FuncOp program : *programs) {
     if (!options.hardware.empty() || options.schedule == Preset::List ||
         isPlanned(options))
-      facts.predicted[program.getSymName()] = predict(program);
+      facts.predicted[program.getSymName()] = predict(program, hardware);
     if (!request.isTraced)
       continue;
     std::string timeline;
@@ -150,9 +156,6 @@ FailureOr<Scheduled> lookAt(mlir::ModuleOp module, int64_t bytes,
       llvm::count_if(step.getOps<aten::CallOp>(), [](aten::CallOp call) {
         return call.getPhase() == aten::Phase::Recompute;
       });
-  if (!options.hardware.empty())
-    if (auto hardware = planner::loadHardware(options.hardware, options.whatIf))
-      facts.capacity = uint64_t(hardware->capacity);
   return facts;
 }
 
@@ -230,6 +233,21 @@ mlir::ModuleOp fsdp::importPrograms(const CommandLine &line) {
   return module;
 }
 
+/// Says in the plan what its programs are predicted to take.
+static void setPrediction(mlir::ModuleOp module, const Scheduled &facts) {
+  plan::ModuleOp plan = *module.getOps<plan::ModuleOp>().begin();
+  for (auto program : plan.getOps<plan::ProgramOp>()) {
+    auto found = facts.predicted.find(program.getSymName());
+    if (found == facts.predicted.end())
+      continue;
+    const PlanSummary::Prediction &made = found->second;
+    double peak = made.flops > 0 ? 1e9 * made.flops / made.atPeak : 0;
+    program.setPredictionAttr(plan::PredictionAttr::get(
+        module.getContext(), made.nanoseconds, made.exposed,
+        int64_t(std::min(made.flops, 9e18)), std::llround(peak)));
+  }
+}
+
 /// From the scheduled level to the plan level. `bytes`: of the peak.
 static FailureOr<Scheduled> finishPasses(mlir::ModuleOp module, int64_t bytes,
                                          const CompileRequest &request,
@@ -247,6 +265,7 @@ static FailureOr<Compilation> finish(mlir::ModuleOp module, Scheduled facts,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
   mlir::TimingScope exporting = timing.nest("export");
+  setPrediction(module, facts);
   FailureOr<planfile::PlanFile> file = exportPlan(module, request.name);
   if (failed(file))
     return failure();

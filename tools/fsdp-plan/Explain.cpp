@@ -188,6 +188,9 @@ void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
       100.0 * double(step.exposed) / double(step.nanoseconds));
   if (!summary.hardware.empty())
     os << "  by the costs of " << summary.hardware << "\n";
+  if (std::isfinite(step.atPeak) && step.atPeak > 0)
+    os << llvm::formatv("  {0,-15} {1,11:f1} %\n", "MFU",
+                        100.0 * step.atPeak / double(step.nanoseconds));
   if (step.slowed)
     os << llvm::formatv("  {0,-15} {1,12} longer beside collectives\n",
                         "computations", spellTime(step.slowed));
@@ -222,11 +225,9 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
       exposed.push_back(std::move(call));
     }
   }
-  return Object{{"step_ns", step.nanoseconds},
-                {"exposed_ns", step.exposed},
-                {"slowed_ns", step.slowed},
-                {"kinds", std::move(kinds)},
-                {"exposed", std::move(exposed)}};
+  return Object{{"step_ns", step.nanoseconds}, {"exposed_ns", step.exposed},
+                {"slowed_ns", step.slowed},    {"flops", step.flops},
+                {"kinds", std::move(kinds)},   {"exposed", std::move(exposed)}};
 }
 
 //===----------------------------------------------------------------------===//

@@ -2,6 +2,7 @@
 
 #include "Prediction.h"
 
+#include "fsdp/Analysis/Costs.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
 
@@ -40,9 +41,26 @@ Simulation::Simulation(func::FuncOp program) : step(read(program)) {
   line = measure(step.problem, schedule);
 }
 
-PlanSummary::Prediction fsdp::predict(func::FuncOp program) {
+static void addFlops(func::FuncOp program, const planner::Hardware &hardware,
+                     PlanSummary::Prediction &predicted) {
+  SymbolTableCollection symbols;
+  for (auto call : program.getOps<aten::CallOp>()) {
+    Work work = cast<CostOpInterface>(call.getOperation()).getWork(symbols);
+    auto *computation = std::get_if<planner::Computation>(&work);
+    if (!computation || call.getPhase() == aten::Phase::Recompute ||
+        computation->kind == planner::Computation::Kind::Vector)
+      continue;
+    predicted.flops += computation->flops;
+    predicted.atPeak +=
+        computation->flops / hardware.peak[size_t(computation->type)];
+  }
+}
+
+PlanSummary::Prediction fsdp::predict(func::FuncOp program,
+                                      const planner::Hardware &hardware) {
   Simulation simulation(program);
   PlanSummary::Prediction predicted;
+  addFlops(program, hardware, predicted);
   const scheduling::Schedule &schedule = simulation.schedule;
   predicted.nanoseconds = simulation.line.makespan;
   predicted.slowed = simulation.line.slowed;

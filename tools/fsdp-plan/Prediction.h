@@ -10,6 +10,7 @@
 #include "Summary.h"
 
 #include "fsdp/Analysis/StepProblem.h"
+#include "fsdp/Planner/Hardware.h"
 
 namespace fsdp {
 
@@ -25,7 +26,9 @@ struct Simulation {
 /// "forward", "backward", "recompute" or "update".
 llvm::StringRef getRole(mlir::Operation *op);
 
-PlanSummary::Prediction predict(mlir::func::FuncOp program);
+/// `hardware`: whose peak counts.
+PlanSummary::Prediction predict(mlir::func::FuncOp program,
+                                const planner::Hardware &hardware);
 
 } // namespace fsdp
 

@@ -444,6 +444,8 @@ PlanSummary::Program PlanSummary::getStep() const {
     step.predicted.nanoseconds += program.runs * program.predicted.nanoseconds;
     step.predicted.exposed += program.runs * program.predicted.exposed;
     step.predicted.slowed += program.runs * program.predicted.slowed;
+    step.predicted.flops += program.runs * program.predicted.flops;
+    step.predicted.atPeak += program.runs * program.predicted.atPeak;
   }
   return step;
 }

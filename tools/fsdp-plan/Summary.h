@@ -63,6 +63,10 @@ struct PlanSummary {
     int64_t nanoseconds = 0; ///< 0: there are no costs.
     int64_t exposed = 0;     ///< How long the compute stream stands still.
     int64_t slowed = 0; ///< How much longer computations take beside others.
+    /// Multiplications and additions of products, convolutions and attention,
+    /// without what is computed again; and how long they take at the peak of
+    /// the machine, in nanoseconds, infinite if nobody knows that.
+    double flops = 0, atPeak = 0;
     std::vector<Transfer> transfers; ///< In the order of issue.
   };
   struct Program {

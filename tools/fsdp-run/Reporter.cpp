@@ -44,6 +44,7 @@ public:
       tokens =
           static_cast<double>(getInputs(plan, options.program)[0].numel()) *
           planfile::getRankCount(plan.plan()) * plan->micro_batches();
+    predicted = planfile::predictStep(plan.plan(), options.program);
     const LoadReport &load = session.report();
     memory = load.arenaBytes + load.hostBytes + load.scratchBytes +
              load.workspaceBytes + checkpoints.bytes() / session.ranks().count;
@@ -56,6 +57,8 @@ public:
     backward += statistics.backward;
     update += statistics.update;
     collectives += statistics.collectives;
+    if (statistics.exposed)
+      exposed = exposed.value_or(0) + *statistics.exposed;
     misses += statistics.hookMisses;
   }
 
@@ -82,6 +85,10 @@ public:
         json.attribute("tokens_per_second", Fixed{tokens / seconds, 1});
       double before = std::exchange(toldCollectives, collectives);
       json.attribute("collective_seconds", Fixed{collectives - before, 9});
+      if (exposed)
+        json.attribute(
+            "exposed_seconds",
+            Fixed{*exposed - std::exchange(toldExposed, *exposed), 9});
       json.attribute("peak_bytes", memory);
     });
     if (!options.json)
@@ -177,12 +184,38 @@ private:
         percent(forward), percent(backward), percent(update),
         std::max(0.0, 100 - percent(forward + backward + update)),
         percent(collectives));
+    printPrediction();
     if (processes.size() > 1)
       std::printf("%u processes on %s; figures of a process are rank 0's\n",
                   processes.size(),
                   describeHosts(plan.plan(), processes.hosts()).c_str());
     if (options.verbose)
       printMemory();
+  }
+
+  /// Of a step: the time that was predicted, and the part of it in which
+  /// nothing is computed.
+  void printPrediction() const {
+    auto each = 1e3 / static_cast<double>(steps);
+    if (predicted)
+      std::printf("predicted %.3g ms a step, took %.3g ms; ",
+                  1e3 * predicted->seconds, each * total);
+    if (exposed)
+      std::printf("exposed communication %.3g ms a step", each * *exposed);
+    if (predicted)
+      std::printf("%s%.3g ms",
+                  exposed ? ", predicted " : "exposed communication predicted ",
+                  1e3 * predicted->exposed);
+    if (std::optional<double> mfu = findMFU())
+      std::printf("; MFU %.1f %%", 100 * *mfu);
+    if (predicted || exposed)
+      std::printf("\n");
+  }
+
+  /// Of all steps so far.
+  std::optional<double> findMFU() const {
+    return predicted && steps ? predicted->mfu(total / double(steps))
+                              : std::nullopt;
   }
 
   void printMemory() const {
@@ -244,6 +277,16 @@ private:
     auto addSummary = [&] {
       json.attribute("steps", steps);
       json.attribute("seconds", Fixed{total, 9});
+      if (exposed)
+        json.attribute("exposed_seconds", Fixed{*exposed, 9});
+      if (predicted)
+        json.attributeObject("predicted", [&] {
+          json.attribute("step_seconds", Fixed{predicted->seconds, 9});
+          json.attribute("exposed_seconds", Fixed{predicted->exposed, 9});
+          json.attribute("flops", Rounded{predicted->flops, 17});
+        });
+      if (std::optional<double> mfu = findMFU())
+        json.attribute("mfu", Rounded{*mfu, 9});
       json.attribute("parameters",
                      archive::spellChecksum(session.digestParameters()));
       json.attribute("resident_bytes", growth.resident);
@@ -295,7 +338,9 @@ private:
   double tokens = 0; // of a step, all ranks; 0 if there are none
   std::uint64_t memory = 0, misses = 0;
   double forward = 0, backward = 0, update = 0, collectives = 0;
-  double toldCollectives = 0; // of the steps that were told
+  std::optional<double> exposed;               // of those that know it
+  double toldCollectives = 0, toldExposed = 0; // of the steps that were told
+  std::optional<planfile::StepPrediction> predicted;
   double firstLoss = 0, lastLoss = 0;
   long long steps = 0; // so far
 };

@@ -17,7 +17,7 @@ STEP = {
     "grad_norm": ("grad_norm", 1),
     "tokens_per_second": ("tokens_per_second", 1),
     "seconds": ("milliseconds_per_step", 1e3),
-    "collective_seconds": ("exposed_communication_milliseconds", 1e3),
+    "exposed_seconds": ("exposed_communication_milliseconds", 1e3),
     "peak_bytes": ("memory_MiB", 2**-20),
 }
 

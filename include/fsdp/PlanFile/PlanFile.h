@@ -14,6 +14,7 @@
 #include "fsdp/Archive/Expected.h"
 #include "fsdp/Schema/plan_generated.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,6 +109,20 @@ constexpr std::string_view defaultProgram = "step";
 /// checked.
 std::vector<uint32_t> getStepPrograms(const Plan &plan,
                                       std::string_view program);
+
+/// What one step of `program` was predicted to take, as `Prediction` has it for
+/// each of its programs: in seconds, and how many of them its flops take at the
+/// peak of the machine, if that is known. Nothing if the plan has been made
+/// without costs.
+struct StepPrediction {
+  double seconds = 0, exposed = 0, flops = 0;
+  std::optional<double> atPeak;
+
+  /// The model FLOPs utilisation of a step that has taken so long, a fraction.
+  std::optional<double> mfu(double taken) const;
+};
+std::optional<StepPrediction> predictStep(const Plan &plan,
+                                          std::string_view program);
 
 /// The numbers in a buffer of role Hyper, in their order.
 enum class Hyper : uint8_t {

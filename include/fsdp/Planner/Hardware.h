@@ -82,6 +82,8 @@ struct Hardware {
   std::array<double, numFloatTypes> matrix = {}, attention = {},
                                     maskedAttention = {}, flashAttention = {};
   bool hasCudnnAttention = false; ///< Plans take cuDNN's.
+  /// As its vendor states it, of products; 0: not known.
+  std::array<double, numFloatTypes> peak = {};
   double vector = 0;
   /// Bytes per nanosecond; the second where no more than `cacheBytes` are
   /// touched.

@@ -223,7 +223,8 @@ struct ConvertFSDPToPlan
     auto addProgram = [&](func::FuncOp func, bool isInit) {
       auto program = plan::ProgramOp::create(
           builder, func.getLoc(), func.getSymName(), isInit,
-          func->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName()));
+          func->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName()),
+          /*prediction=*/plan::PredictionAttr());
       program.getBody().emplaceBlock();
       programs.emplace_back(func, program);
     };

@@ -45,7 +45,8 @@ struct Rank {
   const Waits *waits = nullptr;         ///< Of all ranks here.
   std::chrono::milliseconds timeout = defaultTimeout;
   std::uint64_t chaosSeed = 0;
-  bool timed = false;               ///< Commands leave spans.
+  bool timed = false;    ///< Commands leave spans.
+  bool overlaps = false; ///< The streams of the device, as the host goes on.
   std::unique_ptr<ThreadTeam> team; ///< The rank's two threads, if it overlaps.
   /// Stops all ranks; the first failure is kept.
   std::function<void(const Error &)> fail;
@@ -181,6 +182,7 @@ private:
   void showObserver(const Command &command) const;
   std::uint64_t mark(planfile::Stream stream) const;
   double timeOf(std::uint64_t mark) const;
+  bool isExposed(const Command &command) const;
   void takeTimes(Lane &lane) const;
   void addSpans(Lane &lane, const Command &command, double begin,
                 double end) const;

@@ -29,6 +29,9 @@ void Program::run(RoleSet roles) {
     rank.statistics.update += lane.statistics.update;
     rank.statistics.collectives += lane.statistics.collectives;
     rank.statistics.hookMisses += lane.statistics.hookMisses;
+    if (lane.statistics.exposed)
+      rank.statistics.exposed =
+          rank.statistics.exposed.value_or(0) + *lane.statistics.exposed;
   }
   if (!isChecked)
     rank.memory->checkUnchanged();
@@ -83,8 +86,9 @@ void Program::loop(Lane &lane, RoleSet roles) {
           std::chrono::microseconds(lane.chaos() % 300));
     if (command.isOnHost)
       rank.device->synchronize();
-    bool isMarked = rank.timed && command.kind != Kind::Poison &&
-                    command.kind != Kind::KeepNorm;
+    bool isMarked =
+        isExposed(command) || (rank.timed && command.kind != Kind::Poison &&
+                               command.kind != Kind::KeepNorm);
     if (isMarked)
       lane.marked.push_back({lane.position, mark(command.stream), 0});
 #ifdef FSDP_TSAN
@@ -207,6 +211,14 @@ double Program::timeOf(std::uint64_t mark) const {
   return rank.timed ? rank.device->timeOf(mark) : Device::hostTime(mark);
 }
 
+/// Whether computations stand still meanwhile: for another stream, or for a
+/// thread that is busy with it.
+bool Program::isExposed(const Command &command) const {
+  if (command.stream == Stream::Compute)
+    return command.kind == Kind::Wait || command.kind == Kind::Drain;
+  return !rank.team && !rank.overlaps;
+}
+
 /// What was marked becomes spans and statistics.
 void Program::takeTimes(Lane &lane) const {
   if (rank.timed)
@@ -221,13 +233,20 @@ void Program::takeTimes(Lane &lane) const {
   lane.statistics.update = seconds[static_cast<unsigned>(Role::Update)];
   if (rank.timed)
     lane.statistics.collectives = 0;
+  double exposed = 0;
   for (const Marked &marked : lane.marked) {
     const Command &command = lane.commands[marked.position];
     double begin = timeOf(marked.begin), end = timeOf(marked.end);
+    if (isExposed(command))
+      exposed += end - begin;
+    if (!rank.timed)
+      continue;
     addSpans(lane, command, begin, end);
     if (command.kind == Kind::Collective || command.kind == Kind::Drain)
       lane.statistics.collectives += end - begin;
   }
+  if (rank.timed || !rank.overlaps)
+    lane.statistics.exposed = exposed;
 }
 
 /// Collectives in one call have parts of its time by their bytes.

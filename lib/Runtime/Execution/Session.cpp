@@ -223,6 +223,7 @@ void Session::Impl::open(RankData &data) {
   rank.timeout = options.timeout;
   rank.chaosSeed = options.chaosSeed;
   rank.timed = options.timed;
+  rank.overlaps = backend->overlaps();
   rank.fail = [this](const Error &error) { fail(error.what()); };
   if (options.overlap)
     rank.team =

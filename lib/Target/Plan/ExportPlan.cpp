@@ -376,11 +376,17 @@ LogicalResult Exporter::addPrograms() {
     std::vector<Offset<pf::MeaningText>> texts;
     std::vector<pf::Meaning> meanings =
         getMeanings(program.getSymName(), texts);
+    Offset<pf::Prediction> prediction;
+    if (plan::PredictionAttr made = program.getPredictionAttr())
+      prediction = pf::CreatePrediction(
+          fbb, uint64_t(made.getTime()), uint64_t(made.getExposed()),
+          uint64_t(made.getFlops()), uint64_t(made.getPeak()));
     programTable.push_back(pf::CreateProgramDirect(
         fbb, string(program.getSymName()), &commands, uint32_t(events.size()),
         program.getInit(), meanings.empty() ? nullptr : &meanings,
         texts.empty() ? nullptr : &texts,
-        program.getPart() ? pf::Part(*program.getPart()) : pf::Part::Whole));
+        program.getPart() ? pf::Part(*program.getPart()) : pf::Part::Whole,
+        prediction));
   }
   return success();
 }

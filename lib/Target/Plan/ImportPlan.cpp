@@ -57,6 +57,7 @@ private:
   void addBuffers();
   ElementsAttr getValue(const pf::Buffer &buffer, RankedTensorType type);
   LogicalResult addCommand(const pf::Command &command);
+  plan::PredictionAttr getPrediction(const pf::Program &program);
   LogicalResult addLaunch(const pf::Launch &launch, Location loc,
                           const pf::Command &command);
   template <typename Op, typename Table, typename... Fields, size_t... indices>
@@ -315,6 +316,15 @@ LogicalResult Importer::addCommand(const pf::Command &command) {
   return success();
 }
 
+plan::PredictionAttr Importer::getPrediction(const pf::Program &program) {
+  const pf::Prediction *made = program.prediction();
+  if (!made)
+    return {};
+  return plan::PredictionAttr::get(
+      context, int64_t(made->time_ns()), int64_t(made->exposed_ns()),
+      int64_t(made->flops()), int64_t(made->peak()));
+}
+
 OwningOpRef<mlir::ModuleOp> Importer::run() {
   context->loadDialect<plan::PlanDialect>();
   OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(builder, unknown);
@@ -370,7 +380,8 @@ OwningOpRef<mlir::ModuleOp> Importer::run() {
         builder, unknown, string(entry->name()), entry->is_init(),
         entry->part() == pf::Part::Whole
             ? PartAttr()
-            : PartAttr::get(context, Part(entry->part())));
+            : PartAttr::get(context, Part(entry->part())),
+        getPrediction(*entry));
     Block &commands = program.getBody().empty()
                           ? program.getBody().emplaceBlock()
                           : program.getBody().front();

@@ -55,8 +55,8 @@ plan.module @all mesh ["replicate" = 2, "shard" = 2] device cpu strategy full_sh
     // CHECK: plan.launch "cos"(%{{.*}}) -> %{{.*}} <init>
     plan.launch "cos"(%mean) -> %table <init>
   }
-  // CHECK: plan.program @step
-  plan.program @step {
+  // CHECK: plan.program @step attributes {prediction = #plan.prediction<time = 24, exposed = 6, flops = 800, peak = 100>}
+  plan.program @step attributes {prediction = #plan.prediction<time = 24, exposed = 6, flops = 800, peak = 100>} {
     // CHECK: plan.copy %[[SHARD]] to %[[CAST]] <forward> on gather
     plan.copy %shard to %cast <forward> on gather
     // CHECK: plan.all_gather @shard_gather %[[CAST]] to %[[FULL]] of @h.0 <forward> on gather

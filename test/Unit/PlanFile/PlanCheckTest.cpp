@@ -116,6 +116,23 @@ TEST(PlanCheck, RejectsBadBuffers) {
       "state, found a second optimizer state 0 exp_avg");
 }
 
+TEST(PlanCheck, RejectsBadPredictions) {
+  auto rejection = [](std::array<uint64_t, 4> prediction) {
+    return rejectionAfter(
+        [&](TestPlan &plan) { plan.programs.back().prediction = prediction; });
+  };
+  std::string place = "small.plan: programs[1] (step): ";
+  EXPECT_EQ(rejection({5, 6, 0, 0}),
+            place + "expected a prediction with an exposed part of its 5 ns, "
+                    "found 6 ns");
+  for (unsigned number : {0, 2, 3}) {
+    std::array<uint64_t, 4> prediction = {};
+    prediction[number] = uint64_t(1) << 63;
+    EXPECT_EQ(rejection(prediction),
+              place + "expected a prediction of less than 2^63, found more");
+  }
+}
+
 // covers: _share_state_and_init_handle_attrs
 TEST(PlanCheck, RejectsBadUnits) {
   EXPECT_EQ(rejectionAfter([](TestPlan &plan) {

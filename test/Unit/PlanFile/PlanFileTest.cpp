@@ -96,6 +96,28 @@ TEST(PlanFile, WritesWhatItReads) {
   std::filesystem::remove_all(folder);
 }
 
+// Sums over the programs of a step; of peaks, by how long each takes at its
+// own.
+TEST(PlanFile, PredictsSteps) {
+  auto predict = [](std::optional<std::array<uint64_t, 4>> step) {
+    TestPlan plan = makeSmallPlan();
+    plan.programs.back().prediction = step;
+    Expected<PlanFile> file = plan.seal();
+    return predictStep(file->plan(), plan.programs.back().name);
+  };
+  EXPECT_FALSE(predict({}));
+  std::optional<StepPrediction> step = predict({{4000, 1000, 6000, 3000}});
+  ASSERT_TRUE(step);
+  EXPECT_DOUBLE_EQ(step->seconds, 4e-6);
+  EXPECT_DOUBLE_EQ(step->exposed, 1e-6);
+  EXPECT_DOUBLE_EQ(step->flops, 6000);
+  EXPECT_DOUBLE_EQ(step->mfu(8).value(), 0.25);
+  EXPECT_FALSE(step->mfu(0));
+  EXPECT_FALSE(predict({{4000, 1000, 6000, 0}})->mfu(8)); // nobody knows it
+  EXPECT_FALSE(predict({{4000, 1000, 0, 3000}})->mfu(8)); // nothing to use it
+  EXPECT_FALSE(predictStep(makeSmallPlan().seal()->plan(), "other"));
+}
+
 TEST(PlanFile, DescribesCollectives) {
   Expected<PlanFile> file = makeSmallPlan().seal();
   ASSERT_TRUE(file);

@@ -70,6 +70,23 @@ TEST(Hardware, MasksSlowAttention) {
   EXPECT_EQ(write(*parseHardware(write(*slow), "again")), write(*slow));
 }
 
+// What its vendor states is not what a step is predicted by.
+TEST(Hardware, PeaksAreKnownOrNot) {
+  auto stated = parseHardware(
+      replace(good, "vector = 10",
+              "peak = { f64 = 1, f32 = 125, bf16 = 9, f16 = 9 }\nvector = 10"),
+      "t.toml");
+  ASSERT_TRUE(stated);
+  EXPECT_EQ(stated->peak[size_t(FloatType::F32)], 125);
+  EXPECT_EQ(parseHardware(write(*stated), "again")->peak, stated->peak);
+  auto plain = parseHardware(good, "t.toml");
+  EXPECT_EQ(plain->peak[size_t(FloatType::F32)], 0);
+  for (auto kind : {Computation::Kind::Matrix, Computation::Kind::Attention}) {
+    Computation work{kind, FloatType::F32, 1e6, 1e3};
+    EXPECT_EQ(stated->getDuration(work), plain->getDuration(work));
+  }
+}
+
 // A copy has a way of its own, and an update on the host a memory of its own;
 // without them, there is nothing to copy to.
 // covers: H2D
@@ -285,7 +302,7 @@ TEST(Hardware, RejectsBadFiles) {
          "0");
   expect(replace(good, "vector = 10", "vectors = 10"),
          "t.toml: compute: expected only matrix, attention, masked_attention, "
-         "flash_attention, cudnn_attention, vector, found 'vectors'");
+         "flash_attention, cudnn_attention, vector, peak, found 'vectors'");
   expect(replace(good, "[memory]\ngbytes = 10", "[[memory]]\ngbytes = 10"),
          "t.toml: memory: expected a table");
   expect("[+]", "t.toml: expected TOML");

@@ -230,7 +230,7 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
         session.run();
       std::vector<Span> spans = session.spans();
       checkOrder(plan, spans);
-      double begin = INFINITY, end = 0, collectives = 0;
+      double begin = INFINITY, end = 0, collectives = 0, waited = 0;
       for (const Span &span : spans) {
         const planfile::Program &program = *plan.programs()->Get(span.program);
         if (span.rank != 0 || program.is_init() || span.run != 3)
@@ -245,12 +245,16 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
             step == planfile::Step::ReduceScatter ||
             step == planfile::Step::AllReduce)
           collectives += span.end - span.begin;
+        if (span.stream == planfile::Stream::Compute &&
+            (span.isDrain || step == planfile::Step::Wait))
+          waited += span.end - span.begin;
       }
       const Statistics &found = session.statistics();
       // A mark takes a microsecond of the fake.
       EXPECT_NEAR(found.forward + found.backward + found.update, end - begin,
                   3e-6);
       EXPECT_NEAR(found.collectives, collectives, 1e-9);
+      EXPECT_NEAR(found.exposed.value(), waited, 1e-9);
     }
 }
 

@@ -368,12 +368,36 @@ TEST(Session, SpansTellWhatWasRun) {
   loaded.session.run();
   const planfile::Plan &plan = *planfile::GetPlan(loaded.bytes.data());
   std::vector<std::size_t> counts(2);
+  double waited = 0;
   for (const Span &span : loaded.session.spans()) {
     EXPECT_LE(span.begin, span.end);
+    const planfile::Command &command =
+        *plan.programs()->Get(span.program)->commands()->Get(span.command);
+    if (span.rank == 0 && span.program == 1 &&
+        span.stream == planfile::Stream::Compute &&
+        (span.isDrain || command.step_type() == planfile::Step::Wait))
+      waited += span.end - span.begin;
     counts[span.rank] += span.program == 1 && !span.isDrain;
   }
   for (std::size_t count : counts)
     EXPECT_EQ(count, plan.programs()->Get(1)->commands()->size());
+  EXPECT_NEAR(loaded.session.statistics().exposed.value(), waited, 1e-9);
+}
+
+// Where one thread does everything, it computes nothing while it does others.
+TEST(Session, WhatIsInlineIsExposed) {
+  for (bool isTimed : {false, true}) {
+    SessionOptions options;
+    options.timed = isTimed;
+    Loaded loaded(makeOverlappingPlan(2), 2, std::move(options));
+    load(loaded.session);
+    feed(loaded.session, 0);
+    loaded.session.run();
+    const Statistics &found = loaded.session.statistics();
+    EXPECT_GE(found.exposed.value(), found.collectives);
+    EXPECT_LE(found.exposed.value(),
+              found.forward + found.backward + found.update);
+  }
 }
 
 // A reduction's source is overwritten on three streams, in no order: each of

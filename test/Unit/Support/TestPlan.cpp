@@ -149,8 +149,13 @@ std::vector<uint8_t> TestPlan::flatbuffer() {
           return CreateCommand(fbb, command.stream, command.role, command.type,
                                step, text(command.node), none, command.group);
         });
+    flatbuffers::Offset<Prediction> prediction;
+    if (program.prediction) {
+      auto [time, exposed, flops, peak] = *program.prediction;
+      prediction = CreatePrediction(fbb, time, exposed, flops, peak);
+    }
     return CreateProgram(fbb, text(program.name), commands, program.events,
-                         program.isInit());
+                         program.isInit(), 0, 0, Part::Whole, prediction);
   });
   std::vector<std::string> digests;
   for (const auto &sequence : sequences)

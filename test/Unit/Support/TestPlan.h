@@ -11,6 +11,7 @@
 
 #include "fsdp/PlanFile/PlanFile.h"
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -71,6 +72,8 @@ public:
     std::vector<Command> commands;
     uint32_t events = 0;
     bool isInit() const { return name == "init"; }
+    // time_ns, exposed_ns, flops, peak
+    std::optional<std::array<uint64_t, 4>> prediction = {};
   };
   struct Constant {
     planfile::Value type;

@@ -180,6 +180,9 @@ struct Statistics {
   double forward = 0, backward = 0, update = 0;
   /// Inside collectives: of those, or beside them on other streams.
   double collectives = 0;
+  /// How long nothing was computed, as what is sent or copied was waited for.
+  /// Nothing if streams of the device overlap, and the run is not timed.
+  std::optional<double> exposed;
   AllocationCounts allocations; ///< Summed over ranks.
   std::uint64_t hookMisses = 0; ///< Results that had to be copied; all ranks.
 };

@@ -79,4 +79,21 @@ def Plan_StreamAttr : EnumAttr<Plan_Dialect, FSDP_Stream, "stream"> {
   let cppNamespace = "::fsdp::plan"; // the enumeration is another dialect's
 }
 
+def Plan_PredictionAttr : AttrDef<Plan_Dialect, "Prediction"> {
+  let mnemonic = "prediction";
+  let summary = "what a run of a program was predicted to take";
+  let description = [{
+    On one rank: nanoseconds, and those of them in which nothing is computed, as
+    what is sent or copied is waited for; multiplications and additions of its products,
+    convolutions and attention, without what the backward computes again; and the
+    peak of the machine, in such operations in a second, 0 if nobody knows it.
+
+    ```mlir
+    #plan.prediction<time = 24000000, exposed = 1000000, flops = 8000000000, peak = 989000000000000>
+    ```
+  }];
+  let parameters = (ins "int64_t":$time, "int64_t":$exposed, "int64_t":$flops, "int64_t":$peak);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
 #endif // FSDP_DIALECT_PLAN_IR_PLANDIALECT_TD

@@ -250,7 +250,7 @@ def Plan_ProgramOp : Plan_Op<"program", [
   let description = [{
     A program with `init` runs once, ahead of all others; of those, the caller
     says which runs when. Programs that are a `part` are for one micro-batch each
-    of a step.
+    of a step. `prediction` is what a run was predicted to take.
 
     Example:
 
@@ -264,7 +264,8 @@ def Plan_ProgramOp : Plan_Op<"program", [
 
     * C1: the body holds only commands.
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, UnitAttr:$init, OptionalAttr<FSDP_PartAttr>:$part);
+  let arguments = (ins SymbolNameAttr:$sym_name, UnitAttr:$init, OptionalAttr<FSDP_PartAttr>:$part,
+    OptionalAttr<Plan_PredictionAttr>:$prediction);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = "$sym_name (`init` $init^)? (`part` `` $part^)? attr-dict-with-keyword $body";
   let hasVerifier = 1;
