@@ -17,6 +17,18 @@ class ParameterFacts:
     states: list[str]
     group: int | None
 
+class Measurement:
+    seconds: float
+    exposed: float
+    operators: int
+    collectives: int
+
+class StepPrediction:
+    seconds: float
+    exposed: float
+    flops: float
+    def mfu(self, seconds: float) -> float | None: ...
+
 class PlanSession:
     device: str
     rank: int
@@ -26,8 +38,10 @@ class PlanSession:
     steps: int
     updates: int
     grad_norm: float | None
+    prediction: StepPrediction | None
     def __init__(self, plan: str) -> None: ...
     def start(self, group: dist.ProcessGroup | None, timeout: float, overlap: bool, trusted: list[str], libraries: str, gpu: int | None) -> None: ...
+    def measure(self, group: dist.ProcessGroup | None, timeout: float, overlap: bool, trusted: list[str], libraries: str, gpu: int | None, computes: bool, communicates: bool, steps: int) -> Measurement: ...
     def close(self) -> None: ...
     def inputs(self, program: str) -> list[tuple[str, tuple[int, ...], torch.dtype]]: ...
     def parameters(self) -> list[ParameterFacts]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,6 +30,16 @@ def show(plan: Plan, console: Console | None = None) -> None:
         for row in rows:
             table.add_row(*(_cell(column, row[column]) for column in columns))
         console.print(table)
+
+
+def show_rows(title: str, rows: Sequence[Sequence[str]], console: Console | None = None) -> None:
+    """Prints rows, of which the first has the names of the columns and numbers stand in all columns but the first."""
+    table = Table(title=title)
+    for i, column in enumerate(rows[0]):
+        table.add_column(column, justify="right" if i else "left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    (console or Console()).print(table)
 
 
 def _cell(column: str, value: Any) -> str:

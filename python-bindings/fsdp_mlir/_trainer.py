@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_mlir import _compiled, _first_steps, _native
+from fsdp_mlir import _compiled, _first_steps, _native, _ranks
 from fsdp_mlir._first_steps import FirstSteps
 from fsdp_mlir._optimizer import PlanOptimizer, _same_names
 from fsdp_mlir._pieces import Pieces
@@ -79,23 +78,12 @@ class Trainer:
         archive = getattr(plan, "model_path", None)
         if model is None and weights is None and archive is None:
             raise FSDPError(f"{self.path}: expected values to begin with, found none; give the model, weights=, or a Plan that knows its archive")
-        self._own_group: dist.ProcessGroup | None = None
+        self._joined: _ranks.Place | None = None
         self._session = self._runtime.PlanSession(self.path)
         try:
-            gpu = None
-            if self._session.device == "cpu":
-                if device is not None and str(device) != "cpu":
-                    raise FSDPError(f"{self.path}: expected a plan for cuda with device={device}, found one for cpu; plan with --device cuda")
-                if group is None and dist.is_available() and dist.is_initialized():
-                    group = self._own_group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
-            else:
-                if group is None and dist.is_available() and dist.is_initialized():
-                    group = dist.group.WORLD
-                gpu = _find_gpu(self.path, device, group)
-                if torch.cuda.is_initialized():
-                    torch.cuda.empty_cache()  # the plan's memory is not PyTorch's
-            self._session.start(group, timeout, overlap, list(trusted), str(_native.libraries()), gpu)
-            self._group = group
+            self._joined = place = _ranks.Place(self.path, self._session.device, device, group, timeout)
+            self._session.start(place.group, timeout, overlap, list(trusted), str(_native.libraries()), place.gpu)
+            self._group = place.group
             self._session.set_seed(seed)
             self._parameters = {p.name: p for p in self._session.parameters()}
             self._programs: list[str] = self._session.step_programs
@@ -192,6 +180,14 @@ class Trainer:
         if (norm := self._session.grad_norm) is None:
             raise FSDPError(f"{self.path}: expected a plan that clips gradients, found one that does not; plan with --clip-grad-norm")
         return norm
+
+    def mfu(self, seconds: float) -> float | None:
+        """The model FLOPs utilisation of steps that take as many seconds, a fraction, as fsdp-run prints it.
+
+        None where the plan was made without costs, or for a machine of which nobody knows the peak: compile with hardware=.
+        """
+        predicted = self._session.prediction
+        return predicted.mfu(seconds) if predicted else None
 
     @property
     def lr(self) -> float:
@@ -441,32 +437,14 @@ class Trainer:
     def close(self) -> None:
         """Frees the plan's memory; later calls raise FSDPError. Values that are still wanted are read before."""
         self._session.close()
-        if self._own_group is not None and dist.is_initialized():
-            dist.destroy_process_group(self._own_group)
-        self._own_group = None
+        if self._joined is not None:
+            self._joined.leave()
 
     def __enter__(self) -> Trainer:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def _find_gpu(path: str, device: torch.device | str | int | None, group: dist.ProcessGroup | None) -> int | None:
-    """The index of this rank's GPU, as `Trainer` says; None where only its place among the ranks of its machine can tell."""
-    if torch.version.cuda is None:
-        raise FSDPError(f"{path}: expected PyTorch with CUDA for a plan for cuda, found {torch.__version__}; install that, or make the plan for cpu")
-    if device is None:
-        device = getattr(group, "bound_device_id", None)
-    if device is not None:
-        given = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if given.type != "cuda":
-            raise FSDPError(f"{path}: expected a GPU as device, as cuda:0, for a plan for cuda, found {given}")
-        return torch.cuda.current_device() if given.index is None else given.index
-    if torch.cuda.is_initialized():
-        return torch.cuda.current_device()
-    local, count = os.environ.get("LOCAL_RANK", ""), torch.cuda.device_count()
-    return int(local) % count if local.isdecimal() and count else None
 
 
 def _prefix(names: Any) -> str:

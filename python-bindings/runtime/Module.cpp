@@ -62,6 +62,18 @@ PYBIND11_MODULE(_runtime, module) {
       .def_readonly("states", &ParameterFacts::states)
       .def_readonly("group", &ParameterFacts::decayGroup);
 
+  py::class_<Measurement>(module, "Measurement")
+      .def_readonly("seconds", &Measurement::seconds)
+      .def_readonly("exposed", &Measurement::exposed)
+      .def_readonly("operators", &Measurement::operators)
+      .def_readonly("collectives", &Measurement::collectives);
+
+  py::class_<planfile::StepPrediction>(module, "StepPrediction")
+      .def_readonly("seconds", &planfile::StepPrediction::seconds)
+      .def_readonly("exposed", &planfile::StepPrediction::exposed)
+      .def_readonly("flops", &planfile::StepPrediction::flops)
+      .def("mfu", &planfile::StepPrediction::mfu, py::arg("seconds"));
+
   py::class_<PlanSession>(module, "PlanSession")
       .def(py::init<const std::string &>(), py::arg("plan"))
       .def_property_readonly("device", &PlanSession::device)
@@ -75,6 +87,21 @@ PYBIND11_MODULE(_runtime, module) {
           },
           py::arg("group"), py::arg("timeout"), py::arg("overlap"),
           py::arg("trusted"), py::arg("libraries"), py::arg("gpu"))
+      .def(
+          "measure",
+          [](PlanSession &session, std::optional<PlanSession::Group> group,
+             double timeout, bool overlap, std::vector<std::string> trusted,
+             std::string libraries, std::optional<unsigned> gpu, bool computes,
+             bool communicates, unsigned steps) {
+            return session.measure({std::move(group), timeout, overlap,
+                                    std::move(trusted), std::move(libraries),
+                                    gpu},
+                                   computes, communicates, steps);
+          },
+          py::arg("group"), py::arg("timeout"), py::arg("overlap"),
+          py::arg("trusted"), py::arg("libraries"), py::arg("gpu"),
+          py::arg("computes"), py::arg("communicates"), py::arg("steps"))
+      .def_property_readonly("prediction", &PlanSession::prediction)
       .def("close", &PlanSession::close)
       .def_property_readonly("rank", &PlanSession::rank)
       .def_property_readonly("world_size", &PlanSession::worldSize)

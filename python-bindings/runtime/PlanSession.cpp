@@ -4,6 +4,7 @@
 
 #include "Runtime/Support/DTypes.h"
 #include "fsdp/Archive/BlockSums.h"
+#include "fsdp/Runtime/Checkpoints/InitialValues.h"
 #include "fsdp/Runtime/Checkpoints/Weights.h"
 #include "fsdp/Runtime/Comm/C10d.h"
 #include "fsdp/Runtime/Training/CheckpointFolder.h"
@@ -12,6 +13,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -271,11 +273,15 @@ SessionOptions PlanSession::open(Loaded &now, const Start &start) {
   return options;
 }
 
-void PlanSession::start(const Start &start) {
-  if (!(start.timeout >= 0.001 && start.timeout < 1e9))
+void PlanSession::setTimeout(double seconds) {
+  if (!(seconds >= 0.001 && seconds < 1e9))
     throw Error("timeout: expected from 0.001 to 1e9 seconds, found " +
-                std::to_string(start.timeout));
-  timeout = std::chrono::milliseconds(std::llround(start.timeout * 1000));
+                std::to_string(seconds));
+  timeout = std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+void PlanSession::start(const Start &start) {
+  setTimeout(start.timeout);
   call([&](Loaded &now) {
     connect(now, start);
     SessionOptions options = open(now, start);
@@ -294,6 +300,86 @@ void PlanSession::start(const Start &start) {
 }
 
 PlanSession::~PlanSession() { close(); }
+
+std::optional<planfile::StepPrediction> PlanSession::prediction() {
+  return call([](Loaded &now) {
+    return planfile::predictStep(now.plan.plan(), planfile::defaultProgram);
+  });
+}
+
+/// Numbers as those of a model at its start, and batches of zeros.
+static void makeUp(Session &session, const std::vector<std::string> &programs) {
+  InitialValues values = InitialValues::parse("normal:0.02");
+  for (const TensorName &tensor : session.tensors(TensorName::Kind::Parameter))
+    values.set(session, std::string(tensor.name), 0);
+  for (const std::string &program : programs)
+    for (unsigned i = 0; i != session.inputCount(program); ++i) {
+      at::Tensor zeros =
+          at::zeros(session.inputSizes(i, program),
+                    at::dtype(scalarType(session.inputType(i, program))));
+      for (unsigned rank = session.ranks().first; rank != session.ranks().end();
+           ++rank)
+        session.setInput(rank, i, zeros, program);
+    }
+}
+
+/// What the first rank of a session has run.
+static void count(const planfile::Plan &plan, const Session &session,
+                  Measurement &found) {
+  using planfile::Step;
+  for (const Span &span : session.spans()) {
+    const planfile::Program &program = *plan.programs()->Get(span.program);
+    Step step = program.commands()->Get(span.command)->step_type();
+    if (span.rank != session.ranks().first || span.isDrain || program.is_init())
+      continue;
+    found.operators += step == Step::Launch;
+    found.collectives += step == Step::AllGather ||
+                         step == Step::ReduceScatter || step == Step::AllReduce;
+  }
+}
+
+Measurement PlanSession::measure(const Start &start, bool computes,
+                                 bool communicates, unsigned steps) {
+  setTimeout(start.timeout);
+  return call([&](Loaded &now) {
+    unsigned all = planfile::getRankCount(now.plan.plan());
+    bool areThreads =
+        !start.group && now.plan->device()->string_view() == "cpu";
+    if (!areThreads)
+      connect(now, start);
+    SessionOptions options = open(now, start);
+    options.computes = computes;
+    options.communicates = communicates;
+    Session session(now.plan.plan(),
+                    areThreads ? RankRange(all) : RankRange(ownRank, 1),
+                    std::move(options));
+    std::vector<std::string> names =
+        getStepPrograms(now.plan, planfile::defaultProgram);
+    makeUp(session, names);
+    auto run = [&](unsigned count) {
+      auto begin = std::chrono::steady_clock::now();
+      double exposed = 0;
+      for (unsigned step = 0; step != count; ++step)
+        for (const std::string &name : names) {
+          session.run(name);
+          exposed += session.statistics().exposed.value_or(0);
+        }
+      session.loss(names.back()); // waits for the device
+      std::chrono::duration<double> passed =
+          std::chrono::steady_clock::now() - begin;
+      return Measurement{passed.count() / count, exposed / count};
+    };
+    run(2); // what the first ones do alone
+    Measurement found = run(steps);
+    bool isKnown = session.statistics().exposed.has_value();
+    session.setTimed(true);
+    Measurement timed = run(1);
+    if (!isKnown)
+      found.exposed = timed.exposed;
+    count(now.plan.plan(), session, found);
+    return found;
+  });
+}
 
 void PlanSession::close() {
   py::gil_scoped_release released;

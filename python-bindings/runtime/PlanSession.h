@@ -38,6 +38,14 @@ struct ParameterFacts {
 /// A tensor that is part of a whole one, at these offsets.
 using Piece = std::pair<std::vector<std::int64_t>, at::Tensor>;
 
+/// Steps of a rank: means over them, in seconds, and what one of them has run.
+struct Measurement {
+  double seconds = 0;
+  double exposed =
+      0; ///< See `Statistics`; of a single step if it must be timed.
+  std::size_t operators = 0, collectives = 0;
+};
+
 class PlanSession {
 public:
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -63,6 +71,14 @@ public:
   };
   /// Once, before all that follows. All processes of a group do so at once.
   void start(const Start &start);
+
+  /// In place of it: runs steps from values and on batches that are made up,
+  /// with one half of their work or with all of it, in a session of its own. A
+  /// plan for the CPU needs no group: then all ranks are threads.
+  Measurement measure(const Start &start, bool computes, bool communicates,
+                      unsigned steps);
+  /// What was predicted of a step.
+  std::optional<planfile::StepPrediction> prediction();
 
   /// Later calls throw. Memory that tensors refer to stays as long as they.
   void close();
@@ -134,6 +150,7 @@ private:
   template <typename Function> auto callInOrder(const Function &function);
   /// The processes of the group, or this one alone.
   World join() const;
+  void setTimeout(double seconds);
   void connect(Loaded &loaded, const Start &start);
   SessionOptions open(Loaded &loaded, const Start &start);
   void setInputs(Loaded &loaded, const Batch &batch,

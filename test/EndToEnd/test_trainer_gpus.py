@@ -7,7 +7,7 @@ from fixture_models import role, without_attention
 from test_trainer import run_ranks, run_threads, write_data
 
 import fsdp_mlir
-from fsdp_mlir import FSDPError, Trainer, _trainer
+from fsdp_mlir import FSDPError, Trainer, _ranks
 
 FAKE_BUILD = FAKE_GPUS.parents[1]
 pytestmark = pytest.mark.skipif(not list((FAKE_BUILD / "python" / "fsdp_mlir").glob("_runtime.*")),
@@ -97,7 +97,7 @@ def test_the_gpu_of_a_rank(monkeypatch):
         bound_device_id = torch.device("cuda", 5)
 
     def find(device=None, group=None):
-        return _trainer._find_gpu("a.plan", device, group)
+        return _ranks.find_gpu("a.plan", device, group)
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)

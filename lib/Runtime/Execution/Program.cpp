@@ -508,6 +508,16 @@ void Program::insertPoison() {
   insert(std::move(insertions));
 }
 
+/// By `SessionOptions`; what orders streams stays.
+bool Program::isLeftOut(const Command &command) const {
+  if (program.is_init() || command.kind == Kind::Record ||
+      command.kind == Kind::Wait)
+    return false;
+  bool isComputed =
+      command.stream == Stream::Compute && command.kind != Kind::Drain;
+  return isComputed ? !rank.computes : !rank.communicates;
+}
+
 void Program::makeLanes() {
   lanes.resize(rank.team ? 2 : 1);
   if (rank.team)
@@ -515,6 +525,8 @@ void Program::makeLanes() {
   for (std::uint32_t i = 0; i != commands.size(); ++i) {
     Command &command = commands[i];
     command.place = i;
+    if (isLeftOut(command))
+      continue;
     int lane = rank.team && command.stream != Stream::Compute;
     lanes[static_cast<unsigned>(lane)].commands.push_back(command);
   }

@@ -47,6 +47,7 @@ struct Rank {
   std::uint64_t chaosSeed = 0;
   bool timed = false;    ///< Commands leave spans.
   bool overlaps = false; ///< The streams of the device, as the host goes on.
+  bool computes = true, communicates = true; ///< See `SessionOptions`.
   std::unique_ptr<ThreadTeam> team; ///< The rank's two threads, if it overlaps.
   /// Stops all ranks; the first failure is kept.
   std::function<void(const Error &)> fail;
@@ -173,6 +174,7 @@ private:
   void insertPoison();
   void poison(Insertions &insertions, std::size_t at, const Command &like,
               std::uint32_t root, Range range);
+  bool isLeftOut(const Command &command) const;
   void makeLanes();
 
   void work(Lane &lane, RoleSet roles);

@@ -224,6 +224,8 @@ void Session::Impl::open(RankData &data) {
   rank.chaosSeed = options.chaosSeed;
   rank.timed = options.timed;
   rank.overlaps = backend->overlaps();
+  rank.computes = options.computes;
+  rank.communicates = options.communicates;
   rank.fail = [this](const Error &error) { fail(error.what()); };
   if (options.overlap)
     rank.team =
@@ -509,6 +511,12 @@ void Session::setGeneratorState(unsigned rank,
 
 void Session::run(std::string_view program, Roles roles) {
   impl->run(program, roles);
+}
+
+void Session::setTimed(bool isTimed) {
+  impl->settle();
+  for (Impl::RankData &data : impl->ranks)
+    data.rank.timed = isTimed;
 }
 
 std::vector<Span> Session::spans() const {

@@ -258,6 +258,39 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
     }
 }
 
+// Half of a step does not wait for the other half.
+TEST(CUDASession, EachHalfOfAStepRunsAlone) {
+  for (bool isAhead : {false, true})
+    for (bool computes : {false, true}) {
+      unsigned ranks = isAhead ? 1 : 2;
+      FakeCuda fake(ranks, /*isEager=*/true);
+      std::vector<std::uint8_t> bytes = makeOverlappingPlan(ranks).flatbuffer();
+      const planfile::Plan &plan = *planfile::GetPlan(bytes.data());
+      SessionOptions options;
+      options.backend = std::make_unique<FakeBackend>(fake, ranks, isAhead);
+      options.timed = true;
+      options.computes = computes;
+      options.communicates = !computes;
+      Session session(plan, ranks, std::move(options));
+      session.run();
+      session.run();
+      unsigned found = 0;
+      for (const Span &span : session.spans()) {
+        const planfile::Program &program = *plan.programs()->Get(span.program);
+        planfile::Step step =
+            program.commands()->Get(span.command)->step_type();
+        if (program.is_init() || step == planfile::Step::Record ||
+            step == planfile::Step::Wait)
+          continue;
+        bool isComputed =
+            span.stream == planfile::Stream::Compute && !span.isDrain;
+        EXPECT_EQ(isComputed, computes);
+        ++found;
+      }
+      EXPECT_GT(found, 0u);
+    }
+}
+
 // A caller with tensors of the GPU: a batch is read after what has made it, and
 // whoever reads the loss on its stream reads that of the step.
 TEST(CUDASession, AStepHasItsPlaceInTheCallersStream) {

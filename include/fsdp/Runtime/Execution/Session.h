@@ -146,6 +146,10 @@ struct SessionOptions {
   std::uint64_t chaosSeed = 0;
   /// Keep a `Span` of every command that is run.
   bool timed = false;
+  /// Without one of them, runs leave out all that is on the compute stream, or
+  /// all that is on others, and what they compute is garbage: for whoever
+  /// measures what is left.
+  bool computes = true, communicates = true;
   /// Operators that plans may run beside those that `OpFacts::safety` allows,
   /// by full name: what `loadOperators` returned, or the user trusts.
   std::vector<std::string> trustedOperators;
@@ -317,6 +321,9 @@ public:
   /// between is thrown by that call, or by a later run. The update may be a run
   /// of its own after that of forward and backward, with no run in between.
   void run(std::string_view program = "step", Roles roles = {});
+
+  /// Of all later runs; see `SessionOptions::timed`.
+  void setTimed(bool isTimed);
 
   /// Of all later runs, for whoever compares values; nothing: of none, which
   /// costs nothing. A device that runs ahead is waited for.
