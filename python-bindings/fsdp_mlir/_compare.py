@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fsdp_mlir import _compiled, _first_steps, _verify
+from fsdp_mlir import _compiled, _first_steps, _plan, _verify
 from fsdp_mlir._plan import Plan
 from fsdp_mlir._trainer import Batch, Trainer
-from fsdp_mlir.errors import CaptureError, FSDPError
+from fsdp_mlir.errors import CaptureError, FSDPError, PlanError
 
+_FIXED = ("--ranks", "--device")  # options that no other plan for the same ranks can do without
 _CANCELLED = 1e-2  # of the largest input of an operator: what the tolerance of its result is at least relative to
 
 
@@ -40,6 +44,9 @@ class Comparison:
     compared: int
     """Operators of the plan whose values were compared on rank 0: those with the name of a node, which text of a plan has with
     --mlir-print-debuginfo alone."""
+    options: tuple[str, ...] | None = None
+    """The fewest options of the plan with which it still differs: without any one of them it does not. None if nothing differs, or if
+    compare() was not asked for it."""
 
     def __bool__(self) -> bool:
         return not (self.node or self.graph or self.step)
@@ -51,18 +58,67 @@ class Comparison:
         if self.step:
             agree = "; all operators agree, so a collective or a copy does not" if self.compared and not (self.node or self.graph) else ""
             lines.append(self.step + agree)
+        if self.options is not None:
+            lines.append(f"the plan differs with {' '.join(self.options)}, and with fewer options does not" if self.options else "the plan differs without any option")
         return "\n".join([*lines, f"{self.compared} operators compared" + ("" if lines else ", none differs")])
 
 
-def compare(model: torch.nn.Module, plan: Plan, batch: Batch, *, group: dist.ProcessGroup | None = None, seed: int = 0) -> Comparison:
+def compare(
+    model: torch.nn.Module, plan: Plan, batch: Batch, *, group: dist.ProcessGroup | None = None, seed: int = 0, bisect: bool = False
+) -> Comparison:
     """Runs forward and backward of `plan` on this rank's `batch`, and the same in PyTorch, and compares the value of each operator.
 
     `model`: the module that compile() made the plan of, in this process, with the parameters to begin with; it stays as it is. `batch`,
     `group` and `seed` are those of Trainer; all ranks call it. Operators are compared with the captured graph, that with the module, and the
     results with those of the module. All values of the graph are in memory at once.
 
-    Raises FSDPError for what cannot be compared (as Trainer's verify_first_step), and as Trainer does.
+    `bisect`: where the plan differs, it is made again without one option after the other, and compared, until none can be left out: at worst
+    as often as the square of their number.
+
+    Raises FSDPError for what cannot be compared (as Trainer's verify_first_step), for a plan to bisect that is not what its options make,
+    and as Trainer does.
     """
+    found = _compare(model, plan, batch, group, seed)
+    if not bisect or not (found.node or found.step):
+        return found
+
+    def differs(options: Sequence[str]) -> bool:
+        with tempfile.TemporaryDirectory() as scratch:
+            other = _remade(plan, options, Path(scratch))
+            again = other and _compare(model, other, batch, group, seed)
+            return again is not None and bool(again.node or again.step)
+
+    options = [argument for argument in plan._arguments if argument.partition("=")[0] not in _FIXED]
+    if not differs(options):
+        raise FSDPError(f"{plan.path}: expected a plan that its options make, found that the same options make one that does not differ; compile it again")
+    return replace(found, options=tuple(_fewest(options, differs)))
+
+
+def _remade(plan: Plan, options: Sequence[str], folder: Path) -> Plan | None:
+    """The plan of the same model for as many ranks, with these options; None where the compiler rejects them."""
+    fixed = [argument for argument in plan._arguments if argument.partition("=")[0] in _FIXED]
+    if not any(argument.partition("=")[0] in ("--ranks", "--mesh") for argument in (*fixed, *options)):
+        fixed.append(f"--ranks={plan.ranks}")
+    try:
+        _plan.make(folder, plan._models, [*fixed, *options], is_dry=False, flags=["--unproved"])
+    except PlanError:
+        return None
+    return Plan(folder, plan._models, reference=plan._reference)
+
+
+def _fewest(options: Sequence[str], differs: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Some of the options, for which `differs` is true, but not if any one of them is left out."""
+    kept, tried = list(options), 0
+    while tried < len(kept):
+        fewer = [*kept[:tried], *kept[tried + 1 :]]
+        if differs(fewer):
+            kept, tried = fewer, 0
+        else:
+            tried += 1
+    return kept
+
+
+def _compare(model: torch.nn.Module, plan: Plan, batch: Batch, group: dist.ProcessGroup | None, seed: int) -> Comparison:
     with Trainer(plan, model, group=group, seed=seed, keep_module=True, verify_first_step=False) as trainer:
         if trainer._session.device != "cpu":
             raise FSDPError(f"{trainer.path}: expected a plan for cpu to compare, found one for cuda; compile the model with device='cpu'")

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import warnings
 
 import pytest
@@ -14,7 +15,7 @@ from test_mutations import substitute
 from torch.distributed.fsdp import MixedPrecision
 
 import fsdp_mlir
-from fsdp_mlir import FSDPError, Trainer
+from fsdp_mlir import FSDPError, Trainer, _plan
 
 sys.path.insert(0, str(ROOT / "test" / "EndToEnd" / "Inputs"))
 from first_steps_rank import Model, batch, replaced, train  # noqa: E402
@@ -171,3 +172,34 @@ def test_compare_tells_a_wrong_graph_from_a_wrong_plan():
     plan._reference.program.graph_module.recompile()
     found = fsdp_mlir.compare(model, plan, batch(1))
     assert found.graph and "the captured graph: " in str(found)
+
+
+# The options without any one of which a plan is right, whatever else it has.
+def test_compare_finds_the_options_of_a_difference(tmp_path, monkeypatch):
+    guilty, make = {"--limit-all-gathers=2", "--optimizer=sgd"}, _plan.make
+    tried = []
+
+    def make_wrong(folder, models, arguments, **options):
+        make(folder, models, arguments, **options)
+        tried.append(arguments)
+        if guilty <= {*arguments}:
+            wrong = tampered(types.SimpleNamespace(path=folder / "step.plan"), "another constant", tmp_path)
+            os.replace(wrong, folder / "step.plan")
+
+    monkeypatch.setattr("fsdp_mlir._plan.make", make_wrong)
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1, optimizer="sgd", momentum=True, limit_all_gathers=2, forward_prefetch=1, clip_grad_norm=0.1)
+    assert guilty <= {*plan._arguments}
+    found = fsdp_mlir.compare(model, plan, batch(1), bisect=True)
+    assert {*found.options} == guilty and found.node and str(found).splitlines()[-2].endswith(", and with fewer options does not")
+    assert len(tried) <= 1 + len(plan._arguments) ** 2 and all("--ranks=1" in arguments for arguments in tried)
+    guilty.clear()  # it is wrong in any case
+    assert fsdp_mlir.compare(model, plan, batch(1), bisect=True).options == ()
+    guilty.add("--no-such-option")  # what is in the file is not what the options make
+    with pytest.raises(FSDPError, match="expected a plan that its options make, found that the same options make one that does not differ; compile it again"):
+        fsdp_mlir.compare(model, plan, batch(1), bisect=True)
+
+
+def test_nothing_is_bisected_where_nothing_differs(monkeypatch):
+    plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1)
+    monkeypatch.setattr("fsdp_mlir._plan.make", None)
+    assert fsdp_mlir.compare(model, plan, batch(1), bisect=True).options is None
