@@ -188,9 +188,6 @@ void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
       100.0 * double(step.exposed) / double(step.nanoseconds));
   if (!summary.hardware.empty())
     os << "  by the costs of " << summary.hardware << "\n";
-  if (std::isfinite(step.atPeak) && step.atPeak > 0)
-    os << llvm::formatv("  {0,-15} {1,11:f1} %\n", "MFU",
-                        100.0 * step.atPeak / double(step.nanoseconds));
   if (step.slowed)
     os << llvm::formatv("  {0,-15} {1,12} longer beside collectives\n",
                         "computations", spellTime(step.slowed));
@@ -203,6 +200,9 @@ void fsdp::printPrediction(const PlanSummary &summary, llvm::raw_ostream &os) {
                          [](const Sum &row) { return spellTime(row.exposed); });
     os << "\n";
   }
+  if (std::isfinite(step.atPeak) && step.atPeak > 0)
+    os << llvm::formatv("  {0,-15} {1,11:f1} %\n", "MFU",
+                        100.0 * step.atPeak / double(step.nanoseconds));
 }
 
 llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {

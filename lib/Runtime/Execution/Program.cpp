@@ -513,8 +513,7 @@ bool Program::isLeftOut(const Command &command) const {
   if (program.is_init() || command.kind == Kind::Record ||
       command.kind == Kind::Wait)
     return false;
-  bool isComputed =
-      command.stream == Stream::Compute && command.kind != Kind::Drain;
+  bool isComputed = command.stream == Stream::Compute && !command.isSent();
   return isComputed ? !rank.computes : !rank.communicates;
 }
 

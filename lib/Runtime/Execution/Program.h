@@ -120,6 +120,11 @@ private:
     std::uint32_t count = 1; ///< Of collectives in one call, from `index` on.
     std::uint32_t place = 0; ///< In `accesses`.
     bool isOnHost = false;   ///< Computes there, when all before it is done.
+
+    /// Waits for other ranks.
+    bool isSent() const {
+      return kind == Kind::Collective || kind == Kind::Drain;
+    }
   };
   struct Block {
     std::byte *target;

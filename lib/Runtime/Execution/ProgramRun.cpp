@@ -215,7 +215,7 @@ double Program::timeOf(std::uint64_t mark) const {
 /// thread that is busy with it.
 bool Program::isExposed(const Command &command) const {
   if (command.stream == Stream::Compute)
-    return command.kind == Kind::Wait || command.kind == Kind::Drain;
+    return command.kind == Kind::Wait || command.isSent();
   return !rank.team && !rank.overlaps;
 }
 
@@ -242,7 +242,7 @@ void Program::takeTimes(Lane &lane) const {
     if (!rank.timed)
       continue;
     addSpans(lane, command, begin, end);
-    if (command.kind == Kind::Collective || command.kind == Kind::Drain)
+    if (command.isSent())
       lane.statistics.collectives += end - begin;
   }
   if (rank.timed || !rank.overlaps)

@@ -214,6 +214,13 @@ void checkOrder(const planfile::Plan &plan, const std::vector<Span> &spans) {
   }
 }
 
+/// True of collectives, and of what waits for their end.
+static bool isSent(const Span &span, planfile::Step step) {
+  return span.isDrain || step == planfile::Step::AllGather ||
+         step == planfile::Step::ReduceScatter ||
+         step == planfile::Step::AllReduce;
+}
+
 // Also the statistics, though the host has long been done.
 TEST(CUDASession, SpansAreTimesOfTheGPU) {
   for (bool isAhead : {false, true})
@@ -241,12 +248,10 @@ TEST(CUDASession, SpansAreTimesOfTheGPU) {
         }
         planfile::Step step =
             program.commands()->Get(span.command)->step_type();
-        if (span.isDrain || step == planfile::Step::AllGather ||
-            step == planfile::Step::ReduceScatter ||
-            step == planfile::Step::AllReduce)
+        if (isSent(span, step))
           collectives += span.end - span.begin;
         if (span.stream == planfile::Stream::Compute &&
-            (span.isDrain || step == planfile::Step::Wait))
+            (isSent(span, step) || step == planfile::Step::Wait))
           waited += span.end - span.begin;
       }
       const Statistics &found = session.statistics();
@@ -283,7 +288,7 @@ TEST(CUDASession, EachHalfOfAStepRunsAlone) {
             step == planfile::Step::Wait)
           continue;
         bool isComputed =
-            span.stream == planfile::Stream::Compute && !span.isDrain;
+            span.stream == planfile::Stream::Compute && !isSent(span, step);
         EXPECT_EQ(isComputed, computes);
         ++found;
       }

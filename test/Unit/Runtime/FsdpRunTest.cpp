@@ -275,7 +275,8 @@ TEST_F(FsdpRun, PrintsTheStepsThatAreAskedFor) {
   Result result = run(usual + "--data d.safetensors --steps 8 --log-every 3");
   EXPECT_THAT(result.out,
               MatchesRegex("step 1/8[^\n]*\nstep 3/8[^\n]*\nstep 6/8[^\n]*"
-                           "\nstep 8/8[^\n]*\n8 steps in[^\n]*\n[^\n]*\n"));
+                           "\nstep 8/8[^\n]*\n8 steps in[^\n]*\n[^\n]*"
+                           "\nexposed communication [^\n]* ms a step\n"));
   EXPECT_EQ(rejection(usual + "--data d.safetensors --steps 1 --log-every 0"),
             "error: --log-every: expected at least 1, found 0\n");
 }
@@ -303,12 +304,14 @@ TEST_F(FsdpRun, TrainsWithObjects) {
     std::regex object(
         R"(\{"step": )" + std::to_string(++step) +
         R"(, "loss": [-0-9.e]+, "lr": 0.001, "seconds": [0-9.]+, )"
-        R"("collective_seconds": [0-9.]+, "peak_bytes": [0-9]+\})");
+        R"("collective_seconds": [0-9.]+, "exposed_seconds": [0-9.]+, )"
+        R"("peak_bytes": [0-9]+\})");
     EXPECT_TRUE(std::regex_match(line, object)) << line;
   }
   EXPECT_EQ(step, 5);
   std::getline(lines, line);
   std::regex whole(R"(\{"summary": \{"steps": 5, "seconds": [0-9.]+, )"
+                   R"("exposed_seconds": [0-9.]+, )"
                    R"("parameters": "[0-9a-f]{16}", )"
                    R"("resident_bytes": -?[0-9]+, "planned_bytes": [0-9]+, )"
                    R"("scratch_bytes": 0, "heap_bytes": -?[0-9]+, )"

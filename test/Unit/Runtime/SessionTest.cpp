@@ -375,7 +375,8 @@ TEST(Session, SpansTellWhatWasRun) {
         *plan.programs()->Get(span.program)->commands()->Get(span.command);
     if (span.rank == 0 && span.program == 1 &&
         span.stream == planfile::Stream::Compute &&
-        (span.isDrain || command.step_type() == planfile::Step::Wait))
+        (span.isDrain || command.step_type() == planfile::Step::Wait ||
+         command.step_type() == planfile::Step::AllReduce))
       waited += span.end - span.begin;
     counts[span.rank] += span.program == 1 && !span.isDrain;
   }

@@ -146,8 +146,8 @@ struct SessionOptions {
   std::uint64_t chaosSeed = 0;
   /// Keep a `Span` of every command that is run.
   bool timed = false;
-  /// Without one of them, runs leave out all that is on the compute stream, or
-  /// all that is on others, and what they compute is garbage: for whoever
+  /// Without one of them, runs leave out all on the compute stream but
+  /// collectives, or all else, and what they compute is garbage: for whoever
   /// measures what is left.
   bool computes = true, communicates = true;
   /// Operators that plans may run beside those that `OpFacts::safety` allows,
