@@ -273,12 +273,14 @@ TEST(CUDASession, EachHalfOfAStepRunsAlone) {
       const planfile::Plan &plan = *planfile::GetPlan(bytes.data());
       SessionOptions options;
       options.backend = std::make_unique<FakeBackend>(fake, ranks, isAhead);
-      options.timed = true;
       options.computes = computes;
       options.communicates = !computes;
       Session session(plan, ranks, std::move(options));
       session.run();
+      EXPECT_FALSE(session.statistics().exposed); // by the host's clock
+      session.setTimed(true);
       session.run();
+      EXPECT_TRUE(session.statistics().exposed);
       unsigned found = 0;
       for (const Span &span : session.spans()) {
         const planfile::Program &program = *plan.programs()->Get(span.program);
@@ -290,6 +292,7 @@ TEST(CUDASession, EachHalfOfAStepRunsAlone) {
         bool isComputed =
             span.stream == planfile::Stream::Compute && !isSent(span, step);
         EXPECT_EQ(isComputed, computes);
+        EXPECT_EQ(span.run, 2u);
         ++found;
       }
       EXPECT_GT(found, 0u);
