@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import FIXTURES, ROOT, free_port, needs_trainer, succeed
+from conftest import BUILD, FAKE_GPUS, FIXTURES, ROOT, free_port, needs_trainer, succeed
 from fixture_models import role
 
 import fsdp_mlir
@@ -70,14 +70,22 @@ def test_a_trainer_sees_nothing_of_it(plans):
     assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), draws)
 
 
-def test_ranks_of_a_process_group(plans, tmp_path):
-    plan = plans("role_tied", 2)
+# Also of GPUs, which are of ordinary memory here as their NCCL is.
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_of_a_process_group(device, tmp_path):
+    fake = FAKE_GPUS.parents[1]
+    if device == "cuda" and not list((fake / "python" / "fsdp_mlir").glob("_runtime.*")):
+        pytest.skip("not run: PyTorch had no CUDA when the project was built")
+    plan, build = tmp_path / "p.plan", fake if device == "cuda" else BUILD
+    succeed("fsdp-plan", FIXTURES / "role_chain.pt2", "--ranks", 2, "--device", device, "-o", plan, "--report", tmp_path / "r.json")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), WORKER, plan, tmp_path]
     paths = os.pathsep.join(str(ROOT / folder) for folder in ("python-bindings", "scripts"))
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300,
-                            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths})
+                            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths, "FSDP_BUILD": str(build.resolve())})
     assert result.returncode == 0, result.stdout + result.stderr
-    expected = counts(fsdp_mlir.ablate(plan, steps=1))  # by threads
+    report = json.loads((tmp_path / "r.json").read_text())
+    launches, calls = report["launches"], sum(row["calls"] for row in report["collectives"])
+    expected = [(launches, calls), (launches, 0), (0, calls)]
     for rank in range(2):
         is_same, found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert is_same and [(found[key]["operators"], found[key]["collectives"]) for key in ("step", "without_collectives", "without_computations")] == expected

@@ -13,7 +13,7 @@ import fsdp_mlir
 
 plan, folder = sys.argv[1:]
 dist.init_process_group("gloo")
-case = role("tied")
+case = role("chain")
 with fsdp_mlir.Trainer(plan, case.module) as trainer:
     trainer.step(case.inputs)
     before = trainer.full_state_dict()
