@@ -12,6 +12,7 @@
 #ifndef FSDP_PYTHON_RUNTIME_PLANSESSION_H
 #define FSDP_PYTHON_RUNTIME_PLANSESSION_H
 
+#include "fsdp/PlanFile/PlanFile.h"
 #include "fsdp/Runtime/Data/Data.h"
 #include "fsdp/Runtime/Execution/Session.h"
 

@@ -21,6 +21,8 @@
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/Process.h"
 
+#include <cmath>
+
 using namespace fsdp;
 using llvm::StringRef;
 using mlir::failed;
