@@ -180,36 +180,52 @@ static std::vector<uint32_t> getOrder(const std::vector<Lifetime> &lifetimes,
   return order;
 }
 
+/// Largest first is close to the bound for most plans. Where it is not, others
+/// are tried: none of them is best for all.
+static constexpr Weight weights[] = {
+    [](const Lifetime &l) { return double(l.bytes); },
+    [](const Lifetime &l) { return double(l.bytes) * getLength(l); },
+    [](const Lifetime &l) { return double(l.bytes) * std::sqrt(getLength(l)); },
+    [](const Lifetime &l) { return std::sqrt(double(l.bytes)) * getLength(l); },
+    [](const Lifetime &l) { return getLength(l); }};
+
 MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
                                        int64_t alignment) {
   MemoryPlan plan;
   std::tie(plan.lowerBound, plan.peakTime) =
       mostBytesAlive(lifetimes, alignment);
 
-  // Largest first is close to the bound for most plans. Where it is not, others
-  // are tried: none of them is best for all.
-  constexpr Weight weights[] = {
-      [](const Lifetime &l) { return double(l.bytes); },
-      [](const Lifetime &l) { return double(l.bytes) * getLength(l); },
-      [](const Lifetime &l) {
-        return double(l.bytes) * std::sqrt(getLength(l));
-      },
-      [](const Lifetime &l) {
-        return std::sqrt(double(l.bytes)) * getLength(l);
-      },
-      [](const Lifetime &l) { return getLength(l); }};
-  plan.offsets.resize(lifetimes.size());
-  plan.peak = placeInOrder(lifetimes, getOrder(lifetimes, weights[0]),
-                           alignment, plan.offsets);
   std::vector<int64_t> offsets(lifetimes.size());
+  auto isGood = [&] {
+    return plan.peak - plan.lowerBound <= plan.lowerBound / 200;
+  };
+  auto consider = [&](int64_t peak) {
+    if (!plan.offsets.empty() && plan.peak <= peak)
+      return;
+    plan.peak = peak;
+    plan.offsets = offsets;
+  };
+  std::vector<uint32_t> order = getOrder(lifetimes, weights[0]);
+  consider(placeInOrder(lifetimes, order, alignment, offsets));
+  for (Weight weight : weights)
+    if (!isGood())
+      consider(placeFromBelow(lifetimes, getOrder(lifetimes, weight), alignment,
+                              offsets));
+  // Small plans can afford many orders.
+  constexpr size_t maxTries = 32, maxPlacements = 20000;
+  size_t placements = 0;
   for (Weight weight : weights) {
-    if (plan.peak - plan.lowerBound <= plan.lowerBound / 200)
-      break;
-    int64_t peak = placeFromBelow(lifetimes, getOrder(lifetimes, weight),
-                                  alignment, offsets);
-    if (peak < plan.peak) {
-      plan.peak = peak;
-      plan.offsets = offsets;
+    order = getOrder(lifetimes, weight);
+    for (size_t i = 0; i != maxTries && !isGood(); ++i) {
+      placements += lifetimes.size();
+      if (placements > maxPlacements)
+        return plan;
+      int64_t peak = placeInOrder(lifetimes, order, alignment, offsets);
+      consider(peak);
+      // Who sticks out at the top is placed first the next time.
+      std::stable_partition(order.begin(), order.end(), [&](uint32_t i) {
+        return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
+      });
     }
   }
   return plan;
