@@ -223,9 +223,15 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &lifetimes,
       int64_t peak = placeInOrder(lifetimes, order, alignment, offsets);
       consider(peak);
       // Who sticks out at the top is placed first the next time.
-      std::stable_partition(order.begin(), order.end(), [&](uint32_t i) {
+      auto sticksOut = [&](uint32_t i) {
         return offsets[i] + roundUp(lifetimes[i].bytes, alignment) == peak;
-      });
+      };
+      std::vector<uint32_t> next;
+      std::copy_if(order.begin(), order.end(), std::back_inserter(next),
+                   sticksOut);
+      std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
+                          sticksOut);
+      order = std::move(next);
     }
   }
   return plan;
