@@ -1,8 +1,24 @@
 # Finds MLIR and sets LLVM's build functions up as an out-of-tree project needs them.
 find_package(MLIR 22.1 REQUIRED CONFIG)
 message(STATUS "Using MLIR ${LLVM_PACKAGE_VERSION} from ${MLIR_DIR}")
-set(MLIR_LINK_MLIR_DYLIB ON) # read by AddMLIR, set by nobody
-if(NOT TARGET MLIR)
+# Plugins need all of MLIR, which is in the shared library. Without them, tools start in a third of the time.
+option(FSDP_STATIC_MLIR "Link the parts of MLIR that are used into each tool; no plugins" OFF)
+if(FSDP_STATIC_MLIR)
+  set(MLIR_LINK_MLIR_DYLIB OFF) # read by AddMLIR, set by nobody
+  set(LLVM_LINK_LLVM_DYLIB OFF)
+  foreach(library IN LISTS MLIR_EXPORTED_TARGETS) # Debian's parts of MLIR ask for all of LLVM, in one shared library
+    get_target_property(needed ${library} INTERFACE_LINK_LIBRARIES)
+    if(needed MATCHES "(^|;)LLVM(;|$)")
+      list(TRANSFORM needed REPLACE "^LLVM$" "LLVMCore;LLVMRemarks;LLVMSupport;LLVMSupportLSP;LLVMTargetParser")
+      set_target_properties(${library} PROPERTIES INTERFACE_LINK_LIBRARIES "${needed}")
+    endif()
+  endforeach()
+  add_compile_definitions(FSDP_STATIC_MLIR)
+  add_compile_definitions(LLVM_BUILD_STATIC) # as AddLLVM does for tools: they share a precompiled header with libraries
+else()
+  set(MLIR_LINK_MLIR_DYLIB ON)
+endif()
+if(NOT TARGET MLIR AND NOT FSDP_STATIC_MLIR)
   message(FATAL_ERROR "this MLIR has no libMLIR.so: install Debian's libmlir-22-dev")
 endif()
 set(LLVM_RUNTIME_OUTPUT_INTDIR ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

@@ -8,7 +8,7 @@ packages=(libmlir-22-dev mlir-22-tools llvm-22-dev llvm-22-tools lld-22 clang-22
   libclang-rt-22-dev clang-format-22 clang-tidy-22 g++-12 cmake ninja-build ccache pkg-config git
   libsimdjson-dev libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler libxxhash-dev
   libcli11-dev libtomlplusplus-dev libgtest-dev libgmock-dev librapidcheck-dev
-  libbenchmark-dev libopenmpi-dev openmpi-bin iproute2 procps zstd python3-venv python3-dev)
+  libbenchmark-dev libzstd-dev libopenmpi-dev openmpi-bin iproute2 procps zstd python3-venv python3-dev)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing+=("$package")

@@ -22,6 +22,12 @@ using mlir::LogicalResult;
 using mlir::success;
 namespace cl = llvm::cl;
 
+#ifdef FSDP_STATIC_MLIR
+static constexpr bool hasOwnMLIR = true;
+#else
+static constexpr bool hasOwnMLIR = false;
+#endif
+
 namespace {
 /// The options of every command, as LLVM parses and lists them.
 struct Parser {
@@ -177,6 +183,10 @@ LogicalResult Parser::parse(int argc, char **argv, const char *overview,
   if (failed(checkRequired(*this, line.given)))
     return mlir::failure();
   for (const std::string &library : plugins) {
+    if (hasOwnMLIR)
+      return reject("--load-pass-plugin: expected a fsdp-plan that shares "
+                    "libMLIR with plugins, found one of a wheel, which has an "
+                    "MLIR of its own; build it from source");
     auto plugin = mlir::PassPlugin::load(library);
     if (!plugin)
       return reject("--load-pass-plugin: " +
