@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fsdp_mlir import _options, _rates
-from fsdp_mlir.capture import capture, save
+from fsdp_mlir._capture import capture, save
 from fsdp_mlir.errors import PlanError
 
 _WIDTHS, _STEPS = (32, 128, 512, 1024), 30  # of the layers whose collectives are measured

@@ -22,7 +22,7 @@ from fsdp_mlir import _options, _plan, _verify
 from fsdp_mlir._keywords import Options
 from fsdp_mlir._plan import Plan
 from fsdp_mlir._reference import Reference
-from fsdp_mlir.capture import capture, save
+from fsdp_mlir._capture import capture, save
 from fsdp_mlir.errors import CaptureWarning, PlanError
 
 _CHUNK = 1 << 20

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
 import torch
-from torch._dynamo import OptimizedModule
 
 
 @contextlib.contextmanager
 def uncompiled(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The original of a module. While this is entered, the modules in it that torch.compile has wrapped are the originals, too, and
     names are theirs."""
-    wrapped = [(part._modules, key, m) for part in module.modules() for key, m in part._modules.items() if isinstance(m, OptimizedModule)]
+    wrapped = [(part._modules, key, m) for part in module.modules() for key, m in part._modules.items() if _is_compiled(m)]
     try:
         for modules, key, compiled in wrapped:
             modules[key] = _original(compiled)
@@ -31,6 +31,12 @@ def eager(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _original(module: torch.nn.Module) -> torch.nn.Module:
-    while isinstance(module, OptimizedModule):
-        module = module._orig_mod
+    while _is_compiled(module):
+        module = module._orig_mod  # type: ignore[assignment]
     return module
+
+
+def _is_compiled(module: torch.nn.Module | None) -> bool:
+    """Without an import of torch.compile's machinery, which takes a second: it is there where something is compiled."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)
