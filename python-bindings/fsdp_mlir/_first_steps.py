@@ -199,7 +199,7 @@ class FirstSteps:
         takes, names = optimizer._takes, self.session.decay_groups()
         kind: Any
         kind, factor = _optimizer.RULES[self.session.update_rule][0], self._factor()
-        if left := self.gradients.keys() - {p.name for p in optimizer._facts}:
+        if left := {name for name, value in self.gradients.items() if value.numel()} - {p.name for p in optimizer._facts}:
             return f"the plan never updates parameter `{min(left)}`, which has a gradient"
         for p in optimizer._facts:
             group = optimizer.param_groups[optimizer._indices.index(p.group)]

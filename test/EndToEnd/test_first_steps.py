@@ -203,3 +203,25 @@ def test_nothing_is_bisected_where_nothing_differs(monkeypatch):
     plan = fsdp_mlir.compile(model := Model(), batch(0), ranks=1)
     monkeypatch.setattr("fsdp_mlir._plan.make", None)
     assert fsdp_mlir.compare(model, plan, batch(1), bisect=True).options is None
+
+
+class Permuted(torch.nn.Module):
+    """A parameter of integers, which is a buffer of the plan, and one without elements, which nobody updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.nn.Parameter(torch.randperm(8), requires_grad=False)
+        self.linear, self.none = torch.nn.Linear(8, 8), torch.nn.Linear(8, 0, bias=False)
+
+    def forward(self, x):
+        return torch.cat([self.linear(x[:, self.order]), self.none(x)], -1).square().mean()
+
+
+def test_parameters_of_integers_and_without_elements():
+    model, x = Permuted(), torch.randn(4, 8)
+    plan = fsdp_mlir.compile(model, x, ranks=1)
+    expected = model(x).item()
+    with fsdp_mlir.Trainer(plan, model, verify_first_step=True) as trainer:
+        assert float(trainer.step(x)) == pytest.approx(expected, rel=1e-5)
+        trainer.step(x)
+        assert sorted(trainer.full_state_dict()) == ["linear.bias", "linear.weight", "none.weight", "order"]
