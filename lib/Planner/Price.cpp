@@ -35,10 +35,11 @@ std::vector<Change> fsdp::planner::findChanges(const StepModel &model,
   std::vector<Change> changes;
   // `differs`: of a program before and after, and a number.
   auto add = [&](Change::Kind kind, size_t count, auto getName, auto differs) {
-    Change change = {kind, {}};
+    Change change = {kind, {}, {}};
     for (size_t i = 0; i != count; ++i)
       for (size_t p = 0; p != model.programs.size(); ++p)
         if (differs(before.programs[p], after.programs[p], i)) {
+          change.items.push_back(i);
           change.names.push_back(getName(i));
           break;
         }
@@ -125,16 +126,12 @@ bool Reverter::revert(const Items &items) {
 }
 
 Reverter::Items Reverter::list(Change::Kind kind) const {
-  bool ofModules = kind <= Change::Kind::Recomputed;
+  size_t first = kind <= Change::Kind::Recomputed ? 0 : model.modules.size();
   Items items;
   for (const Change &change : findChanges(model, before, now))
     if (change.kind == kind)
-      for (const std::string &name : change.names) {
-        size_t i = 0;
-        while ((ofModules ? model.modules[i] : model.units[i].name) != name)
-          ++i;
-        items.push_back(ofModules ? i : model.modules.size() + i);
-      }
+      for (size_t i : change.items)
+        items.push_back(first + i);
   return items;
 }
 

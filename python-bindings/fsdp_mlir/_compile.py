@@ -78,7 +78,7 @@ def compile(
 
     cache = _cache()
     with tempfile.TemporaryDirectory(prefix=".part-", dir=cache) as scratch:
-        device = str(getattr(options.get("device"), "value", options.get("device") or "cpu"))
+        device = next((argument.partition("=")[2] for argument in arguments if argument.startswith("--device=")), "cpu")
         captured = {"mixed_precision": mixed_precision, "outputs": outputs, "loss_index": loss_index, "device": device}
         kept = [_keep_model(model, batch, captured, cache, Path(scratch)) for batch in batches or [example_batch]]
         if evaluation:

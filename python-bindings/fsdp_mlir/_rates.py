@@ -72,7 +72,7 @@ def of_gpu() -> Rates:
     down, host = torch.empty(1 << 28, dtype=torch.uint8, device="cuda"), torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
     copies = [down.nbytes / _median(lambda: a.copy_(b, non_blocking=True)) / 1e9 for a, b in ((down, host), (host, down))]
     x, y = torch.randn(1 << 26), torch.randn(1 << 26)
-    return {"launch_us": _launch(), "compute": compute, "memory": {"gbytes": _elementwise(), "gib": torch.cuda.get_device_properties(0).total_memory / 2**30},
+    return {"launch_us": _launch(), "compute": compute, "memory": {"gbytes": _elementwise(), "gib": torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30},
             "host": {"link_gbytes": min(copies), "gbytes": 3 * x.nbytes / _best(lambda: torch.add(x, y, out=y)) / 1e9}}  # fmt: skip
 
 

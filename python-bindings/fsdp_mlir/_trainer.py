@@ -357,7 +357,8 @@ class Trainer:
         for name in self._session.buffers():
             if spell(name) not in held:
                 raise FSDPError(f"{self.path}: expected the buffer {name} of the plan in the model, found none; give the model that the plan was made of")
-        for name in held.keys() - self._tensor_of.keys():  # buffers, and parameters of integers, which nobody trains
+        # Buffers, and parameters of integers, which nobody trains; on all ranks in the order of the module.
+        for name in [name for name in held if name not in self._tensor_of]:
             own = next((n for n in ([name, first + name] + ([name.removeprefix(second)] if second else [])) if spell(n) == name), name)
             if self._session.has_buffer(own):
                 self._tensor_of[name] = ("buffer", own)

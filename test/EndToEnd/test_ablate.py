@@ -75,7 +75,7 @@ def test_a_trainer_sees_nothing_of_it(plans):
 def test_ranks_of_a_process_group(device, tmp_path):
     fake = FAKE_GPUS.parents[1]
     if device == "cuda" and not list((fake / "python" / "fsdp_mlir").glob("_runtime.*")):
-        pytest.skip("not run: PyTorch had no CUDA when the project was built")
+        pytest.skip("not run: PyTorch had no CUDA when the project was built")  # whose headers the fake GPUs are built with
     plan, build = tmp_path / "p.plan", fake if device == "cuda" else BUILD
     succeed("fsdp-plan", FIXTURES / "role_chain.pt2", "--ranks", 2, "--device", device, "-o", plan, "--report", tmp_path / "r.json")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), WORKER, plan, tmp_path]

@@ -217,6 +217,21 @@ def compare(case: Case, module: nn.Module, program: torch.export.ExportedProgram
     return said
 
 
+def train_in_python(case: Case, archive: Path) -> None:
+    """Two steps of a Trainer on one rank, from the module's own values. Raises Failed."""
+    command("plan", "fsdp-plan", archive, "--ranks", 1, "-o", plan := archive.with_name("python.plan"))
+    batches = [batch(case, number) for number in range(2)]
+    try:
+        with fsdp_mlir.Trainer(plan, build(case), **ADAMW) as trainer:
+            found = [float(trainer.step(tuple(tensors(inputs)))) for inputs in batches]
+    except fsdp_mlir.FSDPError as error:
+        raise Failed("training in Python", str(error)) from error
+    expected = train(case, batches, 1)
+    for step, (a, b) in enumerate(zip(expected, found, strict=True), 1):
+        if not abs(a - b) <= case.tolerance * abs(a) + 1e-7:
+            raise Failed("training in Python", f"expected a loss of {a:.9g} at step {step}, found {b:.9g}")
+
+
 def captured(case: Case, module: nn.Module, archive: Path) -> torch.export.ExportedProgram:
     """What is captured of the case, and saved. Raises Failed."""
     try:
@@ -243,6 +258,7 @@ def run(case: Case, folder: Path) -> Outcome:
         outcome.nodes = sum(node.op == "call_function" for node in program.graph.nodes)
         for index in range(SETS if case.options is None else 1):
             outcome.options.append(compare(case, module, program, archive, index))
+        train_in_python(case, archive)
     except Failed as failure:
         outcome.stage, outcome.sentence = failure.stage, failure.sentence.replace(f"{folder}/", "")
         print(failure)

@@ -24,7 +24,8 @@ struct Explanation {
       Places   ///< They are launched or waited for elsewhere.
     };
     Kind kind;
-    std::vector<std::string> names; ///< In the order of the model.
+    std::vector<size_t> items; ///< Of the model's modules, or units.
+    std::vector<std::string> names;
   };
   struct Point {
     std::string name;
