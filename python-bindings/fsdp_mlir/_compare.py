@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fsdp_mlir import _compiled, _first_steps, _plan, _verify
+from fsdp_mlir import _compiled, _first_steps, _plan, _sources, _verify
 from fsdp_mlir._plan import Plan
 from fsdp_mlir._trainer import Batch, Trainer
 from fsdp_mlir.errors import CaptureError, FSDPError, PlanError
@@ -33,6 +33,9 @@ class Comparison:
     """That of the node, as "aten.mul.Tensor"."""
     module: str
     """The path and class of the module that calls it; empty for what is outside of all."""
+    source: str
+    """The line of the model's source that calls the operator, or for the backward the one that it is the gradient of, as
+    "model.py:12: y = self.linear(x)"; empty where nobody knows."""
     unit: str
     """Of the plan, which has that module's parameters."""
     values: str
@@ -55,6 +58,7 @@ class Comparison:
         lines = [f"the captured graph: {self.graph}"] if self.graph else []
         if self.node:
             lines.append(f"rank {self.rank}, unit {self.unit}, module {self.module or 'none'}, {self.operator}: {self.values}")
+            lines += [f"  {self.source}"] if self.source else []
         if self.step:
             agree = "; all operators agree, so a collective or a copy does not" if self.compared and not (self.node or self.graph) else ""
             lines.append(self.step + agree)
@@ -198,4 +202,5 @@ def _result(plan: Plan, steps: _first_steps.FirstSteps, found: dict[str, str], g
     units = sorted((unit["name"] for unit in plan.summary["units"]), key=len)
     unit = next((u for u in reversed(units) if f"{path}.".startswith(f"{u}.")), "root") if node else ""
     module = f"{path} ({str(kind).rpartition('.')[2]})" if path else ""
-    return Comparison(name, rank, str(node.target) if node else "", module, unit, values, steps.ranks.first(graph), step, every[0][2])
+    source = _sources.quote(node.meta["source"]) if node and node.meta.get("source") else ""
+    return Comparison(name, rank, str(node.target) if node else "", module, source, unit, values, steps.ranks.first(graph), step, every[0][2])

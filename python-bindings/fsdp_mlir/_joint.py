@@ -29,7 +29,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from fsdp_mlir import _decompose
+from fsdp_mlir import _decompose, _sources
 from fsdp_mlir._step import path_of
 from fsdp_mlir._verify import TrainingProgram
 from fsdp_mlir.errors import CaptureError
@@ -356,10 +356,14 @@ class _Assembly:
     # ---- metadata
 
     def _node_metadata(self) -> None:
-        """Phase, sequence number and module stack of each node; PyTorch counts sequence numbers over a process's life."""
+        """Phase, sequence number, module stack and line of each node; PyTorch counts sequence numbers over a process's life.
+
+        The line is in no archive: a plan does not depend on where the model's file lies.
+        """
         known = [n.meta["seq_nr"] for n in self.graph.nodes if n.meta.get("seq_nr", -1) >= 0]
         start = min(known, default=0)
         for node in self.graph.nodes:
+            node.meta["source"] = _sources.innermost(_sources.frames_of(node.meta.get("stack_trace") or ""))
             for key in _DROPPED:
                 node.meta.pop(key, None)
             if node.op != "call_function":

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from fsdp_mlir import _sources
 from fsdp_mlir._constants import SizedByContent
 from fsdp_mlir._step import path_of
 from fsdp_mlir.errors import CaptureError
@@ -208,7 +209,7 @@ def explain(error: Exception, module: torch.nn.Module) -> CaptureError:
             f'{where}: flex attention has no backward on CPU; load the model with attn_implementation="sdpa"'
         )
     if "entirely functional graph" in text or "mutating a non-functional tensor" in text:
-        where = _place(_frames_of(text), "") or where
+        where = _place(_sources.frames_of(text), "") or where
         return CaptureError(f"{where} writes to a tensor that it keeps in an attribute; make that a buffer (register_buffer)")
     return CaptureError(f"{where}: torch.export cannot trace this: {first}")
 
@@ -229,7 +230,7 @@ def place_of(node: torch.fx.Node, module: torch.nn.Module) -> str:
     if node.op in ("placeholder", "get_attr"):
         node = next(iter(node.users), node)
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return _place(_frames_of(node.meta.get("stack_trace") or ""), Names(module).of(path_of(stack[-1][0]) if stack else ""))
+    return _place(_sources.frames_of(node.meta.get("stack_trace") or ""), Names(module).of(path_of(stack[-1][0]) if stack else ""))
 
 
 def _holds_graph(where: str) -> CaptureError:
@@ -255,17 +256,5 @@ def _size(where: str, function: Any) -> CaptureError:
 
 def _place(frames: list[tuple[str, int]], module: str) -> str:
     """`file.py:12` (module `block`): the deepest frame outside torch and this package."""
-    own = [(name, line) for name, line in frames if not name.startswith((_TORCH, _HERE)) and name.endswith(".py")]
-    if not own or own[-1][0].startswith("<"):
-        return module
-    return f"`{os.path.basename(own[-1][0])}:{own[-1][1]}` ({module})"
-
-
-def _frames_of(stack_trace: str) -> list[tuple[str, int]]:
-    """(file, line) of each frame of the text that torch.export keeps with a node."""
-    frames = []
-    for text in stack_trace.splitlines():
-        parts = text.strip().split(", ")
-        if len(parts) >= 2 and parts[0].startswith('File "') and parts[1].startswith("line "):
-            frames.append((parts[0][6:-1], int(parts[1][5:])))
-    return frames
+    own = _sources.innermost(frames)
+    return f"`{_sources.shorten(own)}` ({module})" if own else module

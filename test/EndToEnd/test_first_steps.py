@@ -1,6 +1,7 @@
 """Trainer(verify_first_step=True): a plan that computes something else than the module is not trained, and no right one is stopped."""
 
 import json
+import linecache
 import os
 import re
 import subprocess
@@ -152,6 +153,10 @@ def test_compare_names_the_first_operator_that_differs(tmp_path):
     first = next(n for n in plan._reference.program.graph.nodes if str(n.target) == "aten.mul.Tensor" and 0.375 in n.args)
     assert (found.node, found.operator, found.unit, found.rank) == (first.name, "aten.mul.Tensor", "root", 0)
     assert re.search(rf"`{first.name}` is .* in eager PyTorch, .* in the plan", str(found)), str(found)
+    file, line, text = re.fullmatch(r"(.+):(\d+): (.+)", found.source).groups()
+    assert file == "first_steps_rank.py" and "0.375" in text
+    assert linecache.getline(sys.modules[Model.__module__].__file__, int(line)).strip() == text
+    assert f"\n  {found.source}\n" in str(found)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
