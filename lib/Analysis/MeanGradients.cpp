@@ -10,21 +10,14 @@
 //===----------------------------------------------------------------------===//
 
 #include "EquivalenceImpl.h"
+#include "fsdp/Archive/Numbers.h"
 #include "fsdp/Dialect/FSDP/IR/Layout.h"
 
 #include "llvm/ADT/StringSet.h"
-#include "llvm/Support/Format.h"
 
 using namespace mlir;
 using namespace fsdp;
 using fsdp::aten::ATenDialect;
-
-/// A number as people write it: 2, not 2.000000e+00.
-static std::string spell(double number) {
-  std::string text;
-  llvm::raw_string_ostream(text) << llvm::format("%g", number);
-  return text;
-}
 
 MeshOp Equivalence::getMesh(FlatSymbolRefAttr unit) {
   return symbols.lookup<MeshOp>(
@@ -68,8 +61,9 @@ FailureOr<Value> Equivalence::getReduced(Value value, MeshOp mesh,
     return value;
   if (std::abs(divided - divisor) > 1e-9 * divisor)
     return (last ? last->emitError() : emitError(value.getLoc()))
-           << "expected " << what << " to be divided by " << spell(divisor)
-           << ", found a division by " << spell(divided);
+           << "expected " << what << " to be divided by "
+           << archive::spellNumber(divisor) << ", found a division by "
+           << archive::spellNumber(divided);
   return value;
 }
 

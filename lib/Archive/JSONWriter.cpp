@@ -3,6 +3,7 @@
 #include "fsdp/Archive/JSONWriter.h"
 
 #include "fsdp/Archive/Escape.h"
+#include "fsdp/Archive/Numbers.h"
 
 #include <charconv>
 #include <cmath>
@@ -37,22 +38,22 @@ std::string JSONWriter::spell(std::string_view value) {
   return quoteJSON(value);
 }
 
-/// As `std::to_chars` does it, in any locale.
-template <typename... Format>
-static std::string spellNumber(double value, Format... format) {
+static std::string spellDigits(double value, std::chars_format format,
+                               int digits) {
   if (!std::isfinite(value))
     return "null";
-  char digits[512]; // 1e308, and as many after the point as anybody asks for.
-  return {digits,
-          std::to_chars(digits, std::end(digits), value, format...).ptr};
+  char text[512]; // 1e308, and as many after the point as anybody asks for.
+  return {text, std::to_chars(text, std::end(text), value, format, digits).ptr};
 }
 
-std::string JSONWriter::spell(double value) { return spellNumber(value); }
+std::string JSONWriter::spell(double value) {
+  return std::isfinite(value) ? spellNumber(value) : "null";
+}
 
 std::string JSONWriter::spell(Fixed value) {
-  return spellNumber(value.value, std::chars_format::fixed, value.digits);
+  return spellDigits(value.value, std::chars_format::fixed, value.digits);
 }
 
 std::string JSONWriter::spell(Rounded value) {
-  return spellNumber(value.value, std::chars_format::general, value.digits);
+  return spellDigits(value.value, std::chars_format::general, value.digits);
 }

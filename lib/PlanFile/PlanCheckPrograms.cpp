@@ -1,12 +1,12 @@
 //===- PlanCheckPrograms.cpp - What a plan's commands must mean -----------===//
 
 #include "PlanCheck.h"
+#include "fsdp/Archive/Numbers.h"
 #include "fsdp/Operators/OpFacts.h"
 #include "fsdp/PlanFile/Steps.h"
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <tuple>
 
 namespace fsdp::planfile {
@@ -281,13 +281,6 @@ bool PlanChecker::checkCollective(const Place &place,
   return true;
 }
 
-/// 1.5, and not 1.500000.
-static std::string spell(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", number);
-  return text;
-}
-
 constexpr double largestF16 = 65504;
 
 template <typename Reduction>
@@ -304,10 +297,12 @@ bool PlanChecker::checkReduction(const Place &place,
     return reject(place.text(),
                   "divisors of at least 1 whose product is at most the " +
                       std::to_string(numRanks) + " ranks",
-                  spell(pre) + " and " + spell(post));
+                  archive::spellNumber(pre) + " and " +
+                      archive::spellNumber(post));
   if (reduction.via() == DType::F16 && std::max(pre, post) > largestF16)
     return reject(place.text(), "divisors that f16 can hold",
-                  spell(pre) + " and " + spell(post));
+                  archive::spellNumber(pre) + " and " +
+                      archive::spellNumber(post));
   bool isSum = true, isFirst = false;
   if constexpr (std::is_same_v<Reduction, AllReduce>) {
     if (!checkEnum(place, "a kind of reduction", reduction.kind()))
@@ -317,7 +312,8 @@ bool PlanChecker::checkReduction(const Place &place,
   }
   if (!isSum && (pre != 1 || post != 1))
     return reject(place.text(), "divisors of 1 for what is no sum",
-                  spell(pre) + " and " + spell(post));
+                  archive::spellNumber(pre) + " and " +
+                      archive::spellNumber(post));
   if (!isFirst && !isFloat(reduction.via()))
     return reject(place.text(), "a sum of floats", spell(reduction.via()));
   for (uint32_t index : {reduction.source(), reduction.target()})

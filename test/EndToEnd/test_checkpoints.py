@@ -80,8 +80,14 @@ def test_hyper_parameters_come_from_the_checkpoint(plans, references, tmp_path):
     assert outcome(result.stdout) == (losses[2:], parameters) and "goes on with" not in result.stderr
     result = succeed("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path, "--lr", 0.5, "--steps", STEPS + 1)
     for name, after, before in ("--lr", "0.5", "0.0123"), ("--steps", "7", "6"):
-        assert f"note: --resume: the training goes on with {name} {after}, it was {before}" in result.stderr, result.stderr
+        assert f"note: --resume: the training goes on with {name} {after}, it was {before}\n" in result.stderr, result.stderr
     assert result.stderr.count("goes on with") == 2
+    # Earlier versions spelled all 17 digits.
+    facts = json.loads((tmp_path / "step-00000002/manifest.json").read_text())["facts"]
+    assert facts["--weight-decay"] == "0.1"
+    sign(tmp_path / "step-00000002", facts=facts | {"--weight-decay": f"{0.1:.17g}"})
+    result = succeed("fsdp-run", *command, "--resume", tmp_path / "step-00000002", "--weight-decay", 0.1)
+    assert outcome(result.stdout) == (losses[2:], parameters) and "goes on with" not in result.stderr
     # Nothing to go on from says nothing.
     result = tool("fsdp-run", *command, "--resume", "auto", "--checkpoint", tmp_path / "new")
     assert result.returncode == 1 and "expected --steps N, how many steps to train on" in result.stderr

@@ -4,11 +4,11 @@
 
 #include "Digests.h"
 
+#include "fsdp/Archive/Numbers.h"
 #include "fsdp/Runtime/Training/Processes.h"
 
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <sstream>
 
 using namespace fsdp;
@@ -57,12 +57,6 @@ bool fsdp::isNamedSchedule(const std::string &schedule) {
   return schedule == "constant" || schedule == "linear" || schedule == "cosine";
 }
 
-static std::string spellNumber(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
-}
-
 TrainingFacts fsdp::spellHyperParameters(const TrainingOptions &options) {
   TrainingFacts facts;
   auto add = [&](const char *name, std::string value) {
@@ -74,11 +68,12 @@ TrainingFacts fsdp::spellHyperParameters(const TrainingOptions &options) {
                            : "with digest " + digestFile(options.lrSchedule));
   add("--warmup-steps", std::to_string(options.warmupSteps));
   for (const HyperParameterOption &option : numberOptions)
-    add(option.name, spellNumber(options.hyperParameters.*option.value));
+    add(option.name,
+        archive::spellNumber(options.hyperParameters.*option.value));
   std::string scales;
   for (auto [group, factor] : options.lrScales)
     scales += (scales.empty() ? "" : " ") + std::to_string(group) + "=" +
-              spellNumber(factor);
+              archive::spellNumber(factor);
   add("--lr-scale", scales.empty() ? "none" : scales);
   return facts;
 }

@@ -18,7 +18,8 @@
 #include "fsdp/Symbolic/VerifyPlan.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <tuple>
 #include <unistd.h>
@@ -339,12 +340,7 @@ struct Facts {
     addText(name, path.empty() ? "none" : "with digest " + digestFile(path));
   }
   void add(const char *name, auto value) {
-    char text[64];
-    if constexpr (std::is_floating_point_v<decltype(value)>)
-      std::snprintf(text, sizeof text, "%.17g", value);
-    else
-      std::snprintf(text, sizeof text, "%lld", static_cast<long long>(value));
-    addText(name, text);
+    addText(name, std::to_string(value));
   }
 };
 } // namespace
@@ -403,14 +399,25 @@ std::vector<Fact> TrainingRun::Impl::facts() const {
   return std::move(facts.all);
 }
 
+/// Earlier versions left out what is "none", and spelled 0.1 with 17 digits.
+static bool isSame(const std::string &before, const std::string &now) {
+  auto read = [](const std::string &text) {
+    double number = std::nan("");
+    const char *end = text.data() + text.size();
+    return std::from_chars(text.data(), end, number).ptr == end ? number
+                                                                : std::nan("");
+  };
+  return before == now || (before.empty() && now == "none") ||
+         read(before) == read(now);
+}
+
 /// A training may go on in another way, on purpose or not.
 void TrainingRun::Impl::noteChanges(
     const std::vector<std::pair<std::string, std::string>> &before) const {
   std::map<std::string, std::string> told(before.begin(), before.end());
   for (const Fact &fact : trainingFacts())
     if (auto it = told.find(fact.name);
-        it != told.end() && it->second != fact.value &&
-        !(it->second.empty() && fact.value == "none")) // as it was spelled
+        it != told.end() && !isSame(it->second, fact.value))
       processes.note("note: --resume: the training goes on with " + fact.name +
                      " " + fact.value + ", it was " + it->second);
 }

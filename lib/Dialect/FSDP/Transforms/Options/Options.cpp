@@ -7,10 +7,9 @@
 #include "fsdp/Dialect/FSDP/Transforms/Options/Options.h"
 #include "fsdp/Archive/Bytes.h"
 #include "fsdp/Archive/InputFile.h"
+#include "fsdp/Archive/Numbers.h"
 
 #include "llvm/ADT/StringExtras.h"
-
-#include "llvm/Support/Format.h"
 
 #include <cmath>
 
@@ -365,20 +364,15 @@ std::string spellOption(const LRGroups &value) {
 std::string spellOption(const GradScaler &value) {
   if (!value)
     return "";
-  std::string text;
-  llvm::raw_string_ostream(text)
-      << llvm::format("init_scale=%.17g,growth_factor=%.17g,", value.initScale,
-                      value.growthFactor)
-      << llvm::format("backoff_factor=%.17g,growth_interval=",
-                      value.backoffFactor)
-      << value.growthInterval;
-  return text;
+  return "init_scale=" + archive::spellNumber(value.initScale) +
+         ",growth_factor=" + archive::spellNumber(value.growthFactor) +
+         ",backoff_factor=" + archive::spellNumber(value.backoffFactor) +
+         ",growth_interval=" + std::to_string(value.growthInterval);
 }
 std::string spellOption(const ClipGradNorm &value) {
   if (!value)
     return "";
-  std::string text;
-  llvm::raw_string_ostream(text) << llvm::format("%.17g", value.maxNorm);
+  std::string text = archive::spellNumber(value.maxNorm);
   for (auto [name, kind] : normOrders)
     if (value.kind == kind)
       text.append(":").append(name);
