@@ -652,7 +652,8 @@ void Importer::finish() {
   for (auto [scope, name] : classes)
     scopeClasses.emplace_back(scope, name);
   set(ATenDialect::getClassesAttrName(),
-      builder.getDictionaryAttr(scopeClasses));
+      aten::ResourceAttr::get("classes",
+                              builder.getDictionaryAttr(scopeClasses)));
   DictionaryAttr unbound = symbols.getUnbound(builder.getContext());
   if (!unbound.empty())
     set(ATenDialect::getSymbolsAttrName(), unbound);

@@ -51,6 +51,7 @@ ATenDialect::getSchema(const operators::OpFacts &facts) {
 void ATenDialect::initialize() {
   schemas = std::make_unique<detail::Schemas>();
   registerAttributes();
+  registerResources();
   addOperations<
 #define GET_OP_LIST
 #include "fsdp/Dialect/ATen/IR/ATenOps.cpp.inc"
@@ -71,6 +72,7 @@ enum class AttrKind {
   Unit,
   Elements,
   Dictionary,
+  LongDictionary,
   Device,
   Float
 };
@@ -92,6 +94,8 @@ static StringRef describe(AttrKind kind) {
     return "the elements of a tensor";
   case AttrKind::Dictionary:
     return "a dictionary";
+  case AttrKind::LongDictionary:
+    return "a dictionary or a resource";
   case AttrKind::Device:
     return "a device";
   case AttrKind::Float:
@@ -120,6 +124,8 @@ static bool hasKind(Attribute value, AttrKind kind) {
     return isa<ElementsAttr>(value);
   case AttrKind::Dictionary:
     return isa<DictionaryAttr>(value);
+  case AttrKind::LongDictionary:
+    return isa<DictionaryAttr, ResourceAttr>(value);
   case AttrKind::Device:
     return isa<DeviceAttr>(value);
   case AttrKind::Float: {
@@ -159,9 +165,9 @@ LogicalResult ATenDialect::verifyOperationAttribute(Operation *op,
                          AttrKind::Unit)
                   .Case(getDeviceAttrName(), AttrKind::Device)
                   .Case(getParameterOrderAttrName(), AttrKind::Name)
-                  .Cases({getSourceAttrName(), getClassesAttrName(),
-                          getSymbolsAttrName()},
+                  .Cases({getSourceAttrName(), getSymbolsAttrName()},
                          AttrKind::Dictionary)
+                  .Case(getClassesAttrName(), AttrKind::LongDictionary)
                   .Default(std::nullopt);
   if (failed(verifyKind(op, attr, kind, "an operation")))
     return failure();

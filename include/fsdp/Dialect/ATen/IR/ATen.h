@@ -10,8 +10,10 @@
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"
+#include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Dialect.h"
+#include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/IR/TensorEncoding.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -32,6 +34,11 @@ struct Schemas;
 #include "fsdp/Dialect/ATen/IR/ATenDialect.h.inc"
 #include "fsdp/Dialect/ATen/IR/ATenEnums.h.inc"
 
+namespace fsdp::aten {
+/// Text at the end of a file.
+using ResourceHandle = mlir::DialectResourceBlobHandle<ATenDialect>;
+} // namespace fsdp::aten
+
 #define GET_ATTRDEF_CLASSES
 #include "fsdp/Dialect/ATen/IR/ATenAttributes.h.inc"
 
@@ -39,6 +46,10 @@ struct Schemas;
 #include "fsdp/Dialect/ATen/IR/ATenOps.h.inc"
 
 namespace fsdp::aten {
+
+/// The class of the module at each scope, from `aten.classes`. Null if the
+/// module does not say.
+mlir::DictionaryAttr getClasses(mlir::ModuleOp module);
 
 //===----------------------------------------------------------------------===//
 // Effects

@@ -10,6 +10,7 @@
 include "mlir/IR/AttrTypeBase.td"
 include "mlir/IR/DialectBase.td"
 include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpAsmInterface.td"
 include "mlir/IR/TensorEncoding.td"
 
 //===----------------------------------------------------------------------===//
@@ -54,9 +55,10 @@ def ATen_Dialect : Dialect {
 
     The module may say `aten.device` (where the program was captured for),
     `aten.source` (which file, and who wrote it), `aten.classes` (the class of
-    the module at each scope), `aten.symbols` (the range of each symbolic size)
-    and `aten.parameter_order` (`"model"` if the parameters stand in the order
-    in which the model registers them, `"archive"` if that is not known).
+    the module at each scope, here or in a `#aten.resource`), `aten.symbols` (the
+    range of each symbolic size) and `aten.parameter_order` (`"model"` if the
+    parameters stand in the order in which the model registers them, `"archive"`
+    if that is not known).
 
     A function says `aten.program` if it is run as a whole: a captured graph.
     A call may say `aten.gradient_seed`: its result is the gradient of the loss by
@@ -115,6 +117,7 @@ def ATen_Dialect : Dialect {
 
   private:
     void registerAttributes();
+    void registerResources();
     std::unique_ptr<detail::Schemas> schemas;
 
   public:
@@ -198,6 +201,37 @@ def ATen_OpNameAttr : ATen_Attr<"OpName", "op"> {
     /// The name with its namespace, as the dispatcher knows it:
     /// "aten::add.Tensor".
     std::string getQualifiedName() const;
+  }];
+}
+
+def ATen_ResourceAttr : ATen_Attr<"Resource", "resource"> {
+  let summary = "an attribute whose text stands at the end of the file";
+  let description = [{
+    Names a resource of the dialect: a string that holds an attribute too long to
+    be read where it belongs. `--mlir-elide-resource-strings-if-larger` leaves it
+    out.
+
+    Example:
+
+    ```mlir
+    module attributes {aten.classes = #aten.resource<classes>} {
+    }
+    {-#
+      dialect_resources: {
+        aten: {
+          classes: "{h.0 = \22models.Block\22}"
+        }
+      }
+    #-}
+    ```
+  }];
+  let parameters = (ins ResourceHandleParameter<"ResourceHandle">:$handle);
+  let assemblyFormat = "`<` $handle `>`";
+  let extraClassDeclaration = [{
+    /// With another key if there is one of that name.
+    static ResourceAttr get(::llvm::StringRef key, ::mlir::Attribute value);
+    /// Null if the file has none, or what is no attribute.
+    ::mlir::Attribute read() const;
   }];
 }
 

@@ -101,8 +101,7 @@ private:
 //===----------------------------------------------------------------------===//
 
 ModuleTree::ModuleTree(func::FuncOp step) : step(step) {
-  classes = step->getParentOfType<ModuleOp>()->getAttrOfType<DictionaryAttr>(
-      aten::ATenDialect::getClassesAttrName());
+  classes = aten::getClasses(step->getParentOfType<ModuleOp>());
   modules.emplace_back("", 0);
   byPath[""] = 0;
 
@@ -303,6 +302,10 @@ std::string ModuleTree::suggestClass(StringRef wanted) const {
 }
 
 LogicalResult ModuleTree::markClass(StringRef wanted) {
+  auto module = step->getParentOfType<ModuleOp>();
+  if (!classes && module->hasAttr(aten::ATenDialect::getClassesAttrName()))
+    return step.emitError("expected the classes of modules, found none where "
+                          "`aten.classes` says: was the resource elided?");
   std::vector<std::string> names;
   bool found = false;
   for (Module &module : modules) {
