@@ -34,5 +34,6 @@ def shorten(place: tuple[str, int]) -> str:
 
 
 def quote(place: tuple[str, int]) -> str:
-    """`file.py:12: y = self.linear(x)`, as the file is now."""
-    return f"{shorten(place)}: {linecache.getline(*place).strip()}"
+    """`file.py:12: y = self.linear(x)`; without the text where the file is gone."""
+    line = linecache.getline(*place).strip()
+    return f"{shorten(place)}: {line}" if line else shorten(place)
