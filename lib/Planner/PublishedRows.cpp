@@ -15,6 +15,7 @@ using namespace fsdp::planner;
 using fsdp::archive::Error;
 using fsdp::archive::Expected;
 using Recompute = TrainingSetup::Recompute;
+using Attention = TrainingSetup::Attention;
 
 static constexpr int64_t rowsVersion = 1;
 static constexpr size_t mostRowsBytes = size_t(1) << 20;
@@ -172,20 +173,27 @@ void RowsReader::readSetup(const toml::table &table, TrainingSetup &setup) {
   setup.gradientBytes =
       getName<int64_t>(table, "reduce", {{"bf16", 2}, {"f32", 4}});
   setup.isCompiled = getFlag(table, "compiled");
-  setup.hasCudnn = getFlag(table, "cudnn");
+  if (table.contains("attention"))
+    setup.attention = getName<Attention>(table, "attention",
+                                         {{"flash", Attention::Flash},
+                                          {"triton", Attention::Triton},
+                                          {"cudnn", Attention::Cudnn}});
   setup.recompute = getName<Recompute>(table, "recompute",
                                        {{"full", Recompute::Full},
                                         {"none", Recompute::None},
-                                        {"selective", Recompute::Selective}});
+                                        {"selective", Recompute::Selective},
+                                        {"whole", Recompute::Whole}});
 }
 
 PublishedRow RowsReader::readRow(const toml::table &table) {
-  expectKeys(table, {"source", "model", "hardware", "ranks", "sequence",
-                     "batch", "micro_batches", "policy", "keep", "reduce",
-                     "recompute", "compiled", "cudnn", "tokens", "gib", "fit"});
+  expectKeys(table,
+             {"source", "model", "hardware", "ranks", "sequence", "batch",
+              "micro_batches", "policy", "keep", "reduce", "recompute",
+              "compiled", "attention", "tokens", "gib", "fit"});
   PublishedRow row;
   row.line = table.source().begin.line;
-  row.source = getName(table, "source", sources);
+  row.source = getText(table, "source");
+  getName(table, "source", sources);
   row.modelName = getText(table, "model");
   row.model = getName(table, "model", models);
   row.hardware = getText(table, "hardware");
@@ -221,16 +229,16 @@ Expected<std::vector<PublishedRow>> RowsReader::read(const toml::table &root) {
   if (error.empty() && (!list || !list->is_array_of_tables()))
     error = path + ": expected rows to be a list of tables";
   std::vector<PublishedRow> rows;
-  std::map<std::string, int64_t> fitted; // by hardware: the line
+  std::map<std::string, int64_t> fitted; // by cluster: the line
   for (size_t i = 0; error.empty() && i != list->as_array()->size(); ++i) {
     const toml::table &table = *list->as_array()->get(i)->as_table();
     rows.push_back(readRow(table));
     const PublishedRow &row = rows.back();
     if (!row.isFitted)
       continue;
-    auto [first, isNew] = fitted.try_emplace(row.hardware, row.line);
+    auto [first, isNew] = fitted.try_emplace(row.getCluster(), row.line);
     if (!isNew)
-      fail(table, "expected one row to fit for " + row.hardware +
+      fail(table, "expected one row to fit for " + row.getCluster() +
                       ", found another in line " +
                       std::to_string(first->second));
   }
@@ -251,11 +259,29 @@ fsdp::planner::readPublishedRows(std::string_view text,
 // Predictions
 //===----------------------------------------------------------------------===//
 
+/// What FSDP of PyTorch 2 does with whole units on the compute stream. FSDP1:
+/// views of a flat parameter have their gradients concatenated; the sum is cast
+/// (`_post_backward_hook`) and divided (`_reduce_grad`). FSDP2: a gathered
+/// buffer is split into parameters, and gradients are cast as they are
+/// concatenated
+/// (`foreach_all_gather_copy_out`, `foreach_reduce_scatter_copy_in`).
+static void setCopies(Policy policy, TrainingSetup &setup) {
+  int64_t half = 2, sum = setup.gradientBytes;
+  if (policy == Policy::Fsdp1)
+    setup.gradientCopyBytes =
+        2 * half + (sum == half ? 0 : half + sum) + 2 * sum;
+  if (policy == Policy::Fsdp2) {
+    setup.gatherCopyBytes = 2 * half;
+    setup.gradientCopyBytes = half + sum;
+  }
+}
+
 Expected<Prediction> fsdp::planner::predict(const PublishedRow &row,
                                             const Hardware &hardware,
                                             double factor) {
   TrainingSetup setup = row.setup;
   setup.computeFactor = factor;
+  setCopies(row.policy, setup);
   StepModel model = makeTransformer(row.model, setup, hardware);
   if (std::string wrong = check(model); !wrong.empty())
     return Error{"line " + std::to_string(row.line) + ": " + wrong};

@@ -11,7 +11,6 @@
 #include "fsdp/Archive/InputFile.h"
 #include "fsdp/Planner/PublishedRows.h"
 
-#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -50,11 +49,9 @@ struct Means {
   Mean plain, fitted;
 };
 
-/// The rows of one machine.
-class Machine {
+/// The rows of one hardware and source.
+class Cluster {
 public:
-  explicit Machine(StringRef name) : name(name) {}
-
   std::vector<const PublishedRow *> rows;
 
   LogicalResult print(StringRef path, Means &all) const;
@@ -63,8 +60,6 @@ private:
   LogicalResult printRow(StringRef path, const PublishedRow &row,
                          const Hardware &hardware, double factor,
                          Means &means) const;
-
-  std::string name;
 };
 
 } // namespace
@@ -79,7 +74,7 @@ static std::string spellError(double error) {
 
 /// What distinguishes a row from the others.
 static std::string describe(const PublishedRow &row) {
-  static constexpr const char *recomputes[] = {"", ", selective",
+  static constexpr const char *recomputes[] = {"", ", selective", ", recompute",
                                                ", recompute"};
   const TrainingSetup &setup = row.setup;
   std::string text =
@@ -92,7 +87,7 @@ static std::string describe(const PublishedRow &row) {
   return archive::escape(text);
 }
 
-LogicalResult Machine::printRow(StringRef path, const PublishedRow &row,
+LogicalResult Cluster::printRow(StringRef path, const PublishedRow &row,
                                 const Hardware &hardware, double factor,
                                 Means &means) const {
   auto plain = predict(row, hardware), fitted = predict(row, hardware, factor);
@@ -113,8 +108,8 @@ LogicalResult Machine::printRow(StringRef path, const PublishedRow &row,
   return success();
 }
 
-LogicalResult Machine::print(StringRef path, Means &all) const {
-  auto hardware = loadHardware(name);
+LogicalResult Cluster::print(StringRef path, Means &all) const {
+  auto hardware = loadHardware(rows.front()->hardware);
   if (!hardware)
     return reject(path + ": line " + llvm::Twine(rows.front()->line) + ": " +
                   hardware.error().message);
@@ -126,7 +121,7 @@ LogicalResult Machine::print(StringRef path, Means &all) const {
       return rejectRow(path, fit.error());
     factor = *fit;
   }
-  std::string title = archive::escape(name);
+  std::string title = archive::escape(rows.front()->getCluster());
   if (hardware->capacity > 0)
     title += formatv(", {0:F1} GiB", hardware->capacity / double(1 << 30));
   llvm::outs() << formatv("{0,-50}{1,6}{2,11}{3,11}{4,10}{5,10}{6,8}{7,8}\n",
@@ -170,14 +165,19 @@ LogicalResult fsdp::runValidate(int argc, char **argv) {
   if (!rows)
     return reject(rows.error().message);
 
-  llvm::MapVector<StringRef, Machine> machines;
-  for (const PublishedRow &row : *rows)
-    machines.try_emplace(row.hardware, row.hardware)
-        .first->second.rows.push_back(&row);
+  std::vector<Cluster> clusters;
+  for (const PublishedRow &row : *rows) {
+    auto cluster = llvm::find_if(clusters, [&](const Cluster &each) {
+      return each.rows.front()->getCluster() == row.getCluster();
+    });
+    if (cluster == clusters.end())
+      cluster = clusters.emplace(cluster);
+    cluster->rows.push_back(&row);
+  }
   llvm::outs() << "Tokens a second and a rank; errors are of these.\n\n";
   Means all;
-  for (const auto &[name, machine] : machines)
-    if (failed(machine.print(input, all)))
+  for (const Cluster &cluster : clusters)
+    if (failed(cluster.print(input, all)))
       return failure();
   llvm::outs() << formatv("{0} rows: mean error {1}; {2} where a factor was "
                           "fitted, without the rows it was fitted to\n",

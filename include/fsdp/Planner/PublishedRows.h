@@ -20,7 +20,7 @@ namespace fsdp::planner {
 
 struct PublishedRow {
   int64_t line = 0;   ///< Of the file.
-  std::string source; ///< Who has published it.
+  std::string source; ///< Who has published it, by its name in the file.
   std::string modelName, hardware;
   Transformer model;
   TrainingSetup setup;
@@ -28,7 +28,10 @@ struct PublishedRow {
   bool keep = false;     ///< Weights stay gathered from forward to backward.
   double tokens = 0;     ///< A second and a rank, measured.
   double gib = 0;        ///< Of memory, measured; 0: not published.
-  bool isFitted = false; ///< The factor of its hardware is fitted to it.
+  bool isFitted = false; ///< The factor of its cluster is fitted to it.
+
+  /// Hardware and source: what has one factor.
+  std::string getCluster() const { return hardware + ", " + source; }
 };
 
 /// Errors are one sentence and name `path`, and the line where there is one.

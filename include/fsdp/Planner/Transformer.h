@@ -28,17 +28,24 @@ struct Transformer {
 /// How it is trained.
 struct TrainingSetup {
   /// What is recomputed in the backward. Selective: all but attention and every
-  /// second product of matrices (torchtitan's `selective` of operators).
-  enum class Recompute { None, Selective, Full };
+  /// second product of matrices (torchtitan's `selective` of operators). Full:
+  /// what the backward of a block reads, so not its last product; as
+  /// `torch.utils.checkpoint` from PyTorch 2.1 on, which stops early. Whole: all.
+  enum class Recompute { None, Selective, Full, Whole };
+  /// FlashAttention 2, FlashAttention in Triton, or the kernel of plans.
+  enum class Attention { Flash, Triton, Cudnn };
 
   int64_t ranks = 1;         ///< That all shard the weights.
   int64_t sequence = 1;      ///< Tokens.
   int64_t batch = 1;         ///< Sequences of a rank in a micro-batch.
   int64_t microBatches = 1;  ///< Each reduces its gradients.
   int64_t gradientBytes = 4; ///< Of an element, as it is reduced.
-  bool isCompiled = false;   ///< Elementwise operators are fused.
-  bool hasCudnn = false;     ///< For attention; else FlashAttention 2.
-  double computeFactor = 1;  ///< Computations take as many times as long.
+  /// What copies and casts on the compute stream read and write, in bytes for
+  /// each element: after a gather, and ahead of a reduction.
+  int64_t gatherCopyBytes = 0, gradientCopyBytes = 0;
+  bool isCompiled = false; ///< Elementwise operators are fused.
+  Attention attention = Attention::Flash;
+  double computeFactor = 1; ///< Computations take as many times as long.
   Recompute recompute = Recompute::None;
 
   int64_t getTokens() const { return sequence * batch; } ///< Of a micro-batch.
