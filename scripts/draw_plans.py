@@ -66,7 +66,9 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
     for close in places.values():
         x, y, name = close[0]
         text = name.replace(", ", "\n  ", 1) if len(close) == 1 else f"{name}\n  and {len(close) - 1} more"
-        axes.annotate(text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7, color="#444444")
+        # To the right of its point, or above it where another point's label is to the right.
+        above = any(0 < other[0][0] - x < 0.15 * last / gib and abs(other[0][1] - y) < 20 for other in places.values())
+        axes.annotate(text, (x, y), xytext=(0, 6) if above else (7, 0), textcoords="offset points", va="bottom" if above else "center", fontsize=7, color="#444444")
     axes.set(xlabel="memory of a rank, GiB", ylabel="predicted step, ms", xlim=(0, 1.2 * max(memory)))
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper right")

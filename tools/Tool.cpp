@@ -109,6 +109,16 @@ static void printHelp(StringRef command, StringRef overview,
   }
 }
 
+/// LLVM takes the last of several values, and forgets the others.
+static LogicalResult checkOccurrences() {
+  for (const auto &[name, option] : cl::getRegisteredOptions())
+    if (option->getNumOccurrencesFlag() == cl::Optional &&
+        option->getNumOccurrences() > 1)
+      return fsdp::reject("--" + option->ArgStr + ": expected once, found " +
+                          llvm::Twine(option->getNumOccurrences()) + " times");
+  return success();
+}
+
 LogicalResult fsdp::parseOptions(int argc, char **argv, StringRef overview,
                                  llvm::ArrayRef<cl::OptionCategory *> groups) {
   // LLVM's help has one line for each option, however long.
@@ -124,8 +134,10 @@ LogicalResult fsdp::parseOptions(int argc, char **argv, StringRef overview,
   std::string errors;
   llvm::raw_string_ostream stream(errors);
   if (llvm::cl::ParseCommandLineOptions(argc, argv, overview, &stream)) {
-    if (!help || !*help)
+    if (!help)
       return success();
+    if (!*help)
+      return checkOccurrences();
     printHelp(llvm::sys::path::filename(argv[0]), overview, groups);
     std::exit(failed(finishOutput()));
   }
