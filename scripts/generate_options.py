@@ -40,7 +40,7 @@ def spell_type(option) -> str:
         return "bool | Literal['true', 'false'] | None"
     if option.choices:
         return f"Literal[{', '.join(map(repr, option.choices))}] | enum.Enum | None"
-    if option.values == "N":
+    if option.values in ("N", "N|auto"):
         return "int | str | None"
     return ("bool | " if "true" in option.values.split("|") else "") + "str | int | float | os.PathLike[str] | re.Pattern[str] | None"
 

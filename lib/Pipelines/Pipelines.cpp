@@ -44,8 +44,8 @@ void fsdp::buildLogicalPipeline(OpPassManager &pm,
   if (options.device == aten::Device::CUDA)
     pm.addPass(aten::createRetargetDevicePass(
         {aten::Device::CUDA, prefersCudnn(options)}));
-  if (options.chunkLoss > 1)
-    pm.addPass(aten::createChunkLossPass({options.chunkLoss}));
+  if (options.chunkLoss.chunks > 1)
+    pm.addPass(aten::createChunkLossPass({options.chunkLoss.chunks}));
 
   addPasses(pm, options.passesAt.aten);
 

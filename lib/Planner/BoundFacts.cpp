@@ -11,8 +11,12 @@ using namespace fsdp::planner;
 BoundFacts::BoundFacts(const StepModel &model, const Program &program)
     : model(model), program(program),
       room(model.budget - model.persistentBytes),
-      mayStartGathered(program.role == Program::Role::Middle ||
-                       program.role == Program::Role::Last),
+      mayStartGathered((program.role == Program::Role::Middle ||
+                        program.role == Program::Role::Last) &&
+                       std::any_of(model.units.begin(), model.units.end(),
+                                   [](const Unit &unit) {
+                                     return unit.residentBytes != 0;
+                                   })),
       compute(1, 0), replays(1, 0), uses(model.units.size()) {
   phi[0] = model.sharesCore ? 1 : model.contention;
   phi[1] = model.sharesCore ? 1 : 1024 + model.contention;
@@ -129,6 +133,15 @@ int64_t BoundFacts::getSaving(uint32_t module, size_t op) const {
   return std::max<int64_t>(saved, 0);
 }
 
+/// Whether room is better spent on `a`.
+bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
+  const Traffic &left = program.traffic[a], &right = program.traffic[b];
+  double leftWorth = double(left.gather.transfer) * double(right.gatheredBytes);
+  double rightWorth =
+      double(right.gather.transfer) * double(left.gatheredBytes);
+  return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
+}
+
 BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
   Cut cut = {op, {}, inUse[op], true, {}, {}, {}};
   std::vector<int64_t> savings;
@@ -152,21 +165,12 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
     bool isAfter = isLater(use, 0) || isLater(use, 1);
     if (isAfter && !isThere)
       cut.after.push_back(unit);
-    // One that is there from the start need not be there now, in the last.
-    bool isAvoidable =
-        mayStartGathered &&
-        (isThere || (program.role == Program::Role::Last && !isAfter));
-    if (use.first[0] != nobody && use.first[0] <= op && !isAvoidable)
+    // One that is in use may be there from the start.
+    if (use.first[0] != nobody && use.first[0] <= op &&
+        !(mayStartGathered && isThere))
       cut.before.push_back(unit);
   }
-  auto isBetter = [&](uint32_t a, uint32_t b) {
-    const Traffic &left = program.traffic[a], &right = program.traffic[b];
-    double leftWorth =
-        double(left.gather.transfer) * double(right.gatheredBytes);
-    double rightWorth =
-        double(right.gather.transfer) * double(left.gatheredBytes);
-    return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
-  };
+  auto isBetter = [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); };
   std::sort(cut.before.begin(), cut.before.end(), isBetter);
   std::sort(cut.after.begin(), cut.after.end(), isBetter);
   if (std::none_of(cut.after.begin(), cut.after.end(),
@@ -256,6 +260,9 @@ void BoundFacts::findMemory() {
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   for (size_t op : ops)
     cuts.push_back(makeCut(op));
+  byWorth = gathered;
+  std::sort(byWorth.begin(), byWorth.end(),
+            [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
 }
 
 bool BoundFacts::fits(size_t r) const {
@@ -310,11 +317,15 @@ static const CollectiveCost &getAllReduce(const Traffic &unit) {
   return unit.allReduce;
 }
 
-int64_t BoundFacts::sumGathers() const {
-  return mayStartGathered
-             ? 0
-             : sumCosts(program, gathered, countGathers(program.ops.size()),
-                        getGather);
+int64_t BoundFacts::sumGathers(size_t r) const {
+  if (!mayStartGathered)
+    return sumCosts(program, gathered, countGathers(program.ops.size()),
+                    getGather);
+  // What is there from the start stays, where memory is scarcest as well.
+  int64_t free = room;
+  for (const Cut &cut : cuts)
+    free = std::min(free, room - cut.mandatory[r]);
+  return sumGathers(byWorth, free, 1);
 }
 
 int64_t BoundFacts::sumReductions() const {

@@ -40,7 +40,7 @@ struct BoundFacts {
 
   // Picoseconds of collectives that nothing avoids, in as few calls as memory
   // allows.
-  int64_t sumGathers() const;
+  int64_t sumGathers(size_t r) const;
   int64_t sumReductions() const;
   int64_t sumAllReduces() const;
   /// Of gradients that are complete at a computation or later: their
@@ -78,7 +78,9 @@ struct BoundFacts {
   std::vector<int64_t> replaysFrom; ///< Of all at an operation or later.
   std::vector<Use> uses;
   std::vector<uint32_t> gathered; ///< For the forward, by first use.
-  std::vector<uint32_t> reduced;  ///< By completion.
+  /// The same in the order in which room is best spent on them.
+  std::vector<uint32_t> byWorth;
+  std::vector<uint32_t> reduced; ///< By completion.
   std::vector<Cut> cuts;
   int64_t head = 0, tail = 0; ///< h and t, nanoseconds.
   int64_t lastUpdate = 0;     ///< C from the update of the last gradient on.
@@ -86,6 +88,7 @@ struct BoundFacts {
 
 private:
   int64_t getDurationAlone(const CollectiveCost &cost) const;
+  bool isWorthMore(uint32_t a, uint32_t b) const;
   void findUses();
   void findMemory();
   void findExposed();

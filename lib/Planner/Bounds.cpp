@@ -38,7 +38,7 @@ struct ProgramBounds::Facts : BoundFacts {
   int64_t boundWhole(size_t r, int64_t moreGathers) const {
     return addCollectives(
         compute.back() + replays[r],
-        combine(sumGathers() + moreGathers, sumReductions(), sumAllReduces()),
+        combine(sumGathers(r) + moreGathers, sumReductions(), sumAllReduces()),
         head + tail);
   }
   int64_t boundBefore(const Cut &cut, size_t r) const;

@@ -52,8 +52,6 @@ void Layout::build(const ProgramDecisions &newDecisions,
 }
 
 uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
-  if (isResident(unit) && program.role != Program::Role::Last)
-    return nobody;
   const Order::Use &use = getOrder().uses[unit];
   return phase == Phase::Backward || (isKept(unit) && use.last[1] != nobody)
              ? use.last[1]
@@ -110,7 +108,7 @@ void Layout::placeGathers(bool lean) {
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
       const Traffic &own = program.traffic[unit];
-      call.bytes += own.gatheredBytes + own.sentBytes;
+      call.bytes += getGatheredBytes(unit) + own.sentBytes;
       // Not before what the forward had of it ends.
       if (uint32_t last = order.uses[unit].last[0];
           call.phase == Phase::Backward && last != nobody)
@@ -153,21 +151,13 @@ void Layout::placeReductions(bool lean) {
 void Layout::addChanges() {
   const Order &order = getOrder();
   changes.assign(order.stretches.size() + 1, {});
-  for (uint32_t unit = 0; unit != model.units.size(); ++unit)
-    if (startsResident(unit)) {
-      const Order::Use &use = order.uses[unit];
-      if (uint32_t end = use.last[1] != nobody ? use.last[1] : use.last[0];
-          program.role == Program::Role::Last && end != nobody)
-        changes[end + 1].frees += program.traffic[unit].gatheredBytes;
-    }
   for (const Call &call : gathers)
     for (uint32_t i = call.begin; i != call.end; ++i) {
       uint32_t unit = gatherUnits[i];
       const Traffic &own = program.traffic[unit];
-      changes[call.launch].gathers += own.gatheredBytes + own.sentBytes;
+      changes[call.launch].gathers += getGatheredBytes(unit) + own.sentBytes;
       changes[call.wait].awaits += own.sentBytes;
-      if (uint32_t end = getEnd(unit, call.phase); end != nobody)
-        changes[end + 1].frees += own.gatheredBytes;
+      changes[getEnd(unit, call.phase) + 1].frees += getGatheredBytes(unit);
     }
   for (const Call &call : reductions) {
     Change &launch = changes[call.launch];
@@ -193,8 +183,8 @@ int64_t Layout::findMemory() {
   inside.resize(count + 1);
   int64_t alive = 0;
   for (uint32_t unit = 0; unit != model.units.size(); ++unit)
-    if (startsResident(unit))
-      alive += program.traffic[unit].gatheredBytes;
+    if ((*resident)[unit]) // also of programs that gather it themselves
+      alive += model.units[unit].residentBytes;
   for (size_t place = 0; place <= count; ++place) {
     const Change &change = changes[place];
     alive += change.reduces - change.frees;

@@ -62,15 +62,19 @@ private:
   void placeGathers(bool lean);
   void placeReductions(bool lean);
   void addChanges();
-  /// The stretch after which what was gathered in a phase ends; `nobody`
-  /// if it stays.
+  /// What a gather takes to the end of the unit: what stays has its memory.
+  int64_t getGatheredBytes(uint32_t unit) const {
+    return isResident(unit) ? 0 : program.traffic[unit].gatheredBytes;
+  }
+  /// The stretch after which what was gathered in a phase ends.
   uint32_t getEnd(uint32_t unit, Phase phase) const;
   bool isKept(uint32_t unit) const {
     return decisions->units[unit].keep || model.units[unit].staysGathered ||
            isResident(unit);
   }
   bool isResident(uint32_t unit) const {
-    return program.role != Program::Role::Whole && (*resident)[unit];
+    return program.role != Program::Role::Whole && (*resident)[unit] &&
+           model.units[unit].residentBytes;
   }
   bool startsResident(uint32_t unit) const {
     return program.role != Program::Role::First && isResident(unit);

@@ -33,43 +33,56 @@ std::vector<Change> fsdp::planner::findChanges(const StepModel &model,
                                                const Decisions &before,
                                                const Decisions &after) {
   std::vector<Change> changes;
-  // `differs`: of a program before and after, and a number.
   auto add = [&](Change::Kind kind, size_t count, auto getName, auto differs) {
     Change change = {kind, {}, {}};
     for (size_t i = 0; i != count; ++i)
-      for (size_t p = 0; p != model.programs.size(); ++p)
-        if (differs(before.programs[p], after.programs[p], i)) {
-          change.items.push_back(i);
-          change.names.push_back(getName(i));
-          break;
-        }
+      if (differs(i)) {
+        change.items.push_back(i);
+        change.names.push_back(getName(i));
+      }
     if (!change.names.empty())
       changes.push_back(std::move(change));
+  };
+  /// `differs`: of a program before and after, and a number.
+  auto inAny = [&](auto differs) {
+    return [&, differs](size_t i) {
+      for (size_t p = 0; p != model.programs.size(); ++p)
+        if (differs(before.programs[p], after.programs[p], i))
+          return true;
+      return false;
+    };
   };
   using Program = const ProgramDecisions &;
   for (bool is : {false, true})
     add(
         is ? Change::Kind::Recomputed : Change::Kind::NotRecomputed,
         model.modules.size(), [&](size_t i) { return model.modules[i]; },
-        [&](Program a, Program b, size_t i) {
+        inAny([is](Program a, Program b, size_t i) {
           return a.recompute[i] != b.recompute[i] && bool(b.recompute[i]) == is;
-        });
+        }));
   auto addUnits = [&](Change::Kind kind, auto differs) {
     add(
         kind, model.units.size(), [&](size_t i) { return model.units[i].name; },
-        [&](Program a, Program b, size_t i) {
-          return differs(a.units[i], b.units[i]);
-        });
+        differs);
+  };
+  auto inUnit = [&](auto differs) {
+    return inAny([differs](Program a, Program b, size_t i) {
+      return differs(a.units[i], b.units[i]);
+    });
   };
   using Unit = const UnitDecision &;
   addUnits(Change::Kind::Kept,
-           [](Unit a, Unit b) { return b.keep && !a.keep; });
+           inUnit([](Unit a, Unit b) { return b.keep && !a.keep; }));
   addUnits(Change::Kind::NotKept,
-           [](Unit a, Unit b) { return a.keep && !b.keep; });
+           inUnit([](Unit a, Unit b) { return a.keep && !b.keep; }));
+  addUnits(Change::Kind::Resident,
+           [&](size_t i) { return after.resident[i] && !before.resident[i]; });
+  addUnits(Change::Kind::NotResident,
+           [&](size_t i) { return before.resident[i] && !after.resident[i]; });
   addUnits(Change::Kind::Calls,
-           [](Unit a, Unit b) { return !isSameCall(a, b); });
+           inUnit([](Unit a, Unit b) { return !isSameCall(a, b); }));
   addUnits(Change::Kind::Places,
-           [](Unit a, Unit b) { return !isSamePlace(a, b); });
+           inUnit([](Unit a, Unit b) { return !isSamePlace(a, b); }));
   return changes;
 }
 
@@ -112,6 +125,8 @@ void Reverter::set(Decisions &decisions, size_t item) const {
     else
       own.units[item - modules] = was.units[item - modules];
   }
+  if (item >= modules)
+    decisions.resident[item - modules] = before.resident[item - modules];
 }
 
 bool Reverter::revert(const Items &items) {
@@ -151,8 +166,9 @@ void Reverter::run() {
   revert(places);
   revertPairs(Kind::Recomputed, Kind::NotRecomputed);
   revertPairs(Kind::NotKept, Kind::Kept);
-  for (Kind kind : {Kind::Recomputed, Kind::NotKept, Kind::Kept,
-                    Kind::NotRecomputed, Kind::Calls, Kind::Places})
+  for (Kind kind :
+       {Kind::Recomputed, Kind::NotKept, Kind::NotResident, Kind::Kept,
+        Kind::Resident, Kind::NotRecomputed, Kind::Calls, Kind::Places})
     for (size_t item : list(kind))
       revert({item});
 }

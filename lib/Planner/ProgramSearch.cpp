@@ -103,6 +103,12 @@ void ProgramSearch::start(const ProgramDecisions &decisions) {
   consider(wanted);
 }
 
+void ProgramSearch::adopt(const ProgramDecisions &decisions) {
+  ++meter.count;
+  remember(evaluator.evaluate(decisions, resident), decisions, decisions);
+  consider(decisions);
+}
+
 /// With another budget, most of them stay good.
 void ProgramSearch::startNear(const ProgramDecisions &decisions) {
   std::vector<uint32_t> chosen, others;

@@ -19,9 +19,10 @@ namespace fsdp::planner {
 /// Counts evaluations, of all programs.
 class EvaluationMeter {
 public:
-  explicit EvaluationMeter(const SearchOptions &options) : options(options) {}
+  explicit EvaluationMeter(const SearchOptions &options)
+      : options(options), limit(options.evaluations) {}
 
-  bool isDone() const { return isStopped || count >= options.evaluations; }
+  bool isDone() const { return isStopped || count >= limit; }
   /// True if there was one more.
   bool spend() {
     if (isDone())
@@ -33,7 +34,7 @@ public:
   void report();
 
   const SearchOptions &options;
-  int64_t count = 0;
+  int64_t count = 0, limit; ///< The latter for now.
   const char *stage = "";
   std::function<int64_t()> findTime; ///< Of the best step, or 0.
   bool isStopped = false;
@@ -49,6 +50,8 @@ public:
 
   /// Tries decisions as they are, and with their places as limits.
   void start(const ProgramDecisions &decisions);
+  /// Tries decisions that a search has found, of this program or one like it.
+  void adopt(const ProgramDecisions &decisions);
   /// Tries them with the fewest recomputed modules that fit: some more, or some
   /// of theirs.
   void startNear(const ProgramDecisions &decisions);

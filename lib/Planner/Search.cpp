@@ -1,8 +1,8 @@
 //===- Search.cpp - Decisions of a step -----------------------------------===//
 //
 // Which units are resident ties programs together; everything else is searched
-// program by program. Sets of resident units are compared by a short search,
-// and the best of them is searched to the end.
+// program by program: first with none, then from what was found with sets of
+// them, and the best of these to the end.
 //
 //===----------------------------------------------------------------------===//
 
@@ -79,9 +79,9 @@ public:
   StepSearch(const StepModel &model, const SearchOptions &options)
       : model(model), options(options), meter(options) {
     meter.findTime = [this]() -> int64_t {
-      if (candidates.empty())
+      if (tried.empty())
         return 0;
-      SearchAnswer answer = candidates[best].getAnswer(this->model);
+      SearchAnswer answer = best.getAnswer(this->model);
       return answer.isFeasible ? answer.outcome.time : 0;
     };
   }
@@ -89,9 +89,14 @@ public:
   SearchAnswer run();
 
 private:
-  std::vector<std::vector<uint8_t>> listResidents() const;
+  using Units = std::vector<uint8_t>; ///< True of those in a set.
+
   void begin(Candidate &candidate);
-  void finish(Candidate &candidate);
+  void tryResident(Units resident);
+  void tryResident(size_t count, bool isFront);
+  void searchResidents();
+  void searchGrid(Candidate &candidate);
+  void finish(Candidate &candidate, int64_t evaluations);
   bool has(SearchStage stage) const { return options.stages & stage; }
   void note(const char *stage) {
     meter.stage = stage;
@@ -102,78 +107,130 @@ private:
   const SearchOptions &options;
   EvaluationMeter meter;
   std::vector<Decisions> starts;
-  std::vector<Candidate> candidates;
-  size_t best = 0;                                       ///< Of these.
+  std::vector<size_t> mayStay; ///< Units.
+  std::vector<Units> tried;    ///< The sets of resident units.
+  Candidate best;
   int64_t slowest = std::numeric_limits<int64_t>::max(); ///< See `isBetter`.
 };
 
 } // namespace
 
-/// None, those of the starts, and parts of all, from the front and the back;
-/// every set, if they are few.
-std::vector<std::vector<uint8_t>> StepSearch::listResidents() const {
-  size_t count = model.units.size();
-  std::vector<std::vector<uint8_t>> sets = {std::vector<uint8_t>(count, false)};
-  for (const Decisions &start : starts)
-    sets.push_back(start.resident);
-  bool mayStay = std::any_of(model.programs.begin(), model.programs.end(),
-                             [](const Program &program) {
-                               return program.role != Program::Role::Whole;
-                             });
-  if (mayStay && count <= mostExactUnits) {
-    for (size_t bits = 1; bits != size_t(1) << count; ++bits) {
-      sets.emplace_back(count, false);
-      for (size_t i = 0; i != count; ++i)
-        sets.back()[i] = bits >> i & 1;
-    }
-  } else if (mayStay) {
-    constexpr size_t parts = 8;
-    for (size_t part = 1; part <= parts; ++part)
-      for (bool isFront : {true, false}) {
-        sets.emplace_back(count, false);
-        size_t chosen = count * part / parts;
-        std::fill_n(sets.back().begin() + (isFront ? 0 : count - chosen),
-                    chosen, true);
-      }
-  }
-  std::vector<std::vector<uint8_t>> unique;
-  for (std::vector<uint8_t> &set : sets)
-    if (std::find(unique.begin(), unique.end(), set) == unique.end())
-      unique.push_back(std::move(set));
-  return unique;
-}
-
+/// The first set from all starts; others from those that the caller gave and
+/// the best set so far, with the fewest recomputed modules that fit. Units that
+/// are kept to the backward compete with those that are resident.
 void StepSearch::begin(Candidate &candidate) {
+  bool isFirst = tried.empty();
+  Decisions before = best.getAnswer(model).decisions, resharded = before;
+  for (ProgramDecisions &program : resharded.programs)
+    for (UnitDecision &unit : program.units)
+      unit.keep = false;
   for (size_t p = 0; p != model.programs.size(); ++p) {
     auto program =
         std::make_unique<ProgramSearch>(model, p, candidate.resident, meter);
-    for (const Decisions &start : starts)
+    for (const Decisions &start : isFirst ? starts : options.starts)
       program->start(start.programs[p]);
     for (const Decisions &start : options.starts)
       program->startNear(start.programs[p]);
+    if (!isFirst) {
+      program->adopt(before.programs[p]);
+      program->startNear(before.programs[p]);
+      program->startNear(resharded.programs[p]);
+    }
     program->startLean();
     candidate.programs.push_back(std::move(program));
   }
 }
 
-void StepSearch::finish(Candidate &candidate) {
+void StepSearch::tryResident(Units resident) {
+  if (std::find(tried.begin(), tried.end(), resident) != tried.end())
+    return;
+  Candidate candidate = {std::move(resident), {}};
+  begin(candidate);
+  slowest = std::min(slowest, candidate.getSlowest(model));
+  bool isFirst = tried.empty();
+  tried.push_back(candidate.resident);
+  if (isFirst ||
+      isBetter(candidate.getAnswer(model), best.getAnswer(model), slowest))
+    best = std::move(candidate);
+  note("starts");
+}
+
+/// So many of those that may stay, from the front or the back.
+void StepSearch::tryResident(size_t count, bool isFront) {
+  Units resident(model.units.size(), false);
+  for (size_t i = 0; i != count; ++i)
+    resident[mayStay[isFront ? i : mayStay.size() - 1 - i]] = true;
+  tryResident(std::move(resident));
+}
+
+/// Those of the starts; every set, if they are few; otherwise parts of all, and
+/// numbers nearer and nearer to that of the best.
+void StepSearch::searchResidents() {
+  size_t count = mayStay.size();
+  for (const Decisions &start : options.starts)
+    tryResident(start.resident);
+  if (count <= mostExactUnits) {
+    for (size_t bits = 1; bits < size_t(1) << count; ++bits) {
+      Units resident(model.units.size(), false);
+      for (size_t i = 0; i != count; ++i)
+        resident[mayStay[i]] = bits >> i & 1;
+      tryResident(std::move(resident));
+    }
+    return;
+  }
+  constexpr size_t parts = 4;
+  for (size_t part = 1; part <= parts && has(CountsStage); ++part)
+    for (bool isFront : {true, false})
+      tryResident(count * part / parts, isFront);
+  for (size_t step = (count + parts) / (2 * parts); step != 0; step /= 2) {
+    auto chosen = size_t(
+        std::count(best.resident.begin(), best.resident.end(), uint8_t(true)));
+    for (bool isFront : {true, false}) {
+      if (chosen && bool(best.resident[mayStay.front()]) != isFront)
+        continue; // the other end
+      tryResident(std::min(chosen + step, count), isFront);
+      tryResident(chosen - std::min(step, chosen), isFront);
+    }
+  }
+}
+
+/// By a grid. Those of micro-batches are alike: one is searched, and the others
+/// go on from what it finds.
+void StepSearch::searchGrid(Candidate &candidate) {
+  note("sizes");
+  ProgramSearch *part = nullptr; // of a micro-batch
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    ProgramSearch &program = *candidate.programs[p];
+    bool isPart = model.programs[p].role != Program::Role::Whole;
+    if (isPart && part) {
+      program.adopt(part->getDecisions());
+      program.startNear(part->getDecisions());
+      continue;
+    }
+    if (has(SizesStage))
+      program.searchSizes();
+    if (has(CountsStage))
+      program.searchCounts();
+    if (isPart)
+      part = &program;
+  }
+}
+
+/// With so many evaluations in all.
+void StepSearch::finish(Candidate &candidate, int64_t evaluations) {
+  meter.limit = evaluations;
   if (candidate.getSlowest(model) > slowest)
     for (auto &program : candidate.programs)
       program->keepTime();
-  note("sizes");
-  for (auto &program : candidate.programs) {
-    if (has(SizesStage))
-      program->searchSizes();
-    if (has(CountsStage))
-      program->searchCounts();
-  }
+  if (tried.size() == 1)
+    searchGrid(candidate);
   // In equal parts of what is left. Where all are few, small changes come first
   // and last: a better answer lets bounds reject more of all there are, and
   // afterwards launches may move.
   constexpr int64_t mostBeforeAll = 8000, mostAfterAll = 4000;
   size_t count = candidate.programs.size();
   auto searchNearby = [&](size_t p, int64_t most) {
-    int64_t part = (options.evaluations - meter.count) / int64_t(count - p);
+    int64_t part = (evaluations - meter.count) / int64_t(count - p);
     if (has(NearbyStage))
       candidate.programs[p]->searchNearby(std::min(part, most), options.seed);
   };
@@ -186,28 +243,32 @@ void StepSearch::finish(Candidate &candidate) {
     }
   note("nearby");
   for (size_t p = 0; p != count; ++p)
-    searchNearby(p, isExact[p] ? mostAfterAll : options.evaluations);
+    searchNearby(p, isExact[p] ? mostAfterAll : evaluations);
 }
 
+/// Where nothing fits without resident units, nothing fits with some. They are
+/// chosen beside a step that is good without, unless the caller gave one.
 SearchAnswer StepSearch::run() {
   if (has(StartsStage))
     for (Baseline &baseline : makeBaselines(model))
       starts.push_back(std::move(baseline.decisions));
   starts.insert(starts.end(), options.starts.begin(), options.starts.end());
+  for (size_t i = 0; i != model.units.size(); ++i)
+    if (model.units[i].residentBytes)
+      mayStay.push_back(i);
 
-  for (std::vector<uint8_t> &resident : listResidents()) {
-    Candidate candidate = {std::move(resident), {}};
-    begin(candidate);
-    candidates.push_back(std::move(candidate));
-    slowest = std::min(slowest, candidates.back().getSlowest(model));
-    if (isBetter(candidates.back().getAnswer(model),
-                 candidates[best].getAnswer(model), slowest))
-      best = candidates.size() - 1;
-    note("starts");
+  tryResident(Units(model.units.size(), false));
+  if (best.isFeasible()) {
+    int64_t most = options.evaluations;
+    if (mayStay.empty() || options.starts.empty())
+      finish(best, mayStay.empty() ? most : most / 2);
+    meter.limit = most;
+    if (!mayStay.empty()) {
+      searchResidents();
+      finish(best, most);
+    }
   }
-  if (candidates[best].isFeasible())
-    finish(candidates[best]);
-  SearchAnswer answer = candidates[best].getAnswer(model);
+  SearchAnswer answer = best.getAnswer(model);
   answer.bound = findBound(model);
   answer.evaluations = meter.count;
   note("end");

@@ -171,9 +171,11 @@ std::string fsdp::planner::check(const StepModel &model) {
                  std::to_string(model.contention));
   if (model.units.size() >= nobody || model.modules.size() >= nobody)
     checker.fail("expected fewer units and modules");
-  for (const Unit &unit : model.units)
+  for (const Unit &unit : model.units) {
     checker.checkNumber(unit.module, model.modules.size(), "module",
                         "unit '" + unit.name + "'");
+    checker.addBytes(unit.residentBytes, "unit '" + unit.name + "'");
+  }
   for (const std::vector<uint8_t> &row : model.overlaps)
     if (row.size() != model.overlaps.size())
       checker.fail("expected a row of groups for each group");

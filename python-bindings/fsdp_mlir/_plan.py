@@ -54,6 +54,7 @@ class Plan:
             self._decisions = (folder / "decisions.toml").read_text() if "--auto" in self._arguments else None
             self.summary: dict[str, Any] = json.loads((folder / "report.json").read_text())
             """The report as `fsdp-plan --report` writes it: units, collectives, memory in bytes, durations in nanoseconds."""
+            self._arguments = _replaced(self._arguments, _get_decided(self._arguments, self.summary))
             for file in (*models, *([] if is_dry else [folder / "step.plan"])):
                 file.stat()
         except (OSError, ValueError) as error:
@@ -221,6 +222,13 @@ def _model_name(number: int) -> str:
 
 def _replaced(arguments: Sequence[str], values: Mapping[str, str]) -> list[str]:
     return [*(a for a in arguments if a.partition("=")[0] not in values), *(f"{flag}={value}" for flag, value in values.items())]
+
+
+def _get_decided(arguments: Sequence[str], summary: Mapping[str, Any]) -> dict[str, str]:
+    """The values that a search has taken for options that are auto."""
+    search = summary.get("search") or {}
+    values = {flag: search.get(name) for flag, name in (("--mesh", "mesh"), ("--chunk-loss", "chunk_loss"))}
+    return {flag: value for flag, value in values.items() if value is not None and f"{flag}=auto" in arguments}
 
 
 def _quote(argument: str) -> str:

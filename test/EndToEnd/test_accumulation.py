@@ -145,7 +145,8 @@ def test_data_and_bits(accumulated, tmp_path):
     two, four = ["--ranks", "2"], ["--mesh", "2x2", "--no-all-reduce"]
     ways = {"sync": two, "no_sync": [*two, "--no-sync"], "fsdp1": [*two, "--no-sync", "--schedule", "fsdp1"], "list": [*two, "--no-sync", "--schedule", "list"],
             "kept": [*two, "--reshard-after-backward", "false"], "kept list": [*two, "--reshard-after-backward", "false", "--schedule", "list"],
-            "partial": four, "partial fsdp2": [*four, "--schedule", "fsdp2"], "partial offload": [*four, "--offload", "all"]}
+            "auto": [*two, "--auto", "--hardware", "h100"],  # what stays gathered is one of its decisions
+            "partial": four, "partial auto": [*four, "--auto", "--hardware", "h100"], "partial fsdp2": [*four, "--schedule", "fsdp2"], "partial offload": [*four, "--offload", "all"]}
     found = {}
     for name, options in ways.items():
         made, steps = plan("gpt2", tmp_path, "--accumulate", 3, *options), 5 if options[:2] == two else 2
@@ -155,8 +156,8 @@ def test_data_and_bits(accumulated, tmp_path):
             found.setdefault(name, []).append(([row["loss"] for row in rows[:steps]], rows[-1]["summary"]["parameters"]))
     assert all(row == rows[0] for rows in found.values() for row in rows)
     assert found["no_sync"][0] == found["fsdp1"][0] == found["list"][0]
-    assert found["sync"][0] == found["kept"][0] == found["kept list"][0]
-    assert found["partial"][0] == found["partial fsdp2"][0] == found["partial offload"][0]
+    assert found["sync"][0] == found["kept"][0] == found["kept list"][0] == found["auto"][0]
+    assert found["partial"][0] == found["partial fsdp2"][0] == found["partial offload"][0] == found["partial auto"][0]
     assert found["sync"][0][0] == pytest.approx(found["no_sync"][0][0], rel=1e-5)
 
 

@@ -47,7 +47,7 @@ USAGE = {
         "fsdp-plan: error: --strategy: expected one of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; found 'zero9'",
     "--ranks 2 --backward-prefetch early":
         "fsdp-plan: error: --backward-prefetch: expected one of backward_pre, backward_post, none; found 'early'",
-    "--ranks 2 --chunk-loss 0": "fsdp-plan: error: --chunk-loss: expected a number of at least 1; found '0'",
+    "--ranks 2 --chunk-loss 0": "fsdp-plan: error: --chunk-loss: expected a number of at least 1, or auto; found '0'",
     "--ranks 2 --forward-prefetch -1":
         "fsdp-plan: error: --forward-prefetch: expected a number of at least 0; found '-1'",
     "--ranks 2 --limit-all-gathers -2": "fsdp-plan: error: --limit-all-gathers: expected a number of at least 0; found '-2'",

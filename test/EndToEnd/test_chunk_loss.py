@@ -1,12 +1,13 @@
 """The loss in chunks of rows: losses, gradients and trainings of PyTorch, in less memory."""
 
 import json
+import re
 
 import make_rank_reference
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import FIXTURES, succeed
+from conftest import FIXTURES, succeed, tool
 from test_decay_groups import BIAS
 
 import fsdp_mlir
@@ -96,3 +97,33 @@ def test_the_logits_of_one_chunk_are_there_at_a_time(tmp_path):
     for chunks in 2, 4, 8:
         # The log-softmax and two gradients, of the whole or of a chunk; the rest is parameters, their gradients and rows of 4.
         assert abs(whole - peak(chunks) - (1 - 1 / chunks) * 3 * logits) < small
+
+
+# The number of chunks is a decision, too: the fastest that keeps to the budget, and the plan is that of the number. Who does not ask is told which would do.
+def test_the_number_of_chunks_is_decided(tmp_path):
+    archive, rows = tmp_path / "wide.pt2", 256
+    fsdp_mlir.save(fsdp_mlir.capture(Wide(), (torch.arange(rows),)), archive)
+    options = ["--ranks", 2, "--auto", "--hardware", "h100", "--evaluations", 300, "--report", tmp_path / "r.json"]
+
+    def step(*own):
+        succeed("fsdp-plan", archive, *options, *own, "-o", tmp_path / "s.plan")
+        return json.loads((tmp_path / "r.json").read_text()), (tmp_path / "s.plan").read_bytes()
+
+    whole = step()[0]["memory"]["arena_bytes"]
+    for budget in 2 * whole, 3 * whole // 4, whole // 2:
+        report, plan = step("--budget", budget, "--chunk-loss", "auto")
+        search = report["search"]
+        tried = {int(row["name"]): row["mean_nanoseconds"] for row in search["chunks"]}
+        chosen = int(search["chunk_loss"])
+        assert list(tried) == [1, 2, 4, 8, 16] and tried[chosen] == min(filter(None, tried.values()))
+        assert (chosen == 1) == (budget > whole) == bool(tried[1])
+        assert step("--budget", budget, "--chunk-loss", chosen)[1] == plan
+    result = tool("fsdp-plan", archive, *options, "--budget", whole // 2)
+    assert result.returncode == 1 and re.search(r"or allow more, or give --chunk-loss [248], with which it fits\n", result.stderr), result.stderr
+    result = tool("fsdp-plan", archive, *options, "--budget", 1000, "--chunk-loss", "auto")
+    assert result.returncode == 1 and re.fullmatch(r"fsdp-plan: error: no number of chunks of the loss holds at most 1000 B: the smallest budget that is known to work is \d+ bytes; "
+                                                   r"allow more, or more ranks\n", result.stderr), result.stderr
+    # With the mesh: that is decided first.
+    options[:2] = []
+    report, plan = step("--ranks", 4, "--mesh", "auto", "--budget", whole // 2, "--chunk-loss", "auto")
+    assert step("--mesh", report["search"]["mesh"], "--budget", whole // 2, "--chunk-loss", report["search"]["chunk_loss"])[1] == plan

@@ -101,6 +101,17 @@ def test_decisions_are_a_file(tmp_path):
     decisions = tomllib.loads(file.read_text())
     assert set(decisions["programs"]) == {"first", "middle", "last"}
     assert all(len(program["units"]) == 3 for program in decisions["programs"].values())
+    # Also of what stays gathered between micro-batches, as the report says.
+    names = list(decisions["programs"]["first"]["units"])
+    assert decisions["resident"] == names  # there is room for all
+    file.write_text(file.read_text().replace(json.dumps(names), json.dumps(names[1:2])))
+    shown = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", *options, "--decisions", file, "-o", plans[1], "--report", tmp_path / "r.json").stdout
+    assert "\n  gathered once for all micro-batches: h.0\n" in shown
+    assert json.loads((tmp_path / "r.json").read_text())["search"]["resident"] == names[1:2]
+    assert re.findall(r"plan\.buffer unsharded @(\S+)", succeed("fsdp-translate", "--import-plan", plans[1]).stdout) == names[1:2]
+    result = tool("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 1, *options[2:], "--decisions", file)
+    assert result.returncode == 1 and result.stderr.endswith(f'fsdp-plan: error: {file}: expected in `resident` units that are gathered in a step of several '
+                                                             f'micro-batches (--accumulate K), found "{names[1]}"\n')
 
 
 # A typing error must not cost a model: what is written is no file that is read.
@@ -163,6 +174,8 @@ def test_what_if_multiplies_numbers(tmp_path):
     ("--auto --unit .*0:reshard=false", "--auto: decides what --unit says of '.*0'; leave reshard out, and any strategy but no_shard"),
     ("--mesh auto", "--mesh: 'auto' is a decision of --auto for --ranks N; give both"),
     ("--mesh auto --auto --strategy hybrid_shard", "--mesh: 'auto' decides what --strategy says; give one of the two"),
+    ("--chunk-loss auto", "--chunk-loss: 'auto' is a decision of --auto; give both"),
+    ("--auto --accumulate 2 --reshard-after-backward false", "--auto: decides what --reshard-after-backward says; give one of the two"),
     ("--robust false", "--robust: expected --auto, whose search it is about"),
     ("--auto --robust maybe", "--robust: expected true or false; found 'maybe'"),
     ("--evaluations 5", "--evaluations: expected --auto, whose search tries so many steps"),

@@ -1,9 +1,9 @@
 //===- Compile.cpp - From imported programs to a proved plan --------------===//
 
 #include "Compile.h"
-#include "Mesh.h"
 #include "Prediction.h"
 #include "Trace.h"
+#include "Variants.h"
 
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
@@ -314,8 +314,10 @@ private:
                                           const planner::SearchOptions &how);
   FailureOr<Try> carryOut(planner::SearchAnswer answer);
   LogicalResult searchWithin(Try &best);
+  std::string advise();
 
   mlir::ModuleOp module;
+  mlir::OwningOpRef<mlir::ModuleOp> imported; ///< If more chunks may help.
   const CompileRequest &request;
   const FSDPPipelineOptions &options;
   mlir::TimingScope &timing;
@@ -343,6 +345,18 @@ FailureOr<BuiltModel> fsdp::makeStepModel(mlir::ModuleOp module,
   return buildStepModel(*programs, *costs);
 }
 
+/// What else would help where nothing fits.
+std::string Planner::advise() {
+  if (!imported)
+    return "";
+  FSDPPipelineOptions own = options;
+  own.budget.bytes = built.model.budget;
+  int64_t chunks = findChunksThatFit(*imported, own, timing);
+  return chunks ? ", or give --chunk-loss " + std::to_string(chunks) +
+                      ", with which it fits"
+                : "";
+}
+
 /// `spare`: bytes of the budget that are left to alignment and gaps.
 FailureOr<planner::SearchAnswer>
 Planner::decide(int64_t spare, const planner::SearchOptions &how) {
@@ -350,8 +364,9 @@ Planner::decide(int64_t spare, const planner::SearchOptions &how) {
   if (options.budget)
     built.model.budget = std::max<int64_t>(options.budget - spare, 1);
   FailureOr<planner::SearchAnswer> answer =
-      options.automatic ? searchDecisions(module, built.model, how)
-                        : readDecisions(module, built.model, options.decisions);
+      options.automatic
+          ? searchDecisions(module, built.model, how, [&] { return advise(); })
+          : readDecisions(module, built.model, options.decisions);
   if (failed(answer) && spare)
     module.getContext()->getDiagEngine().emit(module.getLoc(),
                                               mlir::DiagnosticSeverity::Note)
@@ -422,6 +437,8 @@ LogicalResult Planner::searchWithin(Try &best) {
 }
 
 FailureOr<Compilation> Planner::run() {
+  if (options.automatic && options.budget && options.chunkLoss.chunks == 1)
+    imported = module.clone();
   FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
   if (failed(model))
     return failure();
@@ -444,8 +461,17 @@ FailureOr<Compilation> Planner::run() {
   made->decisions = planner::write(built.model, best->answer.decisions);
   planner::Explanation explanation =
       planner::explain(built.model, best->answer.decisions, search);
-  made->summary.search = {
-      std::move(best->answer), std::move(explanation), best->budget, {}};
+  std::vector<std::string> resident;
+  for (auto [unit, isIn] :
+       llvm::zip_equal(built.model.units, best->answer.decisions.resident))
+    if (isIn)
+      resident.push_back(unit.name);
+  made->summary.search = {std::move(best->answer),
+                          std::move(explanation),
+                          best->budget,
+                          std::move(resident),
+                          {},
+                          {}};
   return made;
 }
 
@@ -453,15 +479,17 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
                                      const CompileRequest &request,
                                      mlir::TimingScope &timing) {
   const FSDPPipelineOptions &options = request.options;
-  if (options.mesh.isAuto) {
-    FailureOr<MeshSearch> search = searchMesh(module, options, timing);
+  if (options.mesh.isAuto || options.chunkLoss.isAuto) {
+    FailureOr<VariantSearch> search = searchVariants(module, options, timing);
     if (failed(search))
       return failure();
     CompileRequest decided = request;
     decided.options = search->options;
     FailureOr<Compilation> made = compile(module, decided, timing);
-    if (succeeded(made))
-      made->summary.search->meshes = std::move(search->points);
+    if (succeeded(made)) {
+      made->summary.search->meshes = std::move(search->meshes);
+      made->summary.search->chunks = std::move(search->chunks);
+    }
     return made;
   }
   auto make = [&]() -> FailureOr<Compilation> {

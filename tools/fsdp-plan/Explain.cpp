@@ -235,17 +235,52 @@ llvm::json::Value fsdp::predictionToJSON(const PlanSummary &summary) {
 // Decisions
 //===----------------------------------------------------------------------===//
 
+/// A time, and by how much it is above that of the step.
+static std::string spellChange(int64_t time, int64_t step) {
+  double percent = std::round(1000 * (double(time) / double(step) - 1)) / 10;
+  return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(time),
+                       percent < 0 ? "-" : "+", std::abs(percent));
+}
+
+/// The decisions on other machines; beside those that were searched for slower
+/// machines as well, those for the prediction alone.
+static void printScenarios(const planner::Explanation &explanation,
+                           int64_t step, llvm::raw_ostream &os) {
+  const auto &nominal = explanation.nominal;
+  auto printNominal = [&](size_t i) {
+    if (i < nominal.size())
+      os << "decided for the prediction alone, "
+         << spellChange(nominal[i].outcome.time, step);
+    os << "\n";
+  };
+  if (!nominal.empty()) {
+    os << "  ";
+    printNominal(0);
+  }
+  for (const auto &[i, point] : llvm::enumerate(explanation.scenarios)) {
+    os << llvm::formatv("  with {0}: {1}{2}", point.name,
+                        spellChange(point.outcome.time, step),
+                        nominal.empty() ? "" : "; ");
+    printNominal(i + 1);
+  }
+}
+
+static void printTried(const char *with, const PlanSummary::Tried &tried,
+                       int64_t step, llvm::raw_ostream &os) {
+  for (const auto &[name, outcome] : tried.points)
+    os << llvm::formatv("  {0} {1}: {2}{3}\n", with, name,
+                        outcome.time
+                            ? spellChange(outcome.time, step)
+                            : "at least " + spellBytes(outcome.peakBytes),
+                        name == tried.taken ? ", taken" : "");
+}
+
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const auto &[answer, explanation, budget, meshes] = *summary.search;
+  const auto &[answer, explanation, budget, resident, meshes, chunks] =
+      *summary.search;
   int64_t own = answer.outcome.time;
-  auto spellChange = [&](int64_t time) {
-    double percent = std::round(1000 * (double(time) / double(own) - 1)) / 10;
-    return llvm::formatv("{0} ({1}{2:f1} %)", spellTime(time),
-                         percent < 0 ? "-" : "+", std::abs(percent))
-        .str();
-  };
   if (answer.bound)
     os << llvm::formatv(
         "  no decisions take less than {0} ({1}): at most {2:f2} % above the "
@@ -255,36 +290,18 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (const auto *best = explanation.findBestBaseline(budget))
     os << llvm::formatv("  best of {0} known policies: {1}, {2}\n",
                         explanation.baselines.size(), best->name,
-                        spellChange(best->outcome.time));
+                        spellChange(best->outcome.time, own));
   else
     os << llvm::formatv("  none of {0} known policies keeps to the budget\n",
                         explanation.baselines.size());
   if (const auto &price = explanation.price)
     os << "  " << spellPrice(*price, own) << "\n";
-  // Beside decisions that were searched for slower machines as well, those for
-  // the prediction alone.
-  const auto &nominal = explanation.nominal;
-  auto printNominal = [&](size_t i) {
-    if (i < nominal.size())
-      os << "decided for the prediction alone, "
-         << spellChange(nominal[i].outcome.time);
-    os << "\n";
-  };
-  if (!nominal.empty()) {
-    os << "  ";
-    printNominal(0);
-  }
-  for (const auto &[i, point] : llvm::enumerate(explanation.scenarios)) {
-    os << llvm::formatv("  with {0}: {1}{2}", point.name,
-                        spellChange(point.outcome.time),
-                        nominal.empty() ? "" : "; ");
-    printNominal(i + 1);
-  }
-  for (const auto &[name, outcome] : meshes)
-    os << llvm::formatv("  on a mesh of {0}: {1}\n", name,
-                        outcome.time
-                            ? spellChange(outcome.time)
-                            : "at least " + spellBytes(outcome.peakBytes));
+  printScenarios(explanation, own, os);
+  if (!resident.empty())
+    os << "  gathered once for all micro-batches: " << spellNames(resident)
+       << "\n";
+  printTried("on a mesh of", meshes, own, os);
+  printTried("with --chunk-loss", chunks, own, os);
   if (answer.evaluations)
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
 }
@@ -303,13 +320,20 @@ listPoints(const std::vector<planner::Explanation::Point> &points) {
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const auto &[answer, explanation, budget, meshes] = *summary.search;
+  const auto &[answer, explanation, budget, resident, meshes, chunks] =
+      *summary.search;
   Object search{{"evaluations", answer.evaluations},
                 {"budget_bytes", budget},
                 {"step_ns", answer.outcome.time},
                 {"scenarios", listPoints(explanation.scenarios)},
                 {"nominal", listPoints(explanation.nominal)},
-                {"meshes", listPoints(meshes)}};
+                {"resident", Array(resident)},
+                {"meshes", listPoints(meshes.points)},
+                {"chunks", listPoints(chunks.points)}};
+  if (!meshes.taken.empty())
+    search["mesh"] = meshes.taken;
+  if (!chunks.taken.empty())
+    search["chunk_loss"] = chunks.taken;
   if (answer.bound) {
     search["bound_ns"] = answer.bound->time;
     search["bound_by"] = answer.bound->name;

@@ -24,6 +24,12 @@ static const char *spellKind(Explanation::Change::Kind kind, bool isOne) {
   case Explanation::Change::Kind::NotKept:
     return isOne ? "is gathered again in the backward"
                  : "are gathered again in the backward";
+  case Explanation::Change::Kind::Resident:
+    return isOne ? "stays gathered between micro-batches"
+                 : "stay gathered between micro-batches";
+  case Explanation::Change::Kind::NotResident:
+    return isOne ? "is gathered in each micro-batch"
+                 : "are gathered in each micro-batch";
   case Explanation::Change::Kind::Calls:
     return isOne ? "is in another call" : "are in other calls";
   case Explanation::Change::Kind::Places:

@@ -77,14 +77,22 @@ struct PlanSummary {
     Prediction predicted;    ///< Not from the plan.
   };
 
+  /// What a short search comes to with each value of an option that it decides,
+  /// too. With one that does not fit, a time of 0 and the least memory that is
+  /// known.
+  struct Tried {
+    std::vector<planner::Explanation::Point> points;
+    std::string taken; ///< The name of a point.
+  };
+
   /// Decisions that were searched or read, and what they stand beside.
   struct Search {
     planner::SearchAnswer answer;
     planner::Explanation explanation;
     int64_t budget; ///< That they keep to: of values, in bytes.
-    /// What a short search comes to on each mesh, if it decides that, too. On
-    /// one that does not fit, a time of 0 and the least memory that is known.
-    std::vector<planner::Explanation::Point> meshes;
+    std::vector<std::string>
+        resident; ///< Units, from the first micro-batch on.
+    Tried meshes, chunks;
   };
 
   std::string device, strategy;

@@ -18,10 +18,12 @@ struct Explanation {
     enum class Kind {
       NotRecomputed,
       Recomputed,
-      Kept,    ///< From the forward to the backward.
-      NotKept, ///< Gathered again in the backward.
-      Calls,   ///< They are in others.
-      Places   ///< They are launched or waited for elsewhere.
+      Kept,        ///< From the forward to the backward.
+      NotKept,     ///< Gathered again in the backward.
+      Resident,    ///< From one micro-batch to the next.
+      NotResident, ///< Gathered in each of them.
+      Calls,       ///< They are in others.
+      Places       ///< They are launched or waited for elsewhere.
     };
     Kind kind;
     std::vector<size_t> items; ///< Of the model's modules, or units.

@@ -32,6 +32,9 @@ struct Unit {
   std::string name;
   uint32_t module = nobody;   ///< That it is a part of; `nobody`: the root.
   bool staysGathered = false; ///< To the backward, whatever is decided.
+  /// What it takes in all programs if it stays gathered from the first
+  /// micro-batch of a step to the last; 0: it may not.
+  int64_t residentBytes = 0;
 };
 
 /// What a program gathers and reduces of a unit. Bytes, and what each call for
@@ -98,8 +101,8 @@ struct Life {
   std::vector<Read> reads;
 };
 
-/// One program of a step. Units may stay gathered between micro-batches: from
-/// the first to the last of them.
+/// One program of a step. Units may stay gathered between micro-batches: the
+/// first gathers them, and no other does.
 struct Program {
   enum class Role : uint8_t { Whole, First, Middle, Last };
 

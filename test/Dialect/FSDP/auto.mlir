@@ -23,6 +23,20 @@
 // EDITED: phase recompute{{.*}}m.transformer.h.1
 // EDITED-NOT: phase recompute{{.*}}m.transformer.h.0
 
+// Units may stay gathered from the first micro-batch to the last.
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=4 --fsdp-accumulate=accumulate=3 --fsdp-insert-optimizer -o %t.parts.mlir
+// RUN: printf 'version = 1\nresident = ["m.transformer.h.0"]\n' > %t.stay.toml
+// RUN: fsdp-opt %t.parts.mlir --fsdp-auto='decisions=%t.stay.toml hardware=h100' --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-equivalence | FileCheck %s --check-prefix=STAY
+// STAY: fsdp.unit @m.transformer.h.0 {{.*}} {kept_after_backward}
+// STAY-LABEL: func.func @first
+// STAY-COUNT-1: fsdp.async.unshard @m.transformer.h.0
+// STAY-NOT: fsdp.async.unshard @m.transformer.h.0
+// STAY-LABEL: func.func @middle
+// STAY-COUNT-2: fsdp.async.unshard @m.transformer.h.1
+// STAY-NOT: fsdp.async.unshard @m.transformer.h.0
+// STAY-LABEL: func.func @last
+// STAY-NOT: fsdp.async.unshard @m.transformer.h.0
+
 // Less memory takes time; too little is rejected with what would do.
 // RUN: %{logical} --fsdp-auto='auto hardware=h100 evaluations=500 budget=440KiB' --fsdp-apply-schedule --fsdp-verify-memory=budget=440KiB | FileCheck %s --check-prefix=LESS
 // LESS: phase recompute
@@ -38,7 +52,7 @@
 // OTHER: error: {{.*}}.other.toml: line {{[0-9]+}}: {{.*}}h.9
 // RUN: sed -e 's/resident = .*/resident = ["root"]/' %t.toml > %t.resident.toml
 // RUN: not %{logical} --fsdp-auto=decisions=%t.resident.toml 2>&1 | FileCheck %s --check-prefix=RESIDENT
-// RESIDENT: error: {{.*}}expected `resident` to be empty: units that stay gathered from one micro-batch to the next are decided by --reshard-after-backward
+// RESIDENT: error: {{.*}}expected in `resident` units that are gathered in a step of several micro-batches (--accumulate K), found "root"
 // RUN: not %{logical} --fsdp-offload=offload=all --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=OFFLOAD
 // OFFLOAD: error: --auto does not know offload: leave out --offload
 // RUN: not %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PIECES

@@ -99,6 +99,8 @@ planner::Decisions draw(const planner::StepModel &model,
     for (uint8_t &module : program.recompute)
       module = flip();
   }
+  for (uint8_t &resident : decisions.resident)
+    resident = flip();
   return decisions;
 }
 

@@ -48,7 +48,8 @@ private:
   };
 
   bool stays(uint32_t unit) const {
-    return program.role != Program::Role::Whole && resident[unit];
+    return program.role != Program::Role::Whole && resident[unit] &&
+           model.units[unit].residentBytes;
   }
   bool isThere(uint32_t unit) const {
     return stays(unit) && program.role != Program::Role::First;
@@ -256,20 +257,12 @@ private:
         Phase phase = isKept(unit) && last.count({unit, Phase::Backward})
                           ? Phase::Backward
                           : call.phase;
-        bool remains = stays(unit) && program.role != Program::Role::Last;
-        hold(row.gatheredBytes, call.launched,
-             remains ? end : number[last[{unit, phase}]]);
+        hold(stays(unit) ? 0 : row.gatheredBytes, call.launched,
+             number[last[{unit, phase}]]);
       }
     for (uint32_t unit = 0; unit != model.units.size(); ++unit)
-      if (isThere(unit)) {
-        bool isBackward = last.count({unit, Phase::Backward});
-        auto key =
-            std::make_pair(unit, isBackward ? Phase::Backward : Phase::Forward);
-        hold(program.traffic[unit].gatheredBytes, 0,
-             program.role == Program::Role::Last && last.count(key)
-                 ? number[last[key]]
-                 : end);
-      }
+      if (resident[unit])
+        hold(model.units[unit].residentBytes, 0, end);
     for (Call &call : reductions)
       for (uint32_t unit : call.units) {
         const Traffic &row = program.traffic[unit];

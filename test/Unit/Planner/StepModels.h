@@ -220,6 +220,9 @@ private:
       model.programs[i].name = text;
       model.programs[i].role = role;
     };
+    for (uint32_t i = 0; i != numUnits; ++i)
+      if (random.get(0, 5)) // some may not stay
+        model.units[i].residentBytes = program.traffic[i].gatheredBytes;
     name(0, "first", Program::Role::First);
     name(1, "middle", Program::Role::Middle);
     name(2, "last", Program::Role::Last);

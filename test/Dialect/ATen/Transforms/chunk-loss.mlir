@@ -2,6 +2,8 @@
 // RUN: fsdp-opt %s -split-input-file --aten-chunk-loss=chunks=2 --remarks-filter=aten-chunk-loss -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: fsdp-opt %s -split-input-file --aten-chunk-loss | FileCheck %s --check-prefix=OFF
 // RUN: not fsdp-opt %s --aten-chunk-loss=chunks=0 2>&1 | FileCheck %s --check-prefix=NONE
+// RUN: not fsdp-opt %s --fsdp-pipeline="auto chunk-loss=auto" 2>&1 | FileCheck %s --check-prefix=DECIDED
+// DECIDED: error: {{.*}}chunk-loss: expected a number of chunks; 'auto' is a decision of fsdp-plan
 // OFF-NOT: "cat"
 // NONE: error: expected at least 1 chunk, got 0
 

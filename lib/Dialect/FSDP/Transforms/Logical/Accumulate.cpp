@@ -6,6 +6,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "fsdp/Dialect/FSDP/Transforms/Logical/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 
@@ -31,6 +32,42 @@ static LogicalResult divideSeed(func::FuncOp program, int64_t divisor) {
   return success();
 }
 
+/// What the programs before leave.
+static Value addArgument(func::FuncOp program, Ports &arguments, UnitOp unit,
+                         StringRef kind, Type type) {
+  arguments.add(type, getStateDict(unit, kind));
+  auto name = StringAttr::get(program.getContext(),
+                              unit.getSymName() + "." + Twine(kind));
+  return program.getBody().front().addArgument(
+      type, NameLoc::get(name, program.getLoc()));
+}
+
+void keepGathered(func::FuncOp step) {
+  auto part = step->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
+  if (!part)
+    return;
+  SymbolTable symbols(step->getParentOfType<ModuleOp>());
+  StringRef kind = StateAttr::getUnshardedParameterKind();
+  Block &block = step.getBody().front();
+  Ports arguments = getArguments(step), results = getResults(step);
+  for (auto gather : llvm::make_early_inc_range(block.getOps<UnshardOp>())) {
+    auto unit = symbols.lookup<UnitOp>(gather.getUnit());
+    if (!unit.getKeptAfterBackward())
+      continue;
+    Value full = gather.getFull();
+    if (part.getValue() == Part::First) {
+      Operation *end = block.getTerminator();
+      end->insertOperands(end->getNumOperands(), full);
+      results.add(full.getType(), getStateDict(unit, kind));
+      continue;
+    }
+    full.replaceAllUsesWith(
+        addArgument(step, arguments, unit, kind, full.getType()));
+    gather.erase();
+  }
+  setSignature(step, arguments, results);
+}
+
 namespace {
 /// Which reductions every micro-batch does. The others are of the last one.
 enum class Reduced { All, OverShards, None };
@@ -51,12 +88,10 @@ public:
 
 private:
   LogicalResult accumulate(unsigned index);
-  void keepGathered();
   bool isLate(Operation *reduction) const {
     return reduced == Reduced::None ||
            (reduced == Reduced::OverShards && isa<AllReduceOp>(reduction));
   }
-  Value addArgument(UnitOp unit, StringRef kind, Type type);
   Value add(UnitOp unit, Value sum, Value gradient) {
     return AccumulateOp::create(builder, gradient.getLoc(), sum.getType(),
                                 FlatSymbolRefAttr::get(unit), sum, gradient);
@@ -72,13 +107,6 @@ private:
   Ports arguments, results;
 };
 } // namespace
-
-/// What the programs before leave.
-Value Accumulator::addArgument(UnitOp unit, StringRef kind, Type type) {
-  arguments.add(type, getStateDict(unit, kind));
-  auto name = builder.getStringAttr(unit.getSymName() + "." + Twine(kind));
-  return block.addArgument(type, NameLoc::get(name, program.getLoc()));
-}
 
 LogicalResult Accumulator::accumulate(unsigned index) {
   Operation *end = block.getTerminator();
@@ -111,7 +139,7 @@ LogicalResult Accumulator::accumulate(unsigned index) {
   builder.setInsertionPoint(isNeeded ? late.back() : end);
 
   if (part != Part::First) {
-    Value before = addArgument(unit, kind, sum.getType());
+    Value before = addArgument(program, arguments, unit, kind, sum.getType());
     // The update takes the gradient from its own place, and so does what
     // reduces it further.
     bool isInPlace = isUnsharded || part == Part::Middle;
@@ -132,34 +160,14 @@ LogicalResult Accumulator::accumulate(unsigned index) {
   return success();
 }
 
-/// What the first micro-batch gathers of units that are kept is there for the
-/// others.
-void Accumulator::keepGathered() {
-  StringRef kind = StateAttr::getUnshardedParameterKind();
-  for (auto gather : llvm::make_early_inc_range(block.getOps<UnshardOp>())) {
-    auto unit = symbols.lookup<UnitOp>(gather.getUnit());
-    if (!unit.getKeptAfterBackward())
-      continue;
-    Value full = gather.getFull();
-    if (part == Part::First) {
-      Operation *end = block.getTerminator();
-      end->insertOperands(end->getNumOperands(), full);
-      results.add(full.getType(), getStateDict(unit, kind));
-      continue;
-    }
-    full.replaceAllUsesWith(addArgument(unit, kind, full.getType()));
-    gather.erase();
-  }
-}
-
 LogicalResult Accumulator::run() {
   for (unsigned index : getGradients(program))
     if (failed(accumulate(index)))
       return failure();
-  keepGathered();
   setSignature(program, arguments, results);
   program->setAttr(FSDPDialect::getPartAttrName(),
                    PartAttr::get(program.getContext(), part));
+  keepGathered(program);
   return success();
 }
 

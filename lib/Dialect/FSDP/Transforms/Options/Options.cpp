@@ -94,6 +94,14 @@ std::string readOption(StringRef text, MeshSizes &value) {
   return "";
 }
 
+std::string readOption(StringRef text, ChunkLoss &value) {
+  value = {};
+  value.isAuto = text == "auto";
+  return value.isAuto || readOption(text, value.chunks, 1).empty()
+             ? ""
+             : "a number of at least 1, or auto";
+}
+
 /// `REGEX: strategy=NAME reshard=true|false reshard-after-backward=true|false
 /// storage=DTYPE reduce=DTYPE`.
 static std::string readRule(StringRef text, UnitRule &rule) {
@@ -317,6 +325,9 @@ std::string spellOption(const MeshSizes &value) {
   return value.replicate ? "replicate=" + std::to_string(value.replicate)
          : value.shard   ? "shard=" + std::to_string(value.shard)
                          : "";
+}
+std::string spellOption(const ChunkLoss &value) {
+  return value.isAuto ? "auto" : std::to_string(value.chunks);
 }
 std::string spellOption(const UnitRules &value) {
   std::string text;

@@ -105,9 +105,10 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
   if (!options.automatic && options.decisions.empty())
     return "";
   std::string self = options.automatic ? "--auto" : "--decisions";
-  for (StringRef part : {"schedule", "backward-prefetch", "forward-prefetch",
-                         "limit-all-gathers", "bucket", "reduce-wait", "remat",
-                         "strategy", "reshard-after-forward"}) {
+  for (StringRef part :
+       {"schedule", "backward-prefetch", "forward-prefetch",
+        "limit-all-gathers", "bucket", "reduce-wait", "remat", "strategy",
+        "reshard-after-forward", "reshard-after-backward"}) {
     bool isMerge = part == "bucket" && options.bucket.mode == BucketMode::Merge;
     bool isReplicated =
         part == "strategy" && (options.strategy == Strategy::NoShard ||
@@ -122,10 +123,8 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
         rule.strategy.value_or(Strategy::NoShard) != Strategy::NoShard)
       return self + ": decides what --unit says of '" + rule.regex +
              "'; leave reshard out, and any strategy but no_shard";
-  for (StringRef part : {"offload", "reshard-after-backward"})
-    if (names.contains(part))
-      return self + ": does not know --" + part.str() +
-             " yet; give one of the two";
+  if (names.contains("offload"))
+    return self + ": does not know --offload yet; give one of the two";
   return "";
 }
 
@@ -134,6 +133,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
                                 const FSDPPipelineOptions &options) {
   if (options.mesh.isAuto && !(options.automatic && names.contains("ranks")))
     return "--mesh: 'auto' is a decision of --auto for --ranks N; give both";
+  if (options.chunkLoss.isAuto && !options.automatic)
+    return "--chunk-loss: 'auto' is a decision of --auto; give both";
   if (options.mesh.isAuto && names.contains("strategy"))
     return "--mesh: 'auto' decides what --strategy says; give one of the two";
   auto group = options.reshardAfterForward.group;
@@ -307,6 +308,9 @@ void registerFSDPPipeline(StringRef name, StringRef description,
         if (std::string error = parsePipelineOptions(text, options);
             !error.empty())
           return fail(error);
+        if (options.chunkLoss.isAuto)
+          return fail("chunk-loss: expected a number of chunks; 'auto' is a "
+                      "decision of fsdp-plan");
         build(pm, options);
         return success();
       },

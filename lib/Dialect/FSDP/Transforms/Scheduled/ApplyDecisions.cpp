@@ -178,6 +178,9 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
                              const planner::Decisions &decisions) {
   auto module = programs.front()->getParentOfType<ModuleOp>();
   llvm::StringMap<bool> isKept; // by unit, in any program
+  for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
+    unit.setKeptAfterBackward(decisions.resident[index] &&
+                              built.model.units[index].residentBytes);
   for (auto [number, constProgram] : llvm::enumerate(programs)) {
     func::FuncOp program = constProgram;
     const planner::ProgramDecisions &own = decisions.programs[number];
@@ -188,6 +191,7 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
         isKept[unit.getSymName()] = true;
       }
     applyReshard(program);
+    keepGathered(program);
     std::vector<std::string> modules;
     for (uint32_t path : built.model.programs[number].recomputable)
       if (own.recompute[path])

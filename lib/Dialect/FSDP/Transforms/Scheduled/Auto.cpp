@@ -25,7 +25,8 @@ namespace fsdp {
 
 FailureOr<planner::SearchAnswer>
 searchDecisions(ModuleOp module, const planner::StepModel &model,
-                const planner::SearchOptions &options) {
+                const planner::SearchOptions &options,
+                llvm::function_ref<std::string()> advise) {
   planner::SearchAnswer answer = planner::search(model, options);
   if (answer.isFeasible)
     return answer;
@@ -34,7 +35,8 @@ searchDecisions(ModuleOp module, const planner::StepModel &model,
          << ": the smallest budget that is known to work is "
          << answer.outcome.peakBytes << " bytes, "
          << spellBytes(model.persistentBytes)
-         << " of it persistent; shard over more ranks, or allow more";
+         << " of it persistent; shard over more ranks, or allow more"
+         << advise();
 }
 
 FailureOr<planner::SearchAnswer> readDecisions(ModuleOp module,
@@ -49,10 +51,14 @@ FailureOr<planner::SearchAnswer> readDecisions(ModuleOp module,
   auto decisions = planner::readDecisions(model, *text, path);
   if (!decisions)
     return reject(decisions.error().message);
-  if (llvm::is_contained(decisions->resident, true))
-    return reject(path + ": expected `resident` to be empty: units that stay "
-                         "gathered from one micro-batch to the next are "
-                         "decided by --reshard-after-backward");
+  for (auto [unit, isResident] :
+       llvm::zip_equal(model.units, decisions->resident))
+    if (isResident && !unit.residentBytes)
+      return reject(path +
+                    ": expected in `resident` units that are gathered "
+                    "in a step of several micro-batches (--accumulate "
+                    "K), found \"" +
+                    unit.name + "\"");
   planner::SearchAnswer answer;
   answer.isFeasible = true;
   answer.outcome = planner::evaluate(model, *decisions);

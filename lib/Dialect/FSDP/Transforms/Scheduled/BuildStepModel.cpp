@@ -524,15 +524,31 @@ LogicalResult ProgramBuilder::build(func::FuncOp plainProgram,
 // The step
 //===----------------------------------------------------------------------===//
 
-/// How often a step runs a program.
-static int64_t countRuns(func::FuncOp program) {
+/// Which micro-batches of a step a program is for, and how many these are.
+static void setPart(func::FuncOp program, planner::Program &model) {
+  using Role = planner::Program::Role;
   auto part = program->getAttrOfType<PartAttr>(FSDPDialect::getPartAttrName());
-  if (!part || part.getValue() != Part::Middle)
-    return 1;
+  if (!part)
+    return;
+  model.role = part.getValue() == Part::First    ? Role::First
+               : part.getValue() == Part::Middle ? Role::Middle
+                                                 : Role::Last;
   auto microBatches =
       program->getParentOfType<ModuleOp>()->getAttrOfType<IntegerAttr>(
           FSDPDialect::getMicroBatchesAttrName());
-  return microBatches ? microBatches.getInt() - 2 : 1;
+  if (microBatches && model.role == Role::Middle)
+    model.count = microBatches.getInt() - 2;
+}
+
+/// What a whole unit takes that a later micro-batch would else gather.
+static void setResidentBytes(ArrayRef<UnitOp> units,
+                             planner::StepModel &model) {
+  for (const planner::Program &program : model.programs)
+    if (program.role == planner::Program::Role::Last)
+      for (auto [index, unit] : llvm::enumerate(units))
+        if (!UnitOp(unit).getShardAxes().empty())
+          model.units[index].residentBytes =
+              program.traffic[index].gatheredBytes;
 }
 
 /// The number of a module, which is added if need be.
@@ -626,12 +642,13 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
     ProgramBuilder one(program, costs, model, units, groups);
     if (failed(one.build(plain, full, recomputed, recomputable[number])))
       return failure();
-    one.program.count = countRuns(program);
+    setPart(program, one.program);
     model.programs.push_back(std::move(one.program));
     built.sizes.push_back(std::move(one.sizes));
     full.erase();
     plain.erase();
   }
+  setResidentBytes(llvm::to_vector(module.getOps<UnitOp>()), model);
   bool isAny = false;
   for (const RankGroup &group : groups) {
     model.overlaps.emplace_back();

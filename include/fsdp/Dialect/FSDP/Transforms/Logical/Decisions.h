@@ -23,6 +23,13 @@ void applyReshard(mlir::func::FuncOp step, mlir::ArrayAttr kept = {});
 void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
                             mlir::ArrayAttr kept = {});
 
+/// Has units that are `kept_after_backward` stay gathered between
+/// micro-batches: the program of the first one returns them, and those of the
+/// others take them in place of gathers. Programs without a part stay as they
+/// are. Expects the logical level, where one gather serves both phases of these
+/// units.
+void keepGathered(mlir::func::FuncOp step);
+
 /// The repeated modules, or else those of units, of which the backward of a
 /// step of the logical level reads something that may be computed again.
 std::vector<std::string> findRecomputable(mlir::func::FuncOp step);

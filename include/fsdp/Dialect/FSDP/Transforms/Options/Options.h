@@ -42,6 +42,12 @@ struct MeshSizes {
   bool isAuto = false; ///< fsdp-plan decides both.
 };
 
+/// For how many chunks of rows a loss is computed.
+struct ChunkLoss {
+  int64_t chunks = 1;
+  bool isAuto = false; ///< fsdp-plan decides it.
+};
+
 /// What is decided for the units of which `regex` matches the whole name.
 struct UnitRule {
   std::string regex;
@@ -124,6 +130,7 @@ std::string readOption(llvm::StringRef text, std::string &value);
 std::string readOption(llvm::StringRef text, ByteSize &value);
 std::string readOption(llvm::StringRef text, ReshardAfterForward &value);
 std::string readOption(llvm::StringRef text, MeshSizes &value);
+std::string readOption(llvm::StringRef text, ChunkLoss &value);
 /// `file:PATH`: the rules that are in the file, which is read.
 std::string readOption(llvm::StringRef text, UnitRules &value);
 std::string readOption(llvm::StringRef text, Accumulation &value);
@@ -163,6 +170,7 @@ std::string spellOption(const std::string &value);
 std::string spellOption(const ByteSize &value);
 std::string spellOption(const ReshardAfterForward &value);
 std::string spellOption(const MeshSizes &value);
+std::string spellOption(const ChunkLoss &value);
 std::string spellOption(const UnitRules &value);
 std::string spellOption(const Accumulation &value);
 std::string spellOption(const Remat &value);
@@ -228,6 +236,7 @@ FSDP_OPTION_TYPE(fsdp::SyncBuffers);
 FSDP_OPTION_TYPE(fsdp::ByteSize);
 FSDP_OPTION_TYPE(fsdp::ReshardAfterForward);
 FSDP_OPTION_TYPE(fsdp::MeshSizes);
+FSDP_OPTION_TYPE(fsdp::ChunkLoss);
 FSDP_OPTION_TYPE(fsdp::UnitRules);
 FSDP_OPTION_TYPE(fsdp::Accumulation);
 FSDP_OPTION_TYPE(fsdp::Remat);

@@ -160,9 +160,10 @@ def LRGroupsOption : PipelineOption<"lrGroups", "lr-groups", "::fsdp::LRGroups",
 } // Training
 
 let group = "Schedule and memory" in {
-def ChunkLoss : PipelineOption<"chunkLoss", "chunk-loss", "int64_t", "1",
+def ChunkLossOption : PipelineOption<"chunkLoss", "chunk-loss", "::fsdp::ChunkLoss", "::fsdp::ChunkLoss{}",
     "Compute a cross-entropy over a vocabulary, and its backward, for N chunks of rows one after the other: the "
-    "logits are there for one chunk at a time. What else reads them leaves a loss as it is.", "N", 1>;
+    "logits are there for one chunk at a time. What else reads them leaves a loss as it is. auto: of 1, 2, 4, 8 and "
+    "16 chunks, the number with the fastest step, as fsdp-plan --auto finds.", "N|auto">;
 def PresetOption : PipelineOption<"schedule", "schedule", "::fsdp::Preset", "::fsdp::Preset::None",
     "A whole schedule, instead of backward-prefetch, forward-prefetch, limit-all-gathers, bucket "
     "and reduce-wait: that of FSDP1, FSDP2, GraphTrainer or Inductor, or list scheduling by "

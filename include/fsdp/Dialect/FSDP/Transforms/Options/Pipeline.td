@@ -20,7 +20,7 @@ def FSDPPipeline : Pass<"fsdp-pipeline", "::mlir::ModuleOp"> {
   let options = [
     Ranks, MeshOption, StrategyOption, ReshardAfterForwardOption, ReshardAfterBackwardOption, UnitOption, Wrap, IgnoreOption,
     SyncBuffersOption, DeviceOption, StorageDtype, ReduceDtype, KeepOutput, AccumulateOption,
-    NoSync, NoAllReduce, CommHookOption, PassesAtOption, ChunkLoss, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
+    NoSync, NoAllReduce, CommHookOption, PassesAtOption, ChunkLossOption, RematOption, OptimizerOption, Momentum, NoDecayOption, LRGroupsOption, GradScalerOption, ClipGradNormOption, OffloadOption,
     BackwardPrefetchOption, ForwardPrefetch,
     LimitAllGathers, BucketOption, ReduceWaitOption, PresetOption, Hardware, Profile, WhatIfOption, Budget,
     AutoOption, Robust, Evaluations, DecisionsOption,

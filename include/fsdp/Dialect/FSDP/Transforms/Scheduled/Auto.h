@@ -16,10 +16,12 @@
 namespace fsdp {
 
 /// Searches decisions within the budget of the model. Reports an error at
-/// `module` if none are known, with the smallest budget for which some are.
-mlir::FailureOr<planner::SearchAnswer>
-searchDecisions(mlir::ModuleOp module, const planner::StepModel &model,
-                const planner::SearchOptions &options);
+/// `module` if none are known, with the smallest budget for which some are, and
+/// what `advise` says then, at the end of the sentence.
+mlir::FailureOr<planner::SearchAnswer> searchDecisions(
+    mlir::ModuleOp module, const planner::StepModel &model,
+    const planner::SearchOptions &options,
+    llvm::function_ref<std::string()> advise = [] { return std::string(); });
 
 /// Reads decisions from a file, and evaluates them; its budget is not looked
 /// at. Reports an error at `module`: a bad file, decisions about another model,

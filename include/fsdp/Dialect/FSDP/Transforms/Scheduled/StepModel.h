@@ -32,7 +32,7 @@ bool isComputation(mlir::Operation *op);
 /// Models the programs of a module, of the logical level and with nothing
 /// recomputed by a pass. Changes nothing. Reports an error where there is
 /// something that the planner does not know: offload, pieces of units, units
-/// that stay gathered after the backward.
+/// that stay gathered after the backward and are not of its decision.
 mlir::FailureOr<BuiltModel>
 buildStepModel(llvm::ArrayRef<mlir::func::FuncOp> programs,
                const CostModel &costs);
