@@ -113,12 +113,20 @@ protected:
     context.appendDialectRegistry(registry);
   }
 
-  /// The logical level of the fixture; null if something is wrong.
-  OwningOpRef<ModuleOp> compile(const char *text) {
-    ImportOptions import;
-    import.bind = "hint";
-    OwningOpRef<ModuleOp> module = importPT2(
-        std::string(FSDP_FIXTURES) + "/" + GetParam(), import, &context);
+  OwningOpRef<ModuleOp> import() {
+    ImportOptions options;
+    options.bind = "hint";
+    return importPT2(std::string(FSDP_FIXTURES) + "/" + GetParam(), options,
+                     &context);
+  }
+
+  /// The logical level of the fixture, and the same beside it as a program of
+  /// this name; null if something is wrong.
+  OwningOpRef<ModuleOp> compile(const char *text, StringRef other = "") {
+    OwningOpRef<ModuleOp> module = import();
+    if (!other.empty() && module &&
+        failed(addProgram(*module, *import(), other)))
+      return {};
     FSDPPipelineOptions options;
     PassManager logical(&context);
     EXPECT_EQ(parsePipelineOptions(text, options), "");
@@ -197,6 +205,14 @@ TEST_P(ModelOfStep, IsWhatPassesMakeOfDecisions) {
       compare(*source, "h100", std::string("contention=") + contention);
     compare(*source, "cpu", "");
   }
+}
+
+// What stays gathered between micro-batches has a place of its own, also while
+// another program runs.
+TEST_P(ModelOfStep, HasWhatStaysInEveryProgram) {
+  OwningOpRef<ModuleOp> source = compile("ranks=4 accumulate=2", "long");
+  ASSERT_TRUE(source);
+  compare(*source, "h100", "");
 }
 
 /// As `fsdp-run --profile` writes it, of any times.

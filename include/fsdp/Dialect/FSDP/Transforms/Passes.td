@@ -114,10 +114,10 @@ def AsyncPass : Pass<"fsdp-async", "::mlir::ModuleOp"> {
 def AutoPass : Pass<"fsdp-auto", "::mlir::ModuleOp"> {
   let summary = "decide about a step, and carry it out";
   let description = [{
-    Makes a scheduled step of a logical one in one go: what stays gathered, which
-    modules are recomputed, which collectives go in one call, when each is
-    launched and when the backward waits for it. With `auto`, decisions are
-    searched: the fastest step that holds at most `budget`, by the costs of
+    Makes a scheduled step of a logical one in one go: what stays gathered, to the
+    backward or from one micro-batch to the next, which modules are recomputed,
+    which collectives go in one call, when each is launched and when the backward
+    waits for it. With `auto`, decisions are searched: the fastest step that holds at most `budget`, by the costs of
     `hardware` or `profile`, after at most `evaluations` steps that were tried;
     they are written to the file `decisions`, if it is named. Without `auto`, they
     are read from there. docs/planner.md says what is searched, and how far an

@@ -178,12 +178,17 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
                              const planner::Decisions &decisions) {
   auto module = programs.front()->getParentOfType<ModuleOp>();
   llvm::StringMap<bool> isKept; // by unit, in any program
-  for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
-    unit.setKeptAfterBackward(decisions.resident[index] &&
-                              built.model.units[index].residentBytes);
+  auto setKeptAfterBackward = [&](bool isOfStep) {
+    for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
+      unit.setKeptAfterBackward(isOfStep && decisions.resident[index] &&
+                                built.model.units[index].residentBytes);
+  };
   for (auto [number, constProgram] : llvm::enumerate(programs)) {
     func::FuncOp program = constProgram;
     const planner::ProgramDecisions &own = decisions.programs[number];
+    // A program beside the step gathers for itself.
+    setKeptAfterBackward(built.model.programs[number].role !=
+                         planner::Program::Role::Whole);
     setReshardAfterForward(program, true);
     for (auto [index, unit] : llvm::enumerate(module.getOps<UnitOp>()))
       if (unit.getReshardAfterForward() && own.units[index].keep) {
@@ -205,8 +210,9 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
       return failure();
     order->write();
   }
+  setKeptAfterBackward(true);
   for (auto unit : module.getOps<UnitOp>())
-    if (isKept.lookup(unit.getSymName()))
+    if (unit.getKeptAfterBackward() || isKept.lookup(unit.getSymName()))
       unit.setReshardAfterForward(false);
   return success();
 }
