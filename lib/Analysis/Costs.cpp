@@ -293,18 +293,21 @@ planner::CollectiveKind convert(CollectiveKind kind) {
   llvm_unreachable("not a kind");
 }
 
-/// Ranks from the first of a group to the last, both with. Those that differ
-/// along the last axis of the mesh are neighbours.
-int64_t getSpan(RankGroup group) {
+/// Says where the ranks of a group are. Those that differ along the last axis
+/// of the mesh are neighbours.
+void place(RankGroup group, Communication &sent) {
+  sent.span = 1;
   if (!group.mesh)
-    return 1;
-  int64_t span = 1, stride = 1;
+    return;
+  int64_t stride = 1;
   for (auto axis : llvm::reverse(group.mesh.getAxes().getAsRange<AxisAttr>())) {
-    if (llvm::is_contained(group.axes, axis))
-      span += (axis.getSize() - 1) * stride;
+    if (llvm::is_contained(group.axes, axis)) {
+      sent.span += (axis.getSize() - 1) * stride;
+      if (sent.block == stride)
+        sent.block *= axis.getSize();
+    }
     stride *= axis.getSize();
   }
-  return span;
 }
 
 /// A collective, or a shard on its way between host and device.
@@ -317,9 +320,11 @@ struct LaunchModel
       return planner::Transfer{
           double(getMemoryBytes(op->getResult(0).getType()))};
     RankGroup group = getRankGroup(collective, symbols);
-    return Communication{convert(collective.getKind()),
-                         double(collective.getBytes()), group.getNumRanks(),
-                         getCopiedBytes(collective), getSpan(group)};
+    Communication sent{convert(collective.getKind()),
+                       double(collective.getBytes()), group.getNumRanks(),
+                       getCopiedBytes(collective)};
+    place(group, sent);
+    return sent;
   }
 
   /// What is copied on the stream of the launch: shards, cast into the buffer;

@@ -58,11 +58,13 @@ int64_t Hardware::getDuration(const Computation &work) const {
                        std::max(work.flops / rate, work.bytes / bandwidth));
 }
 
-/// How many ranks of a group over several nodes one node has: of a group at
-/// equal distances exactly, else as many as its density says.
+/// How many ranks of a group over several nodes one node has: of blocks at
+/// equal distances exactly, else as many as their density says.
 static int64_t countInNode(const Communication &work, int64_t nodeRanks) {
   double share = double(work.ranks) / double(std::max(work.span, work.ranks));
-  return std::max<int64_t>(1, int64_t(double(nodeRanks) * share));
+  int64_t block = std::min(work.block, nodeRanks);
+  auto ranks = int64_t(double(nodeRanks) * share);
+  return std::max(block, ranks / block * block);
 }
 
 CollectiveCost Hardware::getCost(const Communication &work) const {

@@ -34,7 +34,7 @@ def compile(
     *,
     batches: Sequence[Any] = (),
     ranks: int | None = None,
-    mesh: tuple[int, int] | str | None = None,
+    mesh: Mapping[str, int] | tuple[int, int] | str | None = None,
     world: int | None = None,
     strategy: Any = None,
     budget: int | str | None = None,
@@ -52,8 +52,9 @@ def compile(
     `mixed_precision`, `outputs` and `loss_index` are those of capture(). `evaluation`: another program, the last, for the first batch with the
     model in eval mode: a forward in the model's own precision.
 
-    `ranks` is the world size, and `mesh` (copies, ranks of each copy) the same for hybrid strategies; one of them, or `world`: a dry run
-    for so many ranks, which keeps a report and no plan. `strategy` is a string or a ShardingStrategy of FSDP1, `budget` the most memory of
+    `ranks` is the world size, and `mesh` the same as sizes of named axes, outermost first, such as {"replicate": 4, "shard": 8, "local": 8};
+    (4, 64) is {"replicate": 4, "shard": 64}, for hybrid strategies. One of them, or `world`: a dry run for so many ranks, which keeps a
+    report and no plan. `strategy` is a string or a ShardingStrategy of FSDP1, `budget` the most memory of
     a rank, in bytes or as "16GiB". A model on a GPU has a plan for GPUs, unless `device` says otherwise. `unproved` keeps a plan that cannot be proved to compute what the model does. All other options are
     those of `fsdp-plan` with underscores, such as `no_sync=True` or `reduce_dtype=torch.bfloat16`: fsdp_mlir.options() has them.
 
@@ -66,7 +67,7 @@ def compile(
     if (example_batch is None) == (not batches):
         raise PlanError("compile: expected example_batch or batches, found " + ("none" if example_batch is None else "both"))
     if world is None and ranks is None and mesh is None:
-        raise PlanError("compile: expected ranks=N, mesh=(replicate, shard), or world=N for a dry run, found none")
+        raise PlanError("compile: expected ranks=N, mesh=(replicate, shard) or {axis: size}, or world=N for a dry run, found none")
     if world is not None and ranks is not None:
         raise PlanError("compile: expected ranks=N, or world=N for a dry run, found both; leave one out")
     if options.get("auto") and options.get("decisions") is not None:

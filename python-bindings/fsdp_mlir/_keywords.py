@@ -129,7 +129,8 @@ class Options(TypedDict, total=False):
 
     reshard_after_forward: bool | str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Whether parameters are freed after the forward, as in FSDP2: true is full_shard, false shard_grad_op; N keeps 1/N of each unit,
-    which N neighbours gather again. Instead of strategy. `true|false|N`. Default: true."""
+    which N neighbours gather again: those along the last axes of the mesh that have N ranks, or part of an axis. Instead of strategy.
+    `true|false|N`. Default: true."""
 
     robust: bool | Literal['true', 'false'] | None
     """Whether the search of auto judges steps by the mean of their predicted time and those with a network of 20 % less bandwidth and with
@@ -147,9 +148,10 @@ class Options(TypedDict, total=False):
     or the mean, of integers nothing. Default: none."""
 
     unit: str | int | float | os.PathLike[str] | re.Pattern[str] | None
-    """What is decided otherwise for the units of which REGEX matches the name; the last rule that says something counts. Rules are
-    separated by semicolons, or the lines of a file. `REGEX: [strategy=NAME] [reshard=true|false] [reshard-after-backward=true|false]
-    [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH`."""
+    """What is decided otherwise for the units of which REGEX matches the name; the last rule that says something counts. shard: over which
+    axes of the mesh it is sharded; along the others there are copies. Rules are separated by semicolons, or the lines of a file.
+    `REGEX: [strategy=NAME] [shard=AXIS+AXIS] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE];
+    ...|file:PATH`."""
 
     what_if: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Another machine: numbers of the hardware file are multiplied, such as link.network.gbytes=0.5x; a key means all numbers of that name

@@ -131,8 +131,10 @@ def _spell(option: Option, value: Any) -> str | None:
         text = _DTYPES.get(value, str(value))
     elif isinstance(value, enum.Enum):  # ShardingStrategy, BackwardPrefetch
         text = value.name.lower().lstrip("_")
-    elif isinstance(value, tuple) and option.values.startswith("RxS") and len(value) == 2:
+    elif isinstance(value, tuple) and option.name == "mesh" and len(value) == 2:
         text = f"{value[0]}x{value[1]}"
+    elif isinstance(value, Mapping) and option.name == "mesh":
+        text = ",".join(f"{axis}={size}" for axis, size in value.items())
     elif isinstance(value, re.Pattern):
         text = value.pattern
     elif isinstance(value, (str, int, float, os.PathLike)):

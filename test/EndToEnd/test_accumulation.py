@@ -44,9 +44,10 @@ def test_gradients_are_the_sum(graph, micro, sync, accumulated, tmp_path):
     ["--ranks", "3", "--schedule", "fsdp2"], ["--ranks", "3", "--schedule", "inductor"], ["--ranks", "3", "--schedule", "list"],
     ["--ranks", "4", "--reshard-after-forward", "2", "--remat", "scope:transformer.h.0"], ["--ranks", "3", "--bucket", "merge:units:2"],
     ["--ranks", "4", "--unit", "root: strategy=no_shard"],
+    ["--mesh", "shard=2,local=2", "--unit", ".*0: shard=local; root: shard=shard", "--schedule", "fsdp2"],
 ], ids=" ".join)
 def test_options_agree_with_pytorch(options, sync, accumulated, tmp_path):
-    ranks = 4 if "2x2" in options else int(options[1])
+    ranks = 4 if "--mesh" in options else int(options[1])
     compare("gpt2", plan("gpt2", tmp_path, *options, "--accumulate", 3, *sync), accumulated("gpt2", ranks, 3), "1e-5")
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 STEPS = 6
 HYBRID = "--strategy hybrid_shard --mesh 2x2"
+INNER = "--mesh replicate=2,shard=2,local=2 --unit root:shard=local;.*h.1:shard=replicate+shard"
 # Graph, ranks, options of fsdp-plan, options of fsdp-run: all that outlives a step, and each way in which it lies in memory.
 TRAININGS = [
     ("gpt2", 1, "", ""),
@@ -34,6 +35,7 @@ TRAININGS = [
     ("gpt2", 4, "--mesh 2x2 --offload all --accumulate 2", ""),
     ("gpt2", 2, "--mesh 1x2", ""),
     ("gpt2", 2, "--mesh 2x1", ""),
+    ("gpt2", 8, f"{INNER} --clip-grad-norm 0.5", ""),
     ("role_bf16", 2, "--grad-scaler init_scale=1024,growth_interval=2", ""),
     ("role_channels_last", 3, "", ""),
     ("role_tied", 2, "", ""),
@@ -147,7 +149,7 @@ def test_names_of_folders_may_end_with_a_slash(training, tmp_path):
 
 
 # Boxes are put together anew: states and parameters are those of the checkpoint, bit by bit.
-@pytest.mark.parametrize("planned", ["--ranks 1", "--ranks 3", "--ranks 4 --strategy no_shard", f"--ranks 4 {HYBRID}", "--ranks 2 --wrap size:2000"])
+@pytest.mark.parametrize("planned", ["--ranks 1", "--ranks 3", "--ranks 4 --strategy no_shard", f"--ranks 4 {HYBRID}", "--ranks 2 --wrap size:2000", INNER])
 def test_any_mesh_and_strategy_loads_a_checkpoint(planned, plans, references, training, tmp_path):
     command, _ = training
     train(command, "--steps", 2, "--checkpoint", tmp_path / "old")
@@ -170,7 +172,7 @@ def load_whole(folder: pathlib.Path) -> dict[str, torch.Tensor]:
 
 # torch.distributed.checkpoint reads the folder as it is: no tool of ours is in the way.
 @pytest.mark.covers("FULL_STATE_DICT", "SHARDED_STATE_DICT", "OptimStateDictConfig", "ShardedOptimStateDictConfig")
-@pytest.mark.parametrize("graph, planned", [("gpt2", "--ranks 3"), ("llama_bf16", f"--ranks 4 {HYBRID}"), ("role_channels_last", "--ranks 2"),
+@pytest.mark.parametrize("graph, planned", [("gpt2", "--ranks 3"), ("llama_bf16", f"--ranks 4 {HYBRID}"), ("gpt2", INNER), ("role_channels_last", "--ranks 2"),
                                             ("role_batch_norm", "--ranks 2")])
 def test_pytorch_reads_a_checkpoint(graph, planned, references, tmp_path):
     succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *planned.split(), "-o", tmp_path / "step.plan")

@@ -55,6 +55,7 @@ CASES = [
     # Ranks that have the same gradient count it once.
     ("gpt2", ["--mesh", "2x2"], ClippedSGD(0.25)),
     ("gpt2", ["--mesh", "2x2", "--unit", "root: strategy=no_shard; transformer.h.0: strategy=full_shard"], ClippedSGD(1.0, 1.0)),
+    ("gpt2", ["--mesh", "shard=2,local=2", "--unit", "root: shard=local; transformer.h.0: shard=shard"], ClippedSGD(1.0, 1.0)),
     ("llama", ["--ranks", 2, "--unit", "root: strategy=no_shard"], ClippedSGD(0.01, float("inf"))),
     ("frozen", ["--ranks", 2, "--strategy", "no_shard"], ClippedSGD(0.05)),
 ]

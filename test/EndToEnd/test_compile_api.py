@@ -148,6 +148,8 @@ def test_options_are_those_of_the_command_line(plan, monkeypatch):
     ("backward_prefetch", BackwardPrefetch.BACKWARD_POST, "--backward-prefetch=backward_post"),
     ("reduce_dtype", torch.bfloat16, "--reduce-dtype=bf16"),
     ("mesh", (2, 4), "--mesh=2x4"),
+    ("mesh", {"replicate": 4, "shard": 8, "local": 8}, "--mesh=replicate=4,shard=8,local=8"),
+    ("mesh", "shard=8,local=8", "--mesh=shard=8,local=8"),
     ("budget", 1 << 30, "--budget=1073741824"),
     ("reshard_after_forward", False, "--reshard-after-forward=false"),
     ("reshard_after_forward", 2, "--reshard-after-forward=2"),
@@ -177,9 +179,11 @@ def test_values_are_spelled(option, value, argument):
     ({"budget": "lots"}, "--budget: expected bytes, or a decimal number with KiB, MiB, GiB, KB, MB or GB; found 'lots'"),
     ({"no_sync": True}, "--no-sync: expected --accumulate K of several micro-batches"),
     ({"mesh": (3, 2)}, "--mesh: expected the 2 of --ranks, found '3x2'"),
+    ({"mesh": {"shard": 3, "local": 2}}, "--mesh: expected the 2 of --ranks, found 'shard=3,local=2'"),
+    ({"mesh": (2, 2, 2)}, "mesh: expected RxS|NAME=SIZE,...|auto, found (2, 2, 2)"),
     ({"auto": True, "decisions": "d.toml"}, "decisions: expected none beside auto=True"),
     ({"world": 4}, "compile: expected ranks=N, or world=N for a dry run, found both; leave one out"),
-    ({"ranks": None}, "compile: expected ranks=N, mesh=(replicate, shard), or world=N for a dry run, found none"),
+    ({"ranks": None}, "compile: expected ranks=N, mesh=(replicate, shard) or {axis: size}, or world=N for a dry run, found none"),
     ({"batches": [BATCH]}, "compile: expected example_batch or batches, found both"),
 ])
 def test_bad_options(options, sentence):
@@ -224,6 +228,8 @@ def test_dry_run_for_many_ranks(cache):
     assert set((cache / "plans").iterdir()) == kept
     hybrid = fsdp_mlir.compile(make_model(), BATCH, world=8, mesh=(2, 4))
     assert hybrid.summary["mesh"] == {"replicate": 2, "shard": 4} and hybrid.summary["strategy"] == "hybrid_shard"
+    axes = {"replicate": 2, "shard": 2, "local": 2}
+    assert fsdp_mlir.compile(make_model(), BATCH, world=8, mesh=axes, unit="root: shard=local").summary["mesh"] == axes
 
 
 def test_batches_are_programs():

@@ -88,13 +88,15 @@ def archives(once):
 
 def plan_options(case: dict) -> list[str]:
     schedule = case["schedule"]
-    options = ["--mesh", "2x2" if cases.has_mesh(case) else f"1x{case['world']}"] if cases.has_mesh(case) or case["axis_of_one"] else ["--ranks", str(case["world"])]
+    mesh = "2x2" if cases.has_mesh(case) else "shard=2,local=2" if cases.has_inner_axis(case) else f"1x{case['world']}" if case["axis_of_one"] else ""
+    options = ["--mesh", mesh] if mesh else ["--ranks", str(case["world"])]
     if not cases.is_fsdp2(case):
         options += ["--strategy", case["sharding"]]
     elif schedule != "auto":
         options += ["--reshard-after-forward", case["sharding"].split()[1]]
     keeps = case["sharding"] in ("shard_grad_op", "hybrid_shard_zero2", "reshard false")
     own = [f"reshard={str(keeps).lower()}"] if case["first_block"] == "reshard" else []
+    own += ["shard=local"] if cases.has_inner_axis(case) else []
     own += ["reduce=bf16"] if case["reduce_dtype"].endswith("block") else []
     options += ["--unit", rf"{models.first_block(case)}(\..*)?: {' '.join(own)}"] if own else []
     count, *late = case["accumulate"].split()

@@ -126,6 +126,7 @@ TRIALS = {
     "role_chain, scaled": ("ranks=3 accumulate=2:mean grad-scaler=init_scale=8 clip-grad-norm=0.5", 3, 20),
     "bert, ignored": ("ranks=3 ignore=bias lr-groups=dims<2", 3, 20),
     "role_batch_norm, mean": ("mesh=2x2 sync-buffers=mean schedule=fsdp2", 4, 10),
+    "llama, inner axis": ("mesh=replicate=2,shard=2,local=2 unit='.*0: shard=local; .*1: shard=shard reshard=false' clip-grad-norm=0.5", 8, 40),
     "role_encoder_decoder": ("ranks=3 reduce-wait=next limit-all-gathers=2 offload=params clip-grad-norm=0.5", 3, 10),
 }
 LEVELS = {"schedule": [], "plan": ["--plan"]}

@@ -87,7 +87,8 @@ TRAININGS = {
         ("role_bf16", "--grad-scaler init_scale=1024", False), ("role_batch_norm", "--sync-buffers broadcast", False)],
     3: [("gpt2", "--strategy shard_grad_op", True), ("llama_bf16", "", False), ("role_user_output", "", False)],
     4: [("gpt2", f"{MIXED} --accumulate 2 --no-sync", True), ("llama", f"{MIXED} --clip-grad-norm 0.1:inf", False),
-        ("llama", "--strategy hybrid_shard_zero2 --mesh 2x2 --bucket units:2", True)],
+        ("llama", "--strategy hybrid_shard_zero2 --mesh 2x2 --bucket units:2", True),
+        ("gpt2", "--mesh shard=2,local=2 --unit root:shard=local;.*1:shard=shard --clip-grad-norm 0.5", True)],
 }
 
 

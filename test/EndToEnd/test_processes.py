@@ -36,6 +36,7 @@ TRAININGS = [
     ("gpt2", 3, "--strategy shard_grad_op", "--overlap"),
     ("gpt2", 4, "", "--overlap --chaos 1"),
     ("gpt2", 8, "--mesh 2x4 --strategy hybrid_shard", "--overlap"),
+    ("gpt2", 8, "--mesh replicate=2,shard=2,local=2 --unit root:shard=local --clip-grad-norm 0.5", "--overlap"),
     ("gpt2", 8, "--accumulate 2", "--overlap"),
     ("gpt2", 2, "--strategy no_shard --clip-grad-norm 0.5", ""),
     ("gpt2", 4, f"{MIXED} --accumulate 2 --no-sync", "--overlap"),

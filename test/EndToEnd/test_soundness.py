@@ -30,6 +30,7 @@ GRAPHS = {
     "bert, partial": (4, ("--mesh", "2x2", "--accumulate", "2", "--no-all-reduce", "--offload", "params")),
     "frozen, hook": (4, ("--mesh", "2x2", "--load-pass-plugin", str(BUILD / "lib" / "CompressReplicas.so"), "--comm-hook", "compress-replicas")),
     "llama_bf16, hybrid": (4, ("--mesh", "2x2", "--schedule", "fsdp2", "--clip-grad-norm", "0.1:inf")),
+    "llama, inner axis": (8, ("--mesh", "replicate=2,shard=2,local=2", "--unit", ".*0: shard=local", "--accumulate", "2", "--no-all-reduce")),
     "role_batch_norm, scaled": (3, ("--sync-buffers", "mean", "--grad-scaler", "default")),
     "role_dropout, scaled": (3, ("--accumulate", "2:mean", "--grad-scaler", "init_scale=4")),
     "gpt2, programs": (3, ("--program", f"long={FIXTURES / 'gpt2.pt2'}", "--accumulate", "2", "--reduce-wait", "use")),

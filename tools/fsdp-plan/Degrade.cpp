@@ -20,8 +20,8 @@ struct Change {
   std::string error;
 };
 
-/// Of a host less: as many replicas as there are still ranks for, or all ranks
-/// that there are in one group.
+/// Of a host less: the outermost axis of the mesh has as many ranks as there
+/// still are for it, or all ranks that there are are one group.
 static Change removeHost(const FSDPPipelineOptions &options) {
   auto hardware = planner::loadHardware(getHardware(options), options.whatIf);
   if (!hardware)
@@ -31,20 +31,19 @@ static Change removeHost(const FSDPPipelineOptions &options) {
             "the " + std::to_string(options.ranks) + " ranks are on one host"};
   int64_t ranks = options.ranks - hardware->nodeRanks;
   MeshSizes mesh = options.mesh;
-  if (!mesh.replicate && !mesh.shard)
+  auto outer =
+      llvm::find_if(mesh.axes, [](auto &axis) { return axis.second > 1; });
+  if (outer == mesh.axes.end())
     return {{{"ranks", std::to_string(ranks)}}, ""};
-  mesh.replicate = std::max<int64_t>(mesh.replicate, 1);
-  mesh.shard = std::max<int64_t>(mesh.shard, 1);
-  if (mesh.replicate == 1)
-    mesh.shard = ranks;
-  mesh.replicate = ranks / mesh.shard;
-  if (!mesh.replicate)
+  int64_t others = options.ranks / outer->second;
+  outer->second = ranks / others;
+  if (!outer->second)
     return {{},
-            "a copy of the parameters needs " + std::to_string(mesh.shard) +
+            "a copy of the parameters needs " + std::to_string(others) +
                 " ranks"};
-  return {{{"mesh", spellOption(mesh)},
-           {"ranks", std::to_string(mesh.replicate * mesh.shard)}},
-          ""};
+  return {
+      {{"mesh", spellOption(mesh)}, {"ranks", std::to_string(mesh.getRanks())}},
+      ""};
 }
 
 static Change removeMemory(const FSDPPipelineOptions &options) {

@@ -34,7 +34,7 @@ static std::vector<Variant> listMeshes(const FSDPPipelineOptions &options,
                    (node % shard != 0 && shard % node != 0)))
       continue;
     FSDPPipelineOptions own = options;
-    own.mesh = {ranks / shard, shard};
+    own.mesh = MeshSizes::of(ranks / shard, shard);
     own.strategy = isOne ? Strategy::FullShard : Strategy::HybridShard;
     variants.push_back({spellOption(own.mesh), std::move(own)});
   }

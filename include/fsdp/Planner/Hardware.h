@@ -58,6 +58,7 @@ struct Communication {
   /// Ranks from the first of the group to the last, both with; 0: as many as
   /// there are, as they are neighbours.
   int64_t span = 0;
+  int64_t block = 1; ///< So many neighbours at a time are in the group.
 };
 
 struct Hardware {

@@ -20,7 +20,7 @@ FEATURES: dict[str, list[Any]] = {
     "world": [2, 4],
     "sharding": ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2",
                  "reshard true", "reshard false", "reshard 2", "reshard true 2x2"],
-    "first_block": ["as the rest", "reshard"],
+    "first_block": ["as the rest", "reshard", "inner axis"],
     "axis_of_one": [False, True],
     "wrap": ["blocks", "parts", "size"],
     "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list", "auto"],
@@ -54,6 +54,11 @@ def has_mesh(case: Case) -> bool:
     return case["sharding"].startswith("hybrid") or case["sharding"].endswith("2x2")
 
 
+def has_inner_axis(case: Case) -> bool:
+    """Whether the first block is sharded in groups of two, and all else over four ranks."""
+    return case.get("first_block") == "inner axis"
+
+
 def is_low(case: Case) -> bool:
     """Whether some computations or reductions are in bf16."""
     return case["reduce_dtype"] != "f32" or case["param_dtype"] != "f32"
@@ -69,12 +74,17 @@ def is_possible(case: Case) -> bool:
         if case.get("sharding", HSDP) != HSDP:
             return False
         case = case | {"sharding": HSDP}
+    if has_inner_axis(case):
+        case = {"world": 4, "sharding": "reshard true"} | case
     sharding, schedule, first_differs = case.get("sharding", ""), case.get("schedule"), case.get("first_block") == "reshard"
     return not (
         (case.get("world") == 2 and sharding and (sharding == "reshard 2" or has_mesh(case)))
         or (case.get("axis_of_one") is True and sharding and has_mesh(case))
+        # FSDP2 has a mesh for each module, whose gradients PyTorch does not clip together.
+        or (has_inner_axis(case) and (case["world"] == 2 or not is_fsdp2(case) or has_mesh(case) or case.get("axis_of_one") is True
+                                      or case.get("clip", "none") != "none"))
         # By size, it is not known what is a unit. There is nothing to reshard, or the number is of all units.
-        or ((first_differs or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
+        or ((first_differs or has_inner_axis(case) or case.get("reduce_dtype", "").endswith("block")) and case.get("wrap") == "size")
         or (first_differs and sharding in ("no_shard", "reshard 2"))
         # There is no next micro-batch, or pieces are kept.
         or (case.get("reshard_after_backward") is False and (case.get("accumulate") == "1" or sharding == "reshard 2"))

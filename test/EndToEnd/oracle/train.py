@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import Case, has_mesh, is_fsdp2, is_low, micro_batches
+from cases import Case, has_inner_axis, has_mesh, is_fsdp2, is_low, micro_batches
 from models import BLOCKS, batches, build, first_block, precision, units
 from safetensors.torch import save_file
 from torch import nn
@@ -104,7 +104,8 @@ def shard_2(case: Case, module: nn.Module, parts: list[nn.Module], first: set[nn
     def arguments(part: nn.Module) -> dict[str, Any]:
         # All of it, or nothing. What is not pinned needs no accelerator; FSDP1 cannot offload without one, and trains the same.
         offload = CPUOffloadPolicy(pin_memory=False) if case["offload"] == "all" else OffloadPolicy()
-        return {"mesh": mesh, "offload_policy": offload, "mp_policy": precision(case, is_first_block=part in first),
+        own = mesh_of(2, 2) if part in first and has_inner_axis(case) else mesh
+        return {"mesh": own, "offload_policy": offload, "mp_policy": precision(case, is_first_block=part in first),
                 "reshard_after_forward": not reshard if part in first and case["first_block"] == "reshard" else reshard}
 
     for part in parts:

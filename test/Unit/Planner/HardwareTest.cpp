@@ -156,6 +156,10 @@ TEST(Hardware, DistancesChooseTheLink) {
   EXPECT_EQ(time(4, 13), 70000 + 6000 + 2 * 1000 + 3000);
   // All of two nodes: the ways out together are faster than the node.
   EXPECT_EQ(time(16, 16), 70000 + 6000 + 14 * 1000 + 15000 / 2);
+  // Whole nodes that are far apart.
+  EXPECT_EQ(hardware->getDuration(
+                Communication{CollectiveKind::AllGather, 16000, 16, 0, 72, 8}),
+            time(16, 16));
   // Without a network, any group is in one node.
   EXPECT_EQ(nodeOnly->getDuration(
                 Communication{CollectiveKind::AllGather, 2000, 2, 0, 1000}),

@@ -138,16 +138,20 @@ void Costs::measure(const archive::Profile &profile) {
   }
 }
 
-/// Collectives over the same ranks go the same way. Where a mesh has several
-/// axes, some of them are in a node, and others between nodes.
+/// Collectives over the same ranks go the same way. Of those along different
+/// axes of a mesh, some are in a node, and others between nodes.
 static bool sharesLink(func::FuncOp step, const planner::Hardware &hardware) {
-  auto hasOneAxis = [](MeshOp mesh) {
-    return llvm::count_if(mesh.getAxes().getAsRange<AxisAttr>(),
-                          [](AxisAttr axis) { return axis.getSize() > 1; }) ==
-           1;
-  };
-  auto meshes = step->getParentOfType<ModuleOp>().getOps<MeshOp>();
-  return hardware.sharedLink && llvm::any_of(meshes, hasOneAxis);
+  SymbolTableCollection symbols;
+  std::optional<RankGroup> first;
+  for (auto collective : step.getOps<CollectiveOpInterface>()) {
+    RankGroup group = getRankGroup(collective, symbols);
+    if (group.axes.empty())
+      continue;
+    if (first && first->axes != group.axes)
+      return false;
+    first = group;
+  }
+  return hardware.sharedLink && first;
 }
 
 void Costs::annotate(func::FuncOp step) {

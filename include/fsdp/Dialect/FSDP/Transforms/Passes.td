@@ -48,8 +48,7 @@ def AnnotateCostsPass : Pass<"fsdp-annotate-costs", "::mlir::ModuleOp"> {
     laid out flat. `fsdp.shared_core` on the program says that on this hardware all
     streams of a rank take turns on one core. `fsdp.contention` says by how much
     collectives slow computations beside them, and `fsdp.shared_link` that those which
-    run at once share the bandwidth: they may where the mesh has one axis of several
-    ranks.
+    run at once share the bandwidth: they may where all are over the same ranks.
 
     `hardware` is a file such as hardware/cpu.toml, which explains itself, or the
     name of one that is built in. `profile` is a file of `fsdp-run --profile`:
@@ -385,12 +384,13 @@ def ReshardPolicyPass : Pass<"fsdp-reshard-policy", "::mlir::ModuleOp"> {
 
     With a number N, as FSDP2's `reshard_after_forward`, each rank keeps the 1/N of
     the gathered unit that `fsdp.piece` says, and the backward gathers it in groups
-    of N consecutive ranks: the axis "shard" of the mesh is split, and its inner
-    part is the axis "local". N divides the shards; 1 means `false`, with a
-    warning, and as many as there are shards means `true`.
+    of N ranks: those along the innermost axes of shards that have N ranks
+    together. An axis of more is split, and its inner part is the axis "local". N
+    divides the shards; 1 means `false`, with a warning, and as many as there are
+    shards means `true`. A unit that is sharded over some of these axes alone, or
+    over others, is gathered again over all of its own.
 
-    Before and after: the logical level, on a mesh without an axis "local". Remark
-    `reshard` for each unit, with the bytes that are gathered again or kept.
+    Before and after: the logical level. Remark `reshard` for each unit, with the bytes that are gathered again or kept.
   }];
   let dependentDialects = ["::fsdp::FSDPDialect"];
   let options = [ReshardAfterForwardOption];

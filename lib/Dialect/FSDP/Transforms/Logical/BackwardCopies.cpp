@@ -93,13 +93,23 @@ BackwardCopies::getNeeded(Value value,
   return ordered;
 }
 
+/// Whether ranks along the axes have only some of the shards of the unit.
+static bool isPart(ArrayAttr axes, UnitOp unit) {
+  return axes && axes.size() < unit.getShardAxes().size() &&
+         llvm::all_of(
+             axes,
+             [&](Attribute axis) {
+               return llvm::is_contained(unit.getShardAxes(), axis);
+             });
+}
+
 /// What the backward gathers, and over which axes: a piece of what the forward
 /// has gathered, if there are small groups for that; where it is taken is for a
 /// schedule to say.
 std::pair<ArrayAttr, Value> BackwardCopies::getKept(UnshardOp gather) {
   auto unit = symbols.lookup<UnitOp>(gather.getUnit());
   auto mesh = symbols.lookup<MeshOp>(unit.getMesh());
-  if (!keptAxes) {
+  if (!isPart(keptAxes, unit)) {
     Value shard = gather.getShard();
     if (auto copy = shard.getDefiningOp<CopyOp>())
       shard =

@@ -11,7 +11,6 @@
 #include "fsdp/Dialect/FSDP/Transforms/Passes.h"
 
 #include "mlir/IR/Remarks.h"
-#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
@@ -69,13 +68,11 @@ void setReshardAfterForward(func::FuncOp step, bool reshard, ArrayAttr kept) {
   applyReshard(step, kept);
 }
 
-/// Splits the innermost axis over which units are sharded into groups of so
-/// many ranks, in the mesh and in whatever is over it. Returns the axes of a
-/// group.
-static ArrayAttr splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
-                                ArrayAttr shardAxes, int64_t ranks) {
+/// Splits an axis into groups of so many ranks, in the mesh and in whatever is
+/// over it. Returns the axis of a group.
+static StringAttr splitAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
+                            StringAttr shard, int64_t ranks) {
   Builder builder(mesh.getContext());
-  auto shard = cast<StringAttr>(shardAxes.getValue().back());
   std::string name = "local";
   while (mesh.getAxisSize(name))
     name += '_';
@@ -109,7 +106,37 @@ static ArrayAttr splitShardAxis(ArrayRef<func::FuncOp> programs, MeshOp mesh,
       TypeSwitch<Operation *>(&op)
           .Case<UnshardOp, ReduceScatterOp, AllReduceOp>(
               [&](auto op) { op.setAxesAttr(widen(op.getAxes())); });
-  return builder.getArrayAttr(local);
+  return local;
+}
+
+/// The axes of the unit that is sharded most; null if none is.
+static ArrayAttr findShardAxes(ModuleOp module, MeshOp mesh) {
+  ArrayAttr found;
+  for (auto unit : module.getOps<UnitOp>())
+    if (ArrayAttr axes = unit.getShardAxes();
+        !axes.empty() &&
+        (!found || mesh.getGroupSize(axes) > mesh.getGroupSize(found)))
+      found = axes;
+  return found;
+}
+
+/// The innermost of the axes that have so many ranks together. Of the outermost
+/// of them it may be a part, into which it is split. Null if there are none.
+static ArrayAttr makeGroup(ArrayRef<func::FuncOp> programs, MeshOp mesh,
+                           ArrayAttr axes, int64_t ranks) {
+  SmallVector<Attribute> group;
+  for (auto axis : llvm::reverse(axes.getAsRange<StringAttr>())) {
+    if (ranks == 1)
+      break;
+    int64_t size = *mesh.getAxisSize(axis);
+    if (ranks % size != 0 && size % ranks != 0)
+      return nullptr;
+    bool isPart = size > ranks;
+    group.insert(group.begin(),
+                 isPart ? splitAxis(programs, mesh, axis, ranks) : axis);
+    ranks = isPart ? 1 : ranks / size;
+  }
+  return ArrayAttr::get(mesh.getContext(), group);
 }
 
 //===----------------------------------------------------------------------===//
@@ -144,14 +171,9 @@ class ReshardPolicyPass
     auto units = getOperation().getOps<UnitOp>();
     if (units.empty())
       return reject() << "expected a step with units";
-    // Parameters that are ignored are in units of their own, which stay whole.
-    llvm::SmallSetVector<ArrayAttr, 2> found;
-    for (UnitOp unit : units)
-      if (!unit.getShardAxes().empty())
-        found.insert(unit.getShardAxes());
-    if (found.size() != 1)
-      return reject() << "expected units that are sharded over the same axes";
-    ArrayAttr axes = found.front();
+    ArrayAttr axes = findShardAxes(getOperation(), mesh);
+    if (!axes)
+      return reject() << "expected a unit that is sharded";
 
     int64_t shards = mesh.getGroupSize(axes);
     int64_t ranks = reshardAfterForward.group.value_or(shards);
@@ -159,9 +181,7 @@ class ReshardPolicyPass
       return reject()
              << "expected parameters in several shards to keep some of "
                 "them, got one";
-    if (shards % ranks != 0 ||
-        (ranks < shards &&
-         *mesh.getAxisSize(cast<StringAttr>(axes.getValue().back())) % ranks))
+    if (shards % ranks != 0)
       return reject() << "expected reshard-after-forward to be a number of "
                          "ranks that divides the "
                       << shards << " shards, got " << ranks;
@@ -170,7 +190,11 @@ class ReshardPolicyPass
     if (ranks > 1 && ranks < shards) {
       for (func::FuncOp program : programs)
         setReshardAfterForward(program, false);
-      kept = splitShardAxis(programs, mesh, axes, ranks);
+      kept = makeGroup(programs, mesh, axes, ranks);
+      if (!kept)
+        return reject() << "expected reshard-after-forward to be the ranks of "
+                           "the innermost of the axes "
+                        << axes << ", or of equal parts of one, got " << ranks;
     }
     for (func::FuncOp program : programs) {
       setReshardAfterForward(program, reshard, kept);

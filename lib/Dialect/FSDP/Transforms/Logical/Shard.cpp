@@ -82,6 +82,7 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
       signalPassFailure();
   }
 
+  MeshSizes getSizes();
   FailureOr<MeshOp> createMesh(func::FuncOp first);
   UnitRule getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
                    MutableArrayRef<bool> matched);
@@ -94,33 +95,43 @@ class ShardPass : public impl::ShardPassBase<ShardPass> {
 };
 } // namespace
 
-FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
+/// The axes of the mesh: always one of copies and one of shards, of one rank
+/// each if they are not said.
+MeshSizes ShardPass::getSizes() {
   MeshSizes sizes = mesh;
-  if (sizes.isAuto)
+  if (sizes.axes.empty())
+    return strategy == Strategy::NoShard ? MeshSizes::of(ranks, 1)
+                                         : MeshSizes::of(1, ranks);
+  if (!sizes.hasAxis(MeshSizes::replicate))
+    sizes.axes.insert(sizes.axes.begin(), {MeshSizes::replicate.str(), 1});
+  if (sizes.axes.size() == 1)
+    sizes.axes.emplace_back("shard", 1);
+  return sizes;
+}
+
+FailureOr<MeshOp> ShardPass::createMesh(func::FuncOp first) {
+  if (mesh.isAuto)
     return first.emitError("expected the sizes of a mesh, such as mesh=2x4; "
                            "'auto' is a decision of fsdp-plan");
-  bool isGiven = sizes.replicate || sizes.shard;
   if (ranks < 1)
-    return first.emitError("expected at least one rank, got ") << ranks;
-  if (!isGiven && isHybrid(strategy))
+    return first.emitError("expected at least one rank, got ")
+           << ranks.getValue();
+  if (mesh.axes.empty() && isHybrid(strategy))
     return first.emitError("expected a mesh of two axes for ")
            << stringifyStrategy(strategy) << ", such as mesh=2x4";
-  if (!isGiven)
-    (strategy == Strategy::NoShard ? sizes.replicate : sizes.shard) = ranks;
-  sizes.replicate = std::max<int64_t>(sizes.replicate, 1);
-  sizes.shard = std::max<int64_t>(sizes.shard, 1);
-  if (isGiven && ranks != 1 && sizes.replicate * sizes.shard != ranks)
+  if (!mesh.axes.empty() && ranks != 1 && mesh.getRanks() != ranks)
     return first.emitError("expected a mesh of ")
-           << ranks << " ranks, got " << spellOption(mesh);
-  SymbolTable symbols(getOperation());
+           << ranks.getValue() << " ranks, got " << spellOption(mesh);
   OpBuilder builder(first);
-  auto axis = [&](StringRef name, int64_t size) {
-    return AxisAttr::get(&getContext(), builder.getStringAttr(name), size);
-  };
-  auto op =
-      MeshOp::create(builder, first.getLoc(), "mesh",
-                     builder.getArrayAttr({axis("replicate", sizes.replicate),
-                                           axis("shard", sizes.shard)}));
+  SmallVector<Attribute> axes;
+  for (const auto &[name, size] : getSizes().axes)
+    axes.push_back(
+        AxisAttr::get(&getContext(), builder.getStringAttr(name), size));
+  if (mesh.getRanks() > INT32_MAX)
+    return first.emitError("expected less than 2^31 ranks, got more");
+  SymbolTable symbols(getOperation());
+  auto op = MeshOp::create(builder, first.getLoc(), "mesh",
+                           builder.getArrayAttr(axes));
   symbols.insert(op, Block::iterator(first)); // which may rename it
   return op;
 }
@@ -140,6 +151,8 @@ UnitRule ShardPass::getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
     matched[index] = true;
     if (rule.strategy)
       own.strategy = rule.strategy;
+    if (!rule.shard.empty())
+      own.shard = rule.shard;
     if (rule.reshard)
       own.reshard = rule.reshard;
     if (rule.reshardAfterBackward)
@@ -152,6 +165,16 @@ UnitRule ShardPass::getRule(StringRef name, ArrayRef<llvm::Regex> regexes,
   return own;
 }
 
+static bool isShardedOver(AxisAttr axis, const UnitRule &rule) {
+  StringRef name = axis.getName().getValue();
+  if (!rule.shard.empty() && rule.strategy != Strategy::NoShard)
+    return llvm::is_contained(rule.shard, name);
+  // Which of the two an axis of one rank is makes no difference.
+  return axis.getSize() == 1 || isHybrid(*rule.strategy)
+             ? name != MeshSizes::replicate
+             : rule.strategy != Strategy::NoShard;
+}
+
 UnitDecision ShardPass::decide(MeshOp mesh, const ShardUnits::Unit &unit,
                                const UnitRule &rule) {
   UnitDecision decision;
@@ -159,11 +182,8 @@ UnitDecision ShardPass::decide(MeshOp mesh, const ShardUnits::Unit &unit,
   for (auto axis : mesh.getAxes().getAsRange<AxisAttr>()) {
     if (unit.isIgnored)
       break;
-    // Which of the two an axis of one rank is makes no difference.
     StringRef name = axis.getName().getValue();
-    bool isShard = axis.getSize() == 1 || isHybrid(*rule.strategy)
-                       ? name == "shard"
-                       : *rule.strategy != Strategy::NoShard;
+    bool isShard = isShardedOver(axis, rule);
     (isShard ? decision.shardAxes : decision.replicateAxes).push_back(name);
     isSharded |= isShard && axis.getSize() > 1;
   }
@@ -179,13 +199,31 @@ UnitDecision ShardPass::decide(MeshOp mesh, const ShardUnits::Unit &unit,
   return decision;
 }
 
+/// The mesh has the axes that a rule names.
+static LogicalResult checkAxes(func::FuncOp first, MeshOp mesh,
+                               const UnitRule &rule) {
+  for (const std::string &name : rule.shard) {
+    if (mesh.getAxisSize(name))
+      continue;
+    std::vector<std::string> names;
+    for (auto axis : mesh.getAxes().getAsRange<AxisAttr>())
+      names.push_back(axis.getName().str());
+    InFlightDiagnostic diagnostic = first.emitError("expected 'shard=")
+                                    << name << "' of '" << rule.regex
+                                    << "' to name an axis of the mesh";
+    listFound(diagnostic, std::move(names));
+    return diagnostic;
+  }
+  return success();
+}
+
 FailureOr<SmallVector<UnitDecision>>
 ShardPass::decide(func::FuncOp first, MeshOp mesh, const ShardUnits &units) {
   ArrayRef<UnitRule> rules = unit.getValue().rules;
   std::vector<llvm::Regex> regexes;
   for (const UnitRule &rule : rules) {
     auto regex = getPathRegex(rule.regex, [&] { return first.emitError(); });
-    if (failed(regex))
+    if (failed(regex) || failed(checkAxes(first, mesh, rule)))
       return failure();
     regexes.push_back(std::move(*regex));
   }
@@ -242,10 +280,8 @@ LogicalResult ShardPass::shard() {
     if (failed(checkLevel(program, Level::ATen)) ||
         failed(checkSizes(program)) || failed(units.add(program)))
       return failure();
-  const MeshSizes &sizes = mesh;
-  int64_t shards = sizes.shard;
-  if (!isHybrid(strategy))
-    shards = std::max({int64_t(ranks), sizes.replicate, sizes.shard});
+  int64_t shards = std::max<int64_t>(ranks, mesh.getRanks()) /
+                   (isHybrid(strategy) ? mesh.getReplicas() : 1);
   if (strategy != Strategy::NoShard && shards == 1) {
     first->emitWarning("one rank has nothing to shard: using 'no_shard'");
     strategy = Strategy::NoShard;

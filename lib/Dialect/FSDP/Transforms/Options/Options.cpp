@@ -68,28 +68,62 @@ std::string readOption(StringRef text, ReshardAfterForward &value) {
   return "";
 }
 
+MeshSizes MeshSizes::of(int64_t replicate, int64_t shard) {
+  return {{{MeshSizes::replicate.str(), replicate}, {"shard", shard}}};
+}
+
+bool MeshSizes::hasAxis(StringRef name) const {
+  return llvm::is_contained(llvm::make_first_range(axes), name);
+}
+
+int64_t MeshSizes::getReplicas() const {
+  for (const auto &[name, size] : axes)
+    if (name == replicate)
+      return size;
+  return 1;
+}
+
+int64_t MeshSizes::getRanks() const {
+  uint64_t ranks = 1;
+  for (int64_t size : llvm::make_second_range(axes))
+    ranks = llvm::SaturatingMultiply(ranks, uint64_t(size));
+  return int64_t(std::min<uint64_t>(ranks, INT64_MAX));
+}
+
+/// Letters, digits and underscores, no digit first.
+static bool isAxisName(StringRef text) {
+  return !text.empty() && !llvm::isDigit(text.front()) &&
+         llvm::all_of(text,
+                      [](char c) { return llvm::isAlnum(c) || c == '_'; });
+}
+
 std::string readOption(StringRef text, MeshSizes &value) {
   static const char *const form =
-      "RxS, such as 2x4, or replicate=R,shard=S, each at least 1, or auto";
+      "RxS, such as 2x4, or axes NAME=SIZE, outermost first, such as "
+      "replicate=2,shard=4,local=8, each size at least 1, or auto";
   value = {};
   value.isAuto = text == "auto";
   if (value.isAuto)
     return "";
-  llvm::SmallVector<StringRef> parts;
   if (!text.contains('=')) {
+    value = MeshSizes::of(0, 0);
     auto [replicate, shard] = text.split('x');
-    return readOption(replicate, value.replicate, 1).empty() &&
-                   readOption(shard, value.shard, 1).empty()
+    return readOption(replicate, value.axes[0].second, 1).empty() &&
+                   readOption(shard, value.axes[1].second, 1).empty()
                ? ""
                : form;
   }
+  llvm::SmallVector<StringRef> parts;
   text.split(parts, ',');
   for (StringRef part : parts) {
-    auto [name, size] = part.trim().split('=');
-    int64_t &axis = name == "replicate" ? value.replicate : value.shard;
-    if ((name != "replicate" && name != "shard") || axis != 0 ||
-        !readOption(size, axis, 1).empty())
+    auto [name, number] = part.split('=');
+    name = name.trim();
+    int64_t size = 0;
+    if (!isAxisName(name) || !readOption(number.trim(), size, 1).empty())
       return form;
+    if (value.hasAxis(name))
+      return "each axis once, and '" + name.str() + "' is there twice";
+    value.axes.emplace_back(name, size);
   }
   return "";
 }
@@ -102,8 +136,21 @@ std::string readOption(StringRef text, ChunkLoss &value) {
              : "a number of at least 1, or auto";
 }
 
-/// `REGEX: strategy=NAME reshard=true|false reshard-after-backward=true|false
-/// storage=DTYPE reduce=DTYPE`.
+/// `shard+local`: axes, each once.
+static std::string readAxes(StringRef text, std::vector<std::string> &axes) {
+  axes.clear();
+  llvm::SmallVector<StringRef> names;
+  text.split(names, '+');
+  for (StringRef name : names) {
+    if (!isAxisName(name) || llvm::is_contained(axes, name))
+      return "axes of --mesh, each once, such as shard+local";
+    axes.push_back(name.str());
+  }
+  return "";
+}
+
+/// `REGEX: strategy=NAME shard=AXIS+AXIS reshard=true|false
+/// reshard-after-backward=true|false storage=DTYPE reduce=DTYPE`.
 static std::string readRule(StringRef text, UnitRule &rule) {
   auto [regex, settings] = text.rsplit(':');
   rule.regex = regex.trim().str();
@@ -125,13 +172,15 @@ static std::string readRule(StringRef text, UnitRule &rule) {
       expected = value.empty()
                      ? "true or false"
                      : readOption(value, rule.reshardAfterBackward.emplace());
+    else if (name == "shard")
+      expected = readAxes(value, rule.shard);
     else if (name == "storage")
       expected = readOption(value, rule.storage);
     else if (name == "reduce")
       expected = readOption(value, rule.reduce);
     else
-      return "strategy, reshard, reshard-after-backward, storage or reduce in "
-             "place of '" +
+      return "strategy, shard, reshard, reshard-after-backward, storage or "
+             "reduce in place of '" +
              name.str() + "'";
     if (!expected.empty())
       return name.str() + " to be " + expected + " in '" + text.str() + "'";
@@ -320,11 +369,15 @@ std::string spellOption(const ReshardAfterForward &value) {
 std::string spellOption(const MeshSizes &value) {
   if (value.isAuto)
     return "auto";
-  if (value.replicate && value.shard)
-    return std::to_string(value.replicate) + "x" + std::to_string(value.shard);
-  return value.replicate ? "replicate=" + std::to_string(value.replicate)
-         : value.shard   ? "shard=" + std::to_string(value.shard)
-                         : "";
+  std::string list, sizes;
+  for (const auto &[name, size] : value.axes) {
+    list += (list.empty() ? "" : ",") + name + "=" + std::to_string(size);
+    sizes += (sizes.empty() ? "" : "x") + std::to_string(size);
+  }
+  bool isUsual = value.axes.size() == 2 &&
+                 value.axes[0].first == MeshSizes::replicate &&
+                 value.axes[1].first == "shard";
+  return isUsual ? sizes : list;
 }
 std::string spellOption(const ChunkLoss &value) {
   return value.isAuto ? "auto" : std::to_string(value.chunks);
@@ -335,6 +388,8 @@ std::string spellOption(const UnitRules &value) {
     text += (text.empty() ? "" : "; ") + rule.regex + ":";
     if (rule.strategy)
       text += " strategy=" + spellOption(*rule.strategy);
+    if (!rule.shard.empty())
+      text += " shard=" + llvm::join(rule.shard, "+");
     if (rule.reshard)
       text += " reshard=" + spellOption(*rule.reshard);
     if (rule.reshardAfterBackward)

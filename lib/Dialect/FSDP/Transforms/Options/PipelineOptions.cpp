@@ -75,11 +75,6 @@ static void setSchedule(FSDPPipelineOptions &options) {
   options.limitAllGathers.isDefault = true; // which rises where it must
 }
 
-static int64_t getRanks(const MeshSizes &mesh) {
-  return std::max<int64_t>(mesh.replicate, 1) *
-         std::max<int64_t>(mesh.shard, 1);
-}
-
 /// What is wrong with the passes of an option, which run on `anchor`.
 static std::string
 checkPasses(StringRef option, const std::string &pipeline,
@@ -139,7 +134,7 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--mesh: 'auto' decides what --strategy says; give one of the two";
   auto group = options.reshardAfterForward.group;
   if (names.contains("mesh") && !options.mesh.isAuto &&
-      getRanks(options.mesh) != options.ranks)
+      options.mesh.getRanks() != options.ranks)
     return "--mesh: expected the " + std::to_string(options.ranks) +
            " of --ranks, found '" + spellOption(options.mesh) + "'";
   if (options.ranks > INT32_MAX)
@@ -147,11 +142,12 @@ static std::string findConflict(const llvm::StringSet<> &names,
            spellOption(options.mesh) + "'";
   bool isHybrid = options.strategy == Strategy::HybridShard ||
                   options.strategy == Strategy::HybridShardZero2;
-  if (isHybrid && !(options.mesh.replicate && options.mesh.shard))
+  if (isHybrid && !(options.mesh.hasAxis(MeshSizes::replicate) &&
+                    options.mesh.axes.size() > 1))
     return "--strategy: '" + spellOption(options.strategy) +
            "' shards in groups of ranks; give a mesh of two axes, such as "
            "--mesh 2x4";
-  int64_t shards = isHybrid ? options.mesh.shard : options.ranks;
+  int64_t shards = options.ranks / (isHybrid ? options.mesh.getReplicas() : 1);
   if (group && shards % *group != 0)
     return "--reshard-after-forward: expected a number of ranks that divides "
            "the " +
@@ -170,6 +166,12 @@ static std::string findConflict(const llvm::StringSet<> &names,
            spellOption(options.reshardAfterForward) +
            "' frees what is to stay gathered until the step ends; give one of "
            "the two";
+  for (const UnitRule &rule : options.unit.rules)
+    if (!rule.shard.empty() &&
+        rule.strategy.value_or(options.strategy) == Strategy::NoShard)
+      return "--unit: 'no_shard' shards over no axis; leave it or shard out of "
+             "'" +
+             rule.regex + "'";
   for (const UnitRule &rule : options.unit.rules)
     if (group > 1 && (rule.strategy || rule.reshard))
       return "--unit: --reshard-after-forward '" +
@@ -249,14 +251,14 @@ std::string readPipelineOptions(ArrayRef<GivenOption> given,
       return "--" + name + ": expected " + expected + "; found '" + text + "'";
   }
   if (names.contains("mesh") && !names.contains("ranks"))
-    options.ranks = getRanks(options.mesh);
-  bool isHybrid = !names.contains("strategy") && options.mesh.replicate > 1;
+    options.ranks = options.mesh.getRanks();
+  bool isHybrid = !names.contains("strategy") && options.mesh.getReplicas() > 1;
   if (isHybrid)
     options.strategy = Strategy::HybridShard;
   if (std::string conflict = findConflict(names, options); !conflict.empty())
     return conflict;
   // A strategy is a reshard policy.
-  int64_t shards = isHybrid ? options.mesh.shard : options.ranks;
+  int64_t shards = options.ranks / (isHybrid ? options.mesh.getReplicas() : 1);
   if (names.contains("reshard-after-forward") && shards > 1 &&
       options.reshardAfterForward.group == 1) {
     options.strategy =

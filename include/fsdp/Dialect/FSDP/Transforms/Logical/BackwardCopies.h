@@ -26,7 +26,7 @@ public:
 
   /// Remembers the order of the step and the gathers of its backward. These are
   /// of pieces over `keptAxes`, or over the axes that the step keeps pieces
-  /// over.
+  /// over, where a unit is sharded over these and others.
   explicit BackwardCopies(mlir::func::FuncOp step,
                           mlir::ArrayAttr keptAxes = {});
 

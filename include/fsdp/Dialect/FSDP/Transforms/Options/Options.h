@@ -36,10 +36,20 @@ struct ReshardAfterForward {
   std::optional<int64_t> group;
 };
 
-/// Ranks as rows of replicas and columns of shards. 0: it is not said.
+/// The ranks as a mesh: sizes of named axes, outermost first; neighbours differ
+/// along the last one. Without axes: it is not said.
 struct MeshSizes {
-  int64_t replicate = 0, shard = 0;
-  bool isAuto = false; ///< fsdp-plan decides both.
+  std::vector<std::pair<std::string, int64_t>> axes;
+  bool isAuto = false; ///< fsdp-plan decides them.
+
+  /// The axis along which units have copies, unless they say otherwise.
+  static constexpr llvm::StringLiteral replicate = "replicate";
+  static MeshSizes of(int64_t replicate, int64_t shard);
+  bool hasAxis(llvm::StringRef name) const;
+  /// The size of the axis "replicate"; 1 if there is none.
+  int64_t getReplicas() const;
+  /// How many ranks all axes have, or INT64_MAX if that is less.
+  int64_t getRanks() const;
 };
 
 /// For how many chunks of rows a loss is computed.
@@ -53,6 +63,7 @@ struct UnitRule {
   std::string regex;
   std::optional<Strategy> strategy;
   std::optional<bool> reshard, reshardAfterBackward;
+  std::vector<std::string> shard; ///< The axes, in any order; none: unsaid.
   ElementType storage = ElementType::Unchanged;
   ElementType reduce = ElementType::Unchanged;
 };

@@ -64,9 +64,11 @@ let group = "Common" in {
 def Ranks : PipelineOption<"ranks", "ranks", "int64_t", "1",
     "The world size: how many ranks share the step.", "N", 1>;
 def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::MeshSizes{}",
-    "The ranks as a mesh of two axes: groups of S ranks share a copy of the parameters, R copies "
-    "agree on the gradients. auto: of all that fill the ranks, the one with the fastest step, as fsdp-plan "
-    "--auto finds. By default one group of all ranks.", "RxS|replicate=R,shard=S|auto">;
+    "The ranks as a mesh of named axes, outermost first: ranks that differ along the last one are neighbours. "
+    "A unit is sharded over all axes but replicate, along which there are copies that agree on the gradients; "
+    "unit and strategy may say otherwise. RxS is replicate=R,shard=S. auto: of all RxS that fill the ranks, the "
+    "one with the fastest step, as fsdp-plan --auto finds. By default one group of all ranks.",
+    "RxS|NAME=SIZE,...|auto">;
 def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
     "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1. With a mesh of "
     "several copies, hybrid_shard is the default. zero3 is full_shard, zero2 shard_grad_op.",
@@ -99,8 +101,8 @@ let group = "Sharding" in {
 def ReshardAfterForwardOption : PipelineOption<"reshardAfterForward", "reshard-after-forward",
     "::fsdp::ReshardAfterForward", "::fsdp::ReshardAfterForward{}",
     "Whether parameters are freed after the forward, as in FSDP2: true is full_shard, "
-    "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again. "
-    "Instead of strategy.", "true|false|N">;
+    "false shard_grad_op; N keeps 1/N of each unit, which N neighbours gather again: those along the last "
+    "axes of the mesh that have N ranks, or part of an axis. Instead of strategy.", "true|false|N">;
 def ReshardAfterBackwardOption : PipelineOption<"reshardAfterBackward", "reshard-after-backward",
     "bool", "true",
     "Whether parameters are freed between the micro-batches of a step. false: each unit is gathered "
@@ -108,8 +110,9 @@ def ReshardAfterBackwardOption : PipelineOption<"reshardAfterBackward", "reshard
     "set_reshard_after_backward(False) of FSDP2; nor is it freed after the forward.", "true|false">;
 def UnitOption : PipelineOption<"unit", "unit", "::fsdp::UnitRules", "::fsdp::UnitRules{}",
     "What is decided otherwise for the units of which REGEX matches the name; the last rule that "
-    "says something counts. Rules are separated by semicolons, or the lines of a file.",
-    "REGEX: [strategy=NAME] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
+    "says something counts. shard: over which axes of the mesh it is sharded; along the others there are "
+    "copies. Rules are separated by semicolons, or the lines of a file.",
+    "REGEX: [strategy=NAME] [shard=AXIS+AXIS] [reshard=true|false] [reshard-after-backward=true|false] [storage=DTYPE] [reduce=DTYPE]; ...|file:PATH">;
 def IgnoreOption : PipelineOption<"ignore", "ignore", "std::string", "\"\"",
     "Parameters that are neither sharded nor reduced, as ignored_states of FSDP1: those of which the "
     "regular expression matches a part of the name. Each rank has a copy of its own, and updates it "
