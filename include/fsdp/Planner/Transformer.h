@@ -30,7 +30,8 @@ struct TrainingSetup {
   /// What is recomputed in the backward. Selective: all but attention and every
   /// second product of matrices (torchtitan's `selective` of operators). Full:
   /// what the backward of a block reads, so not its last product; as
-  /// `torch.utils.checkpoint` from PyTorch 2.1 on, which stops early. Whole: all.
+  /// `torch.utils.checkpoint` from PyTorch 2.1 on, which stops early. Whole:
+  /// all.
   enum class Recompute { None, Selective, Full, Whole };
   /// FlashAttention 2, FlashAttention in Triton, or the kernel of plans.
   enum class Attention { Flash, Triton, Cudnn };
