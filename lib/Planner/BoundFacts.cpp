@@ -107,30 +107,47 @@ uint32_t BoundFacts::getLeastEnd(const Life &life) const {
   return end;
 }
 
-/// The most that a module saves at a computation if it is recomputed: all of
-/// what ends earlier then, whatever else that takes; less what is alive only
-/// then.
-int64_t BoundFacts::getSaving(uint32_t module, size_t op) const {
-  int64_t saved = 0;
+/// A life that several modules can shorten is saved only if all of them are
+/// recomputed: it counts for the one that reads it last.
+BoundFacts::Savings BoundFacts::findSavings() const {
+  Savings savings(model.modules.size(),
+                  std::vector<int64_t>(program.ops.size() + 1, 0));
+  auto add = [&](uint32_t module, uint32_t begin, uint32_t end, int64_t bytes) {
+    if (begin >= end)
+      return;
+    savings[module][begin] += bytes;
+    savings[module][end] -= bytes;
+  };
   for (const Life &life : program.lives) {
-    if (life.reads.empty() || program.ops[life.begin].onlyIf != nobody ||
-        op < life.begin)
+    uint32_t maker = program.ops[life.begin].onlyIf;
+    uint32_t least = getLeastEnd(life) + 1;
+    if (maker != nobody) {
+      add(maker, life.begin, least, -life.bytes);
       continue;
-    uint32_t ends[2] = {0, 0};
-    bool isAlone = true; // nothing but this module decides
-    for (const Life::Read &read : life.reads) {
-      isAlone &= read.module == module;
-      if (read.module == module)
-        ends[read.ifRecomputed] = std::max(ends[read.ifRecomputed], read.op);
     }
-    if (op <= life.end)
-      continue;
-    if (op <= ends[0] && op > ends[1])
-      saved += life.bytes;
-    if (isAlone && op <= ends[1] && op > ends[0])
-      saved -= life.bytes;
+    uint32_t last[2] = {0, 0};
+    uint32_t module = nobody;
+    bool isAlone = true; // nothing but one module decides
+    for (const Life::Read &read : life.reads) {
+      isAlone &= read.module == life.reads.front().module;
+      if (!read.ifRecomputed && read.op >= last[0])
+        module = read.module;
+      last[read.ifRecomputed] = std::max(last[read.ifRecomputed], read.op);
+    }
+    if (module != nobody)
+      add(module, least, last[0] + 1, life.bytes);
+    if (isAlone && !life.reads.empty())
+      add(life.reads.front().module, std::max(life.end, last[0]) + 1,
+          last[1] + 1, -life.bytes);
   }
-  return std::max<int64_t>(saved, 0);
+  for (std::vector<int64_t> &own : savings) {
+    int64_t sum = 0;
+    for (int64_t &bytes : own) {
+      sum += bytes;
+      bytes = std::max<int64_t>(sum, 0);
+    }
+  }
+  return savings;
 }
 
 /// Whether room is better spent on `a`.
@@ -142,15 +159,14 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
   return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
 }
 
-BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
-  Cut cut = {op, {}, inUse[op], true, {}, {}, {}};
-  std::vector<int64_t> savings;
+BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
+  Cut cut = {op, {}, inUse[op], {}, {}, {}};
+  std::vector<int64_t> own;
   for (uint32_t module : program.recomputable)
-    savings.push_back(getSaving(module, op));
-  cut.isBeforeReplays = replaysFrom[op] == replaysFrom[0];
-  std::sort(savings.begin(), savings.end(), std::greater<int64_t>());
+    own.push_back(savings[module][op]);
+  std::sort(own.begin(), own.end(), std::greater<int64_t>());
   cut.mandatory.push_back(mandatory[op]);
-  for (int64_t saving : savings)
+  for (int64_t saving : own)
     cut.mandatory.push_back(cut.mandatory.back() - saving);
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
@@ -204,17 +220,13 @@ void BoundFacts::findMemory() {
         inUse[use.last[phase] + 1] -= program.traffic[unit].gatheredBytes;
       }
   }
-  leastMandatory = mandatory;
   for (const Life &life : program.lives)
     if (program.ops[life.begin].onlyIf == nobody) {
       mandatory[life.begin] += life.bytes;
       mandatory[getEnd(life) + 1] -= life.bytes;
-      leastMandatory[life.begin] += life.bytes;
-      leastMandatory[getLeastEnd(life) + 1] -= life.bytes;
     }
   for (size_t i = 1; i < count; ++i) {
     mandatory[i] += mandatory[i - 1];
-    leastMandatory[i] += leastMandatory[i - 1];
     inUse[i] += inUse[i - 1];
   }
   int64_t alive = 0;
@@ -224,13 +236,22 @@ void BoundFacts::findMemory() {
       continue;
     alive += std::max<int64_t>(op.change, 0);
     mandatory[i] += alive + op.transient;
-    leastMandatory[i] += alive + op.transient;
     alive += std::min<int64_t>(op.change, 0);
   }
+  Savings savings = findSavings();
+  leastMandatory = mandatory;
+  for (uint32_t module : program.recomputable)
+    for (size_t i = 0; i != count; ++i)
+      leastMandatory[i] -= savings[module][i];
 
   findCalls();
+  findCuts(savings);
+}
 
-  // Where memory is largest, and where the forward meets the backward.
+/// Where memory is largest, where the forward meets the backward, and thirds of
+/// the forward.
+void BoundFacts::findCuts(const Savings &savings) {
+  size_t count = program.ops.size();
   auto findMost = [&](const std::vector<int64_t> &bytes) {
     size_t most = 0;
     for (size_t i = 0; i != count; ++i)
@@ -253,13 +274,13 @@ void BoundFacts::findMemory() {
   size_t firstReplay = 0;
   while (firstReplay != count && program.ops[firstReplay].onlyIf == nobody)
     ++firstReplay;
-  for (size_t part : {1, 2, 3}) // of the forward
+  for (size_t part : {1, 2, 3})
     if (firstReplay && count)
       ops.push_back((firstReplay - 1) * part / 3);
   std::sort(ops.begin(), ops.end());
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   for (size_t op : ops)
-    cuts.push_back(makeCut(op));
+    cuts.push_back(makeCut(op, savings));
   byWorth = gathered;
   std::sort(byWorth.begin(), byWorth.end(),
             [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
@@ -461,7 +482,7 @@ int64_t BoundFacts::findHead(size_t op) const {
   return most;
 }
 
-int64_t BoundFacts::findTail(size_t begin, size_t r) const {
+int64_t BoundFacts::findTail(size_t begin, int64_t replayed) const {
   if (reduced.empty())
     return 0;
   int64_t all = getDurationAlone(program.traffic[reduced.back()].allReduce);
@@ -478,7 +499,7 @@ int64_t BoundFacts::findTail(size_t begin, size_t r) const {
     transfer += cost.transfer;
     int64_t reductions = latency + (reductionCalls[i] - 1) * least + transfer;
     most = std::max(most, compute[complete + 1] - compute[begin] +
-                              std::max<int64_t>(replays[r] - later, 0) +
+                              std::max<int64_t>(replayed - later, 0) +
                               toNanoseconds(reductions) + all + lastUpdate);
   }
   return most;

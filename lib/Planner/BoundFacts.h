@@ -29,7 +29,6 @@ struct BoundFacts {
     /// those of units in use.
     std::vector<int64_t> mandatory;
     int64_t inUse;
-    bool isBeforeReplays; ///< All replays come after it.
     /// Units that are gathered before, and after it unless they are there; the
     /// others in the order in which room is best spent on them.
     std::vector<uint32_t> before, after;
@@ -67,8 +66,9 @@ struct BoundFacts {
   /// The most of K(gathers up to a) - C[..first use of a], up to `op`.
   int64_t findHead(size_t op) const;
   /// The most of C[begin..gradient of z] + K(reductions from z) + C[update..],
-  /// of gradients that are complete at or after `begin`, replays included.
-  int64_t findTail(size_t begin, size_t r) const;
+  /// of gradients that are complete at or after `begin`, with so many
+  /// nanoseconds of replays after it.
+  int64_t findTail(size_t begin, int64_t replayed) const;
   const StepModel &model;
   const Program &program;
   int64_t room;          ///< M.
@@ -87,15 +87,19 @@ struct BoundFacts {
   bool endsReduced = true; ///< No unit is first used after the last gradient.
 
 private:
+  /// By module and computation: the most bytes that are not there if the module
+  /// is recomputed, less those that are there only then.
+  using Savings = std::vector<std::vector<int64_t>>;
   int64_t getDurationAlone(const CollectiveCost &cost) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
   void findUses();
   void findMemory();
   void findExposed();
-  Cut makeCut(size_t op) const;
   void findReplays();
   void findCalls();
-  int64_t getSaving(uint32_t module, size_t op) const;
+  Savings findSavings() const;
+  void findCuts(const Savings &savings);
+  Cut makeCut(size_t op, const Savings &savings) const;
   /// Where memory ends if nothing is recomputed; and at the least.
   uint32_t getEnd(const Life &life) const;
   uint32_t getLeastEnd(const Life &life) const;

@@ -41,8 +41,8 @@ struct ProgramBounds::Facts : BoundFacts {
         combine(sumGathers(r) + moreGathers, sumReductions(), sumAllReduces()),
         head + tail);
   }
-  int64_t boundBefore(const Cut &cut, size_t r) const;
-  int64_t boundAfter(const Cut &cut, size_t r) const;
+  int64_t boundBefore(const Cut &cut, size_t r, int64_t replayed) const;
+  int64_t boundAfter(const Cut &cut, size_t r, int64_t replayed) const;
 };
 
 ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
@@ -65,7 +65,7 @@ std::optional<int64_t> ProgramBounds::boundHeadTail() const {
   int64_t head = facts->findHead(facts->program.ops.size());
   return facts->minimize([&](size_t r) {
     return head + std::max(facts->compute.back() + facts->replays[r],
-                           facts->findTail(0, r));
+                           facts->findTail(0, facts->replays[r]));
   });
 }
 
@@ -74,8 +74,9 @@ std::optional<int64_t> ProgramBounds::boundHeadTail() const {
 //===----------------------------------------------------------------------===//
 
 /// From the start to the end of the computation.
-int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
-  int64_t computed = compute[cut.op + 1];
+int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r,
+                                          int64_t replayed) const {
+  int64_t computed = compute[cut.op + 1] + replayed;
   int64_t free = mayStartGathered ? room - cut.mandatory[r] - cut.inUse : 0;
   int64_t gathers =
       combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
@@ -87,9 +88,10 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r) const {
 
 /// From there to the end of the program. A gather for it that is not there is
 /// launched after it, and so is a reduction of a gradient that it completes.
-int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r) const {
+int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r,
+                                         int64_t replayed) const {
   size_t next = cut.op + 1;
-  int64_t computed = compute.back() - compute[next] + replays[r];
+  int64_t computed = compute.back() - compute[next] + replayed;
   int64_t free = room - cut.mandatory[r] - cut.inUse;
   int64_t gathers = sumGathers(cut.after, free, countGathers(cut, free));
   auto [reductions, allReduces] = sumReductionsFrom(cut.op);
@@ -97,16 +99,21 @@ int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r) const {
   bool isExposed = reductions != 0;
   return std::max({addCollectives(computed, collectives, isExposed ? tail : 0),
                    collectives + (isExposed && endsReduced ? lastUpdate : 0),
-                   findTail(next, r)});
+                   findTail(next, replayed)});
 }
 
+/// A replay before the cut takes its time there, after it it may run beside
+/// collectives: as many of them as can are after it.
 std::optional<int64_t> ProgramBounds::boundMemoryCut() const {
   return facts->minimize([&](size_t r) {
     int64_t most = 0;
-    for (const BoundFacts::Cut &cut : facts->cuts)
-      if (cut.isBeforeReplays)
-        most = std::max(most,
-                        facts->boundBefore(cut, r) + facts->boundAfter(cut, r));
+    for (const BoundFacts::Cut &cut : facts->cuts) {
+      int64_t after =
+          std::min(facts->replays[r], facts->replaysFrom[cut.op + 1]);
+      most =
+          std::max(most, facts->boundBefore(cut, r, facts->replays[r] - after) +
+                             facts->boundAfter(cut, r, after));
+    }
     return most;
   });
 }

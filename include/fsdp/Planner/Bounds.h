@@ -67,6 +67,8 @@ public:
   /// have collectives of their own, and each of them takes at least as long as
   /// B1 and B4 say:
   ///   T >= T(..p) + T(p.., K of units after p - rho, and of reductions)
+  /// p may come after replays: as many as can are counted after it, and what
+  /// they make is a part of mand(p).
   std::optional<int64_t> boundMemoryCut() const;
 
   /// B4, head and tail, as of one machine. A unit's first use comes after all

@@ -68,6 +68,19 @@ TEST(Bounds, AreCloseWhereMemoryIsNotScarce) {
   EXPECT_LE(bound->time, outcome.time);
 }
 
+// Recomputed or not, all of the last module is there when its backward begins.
+TEST(Bounds, CountWhatIsRecomputedInItsBackward) {
+  StepModel model = makeTransformer(llama7B);
+  const Program &program = model.programs[0];
+  uint32_t last = program.recomputable.back();
+  int64_t bytes = model.persistentBytes;
+  for (const Life &life : program.lives)
+    if (program.ops[life.begin].phase == Phase::Forward &&
+        (life.reads.empty() || life.reads.front().module == last))
+      bytes += life.bytes;
+  EXPECT_GT(ProgramBounds(model, 0).boundBudget(), bytes);
+}
+
 // Less memory never lowers a bound.
 TEST(Bounds, GrowAsTheBudgetShrinks) {
   StepModel model = makeTransformer(slow7B);
