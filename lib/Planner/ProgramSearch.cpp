@@ -231,8 +231,8 @@ bool ProgramSearch::isChosen(size_t i, size_t count, size_t all,
     return i < count;
   case Placement::Last:
     return i >= all - count;
-  case Placement::Even: // the last one comes last
-    return ((i + 1) * count + all - 1) / all != (i * count + all - 1) / all;
+  case Placement::Even:
+    return (i + 1) * count / all != i * count / all;
   }
   return false;
 }
@@ -259,8 +259,6 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
   };
   size_t low = 0, high = modules.size();
   std::optional<int64_t> time = tryCount(high);
-  if (!time && high) // the last one is there at its backward in any case
-    time = tryCount(--high);
   if (!time)
     return std::nullopt;
   while (low != high) {
