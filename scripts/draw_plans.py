@@ -70,6 +70,7 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
         above = any(0 < other[0][0] - x < 0.15 * last / gib and abs(other[0][1] - y) < 20 for other in places.values())
         axes.annotate(text, (x, y), xytext=(0, 6) if above else (7, 0), textcoords="offset points", va="bottom" if above else "center", fontsize=7, color="#444444")
     axes.set(xlabel="memory of a rank, GiB", ylabel="predicted step, ms", xlim=(0, 1.2 * max(memory)))
+    axes.set_ylim(top=axes.get_ylim()[1] + 30)  # room for the legend
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper right")
     plt.rcParams["svg.hashsalt"] = "fsdp"  # the same file each time
