@@ -211,7 +211,7 @@ def plans(once):
 
     def find(graph: str, ranks: int, *options: str) -> pathlib.Path:
         return once(f"{digest(graph, ranks, *options)}.plan",
-                    lambda path: succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *([] if "--mesh" in options else ["--ranks", ranks]), "-o", path, *options))
+                    lambda path: succeed("fsdp-plan", FIXTURES / f"{graph}.pt2", *([] if "--mesh" in options or "--ranks" in options else ["--ranks", ranks]), "-o", path, *options))
 
     return find
 

@@ -9,7 +9,7 @@ from conftest import FIXTURES, SAMPLE, succeed
 
 ALIGNMENT = 64
 OPTIONS = ["", *(f"--schedule {name}" for name in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")), "--mesh 2x2", "--mesh 1x1",
-           "--mesh shard=2,local=2 --unit .*0:shard=local",
+           "--mesh shard=2,local=2 --unit root:shard=local",
            "--strategy shard_grad_op", "--strategy no_shard", "--bucket units:2", "--bucket copy:units:2", "--bucket merge:units:2", "--reduce-wait use",
            "--offload all", "--offload params", "--storage-dtype f32", "--reduce-dtype bf16", "--accumulate 3", "--accumulate 3 --no-sync",
            "--mesh 2x2 --accumulate 2 --no-all-reduce", "--accumulate 2 --reshard-after-backward false", "--clip-grad-norm 1",

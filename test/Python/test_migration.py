@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "build" / "gcc" / "bin" if "FSDP_BUILD" not in os.environ else ROOT / os.environ["FSDP_BUILD"] / "bin"
-PLACES = {"N": "2", "K": "2", "M": "1", "S": "2", "R": "2", "RxS": "2x2", "REGEX": "block", "SIZE": "4GiB", "SECONDS": "60", "STD": "0.02",
+PLACES = {"N": "2", "K": "2", "M": "1", "S": "2", "R": "2", "L": "2", "RxS": "2x2", "REGEX": "block", "SIZE": "4GiB", "SECONDS": "60", "STD": "0.02",
           "FILE": "file", "FOLDER": "folder", "PATH": "path", "p": "2"}  # fmt: skip
 
 
