@@ -85,7 +85,8 @@ def compare(bench: Bench, rounds: int, console: Console) -> tuple[list[float], i
         for name in reports:
             records = bench.run(bench.place(name))
             measured[name].append(1e3 * statistics.median([record["seconds"] for record in records if "step" in record][WARMUP:]))
-            arenas[name] = records[-1]["summary"]["planned_bytes"] // bench.ranks - HYPER
+            own = 1 if bench.way == "mpi" else bench.ranks  # of one process
+            arenas[name] = records[-1]["summary"]["planned_bytes"] // own - HYPER
     table = Table(title=f"{bench.model}, {bench.ranks} ranks, {bench.way}: {rounds} rounds of {bench.steps} steps")
     for heading in ("plan", "predicted, ms", "measured, ms", "range", "error", "arena, MiB"):
         table.add_column(heading, justify="left" if heading == "plan" else "right")
