@@ -7,7 +7,6 @@ insides, or drops without a word. This file turns the first into sentences for p
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +24,6 @@ from fsdp_mlir._constants import SizedByContent
 from fsdp_mlir._step import path_of
 from fsdp_mlir.errors import CaptureError
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(__file__) + os.sep
 _CHECKPOINT = "torch.utils.checkpoint._NoopSaveInputs"  # non-re-entrant checkpointing: saves inputs, computes nothing
 _HARMLESS = (
     _CHECKPOINT,

@@ -95,6 +95,14 @@ def test_hyper_parameters_come_from_the_checkpoint(plans, references, tmp_path):
     assert result.returncode == 1 and "expected --steps N, how many steps to train on" in result.stderr
 
 
+# A double has not all digits of a seed.
+def test_seeds_that_are_next_to_each_other_differ(training, tmp_path):
+    command, _ = training
+    train(command, "--steps", 1, "--seed", 2**53 + 1, "--checkpoint", tmp_path)
+    result = succeed("fsdp-run", *command, "--steps", 2, "--seed", 2**53, "--resume", tmp_path)
+    assert f"the training goes on with --seed {2**53}, it was {2**53 + 1}\n" in result.stderr, result.stderr
+
+
 def test_rates_of_a_file_are_given_again(plans, references, tmp_path):
     command = arguments(plans, references, "gpt2", 2, "", "") + weights("gpt2")
     rates = tmp_path / "rates"

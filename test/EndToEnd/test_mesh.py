@@ -17,6 +17,7 @@ MESHES = [
     ["--mesh", "shard=2,node=2,local=2", "--reshard-after-forward", "4"],
     ["--mesh", "shard=2,local=4", "--reshard-after-forward", "2", "--bucket", "copy:units:2"],
     ["--mesh", CUBE, "--strategy", "full_shard"],
+    ["--mesh", "replicate=8"],
     ["--mesh", CUBE, "--unit", ".*: shard=local"],
     ["--mesh", CUBE, "--unit", r"transformer\.h\.\d: shard=shard; root: shard=replicate+local"],
     ["--mesh", "shard=4,local=2", "--unit", "transformer.h.0: shard=local; transformer.h.1: strategy=no_shard", "--bucket", "units:3"],

@@ -11,32 +11,22 @@
 using namespace fsdp;
 using fsdp::planner::Explanation;
 
-/// After "h.3", or after "h.3 and h.4".
+/// By kind: after "h.3", and after "h.3 and h.4".
+static constexpr const char *kindTexts[][2] = {
+    {"is no longer recomputed", "are no longer recomputed"},
+    {"is recomputed", "are recomputed"},
+    {"stays gathered to the backward", "stay gathered to the backward"},
+    {"is gathered again in the backward", "are gathered again in the backward"},
+    {"stays gathered between micro-batches",
+     "stay gathered between micro-batches"},
+    {"is gathered in each micro-batch", "are gathered in each micro-batch"},
+    {"is in another call", "are in other calls"},
+    {"has other launches and waits", "have other launches and waits"}};
+static_assert(std::size(kindTexts) ==
+              size_t(Explanation::Change::Kind::Places) + 1);
+
 static const char *spellKind(Explanation::Change::Kind kind, bool isOne) {
-  switch (kind) {
-  case Explanation::Change::Kind::NotRecomputed:
-    return isOne ? "is no longer recomputed" : "are no longer recomputed";
-  case Explanation::Change::Kind::Recomputed:
-    return isOne ? "is recomputed" : "are recomputed";
-  case Explanation::Change::Kind::Kept:
-    return isOne ? "stays gathered to the backward"
-                 : "stay gathered to the backward";
-  case Explanation::Change::Kind::NotKept:
-    return isOne ? "is gathered again in the backward"
-                 : "are gathered again in the backward";
-  case Explanation::Change::Kind::Resident:
-    return isOne ? "stays gathered between micro-batches"
-                 : "stay gathered between micro-batches";
-  case Explanation::Change::Kind::NotResident:
-    return isOne ? "is gathered in each micro-batch"
-                 : "are gathered in each micro-batch";
-  case Explanation::Change::Kind::Calls:
-    return isOne ? "is in another call" : "are in other calls";
-  case Explanation::Change::Kind::Places:
-    return isOne ? "has other launches and waits"
-                 : "have other launches and waits";
-  }
-  return "";
+  return kindTexts[size_t(kind)][isOne ? 0 : 1];
 }
 
 std::string fsdp::spellPrice(const Explanation::Price &price, int64_t time) {

@@ -42,7 +42,7 @@ struct TrainingSetup {
   int64_t microBatches = 1;  ///< Each reduces its gradients.
   int64_t gradientBytes = 4; ///< Of an element, as it is reduced.
   /// What copies and casts on the compute stream read and write, in bytes for
-  /// each element: after a gather, and ahead of a reduction.
+  /// each element of a block: after a gather, and ahead of a reduction.
   int64_t gatherCopyBytes = 0, gradientCopyBytes = 0;
   bool isCompiled = false; ///< Elementwise operators are fused.
   Attention attention = Attention::Flash;

@@ -400,12 +400,14 @@ std::vector<Fact> TrainingRun::Impl::facts() const {
 }
 
 /// Earlier versions left out what is "none", and spelled 0.1 with 17 digits.
+/// Whole numbers are their text: a double has not all of a seed.
 static bool isSame(const std::string &before, const std::string &now) {
   auto read = [](const std::string &text) {
     double number = std::nan("");
     const char *end = text.data() + text.size();
-    return std::from_chars(text.data(), end, number).ptr == end ? number
-                                                                : std::nan("");
+    bool isNumber = text.find_first_of(".e") != std::string::npos &&
+                    std::from_chars(text.data(), end, number).ptr == end;
+    return isNumber ? number : std::nan("");
   };
   return before == now || (before.empty() && now == "none") ||
          read(before) == read(now);

@@ -56,12 +56,6 @@ static LogicalResult checkSizes(func::FuncOp program) {
   return success();
 }
 
-/// True of a strategy that shards within groups of a mesh of several copies.
-static bool isHybrid(Strategy strategy) {
-  return strategy == Strategy::HybridShard ||
-         strategy == Strategy::HybridShardZero2;
-}
-
 static bool reshards(Strategy strategy) {
   return strategy == Strategy::FullShard || strategy == Strategy::HybridShard;
 }
@@ -280,8 +274,8 @@ LogicalResult ShardPass::shard() {
     if (failed(checkLevel(program, Level::ATen)) ||
         failed(checkSizes(program)) || failed(units.add(program)))
       return failure();
-  int64_t shards = std::max<int64_t>(ranks, mesh.getRanks()) /
-                   (isHybrid(strategy) ? mesh.getReplicas() : 1);
+  int64_t shards =
+      countShards(strategy, std::max<int64_t>(ranks, mesh.getRanks()), mesh);
   if (strategy != Strategy::NoShard && shards == 1) {
     first->emitWarning("one rank has nothing to shard: using 'no_shard'");
     strategy = Strategy::NoShard;

@@ -90,6 +90,15 @@ int64_t MeshSizes::getRanks() const {
   return int64_t(std::min<uint64_t>(ranks, INT64_MAX));
 }
 
+bool isHybrid(Strategy strategy) {
+  return strategy == Strategy::HybridShard ||
+         strategy == Strategy::HybridShardZero2;
+}
+
+int64_t countShards(Strategy strategy, int64_t ranks, const MeshSizes &mesh) {
+  return ranks / (isHybrid(strategy) ? mesh.getReplicas() : 1);
+}
+
 /// Letters, digits and underscores, no digit first.
 static bool isAxisName(StringRef text) {
   return !text.empty() && !llvm::isDigit(text.front()) &&

@@ -140,20 +140,19 @@ static std::string findConflict(const llvm::StringSet<> &names,
   if (options.ranks > INT32_MAX)
     return "--mesh: expected less than 2^31 ranks, found '" +
            spellOption(options.mesh) + "'";
-  bool isHybrid = options.strategy == Strategy::HybridShard ||
-                  options.strategy == Strategy::HybridShardZero2;
-  if (isHybrid && !(options.mesh.hasAxis(MeshSizes::replicate) &&
-                    options.mesh.axes.size() > 1))
+  bool isInGroups = isHybrid(options.strategy);
+  if (isInGroups && !(options.mesh.hasAxis(MeshSizes::replicate) &&
+                      options.mesh.axes.size() > 1))
     return "--strategy: '" + spellOption(options.strategy) +
            "' shards in groups of ranks; give a mesh of two axes, such as "
            "--mesh 2x4";
-  int64_t shards = options.ranks / (isHybrid ? options.mesh.getReplicas() : 1);
+  int64_t shards = countShards(options.strategy, options.ranks, options.mesh);
   if (group && shards % *group != 0)
     return "--reshard-after-forward: expected a number of ranks that divides "
            "the " +
            std::to_string(shards) +
-           (isHybrid ? " of a group of --mesh" : " of --ranks") + "; found '" +
-           std::to_string(*group) + "'";
+           (isInGroups ? " of a group of --mesh" : " of --ranks") +
+           "; found '" + std::to_string(*group) + "'";
   bool mayKeep = !options.reshardAfterBackward;
   for (const UnitRule &rule : options.unit.rules)
     mayKeep |= !rule.reshardAfterBackward.value_or(true);
@@ -252,17 +251,17 @@ std::string readPipelineOptions(ArrayRef<GivenOption> given,
   }
   if (names.contains("mesh") && !names.contains("ranks"))
     options.ranks = options.mesh.getRanks();
-  bool isHybrid = !names.contains("strategy") && options.mesh.getReplicas() > 1;
-  if (isHybrid)
-    options.strategy = Strategy::HybridShard;
+  if (!names.contains("strategy") && options.mesh.getReplicas() > 1)
+    options.strategy = options.mesh.axes.size() > 1 ? Strategy::HybridShard
+                                                    : Strategy::NoShard;
   if (std::string conflict = findConflict(names, options); !conflict.empty())
     return conflict;
   // A strategy is a reshard policy.
-  int64_t shards = options.ranks / (isHybrid ? options.mesh.getReplicas() : 1);
+  int64_t shards = countShards(options.strategy, options.ranks, options.mesh);
   if (names.contains("reshard-after-forward") && shards > 1 &&
       options.reshardAfterForward.group == 1) {
-    options.strategy =
-        isHybrid ? Strategy::HybridShardZero2 : Strategy::ShardGradOp;
+    options.strategy = isHybrid(options.strategy) ? Strategy::HybridShardZero2
+                                                  : Strategy::ShardGradOp;
     options.reshardAfterForward = {};
   } else if (options.reshardAfterForward.group == shards) {
     options.reshardAfterForward = {};

@@ -52,6 +52,11 @@ struct MeshSizes {
   int64_t getRanks() const;
 };
 
+/// True of a strategy that shards within groups of a mesh of several copies.
+bool isHybrid(Strategy strategy);
+/// Into how many shards it splits a unit over so many ranks.
+int64_t countShards(Strategy strategy, int64_t ranks, const MeshSizes &mesh);
+
 /// For how many chunks of rows a loss is computed.
 struct ChunkLoss {
   int64_t chunks = 1;

@@ -71,7 +71,7 @@ def MeshOption : PipelineOption<"mesh", "mesh", "::fsdp::MeshSizes", "::fsdp::Me
     "RxS|NAME=SIZE,...|auto">;
 def StrategyOption : PipelineOption<"strategy", "strategy", "::fsdp::Strategy",
     "::fsdp::Strategy::FullShard", "What is sharded, as ShardingStrategy of FSDP1. With a mesh of "
-    "several copies, hybrid_shard is the default. zero3 is full_shard, zero2 shard_grad_op.",
+    "several copies, hybrid_shard is the default, and no_shard where it has no other axis. zero3 is full_shard, zero2 shard_grad_op.",
     "full_shard|shard_grad_op|no_shard|hybrid_shard|hybrid_shard_zero2|zero2|zero3">;
 def Wrap : PipelineOption<"wrap", "wrap", "std::string", "\"auto\"",
     "Which modules are units. auto: repeated structure.", "auto|scope:REGEX|class:NAME|size:N">;
