@@ -7,7 +7,7 @@
 
 #include "fsdp/Planner/Scheduling.h"
 
-#include "Streams.h"
+#include "Issue.h"
 
 #include <algorithm>
 #include <tuple>
@@ -261,10 +261,29 @@ static void runInTurns(const Problem &problem, Schedule &schedule) {
   }
 }
 
+Issue::Issue(const Problem &problem, const std::vector<uint32_t> &order) {
+  std::vector<uint32_t> number(order.size()); // of each on its stream, from 1
+  std::array<uint32_t, copyStream + 1> issued = {};
+  computations.reserve(order.size());
+  for (uint32_t i : order) {
+    const Operation &op = problem.operations[i];
+    Item item = {i, 0, {}};
+    for (uint32_t before : op.after) {
+      uint32_t stream = problem.operations[before].stream;
+      uint32_t &least =
+          stream == computeStream ? item.place : item.needs[stream - 1];
+      least = std::max(least, number[before]);
+    }
+    if (op.stream == computeStream || !op.runsAhead)
+      item.place = issued[computeStream];
+    number[i] = ++issued[op.stream];
+    (op.stream == computeStream ? computations : launches).push_back(item);
+  }
+}
+
 Schedule
 fsdp::planner::scheduling::simulate(const Problem &problem,
                                     const std::vector<uint32_t> &order) {
-  using OwnStreams = Streams<copyStream>; // all but that of computations
   size_t count = problem.operations.size();
   Schedule schedule{order, std::vector<int64_t>(count, 0),
                     std::vector<int64_t>(count, 0)};
@@ -272,54 +291,29 @@ fsdp::planner::scheduling::simulate(const Problem &problem,
     runInTurns(problem, schedule);
     return schedule;
   }
+  Issue issue(problem, order);
   OwnStreams streams;
   streams.reset(problem.contention, problem.sharesLink);
-  std::vector<uint32_t> number(count); // of each on its stream, from 1
-  /// What must be done before an operation; returns how many computations.
-  auto findNeeds = [&](uint32_t i, OwnStreams::Counts &needs) {
-    uint32_t computed = 0;
-    for (uint32_t before : problem.operations[i].after) {
-      uint32_t stream = problem.operations[before].stream;
-      uint32_t &least = stream == computeStream ? computed : needs[stream - 1];
-      least = std::max(least, number[before]);
-    }
-    return computed;
-  };
-  uint32_t computed = 0;
-  for (uint32_t i : order) {
+  for (const auto &[i, place, needs] : issue.launches) {
     const Operation &op = problem.operations[i];
-    if (op.stream == computeStream) {
-      number[i] = ++computed;
-      continue;
-    }
-    OwnStreams::Counts needs = {};
-    uint32_t place = findNeeds(i, needs);
-    if (!op.runsAhead)
-      place = computed;
-    number[i] = streams.issue(op.stream - 1, {op.duration, place, needs});
+    streams.issue(op.stream - 1, {op.duration, place, needs});
   }
-  computed = 0;
-  streams.release(computed);
-  for (uint32_t i : order) {
-    const Operation &op = problem.operations[i];
-    if (op.stream != computeStream)
-      continue;
-    OwnStreams::Counts needs = {};
-    findNeeds(i, needs);
+  streams.release(0);
+  for (const auto &[i, place, needs] : issue.computations) {
     streams.waitFor(needs);
     schedule.start[i] = streams.getTime();
-    streams.compute(op.duration);
+    streams.compute(problem.operations[i].duration);
     schedule.end[i] = streams.getTime();
-    streams.release(++computed);
+    streams.release(place + 1);
   }
   streams.waitForAll();
-  for (uint32_t i : order)
-    if (uint32_t stream = problem.operations[i].stream;
-        stream != computeStream) {
-      const auto &launch = streams.getLaunches(stream - 1)[number[i] - 1];
-      schedule.start[i] = launch.start;
-      schedule.end[i] = launch.end;
-    }
+  OwnStreams::Counts number = {};
+  for (const auto &[i, place, needs] : issue.launches) {
+    size_t stream = problem.operations[i].stream - 1;
+    const auto &launch = streams.getLaunches(stream)[number[stream]++];
+    schedule.start[i] = launch.start;
+    schedule.end[i] = launch.end;
+  }
   return schedule;
 }
 
