@@ -113,6 +113,21 @@ public:
     spare = work < 0 ? -work : spare;
   }
 
+  /// For who has several compute streams: moves on, until the next end at most.
+  void moveOn(int64_t time) {
+    moveTo(time);
+    update();
+  }
+  /// When the next launch ends, if no other starts before; else the largest
+  /// number.
+  int64_t getNextEnd() const { return nextEnd; }
+  bool isSending() const { return numSending; }
+  uint32_t getNumDone(size_t stream) const { return queues[stream].done; }
+  /// The parts of a computation of a nanosecond, and those that are done in
+  /// one.
+  int64_t getParts() const { return busyParts + contention; }
+  int64_t getSpeed() const { return numSending ? busyParts : getParts(); }
+
   int64_t getTime() const { return now; }
   const std::vector<Launch> &getLaunches(size_t stream) const {
     return queues[stream].launches;
