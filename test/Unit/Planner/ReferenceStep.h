@@ -320,72 +320,146 @@ private:
   std::vector<uint32_t> number; // of each computation, in the problem
 };
 
-/// The times of a problem in program order, one nanosecond after the other.
-inline scheduling::Schedule stepThrough(const scheduling::Problem &problem) {
-  size_t count = problem.operations.size();
-  int64_t contention = problem.contention;
-  std::vector<int64_t> work(count, 0);
-  scheduling::Schedule schedule;
-  schedule.start.resize(count);
-  schedule.end.resize(count);
-  for (uint32_t i = 0; i != count; ++i)
-    schedule.order.push_back(i);
-  auto isSent = [&](size_t i) {
+/// The machine of Scheduling.h, one nanosecond after the other. A collective
+/// runs on all ranks or on none.
+class Stepper {
+public:
+  using Durations = std::vector<int64_t>;
+
+  Stepper(const scheduling::Problem &problem,
+          const std::vector<Durations> &durations)
+      : problem(problem), count(problem.operations.size()),
+        durations(durations), ranks(durations.size()) {
+    for (Rank &rank : ranks) {
+      for (uint32_t i = 0; i != count; ++i)
+        rank.schedule.order.push_back(i);
+      rank.schedule.start.resize(count);
+      rank.schedule.end.resize(count);
+      rank.state.resize(count, Waiting);
+      rank.work.resize(count);
+    }
+  }
+
+  std::vector<scheduling::Schedule> run() {
+    for (;; ++now) {
+      while (look()) { // what takes no time may let others start
+      }
+      if (isAllDone)
+        break;
+      for (Rank &rank : ranks)
+        work(rank);
+    }
+    std::vector<scheduling::Schedule> schedules;
+    for (Rank &rank : ranks)
+      schedules.push_back(std::move(rank.schedule));
+    return schedules;
+  }
+
+private:
+  enum State { Waiting, Ready, Running, Done };
+  struct Rank {
+    scheduling::Schedule schedule;
+    std::vector<State> state;
+    std::vector<int64_t> work;
+    int64_t spare = 0; // of the nanosecond before, for the next computation
+  };
+
+  bool isSent(size_t i) const {
     uint32_t stream = problem.operations[i].stream;
     return stream != scheduling::computeStream &&
            stream != scheduling::copyStream;
-  };
-  int64_t spare = 0; // of the nanosecond before, for the next computation
-  enum { Waiting, Running, Done };
-  std::vector<int> state(count, Waiting);
-  int64_t now = 0;
-  for (;; ++now) {
-    std::vector<size_t> running;
-    bool changes = true, isAllDone = true;
-    while (changes) { // what takes no time may let others start
-      changes = false;
-      isAllDone = true;
-      running.clear();
+  }
+
+  void start(size_t r, size_t i) {
+    Rank &rank = ranks[r];
+    rank.state[i] = Running;
+    rank.schedule.start[i] = now;
+    if (problem.operations[i].stream == 0)
+      rank.work[i] = durations[r][i] * (1024 + problem.contention) -
+                     std::exchange(rank.spare, 0);
+    else
+      rank.work[i] =
+          12 * (isSent(i) ? problem.operations[i].duration : durations[r][i]);
+  }
+
+  /// Starts what is ready; a collective when it is on all ranks.
+  void startReady(size_t r, size_t i) {
+    if (!isSent(i))
+      return start(r, i);
+    for (const Rank &rank : ranks)
+      if (rank.state[i] != Ready)
+        return;
+    for (size_t other = 0; other != ranks.size(); ++other)
+      start(other, i);
+  }
+
+  /// Returns whether anything has changed.
+  bool look() {
+    bool changes = false;
+    isAllDone = true;
+    for (size_t r = 0; r != ranks.size(); ++r) {
+      Rank &rank = ranks[r];
       std::vector<uint8_t> isBusy(problem.numStreams, false);
       bool isComputing = false;
       for (size_t i = 0; i != count; ++i) {
         const scheduling::Operation &op = problem.operations[i];
-        bool isReady = !isBusy[op.stream] && (!isComputing || op.runsAhead);
-        for (uint32_t before : op.after)
-          isReady &= state[before] == Done;
-        if (state[i] == Waiting && isReady) {
-          state[i] = Running;
-          schedule.start[i] = now;
-          work[i] = op.duration * (op.stream ? 12 : 1024 + contention);
-          if (op.stream == 0)
-            work[i] -= std::exchange(spare, 0);
+        State before = rank.state[i];
+        bool isFree = !isBusy[op.stream] && (!isComputing || op.runsAhead);
+        for (uint32_t other : op.after)
+          isFree &= rank.state[other] == Done;
+        if (before == Waiting && isFree) {
+          rank.state[i] = Ready;
+          startReady(r, i);
         }
-        if (state[i] == Running && work[i] <= 0) {
-          state[i] = Done;
-          schedule.end[i] = now;
+        if (rank.state[i] == Running && rank.work[i] <= 0) {
+          rank.state[i] = Done;
+          rank.schedule.end[i] = now;
           if (op.stream == 0)
-            spare = -work[i];
-          changes = true;
+            rank.spare = -rank.work[i];
         }
-        if (state[i] == Running)
-          running.push_back(i);
-        if (state[i] != Done) {
+        changes |= rank.state[i] != before;
+        if (rank.state[i] != Done) {
           isAllDone = false;
           isBusy[op.stream] = true;
           isComputing |= op.stream == 0;
         }
       }
     }
-    if (isAllDone)
-      return schedule;
-    spare = 0;
-    int64_t sent = std::count_if(running.begin(), running.end(), isSent);
-    for (size_t i : running)
-      work[i] -= problem.operations[i].stream == 0
-                     ? (sent ? 1024 : 1024 + contention)
-                 : problem.sharesLink && isSent(i) ? 12 / sent
-                                                   : 12;
+    return changes;
   }
+
+  void work(Rank &rank) {
+    rank.spare = 0;
+    int64_t sent = 0;
+    for (size_t i = 0; i != count; ++i)
+      sent += isSent(i) && rank.state[i] == Running;
+    for (size_t i = 0; i != count; ++i)
+      if (rank.state[i] == Running)
+        rank.work[i] -= problem.operations[i].stream == 0
+                            ? (sent ? 1024 : 1024 + problem.contention)
+                        : problem.sharesLink && isSent(i) ? 12 / sent
+                                                          : 12;
+  }
+
+  const scheduling::Problem &problem;
+  size_t count;
+  const std::vector<Durations> &durations;
+  std::vector<Rank> ranks;
+  int64_t now = 0;
+  bool isAllDone = false;
+};
+
+/// What the operations of a problem take.
+inline std::vector<int64_t> getDurations(const scheduling::Problem &problem) {
+  std::vector<int64_t> durations;
+  for (const scheduling::Operation &op : problem.operations)
+    durations.push_back(op.duration);
+  return durations;
+}
+
+/// The times of a problem in program order.
+inline scheduling::Schedule stepThrough(const scheduling::Problem &problem) {
+  return Stepper(problem, {getDurations(problem)}).run().front();
 }
 
 } // namespace fsdp::planner::test

@@ -2,56 +2,22 @@
 
 #include "fsdp/Planner/Scheduling.h"
 
+#include "RandomProblem.h"
 #include "ReferenceStep.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <algorithm>
-#include <numeric>
 
 using namespace fsdp::planner::scheduling;
+using fsdp::planner::test::programOrder;
+using fsdp::planner::test::randomProblem;
 
 namespace {
 
-std::vector<uint32_t> programOrder(const Problem &problem) {
-  std::vector<uint32_t> order(problem.operations.size());
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
 int64_t getMakespan(const Problem &problem, const Answer &answer) {
   return measure(problem, answer.schedule).makespan;
-}
-
-/// Any problem that `check` accepts, without a limit.
-Problem randomProblem(size_t most = 40) {
-  Problem problem;
-  problem.numStreams = *rc::gen::inRange(1, 6);
-  problem.sharesCore = *rc::gen::arbitrary<bool>();
-  if (*rc::gen::arbitrary<bool>())
-    problem.contention = *rc::gen::inRange<int64_t>(0, 500);
-  problem.sharesLink = *rc::gen::arbitrary<bool>();
-  auto count = *rc::gen::inRange<size_t>(0, most);
-  for (uint32_t i = 0; i != count; ++i) {
-    Operation op;
-    op.duration = *rc::gen::inRange<int64_t>(0, 20);
-    op.stream = *rc::gen::inRange<uint32_t>(0, problem.numStreams);
-    if (*rc::gen::inRange(0, 2))
-      op.sequence = *rc::gen::inRange<uint32_t>(0, 3);
-    op.runsAhead = op.stream != computeStream && *rc::gen::arbitrary<bool>();
-    for (int edges = *rc::gen::inRange(0, 3); i && edges; --edges)
-      op.after.push_back(*rc::gen::inRange<uint32_t>(0, i));
-    problem.operations.push_back(op);
-  }
-  for (auto buffers = count ? *rc::gen::inRange<size_t>(0, count) : 0; buffers;
-       --buffers) {
-    auto from = *rc::gen::inRange<uint32_t>(0, count);
-    auto until = *rc::gen::inRange<uint32_t>(from, count);
-    problem.buffers.push_back(
-        {*rc::gen::inRange<int64_t>(0, 100), from, until});
-  }
-  return problem;
 }
 
 /// A limit that program order meets, often barely.
