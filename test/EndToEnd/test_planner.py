@@ -235,3 +235,24 @@ def test_what_more_memory_buys(tmp_path):
         assert {change["what"]: change["names"] for change in search["more_changes"]}.items() >= changes.items()
         assert bool(search["more_changes"]) == bool(changes)
         assert search["more_bytes"] == budget * 1024 // 10 and (search["more_ns"] < search["step_ns"]) == bool(changes)
+
+
+# Computations of a rank take up to so much less or longer, and collectives what they do: the step as well, where all take turns on one core. Twice as
+# much of the same numbers is twice the change, up to the nanosecond to which each duration is rounded.
+@pytest.mark.parametrize("ranks", [1, 4, 16])
+def test_computations_that_vary(ranks, tmp_path):
+    out = succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", ranks, "--auto", "--hardware", "cpu", "--report", tmp_path / "r.json", "--trace", tmp_path / "t.json")
+    search = json.loads((tmp_path / "r.json").read_text())["search"]
+    rows = {(row["ranks"], row["spread"]): row["nanoseconds"] - search["step_ns"] for row in search["jitter"]}
+    assert list(rows) == [(n, spread) for n in sorted({min(ranks, 8), ranks}) for spread in (0.02, 0.05, 0.1) if ranks > 1]
+    trace = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    slices = [event for event in trace if event["ph"] == "X" and event["cat"] != "wait" and event["tid"] == 0]
+    computed = 1e3 * sum(event["dur"] for event in slices)
+    for (n, spread), change in rows.items():
+        assert abs(change) <= spread * computed + len(slices)
+        assert change <= rows[ranks, spread] and change == pytest.approx(rows[n, 0.1] * spread / 0.1, abs=2 * len(slices))
+    shown = [line for line in out.stdout.splitlines() if "that vary" in line]
+    assert len(shown) == (ranks > 1)
+    if shown:
+        percent = 100 * rows[ranks, 0.05] / search["step_ns"]
+        assert shown[0].startswith(f"  with computations that vary by 5 % on each of {ranks} ranks: ") and shown[0].endswith(f" ({percent:+.1f} %)")

@@ -471,7 +471,8 @@ FailureOr<Compilation> Planner::run() {
                           best->budget,
                           std::move(resident),
                           {},
-                          {}};
+                          {},
+                          predictJitter(made->summary)};
   return made;
 }
 

@@ -265,6 +265,19 @@ static void printScenarios(const planner::Explanation &explanation,
   }
 }
 
+/// What is worth a line: 5 %, on the most ranks that were simulated.
+static void printJitter(const PlanSummary &summary, int64_t step,
+                        llvm::raw_ostream &os) {
+  const auto &rows = summary.search->jitter;
+  for (const auto &[spread, ranks, time] : rows)
+    if (spread == 0.05 && ranks == rows.back().ranks)
+      os << llvm::formatv(
+          "  with computations that vary by 5 % on each of "
+          "{0}{1} ranks: {2}\n",
+          ranks == summary.ranks ? "" : std::to_string(ranks) + " of ",
+          summary.ranks, spellChange(time, step));
+}
+
 static void printTried(const char *with, const PlanSummary::Tried &tried,
                        int64_t step, llvm::raw_ostream &os) {
   for (const auto &[name, outcome] : tried.points)
@@ -278,7 +291,7 @@ static void printTried(const char *with, const PlanSummary::Tried &tried,
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const auto &[answer, explanation, budget, resident, meshes, chunks] =
+  const auto &[answer, explanation, budget, resident, meshes, chunks, jitter] =
       *summary.search;
   int64_t own = answer.outcome.time;
   if (answer.bound)
@@ -297,6 +310,7 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (const auto &price = explanation.price)
     os << "  " << spellPrice(*price, own) << "\n";
   printScenarios(explanation, own, os);
+  printJitter(summary, own, os);
   if (!resident.empty())
     os << "  gathered once for all micro-batches: " << spellNames(resident)
        << "\n";
@@ -320,8 +334,12 @@ listPoints(const std::vector<planner::Explanation::Point> &points) {
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const auto &[answer, explanation, budget, resident, meshes, chunks] =
+  const auto &[answer, explanation, budget, resident, meshes, chunks, jitter] =
       *summary.search;
+  Array varied;
+  for (const auto &[spread, ranks, time] : jitter)
+    varied.push_back(
+        Object{{"spread", spread}, {"ranks", ranks}, {"nanoseconds", time}});
   Object search{{"evaluations", answer.evaluations},
                 {"budget_bytes", budget},
                 {"step_ns", answer.outcome.time},
@@ -329,7 +347,8 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"nominal", listPoints(explanation.nominal)},
                 {"resident", Array(resident)},
                 {"meshes", listPoints(meshes.points)},
-                {"chunks", listPoints(chunks.points)}};
+                {"chunks", listPoints(chunks.points)},
+                {"jitter", std::move(varied)}};
   if (!meshes.taken.empty())
     search["mesh"] = meshes.taken;
   if (!chunks.taken.empty())

@@ -5,8 +5,10 @@
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Dialect/ATen/IR/ATen.h"
 #include "fsdp/Dialect/FSDP/IR/FSDP.h"
+#include "fsdp/Planner/Stragglers.h"
 
 #include <numeric>
+#include <set>
 
 using namespace mlir;
 using namespace fsdp;
@@ -28,6 +30,13 @@ StringRef fsdp::getRole(Operation *op) {
              : "backward";
 }
 
+static std::vector<uint32_t>
+getProgramOrder(const scheduling::Problem &problem) {
+  std::vector<uint32_t> order(problem.operations.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 static StepProblem read(func::FuncOp program) {
   auto order = IssueOrder::read(program.getBody().front());
   assert(succeeded(order) && "the schedule has been applied");
@@ -35,9 +44,7 @@ static StepProblem read(func::FuncOp program) {
 }
 
 Simulation::Simulation(func::FuncOp program) : step(read(program)) {
-  std::vector<uint32_t> order(step.problem.operations.size());
-  std::iota(order.begin(), order.end(), 0);
-  schedule = simulate(step.problem, order);
+  schedule = simulate(step.problem, getProgramOrder(step.problem));
   line = measure(step.problem, schedule);
 }
 
@@ -81,5 +88,28 @@ PlanSummary::Prediction fsdp::predict(func::FuncOp program,
     predicted.exposed += row.exposed;
     predicted.transfers.push_back(std::move(row));
   }
+  predicted.problem = std::make_shared<const scheduling::Problem>(
+      std::move(simulation.step.problem));
   return predicted;
+}
+
+std::vector<PlanSummary::Jitter>
+fsdp::predictJitter(const PlanSummary &summary) {
+  auto all =
+      uint32_t(std::min<uint64_t>(summary.ranks, scheduling::mostVaried));
+  std::vector<PlanSummary::Jitter> rows;
+  if (all < 2)
+    return rows;
+  for (uint32_t ranks : std::set<uint32_t>{std::min(all, 8u), all})
+    for (double spread : {0.02, 0.05, 0.1}) {
+      rows.push_back({spread, ranks, 0});
+      for (const PlanSummary::Program &program : summary.programs)
+        if (program.runs && program.predicted.problem) {
+          const scheduling::Problem &problem = *program.predicted.problem;
+          rows.back().nanoseconds +=
+              program.runs *
+              simulateVaried(problem, getProgramOrder(problem), ranks, spread);
+        }
+    }
+  return rows;
 }

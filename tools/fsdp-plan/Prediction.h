@@ -30,6 +30,11 @@ llvm::StringRef getRole(mlir::Operation *op);
 PlanSummary::Prediction predict(mlir::func::FuncOp program,
                                 const planner::Hardware &hardware);
 
+/// What the step of a summary with predictions takes if computations vary by 2,
+/// 5 and 10 %, on 8 ranks and on all, or on 64 if there are more. Each program
+/// begins on all of them at once. Nothing for a single rank.
+std::vector<PlanSummary::Jitter> predictJitter(const PlanSummary &summary);
+
 } // namespace fsdp
 
 #endif // FSDP_TOOLS_FSDP_PLAN_PREDICTION_H

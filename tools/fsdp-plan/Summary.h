@@ -9,9 +9,11 @@
 #define FSDP_TOOLS_FSDP_PLAN_SUMMARY_H
 
 #include "fsdp/Planner/Explanation.h"
+#include "fsdp/Planner/Scheduling.h"
 #include "fsdp/Schema/plan_generated.h"
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +70,8 @@ struct PlanSummary {
     /// the machine, in nanoseconds, infinite if nobody knows that.
     double flops = 0, atPeak = 0;
     std::vector<Transfer> transfers; ///< In the order of issue.
+    /// What was simulated, in program order.
+    std::shared_ptr<const planner::scheduling::Problem> problem;
   };
   struct Program {
     std::string name;
@@ -85,6 +89,14 @@ struct PlanSummary {
     std::string taken; ///< The name of a point.
   };
 
+  /// What the step takes if its computations vary from rank to rank, each by up
+  /// to this part of it.
+  struct Jitter {
+    double spread = 0;
+    uint32_t ranks = 0; ///< That were simulated.
+    int64_t nanoseconds = 0;
+  };
+
   /// Decisions that were searched or read, and what they stand beside.
   struct Search {
     planner::SearchAnswer answer;
@@ -93,6 +105,7 @@ struct PlanSummary {
     std::vector<std::string>
         resident; ///< Units, from the first micro-batch on.
     Tried meshes, chunks;
+    std::vector<Jitter> jitter;
   };
 
   std::string device, strategy;
