@@ -150,7 +150,10 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
     impl->launchEarly(call, before, decisions);
     before = call.launch;
   }
-  return impl->finish(layout.findMost());
+  if (!layout.hasCopies())
+    return impl->finish(layout.findMost());
+  layout.findEnds(); // where it was taken to be alive up to its waits
+  return impl->finish(layout.findMemory());
 }
 
 size_t Evaluator::getNumEvents() const {

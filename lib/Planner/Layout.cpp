@@ -15,7 +15,12 @@ using namespace fsdp::planner;
 
 Layout::Layout(const StepModel &model, const Program &program,
                const std::vector<Scenario> &scenarios)
-    : model(model), program(program), maker(model, program, scenarios) {}
+    : model(model), program(program), maker(model, program, scenarios) {
+  for (const Traffic &own : program.traffic) {
+    isCopiedIn |= own.copyIn.has_value();
+    isCopiedOut |= own.copyOut.has_value();
+  }
+}
 
 /// A search goes back and forth between sets of recomputed modules that differ
 /// by one or two.
@@ -49,6 +54,7 @@ void Layout::build(const ProgramDecisions &newDecisions,
     addReduction(completion);
   placeGathers(lean);
   placeReductions(lean);
+  findEnds();
 }
 
 uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
@@ -62,25 +68,32 @@ uint32_t Layout::getEnd(uint32_t unit, Phase phase) const {
 // Calls
 //===----------------------------------------------------------------------===//
 
+/// A call is over one group, and from one memory to one.
+static bool areGatheredAlike(const Traffic &a, const Traffic &b) {
+  return a.gatherGroup == b.gatherGroup &&
+         a.copyIn.has_value() == b.copyIn.has_value();
+}
+
 void Layout::addGather(const Order::FirstUse &use) {
   auto [unit, phase, isAgain, slot] = use;
   if (startsResident(unit) || (isAgain && isKept(unit)))
     return;
   bool joins = decisions->units[unit][phase].joins && !gathers.empty() &&
                gathers.back().phase == phase &&
-               program.traffic[gatherUnits.back()].gatherGroup ==
-                   program.traffic[unit].gatherGroup;
+               areGatheredAlike(program.traffic[gatherUnits.back()],
+                                program.traffic[unit]);
   uint32_t begin = uint32_t(gatherUnits.size());
   uint32_t place = getOrder().slots[slot];
   if (!joins)
-    gathers.push_back({begin, begin, slot, place, place, 0, phase, 0});
+    gathers.push_back(
+        {begin, begin, slot, place, place, 0, phase, 0, 0, false});
   gatherUnits.push_back(unit);
   ++gathers.back().end;
 }
 
-/// A call is over one group.
 static bool areReducedAlike(const Traffic &a, const Traffic &b) {
   return a.isReduced == b.isReduced && a.isAllReduced == b.isAllReduced &&
+         a.copyOut.has_value() == b.copyOut.has_value() &&
          (!a.isReduced || a.reduceGroup == b.reduceGroup) &&
          (!a.isAllReduced || a.allReduceGroup == b.allReduceGroup);
 }
@@ -93,7 +106,8 @@ void Layout::addReduction(const Order::Completion &completion) {
                                program.traffic[unit]);
   uint32_t begin = uint32_t(reductionUnits.size());
   if (!joins)
-    reductions.push_back({begin, begin, 0, 0, 0, nobody, Phase::Backward, 0});
+    reductions.push_back(
+        {begin, begin, 0, 0, 0, nobody, Phase::Backward, 0, 0, false});
   reductionUnits.push_back(unit);
   Call &call = reductions.back();
   ++call.end;
@@ -143,6 +157,33 @@ void Layout::placeReductions(bool lean) {
   }
 }
 
+/// Who waits for a gather has waited for the copy that it takes, and so for all
+/// copies that were launched before, and the reductions that these take.
+void Layout::findEnds() {
+  for (Call &call : reductions) {
+    call.done = call.wait;
+    call.isDoneLate = call.wait == call.launch;
+  }
+  if (!hasCopies())
+    return;
+  uint32_t ends[2] = {nobody, nobody}; // of the stream that reduces last
+  auto gather = gathers.rbegin();
+  uint32_t wait = nobody; // of the first gather from here on that takes a copy
+  for (auto call = reductions.rbegin(); call != reductions.rend(); ++call) {
+    const Traffic &own = program.traffic[reductionUnits[call->begin]];
+    for (; gather != gathers.rend() && gather->launch >= call->launch; ++gather)
+      if (program.traffic[gatherUnits[gather->begin]].copyIn)
+        wait = gather->wait;
+    uint32_t &end = ends[own.isAllReduced];
+    if (own.copyOut)
+      end = wait;
+    if (end < call->done) {
+      call->done = end;
+      call->isDoneLate = true;
+    }
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // Memory
 //===----------------------------------------------------------------------===//
@@ -170,8 +211,8 @@ void Layout::addChanges() {
       if (uint32_t end = order.uses[unit].lastUpdate; end != nobody)
         changes[end + 1].frees += own.resultBytes;
     }
-    Change &wait = changes[call.wait];
-    (call.wait > call.launch ? wait.frees : wait.awaits) += call.bytes;
+    Change &done = changes[call.done];
+    (call.isDoneLate ? done.awaits : done.frees) += call.bytes;
   }
 }
 

@@ -22,6 +22,8 @@ public:
   Layout(const StepModel &model, const Program &program,
          const std::vector<Scenario> &scenarios = {});
 
+  bool hasCopies() const { return isCopiedIn && isCopiedOut; }
+
   /// Units that are gathered, or reduced, in one call.
   struct Call {
     uint32_t begin, end; ///< Of the units in its list.
@@ -31,6 +33,10 @@ public:
     uint32_t bound;      ///< Of a gather's launch below, of a wait above.
     Phase phase;
     int64_t bytes; ///< Alive while it is in flight, and no longer.
+    /// Of a reduction: the place where that has ended, perhaps before its wait;
+    /// and whether after the launches of the place.
+    uint32_t done;
+    bool isDoneLate;
   };
 
   /// Everything as it is decided; or, `lean`, all launches and waits where
@@ -38,6 +44,8 @@ public:
   void build(const ProgramDecisions &decisions,
              const std::vector<uint8_t> &resident, bool lean = false);
 
+  /// Finds where reductions have ended, once all is placed.
+  void findEnds();
   /// Computes `launching`, `boundary` and `inside`. Returns the most of them.
   int64_t findMemory();
   int64_t findMost() const;
@@ -80,6 +88,7 @@ private:
     return program.role != Program::Role::First && isResident(unit);
   }
 
+  bool isCopiedIn = false, isCopiedOut = false; ///< Some unit.
   OrderMaker maker;
   std::list<Order> orders; ///< The latest first.
   const ProgramDecisions *decisions = nullptr;
@@ -118,6 +127,11 @@ private:
   /// of the layout, and one more if a computation launches it.
   uint32_t issue(Stream stream, int64_t duration, uint64_t place,
                  uint32_t group, Counts needs);
+  uint32_t issueCopies(const Layout::Call &call,
+                       const std::vector<uint32_t> &units,
+                       const std::vector<Traffic> &traffic,
+                       std::optional<int64_t> Traffic::*copy,
+                       const Counts &needs);
   void issueGather(const Layout &layout, const Layout::Call &call);
   void issueReduction(const Layout &layout, const Layout::Call &call);
   /// Of the units of a call.

@@ -33,13 +33,31 @@ int64_t Machine::getDuration(const Layout::Call &call,
   return sum.getDuration();
 }
 
+/// Copies of the units of a call, one after the other; returns how many the
+/// stream has then, or 0.
+uint32_t Machine::issueCopies(const Layout::Call &call,
+                              const std::vector<uint32_t> &units,
+                              const std::vector<Traffic> &traffic,
+                              std::optional<int64_t> Traffic::*copy,
+                              const Counts &needs) {
+  uint32_t number = 0;
+  for (uint32_t i = call.begin; i != call.end; ++i)
+    if (auto duration = traffic[units[i]].*copy)
+      number = streams.issue(size_t(Stream::Copy),
+                             {*duration, uint64_t(call.launch) * 2, needs});
+  return number;
+}
+
 void Machine::issueGather(const Layout &layout, const Layout::Call &call) {
   uint32_t group =
       layout.program.traffic[layout.gatherUnits[call.begin]].gatherGroup;
+  Counts needs = {};
+  needs[size_t(Stream::Copy)] = issueCopies(
+      call, layout.gatherUnits, layout.program.traffic, &Traffic::copyIn, {});
   uint32_t number =
       issue(Stream::Gather,
             getDuration(call, layout.gatherUnits, &Times::Costs::gather),
-            uint64_t(call.launch) * 2, group, {});
+            uint64_t(call.launch) * 2, group, needs);
   for (uint32_t i = call.begin; i != call.end; ++i) {
     const Order::Use &own = layout.getOrder().uses[layout.gatherUnits[i]];
     uint32_t use = own.first[size_t(call.phase)];
@@ -62,11 +80,18 @@ void Machine::issueReduction(const Layout &layout, const Layout::Call &call) {
     needs[size_t(Stream::Reduce)] = number;
     counts[size_t(Stream::Reduce)] = number;
   }
-  if (own.isAllReduced)
-    counts[size_t(Stream::AllReduce)] = issue(
+  if (own.isAllReduced) {
+    uint32_t number = issue(
         Stream::AllReduce,
         getDuration(call, layout.reductionUnits, &Times::Costs::allReduce),
         place, own.allReduceGroup, needs);
+    needs[size_t(Stream::AllReduce)] = number;
+    counts[size_t(Stream::AllReduce)] = number;
+  }
+  uint32_t &copies = counts[size_t(Stream::Copy)];
+  copies = std::max(copies, issueCopies(call, layout.reductionUnits,
+                                        layout.program.traffic,
+                                        &Traffic::copyOut, needs));
 }
 
 /// Queues all calls in the order of issue and notes who waits for them.
@@ -97,9 +122,12 @@ void Machine::start(const Layout &layout) {
     const Order::Stretch &stretch = layout.getOrder().stretches[place];
     if (stretch.launches != nobody) {
       const FixedCall &call = layout.program.calls[stretch.launches];
+      int64_t duration = times->calls[stretch.launches];
+      uint64_t own = uint64_t(place) * 2 + 1;
       fixed[stretch.launches] =
-          issue(call.stream, times->calls[stretch.launches],
-                uint64_t(place) * 2 + 1, call.group, {});
+          call.stream == Stream::Copy
+              ? streams.issue(size_t(Stream::Copy), {duration, own, {}})
+              : issue(call.stream, duration, own, call.group, {});
     }
     if (stretch.awaits != nobody) {
       auto stream = size_t(layout.program.calls[stretch.awaits].stream);
@@ -118,6 +146,10 @@ int64_t Machine::sum(const Layout &layout,
     time += duration;
   for (const Layout::Call &call : layout.gathers)
     time += getDuration(call, layout.gatherUnits, &Times::Costs::gather);
+  for (uint32_t unit : layout.gatherUnits)
+    time += layout.program.traffic[unit].copyIn.value_or(0);
+  for (uint32_t unit : layout.reductionUnits)
+    time += layout.program.traffic[unit].copyOut.value_or(0);
   for (const Layout::Call &call : layout.reductions)
     time += getDuration(call, layout.reductionUnits, &Times::Costs::reduction) +
             getDuration(call, layout.reductionUnits, &Times::Costs::allReduce);

@@ -70,6 +70,8 @@ void Checker::checkTraffic(const Traffic &traffic, const std::string &where) {
              std::to_string(part) + " ps");
       addTime(part / 1000, where);
     }
+  for (std::optional<int64_t> copy : {traffic.copyIn, traffic.copyOut})
+    addTime(copy.value_or(0), where);
   for (uint32_t group :
        {traffic.gatherGroup, traffic.reduceGroup, traffic.allReduceGroup})
     checkGroup(group, where);

@@ -95,8 +95,9 @@ class Options(TypedDict, total=False):
 
     offload: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and updates run on the host;
-    all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE of device memory are saved.
-    `none|params|optimizer|all|bytes=SIZE`. Default: none."""
+    all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE of device memory are saved; auto: of none, params,
+    optimizer, all, and a quarter, half and three quarters of all in bytes, that with the fastest step, as fsdp-plan --auto finds.
+    `none|params|optimizer|all|bytes=SIZE|auto`. Default: none."""
 
     optimizer: Literal['adamw', 'sgd', 'none'] | enum.Enum | None
     """What updates the shards. Default: adamw."""

@@ -227,7 +227,7 @@ def _replaced(arguments: Sequence[str], values: Mapping[str, str]) -> list[str]:
 def _get_decided(arguments: Sequence[str], summary: Mapping[str, Any]) -> dict[str, str]:
     """The values that a search has taken for options that are auto."""
     search = summary.get("search") or {}
-    values = {flag: search.get(name) for flag, name in (("--mesh", "mesh"), ("--chunk-loss", "chunk_loss"))}
+    values = {flag: search.get(name) for flag, name in (("--mesh", "mesh"), ("--offload", "offload"), ("--chunk-loss", "chunk_loss"))}
     return {flag: value for flag, value in values.items() if value is not None and f"{flag}=auto" in arguments}
 
 

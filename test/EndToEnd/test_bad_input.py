@@ -26,7 +26,7 @@ NO_DECAY = "a regular expression of names of parameters, dims<N with N of at lea
 NO_MODULES = ("fsdp-plan: error: expected modules inside of the model, which are what is recomputed, found none: make modules of its parts, or capture it with "
               "fsdp_mlir.capture if the archive does not name them")
 
-OFFLOAD = f"none, params, optimizer, all or bytes=SIZE, which is {SIZE}"
+OFFLOAD = f"none, params, optimizer, all, auto or bytes=SIZE, which is {SIZE}"
 
 CLIP = "a largest norm that is finite and above 0, and after a colon its order"
 

@@ -16,6 +16,8 @@ CASES = [
     ("gpt2", 2, "--schedule fsdp1 --clip-grad-norm 0.5"),
     ("gpt2", 2, "--schedule fsdp2 --clip-grad-norm 0.5:1 --no-decay bias"),
     ("gpt2", 2, "--schedule list --hardware h100 --budget 650KiB"),
+    ("gpt2", 2, "--auto --hardware h100 --budget 800KiB --clip-grad-norm 0.5"),
+    ("llama", 4, "--auto --hardware h100 --mesh 2x2 --evaluations 500"),
     ("gpt2", 2, "--bucket units:2 --limit-all-gathers 0 --reduce-dtype bf16"),
     ("gpt2", 2, "--bucket copy:units:2 --optimizer sgd"),
     ("gpt2", 2, r"--remat scope:transformer\.h\.\d+ --strategy shard_grad_op"),
@@ -46,13 +48,15 @@ def test_offload_keeps_the_bits(graph, ranks, options, plans, references):
 def test_every_graph_keeps_its_bits(graph, plans, references):
     options = ["--keep-output"] if graph == "role_user_output" else []
     made = [plans(graph, 3, *options, "--offload", how) for how in ("none", "optimizer", "all")]
+    made += [plans(graph, 3, *options, "--auto", "--hardware", "h100", "--evaluations", 200, "--offload", how) for how in ("params", "all")]
     found = succeed("fsdp-bits", FIXTURES / f"{graph}.pt2", references(graph, 3), 1, *made).stdout
-    assert re.fullmatch(r"(?:\S+\t([0-9a-f]{16})\n)(?:\S+\t\1\n){2}", found), found
+    assert re.fullmatch(r"(?:\S+\t([0-9a-f]{16})\n)(?:\S+\t\1\n){4}", found), found
 
 
 # Gradients of micro-batches are summed where gradients are; unsharded ones on the device. FSDP would overwrite the ones before.
 @pytest.mark.covers("CPUOffload")
-@pytest.mark.parametrize("options", ["--accumulate 3", "--accumulate 3 --no-sync", "--accumulate 2 --mesh 2x1 --clip-grad-norm 0.1"])
+@pytest.mark.parametrize("options", ["--accumulate 3", "--accumulate 3 --no-sync", "--accumulate 2 --mesh 2x1 --clip-grad-norm 0.1",
+                                     "--accumulate 3 --auto --hardware h100 --what-if link.node.gbytes=0.01x"])
 def test_offload_keeps_the_bits_of_several_micro_batches(options, plans, references):
     def train(*extra):
         ran = succeed("fsdp-run", plans("llama", 2, *options.split(), *extra), "--weights", FIXTURES / "llama.pt2",

@@ -164,7 +164,6 @@ def test_what_if_multiplies_numbers(tmp_path):
 @pytest.mark.parametrize("options, sentence", [
     ("--auto --schedule fsdp1", "--auto: decides what --schedule says; give one of the two"),
     ("--auto --remat scope:.*", "--auto: decides what --remat says; give one of the two"),
-    ("--auto --offload all", "--auto: does not know --offload yet; give one of the two"),
     ("--auto --strategy shard_grad_op", "--auto: decides what --strategy says; give one of the two"),
     ("--decisions d.toml --bucket units:2", "--decisions: decides what --bucket says; give one of the two"),
     ("--hardware h100 --what-if link.rate=2x", "--what-if: 'link.rate' is no number of hardware/h100.toml"),
@@ -175,6 +174,7 @@ def test_what_if_multiplies_numbers(tmp_path):
     ("--mesh auto", "--mesh: 'auto' is a decision of --auto for --ranks N; give both"),
     ("--mesh auto --auto --strategy hybrid_shard", "--mesh: 'auto' decides what --strategy says; give one of the two"),
     ("--chunk-loss auto", "--chunk-loss: 'auto' is a decision of --auto; give both"),
+    ("--offload auto", "--offload: 'auto' is a decision of --auto; give both"),
     ("--auto --accumulate 2 --reshard-after-backward false", "--auto: decides what --reshard-after-backward says; give one of the two"),
     ("--robust false", "--robust: expected --auto, whose search it is about"),
     ("--auto --robust maybe", "--robust: expected true or false; found 'maybe'"),

@@ -167,7 +167,9 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         rng.choice([[], remats]),
     ]
     if rng.random() < 0.2:  # a search takes the place of rules
-        choices = [choices[1], ["--auto", "--hardware", rng.choice(["cpu", "h100"]), "--evaluations", "500"]]
+        hardware = rng.choice(["cpu", "h100"])
+        offload = ["--offload", rng.choice(["params", "optimizer", "all"])] if hardware == "h100" and rng.random() < 0.5 else []
+        choices = [choices[1], ["--auto", "--hardware", hardware, "--evaluations", "500", *offload]]
     plan = list(case.options) if case.options is not None else sum(choices, [])
     run = rng.choice([[], ["--overlap"]]) + rng.choice([[], ["--chaos", str(index + 1)]])
     return ranks, plan, run
@@ -196,7 +198,7 @@ def compare(case: Case, module: nn.Module, program: torch.export.ExportedProgram
         least = re.match(r"expected room for (\d+) gathered units", failure.sentence)
         if least is None or "--limit-all-gathers" not in plan_options:
             raise
-        plan_options = [*plan_options, "--limit-all-gathers", least[1]]  # shared parameters need more at once than was drawn
+        plan_options[plan_options.index("--limit-all-gathers") + 1] = least[1]  # shared parameters need more at once than was drawn
         command("plan", "fsdp-plan", archive, "--ranks", ranks, *plan_options, "-o", plan)
     said = " ".join(["--ranks", str(ranks), *plan_options, "|", *run_options])
 

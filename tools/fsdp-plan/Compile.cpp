@@ -300,6 +300,8 @@ public:
         timing(timing), progress(request.showsProgress) {}
 
   FailureOr<Compilation> run();
+  /// It failed since no decisions keep to the budget.
+  bool isTooLarge() const { return isInfeasible; }
 
 private:
   /// Decisions, and the plan that they make.
@@ -317,7 +319,7 @@ private:
   std::string advise();
 
   mlir::ModuleOp module;
-  mlir::OwningOpRef<mlir::ModuleOp> imported; ///< If more chunks may help.
+  mlir::OwningOpRef<mlir::ModuleOp> imported; ///< Another option may help.
   const CompileRequest &request;
   const FSDPPipelineOptions &options;
   mlir::TimingScope &timing;
@@ -325,6 +327,7 @@ private:
   BuiltModel built;
   planner::SearchOptions search;
   int64_t evaluations = 0; ///< Of all searches.
+  bool isInfeasible = false;
 };
 } // namespace
 
@@ -351,10 +354,8 @@ std::string Planner::advise() {
     return "";
   FSDPPipelineOptions own = options;
   own.budget.bytes = built.model.budget;
-  int64_t chunks = findChunksThatFit(*imported, own, timing);
-  return chunks ? ", or give --chunk-loss " + std::to_string(chunks) +
-                      ", with which it fits"
-                : "";
+  std::string option = findOptionThatFits(*imported, own, timing);
+  return option.empty() ? "" : ", or give " + option + ", with which it fits";
 }
 
 /// `spare`: bytes of the budget that are left to alignment and gaps.
@@ -367,6 +368,7 @@ Planner::decide(int64_t spare, const planner::SearchOptions &how) {
       options.automatic
           ? searchDecisions(module, built.model, how, [&] { return advise(); })
           : readDecisions(module, built.model, options.decisions);
+  isInfeasible = failed(answer) && options.automatic;
   if (failed(answer) && spare)
     module.getContext()->getDiagEngine().emit(module.getLoc(),
                                               mlir::DiagnosticSeverity::Note)
@@ -437,7 +439,7 @@ LogicalResult Planner::searchWithin(Try &best) {
 }
 
 FailureOr<Compilation> Planner::run() {
-  if (options.automatic && options.budget && options.chunkLoss.chunks == 1)
+  if (options.automatic && options.budget)
     imported = module.clone();
   FailureOr<BuiltModel> model = makeStepModel(module, options, timing);
   if (failed(model))
@@ -472,30 +474,25 @@ FailureOr<Compilation> Planner::run() {
                           std::move(resident),
                           {},
                           {},
+                          {},
                           predictJitter(made->summary)};
   return made;
 }
 
-FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
-                                     const CompileRequest &request,
-                                     mlir::TimingScope &timing) {
+/// Nothing of the options is `auto`. `isTooLarge`: it failed since no decisions
+/// keep to the budget.
+static FailureOr<Compilation> compileDecided(mlir::ModuleOp module,
+                                             const CompileRequest &request,
+                                             mlir::TimingScope &timing,
+                                             bool &isTooLarge) {
   const FSDPPipelineOptions &options = request.options;
-  if (options.mesh.isAuto || options.chunkLoss.isAuto) {
-    FailureOr<VariantSearch> search = searchVariants(module, options, timing);
-    if (failed(search))
-      return failure();
-    CompileRequest decided = request;
-    decided.options = search->options;
-    FailureOr<Compilation> made = compile(module, decided, timing);
-    if (succeeded(made)) {
-      made->summary.search->meshes = std::move(search->meshes);
-      made->summary.search->chunks = std::move(search->chunks);
-    }
-    return made;
-  }
   auto make = [&]() -> FailureOr<Compilation> {
-    if (isPlanned(options))
-      return Planner(module, request, timing).run();
+    if (isPlanned(options)) {
+      Planner planner(module, request, timing);
+      FailureOr<Compilation> made = planner.run();
+      isTooLarge = planner.isTooLarge();
+      return made;
+    }
     FailureOr<int64_t> bytes = schedule(module, options, timing);
     if (failed(bytes))
       return failure();
@@ -505,13 +502,70 @@ FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
     return finish(module, std::move(*facts), request, timing);
   };
   FailureOr<Compilation> made = make();
-  if (succeeded(made) && options.budget &&
-      made->summary.arenaBytes > uint64_t(options.budget))
-    return fail(module.getContext(),
-                "--budget: the plan needs an arena of " +
-                    llvm::Twine(made->summary.arenaBytes) +
-                    " bytes, more than " + llvm::Twine(options.budget.bytes) +
-                    "; what the schedule holds would fit, alignment and gaps "
-                    "between buffers do not");
-  return made;
+  if (failed(made) || !options.budget ||
+      made->summary.arenaBytes <= uint64_t(options.budget))
+    return made;
+  isTooLarge = true;
+  return fail(module.getContext(),
+              "--budget: the plan needs an arena of " +
+                  llvm::Twine(made->summary.arenaBytes) + " bytes, more than " +
+                  llvm::Twine(options.budget.bytes) +
+                  "; what the schedule holds would fit, alignment and gaps "
+                  "between buffers do not");
+}
+
+/// A short search knows nothing of alignment and gaps between buffers: where
+/// these are too much, the next one may do.
+static FailureOr<Compilation> compileFastest(mlir::ModuleOp module,
+                                             CompileRequest request,
+                                             mlir::TimingScope &timing) {
+  FailureOr<VariantSearch> search =
+      searchVariants(module, request.options, timing);
+  if (failed(search))
+    return failure();
+  using Diagnostics = std::vector<mlir::Diagnostic>;
+  auto say = [&](Diagnostics &diagnostics) {
+    for (mlir::Diagnostic &diagnostic : diagnostics)
+      module.getContext()->getDiagEngine().emit(std::move(diagnostic));
+  };
+  Diagnostics first;
+  for (const FSDPPipelineOptions &options : search->candidates) {
+    request.options = options;
+    mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
+    bool isTooLarge = false;
+    Diagnostics said;
+    FailureOr<Compilation> made = [&] {
+      mlir::ScopedDiagnosticHandler handler(
+          module.getContext(), [&](mlir::Diagnostic &diagnostic) {
+            said.push_back(std::move(diagnostic));
+          });
+      return compileDecided(*copy, request, timing, isTooLarge);
+    }();
+    if (failed(made) && isTooLarge) {
+      if (first.empty())
+        first = std::move(said);
+      continue;
+    }
+    say(said);
+    if (failed(made))
+      return failure();
+    search->take(options);
+    made->summary.search->meshes = std::move(search->meshes);
+    made->summary.search->offloads = std::move(search->offloads);
+    made->summary.search->chunks = std::move(search->chunks);
+    return made;
+  }
+  say(first);
+  return failure();
+}
+
+FailureOr<Compilation> fsdp::compile(mlir::ModuleOp module,
+                                     const CompileRequest &request,
+                                     mlir::TimingScope &timing) {
+  const FSDPPipelineOptions &options = request.options;
+  bool isTooLarge = false;
+  return options.mesh.isAuto || options.offload.isAuto ||
+                 options.chunkLoss.isAuto
+             ? compileFastest(module, request, timing)
+             : compileDecided(module, request, timing, isTooLarge);
 }

@@ -291,8 +291,8 @@ static void printTried(const char *with, const PlanSummary::Tried &tried,
 void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
   if (!summary.search)
     return;
-  const auto &[answer, explanation, budget, resident, meshes, chunks, jitter] =
-      *summary.search;
+  const auto &[answer, explanation, budget, resident, meshes, offloads, chunks,
+               jitter] = *summary.search;
   int64_t own = answer.outcome.time;
   if (answer.bound)
     os << llvm::formatv(
@@ -315,6 +315,7 @@ void fsdp::printSearch(const PlanSummary &summary, llvm::raw_ostream &os) {
     os << "  gathered once for all micro-batches: " << spellNames(resident)
        << "\n";
   printTried("on a mesh of", meshes, own, os);
+  printTried("with --offload", offloads, own, os);
   printTried("with --chunk-loss", chunks, own, os);
   if (answer.evaluations)
     os << llvm::formatv("  {0:N0} steps tried\n", answer.evaluations);
@@ -334,8 +335,8 @@ listPoints(const std::vector<planner::Explanation::Point> &points) {
 llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
   if (!summary.search)
     return nullptr;
-  const auto &[answer, explanation, budget, resident, meshes, chunks, jitter] =
-      *summary.search;
+  const auto &[answer, explanation, budget, resident, meshes, offloads, chunks,
+               jitter] = *summary.search;
   Array varied;
   for (const auto &[spread, ranks, time] : jitter)
     varied.push_back(
@@ -347,10 +348,13 @@ llvm::json::Value fsdp::searchToJSON(const PlanSummary &summary) {
                 {"nominal", listPoints(explanation.nominal)},
                 {"resident", Array(resident)},
                 {"meshes", listPoints(meshes.points)},
+                {"offloads", listPoints(offloads.points)},
                 {"chunks", listPoints(chunks.points)},
                 {"jitter", std::move(varied)}};
   if (!meshes.taken.empty())
     search["mesh"] = meshes.taken;
+  if (!offloads.taken.empty())
+    search["offload"] = offloads.taken;
   if (!chunks.taken.empty())
     search["chunk_loss"] = chunks.taken;
   if (answer.bound) {

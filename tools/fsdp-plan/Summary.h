@@ -104,7 +104,7 @@ struct PlanSummary {
     int64_t budget; ///< That they keep to: of values, in bytes.
     std::vector<std::string>
         resident; ///< Units, from the first micro-batch on.
-    Tried meshes, chunks;
+    Tried meshes, offloads, chunks;
     std::vector<Jitter> jitter;
   };
 

@@ -7,12 +7,15 @@
 #include "fsdp/Planner/Hardware.h"
 #include "fsdp/Planner/Search.h"
 
+#include <map>
+
 using namespace fsdp;
 using mlir::failed;
 using mlir::failure;
 using mlir::FailureOr;
 
 static constexpr int64_t allChunks[] = {1, 2, 4, 8, 16};
+static constexpr int64_t mostChunks = std::end(allChunks)[-1];
 
 namespace {
 /// Options, and the name of what they differ in.
@@ -50,21 +53,43 @@ static std::vector<Variant> listChunks(const FSDPPipelineOptions &options) {
   return variants;
 }
 
-/// A time of 0 if nothing fits. `isTooLarge`: what is persistent alone does
-/// not.
-static FailureOr<planner::Outcome>
-tryVariant(mlir::ModuleOp module, const FSDPPipelineOptions &options,
-           mlir::TimingScope &timing, bool &isTooLarge) {
+/// `bytes`: all that may lie on the host. A machine without a way to it has
+/// none.
+static std::vector<Variant> listOffloads(const FSDPPipelineOptions &options,
+                                         int64_t bytes) {
+  std::vector<Variant> variants;
+  auto add = [&](const Offload &offload) {
+    FSDPPipelineOptions own = options;
+    own.offload = offload;
+    variants.push_back({spellOption(offload), std::move(own)});
+  };
+  add({});
+  add({/*parameters=*/true, /*states=*/false, {}});
+  if (options.optimizer != Optimizer::None)
+    add({/*parameters=*/false, /*states=*/true, {}});
+  for (int64_t quarters : {1, 2, 3})
+    add({false, false, {bytes / 4 * quarters}});
+  add({/*parameters=*/true, /*states=*/true, {}});
+  return variants;
+}
+
+static FailureOr<planner::StepModel>
+makeModel(mlir::ModuleOp module, const FSDPPipelineOptions &options,
+          mlir::TimingScope &timing) {
   mlir::OwningOpRef<mlir::ModuleOp> copy = module.clone();
   FailureOr<BuiltModel> built = makeStepModel(*copy, options, timing);
   if (failed(built))
     return failure();
-  planner::StepModel &model = built->model;
   if (options.budget)
-    model.budget = options.budget;
-  isTooLarge = model.persistentBytes >= model.budget;
-  if (isTooLarge)
-    return planner::Outcome{0, model.persistentBytes};
+    built->model.budget = options.budget;
+  return std::move(built->model);
+}
+
+/// A time of 0 if nothing fits.
+static planner::Outcome trySearch(const planner::StepModel &model,
+                                  const FSDPPipelineOptions &options) {
+  if (model.persistentBytes >= model.budget)
+    return {0, model.persistentBytes};
   planner::SearchAnswer answer = planner::search(
       model,
       planner::makeSearchOptions(options.evaluations / 10, options.robust));
@@ -72,85 +97,189 @@ tryVariant(mlir::ModuleOp module, const FSDPPipelineOptions &options,
                            : planner::Outcome{0, answer.outcome.peakBytes};
 }
 
-/// The fastest. After one whose persistent memory alone is too much, those hold
-/// no less. `what`: none of which fits, for an error.
-static FailureOr<FSDPPipelineOptions> decide(mlir::ModuleOp module,
-                                             llvm::ArrayRef<Variant> variants,
-                                             const llvm::Twine &what,
-                                             mlir::TimingScope &timing,
-                                             PlanSummary::Tried &tried) {
-  const Variant *best = nullptr;
-  int64_t time = 0, leanest = 0;
-  bool isTooLarge = false;
+/// Those that fit, the fastest first. `isByMemory`: each holds at least what
+/// those before it do, so that after one whose persistent memory alone is too
+/// much there is nothing to try.
+static FailureOr<std::vector<FSDPPipelineOptions>>
+tryVariants(mlir::ModuleOp module, llvm::ArrayRef<Variant> variants,
+            bool isByMemory, mlir::TimingScope &timing,
+            PlanSummary::Tried &tried) {
+  std::multimap<int64_t, const FSDPPipelineOptions *> byTime;
   for (const Variant &variant : variants) {
-    if (isTooLarge)
-      break;
-    FailureOr<planner::Outcome> outcome =
-        tryVariant(module, variant.options, timing, isTooLarge);
-    if (failed(outcome))
+    FailureOr<planner::StepModel> model =
+        makeModel(module, variant.options, timing);
+    if (failed(model))
       return failure();
-    tried.points.push_back({variant.name, *outcome});
-    if (outcome->time && (!best || outcome->meanTime < time)) {
-      best = &variant;
-      time = outcome->meanTime;
-    }
-    if (!leanest || outcome->peakBytes < leanest)
-      leanest = outcome->peakBytes;
+    planner::Outcome outcome = trySearch(*model, variant.options);
+    tried.points.push_back({variant.name, outcome});
+    if (outcome.time)
+      byTime.emplace(outcome.meanTime, &variant.options);
+    if (isByMemory && model->persistentBytes >= model->budget)
+      break;
   }
-  if (!best)
-    return mlir::emitError(module.getLoc())
-           << "no " << what << " holds at most "
-           << spellBytes(variants.front().options.budget)
-           << ": the smallest budget that is known to work is " << leanest
-           << " bytes; allow more, or more ranks";
-  tried.taken = best->name;
-  return best->options;
+  std::vector<FSDPPipelineOptions> options;
+  for (auto [time, own] : byTime)
+    options.push_back(*own);
+  return options;
+}
+
+/// `what`: none of which fits.
+static mlir::InFlightDiagnostic reject(mlir::ModuleOp module,
+                                       const llvm::Twine &what,
+                                       const FSDPPipelineOptions &options,
+                                       const PlanSummary::Tried &tried) {
+  int64_t leanest = tried.points.front().outcome.peakBytes;
+  for (const auto &point : tried.points)
+    leanest = std::min(leanest, point.outcome.peakBytes);
+  return mlir::emitError(module.getLoc())
+         << "no " << what << " holds at most " << spellBytes(options.budget)
+         << ": the smallest budget that is known to work is " << leanest
+         << " bytes; allow more, or more ranks";
+}
+
+namespace {
+/// Decides one option after the other.
+class Decider {
+public:
+  Decider(mlir::ModuleOp module, const FSDPPipelineOptions &given,
+          mlir::TimingScope &timing)
+      : module(module), given(given), timing(timing) {
+    search.candidates = {given};
+  }
+  FailureOr<VariantSearch> run();
+
+private:
+  /// With what is decided later as it needs the least memory.
+  FSDPPipelineOptions getLeanest() const {
+    FSDPPipelineOptions own = search.candidates.front();
+    if (own.chunkLoss.isAuto)
+      own.chunkLoss = {mostChunks};
+    return own;
+  }
+  mlir::LogicalResult decideMesh();
+  mlir::LogicalResult decideOffload();
+  mlir::LogicalResult decideChunks();
+
+  mlir::ModuleOp module;
+  const FSDPPipelineOptions &given;
+  mlir::TimingScope &timing;
+  VariantSearch search;
+};
+} // namespace
+
+/// Without offload, or if nothing fits, with all of it.
+mlir::LogicalResult Decider::decideMesh() {
+  FSDPPipelineOptions own = getLeanest();
+  auto hardware = planner::loadHardware(getHardware(own), own.whatIf);
+  if (!hardware)
+    return mlir::emitError(module.getLoc()) << hardware.error().message;
+  if (!own.budget)
+    own.budget.bytes = int64_t(hardware->capacity);
+  llvm::SmallVector<Offload> offloads = {own.offload};
+  if (own.offload.isAuto)
+    offloads = {{}, {/*parameters=*/true, /*states=*/true, {}}};
+  for (const Offload &offload : offloads) {
+    own.offload = offload;
+    search.meshes = {};
+    auto fitting = tryVariants(module, listMeshes(own, *hardware),
+                               /*isByMemory=*/true, timing, search.meshes);
+    if (failed(fitting))
+      return failure();
+    search.candidates = std::move(*fitting);
+    if (!search.candidates.empty())
+      break;
+  }
+  for (FSDPPipelineOptions &options : search.candidates) {
+    options.offload = given.offload;
+    options.chunkLoss = given.chunkLoss;
+  }
+  return search.candidates.empty()
+             ? reject(module, "mesh of " + llvm::Twine(own.ranks) + " ranks",
+                      own, search.meshes)
+             : mlir::success();
+}
+
+mlir::LogicalResult Decider::decideOffload() {
+  FSDPPipelineOptions own = getLeanest();
+  own.offload = {};
+  auto none = makeModel(module, own, timing);
+  own.offload = {/*parameters=*/true, /*states=*/true, {}};
+  auto all = makeModel(module, own, timing);
+  if (failed(none) || failed(all))
+    return failure();
+  auto fitting = tryVariants(
+      module, listOffloads(own, none->persistentBytes - all->persistentBytes),
+      /*isByMemory=*/false, timing, search.offloads);
+  if (failed(fitting))
+    return failure();
+  search.candidates = std::move(*fitting);
+  for (FSDPPipelineOptions &options : search.candidates)
+    options.chunkLoss = given.chunkLoss;
+  return search.candidates.empty()
+             ? reject(module, "offload", own, search.offloads)
+             : mlir::success();
+}
+
+mlir::LogicalResult Decider::decideChunks() {
+  FSDPPipelineOptions own = search.candidates.front();
+  auto fitting = tryVariants(module, listChunks(own), /*isByMemory=*/false,
+                             timing, search.chunks);
+  if (failed(fitting))
+    return failure();
+  search.candidates = std::move(*fitting);
+  return search.candidates.empty()
+             ? reject(module, "number of chunks of the loss", own,
+                      search.chunks)
+             : mlir::success();
+}
+
+FailureOr<VariantSearch> Decider::run() {
+  if ((given.mesh.isAuto && failed(decideMesh())) ||
+      (given.offload.isAuto && failed(decideOffload())) ||
+      (given.chunkLoss.isAuto && failed(decideChunks())))
+    return failure();
+  return std::move(search);
 }
 
 FailureOr<VariantSearch>
 fsdp::searchVariants(mlir::ModuleOp module, const FSDPPipelineOptions &options,
                      mlir::TimingScope &timing) {
   mlir::TimingScope deciding = timing.nest("decide the options");
-  VariantSearch search = {options, {}, {}};
-  if (options.mesh.isAuto) {
-    auto hardware = planner::loadHardware(getHardware(options), options.whatIf);
-    if (!hardware)
-      return mlir::emitError(module.getLoc()) << hardware.error().message;
-    FSDPPipelineOptions own = options;
-    if (!own.budget)
-      own.budget.bytes = int64_t(hardware->capacity);
-    if (own.chunkLoss.isAuto)
-      own.chunkLoss = {std::end(allChunks)[-1]};
-    auto decided = decide(module, listMeshes(own, *hardware),
-                          "mesh of " + llvm::Twine(options.ranks) + " ranks",
-                          deciding, search.meshes);
-    if (failed(decided))
-      return failure();
-    search.options = std::move(*decided);
-  }
-  if (options.chunkLoss.isAuto) {
-    auto decided =
-        decide(module, listChunks(search.options),
-               "number of chunks of the loss", deciding, search.chunks);
-    if (failed(decided))
-      return failure();
-    search.options = std::move(*decided);
-  }
-  return search;
+  return Decider(module, options, deciding).run();
 }
 
-int64_t fsdp::findChunksThatFit(mlir::ModuleOp module,
-                                FSDPPipelineOptions options,
-                                mlir::TimingScope &timing) {
-  for (const Variant &variant : listChunks(options)) {
-    if (variant.options.chunkLoss.chunks == options.chunkLoss.chunks)
-      continue;
-    bool isTooLarge = false;
-    auto outcome = tryVariant(module, variant.options, timing, isTooLarge);
-    if (failed(outcome) || isTooLarge)
-      return 0;
-    if (outcome->time)
-      return variant.options.chunkLoss.chunks;
+void VariantSearch::take(const FSDPPipelineOptions &options) {
+  auto set = [](PlanSummary::Tried &tried, std::string name) {
+    if (!tried.points.empty())
+      tried.taken = std::move(name);
+  };
+  set(meshes, spellOption(options.mesh));
+  set(offloads, spellOption(options.offload));
+  set(chunks, std::to_string(options.chunkLoss.chunks));
+}
+
+std::string fsdp::findOptionThatFits(mlir::ModuleOp module,
+                                     FSDPPipelineOptions options,
+                                     mlir::TimingScope &timing) {
+  std::vector<Variant> variants;
+  if (options.chunkLoss.chunks == 1) {
+    variants = listChunks(options);
+    variants.erase(variants.begin());
+    for (Variant &variant : variants)
+      variant.name = "--chunk-loss " + variant.name;
   }
-  return 0;
+  auto hardware = planner::loadHardware(getHardware(options), options.whatIf);
+  if (!options.offload && hardware && hardware->host.bandwidth > 0 &&
+      !options.noAllReduce)
+    for (Variant &variant : listOffloads(options, 0))
+      if (variant.options.offload && !variant.options.offload.bytes)
+        variants.push_back({"--offload " + variant.name, variant.options});
+  for (const Variant &variant : variants) {
+    auto model = makeModel(module, variant.options, timing);
+    if (failed(model))
+      return "";
+    if (trySearch(*model, variant.options).time)
+      return variant.name;
+  }
+  return "";
 }

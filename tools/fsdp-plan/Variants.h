@@ -1,7 +1,8 @@
 //===- Variants.h - Options as decisions ------------------------*- C++ -*-===//
 //
-// The mesh and the loss in chunks change the step before there is a model of
-// it. So they are decided by trying: a model and a short search for each.
+// The mesh, offload and the loss in chunks change the step before there is a
+// model of it. So they are decided by trying: a model and a short search for
+// each.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,26 +14,34 @@
 namespace fsdp {
 
 struct VariantSearch {
-  FSDPPipelineOptions options; ///< With what was decided.
-  PlanSummary::Tried meshes, chunks;
+  /// With what was decided; the fastest first. They differ in what was decided
+  /// last.
+  std::vector<FSDPPipelineOptions> candidates;
+  PlanSummary::Tried meshes, offloads, chunks;
+
+  /// Notes which one was carried out.
+  void take(const FSDPPipelineOptions &options);
 };
 
 /// Decides what is `auto`, and takes the fastest, in the mean of a robust
 /// search of a tenth of the evaluations: first the mesh, of those whose groups
-/// are parts of a node, whole nodes, or all ranks, with as many chunks as there
-/// may be; then of 1, 2, 4, 8 and 16 chunks of the loss. Without a budget, the
-/// memory of the machine is one for the mesh: if nothing was scarce, all ranks
-/// would have all parameters. `module` is not changed. Fails with a diagnostic
-/// if nothing fits.
+/// are parts of a node, whole nodes, or all ranks; then what is offloaded, of
+/// nothing, parameters, optimizer states, all, and a quarter, half and three
+/// quarters of all; then of 1, 2, 4, 8 and 16 chunks of the loss. What comes
+/// later is taken to need the least memory, but that nothing is offloaded for a
+/// mesh if one fits without. Without a budget, the memory of the machine is one
+/// for the mesh: if nothing was scarce, all ranks would have all parameters.
+/// `module` is not changed. Fails with a diagnostic if nothing fits.
 mlir::FailureOr<VariantSearch>
 searchVariants(mlir::ModuleOp module, const FSDPPipelineOptions &options,
                mlir::TimingScope &timing);
 
-/// The fewest of these chunks, other than those of the options, with which a
-/// step keeps to its budget; 0 if it is not known to with any. `module` is not
-/// changed.
-int64_t findChunksThatFit(mlir::ModuleOp module, FSDPPipelineOptions options,
-                          mlir::TimingScope &timing);
+/// An option that is not given and with which a step keeps to its budget, such
+/// as `--chunk-loss 4`: the fewest chunks, or else an offload. Empty if it is
+/// not known to with any. `module` is not changed.
+std::string findOptionThatFits(mlir::ModuleOp module,
+                               FSDPPipelineOptions options,
+                               mlir::TimingScope &timing);
 
 } // namespace fsdp
 

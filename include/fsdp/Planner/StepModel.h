@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,18 +54,23 @@ struct Traffic {
   CollectiveCost allReduce; ///< Of what is reduced, over replicas.
   bool isReduced = true;    ///< False: there is only the all-reduce.
   bool isAllReduced = false;
+  /// Of what lies in host memory, nanoseconds: the copy of the shard that a
+  /// gather takes, and that of what is reduced. None: it lies on the device.
+  std::optional<int64_t> copyIn, copyOut;
   /// The groups of ranks of the three, as numbers (see `StepModel::overlaps`).
   uint32_t gatherGroup = 0, reduceGroup = 0, allReduceGroup = 0;
 };
 
-enum class Stream : uint8_t { Gather, Reduce, AllReduce };
-constexpr size_t numStreams = 3;
+/// Three of collectives, and that of copies between host and device.
+enum class Stream : uint8_t { Gather, Reduce, AllReduce, Copy };
+constexpr size_t numStreams = 4;
 
-/// A collective about which nothing is decided, such as that of the loss.
+/// A collective or copy about which nothing is decided, such as that of the
+/// loss.
 struct FixedCall {
   Stream stream = Stream::AllReduce;
   int64_t duration = 0;
-  uint32_t group = 0;
+  uint32_t group = 0; ///< Of a collective.
 };
 
 /// One computation, or several with nothing between them.

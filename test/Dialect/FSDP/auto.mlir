@@ -53,7 +53,21 @@
 // RUN: sed -e 's/resident = .*/resident = ["root"]/' %t.toml > %t.resident.toml
 // RUN: not %{logical} --fsdp-auto=decisions=%t.resident.toml 2>&1 | FileCheck %s --check-prefix=RESIDENT
 // RESIDENT: error: {{.*}}expected in `resident` units that are gathered in a step of several micro-batches (--accumulate K), found "root"
-// RUN: not %{logical} --fsdp-offload=offload=all --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=OFFLOAD
-// OFFLOAD: error: --auto does not know offload: leave out --offload
+
+// Copies stand in front of the call that takes them, and after the call that they take; those around updates stay.
+// RUN: printf 'version = 1\n[programs."step".units]\n"m.transformer.h.0" = { keep = false, forward = { joins = true, ahead = 0 }, backward = { joins = false, ahead = 1 }, reduction = { joins = true, wait = 2 } }\n' > %t.joined.toml
+// RUN: %{logical} --fsdp-offload=offload=all --fsdp-auto='decisions=%t.joined.toml hardware=h100' --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence | FileCheck %s --check-prefix=OFFLOAD
+// OFFLOAD: fsdp.async.copy @root <forward>
+// OFFLOAD-NEXT: fsdp.async.copy @m.transformer.h.0 <forward>
+// OFFLOAD-NEXT: fsdp.async.unshard @root <forward>
+// OFFLOAD-NEXT: fsdp.async.unshard @m.transformer.h.0 <forward>
+// OFFLOAD: fsdp.async.reduce_scatter @m.transformer.h.1
+// OFFLOAD-NEXT: fsdp.async.reduce_scatter @m.transformer.h.0
+// OFFLOAD-NEXT: fsdp.async.copy @m.transformer.h.1 <backward>
+// OFFLOAD-NEXT: fsdp.async.copy @m.transformer.h.0 <backward>
+// RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard="ranks=4 mesh=2x2 strategy=hybrid_shard" --fsdp-accumulate="accumulate=3 no-all-reduce" --fsdp-insert-optimizer --fsdp-offload=offload=all -o %t.partial.mlir
+// RUN: not fsdp-opt %t.partial.mlir --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PARTIAL
+// PARTIAL: error: --auto does not know offload of gradients that are all-reduced once for all micro-batches: leave out --no-all-reduce or --offload
+
 // RUN: not %{logical} --fsdp-reshard-policy=reshard-after-forward=2 --fsdp-auto=auto 2>&1 | FileCheck %s --check-prefix=PIECES
 // PIECES: error: --auto does not know units of which pieces are kept: leave out --reshard-after-forward

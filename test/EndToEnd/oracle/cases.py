@@ -93,7 +93,9 @@ def is_possible(case: Case) -> bool:
         # A search decides these itself, and does not know the others.
         or (schedule == "auto" and (first_differs or sharding in ("shard_grad_op", "hybrid_shard_zero2", "reshard false", "reshard 2")
             or any(case.get(name, usual) != usual for name, usual in (
-                ("bucket", "none"), ("reduce_wait", "use"), ("remat", "none"), ("reshard_after_backward", True), ("offload", "none")))))
+                ("bucket", "none"), ("reduce_wait", "use"), ("remat", "none"), ("reshard_after_backward", True)))))
+        # Nor does it know the copies of sums that are all-reduced once.
+        or (schedule == "auto" and "no_all_reduce" in case.get("accumulate", "") and case.get("offload") in ("all", "optimizer"))
         # FSDP2 has one backward prefetch, and no policy by size.
         or (sharding.startswith("reshard") and (schedule in ("backward_post", "no_prefetch", "no_limit") or case.get("wrap") == "size"))
         # Where four ranks share three elements, one has no element, of which FSDP2 has no largest one: its rank fails, and the others hang.

@@ -57,6 +57,12 @@ private:
   bool isRun(const ComputeOp &op) const {
     return op.onlyIf == nobody || own.recompute[op.onlyIf];
   }
+  bool hasCopyIn(uint32_t unit) const {
+    return program.traffic[unit].copyIn.has_value();
+  }
+  bool hasCopyOut(uint32_t unit) const {
+    return program.traffic[unit].copyOut.has_value();
+  }
   bool isKept(uint32_t unit) const {
     return own.units[unit].keep || model.units[unit].staysGathered ||
            stays(unit);
@@ -109,7 +115,8 @@ private:
       if (isThere(unit) || isAgain)
         continue;
       if (own.units[unit][phase].joins && !gathers.empty() &&
-          gathers.back().phase == phase)
+          gathers.back().phase == phase &&
+          hasCopyIn(unit) == hasCopyIn(gathers.back().units.back()))
         gathers.back().units.push_back(unit);
       else
         gathers.push_back({true, phase, {unit}, findSlot(place), place, place});
@@ -119,7 +126,8 @@ private:
       if (!reductions.empty())
         for (size_t i = reductions.back().launch; i != place; ++i)
           isRead |= runs[i]->update != nobody;
-      if (!reductions.empty() && !isRead && own.units[unit].reduction.joins)
+      if (!reductions.empty() && !isRead && own.units[unit].reduction.joins &&
+          hasCopyOut(unit) == hasCopyOut(reductions.back().units.back()))
         reductions.back().units.push_back(unit);
       else
         reductions.push_back({false, Phase::Backward, {unit}, 0, 0, 0});
@@ -162,11 +170,50 @@ private:
   /// turns.
   uint32_t send(int64_t duration, Stream stream, uint32_t group,
                 std::vector<uint32_t> after = {}) {
+    std::vector<uint32_t> own = after;
     for (auto [other, op] : latest)
       if (!model.overlaps.empty() && model.overlaps[group][other])
         after.push_back(op);
-    return latest[group] =
-               add(duration, 1 + uint32_t(stream), std::move(after));
+    latest[group] = add(duration, 1 + uint32_t(stream), std::move(after));
+    takes[latest[group]] = own;
+    return latest[group];
+  }
+
+  /// Notes what has ended if this has: what it takes, and what is in front of
+  /// it on its stream.
+  void addEnded(uint32_t op, std::set<uint32_t> &ended) const {
+    std::vector<uint32_t> left = {op};
+    while (!left.empty()) {
+      uint32_t next = left.back();
+      left.pop_back();
+      if (!ended.insert(next).second)
+        continue;
+      const scheduling::Operation &row = problem.operations[next];
+      auto taken = takes.find(next);
+      left.insert(left.end(),
+                  taken == takes.end() ? row.after.begin()
+                                       : taken->second.begin(),
+                  taken == takes.end() ? row.after.end() : taken->second.end());
+      for (uint32_t before = next; before-- != 0;)
+        if (problem.operations[before].stream == row.stream) {
+          left.push_back(before);
+          break;
+        }
+    }
+  }
+
+  /// The wait after which all of a reduction has ended: for it, or for a gather
+  /// that takes a later copy.
+  uint32_t findEnd(const Call &call) const {
+    uint32_t end = call.awaitedAt;
+    for (auto [gather, wait] : gatherWait) {
+      std::set<uint32_t> ended;
+      addEnded(gather->launched, ended);
+      if (std::all_of(call.awaited.begin(), call.awaited.end(),
+                      [&](uint32_t op) { return ended.count(op) != 0; }))
+        end = std::min(end, wait);
+    }
+    return end;
   }
 
   template <typename GetCost>
@@ -182,11 +229,15 @@ private:
 
   void launch(Call &call) {
     const Traffic &row = program.traffic[call.units.front()];
-    std::vector<uint32_t> after;
+    constexpr uint32_t copies = scheduling::copyStream;
     if (call.isGather) {
+      std::vector<uint32_t> after;
+      for (uint32_t unit : call.units)
+        if (auto copy = program.traffic[unit].copyIn)
+          after.push_back(add(*copy, copies));
       call.launched =
           send(getDuration(call, [](auto &row) { return row.gather; }),
-               Stream::Gather, row.gatherGroup);
+               Stream::Gather, row.gatherGroup, after);
       call.awaited = {call.launched};
       return;
     }
@@ -199,10 +250,14 @@ private:
       call.awaited.push_back(
           send(getDuration(call, [](auto &row) { return row.allReduce; }),
                Stream::AllReduce, row.allReduceGroup, call.awaited));
+    std::vector<uint32_t> reduced = call.awaited;
+    for (uint32_t unit : call.units)
+      if (auto copy = program.traffic[unit].copyOut)
+        call.awaited.push_back(add(*copy, copies, reduced));
   }
 
   void issue() {
-    problem.numStreams = 4;
+    problem.numStreams = scheduling::copyStream + 1;
     problem.sharesCore = model.sharesCore;
     problem.contention = model.contention;
     problem.sharesLink = model.sharesLink;
@@ -237,7 +292,9 @@ private:
       number.push_back(add(op.duration, 0));
       if (op.launches != nobody) {
         const FixedCall &call = program.calls[op.launches];
-        fixed.push_back(send(call.duration, call.stream, call.group));
+        fixed.push_back(call.stream == Stream::Copy
+                            ? add(call.duration, scheduling::copyStream)
+                            : send(call.duration, call.stream, call.group));
       }
     }
     add(0, 0); // the end, until which results live
@@ -263,16 +320,18 @@ private:
     for (uint32_t unit = 0; unit != model.units.size(); ++unit)
       if (resident[unit])
         hold(model.units[unit].residentBytes, 0, end);
-    for (Call &call : reductions)
+    for (Call &call : reductions) {
+      uint32_t done = findEnd(call);
       for (uint32_t unit : call.units) {
         const Traffic &row = program.traffic[unit];
         hold(row.gradientBytes, number[gradient[unit]],
-             row.isCast ? call.launched : call.awaitedAt);
-        hold(row.castBytes, call.launched, call.awaitedAt);
+             row.isCast ? call.launched : done);
+        hold(row.castBytes, call.launched, done);
         hold(row.reducedBytes, call.launched, end);
         hold(row.resultBytes, call.launched,
              lastUpdate.count(unit) ? number[lastUpdate[unit]] : end);
       }
+    }
     // What is left to the end, and what ends, in whatever order.
     std::vector<std::pair<uint32_t, int64_t>> left;
     for (size_t i = 0; i != runs.size(); ++i) {
@@ -315,8 +374,9 @@ private:
   std::map<size_t, uint32_t> completeAt;
   std::vector<Call> gathers, reductions;
   std::set<const Call *> isAwaited;
-  std::map<const Call *, uint32_t> gatherWait; // the first
-  std::map<uint32_t, uint32_t> latest;         // by group
+  std::map<const Call *, uint32_t> gatherWait;     // the first
+  std::map<uint32_t, uint32_t> latest;             // by group
+  std::map<uint32_t, std::vector<uint32_t>> takes; // of collectives, no turns
   std::vector<uint32_t> number; // of each computation, in the problem
 };
 

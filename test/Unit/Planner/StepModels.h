@@ -65,6 +65,7 @@ private:
   void addUnits() {
     bool hasReplicas = random.get(0, 3) == 0, hasGroups = random.get(0, 2) == 0;
     bool isReplicated = random.get(0, 7) == 0; // there are no shards
+    bool isOffloaded = random.get(0, 3) == 0;  // of some units
     if (hasGroups)
       model.overlaps = {{0, 0, 1}, {0, 0, 1}, {1, 1, 0}};
     for (uint32_t i = 0; i != numUnits; ++i) {
@@ -87,6 +88,10 @@ private:
         traffic.reduction = makeCost();
       if (traffic.isAllReduced)
         traffic.allReduce = makeCost();
+      if (isOffloaded && random.get(0, 3))
+        traffic.copyIn = random.get(0, 20);
+      if (isOffloaded && random.get(0, 3))
+        traffic.copyOut = random.get(0, 20);
       traffic.allReduceGroup = hasGroups;
       if (hasGroups && isReplicated)
         traffic.allReduceGroup = 2;
@@ -109,9 +114,9 @@ private:
     op.phase = phase;
     op.launches = uint32_t(program.calls.size());
     add(op);
-    program.calls.push_back(
-        {random.get(0, 2) ? Stream::AllReduce : Stream::Gather,
-         random.get(0, 20), model.overlaps.empty() ? 0 : 2u});
+    constexpr Stream all[] = {Stream::AllReduce, Stream::Gather, Stream::Copy};
+    program.calls.push_back({all[random.get(0, 2)], random.get(0, 20),
+                             model.overlaps.empty() ? 0 : 2u});
     awaited.push_back(op.launches);
   }
 

@@ -63,7 +63,7 @@ void keepGathered(func::FuncOp step) {
     }
     full.replaceAllUsesWith(
         addArgument(step, arguments, unit, kind, full.getType()));
-    gather.erase();
+    eraseGather(gather);
   }
   setSignature(step, arguments, results);
 }

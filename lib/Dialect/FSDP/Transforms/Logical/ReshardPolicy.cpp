@@ -35,6 +35,13 @@ static void splitGathers(func::FuncOp step, ArrayAttr kept) {
       op.erase();
 }
 
+void eraseGather(UnshardOp gather) {
+  auto copy = gather.getShard().getDefiningOp<CopyOp>();
+  gather.erase();
+  if (copy && copy->use_empty())
+    copy.erase();
+}
+
 /// Lets the gather of the forward serve the backward, of each unit that is not.
 static void mergeGathers(func::FuncOp step) {
   SymbolTable symbols(step->getParentOfType<ModuleOp>());
@@ -46,10 +53,7 @@ static void mergeGathers(func::FuncOp step) {
     if (isNew)
       continue;
     gather.replaceAllUsesWith(entry->second.getFull());
-    auto copy = gather.getShard().getDefiningOp<CopyOp>();
-    gather.erase();
-    if (copy && copy->use_empty())
-      copy.erase();
+    eraseGather(gather);
   }
 }
 

@@ -254,10 +254,11 @@ std::string readOption(StringRef text, Offload &value) {
   value = {};
   value.parameters = text == "params" || text == "all";
   value.states = text == "optimizer" || text == "all";
-  if (value || text == "none" ||
+  value.isAuto = text == "auto";
+  if (value || value.isAuto || text == "none" ||
       (text.consume_front("bytes=") && readOption(text, value.bytes).empty()))
     return "";
-  return "none, params, optimizer, all or bytes=SIZE, which is " +
+  return "none, params, optimizer, all, auto or bytes=SIZE, which is " +
          std::string(sizeForm);
 }
 
@@ -420,7 +421,8 @@ std::string spellOption(const Remat &value) {
                               : "none";
 }
 std::string spellOption(const Offload &value) {
-  return value.bytes ? "bytes=" + spellOption(value.bytes)
+  return value.isAuto  ? "auto"
+         : value.bytes ? "bytes=" + spellOption(value.bytes)
          : value.parameters && value.states ? "all"
          : value.parameters                 ? "params"
          : value.states                     ? "optimizer"

@@ -118,8 +118,6 @@ static std::string findPlannerConflict(const llvm::StringSet<> &names,
         rule.strategy.value_or(Strategy::NoShard) != Strategy::NoShard)
       return self + ": decides what --unit says of '" + rule.regex +
              "'; leave reshard out, and any strategy but no_shard";
-  if (names.contains("offload"))
-    return self + ": does not know --offload yet; give one of the two";
   return "";
 }
 
@@ -130,6 +128,8 @@ static std::string findConflict(const llvm::StringSet<> &names,
     return "--mesh: 'auto' is a decision of --auto for --ranks N; give both";
   if (options.chunkLoss.isAuto && !options.automatic)
     return "--chunk-loss: 'auto' is a decision of --auto; give both";
+  if (options.offload.isAuto && !options.automatic)
+    return "--offload: 'auto' is a decision of --auto; give both";
   if (options.mesh.isAuto && names.contains("strategy"))
     return "--mesh: 'auto' decides what --strategy says; give one of the two";
   auto group = options.reshardAfterForward.group;
@@ -311,6 +311,9 @@ void registerFSDPPipeline(StringRef name, StringRef description,
           return fail(error);
         if (options.chunkLoss.isAuto)
           return fail("chunk-loss: expected a number of chunks; 'auto' is a "
+                      "decision of fsdp-plan");
+        if (options.offload.isAuto)
+          return fail("offload: expected what is offloaded; 'auto' is a "
                       "decision of fsdp-plan");
         build(pm, options);
         return success();

@@ -8,6 +8,7 @@
 #include "fsdp/Dialect/FSDP/Transforms/Logical/Decisions.h"
 #include "fsdp/Dialect/FSDP/Transforms/Program.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/Decisions.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/Gathers.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 #include "fsdp/Planner/Placement.h"
 
@@ -102,6 +103,8 @@ void Applier::findLaunches() {
       own.gathers[phase == aten::Phase::Backward] = launch;
       continue;
     }
+    if (launch.isCopy() && !isa<FutureType>(launch.getLaunched().getType()))
+      continue; // it comes with its gather
     own.reductions.push_back(launch);
     for (Operation *user : launch->getUsers())
       if (isa<AsyncWaitOp>(user))
@@ -113,10 +116,8 @@ void Applier::findLaunches() {
 void Applier::issue(IssueOrder &order, ArrayRef<Operation *> calls,
                     Operation *before) {
   for (Operation *launch : calls) {
-    if (!launch)
-      continue; // not of this program
     order.moveBefore(launch, before);
-    if (calls.size() > 1)
+    if (calls.size() > 1 && !isCopy(launch))
       launch->setAttr(
           "bucket",
           Builder(launch->getContext()).getI64IntegerAttr(numBuckets));
@@ -128,8 +129,8 @@ void Applier::placeReductions(IssueOrder &order, uint32_t place) {
   for (const planner::Placement::Call &call : placement.reductions) {
     if (call.launch != place)
       continue;
-    // First all that reduce, then all that go on with it.
-    for (size_t step = 0; step != 2; ++step) {
+    // First all that reduce, then all that go on with it, then copies.
+    for (size_t step = 0; step != 3; ++step) {
       SmallVector<Operation *> together;
       for (uint32_t unit : call.units)
         if (step < launches[unit].reductions.size())
@@ -140,16 +141,20 @@ void Applier::placeReductions(IssueOrder &order, uint32_t place) {
 }
 
 void Applier::placeGathers(IssueOrder &order, uint32_t place) {
-  for (const planner::Placement::Call &call : placement.gathers)
-    if (call.launch == place)
-      issue(order,
-            llvm::map_to_vector(call.units,
-                                [&](uint32_t unit) {
-                                  auto &gathers = launches[unit].gathers;
-                                  Operation *own = gathers[size_t(call.phase)];
-                                  return own ? own : gathers[0];
-                                }),
-            anchors[place]);
+  for (const planner::Placement::Call &call : placement.gathers) {
+    if (call.launch != place)
+      continue;
+    SmallVector<Operation *> together;
+    for (uint32_t unit : call.units) {
+      auto &gathers = launches[unit].gathers;
+      Operation *own = gathers[size_t(call.phase)];
+      if (Operation *launch =
+              own ? own : gathers[0]) // it may be of another program
+        together.push_back(launch);
+    }
+    issue(order, together, anchors[place]);
+    bringCopies(order, llvm::to_vector_of<LaunchOpInterface>(together));
+  }
 }
 
 void Applier::placeWaits(IssueOrder &order, uint32_t place, bool isEarly) {

@@ -31,10 +31,14 @@ bool isComputation(Operation *op) {
     launch = wait.getLaunch();
   else
     launch = dyn_cast<LaunchOpInterface>(op);
+  if (!launch)
+    return true;
+  if (launch.isCopy()) // the others go with their gather or reduction
+    return launch.getPhaseAttr().getValue() == aten::Phase::Update;
   // What reduces the sum of reduced gradients has nothing to overlap with.
-  bool isOfSum = launch && launch.isReduction() &&
-                 isa<ShardType>(launch.getLaunched().getType());
-  return !launch || !launch.getUnitAttr() || isOfSum;
+  bool isOfSum =
+      launch.isReduction() && isa<ShardType>(launch.getLaunched().getType());
+  return !launch.getUnitAttr() || isOfSum;
 }
 
 /// A launch of which the planner decides where it stands; or null.
@@ -105,6 +109,7 @@ private:
   LogicalResult addTraffic();
   void addGather(LaunchOpInterface launch);
   void addReduction(LaunchOpInterface launch);
+  LogicalResult addCopy(LaunchOpInterface launch);
   planner::CollectiveCost getCollectiveCost(Operation *launch);
   uint32_t getGroup(Operation *launch);
   bool isUnitMemory(const MemoryLife &life);
@@ -182,6 +187,17 @@ void ProgramBuilder::findReaders(Value value,
   }
 }
 
+/// A flat gradient that is reduced in place and copied to the host: it ends
+/// with the copy, as others end with their reductions.
+static LaunchOpInterface getReductionInPlace(const MemoryLife &life,
+                                             const StreamOrder &order) {
+  LaunchOpInterface launch = getUnitLaunch(life.value.getDefiningOp());
+  bool isInPlace = launch && launch.isReduction() &&
+                   life.begin < order.getPlace(launch) &&
+                   llvm::any_of(launch->getUsers(), isCopy);
+  return isInPlace ? launch : LaunchOpInterface();
+}
+
 LogicalResult ProgramBuilder::findRoles() {
   for (Operation *op : full->order.getOperations())
     if (LaunchOpInterface launch = getUnitLaunch(op);
@@ -210,6 +226,8 @@ LogicalResult ProgramBuilder::findRoles() {
     }
     // What another reduction has in flight follows that one.
     Value launched = launch.getLaunched();
+    if (launch.isCopy() && !isa<FutureType>(launched.getType()))
+      continue; // a gather takes it
     if (!isa<FutureType>(launched.getType())) {
       Operation *maker = launched.getDefiningOp();
       roles[maker ? full->latest[full->order.getPlace(maker)] : 0]
@@ -229,10 +247,29 @@ LogicalResult ProgramBuilder::findRoles() {
       roles[terminator].updates.insert(unit);
   }
   for (const MemoryLife &life : full->lives)
+    if (LaunchOpInterface launch = getReductionInPlace(life, full->order))
+      gradientOf[life.value] = units.lookup(launch.getUnitAttr().getValue());
+  for (const MemoryLife &life : full->lives)
     if (auto unit = gradientOf.find(life.value); unit != gradientOf.end())
       if (!life.isCommunication)
         roles[full->latest[life.begin]].gradients.insert(unit->second);
   return success();
+}
+
+static planner::Stream convert(Stream stream) {
+  switch (stream) {
+  case Stream::Gather:
+    return planner::Stream::Gather;
+  case Stream::Reduce:
+    return planner::Stream::Reduce;
+  case Stream::AllReduce:
+    return planner::Stream::AllReduce;
+  case Stream::Copy:
+    return planner::Stream::Copy;
+  case Stream::Compute:
+    break;
+  }
+  llvm_unreachable("computations are not launched");
 }
 
 /// One operation for each computation. What it does with a second unit is one
@@ -289,11 +326,8 @@ void ProgramBuilder::addOps() {
   }
   for (Operation *op : full->computations)
     if (auto launch = dyn_cast<LaunchOpInterface>(op))
-      program.calls.push_back(
-          {launch.isGather()                      ? planner::Stream::Gather
-           : launch.getStream() == Stream::Reduce ? planner::Stream::Reduce
-                                                  : planner::Stream::AllReduce,
-           getCollectiveCost(op).getDuration(), getGroup(op)});
+      program.calls.push_back({convert(launch.getStream()), getCost(op),
+                               launch.isCopy() ? 0 : getGroup(op)});
 }
 
 //===----------------------------------------------------------------------===//
@@ -328,6 +362,22 @@ void ProgramBuilder::addGather(LaunchOpInterface launch) {
   row.gatherGroup = getGroup(launch);
 }
 
+/// A gather takes the copy in flight, or the copy a reduction.
+LogicalResult ProgramBuilder::addCopy(LaunchOpInterface launch) {
+  Value launched = launch.getLaunched();
+  planner::Traffic &row =
+      program.traffic[units.lookup(launch.getUnitAttr().getValue())];
+  if (!isa<FutureType>(launched.getType()))
+    row.copyIn = getCost(launch);
+  else if (!isComputation(launched.getDefiningOp()))
+    row.copyOut = getCost(launch);
+  else
+    return reject() << "--auto does not know offload of gradients that are "
+                       "all-reduced once for all micro-batches: leave out "
+                       "--no-all-reduce or --offload";
+  return success();
+}
+
 void ProgramBuilder::addReduction(LaunchOpInterface launch) {
   planner::Traffic &row =
       program.traffic[units.lookup(launch.getUnitAttr().getValue())];
@@ -340,6 +390,11 @@ void ProgramBuilder::addReduction(LaunchOpInterface launch) {
     row.allReduceGroup = getGroup(launch);
     row.isAllReduced = true;
   }
+}
+
+static Operation *getWait(LaunchOpInterface launch) {
+  return *llvm::find_if(launch->getUsers(),
+                        [](Operation *op) { return isa<AsyncWaitOp>(op); });
 }
 
 /// What belongs to a unit and ends where its collectives are placed.
@@ -359,17 +414,18 @@ LogicalResult ProgramBuilder::addTraffic() {
     if (isa<PieceOp>(op))
       return reject() << "--auto does not know units of which pieces are kept: "
                          "leave out --reshard-after-forward";
-    if (isCopy(op))
-      return reject() << "--auto does not know offload: leave out --offload";
     LaunchOpInterface launch = getUnitLaunch(op);
     if (!launch)
       continue;
     if (launch.isGather())
       addGather(launch);
-    else
+    else if (launch.isReduction())
       addReduction(launch);
+    else if (failed(addCopy(launch)))
+      return failure();
   }
   unsigned end = full->order.getOperations().size() - 1;
+  std::vector<int64_t> copied(model.units.size(), 0); // what gathers take
   for (const MemoryLife &life : full->lives) {
     if (!isUnitMemory(life))
       continue;
@@ -381,17 +437,24 @@ LogicalResult ProgramBuilder::addTraffic() {
       continue;
     }
     auto launch = cast<LaunchOpInterface>(life.value.getDefiningOp());
-    planner::Traffic &row =
-        program.traffic[units.lookup(launch.getUnitAttr().getValue())];
+    uint32_t unit = units.lookup(launch.getUnitAttr().getValue());
+    planner::Traffic &row = program.traffic[unit];
     bool isTaken = llvm::any_of(launch->getUsers(), [](Operation *user) {
       return isa<LaunchOpInterface>(user);
     });
+    bool isCopied = llvm::any_of(launch->getUsers(), isCopy);
     if (launch.isGather()) { // of both phases, which are the same
       (life.isCommunication ? row.sentBytes : row.gatheredBytes) = life.bytes;
       if (!life.isCommunication && life.end == end)
         return reject() << "--auto does not know units that stay gathered "
                            "after the backward";
-    } else if (life.isCommunication || (isTaken && life.end != end)) {
+    } else if (launch.isCopy()) {
+      // What one rank gathers is the copy itself.
+      auto gather = cast<LaunchOpInterface>(*launch->user_begin());
+      bool isGathered = life.end > full->order.getPlace(getWait(gather));
+      (isGathered ? row.gatheredBytes : copied[unit]) = life.bytes;
+    } else if (life.isCommunication || isCopied ||
+               (isTaken && life.end != end)) {
       row.castBytes += life.bytes;
     } else if (life.end == end) {
       row.reducedBytes += life.bytes;
@@ -399,6 +462,8 @@ LogicalResult ProgramBuilder::addTraffic() {
       row.resultBytes += life.bytes;
     }
   }
+  for (auto [row, bytes] : llvm::zip_equal(program.traffic, copied))
+    row.sentBytes += bytes;
   return success();
 }
 
@@ -419,10 +484,10 @@ void ProgramBuilder::addLives() {
     std::map<Key, unsigned> seen;
     for (const MemoryLife &life : from.lives) {
       Operation *maker = life.value.getDefiningOp();
-      bool isUnit = gradientOf.contains(life.value);
-      if (auto launch = dyn_cast<LaunchOpInterface>(maker))
-        isUnit |=
-            launch.getUnitAttr() && life.begin == from.order.getPlace(launch);
+      bool isUnit = gradientOf.contains(life.value) ||
+                    getReductionInPlace(life, from.order);
+      if (LaunchOpInterface launch = getUnitLaunch(maker))
+        isUnit |= life.begin == from.order.getPlace(launch);
       if (auto flatten = dyn_cast<FlattenGradsOp>(maker))
         for (Operation *user : flatten.getFlat().getUsers())
           isUnit |= isa<LaunchOpInterface>(user);

@@ -30,6 +30,9 @@ void setReshardAfterForward(mlir::func::FuncOp step, bool reshard,
 /// units.
 void keepGathered(mlir::func::FuncOp step);
 
+/// With the copy from the host that it alone takes.
+void eraseGather(UnshardOp gather);
+
 /// The repeated modules, or else those of units, of which the backward of a
 /// step of the logical level reads something that may be computed again.
 std::vector<std::string> findRecomputable(mlir::func::FuncOp step);

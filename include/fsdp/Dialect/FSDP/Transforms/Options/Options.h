@@ -106,6 +106,7 @@ struct LRGroups {
 struct Offload {
   bool parameters = false, states = false;
   ByteSize bytes;
+  bool isAuto = false; ///< fsdp-plan decides it.
   explicit operator bool() const { return parameters || states || bytes; }
 };
 

@@ -190,7 +190,8 @@ def ReduceWaitOption : PipelineOption<"reduceWait", "reduce-wait", "::fsdp::Redu
 def OffloadOption : PipelineOption<"offload", "offload", "::fsdp::Offload", "::fsdp::Offload{}",
     "CPU offload: what lies in host memory. params: the shards; optimizer: optimizer states and gradients, and "
     "updates run on the host; all: both, as CPUOffload of FSDP1; bytes: all of the largest units, until SIZE "
-    "of device memory are saved.", "none|params|optimizer|all|bytes=SIZE">;
+    "of device memory are saved; auto: of none, params, optimizer, all, and a quarter, half and three quarters of "
+    "all in bytes, that with the fastest step, as fsdp-plan --auto finds.", "none|params|optimizer|all|bytes=SIZE|auto">;
 } // Schedule and memory
 
 let group = "Search and costs" in {
