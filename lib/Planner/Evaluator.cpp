@@ -152,7 +152,8 @@ Outcome Evaluator::fit(ProgramDecisions &decisions,
   }
   if (!layout.hasCopies())
     return impl->finish(layout.findMost());
-  layout.findEnds(); // where it was taken to be alive up to its waits
+  // So far, what is reduced was alive up to the wait; perhaps it ends before.
+  layout.findEnds();
   return impl->finish(layout.findMemory());
 }
 
