@@ -10,6 +10,7 @@ Example: python benchmarks/predictions.py llama-25m --ranks 1 2 --ways local mpi
 import argparse
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -63,7 +64,9 @@ class Bench:
         self.run(self.place("fsdp1"), "--profile", profile)
         base = self.folder / "base.toml"
         text = (ROOT / "hardware" / "cpu.toml").read_text()
-        base.write_text(text.replace("shared_core = true ", "shared_core = false") if self.way == "overlap" else text)
+        # Where each rank has one core, what computes has half of it while something is sent.
+        beside = f"shared_core = false\ncontention = {float(self.ranks >= len(os.sched_getaffinity(0)))} "
+        base.write_text(text.replace("shared_core = true ", beside) if self.way == "overlap" else text)
         if self.ranks == 1:  # which sends nothing
             return ["--hardware", base, "--profile", profile]
         run([str(self.bin / "fsdp-plan"), "calibrate", "--hardware", str(base), "--profile", str(profile), "-o", str(machine)])
@@ -108,7 +111,7 @@ def compare(bench: Bench, rounds: int, console: Console) -> tuple[list[float], i
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", choices=["llama-tiny", "llama-25m"])
+    parser.add_argument("models", nargs="+", choices=["llama-tiny", "llama-25m", "llama-110m"])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--ways", nargs="+", default=["local"], choices=WAYS, help="threads, threads that send beside, or processes")
     parser.add_argument("--rounds", type=int, default=3)

@@ -344,6 +344,7 @@ class LlamaSize:
 LLAMAS = {
     "llama-tiny": LlamaSize(32, 64, 2, 4, 2, 128, (2, 16), True),
     "llama-25m": LlamaSize(384, 1536, 8, 6, 6, 4096, (2, 64), True),
+    "llama-110m": LlamaSize(768, 2048, 12, 12, 12, 16384, (1, 32), True),
     "llama-7b": LlamaSize(4096, 11008, 32, 32, 32, 32000, (1, 4096), False),
     "llama-405b": LlamaSize(16384, 53248, 126, 128, 8, 128256, (1, 4096), False),
     "llama-405b-half": LlamaSize(16384, 53248, 63, 128, 8, 128256, (1, 4096), False),

@@ -201,17 +201,23 @@ struct CallModel : CostOpInterface::ExternalModel<CallModel, aten::CallOp> {
 // Launches and updates
 //===----------------------------------------------------------------------===//
 
+/// Through a buffer; over one rank nothing is sent, so nothing is copied.
+static bool isCopied(CollectiveOpInterface launch,
+                     SymbolTableCollection &symbols) {
+  return launch && launch.getCopy() &&
+         !getRankGroup(launch, symbols).axes.empty();
+}
+
 /// A copied reduction copies the flat gradient into its buffer on the compute
 /// stream, as soon as it is there.
 struct FlattenModel
     : CostOpInterface::ExternalModel<FlattenModel, FlattenGradsOp> {
-  Work getWork(Operation *op, SymbolTableCollection &) const {
+  Work getWork(Operation *op, SymbolTableCollection &symbols) const {
     Computation work;
     double flat = addBytes(op->getResultTypes());
     work.bytes = addBytes(op->getOperandTypes()) + flat;
     for (Operation *user : op->getUsers())
-      if (auto launch = dyn_cast<CollectiveOpInterface>(user);
-          launch && launch.getCopy())
+      if (isCopied(dyn_cast<CollectiveOpInterface>(user), symbols))
         work.bytes += 2 * flat;
     return work;
   }
@@ -220,10 +226,10 @@ struct FlattenModel
 /// A unit that was gathered into a buffer is copied out of it. (All units of a
 /// buffer are, at the first wait of theirs; here each is at its own.)
 struct WaitModel : CostOpInterface::ExternalModel<WaitModel, AsyncWaitOp> {
-  Work getWork(Operation *op, SymbolTableCollection &) const {
+  Work getWork(Operation *op, SymbolTableCollection &symbols) const {
     auto wait = cast<AsyncWaitOp>(op);
     auto launch = wait.getFuture().getDefiningOp<CollectiveOpInterface>();
-    if (!launch || !launch.isGather() || !launch.getCopy())
+    if (!launch || !launch.isGather() || !isCopied(launch, symbols))
       return {};
     Computation work;
     work.bytes = 2 * double(getMemoryBytes(wait.getValue().getType()));
@@ -322,15 +328,16 @@ struct LaunchModel
     RankGroup group = getRankGroup(collective, symbols);
     Communication sent{convert(collective.getKind()),
                        double(collective.getBytes()), group.getNumRanks(),
-                       getCopiedBytes(collective)};
+                       getCopiedBytes(collective, symbols)};
     place(group, sent);
     return sent;
   }
 
   /// What is copied on the stream of the launch: shards, cast into the buffer;
   /// and sums, out to their units if these are several.
-  static double getCopiedBytes(CollectiveOpInterface collective) {
-    if (!collective.getCopy())
+  static double getCopiedBytes(CollectiveOpInterface collective,
+                               SymbolTableCollection &symbols) {
+    if (!isCopied(collective, symbols))
       return 0;
     Type source = collective->getOperand(0).getType();
     if (collective.isGather())

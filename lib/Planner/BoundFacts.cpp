@@ -31,6 +31,7 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
   findUses();
   findMemory();
   findExposed();
+  findUnhidden();
 }
 
 void BoundFacts::findReplays() {
@@ -533,4 +534,78 @@ void BoundFacts::findExposed() {
   tail = std::max<int64_t>(getDurationAlone(unit.reduction) +
                                getDurationAlone(unit.allReduce) - slow(beside),
                            0);
+}
+
+/// It has memory from its launch on, so all computations from there to its
+/// first use have room for it. Where its own module is recomputed, the replay
+/// is its first use. `before`: the first use of the unit that is gathered
+/// before; if the memory is not there at that place, the gather is a call of
+/// its own.
+int64_t BoundFacts::findUnhidden(uint32_t unit, Phase phase,
+                                 uint32_t before) const {
+  const Traffic &own = program.traffic[unit];
+  uint32_t module = model.units[unit].module;
+  int64_t all = own.gather.latency + own.gather.transfer, beside = 0;
+  uint32_t launch = uses[unit].first[size_t(phase)];
+  while (launch != 0 && beside * 1000 < all) {
+    const ComputeOp &op = program.ops[launch - 1];
+    int64_t used = leastMandatory[launch - 1] + inUse[launch - 1];
+    if (op.onlyIf == nobody && room - used < own.gatheredBytes)
+      break;
+    if (op.onlyIf == nobody || op.onlyIf != module)
+      beside += (op.duration * (1024 + model.contention) + 1023) / 1024 + 1;
+    --launch;
+  }
+  bool mayJoin = before != nobody && launch <= before;
+  return std::max<int64_t>(
+      all - (mayJoin ? own.gather.latency : 0) - 1000 * beside, 0);
+}
+
+/// Gathers of one stream run one after the other, so what no computation runs
+/// beside adds up. A unit that is kept has no gather for the backward: those
+/// for which there is room between the phases, where that is worth most.
+void BoundFacts::findUnhidden() {
+  if (mayStartGathered || program.ops.empty())
+    return;
+  size_t middle = 0; // the last computation of the forward
+  while (middle + 1 != program.ops.size() &&
+         program.ops[middle + 1].phase == Phase::Forward)
+    ++middle;
+  int64_t sum = 0, left = room - leastMandatory[middle] - inUse[middle];
+  std::vector<std::pair<uint32_t, uint32_t>> order[numPhases]; // first uses
+  for (uint32_t unit = 0; unit != uses.size(); ++unit)
+    for (size_t phase = 0; phase != numPhases; ++phase)
+      if (uses[unit].first[phase] != nobody)
+        order[phase].emplace_back(uses[unit].first[phase], unit);
+  std::vector<std::pair<int64_t, uint32_t>> again; // of the backward
+  for (size_t phase = 0; phase != numPhases; ++phase) {
+    std::sort(order[phase].begin(), order[phase].end());
+    uint32_t before = nobody;
+    for (auto [first, unit] : order[phase]) {
+      int64_t own = findUnhidden(unit, Phase(phase), before);
+      before = first;
+      const Use &use = uses[unit];
+      bool isThere = use.first[0] != nobody && use.last[0] >= middle;
+      if (phase == 0)
+        sum += own;
+      else if (own && !isThere && !model.units[unit].staysGathered)
+        again.emplace_back(own, unit);
+    }
+  }
+  std::sort(again.begin(), again.end(), [&](const auto &a, const auto &b) {
+    double left =
+        double(a.first) * double(program.traffic[b.second].gatheredBytes);
+    double right =
+        double(b.first) * double(program.traffic[a.second].gatheredBytes);
+    return left != right ? left > right : a.second < b.second;
+  });
+  for (auto [own, unit] : again) {
+    int64_t bytes = program.traffic[unit].gatheredBytes;
+    int64_t kept = std::clamp<int64_t>(left, 0, bytes);
+    left -= kept;
+    if (kept != bytes)
+      sum += int64_t(double(own) * (1 - double(kept) / double(bytes)) *
+                     (1 - 1e-9));
+  }
+  unhidden = toNanoseconds(sum);
 }

@@ -83,7 +83,10 @@ struct BoundFacts {
   std::vector<uint32_t> reduced; ///< By completion.
   std::vector<Cut> cuts;
   int64_t head = 0, tail = 0; ///< h and t, nanoseconds.
-  int64_t lastUpdate = 0;     ///< C from the update of the last gradient on.
+  /// Nanoseconds in which gathers run and nothing else can: there is no memory
+  /// to launch them any earlier.
+  int64_t unhidden = 0;
+  int64_t lastUpdate = 0;  ///< C from the update of the last gradient on.
   bool endsReduced = true; ///< No unit is first used after the last gradient.
 
 private:
@@ -95,6 +98,9 @@ private:
   void findUses();
   void findMemory();
   void findExposed();
+  /// What of its gather for a phase runs beside no computation, picoseconds.
+  int64_t findUnhidden(uint32_t unit, Phase phase, uint32_t before) const;
+  void findUnhidden();
   void findReplays();
   void findCalls();
   Savings findSavings() const;

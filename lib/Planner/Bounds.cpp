@@ -39,7 +39,9 @@ struct ProgramBounds::Facts : BoundFacts {
     return addCollectives(
         compute.back() + replays[r],
         combine(sumGathers(r) + moreGathers, sumReductions(), sumAllReduces()),
-        head + tail);
+        // No gather runs beside the last reduction, if all are before it.
+        endsReduced ? std::max(head, unhidden) + tail
+                    : std::max(head + tail, unhidden));
   }
   int64_t boundBefore(const Cut &cut, size_t r, int64_t replayed) const;
   int64_t boundAfter(const Cut &cut, size_t r, int64_t replayed) const;

@@ -281,8 +281,8 @@ def test_decisions(plan):
     assert "predicted step" in searched.explain("a100-80")
     assert searched.compare().rows[5]["name"] == "auto"
     # Options that were decided, too, stay as they were decided.
-    decided = fsdp_mlir.compile(make_model(), BATCH, ranks=4, auto=True, mesh="auto", chunk_loss="auto", accumulate=2, hardware="h100")
-    assert f"--mesh={decided.summary['search']['mesh']}" in decided._arguments and "--chunk-loss=1" in decided._arguments
+    decided = fsdp_mlir.compile(make_model(), BATCH, ranks=4, auto=True, mesh="auto", offload="auto", chunk_loss="auto", accumulate=2, hardware="h100")
+    assert {f"--mesh={decided.summary['search']['mesh']}", "--offload=none", "--chunk-loss=1"} <= set(decided._arguments)
     assert decided.decisions()["resident"] == decided.summary["search"]["resident"]
     assert "predicted step" in decided.explain("a100-80") and decided.compare().rows[5]["name"] == "auto"
     with pytest.raises(PlanError, match="^expected a plan of auto=True, .* compile with auto=True$"):

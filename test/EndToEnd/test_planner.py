@@ -160,6 +160,15 @@ def test_what_if_multiplies_numbers(tmp_path):
     assert step("h100", "--what-if", "launch_us=0.5x,compute.bf16=2x")["step_ns"] < step("h100")["step_ns"]
 
 
+# One rank sends nothing, so nothing is copied for it, whatever a schedule says of buffers.
+def test_one_rank_takes_the_same_time_with_all_presets(tmp_path):
+    def step(preset):
+        succeed("fsdp-plan", FIXTURES / "gpt2.pt2", "--ranks", 1, "--schedule", preset, "--hardware", "h100", "--report", tmp_path / "r.json")
+        return json.loads((tmp_path / "r.json").read_text())["predicted"]["step_ns"]
+
+    assert len({step(preset) for preset in ("fsdp1", "fsdp2", "manual-block", "inductor", "list")}) == 1
+
+
 # What a search does not know is said at once.
 @pytest.mark.parametrize("options, sentence", [
     ("--auto --schedule fsdp1", "--auto: decides what --schedule says; give one of the two"),

@@ -91,7 +91,7 @@ static mlir::FailureOr<std::vector<Row>> makeRows(const CommandLine &line) {
        {"fsdp1", "fsdp2", "manual-block", "inductor", "list"})
     if (failed(addRow(line, preset, {{"schedule", preset.str()}}, rows)))
       return failure();
-  // What a search does not know, such as offload, is said in its row.
+  // What a search does not know, such as pieces, is said in its row.
   Row searched;
   searched.name = "auto";
   std::vector<GivenOption> own = line.given;
