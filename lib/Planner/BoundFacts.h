@@ -82,9 +82,10 @@ struct BoundFacts {
   std::vector<uint32_t> byWorth;
   std::vector<uint32_t> reduced; ///< By completion.
   std::vector<Cut> cuts;
-  int64_t head = 0, tail = 0; ///< h and t, nanoseconds.
-  /// Nanoseconds in which gathers run and nothing else can: there is no memory
-  /// to launch them any earlier.
+  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
+  int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
+  /// Nanoseconds in which collectives run, and no computation can: there is no
+  /// memory for both. Without the last reduction.
   int64_t unhidden = 0;
   int64_t lastUpdate = 0;  ///< C from the update of the last gradient on.
   bool endsReduced = true; ///< No unit is first used after the last gradient.
@@ -98,8 +99,6 @@ private:
   void findUses();
   void findMemory();
   void findExposed();
-  /// What of its gather for a phase runs beside no computation, picoseconds.
-  int64_t findUnhidden(uint32_t unit, Phase phase, uint32_t before) const;
   void findUnhidden();
   void findReplays();
   void findCalls();
@@ -114,7 +113,6 @@ private:
   bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
   std::vector<int64_t> mandatory,
       inUse;                           ///< By computation, nothing recomputed.
-  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
   std::vector<int64_t> gatherCalls;    ///< Of `gathered` up to each.
   std::vector<int64_t> reductionCalls; ///< Of `reduced` from each.
   std::vector<double> shares; ///< By unit: what it fills of a backward call.
