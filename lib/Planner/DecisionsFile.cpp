@@ -18,7 +18,7 @@ using namespace fsdp::planner;
 using fsdp::archive::Error;
 using fsdp::archive::Expected;
 
-static constexpr int64_t formatVersion = 1;
+static constexpr int64_t formatVersion = 2;
 static constexpr size_t mostTextBytes = size_t(64) << 20;
 
 bool fsdp::planner::operator==(const UnitDecision &a, const UnitDecision &b) {

@@ -42,7 +42,7 @@ void OrderMaker::reserve(Order &order) const {
   size_t ops = program.ops.size(), units = model.units.size();
   order.ops.reserve(ops);
   order.stretches.reserve(ops);
-  order.slots.reserve(numPhases * units + units + 1);
+  order.slots.reserve((numPhases + 2) * units + 1);
   order.fixedPlaces.reserve(ops);
   order.firstUses.reserve(numPhases * units);
   order.completions.reserve(units);
@@ -88,7 +88,10 @@ void OrderMaker::emit(uint32_t index, Order &order) {
   if (op.gradient == nobody)
     return;
   Order::Use &use = order.uses[op.gradient];
-  use.gradient = std::min(use.gradient, place);
+  if (use.gradient == nobody) {
+    addSlot(order, place);
+    use.gradient = place;
+  }
   if (completes[index]) {
     addSlot(order, place + 1);
     order.completions.push_back({op.gradient, std::exchange(isClosed, false),

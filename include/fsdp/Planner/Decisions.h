@@ -4,8 +4,8 @@
 // module, and phase. Presets, people and the search all make it.
 //
 // Places are counted in slots: places of a program at which a unit begins to be
-// used in a phase, or at which the gradient of a unit is complete. So a
-// decision names no operation, and means the same after an edit of the model.
+// used in a phase, or at which the gradient of a unit begins or is complete. So
+// a decision names no operation, and means the same after an edit of the model.
 //
 //===----------------------------------------------------------------------===//
 

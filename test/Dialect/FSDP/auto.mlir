@@ -25,7 +25,7 @@
 
 // Units may stay gathered from the first micro-batch to the last.
 // RUN: fsdp-translate --import-pt2 %fixtures/gpt2.pt2 | fsdp-opt --fsdp-assign-units --fsdp-shard=ranks=4 --fsdp-accumulate=accumulate=3 --fsdp-insert-optimizer -o %t.parts.mlir
-// RUN: printf 'version = 1\nresident = ["m.transformer.h.0"]\n' > %t.stay.toml
+// RUN: printf 'version = 2\nresident = ["m.transformer.h.0"]\n' > %t.stay.toml
 // RUN: fsdp-opt %t.parts.mlir --fsdp-auto='decisions=%t.stay.toml hardware=h100' --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-equivalence | FileCheck %s --check-prefix=STAY
 // STAY: fsdp.unit @m.transformer.h.0 {{.*}} {kept_after_backward}
 // STAY-LABEL: func.func @first
@@ -55,7 +55,7 @@
 // RESIDENT: error: {{.*}}expected in `resident` units that are gathered in a step of several micro-batches (--accumulate K), found "root"
 
 // Copies stand in front of the call that takes them, and after the call that they take; those around updates stay.
-// RUN: printf 'version = 1\n[programs."step".units]\n"m.transformer.h.0" = { keep = false, forward = { joins = true, ahead = 0 }, backward = { joins = false, ahead = 1 }, reduction = { joins = true, wait = 2 } }\n' > %t.joined.toml
+// RUN: printf 'version = 2\n[programs."step".units]\n"m.transformer.h.0" = { keep = false, forward = { joins = true, ahead = 0 }, backward = { joins = false, ahead = 1 }, reduction = { joins = true, wait = 2 } }\n' > %t.joined.toml
 // RUN: %{logical} --fsdp-offload=offload=all --fsdp-auto='decisions=%t.joined.toml hardware=h100' --fsdp-apply-schedule --fsdp-verify-scheduled --fsdp-verify-futures --fsdp-verify-order --fsdp-verify-equivalence | FileCheck %s --check-prefix=OFFLOAD
 // OFFLOAD: fsdp.async.copy @root <forward>
 // OFFLOAD-NEXT: fsdp.async.copy @m.transformer.h.0 <forward>

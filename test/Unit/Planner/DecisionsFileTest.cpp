@@ -37,7 +37,7 @@ TEST(DecisionsFile, GoesRoundTrip) {
 
 TEST(DecisionsFile, SaysLittleOfWhatIsAsAlways) {
   StepModel model = makeModel();
-  auto decisions = readDecisions(model, R"(version = 1
+  auto decisions = readDecisions(model, R"(version = 2
 [programs.middle.units]
 "h.0" = { keep = true, backward = { ahead = 3 } }
 )",
@@ -51,22 +51,22 @@ TEST(DecisionsFile, SaysLittleOfWhatIsAsAlways) {
 
 TEST(DecisionsFile, RejectsInOneSentence) {
   EXPECT_EQ(getError(""),
-            "d.toml: line 1: expected version = 1, found nothing");
-  EXPECT_EQ(getError("version = 2"),
-            "d.toml: line 1: expected version 1, found 2");
-  EXPECT_EQ(getError("version = 1\nresident = [\"h.7\"]"),
+            "d.toml: line 1: expected version = 2, found nothing");
+  EXPECT_EQ(getError("version = 3"),
+            "d.toml: line 1: expected version 2, found 3");
+  EXPECT_EQ(getError("version = 2\nresident = [\"h.7\"]"),
             "d.toml: line 2: expected a unit of the step, found 'h.7'");
-  EXPECT_EQ(getError("version = 1\nresident = true"),
+  EXPECT_EQ(getError("version = 2\nresident = true"),
             "d.toml: line 2: expected resident to be a list of names, found "
             "true");
-  EXPECT_EQ(getError("version = 1\n[programs.eval]\n"),
+  EXPECT_EQ(getError("version = 2\n[programs.eval]\n"),
             "d.toml: line 2: expected a program of the step, found 'eval'");
-  EXPECT_EQ(getError("version = 1\n[programs.last]\nrecompute = [\"x\"]"),
+  EXPECT_EQ(getError("version = 2\n[programs.last]\nrecompute = [\"x\"]"),
             "d.toml: line 3: expected a module of the step, found 'x'");
-  EXPECT_EQ(getError("version = 1\n[programs.last]\nremat = []"),
+  EXPECT_EQ(getError("version = 2\n[programs.last]\nremat = []"),
             "d.toml: line 3: expected only recompute, units, found 'remat'");
   auto getUnitError = [](const std::string &unit) {
-    return getError("version = 1\n[programs.last.units]\n\"h.0\" = " + unit);
+    return getError("version = 2\n[programs.last.units]\n\"h.0\" = " + unit);
   };
   EXPECT_EQ(getUnitError("{ keep = 3 }"),
             "d.toml: line 3: expected keep to be true or false, found 3");

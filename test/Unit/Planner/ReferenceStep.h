@@ -85,7 +85,8 @@ private:
         last[key] = i;
       }
       if (op->gradient != nobody) {
-        gradient.try_emplace(op->gradient, i);
+        if (gradient.try_emplace(op->gradient, i).second)
+          places.insert(i);
         complete[op->gradient] = i + 1;
       }
       if (op->update != nobody) {
