@@ -207,6 +207,9 @@ private:
   /// that takes a later copy.
   uint32_t findEnd(const Call &call) const {
     uint32_t end = call.awaitedAt;
+    if (std::none_of(program.traffic.begin(), program.traffic.end(),
+                     [](const Traffic &row) { return row.copyIn.has_value(); }))
+      return end; // no gather says anything
     for (auto [gather, wait] : gatherWait) {
       std::set<uint32_t> ended;
       addEnded(gather->launched, ended);
