@@ -210,6 +210,9 @@ def test_what_cannot_be_offloaded_is_said(tmp_path):
     machine.write_text(re.sub(r"\[host\]\n(.+\n)+", "", cpu))
     assert "offload: expected hardware with host memory, found none in 'cpu'; give it a [host] table, or leave --offload out" in \
         reject("--offload", "all", "--schedule", "list", "--hardware", machine)
+    for how in "all", "auto":
+        assert "offload: expected hardware with host memory, found none in 'cpu'; give it a [host] table, or leave --offload out" in \
+            reject("--offload", how, "--auto", "--hardware", machine)
     assert "offload: expected at most 239.00 KiB, which is all that shards, gradients and states take on a rank; found 1.00 MiB" in \
         reject("--offload", "bytes=1MiB")
     assert not (tmp_path / "p.plan").exists()

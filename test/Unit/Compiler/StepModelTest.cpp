@@ -151,7 +151,7 @@ protected:
     if (failed(order))
       return {};
     order->apply();
-    costs.annotate(program);
+    EXPECT_TRUE(succeeded(costs.annotate(program)));
     EXPECT_TRUE(succeeded(verify(program)));
     StepProblem step = buildStepProblem(program, IssueOrder::getOwn(block));
     EXPECT_EQ(check(step.problem), "");

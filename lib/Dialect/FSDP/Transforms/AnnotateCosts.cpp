@@ -209,13 +209,20 @@ FailureOr<CostModel> CostModel::load(Operation *op, StringRef hardware,
   return CostModel{*machine, std::move(*measured)};
 }
 
-void CostModel::annotate(func::FuncOp step, bool emitsRemark) const {
+LogicalResult CostModel::annotate(func::FuncOp step, bool emitsRemark) const {
+  for (auto launch : step.getOps<LaunchOpInterface>())
+    if (launch.isCopy() && !hardware.host.bandwidth)
+      return launch->emitError("offload: expected hardware with host memory, "
+                               "found none in '")
+             << hardware.name
+             << "'; give it a [host] table, or leave --offload out";
   Costs costs(step, hardware);
   if (profile)
     costs.measure(*profile);
   costs.annotate(step);
   if (emitsRemark)
     costs.emitRemark(step);
+  return success();
 }
 
 namespace {
@@ -233,14 +240,7 @@ class AnnotateCostsPass
     auto model = CostModel::load(getOperation(), hardware, profile, whatIf);
     if (failed(model))
       return failure();
-    for (auto launch : program.getOps<LaunchOpInterface>())
-      if (launch.isCopy() && !model->hardware.host.bandwidth)
-        return launch->emitError("offload: expected hardware with host memory, "
-                                 "found none in '")
-               << model->hardware.name
-               << "'; give it a [host] table, or leave --offload out";
-    model->annotate(program, /*emitsRemark=*/true);
-    return success();
+    return model->annotate(program, /*emitsRemark=*/true);
   }
 };
 } // namespace

@@ -23,8 +23,10 @@ struct CostModel {
                                          llvm::StringRef profile,
                                          llvm::StringRef whatIf = "");
   /// Writes `fsdp.cost` on what takes time, as `--fsdp-annotate-costs` does.
-  /// The remark that sums it up is for who wants it.
-  void annotate(mlir::func::FuncOp step, bool emitsRemark = false) const;
+  /// The remark that sums it up is for who wants it. Fails if there are copies
+  /// to the host and the machine has no memory there.
+  mlir::LogicalResult annotate(mlir::func::FuncOp step,
+                               bool emitsRemark = false) const;
 };
 
 } // namespace fsdp

@@ -148,9 +148,9 @@ void Applier::placeGathers(IssueOrder &order, uint32_t place) {
     for (uint32_t unit : call.units) {
       auto &gathers = launches[unit].gathers;
       Operation *own = gathers[size_t(call.phase)];
-      if (Operation *launch =
-              own ? own : gathers[0]) // it may be of another program
-        together.push_back(launch);
+      own = own ? own : gathers[0];
+      if (own) // of this program
+        together.push_back(own);
     }
     issue(order, together, anchors[place]);
     bringCopies(order, llvm::to_vector_of<LaunchOpInterface>(together));

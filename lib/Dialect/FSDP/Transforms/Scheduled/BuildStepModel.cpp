@@ -699,10 +699,9 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
     auto full = cast<func::FuncOp>(builder.clone(*plain));
     full.setSymName((program.getSymName() + ".full").str());
     std::vector<Recomputed> recomputed = recompute(full, paths[number]);
-    if (failed(makeAsync(plain)) || failed(makeAsync(full)))
+    if (failed(makeAsync(plain)) || failed(makeAsync(full)) ||
+        failed(costs.annotate(plain)) || failed(costs.annotate(full)))
       return failure();
-    costs.annotate(plain);
-    costs.annotate(full);
     readMachine(plain, model);
     ProgramBuilder one(program, costs, model, units, groups);
     if (failed(one.build(plain, full, recomputed, recomputable[number])))

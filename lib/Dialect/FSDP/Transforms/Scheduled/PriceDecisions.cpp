@@ -95,9 +95,8 @@ findPrice(func::FuncOp step, const CostModel &costs,
       builder.clone(op);
   auto copy = cast<func::FuncOp>(builder.clone(*step));
   decide(copy);
-  if (failed(makeAsync(copy)))
+  if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
     return failure();
-  costs.annotate(copy);
   auto order = IssueOrder::read(copy.getBody().front());
   if (failed(order))
     return failure();
