@@ -137,24 +137,26 @@ int64_t Unhidden::sumGathers() const {
 }
 
 /// What it reads lives to its wait, so all computations from the end of the
-/// gradient to there have room for it. The last one is the tail.
+/// gradient to there have room for it. Where there is room to leave the
+/// gradient until the next one is complete, both may be one call, which is
+/// launched there. The last reduction is the tail.
 int64_t Unhidden::sumReductions() const {
   int64_t sum = 0;
   for (size_t i = 0; i + 1 < facts.reduced.size(); ++i) {
     uint32_t unit = facts.reduced[i];
     const Traffic &own = program.traffic[unit];
-    if (!own.isReduced)
+    uint32_t begin = uses[unit].complete + 1;
+    uint32_t next = uses[facts.reduced[i + 1]].complete, left = begin;
+    while (left <= next && hasRoom(left, own.gradientBytes))
+      ++left;
+    if (!own.isReduced || left > next)
       continue;
-    uint32_t next = uses[facts.reduced[i + 1]].complete;
     int64_t bytes = own.castBytes + (own.isCast ? 0 : own.gradientBytes);
     int64_t all = own.reduction.latency + own.reduction.transfer, beside = 0;
-    uint32_t wait = uses[unit].complete + 1;
-    for (; wait < program.ops.size() && beside < all && hasRoom(wait, bytes);
-         ++wait)
-      beside += getSlowed(wait);
-    bool mayJoin = wait > next;
-    sum += std::max<int64_t>(
-        all - (mayJoin ? own.reduction.latency : 0) - beside, 0);
+    for (uint32_t op = begin;
+         op != program.ops.size() && beside < all && hasRoom(op, bytes); ++op)
+      beside += getSlowed(op);
+    sum += std::max<int64_t>(all - beside, 0);
   }
   return sum;
 }
