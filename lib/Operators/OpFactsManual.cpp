@@ -438,7 +438,9 @@ void fsdp::operators::addManualFacts(OpFacts &facts, uint16_t familyTags) {
   facts.isCheapToRecompute =
       facts.isPure() &&
       (cost.cost == CostClass::Metadata || cost.cost == CostClass::Copy ||
-       cost.cost == CostClass::Fill || cost.cost == CostClass::Elementwise);
+       cost.cost == CostClass::Fill || cost.cost == CostClass::Elementwise ||
+       cost.cost == CostClass::Reduction ||
+       cost.cost == CostClass::Normalisation);
   facts.isExact = contains(exactOut, facts.name);
   facts.keepsStrides = ((facts.tags | familyTags) & TagPointwise) &&
                        !facts.hasTag(TagReduction) &&

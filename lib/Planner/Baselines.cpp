@@ -88,6 +88,14 @@ public:
   void recomputeByValue();
 
 private:
+  struct Value {
+    int64_t bytes = 0, time = 0;
+    double getWorth() const {
+      return double(bytes) / double(std::max<int64_t>(time, 1));
+    }
+  };
+
+  std::vector<Value> findValues(Recompute recompute) const;
   void joinModules();
   void joinBytes();
   bool isFused(const Traffic &own, const CollectiveCost &cost,
@@ -313,13 +321,13 @@ void PolicyMaker::place() {
 //===----------------------------------------------------------------------===//
 
 /// Most first; of equals, the one that came first.
-template <typename GetWorth>
-static void sortByWorth(std::vector<uint32_t> &items, GetWorth getWorth) {
+template <typename Item, typename GetWorth>
+static void sortByWorth(std::vector<Item> &items, GetWorth getWorth) {
   std::vector<std::pair<double, size_t>> keys;
   for (size_t i = 0; i != items.size(); ++i)
     keys.emplace_back(-getWorth(items[i]), i);
   std::sort(keys.begin(), keys.end());
-  std::vector<uint32_t> sorted;
+  std::vector<Item> sorted;
   for (const auto &key : keys)
     sorted.push_back(items[key.second]);
   items = std::move(sorted);
@@ -349,31 +357,53 @@ void PolicyMaker::keepByValue() {
   makeCalls();
 }
 
-/// By bytes saved for each nanosecond, as few as fit.
-void PolicyMaker::recomputeByValue() {
-  std::vector<int64_t> bytes(model.modules.size()), time(model.modules.size());
+/// What modules save if so much of each is recomputed, and what that takes.
+std::vector<PolicyMaker::Value>
+PolicyMaker::findValues(Recompute recompute) const {
+  std::vector<Value> values(model.modules.size());
   for (const Life &life : program.lives)
     for (const Life::Read &read : life.reads)
-      if (!read.ifRecomputed) {
-        bytes[read.module] += life.bytes;
+      if (read.isWith(Recompute::None) && !read.isWith(recompute)) {
+        values[read.module].bytes += life.bytes;
         break;
       }
   for (const ComputeOp &op : program.ops)
-    if (op.onlyIf != nobody)
-      time[op.onlyIf] += op.duration;
-  std::vector<uint32_t> modules = program.recomputable;
-  auto getWorth = [&](uint32_t module) {
-    return double(bytes[module]) / double(std::max<int64_t>(time[module], 1));
+    if (op.onlyIf != nobody && op.recompute == recompute)
+      values[op.onlyIf].time += op.duration;
+  return values;
+}
+
+/// By bytes saved for each nanosecond, as few as fit. Where what is cheap saves
+/// more than all does, it comes first, and the rest is a step of its own.
+void PolicyMaker::recomputeByValue() {
+  struct Step {
+    uint32_t module;
+    Recompute to;
+    Value value;
   };
-  sortByWorth(modules, getWorth);
+  std::vector<Value> all = findValues(Recompute::All),
+                     cheap = findValues(Recompute::Cheap);
+  std::vector<Step> steps;
+  for (uint32_t module : program.recomputable) {
+    Value rest = all[module];
+    if (std::count(program.cheap.begin(), program.cheap.end(), module) &&
+        cheap[module].getWorth() > rest.getWorth()) {
+      steps.push_back({module, Recompute::Cheap, cheap[module]});
+      rest.bytes -= cheap[module].bytes;
+      rest.time -= cheap[module].time;
+    }
+    steps.push_back({module, Recompute::All, rest});
+  }
+  sortByWorth(steps, [](const Step &step) { return step.value.getWorth(); });
   auto fits = [&](size_t count) {
-    std::fill(decisions.recompute.begin(), decisions.recompute.end(), false);
+    std::fill(decisions.recompute.begin(), decisions.recompute.end(),
+              Recompute::None);
     for (size_t i = 0; i != count; ++i)
-      decisions.recompute[modules[i]] = true;
+      decisions.recompute[steps[i].module] = steps[i].to;
     makeCalls();
     return findPeak(decisions) <= model.budget;
   };
-  size_t low = 0, high = modules.size();
+  size_t low = 0, high = steps.size();
   while (low != high) {
     size_t middle = (low + high) / 2;
     if (fits(middle))
@@ -399,7 +429,8 @@ Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
   Decisions decisions = makeDecisions(model);
   for (size_t p = 0; p != model.programs.size(); ++p) {
     ProgramDecisions &own = decisions.programs[p];
-    std::fill(own.recompute.begin(), own.recompute.end(), recompute);
+    std::fill(own.recompute.begin(), own.recompute.end(),
+              recompute ? Recompute::All : Recompute::None);
     for (size_t u = 0; u != model.units.size(); ++u)
       own.units[u].keep =
           decidesKeep(policy)

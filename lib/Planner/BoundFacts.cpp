@@ -17,7 +17,10 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
                                    [](const Unit &unit) {
                                      return unit.residentBytes != 0;
                                    })),
-      compute(1, 0), replays(1, 0), uses(model.units.size()) {
+      compute(1, 0), uses(model.units.size()),
+      isCheap(model.modules.size(), false) {
+  for (uint32_t module : program.cheap)
+    isCheap[module] = true;
   phi[0] = model.sharesCore ? 1 : model.contention;
   phi[1] = model.sharesCore ? 1 : 1024 + model.contention;
   isExact = true;
@@ -30,25 +33,52 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
   findReplays();
   findUses();
   findMemory();
+  findChoices();
   findExposed();
   findUnhidden();
 }
 
+/// Of the first so many, by number.
+static std::vector<int64_t> sumUp(const std::vector<int64_t> &values) {
+  std::vector<int64_t> sums = {0};
+  for (int64_t value : values)
+    sums.push_back(sums.back() + value);
+  return sums;
+}
+
 void BoundFacts::findReplays() {
-  std::vector<int64_t> byModule(model.modules.size(), 0);
+  std::vector<std::array<int64_t, numRecomputes>> byModule(
+      model.modules.size(), std::array<int64_t, numRecomputes>{});
   replaysFrom.assign(program.ops.size() + 1, 0);
   for (size_t i = program.ops.size(); i-- != 0;) {
     const ComputeOp &op = program.ops[i];
-    int64_t time = op.onlyIf == nobody ? 0 : op.duration;
-    replaysFrom[i] = replaysFrom[i + 1] + time;
-    if (op.onlyIf != nobody)
-      byModule[op.onlyIf] += time;
+    replaysFrom[i] = replaysFrom[i + 1];
+    if (op.onlyIf == nobody)
+      continue;
+    auto &own = byModule[op.onlyIf];
+    int64_t before = *std::max_element(own.begin(), own.end());
+    own[size_t(op.recompute)] += op.duration;
+    replaysFrom[i] += *std::max_element(own.begin(), own.end()) - before;
   }
-  for (uint32_t module : program.recomputable)
-    replays.push_back(byModule[module]);
-  std::sort(replays.begin() + 1, replays.end());
-  for (size_t r = 1; r < replays.size(); ++r)
-    replays[r] += replays[r - 1];
+  auto sum = [&](const std::vector<uint32_t> &modules, Recompute recompute) {
+    std::vector<int64_t> times;
+    for (uint32_t module : modules)
+      times.push_back(byModule[module][size_t(recompute)]);
+    std::sort(times.begin(), times.end());
+    replays[size_t(recompute)] = sumUp(times);
+  };
+  sum(program.recomputable, Recompute::All);
+  sum(program.cheap, Recompute::Cheap);
+  for (size_t all = 0; all <= program.recomputable.size(); ++all)
+    for (size_t cheap = 0; cheap <= program.cheap.size() &&
+                           all + cheap <= program.recomputable.size();
+         ++cheap)
+      allChoices.push_back({all, cheap,
+                            replays[size_t(Recompute::All)][all] +
+                                replays[size_t(Recompute::Cheap)][cheap]});
+  std::stable_sort(
+      allChoices.begin(), allChoices.end(),
+      [](const Choice &a, const Choice &b) { return a.replays < b.replays; });
 }
 
 void BoundFacts::findUses() {
@@ -91,64 +121,95 @@ void BoundFacts::findUses() {
 uint32_t BoundFacts::getEnd(const Life &life) const {
   uint32_t end = life.end;
   for (const Life::Read &read : life.reads)
-    if (!read.ifRecomputed)
+    if (read.isWith(Recompute::None))
       end = std::max(end, read.op);
   return end;
 }
 
-uint32_t BoundFacts::getLeastEnd(const Life &life) const {
+BoundFacts::Ends BoundFacts::getEnds(const Life &life, uint32_t module) const {
+  Ends ends = {};
+  for (const Life::Read &read : life.reads)
+    for (size_t i = 0; i != numRecomputes; ++i)
+      if (read.module == module && read.isWith(Recompute(i)))
+        ends[i] = std::max(ends[i], read.op);
+  return ends;
+}
+
+/// Every other module is recomputed as ends it first.
+uint32_t BoundFacts::getLeastEnd(const Life &life, uint32_t module,
+                                 Recompute recompute) const {
   uint32_t end = life.end;
   for (const Life::Read &read : life.reads) {
-    uint32_t ends[2] = {0, 0}; // of this module, not recomputed and recomputed
-    for (const Life::Read &other : life.reads)
-      if (other.module == read.module)
-        ends[other.ifRecomputed] = std::max(ends[other.ifRecomputed], other.op);
-    end = std::max(end, std::min(ends[0], ends[1]));
+    Ends ends = getEnds(life, read.module);
+    uint32_t own =
+        std::min(ends[size_t(Recompute::None)], ends[size_t(Recompute::All)]);
+    if (isCheap[read.module])
+      own = std::min(own, ends[size_t(Recompute::Cheap)]);
+    end = std::max(end, read.module == module ? ends[size_t(recompute)] : own);
   }
   return end;
 }
 
 /// A life that several modules can shorten is saved only if all of them are
-/// recomputed: it counts for the one that reads it last.
+/// recomputed: it counts for the one that reads it last. One that a module
+/// makes longer counts where nothing but that module decides.
 BoundFacts::Savings BoundFacts::findSavings() const {
-  Savings savings(model.modules.size(),
-                  std::vector<int64_t>(program.ops.size() + 1, 0));
-  auto add = [&](uint32_t module, uint32_t begin, uint32_t end, int64_t bytes) {
+  Savings savings;
+  savings.fill(
+      {model.modules.size(), std::vector<int64_t>(program.ops.size() + 1, 0)});
+  auto add = [&](uint32_t module, Recompute recompute, uint32_t begin,
+                 uint32_t end, int64_t bytes) {
     if (begin >= end)
       return;
-    savings[module][begin] += bytes;
-    savings[module][end] -= bytes;
+    savings[size_t(recompute)][module][begin] += bytes;
+    savings[size_t(recompute)][module][end] -= bytes;
   };
   for (const Life &life : program.lives) {
-    uint32_t maker = program.ops[life.begin].onlyIf;
-    uint32_t least = getLeastEnd(life) + 1;
-    if (maker != nobody) {
-      add(maker, life.begin, least, -life.bytes);
+    const ComputeOp &maker = program.ops[life.begin];
+    if (maker.onlyIf != nobody) {
+      uint32_t least = getLeastEnd(life, maker.onlyIf, maker.recompute);
+      add(maker.onlyIf, maker.recompute, life.begin, least + 1, -life.bytes);
       continue;
     }
-    uint32_t last[2] = {0, 0};
-    uint32_t module = nobody;
-    bool isAlone = true; // nothing but one module decides
-    for (const Life::Read &read : life.reads) {
-      isAlone &= read.module == life.reads.front().module;
-      if (!read.ifRecomputed && read.op >= last[0])
+    uint32_t module = nobody, last = 0;
+    for (const Life::Read &read : life.reads)
+      if (read.isWith(Recompute::None) && read.op >= last) {
         module = read.module;
-      last[read.ifRecomputed] = std::max(last[read.ifRecomputed], read.op);
+        last = read.op;
+      }
+    bool isAlone = std::all_of(
+        life.reads.begin(), life.reads.end(), [&](const Life::Read &read) {
+          return read.module == life.reads.front().module;
+        });
+    uint32_t end = getEnd(life) + 1;
+    for (Recompute recompute : {Recompute::All, Recompute::Cheap}) {
+      if (module != nobody)
+        add(module, recompute, getLeastEnd(life, module, recompute) + 1, end,
+            life.bytes);
+      if (isAlone && !life.reads.empty()) {
+        uint32_t only = life.reads.front().module;
+        add(only, recompute, end, getEnds(life, only)[size_t(recompute)] + 1,
+            -life.bytes);
+      }
     }
-    if (module != nobody)
-      add(module, least, last[0] + 1, life.bytes);
-    if (isAlone && !life.reads.empty())
-      add(life.reads.front().module, std::max(life.end, last[0]) + 1,
-          last[1] + 1, -life.bytes);
   }
-  for (std::vector<int64_t> &own : savings) {
-    int64_t sum = 0;
-    for (int64_t &bytes : own) {
-      sum += bytes;
-      bytes = std::max<int64_t>(sum, 0);
+  for (auto &ofAll : savings)
+    for (std::vector<int64_t> &own : ofAll) {
+      int64_t sum = 0;
+      for (int64_t &bytes : own) {
+        sum += bytes;
+        bytes = std::max<int64_t>(sum, 0);
+      }
     }
-  }
   return savings;
+}
+
+int64_t BoundFacts::getMost(const Savings &savings, uint32_t module,
+                            size_t op) const {
+  int64_t most = savings[size_t(Recompute::All)][module][op];
+  if (isCheap[module])
+    most = std::max(most, savings[size_t(Recompute::Cheap)][module][op]);
+  return most;
 }
 
 /// Whether room is better spent on `a`.
@@ -161,14 +222,23 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
 }
 
 BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
-  Cut cut = {op, {}, inUse[op], {}, {}, {}};
-  std::vector<int64_t> own;
-  for (uint32_t module : program.recomputable)
-    own.push_back(savings[module][op]);
-  std::sort(own.begin(), own.end(), std::greater<int64_t>());
-  cut.mandatory.push_back(mandatory[op]);
-  for (int64_t saving : own)
-    cut.mandatory.push_back(cut.mandatory.back() - saving);
+  Cut cut = {op, inUse[op], mandatory[op], {}, {}, {}, {}, {}, {}};
+  auto sum = [&](const std::vector<uint32_t> &modules, auto get) {
+    std::vector<int64_t> own;
+    for (uint32_t module : modules)
+      own.push_back(get(module));
+    std::sort(own.begin(), own.end(), std::greater<int64_t>());
+    return sumUp(own);
+  };
+  cut.savedByAll = sum(program.recomputable, [&](uint32_t module) {
+    return savings[size_t(Recompute::All)][module][op];
+  });
+  cut.savedByCheap = sum(program.cheap, [&](uint32_t module) {
+    return savings[size_t(Recompute::Cheap)][module][op];
+  });
+  cut.savedByAny = sum(program.recomputable, [&](uint32_t module) {
+    return getMost(savings, module, op);
+  });
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
            op <= use.last[phase];
@@ -242,7 +312,7 @@ void BoundFacts::findMemory() {
   leastMandatory = mandatory;
   for (uint32_t module : program.recomputable)
     for (size_t i = 0; i != count; ++i)
-      leastMandatory[i] -= savings[module][i];
+      leastMandatory[i] -= getMost(savings, module, i);
 
   findCalls();
   findCuts(savings);
@@ -286,11 +356,37 @@ void BoundFacts::findCuts(const Savings &savings) {
             [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
 }
 
-bool BoundFacts::fits(size_t r) const {
+/// Modules save no more than if each is recomputed as is best here, nor than
+/// those that save most in either way, even if these are the same.
+int64_t BoundFacts::getMandatory(const Cut &cut, const Choice &choice) const {
+  return cut.mandatory -
+         std::min(cut.savedByAll[choice.all] + cut.savedByCheap[choice.cheap],
+                  cut.savedByAny[choice.all + choice.cheap]);
+}
+
+int64_t BoundFacts::findLeastRoom(const Choice &choice) const {
+  int64_t most = 0;
   for (const Cut &cut : cuts)
-    if (cut.mandatory[r] + cut.inUse > room)
-      return false;
-  return true;
+    most = std::max(most, getMandatory(cut, choice) + cut.inUse);
+  return most;
+}
+
+/// Whatever bounds the one that was taken last bounds a longer one that needs
+/// no less, too.
+void BoundFacts::findChoices() {
+  auto isNoBetter = [&](const Choice &choice) {
+    return std::all_of(cuts.begin(), cuts.end(), [&](const Cut &cut) {
+      return getMandatory(cut, choice) >= getMandatory(cut, choices.back());
+    });
+  };
+  isAllReplayed = !program.recomputable.empty();
+  for (const Choice &choice : allChoices) {
+    if (findLeastRoom(choice) > room)
+      continue;
+    isAllReplayed &= choice.all == program.recomputable.size();
+    if (choices.empty() || !isNoBetter(choice))
+      choices.push_back(choice);
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -338,14 +434,14 @@ static const CollectiveCost &getAllReduce(const Traffic &unit) {
   return unit.allReduce;
 }
 
-int64_t BoundFacts::sumGathers(size_t r) const {
+int64_t BoundFacts::sumGathers(const Choice &choice) const {
   if (!mayStartGathered)
     return sumCosts(program, gathered, countGathers(program.ops.size()),
                     getGather);
   // What is there from the start stays, where memory is scarcest as well.
   int64_t free = room;
   for (const Cut &cut : cuts)
-    free = std::min(free, room - cut.mandatory[r]);
+    free = std::min(free, room - getMandatory(cut, choice));
   return sumGathers(byWorth, free, 1);
 }
 

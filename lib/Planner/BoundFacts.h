@@ -9,6 +9,7 @@
 
 #include "fsdp/Planner/StepModel.h"
 
+#include <array>
 #include <utility>
 
 namespace fsdp::planner {
@@ -22,13 +23,19 @@ struct BoundFacts {
     uint32_t last[numPhases] = {nobody, nobody};
     uint32_t gradient = nobody, complete = nobody, update = nobody;
   };
+  /// How many modules are recomputed, all of them or what is cheap; and what
+  /// that takes at least, in nanoseconds.
+  struct Choice {
+    size_t all, cheap;
+    int64_t replays;
+  };
   /// A computation at which memory is looked at.
   struct Cut {
     size_t op;
-    /// Bytes that nothing avoids, by the number of recomputed modules; then
-    /// those of units in use.
-    std::vector<int64_t> mandatory;
-    int64_t inUse;
+    int64_t inUse, mandatory; ///< Bytes, of units in use; see `getMandatory`.
+    /// The most that so many modules save, by number: if all of each is
+    /// recomputed, if what is cheap is, and if the better of both is.
+    std::vector<int64_t> savedByAll, savedByCheap, savedByAny;
     /// Units that are gathered before, and after it unless they are there; the
     /// others in the order in which room is best spent on them.
     std::vector<uint32_t> before, after;
@@ -39,7 +46,7 @@ struct BoundFacts {
 
   // Picoseconds of collectives that nothing avoids, in as few calls as memory
   // allows.
-  int64_t sumGathers(size_t r) const;
+  int64_t sumGathers(const Choice &choice) const;
   int64_t sumReductions() const;
   int64_t sumAllReduces() const;
   /// Of gradients that are complete at a computation or later: their
@@ -62,7 +69,10 @@ struct BoundFacts {
   int64_t toNanoseconds(int64_t picoseconds) const;
   int64_t scaleByPhi(int64_t time) const { return time * phi[0] / phi[1]; }
 
-  bool fits(size_t r) const;
+  /// Bytes beside those of units in use that nothing avoids.
+  int64_t getMandatory(const Cut &cut, const Choice &choice) const;
+  /// What memory has to hold in any case.
+  int64_t findLeastRoom(const Choice &choice) const;
   /// The most of K(gathers up to a) - C[..first use of a], up to `op`.
   int64_t findHead(size_t op) const;
   /// The most of C[begin..gradient of z] + K(reductions from z) + C[update..],
@@ -73,16 +83,20 @@ struct BoundFacts {
   const Program &program;
   int64_t room;          ///< M.
   bool mayStartGathered; ///< Units may be there from the micro-batch before.
-  std::vector<int64_t> compute;     ///< C[..i), by i.
-  std::vector<int64_t> replays;     ///< Of the r cheapest, by r.
-  std::vector<int64_t> replaysFrom; ///< Of all at an operation or later.
+  std::vector<int64_t> compute;   ///< C[..i), by i.
+  std::vector<Choice> allChoices; ///< By their replays.
+  /// Of those that fit, without what takes no less and needs no less than
+  /// another.
+  std::vector<Choice> choices;
+  bool isAllReplayed = false;       ///< All of all modules is, in what fits.
+  std::vector<int64_t> replaysFrom; ///< The most at an operation or later.
   std::vector<Use> uses;
   std::vector<uint32_t> gathered; ///< For the forward, by first use.
   /// The same in the order in which room is best spent on them.
   std::vector<uint32_t> byWorth;
   std::vector<uint32_t> reduced; ///< By completion.
   std::vector<Cut> cuts;
-  std::vector<int64_t> leastMandatory; ///< With everything recomputed.
+  std::vector<int64_t> leastMandatory; ///< Recomputed as is best for a place.
   int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
   /// Nanoseconds in which collectives run, and no computation can: there is no
   /// memory for both. Without the last reduction.
@@ -91,9 +105,10 @@ struct BoundFacts {
   bool endsReduced = true; ///< No unit is first used after the last gradient.
 
 private:
-  /// By module and computation: the most bytes that are not there if the module
-  /// is recomputed, less those that are there only then.
-  using Savings = std::vector<std::vector<int64_t>>;
+  /// By how much is recomputed of a module, the module, and computation: the
+  /// most bytes that are not there then, less those that are there only then.
+  using Savings = std::array<std::vector<std::vector<int64_t>>, numRecomputes>;
+  using Ends = std::array<uint32_t, numRecomputes>;
   int64_t getDurationAlone(const CollectiveCost &cost) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
   void findUses();
@@ -101,15 +116,25 @@ private:
   void findExposed();
   void findUnhidden();
   void findReplays();
+  void findChoices();
   void findCalls();
   Savings findSavings() const;
+  /// With what is best for the place.
+  int64_t getMost(const Savings &savings, uint32_t module, size_t op) const;
   void findCuts(const Savings &savings);
   Cut makeCut(size_t op, const Savings &savings) const;
-  /// Where memory ends if nothing is recomputed; and at the least.
+  /// The last one that reads it for a module, by what is recomputed of that.
+  Ends getEnds(const Life &life, uint32_t module) const;
+  /// Where memory ends if nothing is recomputed; and at the least, if so much
+  /// of one module is.
   uint32_t getEnd(const Life &life) const;
-  uint32_t getLeastEnd(const Life &life) const;
+  uint32_t getLeastEnd(const Life &life, uint32_t module,
+                       Recompute recompute) const;
 
   int64_t phi[2];
+  /// By number: of so many modules the shortest replays.
+  std::array<std::vector<int64_t>, numRecomputes> replays;
+  std::vector<uint8_t> isCheap; ///< By module: so may be recomputed, alone.
   bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
   std::vector<int64_t> mandatory,
       inUse;                           ///< By computation, nothing recomputed.

@@ -11,23 +11,12 @@
 #include "BoundFacts.h"
 
 #include <algorithm>
+#include <limits>
 
 using namespace fsdp::planner;
 
 struct ProgramBounds::Facts : BoundFacts {
   using BoundFacts::BoundFacts;
-
-  /// The least over all numbers of recomputed modules that fit.
-  template <typename Function>
-  std::optional<int64_t> minimize(Function &&bound) const {
-    std::optional<int64_t> least;
-    for (size_t r = 0; r != replays.size(); ++r)
-      if (fits(r)) {
-        int64_t time = bound(r);
-        least = least ? std::min(*least, time) : time;
-      }
-    return least;
-  }
 
   /// C + phi K + (1 - phi) exposed.
   int64_t addCollectives(int64_t computed, int64_t collectives,
@@ -35,16 +24,20 @@ struct ProgramBounds::Facts : BoundFacts {
     exposed = std::min(exposed, collectives);
     return computed + exposed + scaleByPhi(collectives - exposed);
   }
-  int64_t boundWhole(size_t r, int64_t moreGathers) const {
+  int64_t boundWhole(const Choice &choice, int64_t moreGathers) const {
     return addCollectives(
-        compute.back() + replays[r],
-        combine(sumGathers(r) + moreGathers, sumReductions(), sumAllReduces()),
+        compute.back() + choice.replays,
+        combine(sumGathers(choice) + moreGathers, sumReductions(),
+                sumAllReduces()),
         // No gather runs beside the last reduction, if all are before it.
         endsReduced ? std::max(head, unhidden) + tail
                     : std::max(head + tail, unhidden));
   }
-  int64_t boundBefore(const Cut &cut, size_t r, int64_t replayed) const;
-  int64_t boundAfter(const Cut &cut, size_t r, int64_t replayed) const;
+  int64_t boundBefore(const Cut &cut, const Choice &choice,
+                      int64_t replayed) const;
+  int64_t boundAfter(const Cut &cut, const Choice &choice,
+                     int64_t replayed) const;
+  int64_t boundAt(const Cut &cut, const Choice &choice) const;
 };
 
 ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
@@ -52,23 +45,32 @@ ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
 
 ProgramBounds::~ProgramBounds() = default;
 
+/// The first choice is the shortest. What depends on nothing else is least for
+/// it.
 std::optional<int64_t> ProgramBounds::boundCompute() const {
-  return facts->minimize(
-      [&](size_t r) { return facts->compute.back() + facts->replays[r]; });
+  if (facts->choices.empty())
+    return std::nullopt;
+  return facts->compute.back() + facts->choices.front().replays;
 }
 
 std::optional<int64_t>
 ProgramBounds::boundContention(int64_t moreGathers) const {
-  return facts->minimize(
-      [&](size_t r) { return facts->boundWhole(r, moreGathers); });
+  std::optional<int64_t> least;
+  for (const BoundFacts::Choice &choice : facts->choices) {
+    int64_t time = facts->boundWhole(choice, moreGathers);
+    least = least ? std::min(*least, time) : time;
+    if (!facts->mayStartGathered)
+      break; // memory decides nothing
+  }
+  return least;
 }
 
 std::optional<int64_t> ProgramBounds::boundHeadTail() const {
-  int64_t head = facts->findHead(facts->program.ops.size());
-  return facts->minimize([&](size_t r) {
-    return head + std::max(facts->compute.back() + facts->replays[r],
-                           facts->findTail(0, facts->replays[r]));
-  });
+  if (facts->choices.empty())
+    return std::nullopt;
+  int64_t replays = facts->choices.front().replays;
+  return facts->findHead(facts->program.ops.size()) +
+         std::max(facts->compute.back() + replays, facts->findTail(0, replays));
 }
 
 //===----------------------------------------------------------------------===//
@@ -76,10 +78,11 @@ std::optional<int64_t> ProgramBounds::boundHeadTail() const {
 //===----------------------------------------------------------------------===//
 
 /// From the start to the end of the computation.
-int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r,
+int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, const Choice &choice,
                                           int64_t replayed) const {
   int64_t computed = compute[cut.op + 1] + replayed;
-  int64_t free = mayStartGathered ? room - cut.mandatory[r] - cut.inUse : 0;
+  int64_t free =
+      mayStartGathered ? room - getMandatory(cut, choice) - cut.inUse : 0;
   int64_t gathers =
       combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
   bool isExposed =
@@ -90,11 +93,11 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, size_t r,
 
 /// From there to the end of the program. A gather for it that is not there is
 /// launched after it, and so is a reduction of a gradient that it completes.
-int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r,
+int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, const Choice &choice,
                                          int64_t replayed) const {
   size_t next = cut.op + 1;
   int64_t computed = compute.back() - compute[next] + replayed;
-  int64_t free = room - cut.mandatory[r] - cut.inUse;
+  int64_t free = room - getMandatory(cut, choice) - cut.inUse;
   int64_t gathers = sumGathers(cut.after, free, countGathers(cut, free));
   auto [reductions, allReduces] = sumReductionsFrom(cut.op);
   int64_t collectives = combine(gathers, reductions, allReduces);
@@ -106,18 +109,34 @@ int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, size_t r,
 
 /// A replay before the cut takes its time there, after it it may run beside
 /// collectives: as many of them as can are after it.
+int64_t ProgramBounds::Facts::boundAt(const Cut &cut,
+                                      const Choice &choice) const {
+  int64_t after = std::min(choice.replays, replaysFrom[cut.op + 1]);
+  return boundBefore(cut, choice, choice.replays - after) +
+         boundAfter(cut, choice, after);
+}
+
+/// Choices become longer: those that take as long as the least without any
+/// collective are no less. Of a choice, as many cuts are looked at as it takes
+/// to see that it is not the least; most often the one that said so last does.
 std::optional<int64_t> ProgramBounds::boundMemoryCut() const {
-  return facts->minimize([&](size_t r) {
+  const std::vector<BoundFacts::Cut> &cuts = facts->cuts;
+  std::optional<int64_t> least;
+  size_t first = 0;
+  for (const BoundFacts::Choice &choice : facts->choices) {
+    if (least && facts->compute.back() + choice.replays >= *least)
+      break;
     int64_t most = 0;
-    for (const BoundFacts::Cut &cut : facts->cuts) {
-      int64_t after =
-          std::min(facts->replays[r], facts->replaysFrom[cut.op + 1]);
-      most =
-          std::max(most, facts->boundBefore(cut, r, facts->replays[r] - after) +
-                             facts->boundAfter(cut, r, after));
+    size_t at = first;
+    for (size_t i = 0; i != cuts.size() && !(least && most >= *least); ++i) {
+      at = (first + i) % cuts.size();
+      most = std::max(most, facts->boundAt(cuts[at], choice));
     }
-    return most;
-  });
+    first = at;
+    if (!least || most < *least)
+      least = most;
+  }
+  return least;
 }
 
 //===----------------------------------------------------------------------===//
@@ -138,10 +157,10 @@ std::optional<Bound> ProgramBounds::findLargest() const {
 }
 
 int64_t ProgramBounds::boundBudget() const {
-  int64_t most = 0;
-  for (const BoundFacts::Cut &cut : facts->cuts)
-    most = std::max(most, cut.mandatory.back() + cut.inUse);
-  return facts->model.persistentBytes + most;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const BoundFacts::Choice &choice : facts->allChoices)
+    least = std::min(least, facts->findLeastRoom(choice));
+  return facts->model.persistentBytes + least;
 }
 
 std::optional<Bound> fsdp::planner::findBound(const StepModel &model) {

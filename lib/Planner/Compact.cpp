@@ -9,6 +9,7 @@
 #include "fsdp/Planner/StepModel.h"
 
 #include <algorithm>
+#include <utility>
 
 using namespace fsdp::planner;
 
@@ -38,18 +39,20 @@ void Compactor::findWeightBegins() {
   const std::vector<ComputeOp> &ops = program.ops;
   auto mark = [&](bool isForwards) {
     // By unit and phase: the kinds of uses that there are further on.
-    std::vector<std::vector<uint32_t>> seen;
+    using Kind = std::pair<uint32_t, Recompute>;
+    std::vector<std::vector<Kind>> seen;
     auto covers = [&](const ComputeOp &op) {
       size_t key = 2 * size_t(op.weights) + size_t(op.phase);
       if (seen.size() <= key)
         seen.resize(key + 1);
-      std::vector<uint32_t> &kinds = seen[key];
+      std::vector<Kind> &kinds = seen[key];
+      Kind own = {op.onlyIf, op.recompute};
       bool isCovered =
-          std::any_of(kinds.begin(), kinds.end(), [&](uint32_t kind) {
-            return kind == nobody || kind == op.onlyIf;
+          std::any_of(kinds.begin(), kinds.end(), [&](const Kind &kind) {
+            return kind.first == nobody || kind == own;
           });
-      if (std::find(kinds.begin(), kinds.end(), op.onlyIf) == kinds.end())
-        kinds.push_back(op.onlyIf);
+      if (std::find(kinds.begin(), kinds.end(), own) == kinds.end())
+        kinds.push_back(own);
       return isCovered;
     };
     for (size_t n = 0; n != ops.size(); ++n) {
@@ -80,7 +83,7 @@ void Compactor::findBegins() {
     if (isAlone)
       end(i);
     if (isAlone || i == 0 || op.onlyIf != ops[i - 1].onlyIf ||
-        op.phase != ops[i - 1].phase ||
+        op.recompute != ops[i - 1].recompute || op.phase != ops[i - 1].phase ||
         (op.weights != nobody && ops[i - 1].weights != nobody &&
          op.weights != ops[i - 1].weights))
       isBegin[i] = true;

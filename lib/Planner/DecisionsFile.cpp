@@ -9,7 +9,9 @@
 #include "Toml.h"
 #include "fsdp/Planner/Decisions.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <initializer_list>
 #include <tuple>
 #include <unordered_map>
@@ -66,12 +68,13 @@ static std::string quote(const std::string &name) {
   return text + "\"";
 }
 
-/// The names of those that are set.
-static std::string list(const std::vector<uint8_t> &isSet,
+/// The names of those that have a value.
+template <typename T>
+static std::string list(const std::vector<T> &values, T value,
                         const std::vector<std::string> &names) {
   std::string text;
-  for (size_t i = 0; i != isSet.size(); ++i)
-    if (isSet[i])
+  for (size_t i = 0; i != values.size(); ++i)
+    if (values[i] == value)
       text += (text.empty() ? "" : ", ") + quote(names[i]);
   return "[" + text + "]";
 }
@@ -87,14 +90,18 @@ std::string fsdp::planner::write(const StepModel &model,
                                  const Decisions &decisions) {
   auto spell = [](bool value) { return value ? "true" : "false"; };
   std::vector<std::string> units = getUnitNames(model);
-  std::string text = "version = " + std::to_string(formatVersion) +
-                     "\nresident = " + list(decisions.resident, units) + "\n";
+  std::string text =
+      "version = " + std::to_string(formatVersion) +
+      "\nresident = " + list(decisions.resident, uint8_t(true), units) + "\n";
   for (size_t p = 0; p != model.programs.size(); ++p) {
     const ProgramDecisions &own = decisions.programs[p];
     std::string table = "programs." + quote(model.programs[p].name);
-    text += "\n[" + table +
-            "]\nrecompute = " + list(own.recompute, model.modules) + "\n\n[" +
-            table + ".units]\n";
+    text +=
+        "\n[" + table +
+        "]\nrecompute = " + list(own.recompute, Recompute::All, model.modules) +
+        "\nrecompute_cheap = " +
+        list(own.recompute, Recompute::Cheap, model.modules) + "\n\n[" + table +
+        ".units]\n";
     for (size_t u = 0; u != units.size(); ++u) {
       const UnitDecision &unit = own.units[u];
       text += quote(units[u]) + " = { keep = " + spell(unit.keep);
@@ -149,9 +156,12 @@ private:
                  uint16_t &slots);
   void readList(const toml::table &table, std::string_view key,
                 const char *what, const Numbers &names,
-                std::vector<uint8_t> &isSet);
+                const std::function<void(const toml::node &, size_t)> &add);
   void readUnit(const toml::node &node, UnitDecision &unit);
-  void readProgram(const toml::node &node, ProgramDecisions &own);
+  void readRecompute(const toml::table &table, const Program &program,
+                     std::vector<Recompute> &recompute);
+  void readProgram(const toml::node &node, const Program &program,
+                   ProgramDecisions &own);
   size_t find(const toml::node &at, const char *what, const Numbers &names,
               const std::string &name);
 
@@ -233,9 +243,10 @@ size_t DecisionsReader::find(const toml::node &at, const char *what,
   return names.size();
 }
 
-void DecisionsReader::readList(const toml::table &table, std::string_view key,
-                               const char *what, const Numbers &names,
-                               std::vector<uint8_t> &isSet) {
+void DecisionsReader::readList(
+    const toml::table &table, std::string_view key, const char *what,
+    const Numbers &names,
+    const std::function<void(const toml::node &, size_t)> &add) {
   const toml::node *node = table.get(key);
   if (!node)
     return;
@@ -247,8 +258,8 @@ void DecisionsReader::readList(const toml::table &table, std::string_view key,
     if (!name)
       return expect(item, std::string("the name of a ") + what);
     size_t number = find(item, what, names, name->get());
-    if (number < isSet.size())
-      isSet[number] = true;
+    if (number < names.size())
+      add(item, number);
   }
 }
 
@@ -275,13 +286,35 @@ void DecisionsReader::readUnit(const toml::node &node, UnitDecision &unit) {
     }
 }
 
+/// Each module is in one of the lists; what is not cheap of a module cannot be
+/// left out where nothing of it is cheap.
+void DecisionsReader::readRecompute(const toml::table &table,
+                                    const Program &program,
+                                    std::vector<Recompute> &recompute) {
+  readList(table, "recompute", "module", modules,
+           [&](const toml::node &, size_t number) {
+             recompute[number] = Recompute::All;
+           });
+  readList(table, "recompute_cheap", "module", modules,
+           [&](const toml::node &item, size_t number) {
+             const std::vector<uint32_t> &cheap = program.cheap;
+             if (recompute[number] == Recompute::All)
+               return expect(item, "a module that is not in recompute as well");
+             if (std::find(cheap.begin(), cheap.end(), number) == cheap.end())
+               return expect(item, "a module of which something is cheap to "
+                                   "compute again");
+             recompute[number] = Recompute::Cheap;
+           });
+}
+
 void DecisionsReader::readProgram(const toml::node &node,
+                                  const Program &program,
                                   ProgramDecisions &own) {
   const toml::table *table = getTable(node, "a table for the program");
   if (!table)
     return;
-  expectKeys(*table, {"recompute", "units"});
-  readList(*table, "recompute", "module", modules, own.recompute);
+  expectKeys(*table, {"recompute", "recompute_cheap", "units"});
+  readRecompute(*table, program, own.recompute);
   const toml::node *part = table->get("units");
   const toml::table *rows =
       part ? getTable(*part, "a table of units") : nullptr;
@@ -303,14 +336,18 @@ Expected<Decisions> DecisionsReader::read(const toml::table &root) {
   else if (const auto *number = version->as_integer();
            !number || number->get() != formatVersion)
     expect(*version, "version " + std::to_string(formatVersion));
-  readList(root, "resident", "unit", units, decisions.resident);
+  readList(root, "resident", "unit", units,
+           [&](const toml::node &, size_t number) {
+             decisions.resident[number] = true;
+           });
   if (const toml::node *node = root.get("programs"))
     if (const toml::table *table = getTable(*node, "a table of programs"))
       for (auto &&[key, value] : *table) {
         size_t number =
             find(value, "program", programs, std::string(key.str()));
         if (number < decisions.programs.size())
-          readProgram(value, decisions.programs[number]);
+          readProgram(value, model.programs[number],
+                      decisions.programs[number]);
       }
   if (!error.empty())
     return Error{error};

@@ -1,9 +1,9 @@
 //===- ExactSearch.cpp - All decisions of a few units ---------------------===//
 //
-// All sets of recomputed modules, by their bound; for each, all sets of kept
-// units, and all calls. Launches are as early and waits as late as they fit
-// under a few common limits: enumerating each of them would multiply the work
-// by thousands, and the local search that follows moves them.
+// All that may be recomputed of modules, by its bound; for each, all sets of
+// kept units, and all calls. Launches are as early and waits as late as they
+// fit under a few common limits: enumerating each of them would multiply the
+// work by thousands, and the local search that follows moves them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,31 +17,28 @@ using namespace fsdp::planner;
 /// is computed again is a computation like others, and memory ends where it
 /// does.
 StepModel
-ProgramSearch::fixRecompute(const std::vector<uint8_t> &recompute) const {
+ProgramSearch::fixRecompute(const std::vector<Recompute> &recompute) const {
   StepModel fixed = model;
   fixed.programs = {program};
   Program &own = fixed.programs.front();
   own.recomputable.clear();
+  own.cheap.clear();
   own.ops.clear();
   own.lives.clear();
   std::vector<uint32_t> numbers; // in `own`, by number in `program`
-  auto isThere = [&](uint32_t op) {
-    uint32_t module = program.ops[op].onlyIf;
-    return module == nobody || recompute[module];
-  };
   for (uint32_t i = 0; i != program.ops.size(); ++i) {
     numbers.push_back(uint32_t(own.ops.size()));
-    if (!isThere(i))
+    if (!isThere(program.ops[i], recompute))
       continue;
     own.ops.push_back(program.ops[i]);
     own.ops.back().onlyIf = nobody;
   }
   for (const Life &life : program.lives) {
-    if (!isThere(life.begin))
+    if (!isThere(program.ops[life.begin], recompute))
       continue;
     uint32_t end = life.end;
     for (const Life::Read &read : life.reads)
-      if (bool(recompute[read.module]) == read.ifRecomputed)
+      if (read.isWith(recompute[read.module]))
         end = std::max(end, read.op);
     own.lives.push_back({life.bytes, numbers[life.begin], numbers[end], {}});
   }
@@ -99,14 +96,12 @@ bool ProgramSearch::searchAll() {
   struct Choice {
     int64_t bound;
     size_t set;
-    std::vector<uint8_t> recompute;
+    std::vector<Recompute> recompute;
     StepModel fixed;
   };
   std::vector<Choice> choices;
-  for (size_t set = 0; set != countSets(modules.size()); ++set) {
-    std::vector<uint8_t> recompute(model.modules.size(), false);
-    for (size_t i = 0; i != modules.size(); ++i)
-      recompute[modules[i]] = set >> i & 1;
+  for (size_t set = 0; set != countRecomputes(); ++set) {
+    std::vector<Recompute> recompute = getRecompute(set);
     StepModel fixed = fixRecompute(recompute);
     if (auto bound = ProgramBounds(fixed, 0).findLargest())
       choices.push_back({bound->time, set, recompute, std::move(fixed)});

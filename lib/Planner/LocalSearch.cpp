@@ -13,11 +13,13 @@
 
 using namespace fsdp::planner;
 
-/// Units of a module that is recomputed are used forwards in the backward, and
-/// otherwise backwards; their calls stay what they were.
-void ProgramSearch::toggleRecompute(ProgramDecisions &wanted,
-                                    uint32_t module) const {
-  wanted.recompute[module] ^= 1;
+/// Units of a module of which all is recomputed are used forwards in the
+/// backward, and otherwise backwards; their calls stay what they were.
+void ProgramSearch::setRecompute(ProgramDecisions &wanted, uint32_t module,
+                                 Recompute recompute) const {
+  Recompute before = std::exchange(wanted.recompute[module], recompute);
+  if ((before == Recompute::All) == (recompute == Recompute::All))
+    return;
   const std::vector<uint32_t> &units = unitsOf[module];
   for (size_t i = 0; i != units.size() / 2; ++i)
     std::swap(wanted.units[units[i]][Phase::Backward].joins,
@@ -52,17 +54,24 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   switch (random.get(12)) {
   case 0: // one more or less
   case 1:
-    if (!modules.empty())
-      toggleRecompute(wanted, modules[random.get(modules.size())]);
+    if (!modules.empty()) {
+      uint32_t module = modules[random.get(modules.size())];
+      size_t states = countRecomputes(module);
+      size_t next = size_t(wanted.recompute[module]) + 1;
+      if (states > 2)
+        next += random.get(states - 1);
+      setRecompute(wanted, module, Recompute(next % states));
+    }
     return;
   case 2: { // one instead of another
     if (modules.empty())
       return;
     uint32_t a = modules[random.get(modules.size())],
              b = modules[random.get(modules.size())];
-    if (wanted.recompute[a] != wanted.recompute[b]) {
-      toggleRecompute(wanted, a);
-      toggleRecompute(wanted, b);
+    Recompute ofA = wanted.recompute[a], ofB = wanted.recompute[b];
+    if (size_t(ofA) < countRecomputes(b) && size_t(ofB) < countRecomputes(a)) {
+      setRecompute(wanted, a, ofB);
+      setRecompute(wanted, b, ofA);
     }
     return;
   }

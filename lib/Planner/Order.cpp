@@ -27,7 +27,7 @@ OrderMaker::OrderMaker(const StepModel &model, const Program &program,
       completes[op] = !std::exchange(isComplete[unit], true);
 }
 
-void OrderMaker::make(const std::vector<uint8_t> &recompute, Order &order) {
+void OrderMaker::make(const std::vector<Recompute> &recompute, Order &order) {
   order.recompute = recompute;
   reserve(order);
   walk(order);
@@ -122,7 +122,7 @@ void OrderMaker::addLives(const Order &order) {
       continue;
     uint32_t end = placeOf[life.end];
     for (const Life::Read &read : life.reads)
-      if (bool(order.recompute[read.module]) == read.ifRecomputed)
+      if (read.isWith(order.recompute[read.module]))
         end = std::max(end, placeOf[read.op]);
     memory[placeOf[life.begin]].takes += life.bytes;
     memory[end].frees += life.bytes;

@@ -51,8 +51,8 @@ struct Order {
     return slot < slots.size() ? slots[slot] : uint32_t(stretches.size());
   }
 
-  std::vector<uint8_t> recompute; ///< By module: what it is the order of.
-  std::vector<uint32_t> ops;      ///< Those of the program that are there.
+  std::vector<Recompute> recompute; ///< By module: what it is the order of.
+  std::vector<uint32_t> ops;        ///< Those of the program that are there.
   std::vector<Stretch> stretches;
   std::vector<uint32_t> slots;         ///< Their places, ascending.
   std::vector<uint32_t> fixedPlaces;   ///< Of stretches with a fixed call.
@@ -69,14 +69,13 @@ public:
   OrderMaker(const StepModel &model, const Program &program,
              const std::vector<Scenario> &scenarios);
 
-  void make(const std::vector<uint8_t> &recompute, Order &order);
+  void make(const std::vector<Recompute> &recompute, Order &order);
 
   std::vector<Times> times; ///< By scenario.
 
 private:
   bool isThere(uint32_t op, const Order &order) const {
-    uint32_t module = program.ops[op].onlyIf;
-    return module == nobody || order.recompute[module];
+    return planner::isThere(program.ops[op], order.recompute);
   }
   void reserve(Order &order) const;
   void walk(Order &order);

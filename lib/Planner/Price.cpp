@@ -53,12 +53,15 @@ std::vector<Change> fsdp::planner::findChanges(const StepModel &model,
     };
   };
   using Program = const ProgramDecisions &;
-  for (bool is : {false, true})
+  constexpr std::pair<Change::Kind, Recompute> recomputes[] = {
+      {Change::Kind::NotRecomputed, Recompute::None},
+      {Change::Kind::CheapRecomputed, Recompute::Cheap},
+      {Change::Kind::Recomputed, Recompute::All}};
+  for (auto [kind, now] : recomputes)
     add(
-        is ? Change::Kind::Recomputed : Change::Kind::NotRecomputed,
-        model.modules.size(), [&](size_t i) { return model.modules[i]; },
-        inAny([is](Program a, Program b, size_t i) {
-          return a.recompute[i] != b.recompute[i] && bool(b.recompute[i]) == is;
+        kind, model.modules.size(), [&](size_t i) { return model.modules[i]; },
+        inAny([now = now](Program a, Program b, size_t i) {
+          return a.recompute[i] != b.recompute[i] && b.recompute[i] == now;
         }));
   auto addUnits = [&](Change::Kind kind, auto differs) {
     add(
@@ -164,11 +167,14 @@ void Reverter::run() {
   for (size_t item : list(Kind::Places))
     places.push_back(item);
   revert(places);
-  revertPairs(Kind::Recomputed, Kind::NotRecomputed);
+  for (Kind more : {Kind::Recomputed, Kind::CheapRecomputed})
+    for (Kind less : {Kind::NotRecomputed, Kind::CheapRecomputed})
+      if (more != less)
+        revertPairs(more, less);
   revertPairs(Kind::NotKept, Kind::Kept);
-  for (Kind kind :
-       {Kind::Recomputed, Kind::NotKept, Kind::NotResident, Kind::Kept,
-        Kind::Resident, Kind::NotRecomputed, Kind::Calls, Kind::Places})
+  for (Kind kind : {Kind::Recomputed, Kind::CheapRecomputed, Kind::NotKept,
+                    Kind::NotResident, Kind::Kept, Kind::Resident,
+                    Kind::NotRecomputed, Kind::Calls, Kind::Places})
     for (size_t item : list(kind))
       revert({item});
 }

@@ -42,6 +42,10 @@ ProgramSearch::ProgramSearch(const StepModel &model, size_t number,
   for (uint32_t unit : mayKeep)
     if (uint32_t module = model.units[unit].module; module != nobody)
       unitsOf[module].push_back(unit);
+  numStates.assign(model.modules.size(), 1);
+  for (const auto *some : {&program.recomputable, &program.cheap})
+    for (uint32_t module : *some)
+      ++numStates[module];
 }
 
 //===----------------------------------------------------------------------===//
@@ -109,28 +113,61 @@ void ProgramSearch::adopt(const ProgramDecisions &decisions) {
   consider(decisions);
 }
 
+/// All that may be done by steps to less or more recomputation: a first list,
+/// and then a second one. What is decided stays on the ladder that it is on.
+ProgramSearch::Steps
+ProgramSearch::listSteps(const ProgramDecisions &decisions) const {
+  auto has = [&](const std::vector<uint32_t> &list, Recompute recompute) {
+    return std::any_of(list.begin(), list.end(), [&](uint32_t module) {
+      return decisions.recompute[module] == recompute;
+    });
+  };
+  bool isWhole = has(program.cheap, Recompute::None) &&
+                 has(modules, Recompute::All) &&
+                 !has(modules, Recompute::Cheap);
+  Steps steps;
+  for (uint32_t module : modules) {
+    Recompute own = decisions.recompute[module];
+    bool isCheap = !isWhole && numStates[module] > 2;
+    if (own == Recompute::All)
+      steps.less[0].emplace_back(module,
+                                 isCheap ? Recompute::Cheap : Recompute::None);
+    if (own != Recompute::None && isCheap)
+      steps.less[1].emplace_back(module, Recompute::None);
+    if (own == Recompute::None && isCheap)
+      steps.more[0].emplace_back(module, Recompute::Cheap);
+    if (own != Recompute::All)
+      steps.more[1].emplace_back(module, Recompute::All);
+  }
+  return steps;
+}
+
 /// With another budget, most of them stay good.
 void ProgramSearch::startNear(const ProgramDecisions &decisions) {
-  std::vector<uint32_t> chosen, others;
-  for (uint32_t module : modules)
-    (decisions.recompute[module] ? chosen : others).push_back(module);
+  Steps steps = listSteps(decisions);
+  size_t less = steps.less[0].size() + steps.less[1].size();
+  size_t more = steps.more[0].size() + steps.more[1].size();
   for (Placement placement :
        {Placement::Even, Placement::First, Placement::Last}) {
-    auto toggle = [&](ProgramDecisions &wanted,
-                      const std::vector<uint32_t> &list, size_t count) {
-      for (size_t i = 0; i != list.size(); ++i)
-        if (isChosen(i, count, list.size(), placement))
-          toggleRecompute(wanted, list[i]);
+    auto take = [&](ProgramDecisions &wanted, const Steps::Lists &lists,
+                    size_t count) {
+      for (const auto &list : lists) {
+        size_t own = std::min(count, list.size());
+        for (size_t i = 0; i != list.size(); ++i)
+          if (isChosen(i, own, list.size(), placement))
+            setRecompute(wanted, list[i].first, list[i].second);
+        count -= own;
+      }
     };
-    size_t low = 0, high = modules.size();
+    size_t low = 0, high = less + more;
     while (low != high) {
       size_t middle = (low + high) / 2;
       ProgramDecisions wanted = decisions;
       setLimits(wanted, farAhead, farAhead);
-      if (middle < chosen.size())
-        toggle(wanted, chosen, chosen.size() - middle);
+      if (middle < less)
+        take(wanted, steps.less, less - middle);
       else
-        toggle(wanted, others, middle - chosen.size());
+        take(wanted, steps.more, middle - less);
       if (consider(wanted))
         high = middle;
       else
@@ -146,32 +183,36 @@ void ProgramSearch::startLean() {
     remember(evaluator.evaluate(lean, resident), lean, lean);
   };
   if (modules.size() <= mostExactUnits) {
-    for (size_t set = 0; set != size_t(1) << modules.size(); ++set) {
-      for (size_t i = 0; i != modules.size(); ++i)
-        lean.recompute[modules[i]] = set >> i & 1;
+    for (size_t set = 0; set != countRecomputes(); ++set) {
+      lean.recompute = getRecompute(set);
       attempt();
     }
     return;
   }
-  for (Placement placement :
-       {Placement::First, Placement::Last, Placement::Even})
-    for (size_t count = 0; count <= modules.size(); ++count) {
-      // A few numbers are enough, unless nothing fits.
-      if (hasBest && count != modules.size() && count % 8)
-        continue;
-      setCounts(lean, count, 0, placement, Placement::Last);
-      attempt();
-    }
+  for (Ladder ladder : getLadders())
+    for (Placement placement :
+         {Placement::First, Placement::Last, Placement::Even})
+      for (size_t step = 0; step <= countSteps(ladder); ++step) {
+        // A few numbers of one ladder are enough, unless nothing fits.
+        if (hasBest && (ladder != getLadders().front() ||
+                        (step != countSteps(ladder) && step % 8)))
+          continue;
+        setRecomputed(lean, step, {ladder, placement});
+        attempt();
+      }
   // One after the other, until none makes it leaner.
   for (bool isLeaner = true; !hasBest && isLeaner;) {
     isLeaner = false;
-    for (size_t i = 0; !hasBest && i != modules.size(); ++i) {
-      lean = leanest;
-      lean.recompute[modules[i]] ^= 1;
-      int64_t before = leanestOutcome.peakBytes;
-      attempt();
-      isLeaner |= leanestOutcome.peakBytes < before;
-    }
+    for (uint32_t module : modules)
+      for (size_t state = 0; !hasBest && state != numStates[module]; ++state) {
+        lean = leanest;
+        if (std::exchange(lean.recompute[module], Recompute(state)) ==
+            Recompute(state))
+          continue;
+        int64_t before = leanestOutcome.peakBytes;
+        attempt();
+        isLeaner |= leanestOutcome.peakBytes < before;
+      }
   }
 }
 
@@ -237,27 +278,60 @@ bool ProgramSearch::isChosen(size_t i, size_t count, size_t all,
   return false;
 }
 
-void ProgramSearch::setCounts(ProgramDecisions &decisions, size_t recomputed,
-                              size_t kept, Placement recompute,
-                              Placement keep) const {
+size_t ProgramSearch::countRecomputes() const {
+  size_t count = 1;
+  for (uint32_t module : modules)
+    count *= numStates[module];
+  return count;
+}
+
+std::vector<Recompute> ProgramSearch::getRecompute(size_t number) const {
+  std::vector<Recompute> recompute(model.modules.size());
+  for (uint32_t module : modules) {
+    recompute[module] = Recompute(number % numStates[module]);
+    number /= numStates[module];
+  }
+  return recompute;
+}
+
+std::vector<ProgramSearch::Ladder> ProgramSearch::getLadders() const {
+  if (program.cheap.empty())
+    return {Ladder::Whole};
+  return {Ladder::Whole, Ladder::Cheap};
+}
+
+void ProgramSearch::setRecomputed(ProgramDecisions &decisions, size_t steps,
+                                  Recomputed how) const {
+  const std::vector<uint32_t> &cheap = program.cheap;
+  size_t most = how.ladder == Ladder::Cheap ? cheap.size() : 0;
+  size_t first = std::min(steps, most);
+  for (uint32_t module : modules)
+    decisions.recompute[module] = Recompute::None;
+  for (size_t i = 0; i != cheap.size(); ++i)
+    if (isChosen(i, first, cheap.size(), how.placement))
+      decisions.recompute[cheap[i]] = Recompute::Cheap;
   for (size_t i = 0; i != modules.size(); ++i)
-    decisions.recompute[modules[i]] =
-        isChosen(i, recomputed, modules.size(), recompute);
+    if (isChosen(i, steps - first, modules.size(), how.placement))
+      decisions.recompute[modules[i]] = Recompute::All;
+}
+
+void ProgramSearch::setKept(ProgramDecisions &decisions, size_t count,
+                            Placement placement) const {
   for (size_t i = 0; i != mayKeep.size(); ++i)
-    decisions.units[mayKeep[i]].keep = isChosen(i, kept, mayKeep.size(), keep);
+    decisions.units[mayKeep[i]].keep =
+        isChosen(i, count, mayKeep.size(), placement);
 }
 
 std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
-                                                     Sizes sizes, size_t kept,
-                                                     Placement recompute,
-                                                     Placement keep,
+                                                     Sizes sizes,
+                                                     Recomputed how,
                                                      size_t more) {
   auto tryCount = [&](size_t count) {
-    setCounts(wanted, count, kept, recompute, keep);
+    setRecomputed(wanted, count, how);
     setSizes(wanted, sizes);
     return consider(wanted);
   };
-  size_t low = 0, high = modules.size();
+  size_t low = 0, high = countSteps(how.ladder), most = high;
   std::optional<int64_t> time = tryCount(high);
   if (!time)
     return std::nullopt;
@@ -271,7 +345,7 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
     }
   }
   // One more leaves room for what is launched early.
-  for (size_t i = 1; i <= more && high + i <= modules.size(); ++i)
+  for (size_t i = 1; i <= more && high + i <= most; ++i)
     if (std::optional<int64_t> here = tryCount(high + i))
       time = std::min(time, here);
   return time;
@@ -284,10 +358,11 @@ void ProgramSearch::searchSizes() {
        size *= isCoarse() ? 4 : 2)
     sizes.push_back(size);
   ProgramDecisions wanted = makeDecisions(model).programs[number];
+  Ladder ladder = getLadders().back();
   auto attempt = [&](Sizes own, uint16_t wait) {
     setLimits(wanted, farAhead, wait);
     std::optional<int64_t> time =
-        considerFewest(wanted, own, 0, Placement::Even, Placement::Last, 0);
+        considerFewest(wanted, own, {ladder, Placement::Even}, 0);
     if (!time)
       return;
     Granularity here = {*time, own, wait};
@@ -310,17 +385,31 @@ void ProgramSearch::searchSizes() {
               attempt({forward, backward, reduction, growing}, wait);
 }
 
+/// Cheap copies are worth it on some machines: the ladder that is faster with
+/// nothing kept, of which one was searched for the sizes.
+ProgramSearch::Ladder ProgramSearch::findLadder(ProgramDecisions &wanted,
+                                                const Granularity &own) {
+  if (program.cheap.empty())
+    return Ladder::Whole;
+  setKept(wanted, 0, Placement::Last);
+  std::optional<int64_t> time =
+      considerFewest(wanted, own.sizes, {Ladder::Whole, Placement::Even}, 0);
+  return time && *time < own.time ? Ladder::Whole : Ladder::Cheap;
+}
+
 void ProgramSearch::searchCounts() {
   size_t parts = isCoarse() ? 4 : 8;
   ProgramDecisions wanted = makeDecisions(model).programs[number];
-  for (const Granularity &own : granularities)
+  for (const Granularity &own : granularities) {
+    setLimits(wanted, farAhead, own.wait);
+    Ladder ladder = findLadder(wanted, own);
     for (Placement keep : {Placement::Last, Placement::First})
       for (Placement recompute :
            {Placement::Even, Placement::First, Placement::Last})
         for (size_t part = 0; part <= parts; ++part) {
-          setLimits(wanted, farAhead, own.wait);
-          if (!considerFewest(wanted, own.sizes, mayKeep.size() * part / parts,
-                              recompute, keep, 2))
+          setKept(wanted, mayKeep.size() * part / parts, keep);
+          if (!considerFewest(wanted, own.sizes, {ladder, recompute}, 2))
             break; // more that is kept fits even less
         }
+  }
 }

@@ -84,9 +84,25 @@ public:
 
 private:
   enum class Placement { First, Last, Even };
+  /// How many modules are recomputed: none to all of them; or what is cheap of
+  /// none to all, and then all of none to all.
+  enum class Ladder { Whole, Cheap };
+  struct Recomputed {
+    Ladder ladder;
+    Placement placement;
+  };
+  struct Steps {
+    using Lists = std::array<std::vector<std::pair<uint32_t, Recompute>>, 2>;
+    Lists less, more;
+  };
   struct Sizes {
     uint32_t forward, backward, reduction;
     bool growing; ///< From the ends of the program.
+  };
+  struct Granularity {
+    int64_t time;
+    Sizes sizes;
+    uint16_t wait;
   };
   /// Numbers that are the same everywhere.
   struct Random {
@@ -108,18 +124,32 @@ private:
                         uint16_t wait);
   static void clearJoins(ProgramDecisions &decisions);
   void setSizes(ProgramDecisions &decisions, Sizes sizes);
-  void setCounts(ProgramDecisions &decisions, size_t recomputed, size_t kept,
-                 Placement recompute, Placement keep) const;
+  /// In how many ways a module may be recomputed or not, and all of them; these
+  /// by number.
+  size_t countRecomputes(uint32_t module) const { return numStates[module]; }
+  size_t countRecomputes() const;
+  std::vector<Recompute> getRecompute(size_t number) const;
+  std::vector<Ladder> getLadders() const;
+  Steps listSteps(const ProgramDecisions &decisions) const;
+  size_t countSteps(Ladder ladder) const {
+    return modules.size() +
+           (ladder == Ladder::Cheap ? program.cheap.size() : 0);
+  }
+  void setRecomputed(ProgramDecisions &decisions, size_t steps,
+                     Recomputed how) const;
+  void setKept(ProgramDecisions &decisions, size_t count,
+               Placement placement) const;
   static bool isChosen(size_t i, size_t count, size_t all, Placement placement);
   /// The time with the fewest recomputed modules that fit, of some sizes.
   std::optional<int64_t> considerFewest(ProgramDecisions &wanted, Sizes sizes,
-                                        size_t kept, Placement recompute,
-                                        Placement keep, size_t more);
+                                        Recomputed how, size_t more);
+  Ladder findLadder(ProgramDecisions &wanted, const Granularity &own);
   void move(ProgramDecisions &wanted, Random &random) const;
   void copyCalls(ProgramDecisions &wanted, uint32_t module, size_t count,
                  bool isAfter) const;
-  void toggleRecompute(ProgramDecisions &wanted, uint32_t module) const;
-  StepModel fixRecompute(const std::vector<uint8_t> &recompute) const;
+  void setRecompute(ProgramDecisions &wanted, uint32_t module,
+                    Recompute recompute) const;
+  StepModel fixRecompute(const std::vector<Recompute> &recompute) const;
   void searchCalls(ProgramDecisions &wanted);
 
   const StepModel &model;
@@ -130,6 +160,7 @@ private:
   Evaluator evaluator;
   Layout layout;                        ///< For the order of uses.
   const std::vector<uint32_t> &modules; ///< That may be recomputed.
+  std::vector<uint8_t> numStates;       ///< By module: 1, 2, or with Cheap 3.
   std::vector<uint32_t> mayKeep;        ///< Units of both phases, by first use.
   std::vector<std::vector<uint32_t>> unitsOf; ///< These, by module.
 
@@ -137,11 +168,6 @@ private:
   bool hasBest = false;
   ProgramDecisions best, bestWanted, leanest, scratch;
   Outcome bestOutcome, leanestOutcome;
-  struct Granularity {
-    int64_t time;
-    Sizes sizes;
-    uint16_t wait;
-  };
   std::vector<Granularity> granularities; ///< The best, by time.
 };
 

@@ -14,7 +14,6 @@
 using namespace fsdp::planner;
 using fsdp::archive::Error;
 using fsdp::archive::Expected;
-using Recompute = TrainingSetup::Recompute;
 using Attention = TrainingSetup::Attention;
 
 static constexpr int64_t rowsVersion = 1;
@@ -178,11 +177,12 @@ void RowsReader::readSetup(const toml::table &table, TrainingSetup &setup) {
                                          {{"flash", Attention::Flash},
                                           {"triton", Attention::Triton},
                                           {"cudnn", Attention::Cudnn}});
-  setup.recompute = getName<Recompute>(table, "recompute",
-                                       {{"full", Recompute::Full},
-                                        {"none", Recompute::None},
-                                        {"selective", Recompute::Selective},
-                                        {"whole", Recompute::Whole}});
+  setup.recompute = getName<TrainingSetup::Recompute>(
+      table, "recompute",
+      {{"full", TrainingSetup::Recompute::Full},
+       {"none", TrainingSetup::Recompute::None},
+       {"selective", TrainingSetup::Recompute::Selective},
+       {"whole", TrainingSetup::Recompute::Whole}});
 }
 
 PublishedRow RowsReader::readRow(const toml::table &table) {
@@ -285,9 +285,9 @@ Expected<Prediction> fsdp::planner::predict(const PublishedRow &row,
   StepModel model = makeTransformer(row.model, setup, hardware);
   if (std::string wrong = check(model); !wrong.empty())
     return Error{"line " + std::to_string(row.line) + ": " + wrong};
-  Outcome outcome =
-      evaluate(model, makeBaseline(model, row.policy, row.keep,
-                                   setup.recompute != Recompute::None));
+  Outcome outcome = evaluate(
+      model, makeBaseline(model, row.policy, row.keep,
+                          setup.recompute != TrainingSetup::Recompute::None));
   double tokens = double(setup.getTokens()) * double(setup.microBatches);
   return Prediction{tokens / (double(std::max<int64_t>(outcome.time, 1)) / 1e9),
                     double(outcome.peakBytes) / double(1 << 30)};

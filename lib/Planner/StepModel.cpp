@@ -98,11 +98,26 @@ void Checker::checkOps(const Program &program, const std::string &where) {
   bool isBackward = false;
   std::vector<uint8_t> isUpdated(model.units.size(), false);
   std::vector<uint8_t> mayRecompute(model.modules.size(), false);
+  auto allow = [&](uint32_t module, Recompute recompute) {
+    uint8_t bit = getBit(recompute);
+    if (module >= model.modules.size() || mayRecompute[module] & bit)
+      fail(where + ": expected each module once, found number " +
+           std::to_string(module));
+    else
+      mayRecompute[module] |= bit;
+  };
   for (uint32_t module : program.recomputable)
-    if (module >= model.modules.size() ||
-        std::exchange(mayRecompute[module], true))
-      return fail(where + ": expected each module once, found number " +
-                  std::to_string(module));
+    allow(module, Recompute::All);
+  for (uint32_t module : program.cheap) {
+    allow(module, Recompute::Cheap);
+    if (error.empty() && mayRecompute[module] == getBit(Recompute::Cheap))
+      fail(where +
+           ": expected all of a module to be recomputable if what is "
+           "cheap is, found number " +
+           std::to_string(module));
+  }
+  if (!error.empty())
+    return;
   for (size_t i = 0; i != program.ops.size(); ++i) {
     const ComputeOp &op = program.ops[i];
     std::string at = where + ": computation " + std::to_string(i);
@@ -115,9 +130,10 @@ void Checker::checkOps(const Program &program, const std::string &where) {
     if (!error.empty())
       return;
     if (op.onlyIf != nobody &&
-        (!mayRecompute[op.onlyIf] || op.phase == Phase::Forward ||
-         op.gradient != nobody || op.update != nobody || op.change ||
-         op.launches != nobody || op.awaits != nobody))
+        (!(mayRecompute[op.onlyIf] & getBit(op.recompute)) ||
+         op.phase == Phase::Forward || op.gradient != nobody ||
+         op.update != nobody || op.change || op.launches != nobody ||
+         op.awaits != nobody))
       fail(at + ": expected what is recomputed to be of the backward, and to "
                 "make no gradient");
     isBackward |= op.phase == Phase::Backward;
@@ -145,8 +161,9 @@ void Checker::checkLives(const Program &program, const std::string &where) {
       return;
     // What is read is there whenever the memory is.
     auto isThere = [&](uint32_t op) {
-      uint32_t module = program.ops[op].onlyIf;
-      return module == nobody || module == program.ops[life.begin].onlyIf;
+      const ComputeOp &own = program.ops[op], &maker = program.ops[life.begin];
+      return own.onlyIf == nobody ||
+             (own.onlyIf == maker.onlyIf && own.recompute == maker.recompute);
     };
     if (!isThere(life.end))
       fail(where + ": expected memory to end with a computation that is there");
@@ -154,7 +171,8 @@ void Checker::checkLives(const Program &program, const std::string &where) {
       checkNumber(read.module, model.modules.size(), "module", where);
       reads(read.op);
       if (error.empty() && !isThere(read.op) &&
-          !(read.ifRecomputed && program.ops[read.op].onlyIf == read.module))
+          !(program.ops[read.op].onlyIf == read.module &&
+            read.ifs == getBit(program.ops[read.op].recompute)))
         fail(where + ": expected memory to be read by a computation that is "
                      "there");
     }
@@ -211,7 +229,7 @@ std::string fsdp::planner::check(const StepModel &model) {
 
 Decisions fsdp::planner::makeDecisions(const StepModel &model) {
   ProgramDecisions none = {std::vector<UnitDecision>(model.units.size()),
-                           std::vector<uint8_t>(model.modules.size(), false)};
+                           std::vector<Recompute>(model.modules.size())};
   return {std::vector<ProgramDecisions>(model.programs.size(), none),
           std::vector<uint8_t>(model.units.size(), false)};
 }

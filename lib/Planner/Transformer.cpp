@@ -6,7 +6,6 @@
 #include <utility>
 
 using namespace fsdp::planner;
-using Recompute = TrainingSetup::Recompute;
 using Attention = TrainingSetup::Attention;
 
 /// Of an element of gathered weights, and of activations.
@@ -206,9 +205,11 @@ std::vector<uint32_t> Builder::addReplay(const std::vector<Part> &parts,
                                          uint32_t begin, uint32_t module) {
   std::vector<uint32_t> replays(parts.size(), nobody);
   for (size_t i = 0; i != parts.size(); ++i) {
-    if (parts[i].isKept && setup.recompute == Recompute::Selective)
+    if (parts[i].isKept &&
+        setup.recompute == TrainingSetup::Recompute::Selective)
       continue;
-    if (i + 1 == parts.size() && setup.recompute == Recompute::Full)
+    if (i + 1 == parts.size() &&
+        setup.recompute == TrainingSetup::Recompute::Full)
       continue;
     ComputeOp op = program.ops[begin + i];
     op.phase = Phase::Backward;
@@ -240,7 +241,8 @@ void Builder::addBackward(const std::vector<Part> &parts, uint32_t begin,
       program.lives.push_back({part.saved, made, end, {}});
       continue;
     }
-    program.lives.push_back({part.saved, made, made, {{module, false, end}}});
+    program.lives.push_back(
+        {part.saved, made, made, {{module, getBit(Recompute::None), end}}});
     program.lives.push_back({part.saved, replays[i], end, {}});
   }
   if (setup.gradientCopyBytes)

@@ -24,7 +24,8 @@ public:
 private:
   /// Of the computations that run in any case, and of replays, which may.
   bool isCertain(uint32_t op) const {
-    return replayed || program.ops[op].onlyIf == nobody;
+    return program.ops[op].onlyIf == nobody ||
+           (facts.isAllReplayed && program.ops[op].recompute == Recompute::All);
   }
   int64_t getSlowed(uint32_t op) const { // picoseconds
     int64_t duration = program.ops[op].duration;
@@ -38,20 +39,26 @@ private:
 
   const BoundFacts &facts;
   const Program &program;
-  bool replayed;                     ///< All modules are, in whatever fits.
   std::vector<BoundFacts::Use> uses; ///< With replays, if these run.
-  std::vector<int64_t> used;         ///< Bytes at a computation, at the least.
+  /// By unit: the first copies in its module's replays that read it.
+  std::vector<std::array<uint32_t, numRecomputes>> firstCopies;
+  std::vector<int64_t> used; ///< Bytes at a computation, at the least.
 };
 } // namespace
 
 Unhidden::Unhidden(const BoundFacts &facts)
-    : facts(facts), program(facts.program),
-      replayed(!program.recomputable.empty() &&
-               !facts.fits(program.recomputable.size() - 1)),
-      uses(facts.uses), used(facts.leastMandatory) {
+    : facts(facts), program(facts.program), uses(facts.uses),
+      used(facts.leastMandatory) {
+  firstCopies.resize(uses.size());
+  for (auto &own : firstCopies)
+    own.fill(nobody);
   for (uint32_t i = uint32_t(program.ops.size()); i-- != 0;) {
     const ComputeOp &op = program.ops[i];
-    if (op.weights == nobody || op.onlyIf == nobody || !replayed)
+    if (op.weights == nobody || op.onlyIf == nobody)
+      continue;
+    if (op.onlyIf == facts.model.units[op.weights].module)
+      firstCopies[op.weights][size_t(op.recompute)] = i;
+    if (!isCertain(i))
       continue;
     BoundFacts::Use &use = uses[op.weights];
     auto phase = size_t(op.phase);
@@ -67,10 +74,10 @@ Unhidden::Unhidden(const BoundFacts &facts)
 }
 
 /// It has memory from its launch on, so all computations from there to its
-/// first use have room for it. Where its own module is recomputed, the replay
-/// may be its first use. `before`: the first use of the unit that is gathered
-/// before; if the memory is not there at that place, the gather is a call of
-/// its own.
+/// first use have room for it. Where its own module is recomputed, the copy
+/// that reads it may be its first use. `before`: the first use of the unit that
+/// is gathered before; if the memory is not there at that place, the gather is
+/// a call of its own.
 int64_t Unhidden::findGather(uint32_t unit, Phase phase,
                              uint32_t before) const {
   const Traffic &own = program.traffic[unit];
@@ -81,7 +88,9 @@ int64_t Unhidden::findGather(uint32_t unit, Phase phase,
     uint32_t op = launch - 1;
     if (!hasRoom(op, own.gatheredBytes))
       break;
-    if (program.ops[op].onlyIf == nobody || program.ops[op].onlyIf != module)
+    const ComputeOp &there = program.ops[op];
+    if (there.onlyIf == nobody || there.onlyIf != module ||
+        op < firstCopies[unit][size_t(there.recompute)])
       beside += getSlowed(op);
   }
   bool mayJoin = before != nobody && launch <= before;

@@ -119,7 +119,8 @@ class Options(TypedDict, total=False):
 
     remat: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """Activation checkpointing: what the backward computes again. With a budget, as many units as it takes for the step to hold no more
-    bytes. `none|scope:REGEX|budget:SIZE`. Default: none."""
+    bytes; with cheap, what is elementwise or a sum is computed again, from products and attention.
+    `none|scope:REGEX|cheap:REGEX|budget:SIZE`. Default: none."""
 
     activation_checkpoint: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """The same as remat."""

@@ -71,9 +71,9 @@ USAGE = {
         "fsdp-plan: error: --reshard-after-forward: --strategy 'no_shard' already says what is freed; give one of the two",
     "--ranks 2 --remat scope:nosuch": NO_MODULES,
     "--ranks 2 --remat budget:16": NO_MODULES,
-    "--ranks 2 --remat h.0": f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'h.0'",
+    "--ranks 2 --remat h.0": f"fsdp-plan: error: --remat: expected none, scope:REGEX, cheap:REGEX or budget:SIZE, which is {SIZE}; found 'h.0'",
     "--ranks 2 --remat budget:-4":
-        f"fsdp-plan: error: --remat: expected none, scope:REGEX or budget:SIZE, which is {SIZE}; found 'budget:-4'",
+        f"fsdp-plan: error: --remat: expected none, scope:REGEX, cheap:REGEX or budget:SIZE, which is {SIZE}; found 'budget:-4'",
     "--ranks 2 --budget=": f"fsdp-plan: error: --budget: expected {SIZE}; found ''",
     "--ranks 2 --budget 0": f"fsdp-plan: error: --budget: expected {SIZE}; found '0'",
     "--ranks 2 --storage-dtype i64":

@@ -14,11 +14,11 @@ SCHEDULES = [
 OTHERS = [
     "--limit-all-gathers 1", "--backward-prefetch backward_post --forward-prefetch 2 --limit-all-gathers 3", "--forward-prefetch 4 --limit-all-gathers 0 --bucket units:2",
     "--bucket bytes:60000 --limit-all-gathers 4", "--bucket copy:units:1", "--bucket copy:bytes:200000 --limit-all-gathers 4", "--schedule fsdp1", "--schedule fsdp2", "--schedule manual-block", "--schedule inductor",
-    r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard-after-forward false",
+    r"--remat scope:transformer\.h\.\d+", r"--remat scope:.*mlp --reshard-after-forward false", r"--remat cheap:transformer\.h\.\d+",
     "--schedule list", "--schedule list --budget 700KiB", "--auto --hardware h100", "--auto --budget 700KiB",
 ]
 SMALL_GROUPS = ["--reshard-after-forward 2", "--reshard-after-forward 2 --limit-all-gathers 0 --forward-prefetch 2", "--reshard-after-forward 2 --bucket units:2",
-                "--reshard-after-forward 2 --backward-prefetch backward_post", r"--reshard-after-forward 2 --remat scope:.*mlp", "--reshard-after-forward 2 --schedule list"]
+                "--reshard-after-forward 2 --backward-prefetch backward_post", r"--reshard-after-forward 2 --remat scope:.*mlp", r"--reshard-after-forward 2 --remat cheap:.*[.]\d+", "--reshard-after-forward 2 --schedule list"]
 DATA = {"gpt2": "gpt2_train2x5.safetensors", "llama": "llama_ref4.safetensors"}
 SEEDS = int(os.environ.get("FSDP_CHAOS_SEEDS", 10))
 STEPS = 4

@@ -110,8 +110,8 @@ def plan_options(case: dict) -> list[str]:
                 "auto": ["--auto", "--hardware", "h100", "--evaluations", "500"]}.get(schedule, ["--schedule", schedule])
     if schedule not in [*cases.PRESETS, "auto"]:
         options += ["--bucket", case["bucket"], "--reduce-wait", case["reduce_wait"]]
-    if case["remat"] == "blocks":
-        options += ["--remat", f"scope:{models.BLOCKS[case['model']]}"]
+    if case["remat"] != "none":
+        options += ["--remat", f"{'scope' if case['remat'] == 'blocks' else 'cheap'}:{models.BLOCKS[case['model']]}"]
     options += ["--chunk-loss", case["chunk_loss"]]  # the same sums in another order
     if case["reduce_dtype"] == "bf16" and case["param_dtype"] == "f32":  # else the archive says so
         options += ["--reduce-dtype", "bf16"]

@@ -153,7 +153,7 @@ def draw(case: Case, scopes: dict[str, str], index: int) -> tuple[int, list[str]
         path = rng.choice(list(scopes))
         layers = re.sub(r"\d+", r"\\d+", re.escape(path))
         wraps += [f"class:{scopes[path]}", f"scope:{layers}"]
-        remats = ["--remat", f"scope:{layers}"]
+        remats = ["--remat", f"{rng.choice(['scope', 'cheap'])}:{layers}"]
     schedules = [
         ["--backward-prefetch", rng.choice(["backward_pre", "backward_post", "none"]), "--forward-prefetch", str(rng.randint(0, 2))],
         ["--limit-all-gathers", str(rng.randint(0, 3))],

@@ -14,6 +14,7 @@ using fsdp::planner::Explanation;
 /// By kind: after "h.3", and after "h.3 and h.4".
 static constexpr const char *kindTexts[][2] = {
     {"is no longer recomputed", "are no longer recomputed"},
+    {"is recomputed where that is cheap", "are recomputed where that is cheap"},
     {"is recomputed", "are recomputed"},
     {"stays gathered to the backward", "stay gathered to the backward"},
     {"is gathered again in the backward", "are gathered again in the backward"},

@@ -143,7 +143,8 @@ struct OpFacts {
   /// Of what fills a tensor like `self` with draws: the overload that fills
   /// `self` itself, with the same ones. Neither looks at what is in it.
   std::string_view drawOverload = {};
-  /// Recomputing it in the backward costs less than keeping its result.
+  /// Takes no longer than reading its operands and writing its results does,
+  /// and draws nothing: computing it again may be worth not keeping these.
   bool isCheapToRecompute = false;
   /// Writes each element as one correctly rounded operation on those of its
   /// operands (`add` and `sub` if alpha is 1): the same bits for any strides.

@@ -21,9 +21,12 @@
 // the backward up to its use.
 //
 // Where collectives do not share a link, K is the largest of their streams'.
-// How many modules are recomputed is not known: each bound is the least over
-// all numbers r of them, with the r cheapest replays in C and without the r
-// largest savings in mand: no choice costs less, and none saves more.
+// What is recomputed is not known: each bound is the least over all choices of
+// two numbers, a modules of which all is recomputed, and c of which what is
+// cheap is. C has the a shortest replays of all and the c shortest of what is
+// cheap: no such modules take less. mand is without the a largest savings of
+// all and the c largest of what is cheap, and at least without the a + c
+// largest of the better of both: no such modules save more.
 //
 // All hold for every decision that Decisions.h can express.
 //

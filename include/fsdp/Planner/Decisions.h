@@ -48,7 +48,7 @@ struct UnitDecision {
 
 struct ProgramDecisions {
   std::vector<UnitDecision> units;
-  std::vector<uint8_t> recompute; ///< By module.
+  std::vector<Recompute> recompute; ///< By module.
 };
 
 struct Decisions {

@@ -17,6 +17,7 @@ struct Explanation {
   struct Change {
     enum class Kind {
       NotRecomputed,
+      CheapRecomputed, ///< Of the module, only what is cheap.
       Recomputed,
       Kept,        ///< From the forward to the backward.
       NotKept,     ///< Gathered again in the backward.

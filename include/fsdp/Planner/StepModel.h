@@ -28,6 +28,15 @@ constexpr uint32_t nobody = std::numeric_limits<uint32_t>::max();
 enum class Phase : uint8_t { Forward, Backward };
 constexpr size_t numPhases = 2;
 
+/// What of a module the backward computes again: all of it, or what is cheap,
+/// such as elementwise operators of which the operands are kept.
+enum class Recompute : uint8_t { None, All, Cheap };
+constexpr size_t numRecomputes = 3;
+/// Its bit in a set of them.
+constexpr uint8_t getBit(Recompute recompute) {
+  return uint8_t(1u << size_t(recompute));
+}
+
 /// Weights that are gathered, and gradients that are reduced, at once.
 struct Unit {
   std::string name;
@@ -81,8 +90,9 @@ struct ComputeOp {
   int64_t transient = 0; ///< Bytes beside these, while it runs.
   Phase phase = Phase::Forward;
   /// It computes again what the backward reads of this module, and is there
-  /// only if that is recomputed.
+  /// only if so much of that is recomputed.
   uint32_t onlyIf = nobody;
+  Recompute recompute = Recompute::All;
   uint32_t weights = nobody;  ///< The unit that it reads.
   uint32_t gradient = nobody; ///< The unit of whose gradient it makes a part.
   uint32_t update = nobody;   ///< The unit whose reduced gradient it reads.
@@ -90,15 +100,22 @@ struct ComputeOp {
   uint32_t awaits = nobody;   ///< The fixed call that is waited for here.
 };
 
+/// Whether a computation is there if so much of each module is recomputed.
+inline bool isThere(const ComputeOp &op,
+                    const std::vector<Recompute> &recompute) {
+  return op.onlyIf == nobody || recompute[op.onlyIf] == op.recompute;
+}
+
 /// Memory whose end depends on what is recomputed. There is none of it if what
 /// makes it is not there.
 struct Life {
-  /// A computation that reads it only if a module is recomputed, or only if it
-  /// is not.
+  /// A computation that reads it only if some of a module is recomputed.
   struct Read {
     uint32_t module;
-    bool ifRecomputed;
+    uint8_t ifs; ///< A bit for each Recompute with which it does.
     uint32_t op;
+
+    bool isWith(Recompute recompute) const { return ifs & getBit(recompute); }
   };
 
   int64_t bytes = 0;
@@ -119,8 +136,9 @@ struct Program {
   std::vector<Life> lives;
   std::vector<Traffic> traffic; ///< By unit.
   std::vector<FixedCall> calls; ///< In the order of their launches.
-  /// The modules that may be recomputed, in the order of their forwards.
-  std::vector<uint32_t> recomputable;
+  /// The modules that may be recomputed, in the order of their forwards; and
+  /// those of them of which what is cheap may be, alone.
+  std::vector<uint32_t> recomputable, cheap;
 };
 
 struct StepModel {

@@ -29,7 +29,7 @@
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=scope:[ 2>&1 | FileCheck %s --check-prefix=REGEX
 // REGEX: error: expected a regular expression, found '[': brackets ([ ]) not balanced{{$}}
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:-1 2>&1 | FileCheck %s --check-prefix=NEGATIVE
-// NEGATIVE: for the --remat option: expected none, scope:REGEX or budget:SIZE, {{.*}}; found 'budget:-1'
+// NEGATIVE: for the --remat option: expected none, scope:REGEX, cheap:REGEX or budget:SIZE, {{.*}}; found 'budget:-1'
 // RUN: not fsdp-opt %s --fsdp-shard=ranks=2 --fsdp-remat=remat=budget:16 2>&1 | FileCheck %s --check-prefix=BUDGET
 // BUDGET: error: expected a step that holds at most 16 bytes, found one of 232 with 1 of 1 scopes recomputed, which is all that helps; shard over more ranks, or allow more{{$}}
 

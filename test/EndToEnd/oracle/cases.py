@@ -26,7 +26,7 @@ FEATURES: dict[str, list[Any]] = {
     "schedule": ["backward_pre", "backward_post", "no_prefetch", "forward_prefetch", "no_limit", "fsdp1", "fsdp2", "manual-block", "inductor", "list", "auto"],
     "bucket": ["none", "merge:units:2", "copy:units:2", "copy:bytes:20000"],
     "reduce_wait": ["use", "backward", "next"],
-    "remat": ["none", "blocks"],
+    "remat": ["none", "blocks", "cheap of blocks"],
     "chunk_loss": ["1", "3"],
     "param_dtype": ["f32", "bf16"],
     "reduce_dtype": ["f32", "bf16", "bf16 of the first block"],

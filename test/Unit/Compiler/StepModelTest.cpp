@@ -97,15 +97,21 @@ planner::Decisions draw(const planner::StepModel &model,
   auto flip = [&] { return engine() % 2 == 0; };
   auto slots = [&] { return uint16_t(engine() % 5); };
   planner::Decisions decisions = planner::makeDecisions(model);
-  for (planner::ProgramDecisions &program : decisions.programs) {
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    planner::ProgramDecisions &program = decisions.programs[p];
     for (planner::UnitDecision &unit : program.units) {
       unit.keep = engine() % 3 == 0;
       for (planner::UnitDecision::Gather &gather : unit.gathers)
         gather = {flip(), slots()};
       unit.reduction = {flip(), slots()};
     }
-    for (uint8_t &module : program.recompute)
-      module = flip();
+    using planner::Recompute;
+    for (uint32_t module : model.programs[p].recomputable)
+      if (flip())
+        program.recompute[module] = Recompute::All;
+    for (uint32_t module : model.programs[p].cheap)
+      if (engine() % 3 == 0)
+        program.recompute[module] = Recompute::Cheap;
   }
   for (uint8_t &resident : decisions.resident)
     resident = flip();
@@ -169,7 +175,7 @@ protected:
     auto built = buildStepModel(*getPrograms(source), *costs);
     ASSERT_TRUE(succeeded(built));
     std::mt19937_64 engine(7);
-    for (int i = 0; i != 2; ++i)
+    for (int i = 0; i != 3; ++i)
       compare(source, *built, draw(built->model, engine), *costs, "drawn");
     // What others decide, under a budget that those that look at it feel.
     planner::StepModel limited = built->model;

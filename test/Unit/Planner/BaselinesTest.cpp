@@ -84,8 +84,11 @@ TEST(Baselines, IssueOneCallForEachModule) {
     Decisions decisions = makeBaseline(model, Policy::Fsdp1, false, recompute);
     Evaluator evaluator(model, 0);
     evaluator.evaluate(decisions.programs[0], decisions.resident);
-    size_t computations = model.programs[0].ops.size() -
-                          (recompute ? 0 : 8 * model.modules.size());
+    const std::vector<ComputeOp> &ops = model.programs[0].ops;
+    auto computations =
+        size_t(std::count_if(ops.begin(), ops.end(), [&](const ComputeOp &op) {
+          return isThere(op, decisions.programs[0].recompute);
+        }));
     // Each block thrice, and the root's two units gathered and reduced once.
     EXPECT_EQ(evaluator.getNumEvents() - computations,
               3 * model.modules.size() + 4);
@@ -177,17 +180,21 @@ TEST(Baselines, KeepToTheirBudgets) {
   }
 }
 
-// A module less that is recomputed does not fit, nor does a unit more that is
-// kept.
+// A module less that is recomputed as much does not fit, nor does a unit more
+// that is kept.
 TEST(Baselines, TakeWhatFits) {
   for (const StepModel &model : makeSteps()) {
     Decisions titan = makeBaseline(model, Policy::TorchtitanMemory, false,
                                    /*recompute=*/false);
-    std::vector<uint8_t> &recompute = titan.programs[0].recompute;
-    auto last = std::find(recompute.rbegin(), recompute.rend(), true);
+    std::vector<Recompute> &recompute = titan.programs[0].recompute;
+    // What is cheap is worth more, and all modules are alike.
+    auto last = std::find(recompute.rbegin(), recompute.rend(), Recompute::All);
+    bool isAll = last != recompute.rend();
+    if (!isAll)
+      last = std::find(recompute.rbegin(), recompute.rend(), Recompute::Cheap);
     if (evaluate(model, titan).peakBytes <= model.budget &&
         last != recompute.rend()) {
-      *last = false; // all modules are alike
+      *last = isAll ? Recompute::Cheap : Recompute::None;
       applyPolicy(model, 0, Policy::TorchtitanMemory, titan.programs[0],
                   titan.resident);
       EXPECT_GT(evaluate(model, titan).peakBytes, model.budget);

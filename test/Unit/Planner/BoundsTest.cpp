@@ -28,7 +28,8 @@ void makeLean(ProgramDecisions &decisions, int kind) {
     unit.reduction.wait = kind == 3 ? unit.reduction.wait : 0;
   }
   if (kind == 1 || kind == 4)
-    std::fill(decisions.recompute.begin(), decisions.recompute.end(), true);
+    std::fill(decisions.recompute.begin(), decisions.recompute.end(),
+              Recompute::All);
 }
 
 TEST(Bounds, AreBelowAnyDecisions) {
@@ -99,6 +100,52 @@ TEST(Bounds, LeaveAGradientToTheNextCall) {
   decisions.programs[0].units[0].reduction.wait = 9;
   Outcome outcome = evaluate(model, decisions);
   EXPECT_EQ(outcome.time, 151); // all of it is hidden
+  model.budget = outcome.peakBytes;
+  EXPECT_LE(findBound(model)->time, outcome.time);
+}
+
+// The second unit of a module is gathered while the first is computed with
+// again, and at no other time.
+TEST(Bounds, LetAGatherRunBesideTheReplayOfItsModule) {
+  StepModel model;
+  model.sharesLink = true;
+  model.modules = {"h"};
+  Program program;
+  program.recomputable = {0};
+  auto add = [&](Phase phase, uint32_t weights, uint32_t gradient,
+                 uint32_t onlyIf, int64_t transient) {
+    ComputeOp op;
+    op.duration = 50;
+    op.phase = phase;
+    op.weights = weights;
+    op.gradient = gradient;
+    op.onlyIf = onlyIf;
+    op.transient = transient;
+    program.ops.push_back(op);
+  };
+  for (uint32_t unit : {0, 1}) {
+    model.units.push_back({"w" + std::to_string(unit), 0, false, 0});
+    Traffic traffic;
+    traffic.gatheredBytes = traffic.gradientBytes = 10;
+    traffic.gather = traffic.reduction = {0, 50000};
+    program.traffic.push_back(traffic);
+    add(Phase::Forward, unit, nobody, nobody, 0);
+  }
+  add(Phase::Forward, nobody, nobody, nobody, 100); // room for nothing else
+  for (uint32_t unit : {0, 1})
+    add(Phase::Backward, unit, nobody, 0, 0);
+  for (uint32_t unit : {1, 0})
+    add(Phase::Backward, unit, unit, nobody, 0);
+  program.lives = {{10, 0, 0, {{0, getBit(Recompute::None), 6}}}};
+  model.programs = {program};
+  ASSERT_EQ(check(model), "");
+  Decisions decisions = makeDecisions(model);
+  decisions.programs[0].recompute[0] = Recompute::All;
+  for (Phase phase : {Phase::Forward, Phase::Backward})
+    decisions.programs[0].units[1][phase].ahead = 1;
+  decisions.programs[0].units[1].reduction.wait = 9;
+  Outcome outcome = evaluate(model, decisions);
+  EXPECT_EQ(outcome.time, 50 + 3 * 50 + 50 + 4 * 50 + 50);
   model.budget = outcome.peakBytes;
   EXPECT_LE(findBound(model)->time, outcome.time);
 }

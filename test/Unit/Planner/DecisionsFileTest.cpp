@@ -1,6 +1,7 @@
 //===- DecisionsFileTest.cpp - Decisions as text --------------------------===//
 
 #include "StepModels.h"
+#include "Transformers.h"
 
 #include <gtest/gtest.h>
 
@@ -49,6 +50,33 @@ TEST(DecisionsFile, SaysLittleOfWhatIsAsAlways) {
   EXPECT_TRUE(*decisions == expected);
 }
 
+// A module is recomputed in one way.
+TEST(DecisionsFile, NamesWhatIsCheapToRecompute) {
+  StepModel model = makeTransformer(gpt2);
+  Decisions decisions = makeDecisions(model);
+  decisions.programs[0].recompute[3] = Recompute::Cheap;
+  decisions.programs[0].recompute[5] = Recompute::All;
+  std::string text = write(model, decisions);
+  EXPECT_NE(text.find("recompute = [\"h.5\"]\nrecompute_cheap = [\"h.3\"]\n"),
+            std::string::npos);
+  auto read = [&](const std::string &lists) {
+    return readDecisions(model, "version = 2\n[programs.step]\n" + lists,
+                         "d.toml");
+  };
+  auto again = read("recompute = [\"h.5\"]\nrecompute_cheap = [\"h.3\"]");
+  ASSERT_TRUE(again);
+  EXPECT_TRUE(*again == decisions);
+  EXPECT_EQ(read("recompute = [\"h.3\"]\nrecompute_cheap = [\"h.3\"]")
+                .error()
+                .message,
+            "d.toml: line 4: expected a module that is not in recompute as "
+            "well, found 'h.3'");
+  model.programs[0].cheap.clear();
+  EXPECT_EQ(read("recompute_cheap = [\"h.3\"]").error().message,
+            "d.toml: line 3: expected a module of which something is cheap to "
+            "compute again, found 'h.3'");
+}
+
 TEST(DecisionsFile, RejectsInOneSentence) {
   EXPECT_EQ(getError(""),
             "d.toml: line 1: expected version = 2, found nothing");
@@ -64,7 +92,8 @@ TEST(DecisionsFile, RejectsInOneSentence) {
   EXPECT_EQ(getError("version = 2\n[programs.last]\nrecompute = [\"x\"]"),
             "d.toml: line 3: expected a module of the step, found 'x'");
   EXPECT_EQ(getError("version = 2\n[programs.last]\nremat = []"),
-            "d.toml: line 3: expected only recompute, units, found 'remat'");
+            "d.toml: line 3: expected only recompute, recompute_cheap, units, "
+            "found 'remat'");
   auto getUnitError = [](const std::string &unit) {
     return getError("version = 2\n[programs.last.units]\n\"h.0\" = " + unit);
   };

@@ -215,7 +215,7 @@ TEST(Evaluator, IsFastEnoughToSearchWith) {
     unit[Phase::Forward].ahead = unit[Phase::Backward].ahead = 2;
     unit.reduction.wait = 2;
   }
-  std::fill(own.recompute.begin(), own.recompute.end(), true);
+  std::fill(own.recompute.begin(), own.recompute.end(), Recompute::All);
   model.budget = evaluate(model, decisions).peakBytes;
   Evaluator evaluator(model, 0);
   constexpr int rounds = 50;

@@ -62,7 +62,9 @@ TEST(Explanation, SaysWhatIsDecidedOtherwise) {
   StepModel model = makeTransformer(gpt2);
   Decisions before = makeDecisions(model), after = before;
   EXPECT_TRUE(findChanges(model, before, after).empty());
-  before.programs[0].recompute[2] = after.programs[0].recompute[3] = true;
+  before.programs[0].recompute[2] = after.programs[0].recompute[3] =
+      Recompute::All;
+  after.programs[0].recompute[4] = Recompute::Cheap;
   after.programs[0].units[5].keep = true;
   after.programs[0].units[6].reduction.joins = true;
   after.programs[0].units[7][Phase::Backward].ahead = 1;
@@ -73,6 +75,7 @@ TEST(Explanation, SaysWhatIsDecidedOtherwise) {
   }
   EXPECT_EQ(found, (std::vector<std::pair<Change::Kind, std::string>>{
                        {Change::Kind::NotRecomputed, model.modules[2]},
+                       {Change::Kind::CheapRecomputed, model.modules[4]},
                        {Change::Kind::Recomputed, model.modules[3]},
                        {Change::Kind::Kept, model.units[5].name},
                        {Change::Kind::Calls, model.units[6].name},

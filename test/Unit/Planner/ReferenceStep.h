@@ -55,7 +55,7 @@ private:
     return stays(unit) && program.role != Program::Role::First;
   }
   bool isRun(const ComputeOp &op) const {
-    return op.onlyIf == nobody || own.recompute[op.onlyIf];
+    return op.onlyIf == nobody || own.recompute[op.onlyIf] == op.recompute;
   }
   bool hasCopyIn(uint32_t unit) const {
     return program.traffic[unit].copyIn.has_value();
@@ -360,7 +360,7 @@ private:
         continue;
       size_t until = placeOf[life.end];
       for (const Life::Read &read : life.reads)
-        if (bool(own.recompute[read.module]) == read.ifRecomputed)
+        if (read.ifs & 1 << int(own.recompute[read.module]))
           until = std::max(until, placeOf[read.op]);
       hold(life.bytes, number[placeOf[life.begin]], number[until]);
     }

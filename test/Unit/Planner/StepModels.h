@@ -55,7 +55,7 @@ public:
 
 private:
   struct Part {
-    std::vector<uint32_t> forward, replays, backward;
+    std::vector<uint32_t> forward, replays, cheap, backward;
   };
 
   CollectiveCost makeCost() {
@@ -144,20 +144,22 @@ private:
   void addBackward(uint32_t unit) {
     Part &part = parts[unit];
     bool mayRecompute = random.get(0, 3);
+    bool isCheap = mayRecompute && random.get(0, 2);
     if (mayRecompute)
       program.recomputable.insert(program.recomputable.begin(), unit);
+    if (isCheap)
+      program.cheap.insert(program.cheap.begin(), unit);
     int64_t ops = random.get(1, 2);
     size_t replayed = 0;
     for (int64_t n = 0; n != ops; ++n) {
       // What is recomputed stands in front of what reads it first.
       size_t until = n + 1 == ops ? part.forward.size() : size_t(1);
-      for (; mayRecompute && replayed != until; ++replayed) {
-        ComputeOp op = program.ops[part.forward[replayed]];
-        op.phase = Phase::Backward;
-        op.onlyIf = unit;
-        op.change = 0;
-        part.replays.push_back(add(op));
-      }
+      for (; mayRecompute && replayed != until; ++replayed)
+        part.replays.push_back(
+            addReplay(unit, part.forward[replayed], Recompute::All));
+      if (isCheap && (n + 1 == ops || random.flip()))
+        part.cheap.push_back(
+            addReplay(unit, pick(part.forward), Recompute::Cheap));
       ComputeOp op;
       op.phase = Phase::Backward;
       op.duration = random.get(0, 40);
@@ -173,6 +175,17 @@ private:
         add(wait);
       }
     }
+  }
+
+  uint32_t addReplay(uint32_t unit, uint32_t of, Recompute recompute) {
+    ComputeOp op = program.ops[of];
+    op.phase = Phase::Backward;
+    op.onlyIf = unit;
+    op.recompute = recompute;
+    op.change = 0;
+    if (recompute == Recompute::Cheap)
+      op.duration /= random.get(1, 8);
+    return add(op);
   }
 
   uint32_t pick(const std::vector<uint32_t> &ops) {
@@ -194,16 +207,37 @@ private:
               life.end = std::max(life.end, pick(other.backward));
               continue;
             }
-            life.reads.push_back({reader, false, pick(other.backward)});
-            if (reader != unit || random.get(0, 3) == 0)
-              life.reads.push_back({reader, true, pick(other.replays)});
+            addReads(life, reader, reader != unit);
           }
           program.lives.push_back(life);
         }
-      for (uint32_t op : part.replays)
-        program.lives.push_back(
-            {random.get(1, 25), op, part.backward.back(), {}});
+      for (const auto *replays : {&part.replays, &part.cheap})
+        for (uint32_t op : *replays) {
+          Life life = {random.get(1, 25), op, part.backward.back(), {}};
+          // Now and then, what comes after it reads it, too.
+          if (unit && !parts[unit - 1].replays.empty() && !random.get(0, 5))
+            life.reads.push_back({unit - 1, uint8_t(random.get(0, 7)),
+                                  pick(parts[unit - 1].backward)});
+          program.lives.push_back(life);
+        }
     }
+  }
+
+  /// What is read in the backward of a module that may be recomputed: where
+  /// that is cheap, by a copy, by the backward as before, or not at all.
+  void addReads(Life &life, uint32_t reader, bool isOutside) {
+    const Part &part = parts[reader];
+    uint8_t ifs = getBit(Recompute::None);
+    bool isKept = !part.cheap.empty() && random.flip();
+    if (isKept)
+      ifs |= getBit(Recompute::Cheap);
+    life.reads.push_back({reader, ifs, pick(part.backward)});
+    if (isOutside || random.get(0, 3) == 0)
+      life.reads.push_back(
+          {reader, getBit(Recompute::All), pick(part.replays)});
+    if (!part.cheap.empty() && !isKept && random.flip())
+      life.reads.push_back(
+          {reader, getBit(Recompute::Cheap), pick(part.cheap)});
   }
 
   void finish(bool isMicroBatched) {
@@ -249,15 +283,19 @@ inline StepModel makeRandomModel(Random &random, int64_t mostUnits,
 
 inline Decisions makeRandomDecisions(Random &random, const StepModel &model) {
   Decisions decisions = makeDecisions(model);
-  for (ProgramDecisions &program : decisions.programs) {
+  for (size_t p = 0; p != model.programs.size(); ++p) {
+    ProgramDecisions &program = decisions.programs[p];
     for (UnitDecision &unit : program.units) {
       unit.keep = random.get(0, 2) == 0;
       for (UnitDecision::Gather &gather : unit.gathers)
         gather = {random.flip(), uint16_t(random.get(0, 5))};
       unit.reduction = {random.flip(), uint16_t(random.get(0, 5))};
     }
-    for (uint8_t &recompute : program.recompute)
-      recompute = uint8_t(random.get(0, 1));
+    for (Recompute &recompute : program.recompute)
+      recompute = Recompute(random.get(0, 1));
+    for (uint32_t module : model.programs[p].cheap)
+      program.recompute[module] =
+          Recompute(random.get(0, int64_t(numRecomputes) - 1));
   }
   for (uint8_t &resident : decisions.resident)
     resident = uint8_t(random.get(0, 1));

@@ -48,7 +48,8 @@ inline constexpr Shape llama70B = {"70B, 256 ranks", 80,   8192, 28672, 1024,
 inline constexpr Shape llama405B = {
     "405B, 10000 ranks", 126, 16384, 53248, 1024, 128256, 8192, 10000};
 
-/// One unit for each matrix of a block, or one for the block.
+/// One unit for each matrix of a block, or one for the block. What is
+/// elementwise in a block may be computed again by itself.
 class TransformerBuilder {
 public:
   TransformerBuilder(const Shape &shape, bool hasUnitPerBlock = false)
@@ -77,9 +78,10 @@ public:
     add(Phase::Backward, multiply(shape.width, shape.vocabulary), 0, nobody,
         head, 3 * logits);
     for (size_t i = blocks.size(); i-- != 0;) {
-      program.recomputable.insert(program.recomputable.begin(), uint32_t(i));
+      for (auto *modules : {&program.recomputable, &program.cheap})
+        modules->insert(modules->begin(), uint32_t(i));
       addReplay(uint32_t(i), forwards[i]);
-      addBackward(blocks[i], forwards[i]);
+      addBackward(uint32_t(i), blocks[i], forwards[i]);
     }
     add(Phase::Backward, move(2 * row), -row, nobody, embedding);
     for (uint32_t unit = 0; unit != model.units.size(); ++unit) {
@@ -176,6 +178,7 @@ private:
     uint32_t begin = 0, end = 0;
     std::vector<int64_t> bytes;
     std::vector<uint32_t> replays;
+    std::vector<uint32_t> cheap; ///< The same, `nobody` where it is kept.
   };
 
   Forward addForward(uint32_t first) {
@@ -198,21 +201,25 @@ private:
     leave(move((up + 1) * wide), wide);
     leave(multiply(f, d), row, pick(first, 3));
     result.end = uint32_t(program.ops.size());
+    result.cheap.assign(result.bytes.size(), nobody);
     return result;
   }
 
   /// All of it, but that the last row, which the next block reads, is kept.
   void addReplay(uint32_t module, Forward &forward) {
-    for (uint32_t i = forward.begin; i != forward.end; ++i) {
-      ComputeOp op = program.ops[i];
-      op.phase = Phase::Backward;
-      op.onlyIf = module;
-      forward.replays.push_back(uint32_t(program.ops.size()));
-      program.ops.push_back(op);
-    }
+    for (uint32_t i = forward.begin; i != forward.end; ++i)
+      forward.replays.push_back(addCopy(module, i, Recompute::All));
+  }
+  uint32_t addCopy(uint32_t module, uint32_t of, Recompute recompute) {
+    ComputeOp op = program.ops[of];
+    op.phase = Phase::Backward;
+    op.onlyIf = module;
+    op.recompute = recompute;
+    program.ops.push_back(op);
+    return uint32_t(program.ops.size()) - 1;
   }
 
-  void addBackward(uint32_t first, const Forward &forward) {
+  void addBackward(uint32_t module, uint32_t first, Forward &forward) {
     int64_t d = shape.width, f = shape.hidden, k = shape.keyWidth;
     int64_t row = 2 * shape.tokens * d, wide = 2 * shape.tokens * f;
     int64_t up = shape.isGated ? 2 : 1;
@@ -222,29 +229,40 @@ private:
       add(Phase::Backward, multiply(m, n), 0, nobody, unit, row + wide);
       return uint32_t(program.ops.size()) - 1;
     };
+    // In front of the product that reads it.
+    auto addCheap = [&](uint32_t part) {
+      forward.cheap[part] =
+          addCopy(module, forward.begin + part, Recompute::Cheap);
+    };
+    addCheap(6);
     uint32_t down = multiplyTwice(pick(first, 3), f, d);
     add(Phase::Backward, move((2 * up + 1) * wide), 0, nobody, nobody,
         up * wide);
+    addCheap(4);
     uint32_t wider = multiplyTwice(pick(first, 2), d, up * f);
     add(Phase::Backward, move(4 * row), 0);
     uint32_t out = multiplyTwice(pick(first, 1), d, d);
     add(Phase::Backward, attend(2.5), 0, nobody, nobody, 2 * row);
     auto attended = uint32_t(program.ops.size()) - 1;
+    addCheap(0);
     uint32_t keys = multiplyTwice(pick(first, 0), d, d + 2 * k);
     add(Phase::Backward, move(4 * row), 0);
     auto end = uint32_t(program.ops.size()) - 1;
     ends = {keys, attended, out, end, wider, wider, down, end};
     for (size_t i = 0; i != forward.bytes.size(); ++i) {
       auto op = uint32_t(forward.begin + i);
-      uint32_t module = program.ops[forward.replays[i]].onlyIf;
       if (i + 1 == forward.bytes.size()) { // kept in any case
         program.lives.push_back({forward.bytes[i], op, ends[i], {}});
         continue;
       }
+      uint8_t ifs = getBit(Recompute::None);
+      if (forward.cheap[i] == nobody)
+        ifs |= getBit(Recompute::Cheap);
       program.lives.push_back(
-          {forward.bytes[i], op, op, {{module, false, ends[i]}}});
-      program.lives.push_back(
-          {forward.bytes[i], forward.replays[i], ends[i], {}});
+          {forward.bytes[i], op, op, {{module, ifs, ends[i]}}});
+      for (uint32_t copy : {forward.replays[i], forward.cheap[i]})
+        if (copy != nobody)
+          program.lives.push_back({forward.bytes[i], copy, ends[i], {}});
     }
   }
 

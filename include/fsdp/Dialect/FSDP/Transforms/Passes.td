@@ -361,7 +361,10 @@ def RematPass : Pass<"fsdp-remat", "::mlir::ModuleOp"> {
     of what is random or unknown: it is never repeated.
 
     With `scope:REGEX`, every outermost module whose whole path matches is recomputed
-    (a wrapper `m.` in front does not count). With `budget:SIZE`, as many of the
+    (a wrapper `m.` in front does not count). With `cheap:REGEX`, of these modules
+    what takes no longer than memory does is recomputed, such as elementwise
+    operations and normalisations, as far as the backward then keeps fewer bytes.
+    With `budget:SIZE`, as many of the
     model's repeated modules, whatever its units are, as it takes for the step to hold no more bytes, counted as `--fsdp-verify-memory`
     does, but before gathers are launched ahead; those first whose repetition
     costs the least work per byte that it frees.

@@ -2,9 +2,12 @@
 //
 // Scope by scope: what the backward reads of a scope is computed anew in front
 // of its first use there, from what enters the scope and from the gathers of
-// the backward. What leaves a scope, and what has an effect, is kept.
+// the backward. What leaves a scope, and what has an effect, is kept. Or only
+// what is cheap is computed anew, from what is not.
 //
 //===----------------------------------------------------------------------===//
+
+#include "CheapChains.h"
 
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
@@ -33,6 +36,8 @@ static int64_t getFlops(Operation *op) {
 }
 
 namespace {
+using planner::Recompute;
+
 /// The calls of a module in the forward.
 struct Scope {
   std::string path;
@@ -54,26 +59,30 @@ public:
   explicit Rematerializer(func::FuncOp step)
       : step(step), block(step.getBody().front()), copies(step),
         parameters(copies.findParameters(
-            [](UnitOp unit) { return unit.getReshardAfterForward(); })) {}
+            [](UnitOp unit) { return unit.getReshardAfterForward(); })),
+        computedFromParameters(
+            copies.findParameters([](UnitOp) { return true; })) {}
 
   /// `isScope` says which modules are repeated; with a budget, only as many of
   /// them as it takes. Returns how many there are to choose from.
   size_t findScopes(llvm::function_ref<bool(StringRef)> isScope);
-  LogicalResult run(int64_t budget);
+  LogicalResult run(int64_t budget, Recompute recompute);
   /// Repeats all of them, and says nothing but which calls those are.
-  std::vector<Recomputed> repeatAll(ArrayRef<std::string> modules);
+  std::vector<Recomputed> repeatAll(ArrayRef<RecomputedModule> modules);
   /// The scopes of which something can be repeated.
-  std::vector<std::string> getRepeatable();
+  std::vector<Recomputable> getRepeatable();
 
   /// The paths of all modules in the forward, in order.
   std::vector<std::string> getPaths();
 
 private:
-  Repetition plan(const Scope &scope);
+  BackwardCopies::Operations findRepeatable(const Scope &scope) const;
+  Repetition plan(const Scope &scope, Recompute recompute);
   /// Returns what became of each value that is computed again.
   IRMapping apply(const Repetition &repetition);
-  bool isRepeated(const Repetition &repetition, Operation *op) const {
-    return op && (repetition.calls.contains(op) || parameters.contains(op));
+  bool isRepeated(const BackwardCopies::Operations &calls,
+                  Operation *op) const {
+    return op && (calls.contains(op) || parameters.contains(op));
   }
   func::FuncOp step;
   Block &block;
@@ -81,9 +90,11 @@ private:
   /// Memory of units that are resharded after the forward, and what is computed
   /// from it alone.
   BackwardCopies::Operations parameters;
+  /// The same, whatever is resharded.
+  BackwardCopies::Operations computedFromParameters;
   SmallVector<Scope, 0> scopes;
-  /// Memory that the backward reads.
-  DenseSet<Value> kept;
+  /// Memory that the backward reads: now, and where nothing is repeated.
+  DenseSet<Value> kept, readAtFirst;
 };
 } // namespace
 
@@ -134,6 +145,7 @@ size_t Rematerializer::findScopes(llvm::function_ref<bool(StringRef)> isScope) {
       scopes.push_back({path.str(), {}});
     scopes[entry->second].calls.push_back(call);
   }
+  readAtFirst = kept;
   return scopes.size();
 }
 
@@ -141,9 +153,10 @@ size_t Rematerializer::findScopes(llvm::function_ref<bool(StringRef)> isScope) {
 // Repeating
 //===----------------------------------------------------------------------===//
 
-/// Finds what is repeated if the scope is, and what that saves.
-Repetition Rematerializer::plan(const Scope &scope) {
-  Repetition repetition;
+/// What may be repeated.
+BackwardCopies::Operations
+Rematerializer::findRepeatable(const Scope &scope) const {
+  BackwardCopies::Operations found;
   DenseSet<Operation *> inside(scope.calls.begin(), scope.calls.end()), leaving;
   // What the forward reads outside is kept, and so is the memory of a view.
   for (Operation *op : llvm::reverse(scope.calls))
@@ -157,12 +170,30 @@ Repetition Rematerializer::plan(const Scope &scope) {
     auto call = cast<aten::CallOp>(op);
     bool isViewOfKept = aten::getViewSource(call) &&
                         llvm::none_of(call.getInputs(), [&](Value input) {
-                          return isRepeated(repetition, input.getDefiningOp());
+                          return isRepeated(found, input.getDefiningOp());
                         });
     if (call.getFacts() && isMemoryEffectFree(op) && !leaving.contains(op) &&
         !isViewOfKept)
-      repetition.calls.insert(op);
+      found.insert(op);
   }
+  return found;
+}
+
+/// Finds what is repeated if so much of the scope is, and what that saves. Does
+/// not depend on what was repeated of others.
+Repetition Rematerializer::plan(const Scope &scope, Recompute recompute) {
+  Repetition repetition;
+  repetition.calls = findRepeatable(scope);
+  if (recompute == Recompute::Cheap)
+    repetition.calls = findCheapChains(
+        scope.calls, repetition.calls, [&](Value memory) -> int64_t {
+          Operation *maker = memory.getDefiningOp();
+          bool isThere = !isa_and_nonnull<aten::CallOp>(maker) ||
+                         (!repetition.calls.contains(maker) &&
+                          (readAtFirst.contains(memory) ||
+                           computedFromParameters.contains(maker)));
+          return isThere ? 0 : getMemoryBytes(memory.getType());
+        });
 
   repetition.uses = copies.getUses(repetition.calls);
   DenseSet<Value> known, freed, added;
@@ -172,7 +203,7 @@ Repetition Rematerializer::plan(const Scope &scope) {
       freed.insert(memory);
     for (Operation *op : copies.getNeeded(
              use->get(),
-             [&](Operation *op) { return isRepeated(repetition, op); },
+             [&](Operation *op) { return isRepeated(repetition.calls, op); },
              [&](Value value) { return known.contains(value); })) {
       known.insert(op->getResult(0));
       auto call = dyn_cast<aten::CallOp>(op);
@@ -184,7 +215,7 @@ Repetition Rematerializer::plan(const Scope &scope) {
       }
       for (Value input : call.getInputs())
         if (Value memory = aten::getViewRoot(input);
-            !isRepeated(repetition, memory.getDefiningOp()) &&
+            !isRepeated(repetition.calls, memory.getDefiningOp()) &&
             memory.getDefiningOp<aten::CallOp>() && !kept.contains(memory))
           added.insert(memory);
     }
@@ -201,7 +232,8 @@ IRMapping Rematerializer::apply(const Repetition &repetition) {
   for (OpOperand *use : repetition.uses)
     copies.replace(
         *use, aten::Phase::Recompute,
-        [&](Operation *op) { return isRepeated(repetition, op); }, repeated);
+        [&](Operation *op) { return isRepeated(repetition.calls, op); },
+        repeated);
   for (auto [before, after] : repeated.getValueMap())
     for (Value input : after.getDefiningOp()->getOperands())
       kept.insert(aten::getViewRoot(input));
@@ -209,16 +241,16 @@ IRMapping Rematerializer::apply(const Repetition &repetition) {
 }
 
 std::vector<Recomputed>
-Rematerializer::repeatAll(ArrayRef<std::string> modules) {
+Rematerializer::repeatAll(ArrayRef<RecomputedModule> modules) {
   std::vector<Recomputed> recomputed;
   for (unsigned module = 0; module != modules.size(); ++module) {
-    const std::string &path = modules[module];
+    const std::string &path = modules[module].path;
     auto scope = llvm::find_if(
         scopes, [&](const Scope &scope) { return scope.path == path; });
     if (scope == scopes.end())
       continue;
     DenseSet<Operation *> known;
-    IRMapping repeated = apply(plan(*scope));
+    IRMapping repeated = apply(plan(*scope, modules[module].recompute));
     for (auto [before, after] : repeated.getValueMap())
       if (auto copy = after.getDefiningOp<aten::CallOp>();
           copy && known.insert(copy).second)
@@ -227,22 +259,24 @@ Rematerializer::repeatAll(ArrayRef<std::string> modules) {
   return recomputed;
 }
 
-std::vector<std::string> Rematerializer::getRepeatable() {
-  std::vector<std::string> paths;
+std::vector<Recomputable> Rematerializer::getRepeatable() {
+  std::vector<Recomputable> found;
   for (const Scope &scope : scopes)
-    if (plan(scope).operations)
-      paths.push_back(scope.path);
-  return paths;
+    if (plan(scope, Recompute::All).operations)
+      found.push_back(
+          {scope.path, plan(scope, Recompute::Cheap).operations != 0});
+  return found;
 }
 
-LogicalResult Rematerializer::run(int64_t budget) {
+LogicalResult Rematerializer::run(int64_t budget, Recompute recompute) {
   int64_t before = findMemoryPeak(step).getTotal(), peak = before;
   // With a budget, those first that cost the least work per byte.
   std::vector<std::pair<double, size_t>> order;
   for (auto [index, scope] : llvm::enumerate(scopes)) {
     if (!budget)
       order.emplace_back(0, index);
-    else if (Repetition repetition = plan(scope); repetition.bytes > 0)
+    else if (Repetition repetition = plan(scope, recompute);
+             repetition.bytes > 0)
       order.emplace_back(double(repetition.flops) / double(repetition.bytes),
                          index);
   }
@@ -257,7 +291,7 @@ LogicalResult Rematerializer::run(int64_t budget) {
       if (peak <= budget)
         break;
     }
-    Repetition repetition = plan(scopes[index]);
+    Repetition repetition = plan(scopes[index], recompute);
     if (repetition.uses.empty()) {
       remark::missed(step.getLoc(), getRemark("fsdp-remat", "remat", step))
           << remark::metric("Scope", scopes[index].path)
@@ -306,7 +340,7 @@ static llvm::StringSet<> getCandidates(func::FuncOp step) {
   return paths;
 }
 
-std::vector<std::string> findRecomputable(func::FuncOp step) {
+std::vector<Recomputable> findRecomputable(func::FuncOp step) {
   llvm::StringSet<> candidates = getCandidates(step);
   Rematerializer rematerializer(step);
   rematerializer.findScopes(
@@ -315,10 +349,10 @@ std::vector<std::string> findRecomputable(func::FuncOp step) {
 }
 
 std::vector<Recomputed> recompute(func::FuncOp step,
-                                  ArrayRef<std::string> modules) {
+                                  ArrayRef<RecomputedModule> modules) {
   llvm::StringSet<> paths;
-  for (const std::string &module : modules)
-    paths.insert(module);
+  for (const RecomputedModule &module : modules)
+    paths.insert(module.path);
   Rematerializer rematerializer(step);
   rematerializer.findScopes(
       [&](StringRef path) { return paths.contains(path); });
@@ -356,7 +390,7 @@ class RematPass
                    : step.emitError("no module of the forward repeats or is a "
                                     "unit, to be recomputed; say which ones "
                                     "may be, with remat=scope:REGEX");
-      return rematerializer.run(remat.budget);
+      return rematerializer.run(remat.budget, Recompute::All);
     }
     FailureOr<llvm::Regex> regex =
         getPathRegex(remat.scope, [&] { return emitError(step.getLoc()); });
@@ -372,7 +406,8 @@ class RematPass
       listFound(diagnostic, rematerializer.getPaths());
       return diagnostic;
     }
-    return rematerializer.run(remat.budget);
+    return rematerializer.run(0, remat.isCheap ? Recompute::Cheap
+                                               : Recompute::All);
   }
 };
 } // namespace

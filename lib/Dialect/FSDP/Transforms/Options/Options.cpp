@@ -241,13 +241,15 @@ std::string readOption(StringRef text, Remat &value) {
   auto [policy, rest] = text.split(':');
   if (text == "none")
     return "";
-  if (policy == "scope" && !rest.empty()) {
+  value.isCheap = policy == "cheap";
+  if ((policy == "scope" || value.isCheap) && !rest.empty()) {
     value.scope = rest.str();
     return "";
   }
   if (policy == "budget" && readOption(rest, value.budget).empty())
     return "";
-  return "none, scope:REGEX or budget:SIZE, which is " + std::string(sizeForm);
+  return "none, scope:REGEX, cheap:REGEX or budget:SIZE, which is " +
+         std::string(sizeForm);
 }
 
 std::string readOption(StringRef text, Offload &value) {
@@ -416,9 +418,10 @@ std::string spellOption(const Accumulation &value) {
   return std::to_string(value.microBatches) + (value.isMean ? ":mean" : "");
 }
 std::string spellOption(const Remat &value) {
-  return !value.scope.empty() ? "scope:" + value.scope
-         : value.budget       ? "budget:" + spellOption(value.budget)
-                              : "none";
+  return !value.scope.empty()
+             ? (value.isCheap ? "cheap:" : "scope:") + value.scope
+         : value.budget ? "budget:" + spellOption(value.budget)
+                        : "none";
 }
 std::string spellOption(const Offload &value) {
   return value.isAuto  ? "auto"

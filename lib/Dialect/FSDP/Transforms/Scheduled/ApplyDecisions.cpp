@@ -202,10 +202,10 @@ LogicalResult applyDecisions(ArrayRef<func::FuncOp> programs,
       }
     applyReshard(program);
     keepGathered(program);
-    std::vector<std::string> modules;
-    for (uint32_t path : built.model.programs[number].recomputable)
-      if (own.recompute[path])
-        modules.push_back(built.model.modules[path]);
+    std::vector<RecomputedModule> modules;
+    for (uint32_t module : built.model.programs[number].recomputable)
+      if (own.recompute[module] != planner::Recompute::None)
+        modules.push_back({built.model.modules[module], own.recompute[module]});
     recompute(program, modules);
     if (failed(makeAsync(program)))
       return failure();

@@ -1,11 +1,13 @@
 //===- BuildStepModel.cpp - A step as the planner sees it -----------------===//
 //
-// Each program is scheduled twice in a copy, with nothing recomputed and with
-// everything: what is the same in both is there whatever is decided, and what
-// differs depends on one module. Memory is what `findMemoryLives` says of the
-// two; nothing here knows a rule of it.
+// Each program is scheduled three times in a copy: with nothing recomputed,
+// with everything, and with what is cheap. What is the same in all is there
+// whatever is decided, and what differs depends on one module. Memory is what
+// `findMemoryLives` says of the three; nothing here knows a rule of it.
 //
 //===----------------------------------------------------------------------===//
+
+#include "StepVariants.h"
 
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Analysis/Memory.h"
@@ -48,31 +50,6 @@ static LaunchOpInterface getUnitLaunch(Operation *op) {
 }
 
 namespace {
-
-/// A program of the scheduled level and its computations, by number.
-struct Scheduled {
-  explicit Scheduled(func::FuncOp program)
-      : order(IssueOrder::getOwn(program.getBody().front())),
-        lives(findMemoryLives(order)) {
-    for (Operation *op : order.getOperations()) {
-      next.push_back(uint32_t(computations.size()));
-      if (isComputation(op)) {
-        numbers[op] = uint32_t(computations.size());
-        computations.push_back(op);
-      }
-      latest.push_back(
-          computations.empty() ? 0 : uint32_t(computations.size() - 1));
-    }
-  }
-
-  StreamOrder order;
-  SmallVector<MemoryLife, 0> lives;
-  SmallVector<Operation *, 0> computations; // the terminator is the last
-  DenseMap<Operation *, uint32_t> numbers;
-  // By place: the computation there or before it, and the one there or after.
-  SmallVector<uint32_t, 0> latest, next;
-};
-
 /// Builds one program of the model.
 class ProgramBuilder {
 public:
@@ -83,10 +60,10 @@ public:
       : name(program), costs(costs), model(model), units(units),
         groups(groups) {}
 
-  LogicalResult build(func::FuncOp plain, func::FuncOp full,
-                      ArrayRef<Recomputed> recomputed,
-                      ArrayRef<uint32_t> modules);
+  /// Of `variants`.
+  LogicalResult build(ArrayRef<uint32_t> modules);
 
+  StepVariants variants; ///< The first two are those of nothing and all.
   planner::Program program;
   std::vector<uint32_t> sizes;
 
@@ -95,17 +72,18 @@ private:
   struct Roles {
     llvm::SmallSetVector<uint32_t, 1> weights, gradients, updates;
   };
-  /// Both lives of one piece of memory, as numbers of `full`.
+  /// The lives of one piece of memory in all variants.
   struct Uses {
-    std::set<uint32_t> plain, full;
-    bool isInPlain = false, isInFull = false;
+    std::map<uint32_t, uint8_t> ifs; ///< Computations: bits of variants.
+    uint8_t isIn = 0;                ///< Bits of variants that have it.
     int64_t bytes = 0;
     uint32_t begin = 0;
   };
+  /// By maker, number of its result, whether it is communication, and how many
+  /// such there were before.
+  using Key = std::tuple<uint32_t, unsigned, bool, unsigned>;
 
   InFlightDiagnostic reject() { return func::FuncOp(name).emitError(); }
-  LogicalResult match(ArrayRef<Recomputed> recomputed,
-                      ArrayRef<uint32_t> modules);
   LogicalResult addTraffic();
   void addGather(LaunchOpInterface launch);
   void addReduction(LaunchOpInterface launch);
@@ -114,8 +92,13 @@ private:
   uint32_t getGroup(Operation *launch);
   bool isUnitMemory(const MemoryLife &life);
   LogicalResult findRoles();
-  void findReaders(Value value, llvm::function_ref<void(uint32_t)> add);
+  void findWeights(const StepVariant &variant, LaunchOpInterface gather);
+  void findReaders(const StepVariant &variant, Value value,
+                   llvm::function_ref<void(uint32_t)> add);
   void addOps();
+  bool isOfUnit(const MemoryLife &life, const StreamOrder &order) const;
+  void collectLives(const StepVariant &variant, std::map<Key, Uses> &all) const;
+  planner::Life makeLife(const Uses &uses) const;
   void addLives();
   void fold(int64_t bytes, uint32_t begin, uint32_t end);
 
@@ -125,13 +108,9 @@ private:
   const llvm::StringMap<uint32_t> &units;
   std::vector<RankGroup> &groups;
   SymbolTableCollection symbols;
-  std::optional<Scheduled> plain, full;
-  std::vector<uint32_t> toFull; // of computations of `plain`
-  std::vector<uint32_t> onlyIf; // by computation of `full`
-  std::vector<int64_t> durations;
-  DenseMap<Operation *, uint32_t> repeatedBy; // originals: their module
+  const StepVariant *full = nullptr; // in which everything is recomputed
   std::vector<Roles> roles;
-  std::vector<uint32_t> mainOp; // of the model, by computation of `full`
+  std::vector<uint32_t> mainOp; // of the model, by computation
   std::vector<int64_t> takes, frees;
   DenseMap<Value, uint32_t> gradientOf; // flat gradients: their unit
 };
@@ -142,49 +121,38 @@ private:
 // Computations
 //===----------------------------------------------------------------------===//
 
-/// Finds out which computations of `full` are those of `plain`, and which ones
-/// of which module.
-LogicalResult ProgramBuilder::match(ArrayRef<Recomputed> recomputed,
-                                    ArrayRef<uint32_t> modules) {
-  DenseMap<Operation *, const Recomputed *> copies;
-  for (const Recomputed &one : recomputed) {
-    copies[one.copy] = &one;
-    repeatedBy[one.original] = modules[one.module];
-  }
-  for (auto [number, op] : llvm::enumerate(full->computations)) {
-    auto copy = copies.find(op);
-    onlyIf.push_back(copy == copies.end() ? planner::nobody
-                                          : modules[copy->second->module]);
-    if (copy == copies.end())
-      toFull.push_back(uint32_t(number));
-  }
-  if (toFull.size() != plain->computations.size())
-    return reject() << "cannot be modelled: recomputation changes what else is "
-                       "computed";
-  durations.assign(full->computations.size(), 0);
-  for (auto [number, op] : llvm::enumerate(plain->computations)) {
-    if (op->getName() != full->computations[toFull[number]]->getName())
-      return reject() << "cannot be modelled: recomputation changes the order "
-                         "of what is computed";
-    durations[toFull[number]] = getCost(op);
-  }
-  for (const Recomputed &one : recomputed)
-    if (auto copy = full->numbers.find(one.copy); copy != full->numbers.end())
-      durations[copy->second] = durations[full->numbers.lookup(one.original)];
-  return success();
-}
-
 /// Those that read a value or a view of it.
-void ProgramBuilder::findReaders(Value value,
+void ProgramBuilder::findReaders(const StepVariant &variant, Value value,
                                  llvm::function_ref<void(uint32_t)> add) {
   for (Operation *user : value.getUsers()) {
-    if (auto number = full->numbers.find(user); number != full->numbers.end()) {
+    auto number = variant.numbers.find(user);
+    if (number != variant.numbers.end()) {
       add(number->second);
     } else if (aten::getViewSource(user)) {
       for (Value view : user->getResults())
-        findReaders(view, add);
+        findReaders(variant, view, add);
     }
   }
+}
+
+/// Of what is there in any case, in the variant with everything; of copies, in
+/// their own.
+void ProgramBuilder::findWeights(const StepVariant &variant,
+                                 LaunchOpInterface gather) {
+  uint32_t unit = units.lookup(gather.getUnitAttr().getValue());
+  auto add = [&](uint32_t number) {
+    if (&variant == full ||
+        variants.computations[number].recompute == variant.recompute)
+      roles[number].weights.insert(unit);
+  };
+  for (Operation *wait : gather->getUsers())
+    for (Operation *user : wait->getUsers()) {
+      // The wait stands in front of the first view.
+      if (aten::getViewSource(user))
+        add(variant.next[variant.order.getPlace(user)]);
+    }
+  for (Operation *wait : gather->getUsers())
+    findReaders(variant, wait->getResult(0), add);
 }
 
 /// A flat gradient that is reduced in place and copied to the host: it ends
@@ -204,26 +172,19 @@ LogicalResult ProgramBuilder::findRoles() {
         launch && !units.contains(launch.getUnitAttr().getValue()))
       return reject() << "has a collective of the unit " << launch.getUnitAttr()
                       << ", which there is not";
-  roles.resize(full->computations.size());
+  roles.resize(variants.computations.size());
+  for (const auto &variant : variants.variants)
+    for (Operation *op : variant->order.getOperations())
+      if (LaunchOpInterface launch = getUnitLaunch(op);
+          launch && launch.isGather() &&
+          variant->recompute != planner::Recompute::None)
+        findWeights(*variant, launch);
   auto terminator = uint32_t(roles.size() - 1);
   for (Operation *op : full->order.getOperations()) {
     LaunchOpInterface launch = getUnitLaunch(op);
-    if (!launch)
+    if (!launch || launch.isGather())
       continue;
     uint32_t unit = units.lookup(launch.getUnitAttr().getValue());
-    if (launch.isGather()) {
-      for (Operation *wait : launch->getUsers())
-        for (Operation *user : wait->getUsers()) {
-          // The wait stands in front of the first view.
-          if (aten::getViewSource(user))
-            roles[full->next[full->order.getPlace(user)]].weights.insert(unit);
-        }
-      for (Operation *wait : launch->getUsers())
-        findReaders(wait->getResult(0), [&](uint32_t reader) {
-          roles[reader].weights.insert(unit);
-        });
-      continue;
-    }
     // What another reduction has in flight follows that one.
     Value launched = launch.getLaunched();
     if (launch.isCopy() && !isa<FutureType>(launched.getType()))
@@ -238,7 +199,7 @@ LogicalResult ProgramBuilder::findRoles() {
     uint32_t first = terminator;
     for (Operation *wait : launch->getUsers())
       if (isa<AsyncWaitOp>(wait))
-        findReaders(wait->getResult(0), [&](uint32_t reader) {
+        findReaders(*full, wait->getResult(0), [&](uint32_t reader) {
           if (reader != terminator)
             roles[reader].updates.insert(unit);
           first = std::min(first, reader);
@@ -277,21 +238,25 @@ static planner::Stream convert(Stream stream) {
 void ProgramBuilder::addOps() {
   // Constants of the backward may stand anywhere in front of it.
   size_t forwardEnd = 0;
-  for (auto [number, op] : llvm::enumerate(full->computations))
-    if (!roles[number].weights.empty() && !isBackward(op) &&
-        !op->hasTrait<OpTrait::IsTerminator>())
+  const auto &computations = variants.computations;
+  for (auto [number, one] : llvm::enumerate(computations))
+    if (!roles[number].weights.empty() && !isBackward(one.op) &&
+        !one.op->hasTrait<OpTrait::IsTerminator>())
       forwardEnd = number + 1;
   planner::Phase phase = planner::Phase::Forward;
   auto add = [&](uint32_t number, uint32_t size) -> planner::ComputeOp & {
     program.ops.emplace_back();
     program.ops.back().phase = phase;
-    program.ops.back().onlyIf = onlyIf[number];
+    program.ops.back().onlyIf = computations[number].onlyIf;
+    if (computations[number].onlyIf != planner::nobody)
+      program.ops.back().recompute = computations[number].recompute;
     sizes.push_back(size);
     return program.ops.back();
   };
   uint32_t launched = 0;
   DenseMap<Operation *, uint32_t> calls;
-  for (auto [number, op] : llvm::enumerate(full->computations)) {
+  for (auto [number, one] : llvm::enumerate(computations)) {
+    Operation *op = one.op;
     if (number >= forwardEnd && isBackward(op))
       phase = planner::Phase::Backward;
     const Roles &role = roles[number];
@@ -307,7 +272,7 @@ void ProgramBuilder::addOps() {
       add(number, 0).gradient = unit;
     mainOp.push_back(uint32_t(program.ops.size()));
     planner::ComputeOp &row = add(number, 1);
-    row.duration = durations[number];
+    row.duration = one.duration;
     if (!role.weights.empty())
       row.weights = role.weights.front();
     if (!role.updates.empty() && !isEnd)
@@ -324,10 +289,10 @@ void ProgramBuilder::addOps() {
                              .drop_front(role.weights.empty() ? 0 : 1))
       add(number, 0).weights = unit;
   }
-  for (Operation *op : full->computations)
-    if (auto launch = dyn_cast<LaunchOpInterface>(op))
-      program.calls.push_back({convert(launch.getStream()), getCost(op),
-                               launch.isCopy() ? 0 : getGroup(op)});
+  for (const StepVariants::Computation &one : computations)
+    if (auto launch = dyn_cast<LaunchOpInterface>(one.op))
+      program.calls.push_back({convert(launch.getStream()), getCost(one.op),
+                               launch.isCopy() ? 0 : getGroup(one.op)});
 }
 
 //===----------------------------------------------------------------------===//
@@ -477,110 +442,119 @@ void ProgramBuilder::fold(int64_t bytes, uint32_t begin, uint32_t end) {
   frees[mainOp[end]] += bytes;
 }
 
-void ProgramBuilder::addLives() {
-  using Key = std::tuple<uint32_t, unsigned, bool>; // maker, result, kind
-  std::map<Key, SmallVector<Uses, 1>> all;
-  auto collect = [&](const Scheduled &from, bool isFull) {
-    std::map<Key, unsigned> seen;
-    for (const MemoryLife &life : from.lives) {
-      Operation *maker = life.value.getDefiningOp();
-      bool isUnit = gradientOf.contains(life.value) ||
-                    getReductionInPlace(life, from.order);
-      if (LaunchOpInterface launch = getUnitLaunch(maker))
-        isUnit |= life.begin == from.order.getPlace(launch);
-      if (auto flatten = dyn_cast<FlattenGradsOp>(maker))
-        for (Operation *user : flatten.getFlat().getUsers())
-          isUnit |= isa<LaunchOpInterface>(user);
-      if (isUnit)
-        continue;
-      auto number = [&](unsigned place) {
-        uint32_t own = from.latest[place];
-        return isFull ? own : toFull[own];
-      };
-      Key key = {number(life.begin),
-                 cast<OpResult>(life.value).getResultNumber(),
-                 life.isCommunication};
-      unsigned index = seen[key]++;
-      SmallVector<Uses, 1> &same = all[key];
-      if (same.size() <= index)
-        same.resize(index + 1);
-      Uses &uses = same[index];
-      uses.bytes = life.bytes;
-      uses.begin = number(life.begin);
-      (isFull ? uses.isInFull : uses.isInPlain) = true;
-      for (unsigned place : life.uses)
-        (isFull ? uses.full : uses.plain)
-            .insert(std::max(number(place), uses.begin));
-    }
-  };
-  collect(*plain, false);
-  collect(*full, true);
+/// Memory that the traffic of a unit counts.
+bool ProgramBuilder::isOfUnit(const MemoryLife &life,
+                              const StreamOrder &order) const {
+  if (gradientOf.contains(life.value) || getReductionInPlace(life, order))
+    return true;
+  Operation *maker = life.value.getDefiningOp();
+  if (LaunchOpInterface launch = getUnitLaunch(maker))
+    return life.begin == order.getPlace(launch);
+  auto flatten = dyn_cast<FlattenGradsOp>(maker);
+  return flatten &&
+         llvm::any_of(flatten.getFlat().getUsers(), [](Operation *user) {
+           return isa<LaunchOpInterface>(user);
+         });
+}
 
+void ProgramBuilder::collectLives(const StepVariant &variant,
+                                  std::map<Key, Uses> &all) const {
+  auto bit = planner::getBit(variant.recompute);
+  std::map<Key, unsigned> seen;
+  for (const MemoryLife &life : variant.lives) {
+    if (isOfUnit(life, variant.order))
+      continue;
+    uint32_t begin = variant.latest[life.begin];
+    Key key = {begin, cast<OpResult>(life.value).getResultNumber(),
+               life.isCommunication, 0};
+    std::get<3>(key) = seen[key]++;
+    Uses &uses = all[key];
+    uses.bytes = life.bytes;
+    uses.begin = begin;
+    uses.isIn |= bit;
+    for (unsigned place : life.uses)
+      uses.ifs[std::max(variant.latest[place], begin)] |= bit;
+  }
+}
+
+/// What one module decides about a life is in `reads`.
+planner::Life ProgramBuilder::makeLife(const Uses &uses) const {
+  planner::Life life = {uses.bytes, uses.begin, uses.begin, {}};
+  uint8_t all = 0;
+  for (const auto &variant : variants.variants)
+    all |= planner::getBit(variant->recompute);
+  auto repeated = variants.repeatedBy.find(uses.begin);
+  std::map<std::pair<uint32_t, uint8_t>, uint32_t> reads;
+  for (auto [use, ifs] : uses.ifs) {
+    uint32_t onlyIf = variants.computations[use].onlyIf;
+    if (uses.isIn != all)
+      life.end = std::max(life.end, use);
+    else if (onlyIf != planner::nobody)
+      reads[{onlyIf, ifs}] = use;
+    else if (ifs == all || repeated == variants.repeatedBy.end())
+      life.end = std::max(life.end, use);
+    else
+      reads[{repeated->second, ifs}] = use;
+  }
+  for (auto [when, use] : reads)
+    if (use > life.end)
+      life.reads.push_back({when.first, when.second, use});
+  return life;
+}
+
+void ProgramBuilder::addLives() {
+  std::map<Key, Uses> all;
+  for (const auto &variant : variants.variants)
+    collectLives(*variant, all);
   takes.assign(program.ops.size(), 0);
   frees.assign(program.ops.size(), 0);
-  for (auto &[key, same] : all)
-    for (const Uses &uses : same) {
-      planner::Life life = {uses.bytes, uses.begin, uses.begin, {}};
-      uint32_t ownModule = onlyIf[uses.begin];
-      if (!uses.isInPlain || !uses.isInFull) {
-        for (uint32_t use : uses.isInFull ? uses.full : uses.plain)
-          life.end = std::max(life.end, use);
-      } else {
-        auto module = repeatedBy.find(full->computations[uses.begin]);
-        std::map<std::pair<uint32_t, bool>, uint32_t> reads;
-        for (uint32_t use : uses.plain)
-          if (uses.full.count(use) || module == repeatedBy.end())
-            life.end = std::max(life.end, use);
-          else
-            reads[{module->second, false}] = use;
-        for (uint32_t use : uses.full)
-          if (!uses.plain.count(use)) {
-            if (onlyIf[use] == planner::nobody)
-              life.end = std::max(life.end, use);
-            else
-              reads[{onlyIf[use], true}] = use;
-          }
-        for (auto [when, use] : reads)
-          if (use > life.end)
-            life.reads.push_back({when.first, when.second, use});
-      }
-      bool isThroughout =
-          life.reads.empty() &&
-          (ownModule == planner::nobody ? onlyIf[life.end] == planner::nobody
-                                        : life.begin == life.end);
-      if (isThroughout) {
-        fold(life.bytes, life.begin, life.end);
-        continue;
-      }
-      life.begin = mainOp[life.begin];
-      life.end = mainOp[life.end];
-      for (planner::Life::Read &read : life.reads)
-        read.op = mainOp[read.op];
-      program.lives.push_back(std::move(life));
+  auto isCopy = [&](uint32_t number) {
+    return variants.computations[number].onlyIf != planner::nobody;
+  };
+  for (auto &[key, uses] : all) {
+    planner::Life life = makeLife(uses);
+    bool isThroughout =
+        life.reads.empty() &&
+        (isCopy(life.begin) ? life.begin == life.end : !isCopy(life.end));
+    if (isThroughout) {
+      fold(life.bytes, life.begin, life.end);
+      continue;
     }
+    life.begin = mainOp[life.begin];
+    life.end = mainOp[life.end];
+    for (planner::Life::Read &read : life.reads)
+      read.op = mainOp[read.op];
+    program.lives.push_back(std::move(life));
+  }
   for (size_t i = 0; i != program.ops.size(); ++i) {
     program.ops[i].change = takes[i] - frees[i];
     program.ops[i].transient = std::min(takes[i], frees[i]);
   }
 }
 
-LogicalResult ProgramBuilder::build(func::FuncOp plainProgram,
-                                    func::FuncOp fullProgram,
-                                    ArrayRef<Recomputed> recomputed,
-                                    ArrayRef<uint32_t> modules) {
-  plain.emplace(plainProgram);
-  full.emplace(fullProgram);
+LogicalResult ProgramBuilder::build(ArrayRef<uint32_t> modules) {
   program.name = name.getSymName().str();
-  if (failed(match(recomputed, modules)) || failed(findRoles()) ||
-      failed(addTraffic()))
+  if (std::string error = variants.merge(); !error.empty())
+    return reject() << "cannot be modelled: " << error;
+  full = variants.variants[1].get();
+  if (failed(findRoles()) || failed(addTraffic()))
     return failure();
   addOps();
   addLives();
-  llvm::SmallSetVector<uint32_t, 8> recomputable;
   for (uint32_t module : modules)
-    if (llvm::is_contained(onlyIf, module))
-      recomputable.insert(module);
-  program.recomputable.assign(recomputable.begin(), recomputable.end());
+    for (planner::Recompute recompute :
+         {planner::Recompute::All, planner::Recompute::Cheap}) {
+      std::vector<uint32_t> &list = recompute == planner::Recompute::All
+                                        ? program.recomputable
+                                        : program.cheap;
+      if (llvm::any_of(variants.computations,
+                       [&](const auto &one) {
+                         return one.onlyIf == module &&
+                                one.recompute == recompute;
+                       }) &&
+          !llvm::is_contained(list, module))
+        list.push_back(module);
+    }
   planner::compact(program, sizes);
   return success();
 }
@@ -660,6 +634,39 @@ static void readMachine(func::FuncOp program, planner::StepModel &model) {
   model.contention = contention ? contention.getInt() : 0;
 }
 
+/// Adds copies of a program, in which nothing, everything, and what is cheap is
+/// recomputed. Returns them.
+static FailureOr<SmallVector<func::FuncOp>>
+addVariants(func::FuncOp program, ArrayRef<Recomputable> recomputable,
+            planner::StepModel &model, const CostModel &costs,
+            OpBuilder &builder, StepVariants &variants) {
+  using planner::Recompute;
+  SmallVector<func::FuncOp> copies;
+  for (Recompute recompute :
+       {Recompute::None, Recompute::All, Recompute::Cheap}) {
+    SmallVector<RecomputedModule> wanted;
+    SmallVector<uint32_t> modules;
+    for (const Recomputable &one : recomputable)
+      if (recompute == Recompute::All ||
+          (recompute == Recompute::Cheap && one.hasCheap)) {
+        wanted.push_back({one.path, recompute});
+        modules.push_back(getModule(model, one.path));
+      }
+    if (recompute == Recompute::Cheap && wanted.empty())
+      continue;
+    auto copy = cast<func::FuncOp>(builder.clone(*program));
+    copy.setSymName(
+        (program.getSymName() + "." + Twine(unsigned(recompute))).str());
+    copies.push_back(copy);
+    setReshardAfterForward(copy, true);
+    std::vector<Recomputed> added = fsdp::recompute(copy, wanted);
+    if (failed(makeAsync(copy)) || failed(costs.annotate(copy)))
+      return failure();
+    variants.add(copy, recompute, added, modules);
+  }
+  return copies;
+}
+
 FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
                                      const CostModel &costs) {
   BuiltModel built;
@@ -668,16 +675,13 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
   auto module = first->getParentOfType<ModuleOp>();
   model.persistentBytes = getPersistentBytes(first);
 
-  SmallVector<SmallVector<uint32_t>> recomputable;
-  SmallVector<std::vector<std::string>> paths;
+  SmallVector<std::vector<Recomputable>> recomputable;
   for (func::FuncOp program : programs) {
     if (failed(checkStraightLine(program.getBody().front())))
       return failure();
-    paths.push_back(findRecomputable(program));
-    recomputable.push_back(
-        llvm::map_to_vector(paths.back(), [&](const std::string &path) {
-          return getModule(model, path);
-        }));
+    recomputable.push_back(findRecomputable(program));
+    for (const Recomputable &one : recomputable.back())
+      getModule(model, one.path);
   }
   llvm::StringMap<uint32_t> units;
   for (auto unit : module.getOps<UnitOp>()) {
@@ -694,23 +698,22 @@ FailureOr<BuiltModel> buildStepModel(ArrayRef<func::FuncOp> programs,
   builder.setInsertionPointToEnd(scratch->getBody());
   for (auto [number, constProgram] : llvm::enumerate(programs)) {
     func::FuncOp program = constProgram;
-    auto plain = cast<func::FuncOp>(builder.clone(*program));
-    setReshardAfterForward(plain, true);
-    auto full = cast<func::FuncOp>(builder.clone(*plain));
-    full.setSymName((program.getSymName() + ".full").str());
-    std::vector<Recomputed> recomputed = recompute(full, paths[number]);
-    if (failed(makeAsync(plain)) || failed(makeAsync(full)) ||
-        failed(costs.annotate(plain)) || failed(costs.annotate(full)))
-      return failure();
-    readMachine(plain, model);
     ProgramBuilder one(program, costs, model, units, groups);
-    if (failed(one.build(plain, full, recomputed, recomputable[number])))
+    FailureOr<SmallVector<func::FuncOp>> copies = addVariants(
+        program, recomputable[number], model, costs, builder, one.variants);
+    if (failed(copies))
       return failure();
+    readMachine(copies->front(), model);
+    std::vector<uint32_t> modules;
+    for (const Recomputable &module : recomputable[number])
+      modules.push_back(getModule(model, module.path));
+    if (failed(one.build(modules)))
+      return failure();
+    for (func::FuncOp copy : *copies)
+      copy.erase();
     setPart(program, one.program);
     model.programs.push_back(std::move(one.program));
     built.sizes.push_back(std::move(one.sizes));
-    full.erase();
-    plain.erase();
   }
   setResidentBytes(llvm::to_vector(module.getOps<UnitOp>()), model);
   bool isAny = false;

@@ -75,10 +75,19 @@ static SmallVector<Alternative, 0> findAlternatives(func::FuncOp step) {
            toggleReshard(copy, name);
          }});
   }
-  for (const std::string &module : findRecomputable(step))
-    alternatives.push_back({"recompute " + module, [module](func::FuncOp copy) {
-                              recompute(copy, {module});
+  using planner::Recompute;
+  auto addRecompute = [&](StringRef what, const std::string &module,
+                          Recompute much) {
+    alternatives.push_back({(what + module).str(), [=](func::FuncOp copy) {
+                              recompute(copy, RecomputedModule{module, much});
                             }});
+  };
+  for (const Recomputable &module : findRecomputable(step)) {
+    addRecompute("recompute ", module.path, Recompute::All);
+    if (module.hasCheap)
+      addRecompute("recompute what is cheap of ", module.path,
+                   Recompute::Cheap);
+  }
   return alternatives;
 }
 

@@ -8,6 +8,7 @@
 #define FSDP_DIALECT_FSDP_TRANSFORMS_LOGICAL_DECISIONS_H
 
 #include "fsdp/Dialect/FSDP/Transforms/Options/Options.h"
+#include "fsdp/Planner/StepModel.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -33,9 +34,15 @@ void keepGathered(mlir::func::FuncOp step);
 /// With the copy from the host that it alone takes.
 void eraseGather(UnshardOp gather);
 
+/// A module of which something may be computed again.
+struct Recomputable {
+  std::string path;
+  bool hasCheap = false; ///< What is cheap may be, alone.
+};
+
 /// The repeated modules, or else those of units, of which the backward of a
 /// step of the logical level reads something that may be computed again.
-std::vector<std::string> findRecomputable(mlir::func::FuncOp step);
+std::vector<Recomputable> findRecomputable(mlir::func::FuncOp step);
 
 /// What is computed again for a module, in place of what the forward left.
 struct Recomputed {
@@ -43,10 +50,17 @@ struct Recomputed {
   unsigned module; ///< Its place in the list.
 };
 
+/// How much of a module is computed again.
+struct RecomputedModule {
+  std::string path;
+  planner::Recompute recompute;
+};
+
 /// Has the backward compute again what it reads of these modules, one after the
-/// other. Returns the calls that were added.
+/// other. What is computed again of one does not depend on the others. Returns
+/// the calls that were added.
 std::vector<Recomputed> recompute(mlir::func::FuncOp step,
-                                  llvm::ArrayRef<std::string> modules);
+                                  llvm::ArrayRef<RecomputedModule> modules);
 
 /// Gives units of a model of the aten level that follow each other one name
 /// while there is room, and `types`, by parameter, are the same.

@@ -79,9 +79,11 @@ struct UnitRules {
 };
 
 /// What the backward computes again: nothing, the modules of which `scope`
-/// matches the path, or as many units as `budget` takes.
+/// matches the path, what is cheap of these, or as many units as `budget`
+/// takes.
 struct Remat {
   std::string scope;
+  bool isCheap = false;
   ByteSize budget;
 };
 

@@ -85,7 +85,8 @@ def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimize
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
     "Activation checkpointing: what the backward computes again. With a budget, as many units "
-    "as it takes for the step to hold no more bytes.", "none|scope:REGEX|budget:SIZE"> {
+    "as it takes for the step to hold no more bytes; with cheap, what is elementwise or a sum "
+    "is computed again, from products and attention.", "none|scope:REGEX|cheap:REGEX|budget:SIZE"> {
   let alias = "activation-checkpoint";
 }
 def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",

@@ -1,0 +1,112 @@
+//===- StepVariants.cpp - What may be computed, in one order --------------===//
+//
+// What is there in any case is the same in all variants, views included. In
+// front of each of it stand copies, by module: so decisions insert them, one
+// module after the other.
+//
+//===----------------------------------------------------------------------===//
+
+#include "StepVariants.h"
+
+#include "fsdp/Analysis/Costs.h"
+#include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
+
+using namespace mlir;
+
+namespace fsdp {
+
+StepVariant::StepVariant(func::FuncOp program, planner::Recompute recompute)
+    : recompute(recompute),
+      order(IssueOrder::getOwn(program.getBody().front())),
+      lives(findMemoryLives(order)) {}
+
+void StepVariants::add(func::FuncOp program, planner::Recompute recompute,
+                       ArrayRef<Recomputed> added, ArrayRef<uint32_t> modules) {
+  variants.push_back(std::make_unique<StepVariant>(program, recompute));
+  for (const Recomputed &one : added)
+    copies[one.copy] = {one.original, modules[one.module]};
+}
+
+std::vector<StepVariants::Part>
+StepVariants::split(const StepVariant &variant) const {
+  std::vector<Part> parts(1);
+  for (Operation *op : variant.order.getOperations()) {
+    if (!isComputation(op) && !isa<aten::CallOp>(op))
+      continue;
+    auto copy = copies.find(op);
+    if (copy == copies.end()) {
+      parts.back().op = op;
+      parts.emplace_back();
+    } else if (isComputation(op)) {
+      parts.back().copies.push_back(
+          {op, copy->second.module, variant.recompute});
+    }
+  }
+  parts.pop_back(); // nothing is after the terminator
+  return parts;
+}
+
+std::string StepVariants::merge() {
+  std::vector<std::vector<Part>> all;
+  for (const auto &variant : variants) {
+    all.push_back(split(*variant));
+    if (all.back().size() != all.front().size())
+      return "recomputation changes what else is computed";
+  }
+  for (size_t i = 0; i != all.front().size(); ++i) {
+    Operation *op = all.front()[i].op;
+    std::vector<std::pair<StepVariant *, Computation>> before;
+    for (auto [variant, parts] : llvm::zip_equal(variants, all)) {
+      if (parts[i].op->getName() != op->getName())
+        return "recomputation changes the order of what is computed";
+      for (const Computation &copy : parts[i].copies)
+        before.emplace_back(variant.get(), copy);
+    }
+    llvm::stable_sort(before, [](const auto &a, const auto &b) {
+      return a.second.onlyIf < b.second.onlyIf;
+    });
+    for (const auto &[variant, copy] : before) {
+      variant->numbers[copy.op] = uint32_t(computations.size());
+      computations.push_back(copy);
+    }
+    if (!isComputation(op))
+      continue;
+    for (auto [variant, parts] : llvm::zip_equal(variants, all))
+      variant->numbers[parts[i].op] = uint32_t(computations.size());
+    computations.push_back({op});
+    computations.back().duration = getCost(op);
+  }
+  for (const auto &variant : variants)
+    findOriginals(*variant);
+  return "";
+}
+
+/// A copy takes as long as what it is one of.
+void StepVariants::findOriginals(StepVariant &variant) {
+  auto count = variant.order.getOperations().size();
+  variant.latest.assign(count, 0);
+  variant.next.assign(count, 0);
+  uint32_t latest = 0;
+  for (size_t place = 0; place != count; ++place) {
+    Operation *op = variant.order.getOperations()[place];
+    auto number = variant.numbers.find(op);
+    if (number != variant.numbers.end())
+      latest = number->second;
+    variant.latest[place] = latest;
+    auto copy = copies.find(op);
+    if (copy == copies.end() || number == variant.numbers.end())
+      continue;
+    uint32_t original = variant.numbers.lookup(copy->second.original);
+    computations[number->second].duration = computations[original].duration;
+    repeatedBy[original] = copy->second.module;
+  }
+  uint32_t next = 0;
+  for (size_t place = count; place-- != 0;) {
+    auto number = variant.numbers.find(variant.order.getOperations()[place]);
+    if (number != variant.numbers.end())
+      next = number->second;
+    variant.next[place] = next;
+  }
+}
+
+} // namespace fsdp
