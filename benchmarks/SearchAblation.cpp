@@ -62,7 +62,7 @@ std::pair<int64_t, int64_t> findBudgets(StepModel model) {
   model.budget = 0;
   return {search(model).outcome.peakBytes,
           evaluate(model, makeBaseline(model, Policy::Fsdp2, /*keep=*/true,
-                                       /*recompute=*/false))
+                                       Recompute::None))
               .peakBytes};
 }
 

@@ -425,12 +425,14 @@ void fsdp::planner::applyPolicy(const StepModel &model, size_t program,
 }
 
 Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
-                                      bool keep, bool recompute) {
+                                      bool keep, Recompute recompute) {
   Decisions decisions = makeDecisions(model);
   for (size_t p = 0; p != model.programs.size(); ++p) {
     ProgramDecisions &own = decisions.programs[p];
-    std::fill(own.recompute.begin(), own.recompute.end(),
-              recompute ? Recompute::All : Recompute::None);
+    const Program &program = model.programs[p];
+    for (uint32_t module :
+         recompute == Recompute::Cheap ? program.cheap : program.recomputable)
+      own.recompute[module] = recompute;
     for (size_t u = 0; u != model.units.size(); ++u)
       own.units[u].keep =
           decidesKeep(policy)
@@ -447,15 +449,19 @@ Decisions fsdp::planner::makeBaseline(const StepModel &model, Policy policy,
 }
 
 std::vector<Baseline> fsdp::planner::makeBaselines(const StepModel &model) {
+  std::vector<std::pair<Recompute, const char *>> recomputes = {
+      {Recompute::None, ""}, {Recompute::All, ", all recomputed"}};
+  if (std::any_of(model.programs.begin(), model.programs.end(),
+                  [](const Program &own) { return !own.cheap.empty(); }))
+    recomputes.emplace_back(Recompute::Cheap, ", cheap recomputed");
   std::vector<Baseline> baselines;
   for (Policy policy : allPolicies)
     for (bool keep : {false, true})
-      for (bool recompute : {false, true})
+      for (auto [recompute, text] : recomputes)
         if (!(keep && decidesKeep(policy)) &&
-            !(recompute && decidesRecompute(policy)))
+            !(recompute != Recompute::None && decidesRecompute(policy)))
           baselines.push_back(
-              {std::string(getName(policy)) + (keep ? ", all kept" : "") +
-                   (recompute ? ", all recomputed" : ""),
+              {std::string(getName(policy)) + (keep ? ", all kept" : "") + text,
                policy, makeBaseline(model, policy, keep, recompute)});
   return baselines;
 }

@@ -287,7 +287,9 @@ Expected<Prediction> fsdp::planner::predict(const PublishedRow &row,
     return Error{"line " + std::to_string(row.line) + ": " + wrong};
   Outcome outcome = evaluate(
       model, makeBaseline(model, row.policy, row.keep,
-                          setup.recompute != TrainingSetup::Recompute::None));
+                          setup.recompute == TrainingSetup::Recompute::None
+                              ? Recompute::None
+                              : Recompute::All));
   double tokens = double(setup.getTokens()) * double(setup.microBatches);
   return Prediction{tokens / (double(std::max<int64_t>(outcome.time, 1)) / 1e9),
                     double(outcome.peakBytes) / double(1 << 30)};

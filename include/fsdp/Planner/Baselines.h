@@ -66,9 +66,10 @@ enum class Policy {
   /// Both: units stay gathered in what the prefetch leaves; what is still
   /// gathered is fused and prefetched again.
   DeepCompilePS,
-  /// torchtitan's GraphTrainer with a memory policy: the modules that save most
-  /// bytes for each nanosecond are recomputed, as few as fit into the budget;
-  /// calls as in ManualBlock. Not modelled: offload, and parts of a module.
+  /// torchtitan's GraphTrainer with a memory policy: what saves most bytes for
+  /// each nanosecond is recomputed, what is cheap of a module or all of it, as
+  /// little as it takes to fit into the budget; calls as in ManualBlock. Not
+  /// modelled: offload, and other parts.
   TorchtitanMemory,
 };
 constexpr Policy allPolicies[] = {
@@ -79,14 +80,15 @@ constexpr Policy allPolicies[] = {
 
 const char *getName(Policy policy);
 
-/// Modules are all recomputed or none, and so kept, unless the policy itself
-/// decides about that. Where calls are those of modules, units of the root stay
-/// gathered.
+/// All modules are recomputed, what is cheap of them, or none, and all are kept
+/// or none, unless the policy itself decides about that. Where calls are those
+/// of modules, units of the root stay gathered.
 Decisions makeBaseline(const StepModel &model, Policy policy, bool keep,
-                       bool recompute);
+                       Recompute recompute);
 
 struct Baseline {
-  std::string name; ///< "fsdp1", "fsdp1, all kept, all recomputed".
+  std::string name; ///< "fsdp1", "fsdp1, all kept, all recomputed", "..., cheap
+                    ///< recomputed".
   Policy policy;
   Decisions decisions;
 };

@@ -184,7 +184,7 @@ protected:
     for (auto [number, policy] : llvm::enumerate(planner::allPolicies))
       compare(source, *built,
               makeBaseline(limited, policy, /*keep=*/number % 3 == 1,
-                           /*recompute=*/number % 2 == 1),
+                           planner::Recompute(number / 3 % 3)),
               *costs, planner::getName(policy));
   }
 

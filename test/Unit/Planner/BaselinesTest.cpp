@@ -50,7 +50,8 @@ TEST(Baselines, HaveTheirTimesAndMemory) {
   StepModel model = makeChain();
   ASSERT_EQ(check(model), "");
   auto price = [&](Policy policy, bool keep) {
-    Outcome outcome = evaluate(model, makeBaseline(model, policy, keep, false));
+    Outcome outcome =
+        evaluate(model, makeBaseline(model, policy, keep, Recompute::None));
     return std::make_pair(outcome.time, outcome.peakBytes);
   };
   // Six gathers, six computations, three reductions; while a reduction is
@@ -66,7 +67,7 @@ TEST(Baselines, HaveTheirTimesAndMemory) {
 TEST(Baselines, LaunchAsFarAheadAsTheyDo) {
   StepModel model = makeChain();
   auto getAhead = [&](Policy policy, uint32_t unit, Phase phase) {
-    return makeBaseline(model, policy, false, false)
+    return makeBaseline(model, policy, false, Recompute::None)
         .programs[0]
         .units[unit][phase]
         .ahead;
@@ -80,7 +81,8 @@ TEST(Baselines, LaunchAsFarAheadAsTheyDo) {
 
 TEST(Baselines, IssueOneCallForEachModule) {
   StepModel model = makeTransformer(llama7B);
-  for (bool recompute : {false, true}) {
+  for (Recompute recompute :
+       {Recompute::None, Recompute::All, Recompute::Cheap}) {
     Decisions decisions = makeBaseline(model, Policy::Fsdp1, false, recompute);
     Evaluator evaluator(model, 0);
     evaluator.evaluate(decisions.programs[0], decisions.resident);
@@ -102,10 +104,10 @@ std::vector<StepModel> makeSteps() {
     for (double part : {0.0, 0.3, 1.0}) {
       StepModel model = makeTransformer(shape);
       int64_t most = evaluate(model, makeBaseline(model, Policy::Fsdp2, true,
-                                                  /*recompute=*/false))
+                                                  Recompute::None))
                          .peakBytes;
       int64_t least = evaluate(model, makeBaseline(model, Policy::NoOverlap,
-                                                   false, /*recompute=*/true))
+                                                   false, Recompute::All))
                           .peakBytes;
       model.budget = least + int64_t(part * double(most - least));
       steps.push_back(std::move(model));
@@ -158,16 +160,18 @@ TEST(Baselines, KeepToWhatTheyLetFly) {
 // Whoever looks at memory fits where a plan with nothing ahead does.
 TEST(Baselines, KeepToTheirBudgets) {
   for (const StepModel &model : makeSteps()) {
-    auto findPeak = [&](Policy policy, bool recompute) {
+    auto findPeak = [&](Policy policy, Recompute recompute) {
       return evaluate(model, makeBaseline(model, policy, false, recompute))
           .peakBytes;
     };
-    EXPECT_LE(findPeak(Policy::XlaLhs, true), model.budget);
-    if (findPeak(Policy::ManualBlock, true) <= model.budget) {
-      EXPECT_LE(findPeak(Policy::TorchtitanMemory, false), model.budget);
+    EXPECT_LE(findPeak(Policy::XlaLhs, Recompute::All), model.budget);
+    if (findPeak(Policy::ManualBlock, Recompute::All) <= model.budget) {
+      EXPECT_LE(findPeak(Policy::TorchtitanMemory, Recompute::None),
+                model.budget);
     }
     int64_t most = model.budget - model.budget / 10;
-    for (bool recompute : {false, true}) {
+    for (Recompute recompute :
+         {Recompute::None, Recompute::All, Recompute::Cheap}) {
       int64_t bare = findPeak(Policy::NoOverlap, recompute);
       EXPECT_LE(findPeak(Policy::Inductor, recompute),
                 bare + 500'000'000 + (int64_t(1) << 30));
@@ -184,8 +188,8 @@ TEST(Baselines, KeepToTheirBudgets) {
 // that is kept.
 TEST(Baselines, TakeWhatFits) {
   for (const StepModel &model : makeSteps()) {
-    Decisions titan = makeBaseline(model, Policy::TorchtitanMemory, false,
-                                   /*recompute=*/false);
+    Decisions titan =
+        makeBaseline(model, Policy::TorchtitanMemory, false, Recompute::None);
     std::vector<Recompute> &recompute = titan.programs[0].recompute;
     // What is cheap is worth more, and all modules are alike.
     auto last = std::find(recompute.rbegin(), recompute.rend(), Recompute::All);
@@ -200,7 +204,7 @@ TEST(Baselines, TakeWhatFits) {
       EXPECT_GT(evaluate(model, titan).peakBytes, model.budget);
     }
     Decisions kept =
-        makeBaseline(model, Policy::DeepCompileS, false, /*recompute=*/true);
+        makeBaseline(model, Policy::DeepCompileS, false, Recompute::All);
     double least = 1e9, most = 0; // of time saved for each byte
     for (uint32_t unit = 0; unit != model.units.size(); ++unit) {
       const Traffic &own = model.programs[0].traffic[unit];
@@ -219,10 +223,10 @@ TEST(Baselines, TakeWhatFits) {
 TEST(Baselines, OfMegatronHaveTwoBuffers) {
   StepModel model = makeTransformer(llama7B, /*hasUnitPerBlock=*/true);
   Decisions decisions =
-      makeBaseline(model, Policy::Megatron, false, /*recompute=*/true);
+      makeBaseline(model, Policy::Megatron, false, Recompute::All);
   Placement placement = place(model, 0, decisions);
   Decisions before =
-      makeBaseline(model, Policy::ManualBlock, false, /*recompute=*/true);
+      makeBaseline(model, Policy::ManualBlock, false, Recompute::All);
   Placement other = place(model, 0, before);
   ASSERT_EQ(placement.reductions.size(), other.reductions.size());
   size_t later = 0;

@@ -164,8 +164,8 @@ TEST(Bounds, SayThatABudgetIsTooSmall) {
 // hidden costs contention.
 TEST(Bounds, AreCloseWhereMemoryIsNotScarce) {
   StepModel model = makeTransformer(llama7B);
-  Outcome outcome =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false));
+  Outcome outcome = evaluate(
+      model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None));
   auto bound = findBound(model);
   ASSERT_TRUE(bound);
   EXPECT_GT(double(bound->time), 0.97 * double(outcome.time));
@@ -189,7 +189,7 @@ TEST(Bounds, CountWhatIsRecomputedInItsBackward) {
 TEST(Bounds, GrowAsTheBudgetShrinks) {
   StepModel model = makeTransformer(slow7B);
   int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
           .peakBytes;
   int64_t least = ProgramBounds(model, 0).boundBudget();
   int64_t before = 0;

@@ -88,10 +88,11 @@ TEST(Explanation, NamesBaselines) {
   SearchOptions options;
   options.evaluations = 10;
   auto baselines = explain(model, makeDecisions(model), options).baselines;
-  ASSERT_EQ(baselines.size(), 38u);
+  ASSERT_EQ(baselines.size(), 56u);
   EXPECT_EQ(baselines[0].name, "no-overlap");
-  EXPECT_EQ(baselines[7].name, "fsdp1, all kept, all recomputed");
-  EXPECT_EQ(baselines[36].name, "torchtitan-memory");
+  EXPECT_EQ(baselines[10].name, "fsdp1, all kept, all recomputed");
+  EXPECT_EQ(baselines[11].name, "fsdp1, all kept, cheap recomputed");
+  EXPECT_EQ(baselines[54].name, "torchtitan-memory");
   model.budget = baselines[1].outcome.peakBytes;
   auto policies = explain(model, makeDecisions(model), options).policies;
   ASSERT_EQ(policies.size(), std::size(allPolicies));

@@ -49,13 +49,10 @@ Outcome findBestBaseline(const StepModel &model,
                          const std::vector<Scenario> &scenarios) {
   Outcome best;
   best.time = std::numeric_limits<int64_t>::max();
-  for (Policy policy : allPolicies)
-    for (bool keep : {false, true})
-      for (bool recompute : {false, true})
-        if (Outcome outcome = evaluate(
-                model, makeBaseline(model, policy, keep, recompute), scenarios);
-            outcome.peakBytes <= model.budget && outcome.time < best.time)
-          best = outcome;
+  for (const Baseline &baseline : makeBaselines(model))
+    if (Outcome outcome = evaluate(model, baseline.decisions, scenarios);
+        outcome.peakBytes <= model.budget && outcome.time < best.time)
+      best = outcome;
   return best;
 }
 
@@ -124,7 +121,7 @@ void drawBudget(Random &random, StepModel &model) {
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
   int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
           .peakBytes;
   model.budget = random.get(least, std::max(least, most));
 }
@@ -420,8 +417,8 @@ std::vector<Outcome> listTuned(const StepModel &model) {
   for (Policy policy :
        {Policy::NoOverlap, Policy::Fsdp1, Policy::Fsdp2, Policy::ManualBlock})
     for (bool keep : {false, true}) {
-      Decisions none = makeBaseline(model, policy, keep, false);
-      Decisions all = makeBaseline(model, policy, keep, true);
+      Decisions none = makeBaseline(model, policy, keep, Recompute::None);
+      Decisions all = makeBaseline(model, policy, keep, Recompute::All);
       for (size_t i = 1; i < 3 * modules; ++i) {
         Decisions some = none;
         ProgramDecisions &own = some.programs[0];
@@ -459,7 +456,7 @@ void printTable(const Shape &shape, int64_t evaluations) {
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
   int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
           .peakBytes;
   std::vector<Outcome> tunedRows = listTuned(model);
   for (double part : {0.0, 0.1, 0.3, 0.6, 1.0}) {
@@ -500,7 +497,7 @@ std::vector<double> compareRobust(const Shape &shape, int64_t evaluations,
   model.budget = 0;
   int64_t least = search(model).outcome.peakBytes;
   int64_t most =
-      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, false))
+      evaluate(model, makeBaseline(model, Policy::Fsdp2, true, Recompute::None))
           .peakBytes;
   constexpr std::array<double, 5> parts = {0.02, 0.1, 0.3, 0.6, 1};
   for (double part : parts)
