@@ -221,8 +221,7 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
   return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
 }
 
-BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
-  Cut cut = {op, inUse[op], mandatory[op], {}, {}, {}, {}, {}, {}};
+void BoundFacts::findSaved(Cut &cut, const Savings &savings) const {
   auto sum = [&](const std::vector<uint32_t> &modules, auto get) {
     std::vector<int64_t> own;
     for (uint32_t module : modules)
@@ -231,14 +230,19 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
     return sumUp(own);
   };
   cut.savedByAll = sum(program.recomputable, [&](uint32_t module) {
-    return savings[size_t(Recompute::All)][module][op];
+    return savings[size_t(Recompute::All)][module][cut.op];
   });
   cut.savedByCheap = sum(program.cheap, [&](uint32_t module) {
-    return savings[size_t(Recompute::Cheap)][module][op];
+    return savings[size_t(Recompute::Cheap)][module][cut.op];
   });
   cut.savedByAny = sum(program.recomputable, [&](uint32_t module) {
-    return getMost(savings, module, op);
+    return getMost(savings, module, cut.op);
   });
+}
+
+BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
+  Cut cut = {op, inUse[op], mandatory[op], {}, {}, {}, {}, {}, {}};
+  findSaved(cut, savings);
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
            op <= use.last[phase];

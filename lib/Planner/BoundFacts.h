@@ -122,6 +122,7 @@ private:
   /// With what is best for the place.
   int64_t getMost(const Savings &savings, uint32_t module, size_t op) const;
   void findCuts(const Savings &savings);
+  void findSaved(Cut &cut, const Savings &savings) const;
   Cut makeCut(size_t op, const Savings &savings) const;
   /// The last one that reads it for a module, by what is recomputed of that.
   Ends getEnds(const Life &life, uint32_t module) const;
