@@ -76,13 +76,14 @@ private:
   ComputeOp &add(Phase phase, const Part &part, double factor = 1);
   void addProducts(const Part &part, uint32_t unit, int64_t transient);
   /// What else is done with all of the unit's elements.
-  ComputeOp &addCopy(Phase phase, uint32_t unit, int64_t bytes);
+  ComputeOp &addBytes(Phase phase, uint32_t unit, int64_t bytes);
   /// Returns the number of the first computation.
   uint32_t addForward(const std::vector<Part> &parts, uint32_t unit);
   void addBackward(const std::vector<Part> &parts, uint32_t begin,
                    uint32_t module, uint32_t unit);
   std::vector<uint32_t> addReplay(const std::vector<Part> &parts,
                                   uint32_t begin, uint32_t module);
+  uint32_t addCopy(uint32_t of, uint32_t module, Recompute recompute);
   void addHead(uint32_t unit);
   void addUpdates();
 
@@ -182,14 +183,14 @@ void Builder::addProducts(const Part &part, uint32_t unit, int64_t transient) {
   weights.transient = transient;
 }
 
-ComputeOp &Builder::addCopy(Phase phase, uint32_t unit, int64_t bytes) {
+ComputeOp &Builder::addBytes(Phase phase, uint32_t unit, int64_t bytes) {
   return add(phase, {Computation::Kind::Vector, 0,
                      double(bytes) * double(parameters[unit])});
 }
 
 uint32_t Builder::addForward(const std::vector<Part> &parts, uint32_t unit) {
   if (setup.gatherCopyBytes)
-    addCopy(Phase::Forward, unit, setup.gatherCopyBytes).weights = unit;
+    addBytes(Phase::Forward, unit, setup.gatherCopyBytes).weights = unit;
   auto begin = uint32_t(program.ops.size());
   for (const Part &part : parts) {
     ComputeOp &op = add(Phase::Forward, part);
@@ -211,24 +212,46 @@ std::vector<uint32_t> Builder::addReplay(const std::vector<Part> &parts,
     if (i + 1 == parts.size() &&
         setup.recompute == TrainingSetup::Recompute::Full)
       continue;
-    ComputeOp op = program.ops[begin + i];
-    op.phase = Phase::Backward;
-    op.onlyIf = module;
-    replays[i] = uint32_t(program.ops.size());
-    program.ops.push_back(op);
+    replays[i] = addCopy(uint32_t(begin + i), module, Recompute::All);
   }
   return replays;
 }
 
+uint32_t Builder::addCopy(uint32_t of, uint32_t module, Recompute recompute) {
+  ComputeOp op = program.ops[of];
+  op.phase = Phase::Backward;
+  op.onlyIf = module;
+  op.recompute = recompute;
+  program.ops.push_back(op);
+  return uint32_t(program.ops.size()) - 1;
+}
+
+/// Of what is elementwise: the last product that reads it, so the first in the
+/// backward. Otherwise `nobody`.
+static size_t findReader(const std::vector<Part> &parts, size_t part) {
+  size_t reader = part;
+  while (reader + 1 != parts.size() &&
+         parts[reader + 1].kind == Computation::Kind::Matrix)
+    ++reader;
+  bool isVector = parts[part].kind == Computation::Kind::Vector;
+  return isVector && reader != part ? reader : nobody;
+}
+
 /// From the last computation to the first; each ends what its forward left.
+/// What is cheap may be computed again in front of what reads it.
 void Builder::addBackward(const std::vector<Part> &parts, uint32_t begin,
                           uint32_t module, uint32_t unit) {
   if (setup.gatherCopyBytes)
-    addCopy(Phase::Backward, unit, setup.gatherCopyBytes).weights = unit;
+    addBytes(Phase::Backward, unit, setup.gatherCopyBytes).weights = unit;
   std::vector<uint32_t> replays = addReplay(parts, begin, module);
+  std::vector<uint32_t> copies(parts.size(), nobody);
   int64_t transient = row + halfBytes * tokens * shape.ffn;
   for (size_t i = parts.size(); i-- != 0;) {
     const Part &part = parts[i];
+    for (size_t other = 0; other != i; ++other)
+      if (findReader(parts, other) == i)
+        copies[other] =
+            addCopy(uint32_t(begin + other), module, Recompute::Cheap);
     if (part.kind == Computation::Kind::Matrix)
       addProducts(part, unit, transient);
     else
@@ -241,12 +264,16 @@ void Builder::addBackward(const std::vector<Part> &parts, uint32_t begin,
       program.lives.push_back({part.saved, made, end, {}});
       continue;
     }
-    program.lives.push_back(
-        {part.saved, made, made, {{module, getBit(Recompute::None), end}}});
-    program.lives.push_back({part.saved, replays[i], end, {}});
+    uint8_t ifs = getBit(Recompute::None);
+    if (copies[i] == nobody)
+      ifs |= getBit(Recompute::Cheap);
+    program.lives.push_back({part.saved, made, made, {{module, ifs, end}}});
+    for (uint32_t copy : {replays[i], copies[i]})
+      if (copy != nobody)
+        program.lives.push_back({part.saved, copy, end, {}});
   }
   if (setup.gradientCopyBytes)
-    addCopy(Phase::Backward, unit, setup.gradientCopyBytes).gradient = unit;
+    addBytes(Phase::Backward, unit, setup.gradientCopyBytes).gradient = unit;
 }
 
 void Builder::addHead(uint32_t unit) {
@@ -289,6 +316,7 @@ StepModel Builder::build() {
   std::vector<uint32_t> begins;
   for (uint32_t i = 0; i != uint32_t(shape.layers); ++i) {
     program.recomputable.push_back(i);
+    program.cheap.push_back(i);
     begins.push_back(addForward(block, embedding + 1 + i));
   }
   addHead(head);

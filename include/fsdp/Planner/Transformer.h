@@ -53,7 +53,8 @@ struct TrainingSetup {
 };
 
 /// The model has a program for the last micro-batch, and one for all others.
-/// Modules are recomputed as `setup` says if decisions recompute them.
+/// Modules are recomputed as `setup` says if decisions recompute all of them;
+/// what is elementwise in them may be recomputed alone.
 StepModel makeTransformer(const Transformer &shape, const TrainingSetup &setup,
                           const Hardware &hardware);
 
