@@ -1,8 +1,8 @@
 //===- ProgramSearch.cpp - Starts, sizes and counts -----------------------===//
 //
 // Most of a plan is three numbers for the sizes of calls and two counts. A
-// blocked answer of that form is found by a grid and by binary search: fewer
-// recomputed modules are faster as long as they fit.
+// blocked answer of that form is found by a grid and by binary search: less
+// that is recomputed is faster as long as it fits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -322,6 +322,8 @@ void ProgramSearch::setKept(ProgramDecisions &decisions, size_t count,
         isChosen(i, count, mayKeep.size(), placement);
 }
 
+/// From the number that was fewest before, in steps that double, and then by
+/// halves: most often, it is that or one nearby.
 std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
                                                      Sizes sizes,
                                                      Recomputed how,
@@ -331,19 +333,27 @@ std::optional<int64_t> ProgramSearch::considerFewest(ProgramDecisions &wanted,
     setSizes(wanted, sizes);
     return consider(wanted);
   };
-  size_t low = 0, high = countSteps(how.ladder), most = high;
-  std::optional<int64_t> time = tryCount(high);
+  const size_t most = countSteps(how.ladder);
+  size_t &fewest = fewestSteps[size_t(how.ladder)];
+  size_t low = 0, high = most + 1, next = std::min(fewest, most);
+  std::optional<int64_t> time;
+  for (size_t stride = 1; low != high; stride *= 2) {
+    if (std::optional<int64_t> here = tryCount(next)) {
+      time = here;
+      high = next;
+    } else {
+      low = next + 1;
+    }
+    if (!time)
+      next = most; // perhaps none fits
+    else if (!low)
+      next = high - std::min(stride, high);
+    else
+      next = std::min(low + stride - 1, (low + high) / 2);
+  }
+  fewest = std::min(high, most);
   if (!time)
     return std::nullopt;
-  while (low != high) {
-    size_t middle = (low + high) / 2;
-    if (std::optional<int64_t> here = tryCount(middle)) {
-      time = here;
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
   // One more leaves room for what is launched early.
   for (size_t i = 1; i <= more && high + i <= most; ++i)
     if (std::optional<int64_t> here = tryCount(high + i))

@@ -169,6 +169,8 @@ private:
   ProgramDecisions best, bestWanted, leanest, scratch;
   Outcome bestOutcome, leanestOutcome;
   std::vector<Granularity> granularities; ///< The best, by time.
+  /// By ladder, the last numbers of steps that were the fewest that fit.
+  std::array<size_t, 2> fewestSteps = {0, 0};
 };
 
 } // namespace fsdp::planner

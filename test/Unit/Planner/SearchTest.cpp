@@ -530,7 +530,7 @@ TEST(Search, LeavesSlack) {
   std::vector<double> sums(scenarios.size(), 0);
   for (const Shape &shape : {llama7B, slow7B, llama405B}) {
     std::vector<double> changes = compareRobust(
-        shape, evaluations ? std::atoll(evaluations) : 600, scenarios);
+        shape, evaluations ? std::atoll(evaluations) : 1000, scenarios);
     std::cout << std::showpos << std::fixed << std::setprecision(2);
     for (size_t i = 0; i != changes.size(); ++i) {
       sums[i] += changes[i] / 3;
