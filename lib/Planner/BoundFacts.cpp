@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <tuple>
 
 using namespace fsdp::planner;
 
@@ -60,25 +61,23 @@ void BoundFacts::findReplays() {
     own[size_t(op.recompute)] += op.duration;
     replaysFrom[i] += *std::max_element(own.begin(), own.end()) - before;
   }
+  // By number, of the shortest.
   auto sum = [&](const std::vector<uint32_t> &modules, Recompute recompute) {
     std::vector<int64_t> times;
     for (uint32_t module : modules)
       times.push_back(byModule[module][size_t(recompute)]);
     std::sort(times.begin(), times.end());
-    replays[size_t(recompute)] = sumUp(times);
+    return sumUp(times);
   };
-  sum(program.recomputable, Recompute::All);
-  sum(program.cheap, Recompute::Cheap);
-  for (size_t all = 0; all <= program.recomputable.size(); ++all)
-    for (size_t cheap = 0; cheap <= program.cheap.size() &&
-                           all + cheap <= program.recomputable.size();
-         ++cheap)
-      allChoices.push_back({all, cheap,
-                            replays[size_t(Recompute::All)][all] +
-                                replays[size_t(Recompute::Cheap)][cheap]});
-  std::stable_sort(
-      allChoices.begin(), allChoices.end(),
-      [](const Choice &a, const Choice &b) { return a.replays < b.replays; });
+  std::vector<int64_t> all = sum(program.recomputable, Recompute::All),
+                       cheap = sum(program.cheap, Recompute::Cheap);
+  for (size_t a = 0; a != all.size(); ++a)
+    for (size_t c = 0; c != cheap.size() && a + c != all.size(); ++c)
+      allChoices.push_back({a, c, all[a] + cheap[c]});
+  std::sort(allChoices.begin(), allChoices.end(),
+            [](const Choice &a, const Choice &b) {
+              return std::tie(a.replays, a.all) < std::tie(b.replays, b.all);
+            });
 }
 
 void BoundFacts::findUses() {

@@ -23,8 +23,8 @@ struct BoundFacts {
     uint32_t last[numPhases] = {nobody, nobody};
     uint32_t gradient = nobody, complete = nobody, update = nobody;
   };
-  /// How many modules are recomputed, all of them or what is cheap; and what
-  /// that takes at least, in nanoseconds.
+  /// Of how many modules all is recomputed, and of how many what is cheap; and
+  /// what that takes at least, in nanoseconds.
   struct Choice {
     size_t all, cheap;
     int64_t replays;
@@ -133,9 +133,7 @@ private:
                        Recompute recompute) const;
 
   int64_t phi[2];
-  /// By number: of so many modules the shortest replays.
-  std::array<std::vector<int64_t>, numRecomputes> replays;
-  std::vector<uint8_t> isCheap; ///< By module: so may be recomputed, alone.
+  std::vector<uint8_t> isCheap; ///< By module: true of `Program::cheap`.
   bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
   std::vector<int64_t> mandatory,
       inUse;                           ///< By computation, nothing recomputed.
