@@ -65,6 +65,17 @@ def test_the_gap_of_a_large_step(record_property, tmp_path):
     assert 0 <= gap <= 0.02
 
 
+# Where a plan has larger gaps between its buffers than a search leaves room for, the search is asked again with less of the budget; and if it finds nothing
+# in what is left, with more of that.
+@pytest.mark.parametrize("more", [5, 6, 8])
+def test_budgets_near_the_smallest_have_plans(more, tmp_path):
+    subprocess.run(["zstd", "-dqf", FIXTURES / "llama_7b.pt2.zst", "-o", tmp_path / "m.pt2"], check=True)
+    command = ["fsdp-plan", tmp_path / "m.pt2", "--ranks", 64, "--auto", "--hardware", "h100", "--device", "cuda", "--evaluations", 2000]
+    least = int(re.search(r"known to work is (\d+) bytes", tool(*command, "--budget", 1).stderr)[1])
+    succeed(*command, "--budget", least * (100 + more) // 100, "--report", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["memory"]["arena_bytes"] <= least * (100 + more) // 100
+
+
 # The same on another machine than that of the file, for each model on one of four. What was decided for the file holds the same memory there: no
 # time decides about that. And it takes what the report said of a slower network.
 @pytest.mark.parametrize("model", MODELS)

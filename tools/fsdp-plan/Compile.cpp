@@ -315,6 +315,8 @@ private:
   FailureOr<planner::SearchAnswer> decide(int64_t spare,
                                           const planner::SearchOptions &how);
   FailureOr<Try> carryOut(planner::SearchAnswer answer);
+  std::optional<planner::SearchAnswer>
+  tryWithin(int64_t spare, const planner::Decisions &near);
   LogicalResult searchWithin(Try &best);
   std::string advise();
 
@@ -409,17 +411,36 @@ FailureOr<Planner::Try> Planner::carryOut(planner::SearchAnswer answer) {
   return made;
 }
 
+/// Nothing, and nothing is said, if no decisions keep to what is left.
+std::optional<planner::SearchAnswer>
+Planner::tryWithin(int64_t spare, const planner::Decisions &near) {
+  mlir::ScopedDiagnosticHandler handler(
+      module.getContext(), [](mlir::Diagnostic &) { return success(); });
+  mlir::OwningOpRef<mlir::ModuleOp> none; // no advice
+  std::swap(imported, none);
+  FailureOr<planner::SearchAnswer> answer =
+      decide(spare, planner::makeShort(search, near));
+  std::swap(imported, none);
+  isInfeasible = false;
+  return succeeded(answer) ? std::optional(std::move(*answer)) : std::nullopt;
+}
+
 /// Until a plan fits; then nearer to the budget, as long as that is worth it.
+/// Between what is too little for a plan and too much for any decisions, there
+/// may be something.
 LogicalResult Planner::searchWithin(Try &best) {
   constexpr int mostTries = 8, mostBetween = 3;
   int64_t tooLittle = 0, spare = best.excess + best.excess / 4;
-  std::optional<int64_t> enough;
+  std::optional<int64_t> enough, tooMuch;
   for (int tries = 1, between = 0; tries != mostTries && between != mostBetween;
        ++tries) {
-    FailureOr<planner::SearchAnswer> answer =
-        decide(spare, planner::makeShort(search, best.answer.decisions));
-    if (failed(answer))
-      return failure();
+    std::optional<planner::SearchAnswer> answer =
+        tryWithin(spare, best.answer.decisions);
+    if (!answer) {
+      tooMuch = spare;
+      spare = (tooLittle + spare) / 2;
+      continue;
+    }
     FailureOr<Try> made = carryOut(std::move(*answer));
     if (failed(made))
       return failure();
@@ -433,9 +454,14 @@ LogicalResult Planner::searchWithin(Try &best) {
         (fits && made->answer.outcome.time < best.answer.outcome.time))
       best = std::move(*made);
     between += enough.has_value();
-    spare = enough ? (tooLittle + *enough) / 2 : spare + excess + excess / 4;
+    if (auto most = enough ? enough : tooMuch)
+      spare = (tooLittle + *most) / 2;
+    else
+      spare += excess + excess / 4;
   }
-  return success();
+  if (best.excess <= 0 || !tooMuch)
+    return success(); // or the arena is too large
+  return decide(*tooMuch, planner::makeShort(search, best.answer.decisions));
 }
 
 FailureOr<Compilation> Planner::run() {
