@@ -8,6 +8,7 @@ memory for one machine (searched plans, their bounds, and the policies that peop
 import argparse
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,9 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
     axes.plot(memory, [plan["search"]["bound_ns"] / ms for plan in plans], "--", color="#c21f2c", alpha=0.5, label="no plan takes less")
     greedy = [point for plan in plans for point in plan["points"] if point["name"] == GREEDY]
     axes.plot([point["bytes"] / gib for point in greedy], [point["nanoseconds"] / ms for point in greedy], "s-", color="#4e79a7", markersize=4, label=f"{GREEDY}, for the same budgets")
-    points = [(point["bytes"] / gib, point["nanoseconds"] / ms, point["name"]) for point in most["points"] if point["bytes"] <= 1.02 * last]
+    # Without what nobody does: nothing overlapped, or units kept and modules recomputed.
+    shown = [point for point in most["points"] if point["bytes"] <= 1.02 * last and not re.match("no-overlap|(.*kept|deepcompile-p?s), .*recomputed", point["name"])]
+    points = [(point["bytes"] / gib, point["nanoseconds"] / ms, point["name"]) for point in shown]
     axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "s", color="#666666", markersize=4, label="other policies")
     places: dict[tuple[int, int], list[tuple[float, float, str]]] = {}  # a label for what lies close together
     for x, y, name in points:
@@ -67,7 +70,7 @@ def draw_front(planner: Planner, output: pathlib.Path) -> None:
         x, y, name = close[0]
         text = name.replace(", ", "\n  ", 1) if len(close) == 1 else f"{name}\n  and {len(close) - 1} more"
         # To the right of its point, or above it where another point's label is to the right.
-        above = any(0 < other[0][0] - x < 0.15 * last / gib and abs(other[0][1] - y) < 20 for other in places.values())
+        above = any(0 < other[0][0] - x < 0.12 * last / gib and abs(other[0][1] - y) < 20 for other in places.values())
         axes.annotate(text, (x, y), xytext=(0, 6) if above else (7, 0), textcoords="offset points", va="bottom" if above else "center", fontsize=7, color="#444444")
     axes.set(xlabel="memory of a rank, GiB", ylabel="predicted step, ms", xlim=(0, 1.2 * max(memory)))
     axes.set_ylim(top=axes.get_ylim()[1] + 30)  # room for the legend

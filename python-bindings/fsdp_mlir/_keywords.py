@@ -118,9 +118,9 @@ class Options(TypedDict, total=False):
     ends, or before the next one is launched. Default: next."""
 
     remat: str | int | float | os.PathLike[str] | re.Pattern[str] | None
-    """Activation checkpointing: what the backward computes again. With a budget, as many units as it takes for the step to hold no more
-    bytes; with cheap, what is elementwise or a sum is computed again, from products and attention.
-    `none|scope:REGEX|cheap:REGEX|budget:SIZE`. Default: none."""
+    """Activation checkpointing: what the backward computes again. With scope, modules as a whole; with cheap, their norms, activations,
+    casts and the like, while products and attention are kept; with budget, as many modules as it takes for the step to hold no more
+    bytes. `none|scope:REGEX|cheap:REGEX|budget:SIZE`. Default: none."""
 
     activation_checkpoint: str | int | float | os.PathLike[str] | re.Pattern[str] | None
     """The same as remat."""

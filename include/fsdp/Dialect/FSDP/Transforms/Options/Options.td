@@ -84,9 +84,9 @@ def Hardware : PipelineOption<"hardware", "hardware", "std::string", "\"\"",
 def OptimizerOption : PipelineOption<"optimizer", "optimizer", "::fsdp::Optimizer",
     "::fsdp::Optimizer::AdamW", "What updates the shards.", "adamw|sgd|none">;
 def RematOption : PipelineOption<"remat", "remat", "::fsdp::Remat", "::fsdp::Remat{}",
-    "Activation checkpointing: what the backward computes again. With a budget, as many units "
-    "as it takes for the step to hold no more bytes; with cheap, what is elementwise or a sum "
-    "is computed again, from products and attention.", "none|scope:REGEX|cheap:REGEX|budget:SIZE"> {
+    "Activation checkpointing: what the backward computes again. With scope, modules as a whole; with "
+    "cheap, their norms, activations, casts and the like, while products and attention are kept; with "
+    "budget, as many modules as it takes for the step to hold no more bytes.", "none|scope:REGEX|cheap:REGEX|budget:SIZE"> {
   let alias = "activation-checkpoint";
 }
 def Budget : PipelineOption<"budget", "budget", "::fsdp::ByteSize", "::fsdp::ByteSize{}",
