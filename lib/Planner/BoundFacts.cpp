@@ -240,7 +240,7 @@ void BoundFacts::findSaved(Cut &cut, const Savings &savings) const {
 }
 
 BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
-  Cut cut = {op, inUse[op], mandatory[op], {}, {}, {}, {}, {}, {}};
+  Cut cut = {op, inUse[op], mandatory[op], 0, 0, {}, {}, {}, {}, {}, {}};
   findSaved(cut, savings);
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
@@ -608,10 +608,37 @@ int64_t BoundFacts::getDurationAlone(const CollectiveCost &cost) const {
   return toNanoseconds(cost.latency + cost.transfer);
 }
 
+/// What the compute stream waits for fixed calls, of computations in a range:
+/// at least as long as if there were nothing else, all computations ran, and
+/// all of them beside collectives. To take longer shortens waits by no more.
+int64_t BoundFacts::findIdle(size_t begin, size_t end) const {
+  if (model.sharesCore)
+    return 0; // nothing runs beside anything
+  std::array<int64_t, numStreams> free = {};
+  std::vector<int64_t> ends(program.calls.size(), 0);
+  int64_t now = 0, waited = 0;
+  for (size_t i = begin; i != end; ++i) {
+    const ComputeOp &op = program.ops[i];
+    if (op.launches != nobody) {
+      const FixedCall &call = program.calls[op.launches];
+      int64_t &last = free[size_t(call.stream)];
+      last = ends[op.launches] = std::max(last, now) + call.duration;
+    }
+    if (op.awaits != nobody && ends[op.awaits] > now) {
+      waited += ends[op.awaits] - now;
+      now = ends[op.awaits];
+    }
+    now += slow(op.duration);
+  }
+  return waited;
+}
+
 void BoundFacts::findExposed() {
-  auto slow = [&](int64_t time) {
-    return time + (time * model.contention + 1023) / 1024;
-  };
+  idle = findIdle(0, program.ops.size());
+  for (Cut &cut : cuts) {
+    cut.idleBefore = findIdle(0, cut.op + 1);
+    cut.idleAfter = findIdle(cut.op + 1, program.ops.size());
+  }
   if (!gathered.empty() && !mayStartGathered) {
     uint32_t unit = gathered.front();
     head = std::max<int64_t>(getDurationAlone(program.traffic[unit].gather) -

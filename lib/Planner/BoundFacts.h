@@ -33,6 +33,8 @@ struct BoundFacts {
   struct Cut {
     size_t op;
     int64_t inUse, mandatory; ///< Bytes, of units in use; see `getMandatory`.
+    /// Nanoseconds in which fixed calls are waited for, up to it and after it.
+    int64_t idleBefore = 0, idleAfter = 0;
     /// The most that so many modules save, by number: if all of each is
     /// recomputed, if what is cheap is, and if the better of both is.
     std::vector<int64_t> savedByAll, savedByCheap, savedByAny;
@@ -98,6 +100,7 @@ struct BoundFacts {
   std::vector<Cut> cuts;
   std::vector<int64_t> leastMandatory; ///< Recomputed as is best for a place.
   int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
+  int64_t idle = 0; ///< In which fixed calls are waited for, such as copies.
   /// Nanoseconds in which collectives run, and no computation can: there is no
   /// memory for both. Without the last reduction.
   int64_t unhidden = 0;
@@ -110,6 +113,10 @@ private:
   using Savings = std::array<std::vector<std::vector<int64_t>>, numRecomputes>;
   using Ends = std::array<uint32_t, numRecomputes>;
   int64_t getDurationAlone(const CollectiveCost &cost) const;
+  int64_t slow(int64_t time) const { ///< All of it beside collectives.
+    return time + (time * model.contention + 1023) / 1024;
+  }
+  int64_t findIdle(size_t begin, size_t end) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
   void findUses();
   void findMemory();

@@ -18,11 +18,13 @@ using namespace fsdp::planner;
 struct ProgramBounds::Facts : BoundFacts {
   using BoundFacts::BoundFacts;
 
-  /// C + phi K + (1 - phi) exposed.
-  int64_t addCollectives(int64_t computed, int64_t collectives,
-                         int64_t exposed) const {
-    exposed = std::min(exposed, collectives);
-    return computed + exposed + scaleByPhi(collectives - exposed);
+  /// C + phi K + (1 - phi) w, where w is what is exposed of K, or else
+  /// `waited`: of collectives, no more than w runs beside nothing.
+  int64_t addCollectives(int64_t computed, int64_t collectives, int64_t exposed,
+                         int64_t waited) const {
+    int64_t without = std::max(std::min(exposed, collectives), waited);
+    return computed + without +
+           scaleByPhi(std::max<int64_t>(collectives - without, 0));
   }
   int64_t boundWhole(const Choice &choice, int64_t moreGathers) const {
     return addCollectives(
@@ -31,7 +33,8 @@ struct ProgramBounds::Facts : BoundFacts {
                 sumAllReduces()),
         // No gather runs beside the last reduction, if all are before it.
         endsReduced ? std::max(head, unhidden) + tail
-                    : std::max(head + tail, unhidden));
+                    : std::max(head + tail, unhidden),
+        idle);
   }
   int64_t boundBefore(const Cut &cut, const Choice &choice,
                       int64_t replayed) const;
@@ -87,8 +90,9 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, const Choice &choice,
       combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
   bool isExposed =
       !gathered.empty() && uses[gathered.front()].first[0] <= cut.op;
-  return std::max(addCollectives(computed, gathers, isExposed ? head : 0),
-                  computed + findHead(cut.op));
+  return std::max(
+      addCollectives(computed, gathers, isExposed ? head : 0, cut.idleBefore),
+      computed + findHead(cut.op));
 }
 
 /// From there to the end of the program. A gather for it that is not there is
@@ -102,7 +106,8 @@ int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, const Choice &choice,
   auto [reductions, allReduces] = sumReductionsFrom(cut.op);
   int64_t collectives = combine(gathers, reductions, allReduces);
   bool isExposed = reductions != 0;
-  return std::max({addCollectives(computed, collectives, isExposed ? tail : 0),
+  return std::max({addCollectives(computed, collectives, isExposed ? tail : 0,
+                                  cut.idleAfter),
                    collectives + (isExposed && endsReduced ? lastUpdate : 0),
                    findTail(next, replayed)});
 }

@@ -61,6 +61,7 @@ public:
   /// a collective does; h and t are the parts of the first gather and of the
   /// last reduction beside which nothing can be computed:
   ///   T >= C + phi K + (1 - phi) (h + t)
+  /// or w in place of h + t, the time in which fixed calls are waited for (B7).
   /// K may have more gathers that are decided: their picoseconds.
   std::optional<int64_t> boundContention(int64_t moreGathers = 0) const;
 

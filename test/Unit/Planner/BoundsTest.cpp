@@ -150,6 +150,27 @@ TEST(Bounds, LetAGatherRunBesideTheReplayOfItsModule) {
   EXPECT_LE(findBound(model)->time, outcome.time);
 }
 
+// A copy that is waited for right after one short computation, such as that of
+// a shard in front of its update: nothing hides the rest.
+TEST(Bounds, WaitForCopies) {
+  StepModel model;
+  Program program;
+  program.name = "step";
+  program.ops.resize(4);
+  for (size_t i = 0; i != program.ops.size(); ++i)
+    program.ops[i].duration = i == 1 ? 0 : 20;
+  program.ops[1].launches = program.ops[3].awaits = 0;
+  program.calls = {{Stream::Copy, 100, 0}};
+  model.programs = {program};
+  ASSERT_EQ(check(model), "");
+  EXPECT_EQ(evaluate(model, makeDecisions(model)).time, 20 + 100 + 20);
+  EXPECT_EQ(findBound(model)->time, 20 + 100 + 20);
+  // It is not known what else runs beside the computation, and slows it.
+  model.contention = 512;
+  EXPECT_EQ(evaluate(model, makeDecisions(model)).time, 20 + 100 + 20);
+  EXPECT_EQ(findBound(model)->time, 20 + 100 - 10 + 20);
+}
+
 TEST(Bounds, SayThatABudgetIsTooSmall) {
   StepModel model = makeTransformer(llama7B);
   model.budget = model.persistentBytes;

@@ -14,10 +14,10 @@ namespace fsdp {
 
 /// Of `calls`, in order, of which those in `repeatable` may be computed again
 /// in the backward: the cheap ones with which it keeps the fewest bytes, where
-/// what is computed again counts a little. To keep a value for it adds `getBytes(value)`;
-/// asked for values with memory of their own. A least cut between what is not
-/// cheap and what the backward reads, as in the partitioner of PyTorch's
-/// AOTAutograd (`min_cut_rematerialization_partition`).
+/// what is computed again counts a little. To keep a value for it adds
+/// `getBytes(value)`; asked for values with memory of their own. A least cut
+/// between what is not cheap and what the backward reads, as in the partitioner
+/// of PyTorch's AOTAutograd (`min_cut_rematerialization_partition`).
 BackwardCopies::Operations
 findCheapChains(llvm::ArrayRef<mlir::Operation *> calls,
                 const BackwardCopies::Operations &repeatable,
