@@ -11,6 +11,8 @@
 #include "fsdp/Analysis/Costs.h"
 #include "fsdp/Dialect/FSDP/Transforms/Scheduled/StepModel.h"
 
+#include <map>
+
 using namespace mlir;
 
 namespace fsdp {
@@ -55,20 +57,19 @@ std::string StepVariants::merge() {
   }
   for (size_t i = 0; i != all.front().size(); ++i) {
     Operation *op = all.front()[i].op;
-    std::vector<std::pair<StepVariant *, Computation>> before;
+    std::map<uint32_t, std::vector<std::pair<StepVariant *, Computation>>>
+        before; // by module
     for (auto [variant, parts] : llvm::zip_equal(variants, all)) {
       if (parts[i].op->getName() != op->getName())
         return "recomputation changes the order of what is computed";
       for (const Computation &copy : parts[i].copies)
-        before.emplace_back(variant.get(), copy);
+        before[copy.onlyIf].emplace_back(variant.get(), copy);
     }
-    llvm::stable_sort(before, [](const auto &a, const auto &b) {
-      return a.second.onlyIf < b.second.onlyIf;
-    });
-    for (const auto &[variant, copy] : before) {
-      variant->numbers[copy.op] = uint32_t(computations.size());
-      computations.push_back(copy);
-    }
+    for (const auto &[module, copiesOf] : before)
+      for (const auto &[variant, copy] : copiesOf) {
+        variant->numbers[copy.op] = uint32_t(computations.size());
+        computations.push_back(copy);
+      }
     if (!isComputation(op))
       continue;
     for (auto [variant, parts] : llvm::zip_equal(variants, all))
