@@ -56,7 +56,7 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
   case 1:
     if (!modules.empty()) {
       uint32_t module = modules[random.get(modules.size())];
-      size_t states = countRecomputes(module);
+      size_t states = numStates[module];
       size_t next = size_t(wanted.recompute[module]) + 1;
       if (states > 2)
         next += random.get(states - 1);
@@ -69,7 +69,7 @@ void ProgramSearch::move(ProgramDecisions &wanted, Random &random) const {
     uint32_t a = modules[random.get(modules.size())],
              b = modules[random.get(modules.size())];
     Recompute ofA = wanted.recompute[a], ofB = wanted.recompute[b];
-    if (size_t(ofA) < countRecomputes(b) && size_t(ofB) < countRecomputes(a)) {
+    if (size_t(ofA) < numStates[b] && size_t(ofB) < numStates[a]) {
       setRecompute(wanted, a, ofB);
       setRecompute(wanted, b, ofA);
     }

@@ -124,9 +124,7 @@ private:
                         uint16_t wait);
   static void clearJoins(ProgramDecisions &decisions);
   void setSizes(ProgramDecisions &decisions, Sizes sizes);
-  /// In how many ways a module may be recomputed or not, and all of them; these
-  /// by number.
-  size_t countRecomputes(uint32_t module) const { return numStates[module]; }
+  /// In how many ways modules may be recomputed or not; these by number.
   size_t countRecomputes() const;
   std::vector<Recompute> getRecompute(size_t number) const;
   std::vector<Ladder> getLadders() const;

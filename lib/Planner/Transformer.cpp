@@ -218,11 +218,7 @@ std::vector<uint32_t> Builder::addReplay(const std::vector<Part> &parts,
 }
 
 uint32_t Builder::addCopy(uint32_t of, uint32_t module, Recompute recompute) {
-  ComputeOp op = program.ops[of];
-  op.phase = Phase::Backward;
-  op.onlyIf = module;
-  op.recompute = recompute;
-  program.ops.push_back(op);
+  program.ops.push_back(repeat(program.ops[of], module, recompute));
   return uint32_t(program.ops.size()) - 1;
 }
 

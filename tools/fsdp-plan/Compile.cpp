@@ -312,8 +312,9 @@ private:
     Scheduled facts;
     int64_t excess = 0; ///< Of the arena over the budget; 0 without one.
   };
-  FailureOr<planner::SearchAnswer> decide(int64_t spare,
-                                          const planner::SearchOptions &how);
+  using Advise = llvm::function_ref<std::string()>;
+  FailureOr<planner::SearchAnswer>
+  decide(int64_t spare, const planner::SearchOptions &how, Advise advise);
   FailureOr<Try> carryOut(planner::SearchAnswer answer);
   std::optional<planner::SearchAnswer>
   tryWithin(int64_t spare, const planner::Decisions &near);
@@ -362,14 +363,14 @@ std::string Planner::advise() {
 
 /// `spare`: bytes of the budget that are left to alignment and gaps.
 FailureOr<planner::SearchAnswer>
-Planner::decide(int64_t spare, const planner::SearchOptions &how) {
+Planner::decide(int64_t spare, const planner::SearchOptions &how,
+                Advise advise) {
   mlir::TimingScope deciding = timing.nest("decide");
   if (options.budget)
     built.model.budget = std::max<int64_t>(options.budget - spare, 1);
   FailureOr<planner::SearchAnswer> answer =
-      options.automatic
-          ? searchDecisions(module, built.model, how, [&] { return advise(); })
-          : readDecisions(module, built.model, options.decisions);
+      options.automatic ? searchDecisions(module, built.model, how, advise)
+                        : readDecisions(module, built.model, options.decisions);
   isInfeasible = failed(answer) && options.automatic;
   if (failed(answer) && spare)
     module.getContext()->getDiagEngine().emit(module.getLoc(),
@@ -416,11 +417,8 @@ std::optional<planner::SearchAnswer>
 Planner::tryWithin(int64_t spare, const planner::Decisions &near) {
   mlir::ScopedDiagnosticHandler handler(
       module.getContext(), [](mlir::Diagnostic &) { return success(); });
-  mlir::OwningOpRef<mlir::ModuleOp> none; // no advice
-  std::swap(imported, none);
-  FailureOr<planner::SearchAnswer> answer =
-      decide(spare, planner::makeShort(search, near));
-  std::swap(imported, none);
+  FailureOr<planner::SearchAnswer> answer = decide(
+      spare, planner::makeShort(search, near), [] { return std::string(); });
   isInfeasible = false;
   return succeeded(answer) ? std::optional(std::move(*answer)) : std::nullopt;
 }
@@ -461,7 +459,8 @@ LogicalResult Planner::searchWithin(Try &best) {
   }
   if (best.excess <= 0 || !tooMuch)
     return success(); // or the arena is too large
-  return decide(*tooMuch, planner::makeShort(search, best.answer.decisions));
+  return decide(*tooMuch, planner::makeShort(search, best.answer.decisions),
+                [&] { return advise(); });
 }
 
 FailureOr<Compilation> Planner::run() {
@@ -474,7 +473,8 @@ FailureOr<Compilation> Planner::run() {
   search = planner::makeSearchOptions(options.evaluations,
                                       options.automatic && options.robust);
   search.progress = [&](const auto &now) { return progress.show(now); };
-  FailureOr<planner::SearchAnswer> answer = decide(0, search);
+  FailureOr<planner::SearchAnswer> answer =
+      decide(0, search, [&] { return advise(); });
   if (failed(answer))
     return failure();
   FailureOr<Try> best = carryOut(std::move(*answer));

@@ -87,8 +87,8 @@ Decisions makeBaseline(const StepModel &model, Policy policy, bool keep,
                        Recompute recompute);
 
 struct Baseline {
-  std::string name; ///< "fsdp1", "fsdp1, all kept, all recomputed", "..., cheap
-                    ///< recomputed".
+  /// "fsdp1", "fsdp1, all kept, all recomputed", "fsdp1, cheap recomputed".
+  std::string name;
   Policy policy;
   Decisions decisions;
 };

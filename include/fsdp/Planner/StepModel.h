@@ -100,6 +100,15 @@ struct ComputeOp {
   uint32_t awaits = nobody;   ///< The fixed call that is waited for here.
 };
 
+/// The same computation again, in the backward, if so much of a module is
+/// recomputed.
+inline ComputeOp repeat(ComputeOp op, uint32_t module, Recompute recompute) {
+  op.phase = Phase::Backward;
+  op.onlyIf = module;
+  op.recompute = recompute;
+  return op;
+}
+
 /// Whether a computation is there if so much of each module is recomputed.
 inline bool isThere(const ComputeOp &op,
                     const std::vector<Recompute> &recompute) {

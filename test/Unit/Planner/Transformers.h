@@ -211,11 +211,7 @@ private:
       forward.replays.push_back(addCopy(module, i, Recompute::All));
   }
   uint32_t addCopy(uint32_t module, uint32_t of, Recompute recompute) {
-    ComputeOp op = program.ops[of];
-    op.phase = Phase::Backward;
-    op.onlyIf = module;
-    op.recompute = recompute;
-    program.ops.push_back(op);
+    program.ops.push_back(repeat(program.ops[of], module, recompute));
     return uint32_t(program.ops.size()) - 1;
   }
 

@@ -179,8 +179,8 @@ Rematerializer::findRepeatable(const Scope &scope) const {
   return found;
 }
 
-/// Finds what is repeated if so much of the scope is, and what that saves. Does
-/// not depend on what was repeated of others.
+/// Finds what is repeated if so much of the scope is, and what that saves. What
+/// is repeated does not depend on others.
 Repetition Rematerializer::plan(const Scope &scope, Recompute recompute) {
   Repetition repetition;
   repetition.calls = findRepeatable(scope);

@@ -541,20 +541,15 @@ LogicalResult ProgramBuilder::build(ArrayRef<uint32_t> modules) {
     return failure();
   addOps();
   addLives();
-  for (uint32_t module : modules)
-    for (planner::Recompute recompute :
-         {planner::Recompute::All, planner::Recompute::Cheap}) {
-      std::vector<uint32_t> &list = recompute == planner::Recompute::All
-                                        ? program.recomputable
-                                        : program.cheap;
-      if (llvm::any_of(variants.computations,
-                       [&](const auto &one) {
-                         return one.onlyIf == module &&
-                                one.recompute == recompute;
-                       }) &&
-          !llvm::is_contained(list, module))
-        list.push_back(module);
-    }
+  std::map<uint32_t, uint8_t> recomputed; // bits of what there are copies for
+  for (const StepVariants::Computation &one : variants.computations)
+    recomputed[one.onlyIf] |= planner::getBit(one.recompute);
+  for (uint32_t module : modules) {
+    if (recomputed[module] & planner::getBit(planner::Recompute::All))
+      program.recomputable.push_back(module);
+    if (recomputed[module] & planner::getBit(planner::Recompute::Cheap))
+      program.cheap.push_back(module);
+  }
   planner::compact(program, sizes);
   return success();
 }

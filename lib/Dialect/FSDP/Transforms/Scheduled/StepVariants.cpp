@@ -77,36 +77,37 @@ std::string StepVariants::merge() {
     computations.push_back({op});
     computations.back().duration = getCost(op);
   }
-  for (const auto &variant : variants)
+  for (const auto &variant : variants) {
+    findPlaces(*variant);
     findOriginals(*variant);
+  }
   return "";
 }
 
+void StepVariants::findPlaces(StepVariant &variant) {
+  ArrayRef<Operation *> operations = variant.order.getOperations();
+  variant.latest.assign(operations.size(), 0);
+  variant.next.assign(operations.size(), 0);
+  uint32_t known = 0;
+  auto find = [&](size_t place) {
+    auto number = variant.numbers.find(operations[place]);
+    return known = number == variant.numbers.end() ? known : number->second;
+  };
+  for (size_t place = 0; place != operations.size(); ++place)
+    variant.latest[place] = find(place);
+  for (size_t place = operations.size(); place-- != 0;)
+    variant.next[place] = find(place);
+}
+
 /// A copy takes as long as what it is one of.
-void StepVariants::findOriginals(StepVariant &variant) {
-  auto count = variant.order.getOperations().size();
-  variant.latest.assign(count, 0);
-  variant.next.assign(count, 0);
-  uint32_t latest = 0;
-  for (size_t place = 0; place != count; ++place) {
-    Operation *op = variant.order.getOperations()[place];
-    auto number = variant.numbers.find(op);
-    if (number != variant.numbers.end())
-      latest = number->second;
-    variant.latest[place] = latest;
+void StepVariants::findOriginals(const StepVariant &variant) {
+  for (const auto &[op, number] : variant.numbers) {
     auto copy = copies.find(op);
-    if (copy == copies.end() || number == variant.numbers.end())
+    if (copy == copies.end())
       continue;
     uint32_t original = variant.numbers.lookup(copy->second.original);
-    computations[number->second].duration = computations[original].duration;
+    computations[number].duration = computations[original].duration;
     repeatedBy[original] = copy->second.module;
-  }
-  uint32_t next = 0;
-  for (size_t place = count; place-- != 0;) {
-    auto number = variant.numbers.find(variant.order.getOperations()[place]);
-    if (number != variant.numbers.end())
-      next = number->second;
-    variant.next[place] = next;
   }
 }
 

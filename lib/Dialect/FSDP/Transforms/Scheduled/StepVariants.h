@@ -59,7 +59,8 @@ private:
     std::vector<Computation> copies;
   };
   std::vector<Part> split(const StepVariant &variant) const;
-  void findOriginals(StepVariant &variant);
+  static void findPlaces(StepVariant &variant);
+  void findOriginals(const StepVariant &variant);
 
   struct Copy {
     mlir::Operation *original;
