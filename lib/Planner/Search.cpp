@@ -268,6 +268,9 @@ SearchAnswer StepSearch::run() {
       finish(best, most);
     }
   }
+  note("trim");
+  for (auto &program : best.programs)
+    program->trim();
   SearchAnswer answer = best.getAnswer(model);
   answer.bound = findBound(model);
   answer.evaluations = meter.count;

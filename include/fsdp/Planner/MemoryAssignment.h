@@ -62,9 +62,10 @@ mostBytesAlive(const std::vector<Lifetime> &lifetimes, int64_t alignment);
 
 /// Buffers that are alive at a common time never share a byte. Largest first,
 /// each into the gap that it fills best, the lowest of equals; where that is
-/// more than half a percent above the bound, others are tried, from the lowest
-/// place up (lib/Planner/Skyline.h). The answer is deterministic. Times should
-/// be dense: memory is used per unit of time.
+/// more than half a percent above the bound, large ones from one end and others
+/// from the other (lib/Planner/BothEnds.h), and of few buffers other orders.
+/// The answer is deterministic. Times should be dense: memory is used per unit
+/// of time.
 MemoryPlan assignMemory(const std::vector<Lifetime> &lifetimes,
                         int64_t alignment);
 

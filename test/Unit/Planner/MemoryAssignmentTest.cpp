@@ -53,6 +53,20 @@ TEST(MemoryAssignment, TriesOthersWhereLargestFirstLeavesGaps) {
       448);
 }
 
+// Gathered units of one size come and go while what is kept grows and ends:
+// they leave no gaps where they are packed from the other end.
+TEST(MemoryAssignment, PacksLargeBuffersFromTheOtherEnd) {
+  std::vector<Lifetime> lives;
+  constexpr int64_t layers = 24, slots = 4000;
+  for (int64_t layer = 0; layer != layers; ++layer) {
+    lives.push_back({640, 80 * layer, slots - 80 * layer});
+    lives.push_back({6400, 80 * layer, 80 * layer + 150});
+    lives.push_back({6400, slots - 80 * layer - 170, slots - 80 * layer});
+  }
+  MemoryPlan plan = assignMemory(lives, 64);
+  EXPECT_LE(plan.peak, plan.lowerBound + plan.lowerBound / 200);
+}
+
 // The time of the peak is what the report shows the reader.
 TEST(MemoryAssignment, NamesTheFirstPeak) {
   MemoryPlan plan = assignMemory({{64, 0, 9}, {128, 3, 4}, {128, 7, 8}}, 64);

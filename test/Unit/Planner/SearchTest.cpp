@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include <cstdlib>
 #include <ctime>
 #include <iomanip>
@@ -308,6 +310,32 @@ TEST(Search, GoesOnWithAnotherBudget) {
     EXPECT_LE(near.evaluations, options.evaluations / 4);
     EXPECT_LE(near.outcome.time, whole + whole / 200);
   }
+}
+
+// What is alive for nothing leaves gaps in an arena: no launch of an answer can
+// move to its use, and no wait to its launch, without costing time.
+TEST(Search, HoldsNothingThatWinsNoTime) {
+  StepModel model = makeTransformer(gpt2);
+  model.budget = int64_t(4) << 30;
+  SearchOptions options;
+  options.evaluations = 2000;
+  SearchAnswer answer = search(model, options);
+  ASSERT_TRUE(answer.isFeasible);
+  size_t unused = 0;
+  auto isFree = [&](uint16_t &slots) {
+    uint16_t before = std::exchange(slots, 0);
+    bool isFree =
+        before && evaluate(model, answer.decisions).time <= answer.outcome.time;
+    slots = before;
+    return isFree;
+  };
+  for (ProgramDecisions &program : answer.decisions.programs)
+    for (UnitDecision &unit : program.units) {
+      for (UnitDecision::Gather &gather : unit.gathers)
+        unused += isFree(gather.ahead);
+      unused += isFree(unit.reduction.wait);
+    }
+  EXPECT_EQ(unused, 0u);
 }
 
 TEST(Search, IsTheSameEachTimeAndMayBeStopped) {

@@ -1,0 +1,38 @@
+//===- Trim.cpp - Nothing is alive that wins no time ----------------------===//
+//
+// `Evaluator::fit` takes all the memory that there is. Much of it wins nothing;
+// and buffers that fill an arena at all times leave more gaps between them.
+//
+//===----------------------------------------------------------------------===//
+
+#include "ProgramSearch.h"
+
+using namespace fsdp::planner;
+
+/// The last launch first, and the first wait: each is a limit to those before
+/// it, or after it.
+void ProgramSearch::trim() {
+  if (!hasBest)
+    return;
+  ProgramDecisions trimmed = best;
+  auto lower = [&](uint16_t &slots) {
+    uint16_t most = slots;
+    for (size_t next = 0; next < most; next += 1 + next / 4) {
+      slots = uint16_t(next);
+      Outcome outcome = evaluator.evaluate(trimmed, resident);
+      if (isWithin(outcome) && outcome.time <= bestOutcome.time &&
+          outcome.meanTime <= bestOutcome.meanTime) {
+        bestOutcome = outcome;
+        best = trimmed;
+        return;
+      }
+    }
+    slots = most;
+  };
+  layout.build(best, resident);
+  for (auto call = layout.gathers.rbegin(); call != layout.gathers.rend();
+       ++call)
+    lower(trimmed.units[layout.gatherUnits[call->begin]][call->phase].ahead);
+  for (const Layout::Call &call : layout.reductions)
+    lower(trimmed.units[layout.reductionUnits[call.begin]].reduction.wait);
+}
