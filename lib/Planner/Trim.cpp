@@ -30,6 +30,17 @@ void ProgramSearch::trim() {
     slots = most;
   };
   layout.build(best, resident);
+  // What a call does not begin with counts for nothing.
+  setLimits(trimmed, 0, 0);
+  for (const Layout::Call &call : layout.gathers) {
+    uint32_t unit = layout.gatherUnits[call.begin];
+    trimmed.units[unit][call.phase] = best.units[unit][call.phase];
+  }
+  for (const Layout::Call &call : layout.reductions) {
+    uint32_t unit = layout.reductionUnits[call.begin];
+    trimmed.units[unit].reduction = best.units[unit].reduction;
+  }
+  best = trimmed;
   for (auto call = layout.gathers.rbegin(); call != layout.gathers.rend();
        ++call)
     lower(trimmed.units[layout.gatherUnits[call->begin]][call->phase].ahead);
