@@ -1,8 +1,8 @@
-//===- BothEnds.cpp - Large buffers from one end, others from the other ---===//
+//===- BothEnds.cpp - Large buffers from one end --------------------------===//
 
 #include "BothEnds.h"
 
-#include "Occupancy.h"
+#include "Packing.h"
 
 #include <limits>
 #include <tuple>
@@ -23,13 +23,9 @@ struct Split {
 
 class Packer {
 public:
-  Packer(const std::vector<Lifetime> &lifetimes, int64_t enough,
+  Packer(const std::vector<Lifetime> &lifetimes, int64_t alive, int64_t enough,
          std::vector<int64_t> &offsets)
-      : lifetimes(lifetimes), alive(mostBytesAlive(lifetimes, 1).first),
-        enough(enough), best(offsets) {
-    for (const Lifetime &lifetime : lifetimes)
-      numTimes = std::max(numTimes, lifetime.end + 1);
-  }
+      : lifetimes(lifetimes), alive(alive), enough(enough), best(offsets) {}
 
   int64_t run();
 
@@ -43,14 +39,10 @@ private:
   Split split(int64_t leastBytes) const;
   void findBeside(Split &split) const;
   void packLarge(Split &split) const;
-  int64_t place(Gap gap, const std::vector<uint32_t> &order,
-                Occupancy &occupancy, std::vector<int64_t> &offsets) const;
   void packOthers(Split &split);
 
   const std::vector<Lifetime> &lifetimes;
-  const int64_t alive; ///< The most at once.
-  const int64_t enough;
-  int64_t numTimes = 1;
+  const int64_t alive, enough;
   std::vector<int64_t> &best;
   int64_t bestArena = std::numeric_limits<int64_t>::max();
 };
@@ -68,31 +60,20 @@ Split Packer::split(int64_t leastBytes) const {
 }
 
 void Packer::findBeside(Split &split) const {
-  std::vector<int64_t> sum(size_t(numTimes) + 1, 0);
-  for (uint32_t i : split.others)
-    if (lifetimes[i].begin <= lifetimes[i].end) {
-      sum[size_t(lifetimes[i].begin)] += lifetimes[i].bytes;
-      sum[size_t(lifetimes[i].end) + 1] -= lifetimes[i].bytes;
-    }
+  size_t numTimes = 0;
+  for (const Lifetime &lifetime : lifetimes)
+    numTimes = std::max(numTimes, size_t(lifetime.end + 1));
+  std::vector<int64_t> sum(numTimes + 1, 0); // of others, by time
+  for (uint32_t i : split.others) {
+    sum[size_t(lifetimes[i].begin)] += lifetimes[i].bytes;
+    sum[size_t(lifetimes[i].end + 1)] -= lifetimes[i].bytes;
+  }
   for (size_t time = 1; time != sum.size(); ++time)
     sum[time] += sum[time - 1];
   split.beside.resize(lifetimes.size());
   for (uint32_t i : split.large)
     split.beside[i] = *std::max_element(sum.begin() + lifetimes[i].begin,
                                         sum.begin() + lifetimes[i].end + 1);
-}
-
-/// Returns the bytes up to the highest.
-int64_t Packer::place(Gap gap, const std::vector<uint32_t> &order,
-                      Occupancy &occupancy,
-                      std::vector<int64_t> &offsets) const {
-  int64_t most = 0;
-  for (uint32_t i : order) {
-    offsets[i] = occupancy.findGap(lifetimes[i], lifetimes[i].bytes, gap);
-    occupancy.insert(lifetimes[i], offsets[i], getTop(i, offsets));
-    most = std::max(most, getTop(i, offsets));
-  }
-  return most;
 }
 
 /// Each as low as it can be, those first that others leave the least.
@@ -109,8 +90,7 @@ void Packer::packLarge(Split &split) const {
       std::min(maxTries, 1 + maxPlacements / (1 + split.large.size()));
   std::vector<int64_t> offsets(lifetimes.size());
   for (; tries != 0 && (split.offsets.empty() || split.need > alive); --tries) {
-    Occupancy occupancy(numTimes);
-    place(Gap::Lowest, split.large, occupancy, offsets);
+    Occupancy(lifetimes).place(split.large, Gap::Lowest, offsets);
     auto getNeed = [&](uint32_t i) {
       return getTop(i, offsets) + split.beside[i];
     };
@@ -148,12 +128,11 @@ void Packer::packOthers(Split &split) {
         if (placements > maxPlacements ||
             bestArena <= std::max(split.need, enough))
           return;
-        Occupancy occupancy(numTimes);
+        Occupancy occupancy(lifetimes);
         for (uint32_t large : split.large)
-          occupancy.insert(lifetimes[large], offsets[large],
-                           getTop(large, offsets));
+          occupancy.insert(large, offsets[large]);
         int64_t arena =
-            std::max(split.need, place(gap, split.others, occupancy, offsets));
+            std::max(split.need, occupancy.place(split.others, gap, offsets));
         if (arena < bestArena) {
           bestArena = arena;
           best = offsets;
@@ -165,7 +144,7 @@ void Packer::packOthers(Split &split) {
     }
 }
 
-/// The splits of which more may come first.
+/// The split that may need the least first.
 int64_t Packer::run() {
   std::vector<Split> splits;
   for (int64_t parts : {32, 64, 128}) {
@@ -176,8 +155,8 @@ int64_t Packer::run() {
     splits.push_back(std::move(own));
   }
   std::sort(splits.begin(), splits.end(), [](const Split &a, const Split &b) {
-    return std::make_pair(a.need, b.large.size()) <
-           std::make_pair(b.need, a.large.size());
+    return std::make_pair(a.need, a.large.size()) <
+           std::make_pair(b.need, b.large.size());
   });
   for (Split &split : splits)
     if (bestArena > enough)
@@ -186,7 +165,7 @@ int64_t Packer::run() {
 }
 
 int64_t fsdp::planner::placeFromBothEnds(const std::vector<Lifetime> &lifetimes,
-                                         int64_t enough,
+                                         int64_t alive, int64_t enough,
                                          std::vector<int64_t> &offsets) {
-  return Packer(lifetimes, enough, offsets).run();
+  return Packer(lifetimes, alive, enough, offsets).run();
 }

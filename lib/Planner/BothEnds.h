@@ -1,5 +1,4 @@
-//===- BothEnds.h - Large buffers from one end, others from the other
-//------===//
+//===- BothEnds.h - Large buffers from one end ------------------*- C++ -*-===//
 //
 // What is gathered is large, of few sizes, and there for a part of the step;
 // what is kept for the backward is small, and nests. So the large buffers are
@@ -15,23 +14,11 @@
 
 #include "fsdp/Planner/MemoryAssignment.h"
 
-#include <algorithm>
-
 namespace fsdp::planner {
 
-/// Those of an order that `isWanted` go first; each part stays in order.
-template <typename Predicate>
-void putFirst(std::vector<uint32_t> &order, Predicate isWanted) {
-  std::vector<uint32_t> next;
-  std::copy_if(order.begin(), order.end(), std::back_inserter(next), isWanted);
-  std::remove_copy_if(order.begin(), order.end(), std::back_inserter(next),
-                      isWanted);
-  order = std::move(next);
-}
-
-/// `enough`: the bytes of an arena at which others are not tried. Returns those
-/// of this one.
-int64_t placeFromBothEnds(const std::vector<Lifetime> &lifetimes,
+/// `alive`: the most bytes at once. `enough`: those of an arena after which no
+/// other is tried. Returns the bytes of this one.
+int64_t placeFromBothEnds(const std::vector<Lifetime> &lifetimes, int64_t alive,
                           int64_t enough, std::vector<int64_t> &offsets);
 
 } // namespace fsdp::planner

@@ -3,11 +3,10 @@
 #include "fsdp/Planner/MemoryAssignment.h"
 
 #include "BothEnds.h"
-#include "Occupancy.h"
+#include "Packing.h"
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <numeric>
 #include <tuple>
 
@@ -48,24 +47,6 @@ fsdp::planner::mostBytesAlive(const std::vector<Lifetime> &lifetimes,
     }
   }
   return {most, at};
-}
-
-/// Places the buffers in this order, each into the gap that it fills best.
-/// Returns the bytes of the arena.
-static int64_t placeInOrder(const std::vector<Lifetime> &lifetimes,
-                            const std::vector<uint32_t> &order,
-                            std::vector<int64_t> &offsets) {
-  int64_t numTimes = 1, peak = 0;
-  for (const Lifetime &lifetime : lifetimes)
-    numTimes = std::max(numTimes, lifetime.end + 1);
-  Occupancy occupancy(numTimes);
-  for (uint32_t i : order) {
-    const Lifetime &own = lifetimes[i];
-    offsets[i] = occupancy.findGap(own, own.bytes, Gap::Smallest);
-    occupancy.insert(own, offsets[i], offsets[i] + own.bytes);
-    peak = std::max(peak, offsets[i] + own.bytes);
-  }
-  return peak;
 }
 
 /// The buffers by descending weight. Longest life breaks ties: what is saved
@@ -112,9 +93,9 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &given,
     plan.offsets = offsets;
   };
   std::vector<uint32_t> order = getOrder(lifetimes, weights[0]);
-  consider(placeInOrder(lifetimes, order, offsets));
+  consider(Occupancy(lifetimes).place(order, Gap::Smallest, offsets));
   if (!isGood())
-    consider(placeFromBothEnds(lifetimes, enough, offsets));
+    consider(placeFromBothEnds(lifetimes, plan.lowerBound, enough, offsets));
   // Small plans can afford many orders.
   constexpr size_t maxTries = 32, maxPlacements = 20000;
   size_t placements = 0;
@@ -124,7 +105,7 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &given,
       placements += lifetimes.size();
       if (placements > maxPlacements)
         return plan;
-      int64_t peak = placeInOrder(lifetimes, order, offsets);
+      int64_t peak = Occupancy(lifetimes).place(order, Gap::Smallest, offsets);
       consider(peak);
       putFirst(order, [&](uint32_t buffer) {
         return offsets[buffer] + lifetimes[buffer].bytes == peak;

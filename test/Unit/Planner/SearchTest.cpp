@@ -8,12 +8,11 @@
 
 #include <gtest/gtest.h>
 
-#include <utility>
-
 #include <cstdlib>
 #include <ctime>
 #include <iomanip>
 #include <iostream>
+#include <utility>
 
 using namespace fsdp::planner;
 using namespace fsdp::planner::test;
@@ -32,6 +31,13 @@ void enumerate(const std::vector<size_t> &sizes, Visit &&visit) {
     if (i == digits.size())
       return;
   }
+}
+
+/// GPT-2 in 4 GiB.
+StepModel makeSmallStep() {
+  StepModel model = makeTransformer(gpt2);
+  model.budget = int64_t(4) << 30;
+  return model;
 }
 
 bool isCheap(const Program &program, uint32_t module) {
@@ -315,11 +321,8 @@ TEST(Search, GoesOnWithAnotherBudget) {
 // What is alive for nothing leaves gaps in an arena: no launch of an answer can
 // move to its use, and no wait to its launch, without costing time.
 TEST(Search, HoldsNothingThatWinsNoTime) {
-  StepModel model = makeTransformer(gpt2);
-  model.budget = int64_t(4) << 30;
-  SearchOptions options;
-  options.evaluations = 2000;
-  SearchAnswer answer = search(model, options);
+  StepModel model = makeSmallStep();
+  SearchAnswer answer = search(model, makeSearchOptions(2000, false));
   ASSERT_TRUE(answer.isFeasible);
   size_t unused = 0;
   auto isFree = [&](uint16_t &slots) {
@@ -339,8 +342,7 @@ TEST(Search, HoldsNothingThatWinsNoTime) {
 }
 
 TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
-  StepModel model = makeTransformer(gpt2);
-  model.budget = int64_t(4) << 30;
+  StepModel model = makeSmallStep();
   SearchOptions options;
   options.evaluations = 6000;
   std::vector<SearchProgress> reports;
@@ -367,8 +369,7 @@ TEST(Search, IsTheSameEachTimeAndMayBeStopped) {
 // Without a stage there is an answer, if a plan fits at all, and it keeps to
 // the budget; without any, it is the leanest that is known.
 TEST(Search, MayLeaveOutStages) {
-  StepModel model = makeTransformer(gpt2);
-  model.budget = int64_t(4) << 30;
+  StepModel model = makeSmallStep();
   SearchOptions options;
   options.evaluations = 3000;
   SearchAnswer best = search(model, options);
