@@ -109,7 +109,7 @@ void Packer::packLarge(Split &split) const {
 
 /// From the other end: the longest life first, or the most bytes times length.
 void Packer::packOthers(Split &split) {
-  constexpr size_t maxTries = 4, maxPlacements = 100000;
+  constexpr size_t maxTries = 8, maxPlacements = 150000;
   size_t placements = 0;
   std::vector<int64_t> offsets(lifetimes.size());
   for (uint32_t i : split.large)

@@ -84,7 +84,7 @@ MemoryPlan fsdp::planner::assignMemory(const std::vector<Lifetime> &given,
   std::tie(plan.lowerBound, plan.peakTime) = mostBytesAlive(lifetimes, 1);
 
   std::vector<int64_t> offsets(lifetimes.size());
-  const int64_t enough = plan.lowerBound + plan.lowerBound / 200;
+  const int64_t enough = plan.lowerBound + plan.lowerBound / 1000;
   auto isGood = [&] { return plan.peak <= enough; };
   auto consider = [&](int64_t peak) {
     if (!plan.offsets.empty() && plan.peak <= peak)

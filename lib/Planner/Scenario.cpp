@@ -31,3 +31,8 @@ const std::vector<Scenario> &fsdp::planner::getRobustScenarios() {
       {"computations that take 10 % longer", 1, 1.1}};
   return scenarios;
 }
+
+const Scenario &fsdp::planner::getHalfNetwork() {
+  static const Scenario scenario = {"a network of half the bandwidth", 2, 1};
+  return scenario;
+}

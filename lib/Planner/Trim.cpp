@@ -1,7 +1,8 @@
 //===- Trim.cpp - Nothing is alive that wins no time ----------------------===//
 //
-// `Evaluator::fit` takes all the memory that there is. Much of it wins nothing;
-// and buffers that fill an arena at all times leave more gaps between them.
+// `Evaluator::fit` takes all the memory that there is. Much of it wins nothing,
+// even where the network has half the bandwidth; and buffers that fill an arena
+// at all times leave more gaps between them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,18 +15,24 @@ using namespace fsdp::planner;
 void ProgramSearch::trim() {
   if (!hasBest)
     return;
+  const std::vector<Scenario> half = {getHalfNetwork()};
+  Evaluator onHalf(model, number, half);
+  int64_t halfTime = onHalf.evaluate(best, resident).time;
   ProgramDecisions trimmed = best;
   auto lower = [&](uint16_t &slots) {
     uint16_t most = slots;
     for (size_t next = 0; next < most; next += 1 + next / 4) {
       slots = uint16_t(next);
       Outcome outcome = evaluator.evaluate(trimmed, resident);
-      if (isWithin(outcome) && outcome.time <= bestOutcome.time &&
-          outcome.meanTime <= bestOutcome.meanTime) {
-        bestOutcome = outcome;
-        best = trimmed;
-        return;
-      }
+      if (outcome.time > bestOutcome.time ||
+          outcome.meanTime > bestOutcome.meanTime)
+        continue;
+      int64_t time = onHalf.evaluate(trimmed, resident).time;
+      if (time > halfTime)
+        continue;
+      bestOutcome = outcome;
+      halfTime = time;
+      return;
     }
     slots = most;
   };
@@ -40,10 +47,10 @@ void ProgramSearch::trim() {
     uint32_t unit = layout.reductionUnits[call.begin];
     trimmed.units[unit].reduction = best.units[unit].reduction;
   }
-  best = trimmed;
   for (auto call = layout.gathers.rbegin(); call != layout.gathers.rend();
        ++call)
     lower(trimmed.units[layout.gatherUnits[call->begin]][call->phase].ahead);
   for (const Layout::Call &call : layout.reductions)
     lower(trimmed.units[layout.reductionUnits[call.begin]].reduction.wait);
+  best = std::move(trimmed);
 }

@@ -67,13 +67,22 @@ def test_the_gap_of_a_large_step(record_property, tmp_path):
 
 # Where a plan has larger gaps between its buffers than a search leaves room for, the search is asked again with less of the budget; and if it finds nothing
 # in what is left, with more of that.
-@pytest.mark.parametrize("more", [5, 6, 8])
+@pytest.mark.parametrize("more", [2, 5, 8])
 def test_budgets_near_the_smallest_have_plans(more, tmp_path):
     subprocess.run(["zstd", "-dqf", FIXTURES / "llama_7b.pt2.zst", "-o", tmp_path / "m.pt2"], check=True)
     command = ["fsdp-plan", tmp_path / "m.pt2", "--ranks", 64, "--auto", "--hardware", "h100", "--device", "cuda", "--evaluations", 2000]
     least = int(re.search(r"known to work is (\d+) bytes", tool(*command, "--budget", 1).stderr)[1])
     succeed(*command, "--budget", least * (100 + more) // 100, "--report", tmp_path / "r.json")
     assert json.loads((tmp_path / "r.json").read_text())["memory"]["arena_bytes"] <= least * (100 + more) // 100
+
+
+# What was found holds 0.5 % less than the budget, and its arena a little more: to leave less than that would find the same again and again.
+def test_what_the_last_plan_left_is_too_little_for_the_next(tmp_path):
+    subprocess.run(["zstd", "-dqf", FIXTURES / "llama_7b.pt2.zst", "-o", tmp_path / "m.pt2"], check=True)
+    budget = 24113663987
+    succeed("fsdp-plan", tmp_path / "m.pt2", "--ranks", 64, "--auto", "--hardware", "a100-40", "--device", "cuda", "--budget", budget,
+            "--report", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["memory"]["arena_bytes"] <= budget
 
 
 # The same on another machine than that of the file, for each model on one of four. What was decided for the file holds the same memory there: no

@@ -425,11 +425,17 @@ Planner::tryWithin(int64_t spare, const planner::Decisions &near) {
 
 /// Until a plan fits; then nearer to the budget, as long as that is worth it.
 /// Between what is too little for a plan and too much for any decisions, there
-/// may be something.
+/// may be something. What the last plan left is too little for the next: with
+/// as much, its decisions would be found again.
 LogicalResult Planner::searchWithin(Try &best) {
   constexpr int mostTries = 8, mostBetween = 3;
-  int64_t tooLittle = 0, spare = best.excess + best.excess / 4;
+  int64_t tooLittle = 0, spare = 0;
   std::optional<int64_t> enough, tooMuch;
+  auto leaveMore = [&](const Try &tried) {
+    tooLittle = options.budget - tried.answer.outcome.peakBytes;
+    spare = tooLittle + tried.excess + tried.excess / 4;
+  };
+  leaveMore(best);
   for (int tries = 1, between = 0; tries != mostTries && between != mostBetween;
        ++tries) {
     std::optional<planner::SearchAnswer> answer =
@@ -446,16 +452,13 @@ LogicalResult Planner::searchWithin(Try &best) {
     if (fits)
       enough = spare;
     else
-      tooLittle = spare;
-    int64_t excess = made->excess;
+      leaveMore(*made);
     if (best.excess > 0 ||
         (fits && made->answer.outcome.time < best.answer.outcome.time))
       best = std::move(*made);
     between += enough.has_value();
     if (auto most = enough ? enough : tooMuch)
       spare = (tooLittle + *most) / 2;
-    else
-      spare += excess + excess / 4;
   }
   if (best.excess <= 0 || !tooMuch)
     return success(); // or the arena is too large

@@ -62,7 +62,7 @@ mostBytesAlive(const std::vector<Lifetime> &lifetimes, int64_t alignment);
 
 /// Buffers that are alive at a common time never share a byte. Largest first,
 /// each into the gap that it fills best, the lowest of equals; where that is
-/// more than half a percent above the bound, large ones from one end and others
+/// more than a thousandth above the bound, large ones from one end and others
 /// from the other (lib/Planner/BothEnds.h), and of few buffers other orders.
 /// The answer is deterministic. Times should be dense: memory is used per unit
 /// of time.

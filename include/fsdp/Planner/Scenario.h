@@ -20,6 +20,10 @@ struct Scenario {
 /// slower.
 const std::vector<Scenario> &getRobustScenarios();
 
+/// Where what is launched early still pays that is idle as predicted: no answer
+/// is trimmed of it.
+const Scenario &getHalfNetwork();
+
 } // namespace fsdp::planner
 
 #endif // FSDP_PLANNER_SCENARIO_H
