@@ -15,8 +15,8 @@ out=${FSDP_DEMO_OUT:-.demo/restart}
 python=.venv/bin/python
 bin=${FSDP_BUILD:-build/gcc}/bin
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
-# As root, and on fewer cores than ranks.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# As root, and on fewer cores than ranks; without a lock that a killed process may hold (docs/running.md).
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PMIX_MCA_gds=hash
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "error: $*"; cat "$out/disturbed.log"; exit 2; }
 rm -rf "$out"

@@ -92,8 +92,9 @@ needs_trainer = pytest.mark.skipif(not list((BUILD / "python" / "fsdp_mlir").glo
 needs_mpi = pytest.mark.skipif(not (BUILD / "lib" / "libfsdp_mpi.so").exists() or not shutil.which("mpirun"),
                                reason="not run: there was no MPI library when the project was built, or there is no mpirun")
 
-# As root, and with more processes than cores.
-OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+# As root, and with more processes than cores. Where PMIx keeps its data in shared memory, `mpirun` never ends if a process is killed while it holds the lock
+# of it, in MPI_Init (openpmix, issue 1233).
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1", "PMIX_MCA_gds": "hash"}
 
 
 def start_processes(*groups, before=(), **variables) -> subprocess.Popen:

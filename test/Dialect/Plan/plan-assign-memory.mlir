@@ -59,9 +59,9 @@ plan.module @cuda mesh ["shard" = 1] device cuda {
 // Collectives of a group run at once: the second does not write where the first
 // still reads.
 // CHECK-LABEL: plan.module @group
-// CHECK: plan.buffer transient at 192 : tensor<4xf32>
-// CHECK: plan.buffer transient at 64 : tensor<8xf32>
+// CHECK: plan.buffer transient at 64 : tensor<4xf32>
 // CHECK: plan.buffer transient at 128 : tensor<8xf32>
+// CHECK: plan.buffer transient at 192 : tensor<8xf32>
 plan.module @group mesh ["shard" = 2] device cpu {
   plan.communicator @shard_gather axes [0] on gather
   %p = plan.buffer input @step number 0 at 0 : tensor<4xf32>
