@@ -32,11 +32,11 @@ BoundFacts::BoundFacts(const StepModel &model, const Program &program)
   for (const ComputeOp &op : program.ops)
     compute.push_back(compute.back() + (op.onlyIf == nobody ? op.duration : 0));
   findReplays();
+  findNearest();
   findUses();
   findMemory();
   findChoices();
   findExposed();
-  findUnhidden();
 }
 
 /// Of the first so many, by number.
@@ -78,6 +78,14 @@ void BoundFacts::findReplays() {
             [](const Choice &a, const Choice &b) {
               return std::tie(a.replays, a.all) < std::tie(b.replays, b.all);
             });
+}
+
+void BoundFacts::findNearest() {
+  for (const ComputeOp &op : program.ops)
+    if (op.onlyIf != nobody && op.recompute == Recompute::All &&
+        nearest.size() != mostNearest &&
+        std::find(nearest.begin(), nearest.end(), op.onlyIf) == nearest.end())
+      nearest.push_back(op.onlyIf);
 }
 
 void BoundFacts::findUses() {
@@ -220,28 +228,53 @@ bool BoundFacts::isWorthMore(uint32_t a, uint32_t b) const {
   return leftWorth != rightWorth ? leftWorth > rightWorth : a < b;
 }
 
-void BoundFacts::findSaved(Cut &cut, const Savings &savings) const {
-  auto sum = [&](const std::vector<uint32_t> &modules, auto get) {
+BoundFacts::Gathers BoundFacts::makeGathers(std::vector<uint32_t> units) const {
+  std::sort(units.begin(), units.end(),
+            [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
+  std::vector<int64_t> bytes, transfers;
+  for (uint32_t unit : units) {
+    bytes.push_back(program.traffic[unit].gatheredBytes);
+    transfers.push_back(program.traffic[unit].gather.transfer);
+  }
+  std::sort(bytes.begin(), bytes.end());
+  std::sort(transfers.begin(), transfers.end(), std::greater<int64_t>());
+  return {std::move(units), sumUp(bytes), sumUp(transfers)};
+}
+
+BoundFacts::Saved BoundFacts::findSaved(size_t op,
+                                        const Savings &savings) const {
+  const auto &whole = savings[size_t(Recompute::All)],
+             &cheap = savings[size_t(Recompute::Cheap)];
+  auto isNear = [&](uint32_t module) {
+    return std::find(nearest.begin(), nearest.end(), module) != nearest.end();
+  };
+  auto sum = [&](const std::vector<uint32_t> &modules, bool isAll, auto get) {
     std::vector<int64_t> own;
     for (uint32_t module : modules)
-      own.push_back(get(module));
+      if (isAll || !isNear(module))
+        own.push_back(get(module));
     std::sort(own.begin(), own.end(), std::greater<int64_t>());
     return sumUp(own);
   };
-  cut.savedByAll = sum(program.recomputable, [&](uint32_t module) {
-    return savings[size_t(Recompute::All)][module][cut.op];
-  });
-  cut.savedByCheap = sum(program.cheap, [&](uint32_t module) {
-    return savings[size_t(Recompute::Cheap)][module][cut.op];
-  });
-  cut.savedByAny = sum(program.recomputable, [&](uint32_t module) {
-    return getMost(savings, module, cut.op);
-  });
+  auto sumAll = [&](bool isAll) -> Sums {
+    return {sum(program.recomputable, isAll,
+                [&](uint32_t module) { return whole[module][op]; }),
+            sum(program.cheap, isAll,
+                [&](uint32_t module) { return cheap[module][op]; }),
+            sum(program.recomputable, isAll,
+                [&](uint32_t module) { return getMost(savings, module, op); })};
+  };
+  Saved saved = {sumAll(true), sumAll(false), {}, {}};
+  for (uint32_t module : nearest) {
+    saved.whole.push_back(whole[module][op]);
+    saved.cheap.push_back(isCheap[module] ? cheap[module][op] : 0);
+  }
+  return saved;
 }
 
-BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
-  Cut cut = {op, inUse[op], mandatory[op], 0, 0, {}, {}, {}, {}, {}, {}};
-  findSaved(cut, savings);
+BoundFacts::Cut BoundFacts::makeCut(size_t op) const {
+  Cut cut = {op, inUse[op], 0, 0, {}, {}, {}};
+  std::vector<uint32_t> before, after;
   auto isIn = [&](const Use &use, size_t phase) {
     return use.first[phase] != nobody && use.first[phase] <= op &&
            op <= use.last[phase];
@@ -254,18 +287,17 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
     bool isThere = isIn(use, 0) || isIn(use, 1);
     bool isAfter = isLater(use, 0) || isLater(use, 1);
     if (isAfter && !isThere)
-      cut.after.push_back(unit);
+      after.push_back(unit);
     // One that is in use may be there from the start.
     if (use.first[0] != nobody && use.first[0] <= op &&
         !(mayStartGathered && isThere))
-      cut.before.push_back(unit);
+      before.push_back(unit);
   }
-  auto isBetter = [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); };
-  std::sort(cut.before.begin(), cut.before.end(), isBetter);
-  std::sort(cut.after.begin(), cut.after.end(), isBetter);
-  if (std::none_of(cut.after.begin(), cut.after.end(),
+  if (std::none_of(after.begin(), after.end(),
                    [&](uint32_t unit) { return isLater(uses[unit], 0); }))
-    cut.byCalls = cut.after;
+    cut.byCalls = after;
+  cut.before = makeGathers(std::move(before));
+  cut.after = makeGathers(std::move(after));
   auto getShare = [&](uint32_t unit) { // of a call, by byte
     return shares[unit] /
            double(std::max<int64_t>(program.traffic[unit].gatheredBytes, 1));
@@ -273,7 +305,7 @@ BoundFacts::Cut BoundFacts::makeCut(size_t op, const Savings &savings) const {
   std::sort(cut.byCalls.begin(), cut.byCalls.end(),
             [&](uint32_t a, uint32_t b) {
               double left = getShare(a), right = getShare(b);
-              return left != right ? left > right : isBetter(a, b);
+              return left != right ? left > right : isWorthMore(a, b);
             });
   return cut;
 }
@@ -317,13 +349,30 @@ void BoundFacts::findMemory() {
     for (size_t i = 0; i != count; ++i)
       leastMandatory[i] -= getMost(savings, module, i);
 
+  // Most computations end nothing that depends on what is recomputed.
+  auto isSame = [&](size_t a, size_t b) {
+    for (const auto &ofAll : savings)
+      for (const std::vector<int64_t> &own : ofAll)
+        if (own[a] != own[b])
+          return false;
+    return true;
+  };
+  savedAt.assign(count, 0);
+  for (size_t i = 0, last = 0; i != count; ++i) {
+    if (program.ops[i].onlyIf != nobody)
+      continue;
+    if (saved.empty() || !isSame(i, last))
+      saved.push_back(findSaved(i, savings));
+    savedAt[i] = uint32_t(saved.size() - 1);
+    last = i;
+  }
   findCalls();
-  findCuts(savings);
+  findCuts();
 }
 
 /// Where memory is largest, where the forward meets the backward, and thirds of
 /// the forward.
-void BoundFacts::findCuts(const Savings &savings) {
+void BoundFacts::findCuts() {
   size_t count = program.ops.size();
   auto findMost = [&](const std::vector<int64_t> &bytes) {
     size_t most = 0;
@@ -353,43 +402,41 @@ void BoundFacts::findCuts(const Savings &savings) {
   std::sort(ops.begin(), ops.end());
   ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
   for (size_t op : ops)
-    cuts.push_back(makeCut(op, savings));
-  byWorth = gathered;
-  std::sort(byWorth.begin(), byWorth.end(),
-            [&](uint32_t a, uint32_t b) { return isWorthMore(a, b); });
+    cuts.push_back(makeCut(op));
+  byWorth = makeGathers(gathered);
 }
 
-/// Modules save no more than if each is recomputed as is best here, nor than
-/// those that save most in either way, even if these are the same.
-int64_t BoundFacts::getMandatory(const Cut &cut, const Choice &choice) const {
-  return cut.mandatory -
-         std::min(cut.savedByAll[choice.all] + cut.savedByCheap[choice.cheap],
-                  cut.savedByAny[choice.all + choice.cheap]);
+int64_t BoundFacts::getMandatory(size_t op, const Choice &choice) const {
+  return mandatory[op] - saved[savedAt[op]].all.get(choice.all, choice.cheap);
+}
+
+bool BoundFacts::isPossible(const Choice &choice, Set whole) const {
+  size_t count = whole.count();
+  return count <= choice.all &&
+         choice.all - count <= program.recomputable.size() - nearest.size();
+}
+
+int64_t BoundFacts::getMandatory(size_t op, const Choice &choice,
+                                 Set whole) const {
+  const Saved &here = saved[savedAt[op]];
+  size_t count = whole.count();
+  int64_t most = here.others.get(choice.all - count, choice.cheap);
+  for (size_t i = 0; i != nearest.size(); ++i)
+    most += whole[i] ? here.whole[i] : here.cheap[i];
+  return mandatory[op] - std::min(most, here.all.get(choice.all, choice.cheap));
 }
 
 int64_t BoundFacts::findLeastRoom(const Choice &choice) const {
   int64_t most = 0;
   for (const Cut &cut : cuts)
-    most = std::max(most, getMandatory(cut, choice) + cut.inUse);
+    most = std::max(most, getMandatory(cut.op, choice) + cut.inUse);
   return most;
 }
 
-/// Whatever bounds the one that was taken last bounds a longer one that needs
-/// no less, too.
 void BoundFacts::findChoices() {
-  auto isNoBetter = [&](const Choice &choice) {
-    return std::all_of(cuts.begin(), cuts.end(), [&](const Cut &cut) {
-      return getMandatory(cut, choice) >= getMandatory(cut, choices.back());
-    });
-  };
-  isAllReplayed = !program.recomputable.empty();
-  for (const Choice &choice : allChoices) {
-    if (findLeastRoom(choice) > room)
-      continue;
-    isAllReplayed &= choice.all == program.recomputable.size();
-    if (choices.empty() || !isNoBetter(choice))
+  for (const Choice &choice : allChoices)
+    if (findLeastRoom(choice) <= room)
       choices.push_back(choice);
-  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -444,7 +491,7 @@ int64_t BoundFacts::sumGathers(const Choice &choice) const {
   // What is there from the start stays, where memory is scarcest as well.
   int64_t free = room;
   for (const Cut &cut : cuts)
-    free = std::min(free, room - getMandatory(cut, choice));
+    free = std::min(free, room - getMandatory(cut.op, choice));
   return sumGathers(byWorth, free, 1);
 }
 
@@ -466,12 +513,16 @@ std::pair<int64_t, int64_t> BoundFacts::sumReductionsFrom(size_t op) const {
           sumCosts(program, units, calls, getAllReduce)};
 }
 
-int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
-                               int64_t roomLeft, int64_t calls) const {
-  int64_t transfer = 0;
-  int64_t latency = std::numeric_limits<int64_t>::max();
+/// Room is spent on parts of units, those first on which it is best spent, and
+/// on no more of them than fit of the smallest.
+int64_t BoundFacts::sumGathers(const Gathers &gathers, int64_t roomLeft,
+                               int64_t calls) const {
+  auto fit = std::upper_bound(gathers.bytes.begin() + 1, gathers.bytes.end(),
+                              roomLeft) -
+             gathers.bytes.begin() - 1;
+  int64_t latency = std::numeric_limits<int64_t>::max(), transfer = 0;
   bool isAny = false;
-  for (uint32_t number : units) {
+  for (uint32_t number : gathers.units) {
     const Traffic &unit = program.traffic[number];
     latency = std::min(latency, unit.gather.latency);
     if (unit.gatheredBytes <= roomLeft) {
@@ -484,6 +535,8 @@ int64_t BoundFacts::sumGathers(const std::vector<uint32_t> &units,
     roomLeft = 0;
     isAny = true;
   }
+  transfer = std::max(transfer, gathers.transfers.back() -
+                                    gathers.transfers[size_t(fit)]);
   return isAny ? calls * latency + transfer : 0;
 }
 

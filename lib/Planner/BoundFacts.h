@@ -9,7 +9,9 @@
 
 #include "fsdp/Planner/StepModel.h"
 
+#include <algorithm>
 #include <array>
+#include <bitset>
 #include <utility>
 
 namespace fsdp::planner {
@@ -29,18 +31,22 @@ struct BoundFacts {
     size_t all, cheap;
     int64_t replays;
   };
+  static constexpr size_t mostNearest = 4;
+  using Set = std::bitset<mostNearest>; ///< Of `nearest`.
+  /// Units to gather. What is there takes all of its room.
+  struct Gathers {
+    std::vector<uint32_t> units; ///< Those first on which room is best spent.
+    /// By number, of so many: the fewest bytes, and the longest transfers.
+    std::vector<int64_t> bytes, transfers;
+  };
   /// A computation at which memory is looked at.
   struct Cut {
     size_t op;
-    int64_t inUse, mandatory; ///< Bytes, of units in use; see `getMandatory`.
+    int64_t inUse; ///< Bytes of units in use.
     /// Nanoseconds in which fixed calls are waited for, up to it and after it.
     int64_t idleBefore = 0, idleAfter = 0;
-    /// The most that so many modules save, by number: if all of each is
-    /// recomputed, if what is cheap is, and if the better of both is.
-    std::vector<int64_t> savedByAll, savedByCheap, savedByAny;
-    /// Units that are gathered before, and after it unless they are there; the
-    /// others in the order in which room is best spent on them.
-    std::vector<uint32_t> before, after;
+    /// Units that are gathered before, and after it unless they are there.
+    Gathers before, after;
     /// Those of `after` in the order in which room saves most calls; none,
     /// where some of them are used in the forward.
     std::vector<uint32_t> byCalls;
@@ -56,8 +62,7 @@ struct BoundFacts {
   std::pair<int64_t, int64_t> sumReductionsFrom(size_t op) const;
   /// Of units of which as many as fit into `room` bytes are there already, in
   /// so many calls.
-  int64_t sumGathers(const std::vector<uint32_t> &units, int64_t room,
-                     int64_t calls) const;
+  int64_t sumGathers(const Gathers &gathers, int64_t room, int64_t calls) const;
   /// B5: the fewest calls of the forward's gathers up to a computation; of
   /// gathers after a cut with so many bytes of room; of reductions of gradients
   /// that are complete at a computation or later. At least 1.
@@ -71,8 +76,13 @@ struct BoundFacts {
   int64_t toNanoseconds(int64_t picoseconds) const;
   int64_t scaleByPhi(int64_t time) const { return time * phi[0] / phi[1]; }
 
-  /// Bytes beside those of units in use that nothing avoids.
-  int64_t getMandatory(const Cut &cut, const Choice &choice) const;
+  /// Bytes beside those of units in use that nothing avoids, at a computation
+  /// that always runs.
+  int64_t getMandatory(size_t op, const Choice &choice) const;
+  /// The same, if of `nearest` these are recomputed whole, and no others.
+  int64_t getMandatory(size_t op, const Choice &choice, Set whole) const;
+  /// There are such modules.
+  bool isPossible(const Choice &choice, Set whole) const;
   /// What memory has to hold in any case.
   int64_t findLeastRoom(const Choice &choice) const;
   /// The most of K(gathers up to a) - C[..first use of a], up to `op`.
@@ -87,50 +97,64 @@ struct BoundFacts {
   bool mayStartGathered; ///< Units may be there from the micro-batch before.
   std::vector<int64_t> compute;   ///< C[..i), by i.
   std::vector<Choice> allChoices; ///< By their replays.
-  /// Of those that fit, without what takes no less and needs no less than
-  /// another.
-  std::vector<Choice> choices;
-  bool isAllReplayed = false;       ///< All of all modules is, in what fits.
+  std::vector<Choice> choices;    ///< Those of them that fit.
+  /// A few modules, which the backward computes again first: whether all
+  /// of one is recomputed decides what collectives there have to run beside.
+  std::vector<uint32_t> nearest;
   std::vector<int64_t> replaysFrom; ///< The most at an operation or later.
   std::vector<Use> uses;
   std::vector<uint32_t> gathered; ///< For the forward, by first use.
-  /// The same in the order in which room is best spent on them.
-  std::vector<uint32_t> byWorth;
-  std::vector<uint32_t> reduced; ///< By completion.
+  Gathers byWorth;                ///< The same.
+  std::vector<uint32_t> reduced;  ///< By completion.
   std::vector<Cut> cuts;
   std::vector<int64_t> leastMandatory; ///< Recomputed as is best for a place.
   int64_t head = 0, tail = 0;          ///< h and t, nanoseconds.
   int64_t idle = 0; ///< In which fixed calls are waited for, such as copies.
-  /// Nanoseconds in which collectives run, and no computation can: there is no
-  /// memory for both. Without the last reduction.
-  int64_t unhidden = 0;
   int64_t lastUpdate = 0;  ///< C from the update of the last gradient on.
   bool endsReduced = true; ///< No unit is first used after the last gradient.
+  bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
 
 private:
   /// By how much is recomputed of a module, the module, and computation: the
   /// most bytes that are not there then, less those that are there only then.
   using Savings = std::array<std::vector<std::vector<int64_t>>, numRecomputes>;
   using Ends = std::array<uint32_t, numRecomputes>;
+  /// The most that so many modules save at a place, by number: if all of each
+  /// is recomputed, if what is cheap is, and if the better of both is.
+  struct Sums {
+    std::vector<int64_t> byAll, byCheap, byAny;
+
+    /// No more than if each is recomputed as is best here, nor than those that
+    /// save most in either way, even if these are the same.
+    int64_t get(size_t all, size_t cheap) const {
+      return std::min(byAll[all] + byCheap[std::min(cheap, byCheap.size() - 1)],
+                      byAny[std::min(all + cheap, byAny.size() - 1)]);
+    }
+  };
+  struct Saved {
+    Sums all, others; ///< Of all modules, and beside `nearest`.
+    std::vector<int64_t> whole, cheap; ///< Of `nearest`.
+  };
   int64_t getDurationAlone(const CollectiveCost &cost) const;
   int64_t slow(int64_t time) const { ///< All of it beside collectives.
     return time + (time * model.contention + 1023) / 1024;
   }
   int64_t findIdle(size_t begin, size_t end) const;
   bool isWorthMore(uint32_t a, uint32_t b) const;
+  Gathers makeGathers(std::vector<uint32_t> units) const;
+  void findNearest();
   void findUses();
   void findMemory();
   void findExposed();
-  void findUnhidden();
   void findReplays();
   void findChoices();
   void findCalls();
   Savings findSavings() const;
   /// With what is best for the place.
   int64_t getMost(const Savings &savings, uint32_t module, size_t op) const;
-  void findCuts(const Savings &savings);
-  void findSaved(Cut &cut, const Savings &savings) const;
-  Cut makeCut(size_t op, const Savings &savings) const;
+  void findCuts();
+  Saved findSaved(size_t op, const Savings &savings) const;
+  Cut makeCut(size_t op) const;
   /// The last one that reads it for a module, by what is recomputed of that.
   Ends getEnds(const Life &life, uint32_t module) const;
   /// Where memory ends if nothing is recomputed; and at the least, if so much
@@ -141,9 +165,10 @@ private:
 
   int64_t phi[2];
   std::vector<uint8_t> isCheap; ///< By module: true of `Program::cheap`.
-  bool isExact; ///< All costs are whole nanoseconds: nothing is rounded.
   std::vector<int64_t> mandatory,
       inUse;                           ///< By computation, nothing recomputed.
+  std::vector<Saved> saved;            ///< Those that differ.
+  std::vector<uint32_t> savedAt;       ///< Of a computation, in `saved`.
   std::vector<int64_t> gatherCalls;    ///< Of `gathered` up to each.
   std::vector<int64_t> reductionCalls; ///< Of `reduced` from each.
   std::vector<double> shares; ///< By unit: what it fills of a backward call.

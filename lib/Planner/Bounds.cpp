@@ -8,7 +8,7 @@
 
 #include "fsdp/Planner/Bounds.h"
 
-#include "BoundFacts.h"
+#include "Unhidden.h"
 
 #include <algorithm>
 #include <limits>
@@ -18,6 +18,9 @@ using namespace fsdp::planner;
 struct ProgramBounds::Facts : BoundFacts {
   using BoundFacts::BoundFacts;
 
+  static constexpr int64_t most = std::numeric_limits<int64_t>::max();
+  const Unhidden unhidden{*this};
+
   /// C + phi K + (1 - phi) w, where w is what is exposed of K, or else
   /// `waited`: of collectives, no more than w runs beside nothing.
   int64_t addCollectives(int64_t computed, int64_t collectives, int64_t exposed,
@@ -26,21 +29,28 @@ struct ProgramBounds::Facts : BoundFacts {
     return computed + without +
            scaleByPhi(std::max<int64_t>(collectives - without, 0));
   }
-  int64_t boundWhole(const Choice &choice, int64_t moreGathers) const {
-    return addCollectives(
-        compute.back() + choice.replays,
-        combine(sumGathers(choice) + moreGathers, sumReductions(),
-                sumAllReduces()),
-        // No gather runs beside the last reduction, if all are before it.
-        endsReduced ? std::max(head, unhidden) + tail
-                    : std::max(head + tail, unhidden),
-        idle);
+  /// What of collectives runs beside nothing: at least `alone`, of which only
+  /// the first gather is `first`, and the tail. No gather runs beside the last
+  /// reduction, if all are before it.
+  int64_t addTail(int64_t alone, int64_t first) const {
+    return endsReduced ? std::max(alone, first) + tail
+                       : std::max(alone, first + tail);
+  }
+  int64_t boundWhole(const Choice &choice, int64_t moreGathers,
+                     int64_t alone) const {
+    return addCollectives(compute.back() + choice.replays,
+                          combine(sumGathers(choice) + moreGathers,
+                                  sumReductions(), sumAllReduces()),
+                          addTail(alone, head), idle);
   }
   int64_t boundBefore(const Cut &cut, const Choice &choice,
                       int64_t replayed) const;
-  int64_t boundAfter(const Cut &cut, const Choice &choice,
-                     int64_t replayed) const;
-  int64_t boundAt(const Cut &cut, const Choice &choice) const;
+  int64_t boundAfter(const Cut &cut, const Choice &choice, int64_t replayed,
+                     int64_t alone) const;
+  int64_t boundAt(const Cut &cut, const Choice &choice, int64_t alone) const;
+  int64_t boundAll(const Choice &choice, Unhidden::Set whole,
+                   int64_t least) const;
+  int64_t boundChoice(const Choice &choice, int64_t least) const;
 };
 
 ProgramBounds::ProgramBounds(const StepModel &model, size_t program)
@@ -60,7 +70,7 @@ std::optional<int64_t>
 ProgramBounds::boundContention(int64_t moreGathers) const {
   std::optional<int64_t> least;
   for (const BoundFacts::Choice &choice : facts->choices) {
-    int64_t time = facts->boundWhole(choice, moreGathers);
+    int64_t time = facts->boundWhole(choice, moreGathers, 0);
     least = least ? std::min(*least, time) : time;
     if (!facts->mayStartGathered)
       break; // memory decides nothing
@@ -85,7 +95,7 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, const Choice &choice,
                                           int64_t replayed) const {
   int64_t computed = compute[cut.op + 1] + replayed;
   int64_t free =
-      mayStartGathered ? room - getMandatory(cut, choice) - cut.inUse : 0;
+      mayStartGathered ? room - getMandatory(cut.op, choice) - cut.inUse : 0;
   int64_t gathers =
       combine(sumGathers(cut.before, free, countGathers(cut.op)), 0, 0);
   bool isExposed =
@@ -98,27 +108,66 @@ int64_t ProgramBounds::Facts::boundBefore(const Cut &cut, const Choice &choice,
 /// From there to the end of the program. A gather for it that is not there is
 /// launched after it, and so is a reduction of a gradient that it completes.
 int64_t ProgramBounds::Facts::boundAfter(const Cut &cut, const Choice &choice,
-                                         int64_t replayed) const {
+                                         int64_t replayed,
+                                         int64_t alone) const {
   size_t next = cut.op + 1;
   int64_t computed = compute.back() - compute[next] + replayed;
-  int64_t free = room - getMandatory(cut, choice) - cut.inUse;
+  int64_t free = room - getMandatory(cut.op, choice) - cut.inUse;
   int64_t gathers = sumGathers(cut.after, free, countGathers(cut, free));
   auto [reductions, allReduces] = sumReductionsFrom(cut.op);
   int64_t collectives = combine(gathers, reductions, allReduces);
   bool isExposed = reductions != 0;
-  return std::max({addCollectives(computed, collectives, isExposed ? tail : 0,
-                                  cut.idleAfter),
-                   collectives + (isExposed && endsReduced ? lastUpdate : 0),
-                   findTail(next, replayed)});
+  return std::max(
+      {addCollectives(computed, collectives,
+                      isExposed ? addTail(alone, 0) : alone, cut.idleAfter),
+       collectives + (isExposed && endsReduced ? lastUpdate : 0),
+       findTail(next, replayed)});
 }
 
 /// A replay before the cut takes its time there, after it it may run beside
 /// collectives: as many of them as can are after it.
-int64_t ProgramBounds::Facts::boundAt(const Cut &cut,
-                                      const Choice &choice) const {
+int64_t ProgramBounds::Facts::boundAt(const Cut &cut, const Choice &choice,
+                                      int64_t alone) const {
   int64_t after = std::min(choice.replays, replaysFrom[cut.op + 1]);
   return boundBefore(cut, choice, choice.replays - after) +
-         boundAfter(cut, choice, after);
+         boundAfter(cut, choice, after, alone);
+}
+
+/// The most of what the cuts say, and the whole, if of the nearest modules
+/// these are recomputed; no more than it takes to see that it is not less than
+/// `least`.
+int64_t ProgramBounds::Facts::boundAll(const Choice &choice,
+                                       Unhidden::Set whole,
+                                       int64_t least) const {
+  std::optional<int64_t> alone = unhidden.find(choice, whole);
+  if (!alone)
+    return most;
+  int64_t time = boundWhole(choice, 0, *alone);
+  for (size_t i = 0; i != cuts.size() && time < least; ++i) {
+    if (!unhidden.isAfterForward(cuts[i]))
+      continue;
+    alone = unhidden.findAfter(cuts[i], choice, whole);
+    if (!alone)
+      return most;
+    time = std::max(time, boundAt(cuts[i], choice, *alone));
+  }
+  return time;
+}
+
+/// The least of a choice, if it is less than `least`; `most`, if there is no
+/// room for it.
+int64_t ProgramBounds::Facts::boundChoice(const Choice &choice,
+                                          int64_t least) const {
+  int64_t time = boundAll(choice, std::nullopt, least);
+  for (const Cut &cut : cuts)
+    time = std::max(time, boundAt(cut, choice, 0));
+  if (time >= least || nearest.empty() || mayStartGathered)
+    return time;
+  int64_t leastSet = most;
+  for (unsigned long set = 0; set >> nearest.size() == 0; ++set)
+    if (isPossible(choice, set))
+      leastSet = std::min(leastSet, boundAll(choice, Set(set), leastSet));
+  return std::max(time, leastSet);
 }
 
 /// Choices become longer: those that take as long as the least without any
@@ -126,21 +175,37 @@ int64_t ProgramBounds::Facts::boundAt(const Cut &cut,
 /// to see that it is not the least; most often the one that said so last does.
 std::optional<int64_t> ProgramBounds::boundMemoryCut() const {
   const std::vector<BoundFacts::Cut> &cuts = facts->cuts;
-  std::optional<int64_t> least;
+  int64_t least = Facts::most;
   size_t first = 0;
-  for (const BoundFacts::Choice &choice : facts->choices) {
-    if (least && facts->compute.back() + choice.replays >= *least)
-      break;
-    int64_t most = 0;
-    size_t at = first;
-    for (size_t i = 0; i != cuts.size() && !(least && most >= *least); ++i) {
-      at = (first + i) % cuts.size();
-      most = std::max(most, facts->boundAt(cuts[at], choice));
+  auto visit = [&](auto &&bound) {
+    for (const BoundFacts::Choice &choice : facts->choices) {
+      if (facts->compute.back() + choice.replays >= least)
+        break;
+      int64_t time = 0;
+      size_t at = first;
+      for (size_t i = 0; i != cuts.size() && time < least; ++i) {
+        at = (first + i) % cuts.size();
+        time = std::max(time, facts->boundAt(cuts[at], choice, 0));
+      }
+      first = at;
+      if (time < least)
+        bound(choice, time);
     }
-    first = at;
-    if (!least || most < *least)
-      least = most;
-  }
+  };
+  // That which is the least at first sight is near it.
+  const BoundFacts::Choice *near = nullptr;
+  visit([&](const BoundFacts::Choice &choice, int64_t time) {
+    least = time;
+    near = &choice;
+  });
+  if (!near)
+    return std::nullopt;
+  least = facts->boundChoice(*near, Facts::most);
+  visit([&](const BoundFacts::Choice &choice, int64_t) {
+    least = std::min(least, facts->boundChoice(choice, least));
+  });
+  if (least == Facts::most)
+    return std::nullopt;
   return least;
 }
 

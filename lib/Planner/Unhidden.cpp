@@ -1,180 +1,367 @@
 //===- Unhidden.cpp - Collectives that nothing runs beside ----------------===//
-//
-// B6: what a collective reads or writes takes memory from its launch to its
-// wait, so that it runs beside no computation that leaves no room for it.
-//
-//===----------------------------------------------------------------------===//
 
-#include "BoundFacts.h"
+#include "Unhidden.h"
 
 #include <algorithm>
+#include <queue>
 
 using namespace fsdp::planner;
 
-namespace {
-/// What of collectives runs beside no computation, since memory is not there
-/// before, or is needed after.
-class Unhidden {
-public:
-  explicit Unhidden(const BoundFacts &facts);
-
-  int64_t sumGathers() const;
-  int64_t sumReductions() const;
-
-private:
-  /// Of the computations that run in any case, and of replays, which may.
-  bool isCertain(uint32_t op) const {
-    return program.ops[op].onlyIf == nobody ||
-           (facts.isAllReplayed && program.ops[op].recompute == Recompute::All);
-  }
-  int64_t getSlowed(uint32_t op) const { // picoseconds
-    int64_t duration = program.ops[op].duration;
-    return 1000 *
-           (duration + (duration * facts.model.contention + 1023) / 1024 + 1);
-  }
-  bool hasRoom(uint32_t op, int64_t bytes) const {
-    return !isCertain(op) || facts.room - used[op] >= bytes;
-  }
-  int64_t findGather(uint32_t unit, Phase phase, uint32_t before) const;
-
-  const BoundFacts &facts;
-  const Program &program;
-  std::vector<BoundFacts::Use> uses; ///< With replays, if these run.
-  /// By unit: the first copies in its module's replays that read it.
-  std::vector<std::array<uint32_t, numRecomputes>> firstCopies;
-  std::vector<int64_t> used; ///< Bytes at a computation, at the least.
-};
-} // namespace
+//===----------------------------------------------------------------------===//
+// What is there in any case
+//===----------------------------------------------------------------------===//
 
 Unhidden::Unhidden(const BoundFacts &facts)
-    : facts(facts), program(facts.program), uses(facts.uses),
-      used(facts.leastMandatory) {
-  firstCopies.resize(uses.size());
+    : facts(facts), program(facts.program) {
+  while (middle + 1 < program.ops.size() &&
+         program.ops[middle + 1].phase == Phase::Forward)
+    ++middle;
+  firstCopies.resize(facts.uses.size());
   for (auto &own : firstCopies)
     own.fill(nobody);
   for (uint32_t i = uint32_t(program.ops.size()); i-- != 0;) {
     const ComputeOp &op = program.ops[i];
-    if (op.weights == nobody || op.onlyIf == nobody)
-      continue;
-    if (op.onlyIf == facts.model.units[op.weights].module)
+    if (op.weights != nobody && op.onlyIf != nobody &&
+        op.onlyIf == facts.model.units[op.weights].module)
       firstCopies[op.weights][size_t(op.recompute)] = i;
-    if (!isCertain(i))
-      continue;
-    BoundFacts::Use &use = uses[op.weights];
-    auto phase = size_t(op.phase);
-    use.first[phase] = std::min(use.first[phase], i);
-    use.last[phase] =
-        use.last[phase] == nobody ? i : std::max(use.last[phase], i);
   }
-  for (uint32_t unit = 0; unit != uses.size(); ++unit)
-    for (size_t phase = 0; phase != numPhases; ++phase)
-      if (uint32_t first = uses[unit].first[phase]; first != nobody)
-        for (uint32_t i = first; i <= uses[unit].last[phase]; ++i)
-          used[i] += program.traffic[unit].gatheredBytes;
+  // By module, of all of it: the first copy that reads a unit.
+  std::vector<uint32_t> first(facts.model.modules.size(), nobody);
+  for (uint32_t unit = 0; unit != facts.uses.size(); ++unit)
+    if (uint32_t module = facts.model.units[unit].module; module != nobody)
+      first[module] = std::min(first[module], getFirstCopy(unit));
+  for (uint32_t unit = 0; unit != facts.uses.size(); ++unit) {
+    uint32_t module = facts.model.units[unit].module, own = getFirstCopy(unit);
+    followsInModule.push_back(module != nobody && own != nobody &&
+                              first[module] < own);
+  }
+  for (const ComputeOp &op : program.ops) {
+    slowed.push_back(
+        1000 * (op.duration +
+                (op.duration * facts.model.contention + 1023) / 1024 + 1));
+    auto found =
+        std::find(facts.nearest.begin(), facts.nearest.end(), op.onlyIf);
+    nearestAt.push_back(op.onlyIf == nobody || found == facts.nearest.end()
+                            ? nobody
+                            : uint32_t(found - facts.nearest.begin()));
+  }
+  for (size_t all = 0; all != numRecomputes; ++all)
+    states[all] = makeState(Recompute(all));
+}
+
+Unhidden::State Unhidden::makeState(Recompute all) const {
+  State state = {
+      facts.uses, std::vector<int64_t>(program.ops.size() + 1, 0), {}};
+  for (uint32_t i = 0; i != program.ops.size(); ++i) {
+    const ComputeOp &op = program.ops[i];
+    if (op.weights == nobody || op.onlyIf == nobody || !isCertain(i, all))
+      continue;
+    auto phase = size_t(op.phase);
+    uint32_t &first = state.uses[op.weights].first[phase];
+    uint32_t &last = state.uses[op.weights].last[phase];
+    first = std::min(first, i);
+    last = last == nobody ? i : std::max(last, i);
+  }
+  for (uint32_t unit = 0; unit != state.uses.size(); ++unit)
+    for (size_t phase = 0; phase != numPhases; ++phase) {
+      const BoundFacts::Use &use = state.uses[unit];
+      if (use.first[phase] == nobody)
+        continue;
+      state.order[phase].push_back(unit);
+      state.inUse[use.first[phase]] += program.traffic[unit].gatheredBytes;
+      state.inUse[use.last[phase] + 1] -= program.traffic[unit].gatheredBytes;
+    }
+  for (size_t i = 1; i < state.inUse.size(); ++i)
+    state.inUse[i] += state.inUse[i - 1];
+  for (size_t phase = 0; phase != numPhases; ++phase)
+    std::sort(state.order[phase].begin(), state.order[phase].end(),
+              [&](uint32_t a, uint32_t b) {
+                return state.uses[a].first[phase] < state.uses[b].first[phase];
+              });
+  return state;
+}
+
+/// Bytes that are left at a computation; where it is not certain that it runs,
+/// as many as there may be.
+int64_t Unhidden::getRoom(uint32_t op, const BoundFacts::Choice &choice,
+                          Set whole, Recompute all) const {
+  if (!isCertain(op, all))
+    return facts.room;
+  int64_t mandatory = program.ops[op].onlyIf != nobody
+                          ? facts.leastMandatory[op]
+                      : whole ? facts.getMandatory(op, choice, *whole)
+                              : facts.getMandatory(op, choice);
+  return facts.room - mandatory - states[size_t(all)].inUse[op];
+}
+
+//===----------------------------------------------------------------------===//
+// Windows
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// The nearest place with less than so much, of places that are added in order.
+class Nearest {
+public:
+  void add(uint32_t place, int64_t value) {
+    while (!least.empty() && least.back().first >= value)
+      least.pop_back();
+    least.emplace_back(value, place);
+  }
+  /// Or `none`.
+  uint32_t findBelow(int64_t value, uint32_t none) const {
+    auto found = std::lower_bound(
+        least.begin(), least.end(), value,
+        [](const auto &entry, int64_t most) { return entry.first < most; });
+    return found == least.begin() ? none : std::prev(found)->second;
+  }
+
+private:
+  std::vector<std::pair<int64_t, uint32_t>> least; ///< Values grow.
+};
+} // namespace
+
+/// In front of the first use are copies of its own module, beside which it does
+/// not run from the first one on that reads it. The first of these, and what
+/// may run beside others after it at the most, whatever is recomputed.
+std::pair<uint32_t, int64_t> Unhidden::findEnd(uint32_t unit, uint32_t first,
+                                               Set whole) const {
+  uint32_t module = facts.model.units[unit].module, end = first;
+  std::array<int64_t, numRecomputes> here = {};
+  int64_t beside = 0;
+  for (uint32_t op = first; op-- != 0;) {
+    const ComputeOp &copy = program.ops[op];
+    if (copy.onlyIf == nobody || copy.onlyIf != module)
+      break;
+    if (isOut(op, whole))
+      continue;
+    if (op < firstCopies[unit][size_t(copy.recompute)]) {
+      here[size_t(copy.recompute)] += slowed[op];
+      continue;
+    }
+    end = op;
+    beside = *std::max_element(here.begin(), here.end());
+  }
+  return {end, beside};
 }
 
 /// It has memory from its launch on, so all computations from there to its
-/// first use have room for it. Where its own module is recomputed, the copy
-/// that reads it may be its first use. `before`: the first use of the unit that
-/// is gathered before; if the memory is not there at that place, the gather is
-/// a call of its own.
-int64_t Unhidden::findGather(uint32_t unit, Phase phase,
-                             uint32_t before) const {
-  const Traffic &own = program.traffic[unit];
-  uint32_t module = facts.model.units[unit].module;
-  int64_t all = own.gather.latency + own.gather.transfer, beside = 0;
-  uint32_t launch = uses[unit].first[size_t(phase)];
-  for (; launch != 0 && beside < all; --launch) {
-    uint32_t op = launch - 1;
-    if (!hasRoom(op, own.gatheredBytes))
-      break;
-    const ComputeOp &there = program.ops[op];
-    if (there.onlyIf == nobody || there.onlyIf != module ||
-        op < firstCopies[unit][size_t(there.recompute)])
-      beside += getSlowed(op);
-  }
-  bool mayJoin = before != nobody && launch <= before;
-  return std::max<int64_t>(all - (mayJoin ? own.gather.latency : 0) - beside,
-                           0);
-}
-
-/// A unit that is kept has no gather for the backward: those for which there is
-/// room between the phases, where that is worth most.
-int64_t Unhidden::sumGathers() const {
-  uint32_t middle = 0; // the last computation of the forward
-  while (middle + 1 != program.ops.size() &&
-         program.ops[middle + 1].phase == Phase::Forward)
-    ++middle;
-  std::vector<std::pair<uint32_t, uint32_t>> order[numPhases]; // first uses
-  for (uint32_t unit = 0; unit != uses.size(); ++unit)
-    for (size_t phase = 0; phase != numPhases; ++phase)
-      if (uses[unit].first[phase] != nobody)
-        order[phase].emplace_back(uses[unit].first[phase], unit);
-  int64_t sum = 0;
-  std::vector<std::pair<int64_t, uint32_t>> again; // of the backward
-  for (size_t phase = 0; phase != numPhases; ++phase) {
-    std::sort(order[phase].begin(), order[phase].end());
-    uint32_t before = nobody;
-    for (auto [first, unit] : order[phase]) {
-      int64_t own = findGather(unit, Phase(phase), before);
+/// first use have room for it. If there is none at the first use of the unit
+/// that is gathered before, it is a call of its own; where its module is
+/// recomputed, that may be another unit of the module.
+void Unhidden::addGathers(std::vector<Window> &windows, const State &state,
+                          const std::vector<int64_t> &room, Set whole,
+                          size_t cut, uint32_t begin) const {
+  for (size_t phase = begin == 0 ? 0 : 1; phase != numPhases; ++phase) {
+    Nearest tight;
+    uint32_t place = begin, before = nobody;
+    for (uint32_t unit : state.order[phase]) {
+      const BoundFacts::Use &use = state.uses[unit];
+      uint32_t first = use.first[phase];
+      const Traffic &own = program.traffic[unit];
+      for (; place < first; ++place)
+        tight.add(place, room[place]);
+      uint32_t earliest = tight.findBelow(own.gatheredBytes, nobody) + 1;
+      bool isForward = phase == 0;
+      // What is in use at the cut may stay.
+      bool isThere = !isForward &&
+                     (facts.model.units[unit].staysGathered || first <= cut ||
+                      (use.first[0] != nobody && use.last[0] >= cut));
+      if (!isThere) {
+        uint32_t launch = std::max(earliest, begin);
+        bool mayJoin = (before != nobody && launch <= before) ||
+                       (!isForward && followsInModule[unit] &&
+                        launch < getFirstCopy(unit));
+        auto [end, beside] = findEnd(unit, first, whole);
+        int64_t work =
+            own.gather.transfer + (mayJoin ? 0 : own.gather.latency) - beside;
+        windows.push_back(
+            {std::max<int64_t>(work, 0), launch, std::max(end, launch),
+             isForward ? 0 : std::max<int64_t>(own.gatheredBytes, 1)});
+      }
       before = first;
-      const BoundFacts::Use &use = uses[unit];
-      bool isThere = use.first[0] != nobody && use.last[0] >= middle;
-      if (phase == 0)
-        sum += own;
-      else if (!isThere && !facts.model.units[unit].staysGathered)
-        again.emplace_back(own, unit);
     }
   }
-  auto getBytes = [&](uint32_t unit) {
-    return program.traffic[unit].gatheredBytes;
-  };
-  std::sort(again.begin(), again.end(), [&](const auto &a, const auto &b) {
-    double left = double(a.first) * double(getBytes(b.second));
-    double right = double(b.first) * double(getBytes(a.second));
-    return left != right ? left > right : a.second < b.second;
-  });
-  int64_t room = std::max<int64_t>(facts.room - used[middle], 0);
-  for (auto [own, unit] : again) {
-    int64_t kept = std::min(room, getBytes(unit));
-    room -= kept;
-    if (kept != getBytes(unit))
-      sum += int64_t(double(own) * (1 - double(kept) / double(getBytes(unit))) *
-                     (1 - 1e-9));
-  }
-  return sum;
 }
 
 /// What it reads lives to its wait, so all computations from the end of the
 /// gradient to there have room for it. Where there is room to leave the
-/// gradient until the next one is complete, both may be one call, which is
-/// launched there. The last reduction is the tail.
-int64_t Unhidden::sumReductions() const {
-  int64_t sum = 0;
-  for (size_t i = 0; i + 1 < facts.reduced.size(); ++i) {
+/// gradient until the next one is complete, both may be one call. The last one
+/// is the tail.
+void Unhidden::addReductions(std::vector<Window> &windows, const State &state,
+                             const std::vector<int64_t> &room,
+                             uint32_t begin) const {
+  Nearest tight; // of places from the last on
+  auto place = uint32_t(program.ops.size());
+  for (size_t i = facts.reduced.size(); i-- != 0;) {
     uint32_t unit = facts.reduced[i];
+    const BoundFacts::Use &use = state.uses[unit];
     const Traffic &own = program.traffic[unit];
-    uint32_t begin = uses[unit].complete + 1;
-    uint32_t next = uses[facts.reduced[i + 1]].complete, left = begin;
-    while (left <= next && hasRoom(left, own.gradientBytes))
-      ++left;
-    if (!own.isReduced || left > next)
+    if (use.complete + 1 < begin)
+      break;
+    while (place > use.complete + 1) {
+      --place;
+      tight.add(place, room[place]);
+    }
+    if (i + 1 == facts.reduced.size() || !own.isReduced)
       continue;
-    int64_t bytes = own.castBytes + (own.isCast ? 0 : own.gradientBytes);
-    int64_t all = own.reduction.latency + own.reduction.transfer, beside = 0;
-    for (uint32_t op = begin;
-         op != program.ops.size() && beside < all && hasRoom(op, bytes); ++op)
-      beside += getSlowed(op);
-    sum += std::max<int64_t>(all - beside, 0);
+    auto count = uint32_t(program.ops.size());
+    uint32_t left = tight.findBelow(own.gradientBytes, count);
+    int64_t bytes =
+        std::min(own.gradientBytes,
+                 own.castBytes + (own.isCast ? 0 : own.gradientBytes));
+    bool mayJoin = left > state.uses[facts.reduced[i + 1]].complete;
+    windows.push_back(
+        {own.reduction.transfer + (mayJoin ? 0 : own.reduction.latency),
+         use.complete + 1,
+         std::max(std::min(use.update, tight.findBelow(bytes, count)),
+                  use.complete + 1),
+         0});
   }
-  return sum;
 }
 
-/// Collectives of one stream, or of one link, run one after the other, so what
-/// no computation runs beside adds up.
-void BoundFacts::findUnhidden() {
-  if (mayStartGathered || program.ops.empty())
-    return;
-  Unhidden sums(*this);
-  unhidden = combine(sums.sumGathers(), sums.sumReductions(), 0);
+//===----------------------------------------------------------------------===//
+// The earliest deadline first
+//===----------------------------------------------------------------------===//
+
+/// Computations that hide windows of their own alone, and not all of them.
+struct Unhidden::Block {
+  uint32_t begin, end;
+  int64_t unhidden; ///< Picoseconds.
+};
+
+namespace {
+/// Of windows with one deadline, or those served at one computation: the
+/// earliest begin, and what nothing has hidden.
+struct Served {
+  uint32_t begin = nobody;
+  int64_t missed = 0;
+};
+} // namespace
+
+/// Collectives run one after the other, the one with the earliest deadline
+/// first. What misses its deadline has been in the way of none with a later
+/// one, from its begin on; nor has what was served instead.
+std::vector<Unhidden::Block>
+Unhidden::findBlocks(const std::vector<Window> &windows, Set whole,
+                     uint32_t begin) const {
+  using Pending = std::pair<uint32_t, size_t>; // end, window
+  std::priority_queue<Pending, std::vector<Pending>, std::greater<Pending>> all;
+  auto count = uint32_t(program.ops.size());
+  std::vector<Block> blocks;
+  std::vector<int64_t> rest;
+  std::vector<uint32_t> earliest(count, nobody); // begin of what runs beside it
+  std::vector<Served> late(count + 1);           // by deadline
+  size_t next = 0;
+  for (uint32_t op = begin;; ++op) {
+    for (; next != windows.size() && windows[next].begin <= op; ++next) {
+      const Window &window = windows[next];
+      rest.push_back(window.work);
+      if (window.begin < window.end)
+        all.emplace(window.end, next);
+      else
+        blocks.push_back({window.begin, window.end, window.work});
+    }
+    for (; !all.empty() && all.top().first <= op; all.pop()) {
+      Served &there = late[op];
+      there.begin = std::min(there.begin, windows[all.top().second].begin);
+      there.missed += rest[all.top().second];
+    }
+    if (op == count)
+      break;
+    for (int64_t time = isOut(op, whole) ? 0 : slowed[op];
+         !all.empty() && time != 0;) {
+      auto [end, window] = all.top();
+      int64_t done = std::min(rest[window], time);
+      rest[window] -= done;
+      time -= done;
+      earliest[op] = std::min(earliest[op], windows[window].begin);
+      if (rest[window] == 0)
+        all.pop();
+    }
+  }
+  for (uint32_t end = count + 1; end-- != begin;) {
+    if (late[end].missed == 0)
+      continue;
+    Block block = {late[end].begin, end, late[end].missed};
+    uint32_t op = end;
+    while (op-- > block.begin) {
+      block.begin = std::min(block.begin, earliest[op]);
+      if (op > block.begin && late[op].missed != 0) {
+        block.begin = std::min(block.begin, late[op].begin);
+        block.unhidden += late[op].missed;
+      }
+    }
+    blocks.push_back(block);
+    end = block.begin + 1;
+  }
+  return blocks;
+}
+
+/// Picoseconds. Units that are there at the cut have no gather after it: as
+/// many as fit, those first that save most.
+int64_t Unhidden::sum(std::vector<Window> windows, Set whole, uint32_t begin,
+                      int64_t roomAtCut) const {
+  std::sort(windows.begin(), windows.end(),
+            [](const Window &a, const Window &b) { return a.begin < b.begin; });
+  std::vector<Block> blocks = findBlocks(windows, whole, begin);
+  int64_t total = 0;
+  for (const Block &block : blocks)
+    total += block.unhidden;
+  std::vector<std::pair<const Window *, Block *>> there;
+  for (const Window &window : windows)
+    for (Block &block : blocks)
+      if (window.bytes != 0 && block.begin <= window.begin &&
+          window.end <= block.end)
+        there.emplace_back(&window, &block);
+  std::sort(there.begin(), there.end(), [](const auto &a, const auto &b) {
+    return double(a.first->work) * double(b.first->bytes) >
+           double(b.first->work) * double(a.first->bytes);
+  });
+  double saved = 0;
+  for (auto [window, block] : there) {
+    double part = std::min(
+        {1.0, double(roomAtCut) / double(window->bytes),
+         double(block->unhidden) / double(std::max<int64_t>(window->work, 1))});
+    if (part <= 0)
+      continue;
+    saved += part * double(window->work);
+    roomAtCut -= int64_t(part * double(window->bytes));
+    block->unhidden -= int64_t(part * double(window->work));
+  }
+  return std::max<int64_t>(total - int64_t(saved * (1 + 1e-9)) - 1, 0);
+}
+
+std::optional<int64_t> Unhidden::find(const BoundFacts::Choice &choice,
+                                      Set whole, size_t cut,
+                                      uint32_t begin) const {
+  if (facts.mayStartGathered || facts.model.sharesCore || program.ops.empty())
+    return 0;
+  Recompute certain = Recompute::None;
+  if (size_t count = program.recomputable.size())
+    certain = choice.all == count     ? Recompute::All
+              : choice.cheap == count ? Recompute::Cheap
+                                      : Recompute::None;
+  std::vector<int64_t> room(program.ops.size(), 0);
+  for (uint32_t op = begin; op != program.ops.size(); ++op) {
+    room[op] = getRoom(op, choice, whole, certain);
+    if (room[op] < 0)
+      return std::nullopt;
+  }
+  const State &state = states[size_t(certain)];
+  int64_t free = getRoom(uint32_t(cut), choice, whole, certain);
+  std::vector<Window> gathers, reductions;
+  addGathers(gathers, state, room, whole, cut, begin);
+  addReductions(reductions, state, room, begin);
+  // Each call is rounded once.
+  int64_t rounded =
+      facts.isExact ? 0 : 500 * int64_t(gathers.size() + reductions.size());
+  int64_t time;
+  if (facts.model.sharesLink) {
+    gathers.insert(gathers.end(), reductions.begin(), reductions.end());
+    time = sum(std::move(gathers), whole, begin, free);
+  } else {
+    time = std::max(sum(std::move(gathers), whole, begin, free),
+                    sum(std::move(reductions), whole, begin, 0));
+  }
+  return std::max<int64_t>(time - rounded, 0) / 1000;
 }

@@ -150,6 +150,91 @@ TEST(Bounds, LetAGatherRunBesideTheReplayOfItsModule) {
   EXPECT_LE(findBound(model)->time, outcome.time);
 }
 
+ComputeOp makeOp(Phase phase, int64_t duration, int64_t transient = 0,
+                 uint32_t weights = nobody) {
+  ComputeOp op;
+  op.phase = phase;
+  op.duration = duration;
+  op.transient = transient;
+  op.weights = weights;
+  return op;
+}
+
+// There is room for two gathers beside one computation, but no time.
+TEST(Bounds, HideOneCollectiveAtATime) {
+  StepModel model;
+  Program program;
+  for (uint32_t unit : {0, 1, 2, 3}) {
+    model.units.push_back({"w" + std::to_string(unit), nobody, false, 0});
+    Traffic traffic;
+    traffic.gatheredBytes = 10;
+    traffic.gather = {0, unit < 2 ? 0 : 40000};
+    program.traffic.push_back(traffic);
+  }
+  program.ops = {makeOp(Phase::Forward, 50, /*transient=*/100, 0),
+                 makeOp(Phase::Forward, 50, 0, 1),
+                 makeOp(Phase::Forward, 10, 0, 2),
+                 makeOp(Phase::Forward, 10, 0, 3)};
+  model.programs = {program};
+  ASSERT_EQ(check(model), "");
+  Decisions decisions = makeDecisions(model);
+  decisions.programs[0].units[2][Phase::Forward].ahead = 1;
+  decisions.programs[0].units[3][Phase::Forward].ahead = 2;
+  Outcome outcome = evaluate(model, decisions);
+  EXPECT_EQ(outcome.peakBytes, 110);
+  EXPECT_EQ(outcome.time, 50 + 80 + 10);
+  model.budget = outcome.peakBytes;
+  EXPECT_LE(findBound(model)->time, outcome.time);
+  EXPECT_GE(findBound(model)->time, outcome.time - 5); // roundings
+}
+
+// The reduction runs beside the second module, if that is recomputed. There is
+// room for the first one to be kept, or for that.
+TEST(Bounds, KnowWhichModuleIsRecomputed) {
+  StepModel model;
+  model.modules = {"first", "second"};
+  Program program;
+  program.recomputable = {0, 1};
+  for (uint32_t unit : {0, 1}) {
+    model.units.push_back({"w" + std::to_string(unit), nobody, false, 0});
+    Traffic traffic;
+    traffic.gradientBytes = unit ? 1 : 10;
+    traffic.reduction = {0, unit ? 0 : 40000};
+    program.traffic.push_back(traffic);
+  }
+  auto add = [&](ComputeOp op, uint32_t gradient, uint32_t update) {
+    op.gradient = gradient;
+    op.update = update;
+    program.ops.push_back(op);
+  };
+  ComputeOp forward = makeOp(Phase::Forward, 10);
+  ComputeOp backward = makeOp(Phase::Backward, 10);
+  add(forward, nobody, nobody);
+  add(forward, nobody, nobody);
+  add(backward, 0, nobody);
+  add(repeat(makeOp(Phase::Backward, 50), 1, Recompute::All), nobody, nobody);
+  add(makeOp(Phase::Backward, 10, /*transient=*/20), nobody, nobody);
+  add(repeat(makeOp(Phase::Backward, 50), 0, Recompute::All), nobody, nobody);
+  add(backward, 1, nobody);
+  for (uint32_t unit : {0, 1})
+    add(makeOp(Phase::Backward, 0), nobody, unit);
+  const uint8_t none = getBit(Recompute::None);
+  program.lives = {{10, 0, 0, {{0, none, 6}}},
+                   {10, 1, 1, {{1, none, 4}}},
+                   {10, 3, 4, {}},
+                   {10, 5, 6, {}}};
+  model.programs = {program};
+  ASSERT_EQ(check(model), "");
+  Decisions decisions = makeDecisions(model);
+  decisions.programs[0].recompute[0] = Recompute::All;
+  Outcome outcome = evaluate(model, decisions);
+  EXPECT_EQ(outcome.peakBytes, 30);
+  EXPECT_EQ(outcome.time, 50 + 50 + 40);
+  model.budget = outcome.peakBytes;
+  EXPECT_LE(findBound(model)->time, outcome.time);
+  EXPECT_GE(findBound(model)->time, outcome.time - 5); // roundings
+}
+
 // A copy that is waited for right after one short computation, such as that of
 // a shard in front of its update: nothing hides the rest.
 TEST(Bounds, WaitForCopies) {
